@@ -1,0 +1,390 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What an elector does with a record and the states of the members (pure).
+
+`cometmq elector` and the Kubernetes operator read the record and the members' states again and
+again, and perform what `decide` returns. Nothing has to be remembered between two calls except
+`Watched` and, while a record is missing, the epoch of `restore_epoch`: an elector may die anywhere,
+and two of them only disturb each other's compare-and-swap.
+
+The record is read with a quorum. A state is one answer of a member and belongs together: its
+promise was saved before its offsets were read.
+"""
+
+from collections.abc import Collection
+from enum import StrEnum
+from typing import Final
+
+import msgspec
+
+from cometmq.ha.fencing import Timing
+from cometmq.ha.member import Role
+from cometmq.ha.record import Copy, Policy, Record, Versioned
+
+
+class Status(msgspec.Struct, frozen=True, kw_only=True):
+    """The answer of a member to GetStatus, or to a fence order."""
+
+    copy: Copy
+    role: Role
+    promised: int
+    epoch: int = 0
+    """The epoch in which it is master or follows one."""
+    last_log_epoch: int = 0
+    max_offset: int = 0
+    is_proven: bool = False
+    """Its incarnation was in the set once, `cometmq.ha.state.State`."""
+    has_lost_master: bool = False
+    """It follows a master that it has not heard of for a while."""
+    lag_bytes: int = 0
+    """How far it is behind its master, for a planned switchover."""
+
+
+class Group(msgspec.Struct, frozen=True, kw_only=True):
+    """What is configured for a broker group."""
+
+    name: str
+    ordinals: tuple[int, ...]
+    """All brokers that should exist."""
+    policy: Policy = Policy.ALL_IN_SYNC
+    min_in_sync: int = 1
+
+    @property
+    def copies(self) -> int:
+        """The number of copies that the group should have."""
+        return len(self.ordinals)
+
+
+# ---- actions ---------------------------------------------------------------------------------
+
+
+class Elect(msgspec.Struct, frozen=True):
+    """Write `record` on `base`; whatever the answer is, read and decide again."""
+
+    base: Versioned
+    record: Record
+
+
+class Create(msgspec.Struct, frozen=True):
+    """Create the record; whatever the answer is, read and decide again."""
+
+    record: Record
+
+
+class Fence(msgspec.Struct, frozen=True):
+    """Order a member to promise `epoch` and to stop to be master."""
+
+    ordinal: int
+    epoch: int
+
+
+class Promote(msgspec.Struct, frozen=True):
+    """Tell a member that the record names it."""
+
+    ordinal: int
+    epoch: int
+
+
+class Follow(msgspec.Struct, frozen=True):
+    """Tell a member whom to follow."""
+
+    ordinal: int
+    epoch: int
+    master: int
+
+
+class HandOver(msgspec.Struct, frozen=True):
+    """Order the master to hand over; `leaves` if it is to be removed afterwards."""
+
+    master: int
+    target: int
+    leaves: bool = False
+
+
+class Drop(msgspec.Struct, frozen=True):
+    """Order the master to take a member that is to be removed out of the set."""
+
+    master: int
+    ordinal: int
+
+
+class Blocked(StrEnum):
+    """Why the elector does nothing; names of reasons in events and conditions."""
+
+    NO_CANDIDATE = "NoCandidate"
+    NO_QUORUM = "NoQuorum"
+    MEMBERS_MISSING = "MembersMissing"
+    NO_PROVEN_COPY = "NoProvenCopy"
+    NO_MASTER = "NoMaster"
+    TARGET_UNFIT = "TargetUnfit"
+    TOO_FEW_IN_SYNC = "TooFewInSync"
+
+
+class Wait(msgspec.Struct, frozen=True):
+    """Nothing can be done now; `text` says what is missing."""
+
+    reason: Blocked
+    text: str
+
+
+Action = Elect | Create | Fence | Promote | Follow | HandOver | Drop | Wait
+Actions = tuple[Action, ...]
+Statuses = tuple[Status, ...]
+
+LIVE_ROLES: Final = frozenset({Role.PROMOTING, Role.MASTER, Role.PARKING})
+CANDIDATE_ROLES: Final = frozenset({Role.SLAVE, Role.FENCED})
+
+
+# ---- is the master lost? ---------------------------------------------------------------------
+
+
+class Watched(msgspec.Struct, frozen=True):
+    """When the elector saw the record change, on its own clock (CLOCK_BOOTTIME)."""
+
+    version: str
+    changed_ms: int
+
+
+def watched(before: Watched | None, found: Versioned, now_ms: int) -> Watched:
+    """Return what the elector remembers after a read; the holder's renewals change the version."""
+    if before is not None and before.version == found.version:
+        return before
+    return Watched(found.version, now_ms)
+
+
+class Loss(StrEnum):
+    """Why a master counts as lost; goes into events."""
+
+    GONE = "Gone"
+    """Its process has ended, its pod is deleted."""
+    NO_MASTER = "NoMaster"
+    """It answers, but is not the master that the record names."""
+    REPLICATION_LOST = "ReplicationLost"
+    """Neither the elector nor a member of the set reaches it."""
+    LEASE_EXPIRED = "LeaseExpired"
+    """It does not renew the record, and no member of the set replicates from it."""
+
+
+def loss(
+    found: Versioned,
+    statuses: Statuses,
+    watched: Watched,
+    now_ms: int,
+    *,
+    timing: Timing,
+    is_gone: bool = False,
+    unheard_ms: int = 0,
+) -> Loss | None:
+    """Tell whether the recorded master is lost, and why.
+
+    `is_gone`: the platform says that its process has ended. `unheard_ms`: for how long it has not
+    answered the elector. A master that its members still follow is not replaced, although it does
+    not renew the record: only its own way to the record is broken.
+    """
+    record = found.record
+    holder = _status(statuses, record.holder.ordinal)
+    if holder is not None and not _leads_or_will(holder, record):
+        return Loss.NO_MASTER
+    if is_gone:
+        return Loss.GONE
+    members = [one for one in statuses if one.copy in record.in_sync and one.copy != record.holder]
+    lost = [one for one in members if one.has_lost_master or one.epoch != record.epoch]
+    if holder is None and unheard_ms >= timing.heard_within_ms and lost:
+        return Loss.REPLICATION_LOST
+    is_expired = now_ms - watched.changed_ms >= timing.lease_duration_ms
+    return Loss.LEASE_EXPIRED if is_expired and len(lost) == len(members) else None
+
+
+def _leads_or_will(status: Status, record: Record) -> bool:
+    """Tell whether a holder is the master of its epoch or can still become it in this life."""
+    if status.copy != record.holder or status.role is Role.FAILED:
+        return False
+    if status.role in LIVE_ROLES:
+        return status.epoch == record.epoch
+    return status.role is Role.RECOVERING or status.promised < record.epoch
+
+
+# ---- decisions -------------------------------------------------------------------------------
+
+
+def decide(
+    group: Group,
+    found: Versioned,
+    statuses: Statuses,
+    *,
+    is_master_lost: bool,
+    removing: Collection[int] = (),
+) -> Actions:
+    """Return what to do for a group that has a record: elect, or complete what is recorded."""
+    if is_master_lost:
+        return elect(found, statuses, removing=removing)
+    return (*complete(found.record, statuses), *retire(group, found.record, statuses, removing))
+
+
+def complete(record: Record, statuses: Statuses) -> Actions:
+    """Return the orders that lead from the record to its effect; also for another's election."""
+    holder = _status(statuses, record.holder.ordinal)
+    if holder is None or holder.copy != record.holder:
+        return ()
+    if holder.role in CANDIDATE_ROLES and holder.promised < record.epoch:
+        return (Promote(record.holder.ordinal, record.epoch),)
+    if holder.role is not Role.MASTER or holder.epoch != record.epoch:
+        return ()
+    return tuple(
+        Follow(one.copy.ordinal, record.epoch, record.holder.ordinal)
+        for one in statuses
+        if one.copy.ordinal != record.holder.ordinal
+        and one.role not in (Role.RECOVERING, Role.FAILED)
+        and one.epoch < record.epoch >= one.promised
+    )
+
+
+def elect(found: Versioned, statuses: Statuses, *, removing: Collection[int] = ()) -> Actions:
+    """Return the election of another holder, or what it still needs."""
+    record = found.record
+    voters = tuple(one for one in statuses if may_vote(record, one))
+    if record.policy is Policy.MAJORITY:
+        needed = record.copies - record.copies // 2
+        promised = tuple(one for one in voters if has_promised(record, one))
+        if len(voters) < needed:
+            text = f"{len(voters)} of {record.copies} copies answer, {needed} are needed"
+            return (Wait(Blocked.NO_QUORUM, text),)
+        if len(promised) < needed:
+            return tuple(
+                Fence(one.copy.ordinal, record.epoch + 1) for one in voters if one not in promised
+            )
+        voters = promised
+    elif not voters:
+        copies = ", ".join(str(copy.ordinal) for copy in record.in_sync)
+        text = f"no member of the in-sync set (brokers {copies}) answers with the recorded store"
+        return (Wait(Blocked.NO_CANDIDATE, text),)
+    winner = max(voters, key=lambda one: rank(record, one, removing))
+    epoch = max([record.epoch, *(one.promised for one in voters)]) + 1
+    return (Elect(found, record.elected(winner.copy, epoch)),)
+
+
+def may_vote(record: Record, status: Status) -> bool:
+    """Tell whether a member counts in an election: only the recorded incarnation does (R2)."""
+    return status.copy in record.in_sync and status.role in CANDIDATE_ROLES
+
+
+def has_promised(record: Record, status: Status) -> bool:
+    """Tell whether a member cannot acknowledge to the present master any more (R11)."""
+    return status.promised > record.epoch
+
+
+def rank(record: Record, status: Status, removing: Collection[int] = ()) -> tuple[bool | int, ...]:
+    """Return the order of candidates: the log first (R11), then those that stay, then ordinals.
+
+    With `Policy.ALL_IN_SYNC` every member of the set is safe, so one that is being removed comes
+    last whatever it has.
+    """
+    stays = status.copy.ordinal not in removing
+    log = (status.last_log_epoch, status.max_offset)
+    if record.policy is Policy.ALL_IN_SYNC:
+        return (stays, *log, -status.copy.ordinal)
+    return (*log, stays, -status.copy.ordinal)
+
+
+# ---- a record that is missing ----------------------------------------------------------------
+
+
+def restore_epoch(statuses: Statuses) -> int:
+    """Return the epoch to fence with when a record is found missing; the elector remembers it."""
+    return max([0, *(one.promised for one in statuses)]) + 1
+
+
+def restore(group: Group, statuses: Statuses, fence_epoch: int, uid: str) -> Actions:
+    """Return how to create the record of a new group, or of one whose record was deleted (R10).
+
+    All members are fenced before their offsets are compared: a master that still answers clients
+    could otherwise be compared with what it no longer has alone. The answers to the fence orders
+    are states that cannot change any more without a record.
+    """
+    usable = {
+        one.copy.ordinal: one for one in statuses if one.role not in (Role.RECOVERING, Role.FAILED)
+    }
+    missing = [ordinal for ordinal in group.ordinals if ordinal not in usable]
+    if missing:
+        text = f"there is no record, and brokers {missing} do not answer: all have to"
+        return (Wait(Blocked.MEMBERS_MISSING, text),)
+    members = [usable[ordinal] for ordinal in group.ordinals]
+    unfenced = [one for one in members if not is_fenced(one, fence_epoch)]
+    if unfenced:
+        return tuple(Fence(one.copy.ordinal, fence_epoch) for one in unfenced)
+    is_new_group = all(one.last_log_epoch == 0 for one in members)
+    eligible = [one for one in members if one.is_proven or is_new_group]
+    if not eligible:
+        text = "there is no record, and no store has been a member since it was last damaged or new"
+        return (Wait(Blocked.NO_PROVEN_COPY, text),)
+    best = max(eligible, key=lambda one: (one.last_log_epoch, one.max_offset, -one.copy.ordinal))
+    record = Record(
+        uid=uid,
+        group=group.name,
+        epoch=max(one.promised for one in members) + 1,
+        holder=best.copy,
+        in_sync=(best.copy,),
+        policy=group.policy,
+        copies=group.copies,
+    )
+    return (Create(record),)
+
+
+def is_fenced(status: Status, fence_epoch: int) -> bool:
+    """Tell whether a member has stopped for this fence or a later one."""
+    return status.role is Role.FENCED and status.promised >= fence_epoch
+
+
+# ---- planned changes -------------------------------------------------------------------------
+
+SWITCHOVER_LAG_BYTES_MAX: Final = 1 << 20
+
+
+def switch_over(
+    record: Record, statuses: Statuses, target: int | None = None, *, leaves: bool = False
+) -> HandOver | Wait:
+    """Return the order that makes another member master without a failed send.
+
+    Without a target, the member that lags least.
+    """
+    holder = _status(statuses, record.holder.ordinal)
+    if holder is None or holder.role is not Role.MASTER or holder.epoch != record.epoch:
+        text = f"broker {record.holder.ordinal} is not the acting master of epoch {record.epoch}"
+        return Wait(Blocked.NO_MASTER, text)
+    fit = [
+        one
+        for one in statuses
+        if one.copy in record.in_sync
+        and one.copy != record.holder
+        and (one.role, one.epoch) == (Role.SLAVE, record.epoch)
+        and one.lag_bytes < SWITCHOVER_LAG_BYTES_MAX
+        and target in (None, one.copy.ordinal)
+    ]
+    if not fit:
+        name = "no member" if target is None else f"broker {target} is not one that"
+        text = f"{name} is in sync, follows epoch {record.epoch} and lags by less than 1 MiB"
+        return Wait(Blocked.TARGET_UNFIT, text)
+    best = min(fit, key=lambda one: (one.lag_bytes, one.copy.ordinal))
+    return HandOver(record.holder.ordinal, best.copy.ordinal, leaves)
+
+
+def retire(group: Group, record: Record, statuses: Statuses, removing: Collection[int]) -> Actions:
+    """Return the next step that takes members out of the group, none once they are out.
+
+    The master itself changes the set, so that what it counts stays true (R8); a master that is to
+    go hands over first. `min_in_sync` is kept.
+    """
+    leaving = [copy for copy in record.in_sync if copy.ordinal in removing]
+    if not leaving:
+        return ()
+    if record.holder in leaving:
+        stay = tuple(one for one in statuses if one.copy.ordinal not in removing)
+        holder = tuple(one for one in statuses if one.copy == record.holder)
+        return (switch_over(record, (*stay, *holder), leaves=True),)
+    if len(record.in_sync) <= group.min_in_sync:
+        text = f"{len(record.in_sync)} copies are in sync and {group.min_in_sync} are needed"
+        return (Wait(Blocked.TOO_FEW_IN_SYNC, text),)
+    return (Drop(record.holder.ordinal, leaving[0].ordinal),)
+
+
+def _status(statuses: Statuses, ordinal: int) -> Status | None:
+    return next((one for one in statuses if one.copy.ordinal == ordinal), None)

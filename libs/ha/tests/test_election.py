@@ -1,0 +1,352 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Decisions of an elector; the checker shows that they are safe, these tests what they are."""
+
+import msgspec
+import pytest
+
+from cometmq.ha import election
+from cometmq.ha.election import (
+    Blocked,
+    Create,
+    Drop,
+    Elect,
+    Fence,
+    Follow,
+    Group,
+    HandOver,
+    Loss,
+    Promote,
+    Status,
+    Wait,
+    Watched,
+)
+from cometmq.ha.fencing import Timing
+from cometmq.ha.member import Role
+from cometmq.ha.record import Copy, Policy, Record, Versioned
+
+M, X, Y = Copy(0, "m"), Copy(1, "x"), Copy(2, "y")
+X2 = Copy(1, "x2")
+GROUP = Group(name="orders", ordinals=(0, 1, 2), min_in_sync=2)
+TIMING = Timing()
+
+
+def recorded(*in_sync, epoch=4, holder=M, policy=Policy.ALL_IN_SYNC):
+    record = Record(
+        uid="u",
+        group="orders",
+        epoch=epoch,
+        holder=holder,
+        in_sync=in_sync or (M, X, Y),
+        policy=policy,
+        copies=3,
+    )
+    return Versioned(record, "7")
+
+
+def master(copy=M, epoch=4, **changes):
+    return Status(copy=copy, role=Role.MASTER, promised=epoch, epoch=epoch, **changes)
+
+
+def slave(copy, epoch=4, **changes):
+    fields = {"promised": epoch, "last_log_epoch": epoch, **changes}
+    return Status(copy=copy, role=Role.SLAVE, epoch=epoch, **fields)
+
+
+def only(actions):
+    (action,) = actions
+    return action
+
+
+# ---- loss ------------------------------------------------------------------------------------
+
+
+def loss(statuses, *, found=None, now_ms=0, **facts):
+    found = found or recorded()
+    return election.loss(found, statuses, Watched(found.version, 0), now_ms, timing=TIMING, **facts)
+
+
+def test_a_master_that_answers_and_renews_is_not_lost():
+    assert loss((master(), slave(X))) is None
+
+
+@pytest.mark.parametrize(
+    "holder",
+    [
+        master(epoch=3),
+        slave(M),  # restarted: its epoch is burned
+        msgspec.structs.replace(slave(M), role=Role.FENCED),
+        msgspec.structs.replace(master(), role=Role.FAILED),
+        slave(Copy(0, "other"), promised=0),
+    ],
+)
+def test_a_holder_that_cannot_be_master_of_its_epoch_is_lost(holder):
+    assert loss((holder, slave(X))) is Loss.NO_MASTER
+
+
+@pytest.mark.parametrize(
+    "holder",
+    [
+        slave(M, epoch=3),  # elected, and about to learn it
+        msgspec.structs.replace(slave(M), role=Role.RECOVERING),
+        msgspec.structs.replace(master(), role=Role.PROMOTING),
+        msgspec.structs.replace(master(), role=Role.PARKING),
+    ],
+)
+def test_a_holder_that_may_still_open_is_not_lost(holder):
+    assert loss((holder, slave(X))) is None
+
+
+def test_a_master_whose_process_ended_is_lost_at_once():
+    assert loss((slave(X),), is_gone=True) is Loss.GONE
+
+
+def test_elector_and_a_member_must_both_miss_the_master():
+    missing = slave(X, has_lost_master=True)
+    assert loss((missing, slave(Y)), unheard_ms=1_500) is Loss.REPLICATION_LOST
+    assert loss((missing, slave(Y)), unheard_ms=1_499) is None
+    assert loss((slave(X), slave(Y)), unheard_ms=60_000) is None
+    assert loss((master(), missing), unheard_ms=0) is None
+
+
+def test_a_lease_expires_unless_all_members_lost_only_the_record():
+    missing = slave(X, has_lost_master=True)
+    assert loss((missing,), now_ms=8_000) is Loss.LEASE_EXPIRED
+    assert loss((missing,), now_ms=7_999) is None
+    assert loss((missing, slave(Y)), now_ms=60_000) is None
+    assert loss((), found=recorded(M), now_ms=8_000) is Loss.LEASE_EXPIRED
+
+
+def test_each_new_version_of_the_record_starts_the_time_again():
+    seen = election.watched(None, recorded(), 100)
+    assert seen == Watched("7", 100)
+    assert election.watched(seen, recorded(), 900) == seen
+    newer = Versioned(recorded().record, "8")
+    assert election.watched(seen, newer, 900) == Watched("8", 900)
+
+
+# ---- election --------------------------------------------------------------------------------
+
+
+def test_the_member_with_the_longest_log_of_the_last_epoch_wins():
+    found = recorded()
+    for statuses, winner in [
+        ((slave(X, max_offset=9), slave(Y, max_offset=8)), X),
+        ((slave(X, max_offset=8), slave(Y, max_offset=9)), Y),
+        ((slave(X, last_log_epoch=3, max_offset=99), slave(Y, max_offset=9)), Y),
+        ((slave(X), slave(Y)), X),
+    ]:
+        action = only(election.elect(found, statuses))
+        assert action == Elect(found, found.record.elected(winner, 5))
+        assert action.record.in_sync == found.record.in_sync
+        assert action.record.deposed == M
+
+
+def test_a_restarted_holder_is_a_candidate_like_others():
+    action = only(election.elect(recorded(M), (slave(M),)))
+    assert (action.record.holder, action.record.epoch, action.record.deposed) == (M, 5, None)
+
+
+def test_the_new_epoch_is_above_every_promise_of_a_candidate():
+    assert only(election.elect(recorded(), (slave(X, promised=8),))).record.epoch == 9
+
+
+@pytest.mark.parametrize(
+    "statuses",
+    [
+        (),
+        (slave(X2),),
+        (msgspec.structs.replace(slave(X), role=Role.RECOVERING),),
+        (msgspec.structs.replace(slave(X), role=Role.FAILED),),
+        (master(epoch=3),),
+    ],
+)
+def test_without_a_member_of_the_set_there_is_no_election(statuses):
+    action = only(election.elect(recorded(M, X), statuses))
+    assert action.reason is Blocked.NO_CANDIDATE
+    assert "brokers 0, 1" in action.text
+
+
+def test_a_member_that_is_being_removed_wins_only_alone():
+    found = recorded()
+    statuses = (slave(X, max_offset=9), slave(Y))
+    assert only(election.elect(found, statuses, removing={1})).record.holder == Y
+    assert only(election.elect(found, statuses[:1], removing={1})).record.holder == X
+
+
+def test_a_lost_master_is_replaced_and_others_complete():
+    found = recorded()
+    statuses = (slave(X),)
+    lost = election.decide(GROUP, found, statuses, is_master_lost=True)
+    assert isinstance(only(lost), Elect)
+    assert election.decide(GROUP, found, statuses, is_master_lost=False) == ()
+
+
+# ---- majority --------------------------------------------------------------------------------
+
+
+def test_a_majority_is_fenced_before_its_logs_are_compared():
+    found = recorded(policy=Policy.MAJORITY)
+    assert election.elect(found, (slave(X), slave(Y))) == (Fence(1, 5), Fence(2, 5))
+    assert election.elect(found, (slave(X, promised=5), slave(Y))) == (Fence(2, 5),)
+
+
+def test_the_most_complete_log_of_a_majority_wins():
+    found = recorded(policy=Policy.MAJORITY)
+    statuses = (
+        slave(X, promised=5, last_log_epoch=2, max_offset=90),
+        slave(Y, promised=6, last_log_epoch=3, max_offset=10),
+    )
+    action = only(election.elect(found, statuses, removing={2}))
+    assert (action.record.holder, action.record.epoch) == (Y, 7)
+
+
+def test_a_minority_elects_nobody():
+    found = recorded(policy=Policy.MAJORITY)
+    for statuses in [(slave(Y),), (slave(X2), slave(Y))]:
+        assert only(election.elect(found, statuses)) == Wait(
+            Blocked.NO_QUORUM, "1 of 3 copies answer, 2 are needed"
+        )
+
+
+# ---- completion ------------------------------------------------------------------------------
+
+
+def test_the_recorded_holder_is_told_and_then_the_others():
+    found = recorded(epoch=5)
+    statuses = (slave(M), slave(X), slave(Y))
+    assert election.complete(found.record, statuses) == (Promote(0, 5),)
+    statuses = (master(epoch=5), slave(X), slave(Y, epoch=5))
+    assert election.complete(found.record, statuses) == (Follow(1, 5, 0),)
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        slave(X, promised=6),
+        msgspec.structs.replace(slave(X), role=Role.RECOVERING),
+        msgspec.structs.replace(slave(X), role=Role.FAILED),
+    ],
+)
+def test_members_that_cannot_follow_are_not_ordered_to(other):
+    assert election.complete(recorded(epoch=5).record, (master(epoch=5), other)) == ()
+
+
+def test_a_former_master_is_told_to_follow():
+    found = recorded(epoch=5, holder=X)
+    statuses = (master(M, 4), master(X, 5))
+    assert election.complete(found.record, statuses) == (Follow(0, 5, 1),)
+
+
+def test_nothing_is_ordered_while_the_holder_is_unknown():
+    found = recorded(epoch=5)
+    assert election.complete(found.record, (slave(X),)) == ()
+    assert election.complete(found.record, (slave(Copy(0, "other")),)) == ()
+    promoting = msgspec.structs.replace(master(epoch=5), role=Role.PROMOTING)
+    assert election.complete(found.record, (promoting, slave(X))) == ()
+
+
+# ---- a missing record ------------------------------------------------------------------------
+
+
+def fenced(copy, promised=9, **changes):
+    return Status(copy=copy, role=Role.FENCED, promised=promised, **changes)
+
+
+def restore(*statuses):
+    return election.restore(GROUP, statuses, 9, "new")
+
+
+def test_the_fence_is_above_every_promise():
+    assert election.restore_epoch((slave(X, promised=8), slave(Y))) == 9
+    assert election.restore_epoch(()) == 1
+
+
+def test_all_brokers_answer_before_a_record_is_created():
+    recovering = msgspec.structs.replace(fenced(Y), role=Role.RECOVERING)
+    for statuses in [(fenced(M), fenced(X)), (fenced(M), fenced(X), recovering)]:
+        action = only(restore(*statuses))
+        assert action.reason is Blocked.MEMBERS_MISSING
+        assert "brokers [2] do not answer" in action.text
+
+
+def test_all_are_fenced_before_a_record_is_created():
+    before = (master(), fenced(X), fenced(Y, promised=8))
+    assert restore(*before) == (Fence(0, 9), Fence(2, 9))
+
+
+def test_the_most_complete_proven_store_is_the_first_member():
+    proven = {"last_log_epoch": 4, "is_proven": True}
+    action = only(
+        restore(
+            fenced(M, max_offset=50, **proven),
+            fenced(X, max_offset=60, promised=11, **proven),
+            fenced(Y, last_log_epoch=4, max_offset=90),  # lost something since it was a member
+        )
+    )
+    assert action == Create(
+        Record(uid="new", group="orders", epoch=12, holder=X, in_sync=(X,), copies=3)
+    )
+
+
+def test_a_group_without_epochs_is_new_and_keeps_the_store_with_data():
+    action = only(restore(fenced(M), fenced(X, max_offset=500), fenced(Y)))
+    assert action.record.holder == X
+    assert only(restore(fenced(M), fenced(X), fenced(Y))).record.holder == M
+
+
+def test_without_a_proven_store_a_person_decides():
+    action = only(restore(fenced(M, last_log_epoch=4), fenced(X), fenced(Y)))
+    assert action.reason is Blocked.NO_PROVEN_COPY
+
+
+# ---- planned changes -------------------------------------------------------------------------
+
+
+def test_a_switchover_goes_to_the_member_that_lags_least():
+    statuses = (master(), slave(X, lag_bytes=500), slave(Y, lag_bytes=10))
+    record = recorded().record
+    assert election.switch_over(record, statuses) == HandOver(0, 2)
+    assert election.switch_over(record, statuses, 1) == HandOver(0, 1)
+
+
+@pytest.mark.parametrize(
+    "target",
+    [
+        slave(X, lag_bytes=1 << 20),
+        slave(X, epoch=3),
+        slave(X2),
+        msgspec.structs.replace(slave(X), role=Role.FENCED),
+    ],
+)
+def test_a_switchover_needs_a_member_that_is_nearly_level(target):
+    action = election.switch_over(recorded().record, (master(), target), 1)
+    assert isinstance(action, Wait)
+    assert action.reason is Blocked.TARGET_UNFIT
+    assert "broker 1" in action.text
+
+
+def test_a_switchover_needs_a_master():
+    for holder in [(), (slave(M),), (master(epoch=3),)]:
+        action = election.switch_over(recorded().record, (*holder, slave(X)))
+        assert isinstance(action, Wait)
+        assert action.reason is Blocked.NO_MASTER
+
+
+def test_the_master_takes_a_member_out_that_is_to_go():
+    statuses = (master(), slave(X), slave(Y))
+    actions = election.decide(GROUP, recorded(), statuses, is_master_lost=False, removing={2})
+    assert actions == (Drop(0, 2),)
+    actions = election.decide(GROUP, recorded(M, X), statuses, is_master_lost=False, removing={2})
+    assert actions == ()
+
+
+def test_a_removal_keeps_enough_copies_in_sync():
+    statuses = (master(), slave(X))
+    action = only(election.retire(GROUP, recorded(M, X).record, statuses, {1}))
+    assert action == Wait(Blocked.TOO_FEW_IN_SYNC, "2 copies are in sync and 2 are needed")
+
+
+def test_a_master_that_is_to_go_hands_over_first():
+    statuses = (master(), slave(X, lag_bytes=5), slave(Y))
+    action = only(election.retire(GROUP, recorded().record, statuses, {0, 2}))
+    assert action == HandOver(0, 1, leaves=True)
