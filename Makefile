@@ -63,6 +63,10 @@ test-all: test crash fuzz load compat spark-test-all ## Everything, long forms i
 crash: setup ## Kill -9, torn tails, full disks: at least 200 kills (RUNS=n)
 	$(BIN)/pytest -q tests/crash --kills=$(or $(RUNS),200) --timeout=5400
 
+.PHONY: ha-model
+ha-model: setup ## Every interleaving of elections, crashes and late writes in small groups (STATES=n)
+	$(BIN)/python -m cometmq.ha.testing.check --states $(or $(STATES),1000000)
+
 .PHONY: fuzz
 fuzz: setup ## Mutated input through the decoders, hostile frames at live servers
 	$(BIN)/python tests/fuzz/run.py --inputs $(or $(INPUTS),5000000) --frames $(or $(FRAMES),1000000)

@@ -1,0 +1,104 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The long form of the exhaustive check: `make ha-model`, or `python -m cometmq.ha.testing.check`.
+
+Each run has bounds of its own, because a state space grows with the product of its faults. Those
+that cannot be explored completely are cut after a number of states and say so.
+"""
+
+import argparse
+import sys
+import time
+from collections.abc import Sequence
+from typing import Final
+
+from cometmq.ha.record import Policy
+from cometmq.ha.testing.explore import Report, explore
+from cometmq.ha.testing.model import Model
+from cometmq.ha.testing.world import Bounds, World
+
+MAJORITY: Final = Policy.MAJORITY
+
+SHORT: Final = (
+    Bounds(in_sync=2, messages=1, epochs=2, writes=2, lost=1),
+    Bounds(in_sync=1, messages=1, epochs=2, writes=2, lost=1, crashes=1),
+    Bounds(in_sync=1, messages=1, epochs=2, writes=1, lost=1, host_crashes=1),
+    Bounds(in_sync=1, messages=0, epochs=2, writes=1, host_crashes=1, tables=1),
+    Bounds(in_sync=2, messages=1, epochs=3, hand_overs=1, crashes=1),
+    Bounds(in_sync=2, min_in_sync=2, messages=1, epochs=2, writes=2, lost=1),
+    Bounds(in_sync=2, messages=1, epochs=3, writes=1, deletions=1),
+    Bounds(nodes=3, in_sync=3, messages=1, epochs=2, writes=1),
+    Bounds(nodes=3, in_sync=3, policy=MAJORITY, messages=1, epochs=3),
+)
+"""Complete within seconds; part of `make test`."""
+
+LONG: Final = (
+    Bounds(in_sync=2, messages=2, epochs=3, writes=2, lost=1, crashes=1, host_crashes=1),
+    Bounds(in_sync=1, messages=2, epochs=3, writes=2, lost=2, crashes=1, host_crashes=1),
+    Bounds(in_sync=2, messages=2, epochs=3, writes=2, lost=2, hand_overs=1),
+    Bounds(in_sync=1, messages=1, epochs=3, writes=2, lost=1, crashes=1, tables=1, hand_overs=1),
+    Bounds(in_sync=2, messages=1, epochs=3, writes=2, lost=1, host_crashes=1, tables=1),
+    Bounds(in_sync=2, min_in_sync=2, messages=2, epochs=3, writes=2, lost=1, crashes=1),
+    Bounds(in_sync=2, messages=1, epochs=4, writes=2, lost=1, deletions=1, crashes=1),
+    Bounds(nodes=3, in_sync=3, messages=1, epochs=3, writes=2, lost=1, crashes=1),
+    Bounds(nodes=3, in_sync=2, messages=1, epochs=3, writes=2, host_crashes=1, hand_overs=1),
+    Bounds(nodes=3, in_sync=3, messages=1, epochs=4, writes=1, lost=1, deletions=1),
+    Bounds(nodes=3, in_sync=3, policy=MAJORITY, messages=2, epochs=5, crashes=1),
+    Bounds(
+        nodes=3, in_sync=3, policy=MAJORITY, messages=1, epochs=5, crashes=1, host_crashes=1,
+        writes=1, lost=1,
+    ),
+)  # fmt: skip
+
+CALM: Final = (
+    Bounds(in_sync=2, messages=2, epochs=3, writes=3),
+    Bounds(nodes=3, in_sync=3, messages=1, epochs=2, writes=1),
+    Bounds(nodes=3, in_sync=3, policy=MAJORITY, messages=1, epochs=3),
+)
+"""Without faults: from every state a master can confirm everything that it has."""
+
+
+def is_calm(world: World) -> bool:
+    """Tell whether a master has confirmed its whole log and shows it to consumers."""
+    return any(
+        node.leading is not None
+        and node.leading.start <= node.leading.confirmed == node.leading.end
+        and world.cell is not None
+        and node.leading.epoch == world.cell.record.epoch
+        for node in world.nodes
+    )
+
+
+def describe(bounds: Bounds) -> str:
+    """Return the bounds that differ from the defaults."""
+    plain = Bounds()
+    return ", ".join(
+        f"{name}={getattr(bounds, name)}"
+        for name in bounds.__struct_fields__
+        if getattr(bounds, name) != getattr(plain, name)
+    )
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run all bounds and print a line for each; return 1 if a promise was broken."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--states", type=int, default=1_000_000, help="cut each run after so many")
+    options = parser.parse_args(arguments)
+    is_broken = False
+    for bounds in (*SHORT, *LONG, *CALM):
+        begun = time.monotonic()
+        goal = is_calm if bounds in CALM else None
+        report = explore(Model(bounds), states_max=options.states, goal=goal)
+        is_broken |= is_bad(report)
+        seconds = time.monotonic() - begun
+        sys.stdout.write(f"{describe(bounds)}\n    {report}, {seconds:.0f} s\n")
+        sys.stdout.flush()
+    return int(is_broken)
+
+
+def is_bad(report: Report) -> bool:
+    """Tell whether a run found a broken promise, or states without a way on."""
+    return bool(report.violation) or report.stuck > 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

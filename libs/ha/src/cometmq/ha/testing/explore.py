@@ -1,0 +1,94 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Visit every state that can be reached, breadth first, so that a counterexample is a shortest one.
+
+States are told apart by 64-bit hashes. Two different ones that share a hash would hide what follows
+one of them; among ten million states the chance is about 1 : 400,000.
+"""
+
+from collections import deque
+from collections.abc import Callable
+
+import msgspec
+
+from cometmq.ha.testing.invariants import Violated
+from cometmq.ha.testing.model import Model
+from cometmq.ha.testing.world import World
+
+Parents = dict[int, tuple[int, str] | None]
+
+
+class Report(msgspec.Struct, frozen=True):
+    """What a check found."""
+
+    states: int
+    depth: int
+    is_complete: bool
+    violation: str = ""
+    steps: tuple[str, ...] = ()
+    """The steps that lead to the violation."""
+    stuck: int = 0
+    """States from which the goal cannot be reached any more, if the check is complete."""
+
+    def __str__(self) -> str:
+        if self.violation:
+            lines = [*self.steps, f"VIOLATION: {self.violation}"]
+            return "\n".join(f"{number:3} {line}" for number, line in enumerate(lines, 1))
+        end = "complete" if self.is_complete else "cut"
+        return f"{self.states:,} states, depth {self.depth}, {end}"
+
+
+def explore(
+    model: Model, *, states_max: int, goal: Callable[[World], bool] | None = None
+) -> Report:
+    """Check every state up to a number of them.
+
+    With a `goal`, every state that was visited must be able to reach one that fulfils it; use it
+    with bounds that can be explored completely.
+    """
+    first = model.first()
+    parents: Parents = {hash(first): None}
+    edges: list[tuple[int, int]] = []
+    goals: set[int] = set()
+    frontier = deque([(first, 0)])
+    depth = 0
+    while frontier and len(parents) < states_max:
+        world, depth = frontier.popleft()
+        here = hash(world)
+        if goal is not None and goal(world):
+            goals.add(here)
+        try:
+            for label, after in model.steps(world):
+                there = hash(after)
+                if goal is not None:
+                    edges.append((here, there))
+                if there not in parents:
+                    parents[there] = (here, label)
+                    frontier.append((after, depth + 1))
+        except Violated as violated:
+            steps = _path(parents, here)
+            return Report(len(parents), depth + 1, False, str(violated), steps)
+    is_complete = not frontier
+    stuck = _stuck(parents, edges, goals) if goal is not None and is_complete else 0
+    return Report(len(parents), depth, is_complete, stuck=stuck)
+
+
+def _path(parents: Parents, state: int) -> tuple[str, ...]:
+    steps: list[str] = []
+    while (parent := parents[state]) is not None:
+        state, label = parent
+        steps.append(label)
+    return tuple(reversed(steps))
+
+
+def _stuck(parents: Parents, edges: list[tuple[int, int]], goals: set[int]) -> int:
+    """Return how many states have no path to a goal."""
+    before: dict[int, list[int]] = {}
+    for here, there in edges:
+        before.setdefault(there, []).append(here)
+    reached, pending = set(goals), list(goals)
+    while pending:
+        for state in before.get(pending.pop(), ()):
+            if state not in reached:
+                reached.add(state)
+                pending.append(state)
+    return len(parents) - len(reached)

@@ -1,0 +1,93 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What must hold in every state of a group, and the facts that it is compared with."""
+
+from msgspec.structs import replace
+
+from cometmq.ha import in_sync
+from cometmq.ha.in_sync import Leadership
+from cometmq.ha.member import Role
+from cometmq.ha.testing.world import Node, World
+
+Messages = frozenset[tuple[int, int]]
+
+
+class Violated(Exception):
+    """A promise to clients was broken; the message says which one."""
+
+
+def check_opening(world: World, ordinal: int) -> None:
+    """A new master has everything that was acknowledged, confirmed, or answered."""
+    node = world.nodes[ordinal]
+    check_has(node, world.acknowledged, world.answered_tables)
+    if node.log[: len(world.confirmed)] != world.confirmed:
+        raise Violated(f"{ordinal} opens with {node.log}, confirmed was {world.confirmed}")
+
+
+def check_has(node: Node, messages: Messages, tables: frozenset[int]) -> None:
+    """A master has messages and changes of tables that were answered."""
+    ordinal = node.member.me.ordinal
+    for offset, message in messages:
+        if node.log[offset : offset + 1] != (message,):
+            raise Violated(f"message {message} at {offset} is lost: {ordinal} has {node.log}")
+    if not tables <= set(node.tables):
+        raise Violated(f"changes {set(tables)} of tables are lost: {ordinal} has {node.tables}")
+
+
+def noted(world: World, ordinal: int) -> World:
+    """Return the world after a master has answered whatever it may answer now."""
+    node = world.nodes[ordinal]
+    leading = node.leading
+    if leading is None or node.member.role is not Role.MASTER:
+        return world
+    world = _confirmed(world, node, leading)
+    world = _acknowledged(world, node, leading)
+    return _visible(world, leading)
+
+
+def _confirmed(world: World, node: Node, leading: Leadership) -> World:
+    prefix = node.log[: leading.confirmed]
+    common = min(len(prefix), len(world.confirmed))
+    if prefix[:common] != world.confirmed[:common]:
+        raise Violated(f"logs differ below the confirm offset: {prefix}, {world.confirmed}")
+    return world if len(prefix) <= len(world.confirmed) else replace(world, confirmed=prefix)
+
+
+def _acknowledged(world: World, node: Node, leading: Leadership) -> World:
+    if not in_sync.may_acknowledge(leading, world.left.min_in_sync):
+        return world
+    answered = world.acknowledged | {
+        (offset, node.log[offset]) for offset in range(leading.start, leading.confirmed)
+    }
+    stream = world.stream(leading.epoch)
+    first = stream.tables_start if stream is not None else 0
+    tables = world.answered_tables | set(node.tables[first : first + leading.confirmed_tables])
+    if (answered, tables) == (world.acknowledged, world.answered_tables):
+        return world
+    _check_count(world, leading)
+    new, new_tables = answered - world.acknowledged, tables - world.answered_tables
+    for other in world.nodes:  # a master that was replaced acknowledges only what the next one has
+        if other.member.role is Role.MASTER and other.member.epoch > leading.epoch:
+            check_has(other, new, new_tables)
+    return replace(world, acknowledged=answered, answered_tables=tables)
+
+
+def _check_count(world: World, leading: Leadership) -> None:
+    """What is acknowledged is on as many recorded members as was promised (R8)."""
+    record = world.cell.record if world.cell is not None else None
+    is_current = record is not None and record.epoch == leading.epoch
+    if is_current and record is not None and len(record.in_sync) < world.left.min_in_sync:
+        raise Violated(f"acknowledged while the set has {len(record.in_sync)} members")
+
+
+def _visible(world: World, leading: Leadership) -> World:
+    """Consumers see the log of a new master at least up to where they saw the last one's (R6)."""
+    if not in_sync.may_read(leading, leading.end):
+        return world
+    seen = dict(world.visible)
+    for epoch, end in seen.items():
+        if epoch < leading.epoch and end > leading.confirmed:
+            raise Violated(f"the end goes back from {end} to {leading.confirmed}")
+    if seen.get(leading.epoch, 0) >= leading.confirmed:
+        return world
+    seen[leading.epoch] = leading.confirmed
+    return replace(world, visible=tuple(sorted(seen.items())))

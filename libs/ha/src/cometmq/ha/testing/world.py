@@ -1,0 +1,98 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The state of a whole group for the exhaustive check: stores, members, record, network, facts.
+
+Messages are numbers, an offset is a number of messages. What a master sends is kept for each epoch,
+and every acknowledgement is kept for ever: data of dead masters still arrives, acknowledgements
+arrive late and again.
+"""
+
+import msgspec
+
+from cometmq.ha.epochs import History
+from cometmq.ha.in_sync import Ack, Leadership
+from cometmq.ha.member import Member
+from cometmq.ha.record import Policy, Record, Versioned
+from cometmq.ha.state import State
+
+
+class Bounds(msgspec.Struct, frozen=True, kw_only=True):
+    """The size of a check; the budgets are spent on the way."""
+
+    nodes: int = 2
+    in_sync: int = 1
+    """So many members are in the first set, from ordinal 0 on."""
+    holder: int = 0
+    policy: Policy = Policy.ALL_IN_SYNC
+    min_in_sync: int = 1
+    epochs: int = 1
+    messages: int = 1
+    tables: int = 0
+    writes: int = 0
+    """Changes of the set by masters."""
+    lost: int = 0
+    """Writes of the record, by anyone, whose answer is lost and that may land late."""
+    crashes: int = 0
+    host_crashes: int = 0
+    hand_overs: int = 0
+    deletions: int = 0
+    script: tuple[str, ...] = ()
+    """Names of steps that lead to where the check begins."""
+
+
+class Node(msgspec.Struct, frozen=True, kw_only=True):
+    """One broker: its disk, then what is in its memory."""
+
+    state: State
+    log: tuple[int, ...] = ()
+    history: History = ()
+    tables: tuple[int, ...] = ()
+    member: Member
+    leading: Leadership | None = None
+    is_connected: bool = False
+    """The handshake with the master of its epoch is done."""
+    has_tables: bool = False
+    """The tables of that master have arrived."""
+
+
+class Stream(msgspec.Struct, frozen=True, kw_only=True):
+    """What the master of an epoch has sent."""
+
+    epoch: int
+    owner: int
+    log: tuple[int, ...]
+    history: History
+    tables: tuple[int, ...]
+    tables_start: int
+    """Length of the tables when the epoch began."""
+
+
+class Write(msgspec.Struct, frozen=True):
+    """A write of the record that may still land; without `base` a creation."""
+
+    base: Versioned | None
+    record: Record
+
+
+class World(msgspec.Struct, frozen=True, kw_only=True):
+    """Everything that a step may depend on, and the facts that the invariants compare."""
+
+    nodes: tuple[Node, ...]
+    cell: Versioned | None
+    writes: int = 1
+    late: frozenset[Write] = frozenset()
+    streams: tuple[Stream, ...] = ()
+    acks: frozenset[Ack] = frozenset()
+    fence_epoch: int = 0
+    """With this epoch an elector fences, since it found no record."""
+    left: Bounds
+    confirmed: tuple[int, ...] = ()
+    """The longest prefix of the log that a master has confirmed."""
+    acknowledged: frozenset[tuple[int, int]] = frozenset()
+    """Offset and message of each answered send."""
+    answered_tables: frozenset[int] = frozenset()
+    visible: tuple[tuple[int, int], ...] = ()
+    """For each epoch the end that its master has shown to consumers."""
+
+    def stream(self, epoch: int) -> Stream | None:
+        """Return what the master of an epoch has sent, None if it never opened."""
+        return next((one for one in self.streams if one.epoch == epoch), None)

@@ -1,0 +1,51 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The short form of the exhaustive check; `make ha-model` is the long one."""
+
+import pytest
+
+from cometmq.ha import member
+from cometmq.ha.testing.check import CALM, LONG, SHORT, describe, is_bad, is_calm, main
+from cometmq.ha.testing.explore import explore
+from cometmq.ha.testing.model import Model
+from cometmq.ha.testing.world import Bounds
+
+
+@pytest.mark.parametrize("bounds", SHORT, ids=describe)
+def test_every_interleaving_keeps_the_promises(bounds):
+    report = explore(Model(bounds), states_max=50_000)
+    assert report.is_complete
+    assert not is_bad(report), report
+
+
+@pytest.mark.parametrize("bounds", CALM, ids=describe)
+def test_without_faults_every_state_leads_on(bounds):
+    report = explore(Model(bounds), states_max=50_000, goal=is_calm)
+    assert report.is_complete
+    assert not is_bad(report), report
+
+
+def test_a_group_that_cannot_go_on_is_found(monkeypatch):
+    bounds = Bounds(in_sync=2, messages=1, epochs=2)
+    first = Model(bounds).first()
+    monkeypatch.setattr(Model, "first", lambda model: first)
+    monkeypatch.setattr(member, "is_named", lambda one, record: False)
+    report = explore(Model(bounds), states_max=50_000, goal=is_calm)
+    assert report.stuck > 0
+
+
+@pytest.mark.parametrize("bounds", LONG, ids=describe)
+def test_the_long_form_starts(bounds):
+    assert not is_bad(explore(Model(bounds), states_max=500))
+
+
+def test_a_counterexample_is_printed_step_by_step(monkeypatch):
+    monkeypatch.setattr(member, "accepts", lambda one, epoch: True)
+    bounds = Bounds(in_sync=2, messages=1, epochs=3, writes=1, crashes=1)
+    lines = str(explore(Model(bounds), states_max=20_000)).splitlines()
+    assert lines[0] == "  1 elector makes 1 master of 2"
+    assert lines[-1].split(maxsplit=1)[1] == "VIOLATION: message 1 at 0 is lost: 1 has ()"
+
+
+def test_the_command_prints_a_line_for_each_run(capsys, monkeypatch):
+    assert main(["--states", "200"]) == 0
+    assert capsys.readouterr().out.count(" states, depth ") == len((*SHORT, *LONG, *CALM))
