@@ -28,7 +28,7 @@ def test_options_have_bounds(options: ClientOptions) -> None:
 
 
 def test_a_pull_is_awaited_longer_than_it_is_held() -> None:
-    with pytest.raises(ValueError, match="longer than suspend_ms"):
+    with pytest.raises(InvalidArgument, match="must be longer than suspend_ms"):
         PushOptions(pull_timeout_ms=10_000)
 
 
