@@ -19,8 +19,16 @@ from cometmq.client import (
     MessageExt,
     MessageQueue,
     PushOptions,
+    TransactionState,
 )
-from cometmq.client.sync import AdminClient, LitePullConsumer, Producer, PushConsumer, loop_thread
+from cometmq.client.sync import (
+    AdminClient,
+    LitePullConsumer,
+    Producer,
+    PushConsumer,
+    TransactionProducer,
+    loop_thread,
+)
 from cometmq.client.testing import MemoryCluster
 
 QUEUE_0 = MessageQueue("T", "broker-a", 0)
@@ -212,3 +220,25 @@ def test_a_blocking_client_works_beside_another_loop(served: MemoryCluster) -> N
             assert producer.send(Message("T", b"x")).message_id
 
     asyncio.run(program())
+
+
+def test_a_local_transaction_that_raises_is_logged(
+    served: MemoryCluster, caplog: pytest.LogCaptureFixture
+) -> None:
+    def raises(message: Message, argument: object) -> TransactionState:
+        raise ValueError("no money")
+
+    def returns_text(message: Message, argument: object) -> Any:
+        return "done"
+
+    with TransactionProducer("tx", served.namesrv, check=lambda _: None) as producer:
+        producer.send_in_transaction(Message("T", b"x"), execute=raises)
+        producer.send_in_transaction(Message("T", b"x"), execute=returns_text)
+    first, second = (
+        record for record in caplog.records if record.getMessage().startswith("transaction.failed")
+    )
+    assert "group=tx topic=T" in first.getMessage()
+    assert "no money" in first.getMessage()
+    assert first.exc_info
+    assert "not with 'done'" in second.getMessage()
+    assert not second.exc_info  # its traceback has no line of the program

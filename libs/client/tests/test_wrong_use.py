@@ -333,3 +333,14 @@ def test_options_of_a_wrong_type_name_the_right_one(fields: Any, text: str) -> N
     with pytest.raises(InvalidArgument, match=re.escape(text)) as refused:
         PushConsumer("cg", ADDRESS, listener=print, options=PushOptions(**fields))
     assert "secret" not in str(refused.value)
+
+
+async def test_several_queues_are_a_list(cluster: MemoryCluster) -> None:
+    queue: Any = QUEUE_0
+    async with LitePullConsumer("lg", cluster.namesrv) as consumer:
+        wrongs: tuple[Any, ...] = (queue, "T", None)
+        for wrong in wrongs:
+            with pytest.raises(InvalidArgument, match="queues must be a list of MessageQueue"):
+                consumer.pause(wrong)
+    with pytest.raises(InvalidArgument, match="queues must be a list of MessageQueue"):
+        LitePullConsumer("lg", cluster.namesrv).assign(queue)

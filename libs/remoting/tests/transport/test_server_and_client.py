@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from cometmq.remoting import OK, Call, Reply, RequestCode, ResponseCode, Serialization
+from cometmq.remoting.codes import request_name
 from cometmq.remoting.commands.callbacks import NotifyConsumerIdsChanged
 from cometmq.remoting.commands.offsets import QueryConsumerOffset, QueryConsumerOffsetReply
 from cometmq.remoting.commands.pull import PullMessage, PullMessageReply
@@ -206,8 +207,11 @@ async def test_no_answer_in_time(start_server: Any, new_client: Any) -> None:
     _, port = await start_server({QUERY: lambda _, call: None})
     client = new_client()
 
-    with pytest.raises(RequestTimeout):
+    text = rf"127.0.0.1:{port} did not answer QUERY_CONSUMER_OFFSET \(14\) within 20 ms"
+    with pytest.raises(RequestTimeout, match=text) as late:
         await client.invoke(f"127.0.0.1:{port}", QUERY, HEADER, timeout_ms=20)
+    assert late.value.address == f"127.0.0.1:{port}"
+    assert request_name(9999) == "request 9999"
 
 
 async def test_a_lost_connection_fails_what_waits_and_is_made_anew(

@@ -127,6 +127,11 @@ class ListenerError(Exception):
     """A listener returned an object that is no valid result."""
 
 
+def traced(error: BaseException) -> BaseException | None:
+    """Return the error to log with its traceback; None if that has no line of the application."""
+    return None if isinstance(error, ListenerError) else error
+
+
 class Watch(Protocol):
     """Observes each listener call."""
 

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 import msgspec
 
-from cometmq.remoting.codes import ResponseCode
+from cometmq.remoting.codes import ResponseCode, request_name
 from cometmq.remoting.command import Call, Peer, Request, Response
 from cometmq.remoting.commands.table import Command
 from cometmq.remoting.errors import (
@@ -145,7 +145,7 @@ class Connection:
         late = [opaque for opaque, p in self._pending.items() if p.deadline_ms <= now_ms]
         for opaque in late:
             pending = self._pending.pop(opaque)
-            pending.done(RequestTimeout(f"no answer to request {pending.code} in time"))
+            pending.done(RequestTimeout(f"no answer to {request_name(pending.code)} in time"))
 
     def lost(self, error: CometError) -> None:
         """Fail all requests, because the connection has ended."""

@@ -13,7 +13,7 @@ from cometmq.client.consume.group_consumer import GroupConsumer
 from cometmq.client.consume.lite_pull_member import PullGroup
 from cometmq.client.consume.member import MemberParts
 from cometmq.client.consume.queues.topic_watch import QueuesChanged
-from cometmq.client.errors import ClientStateError
+from cometmq.client.errors import ClientStateError, InvalidArgument
 from cometmq.client.functions import check_function
 from cometmq.client.message import MessageExt, check_topic
 from cometmq.client.settings import LitePullOptions
@@ -72,7 +72,7 @@ class LitePullConsumer(GroupConsumer[LitePullOptions, PullGroup]):
             raise ClientStateError(
                 "assign queues before the start: this consumer is started already"
             )
-        self._assigned = [self._namespace.wrap_queue(queue) for queue in queues]
+        self._assigned = self._full_names(queues)
         for queue in self._assigned:
             self._subscriptions[queue.topic] = self._wanted(queue.topic, expression)
 
@@ -161,22 +161,27 @@ class LitePullConsumer(GroupConsumer[LitePullOptions, PullGroup]):
 
         If `queues` is given, only their offsets are stored now.
         """
-        wanted = None if queues is None else [self._namespace.wrap_queue(q) for q in queues]
+        wanted = None if queues is None else self._full_names(queues)
         await self._polled().commit(wanted)
 
     # -- queues and positions -----------------------------------------------------------------
 
     def pause(self, queues: Iterable[MessageQueue]) -> None:
         """Stop pulling from these queues; messages already pulled are still returned."""
-        for queue in queues:
-            self._polled().reader(self._namespace.wrap_queue(queue)).is_paused = True
+        for queue in self._full_names(queues):
+            self._polled().reader(queue).is_paused = True
 
     def resume(self, queues: Iterable[MessageQueue]) -> None:
         """Pull from these queues again."""
-        for queue in queues:
-            reader = self._polled().reader(self._namespace.wrap_queue(queue))
+        for queue in self._full_names(queues):
+            reader = self._polled().reader(queue)
             reader.is_paused = False
             reader.progressed()
+
+    def _full_names(self, queues: Iterable[MessageQueue]) -> list[MessageQueue]:
+        if isinstance(queues, MessageQueue | str) or not isinstance(queues, Iterable):
+            raise InvalidArgument(f"queues must be a list of MessageQueue, not {queues!r}")
+        return [self._namespace.wrap_queue(queue) for queue in queues]
 
     async def seek(self, queue: MessageQueue, offset: int) -> None:
         """Continue at an offset of an assigned queue; InvalidArgument if it is outside the

@@ -14,7 +14,7 @@ from cometmq.client.consume.pull_consumer import PullConsumer
 from cometmq.client.consume.queues.rebalance import AllocateStrategy
 from cometmq.client.errors import ClientStateError, InvalidArgument
 from cometmq.client.functions import check_function
-from cometmq.client.listener import ListenerError
+from cometmq.client.listener import ListenerError, traced
 from cometmq.client.log import PROGRAM_LOG, LimitedLog
 from cometmq.client.settings import PullOptions
 from cometmq.remoting.bodies.queues import MessageQueue
@@ -90,7 +90,7 @@ class ScheduledPull:
                 raise
             self._failed(queue, error=describe(error))
         except Exception as error:  # noqa: BLE001  # application code: called again later
-            self._failed(queue, error=describe(error), exc_info=error)
+            self._failed(queue, error=describe(error), exc_info=traced(error))
         return DELAY_MS / 1000
 
     def _failed(self, queue: MessageQueue, **facts: object) -> None:

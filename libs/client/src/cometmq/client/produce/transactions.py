@@ -22,6 +22,7 @@ from cometmq.client.cluster.instance import ClientInstance
 from cometmq.client.errors import ClientStateError, InvalidArgument
 from cometmq.client.functions import check_function, check_hook
 from cometmq.client.hooks import EndContext, EndHook, EndHooks, TransactionState
+from cometmq.client.listener import traced
 from cometmq.client.log import PROGRAM_LOG
 from cometmq.client.message import Message, MessageExt, SendResult, SendStatus, received
 from cometmq.client.produce.producer import Producer
@@ -220,15 +221,19 @@ class TransactionProducer(Producer, TransactionMember):
         caller = self._execute_caller
         state, error = await caller.call(execute, transaction.message, argument)
         if error is not None:
-            self._log.warning(
-                "transaction.failed",
-                group=self.group,
-                topic=message.topic,
-                transaction=transaction.transaction_id,
-                error=describe(error),
-                exc_info=error,
-            )
+            self.note_failure(transaction, error)
         return await transaction.end(state, error)
+
+    def note_failure(self, transaction: Transaction, error: BaseException) -> None:
+        """Log that a local transaction raised; it stays open, and the broker will ask."""
+        self._log.warning(
+            "transaction.failed",
+            group=self.group,
+            topic=transaction.message.topic,
+            transaction=transaction.transaction_id,
+            error=describe(error),
+            exc_info=traced(error),
+        )
 
     async def begin(self, message: Message, *, timeout_ms: int | None = None) -> Transaction:
         """Store a half message; call `end` of the returned transaction once it is decided.
@@ -324,7 +329,7 @@ class TransactionProducer(Producer, TransactionMember):
                 topic=message.topic,
                 transaction=message.message_id,
                 error=describe(error),
-                exc_info=error,
+                exc_info=traced(error),
             )
         header = EndTransaction(
             producer_group=self._full_group,

@@ -43,7 +43,6 @@ class TransactionProducer(Producer):
         WorkingClient.__init__(self, inner)
         self._transactions = inner
         self._execute = execute
-        self._log = log
 
     def add_end_hook(self, hook: EndHook) -> None:
         """Call a hook at every end of a transaction, on the clients' thread."""
@@ -65,6 +64,8 @@ class TransactionProducer(Producer):
         if not transaction.is_safe:
             return self._run(transaction.end(TransactionState.ROLLBACK))
         state, error = _decided(execute, transaction.message, argument)
+        if error is not None:
+            self._transactions.note_failure(transaction, error)
         return self._run(transaction.end(state, error))
 
 
