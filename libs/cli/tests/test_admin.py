@@ -242,7 +242,7 @@ def test_offsets_that_outlive_their_topic_are_named(ask, topic, tmp_path):
         shown = ask(*args)
         line = f"{group} in {topic}: the committed offset is beyond the end of 2 queues"
         assert line in shown.err
-        assert "will skip 2 messages there" in shown.err
+        assert "will skip the 2 messages there" in shown.err
         assert fix in shown.err
     assert ask("lag", group, "--json").json["skips"] == 2
     page = tmp_path / "lag.html"

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Output of commands: tables for people and JSON for scripts, from the same rows."""
 
+import sys
 from collections.abc import Iterable, Mapping, Sequence
 from importlib import import_module
 from typing import Annotated, Any
@@ -48,7 +49,8 @@ def print_facts(facts: Mapping[str, Cell], *, as_json: bool, title: str = "") ->
 
 
 def print_notes(lines: Iterable[str]) -> None:
-    """Print warnings on standard error, so that they do not mix with JSON."""
+    """Print warnings on standard error, so that they do not mix with JSON, after the output."""
+    sys.stdout.flush()
     for line in lines:
         typer.echo(f"cometmq: {line}", err=True)
 

@@ -117,7 +117,7 @@ def skip_notes(group: str, states: Sequence[QueueState]) -> list[str]:
         skips = sum(it.skip_count for it in found)
         lost = "the messages sent until it consumes"
         if skips:
-            lost = f"{counted(skips, 'message')} there, and those sent until it consumes"
+            lost = f"the {counted(skips, 'message')} there, and those sent until it consumes"
         notes.append(
             f"{group} in {topic}: the committed offset is beyond the end of"
             f" {counted(len(found), 'queue')}, as after the topic was deleted and created again;"
@@ -140,24 +140,27 @@ async def offsets_by_group(
     return dict(sorted(found.items()))
 
 
-def kept_note(topic: str, groups: Iterable[str]) -> str:
+def kept_note(topic: str, groups: Sequence[str]) -> str:
     """Return the warning that the deletion of a topic leaves offsets of these groups behind."""
-    names = list(groups)
+    is_one = len(groups) == 1
     return (
-        f"the offsets of {', '.join(names)} in {topic} stay: if the topic is created again, "
-        f"{'they skip' if len(names) > 1 else 'it skips'} its first messages; to read them, then: "
-        f"{_remedy('GROUP' if len(names) > 1 else names[0], topic)}"
+        f"the offsets of {', '.join(groups)} in {topic} stay, so"
+        f" {f'{groups[0]} skips' if is_one else 'these groups skip'} the first messages if the"
+        f" topic is created again; to read them, then: {_remedy(_one_of(groups), topic)}"
     )
 
 
 def outlived_note(topic: str, offsets: dict[str, int]) -> str:
     """Return the warning that groups have offsets from an earlier topic of this name."""
     held = ", ".join(f"{group} (up to {offset:,})" for group, offset in offsets.items())
-    name = "GROUP" if len(offsets) > 1 else next(iter(offsets))
     return (
         f"groups have offsets from an earlier topic {topic}, and will skip the messages before"
-        f" them: {held}; to read all: {_remedy(name, topic)}"
+        f" them: {held}; to read all: {_remedy(_one_of(list(offsets)), topic)}"
     )
+
+
+def _one_of(groups: Sequence[str]) -> str:
+    return groups[0] if len(groups) == 1 else "GROUP"
 
 
 def _remedy(group: str, topic: str) -> str:
