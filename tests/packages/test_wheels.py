@@ -74,7 +74,7 @@ def install(folder, *requirements, **options):
 
 
 def test_every_member_has_a_wheel(wheels):
-    assert len(wheels) == len(builder.members()) == 10
+    assert len(wheels) == len(builder.members()) == 11
     assert {"cometmq", "cometmq-client", "cometmq-spark"} <= set(wheels)
 
 
