@@ -7,8 +7,10 @@ from cometmq.ha.record import (
     Policy,
     Record,
     RecordDamaged,
+    Versioned,
     decode_record,
     encode_record,
+    may_replace,
 )
 
 M, X, Y = Copy(0, "m"), Copy(1, "x"), Copy(2, "y")
@@ -43,6 +45,19 @@ def test_a_renewal_changes_the_content_even_with_the_same_set():
     assert RECORD.renewed() != RECORD
     assert RECORD.renewed().in_sync == RECORD.in_sync
     assert RECORD.renewed([Y, M]).in_sync == (M, Y)
+
+
+@pytest.mark.parametrize(
+    ("current", "may_land"),
+    [
+        (Versioned(RECORD, "4"), True),
+        (Versioned(RECORD, "5"), False),
+        (None, False),
+        (Versioned(msgspec.structs.replace(RECORD, uid="successor"), "4"), False),
+    ],
+)
+def test_a_write_lands_on_the_version_and_the_record_that_it_was_based_on(current, may_land):
+    assert may_replace(current, Versioned(RECORD, "4"), RECORD.renewed()) is may_land
 
 
 def test_members_are_found_by_ordinal():

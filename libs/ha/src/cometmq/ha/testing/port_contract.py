@@ -80,9 +80,7 @@ async def writes_nothing_after_a_deletion(
 async def refuses_another_uid(one: RecordPort, other: RecordPort, delete: Delete) -> None:
     """A write with the right version and another uid is refused (R10)."""
     base = await _created(one, new_record())
-    foreign = Versioned(new_record("uid-2"), base.version)
-    assert (await one.replace(foreign, foreign.record.renewed())).answer is Answer.CONFLICT
-    assert (await one.replace(base, foreign.record.renewed())).answer is Answer.CONFLICT
+    assert (await one.replace(base, new_record("uid-2").renewed())).answer is Answer.CONFLICT
     assert await other.read() == base
 
 

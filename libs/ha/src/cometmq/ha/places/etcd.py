@@ -1,0 +1,173 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A record in etcd 3, through the JSON gateway that every member of an etcd cluster serves.
+
+Two calls are used: a linearizable range, and a transaction that compares the revision of the key.
+Revisions rise over the whole cluster, so those of a deleted key never come again. Python's etcd
+clients are unmaintained, and gRPC would be a large dependency for two calls.
+"""
+
+import asyncio
+import ssl
+from base64 import b64decode, b64encode
+from collections.abc import AsyncIterator, Sequence
+from typing import Final
+
+import msgspec
+
+from cometmq.ha.places.http import HttpError, NotSent, post
+from cometmq.ha.places.polling import poll
+from cometmq.ha.port import CONFLICT, UNKNOWN, Outcome, RecordUnreachable, applied
+from cometmq.ha.record import Record, Versioned, decode_record, encode_record
+
+ABSENT: Final = "0"
+"""The revision with which etcd compares a key that does not exist."""
+UNAUTHENTICATED: Final = (401, 16)
+"""HTTP status, and the code of gRPC in the body of an answer with another status."""
+
+
+class _KeyValue(msgspec.Struct):
+    value: str = ""
+    mod_revision: str = ABSENT
+
+
+class _Header(msgspec.Struct):
+    revision: str
+
+
+class _Range(msgspec.Struct):
+    kvs: list[_KeyValue] = []
+
+
+class _Transaction(msgspec.Struct):
+    header: _Header
+    succeeded: bool = False
+
+
+class _Token(msgspec.Struct):
+    token: str
+
+
+class _Refusal(msgspec.Struct):
+    code: int = 0
+
+
+class EtcdRecord:
+    """The record of one group under a key of etcd."""
+
+    def __init__(
+        self,
+        endpoints: Sequence[str],
+        key: str,
+        *,
+        tls: ssl.SSLContext | None = None,
+        login: tuple[str, str] | None = None,
+        timeout_ms: int = 2_000,
+        poll_interval_ms: int = 250,
+    ) -> None:
+        """`endpoints` are HOST:PORT of the members, tried in this order; `tls` is used for all.
+
+        `login` is a user of etcd with its password.
+        """
+        self._endpoints = [_address(endpoint) for endpoint in endpoints]
+        self._key = key
+        self._tls = tls
+        self._login = login
+        self._timeout_s = timeout_ms / 1000
+        self._poll_interval_ms = poll_interval_ms
+        self._token = ""
+
+    async def read(self) -> Versioned | None:
+        """Return the record as a quorum of etcd has it."""
+        request = {"key": _encoded(self._key.encode())}
+        try:
+            data = await self._call("/v3/kv/range", request, is_repeatable=True)
+            found = msgspec.json.decode(data, type=_Range).kvs
+        except (HttpError, msgspec.MsgspecError) as error:
+            raise RecordUnreachable(f"cannot read {self._key} from etcd: {error}") from error
+        if not found:
+            return None
+        record = decode_record(b64decode(found[0].value), place=f"etcd, key {self._key}")
+        return Versioned(record, found[0].mod_revision)
+
+    async def replace(self, base: Versioned, record: Record) -> Outcome:
+        """Compare and swap; the revision identifies the record, so the uid need not be read."""
+        if record.uid != base.record.uid:
+            return CONFLICT
+        return await self._write(base.version, record)
+
+    async def create(self, record: Record) -> Outcome:
+        """Write the key if it does not exist."""
+        return await self._write(ABSENT, record)
+
+    def watch(self) -> AsyncIterator[Versioned | None]:
+        """Yield the record and its changes, found by reading every `poll_interval_ms`."""
+        return poll(self.read, sleep=asyncio.sleep, interval_ms=self._poll_interval_ms)
+
+    async def _write(self, revision: str, record: Record) -> Outcome:
+        key = _encoded(self._key.encode())
+        compare = {"key": key, "target": "MOD", "result": "EQUAL", "mod_revision": revision}
+        put = {"key": key, "value": _encoded(encode_record(record))}
+        request = {"compare": [compare], "success": [{"request_put": put}]}
+        try:
+            data = await self._call("/v3/kv/txn", request, is_repeatable=False)
+            done = msgspec.json.decode(data, type=_Transaction)
+        except (HttpError, msgspec.MsgspecError):
+            return UNKNOWN
+        return applied(record, done.header.revision) if done.succeeded else CONFLICT
+
+    async def _call(self, path: str, request: object, *, is_repeatable: bool) -> bytes:
+        """Ask one member after the other; a write only until a member may have received it."""
+        failed: HttpError = HttpError("no endpoints are configured")
+        for host, port in self._endpoints:
+            try:
+                async with asyncio.timeout(self._timeout_s):
+                    return await self._ask(host, port, path, request)
+            except TimeoutError:
+                failed = HttpError(f"{host}:{port} did not answer within {self._timeout_s} s")
+            except HttpError as error:
+                failed = error
+            if not (is_repeatable or isinstance(failed, NotSent)):
+                break
+        raise failed
+
+    async def _ask(self, host: str, port: int, path: str, request: object) -> bytes:
+        body = msgspec.json.encode(request)
+        if self._login and not self._token:
+            self._token = await self._log_in(host, port, *self._login)
+        status, answer = await post(host, port, path, body, tls=self._tls, token=self._token)
+        if self._login and _is_unauthenticated(status, answer):  # tokens expire
+            self._token = await self._log_in(host, port, *self._login)
+            status, answer = await post(host, port, path, body, tls=self._tls, token=self._token)
+        if status != 200:
+            text = answer[:200].decode(errors="replace")
+            raise HttpError(f"{host}:{port} answered {status}: {text}")
+        return answer
+
+    async def _log_in(self, host: str, port: int, user: str, password: str) -> str:
+        body = msgspec.json.encode({"name": user, "password": password})
+        status, answer = await post(host, port, "/v3/auth/authenticate", body, tls=self._tls)
+        if status != 200:
+            raise NotSent(f"{host}:{port} does not accept the user {user!r}: {status}")
+        try:
+            return msgspec.json.decode(answer, type=_Token).token
+        except msgspec.MsgspecError as error:
+            raise NotSent(f"{host}:{port} answered the log-in with nonsense: {error}") from error
+
+
+def _is_unauthenticated(status: int, answer: bytes) -> bool:
+    try:
+        code = msgspec.json.decode(answer, type=_Refusal).code if status != 200 else 0
+    except msgspec.MsgspecError:
+        code = 0
+    return status == UNAUTHENTICATED[0] or code == UNAUTHENTICATED[1]
+
+
+def _address(endpoint: str) -> tuple[str, int]:
+    host, _, port = endpoint.rpartition(":")
+    if not host or not port.isdigit():
+        raise ValueError(f"the etcd endpoint {endpoint!r} is not HOST:PORT")
+    return host.strip("[]"), int(port)
+
+
+def _encoded(data: bytes) -> str:
+    return b64encode(data).decode()
