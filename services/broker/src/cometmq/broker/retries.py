@@ -16,7 +16,7 @@ class Fate(Enum):
 
 
 def consume_count_max(group_max: int, asked_max: int | None, *, version: int) -> int:
-    """Return how often a message may be tried; clients since 3.4.9 may send their own limit."""
+    """Return how often a message may be retried; clients since 3.4.9 may send their own limit."""
     if version >= REQUEST_MAX_RECONSUME_MIN and asked_max is not None:
         return asked_max
     return group_max

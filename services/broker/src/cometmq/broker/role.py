@@ -3,8 +3,9 @@
 (pure).
 
 A broker group is one master and its slaves. Orders come from an election or an operator; `obey` is
-the only place that decides what an order does. Every order carries the epoch for which it was
-given, so that a late order of an earlier election changes nothing.
+the only place that decides what an order does. No program gives orders yet (ROADMAP.md). Every
+order carries the epoch for which it was given, so that a late order of an earlier election changes
+nothing.
 
 A broker that does not replicate stays in the state that its settings describe, in epoch 0.
 """

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """One round: look at every open transaction and check or set aside the ones due.
 
-A broker's refusal to check one transaction does not hold up the others.
+A broker's refusal to check one transaction does not hold up the others. Checks are counted after
+the broker has answered, so a crash in between repeats them uncounted.
 """
 
 import asyncio

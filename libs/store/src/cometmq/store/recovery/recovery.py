@@ -126,7 +126,7 @@ class Recovery:
         | empty | - | - | - | - | 0: all derived data is dropped |
         | yes | yes | whole | complete | - | the progress |
         | yes | yes | whole | entries or files missing | - | the log's first record |
-        | yes | yes | damaged | - | - | the verify offset: the scan finds the damage |
+        | yes | yes | damaged | - | crash | the verify offset: the scan finds the damage |
         | yes | none | - | - | clean | the end of the newest record in a queue |
         | yes | none | - | - | crash | the newest file that the checkpoint covers |
         """

@@ -36,7 +36,10 @@ Sink = Callable[[ProcessQueue, list[MessageExt]], None]
 
 
 class Limits(msgspec.Struct, frozen=True):
-    """Bounds of the messages held of one queue."""
+    """Bounds of the messages held for one queue: `queue_count_max` and its siblings.
+
+    They are checked before a pull, so one pull may exceed them (by `pull_count_max` messages).
+    """
 
     count_max: int
     bytes_max: int
