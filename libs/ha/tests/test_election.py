@@ -23,6 +23,7 @@ from cometmq.ha.election import (
 from cometmq.ha.fencing import Timing
 from cometmq.ha.member import Role
 from cometmq.ha.record import Copy, Policy, Record, Versioned
+from cometmq.ha.state import Standing
 
 M, X, Y = Copy(0, "m"), Copy(1, "x"), Copy(2, "y")
 X2 = Copy(1, "x2")
@@ -252,8 +253,8 @@ def fenced(copy, promised=9, **changes):
     return Status(copy=copy, role=Role.FENCED, promised=promised, **changes)
 
 
-def restore(*statuses):
-    return election.restore(GROUP, statuses, 9, "new")
+def restore(*statuses, accept_loss=False):
+    return election.restore(GROUP, statuses, 9, "new", accept_loss=accept_loss)
 
 
 def test_the_fence_is_above_every_promise():
@@ -274,18 +275,23 @@ def test_all_are_fenced_before_a_record_is_created():
     assert restore(*before) == (Fence(0, 9), Fence(2, 9))
 
 
+def had(copy, max_offset, standing=Standing.PROVEN, **changes):
+    return fenced(copy, last_log_epoch=4, max_offset=max_offset, standing=standing, **changes)
+
+
 def test_the_most_complete_proven_store_is_the_first_member():
-    proven = {"last_log_epoch": 4, "is_proven": True}
-    action = only(
-        restore(
-            fenced(M, max_offset=50, **proven),
-            fenced(X, max_offset=60, promised=11, **proven),
-            fenced(Y, last_log_epoch=4, max_offset=90),  # lost something since it was a member
-        )
-    )
+    action = only(restore(had(M, 50), had(X, 60, promised=11), had(Y, 90, Standing.NEW)))
     assert action == Create(
         Record(uid="new", group="orders", epoch=12, holder=X, in_sync=(X,), copies=3)
     )
+
+
+def test_a_store_that_lost_something_may_have_been_the_last_copy():
+    stores = (had(M, 50), had(X, 60), had(Y, 90, Standing.SUSPECT))
+    action = only(restore(*stores))
+    assert action.reason is Blocked.SUSPECT_COPY
+    assert "brokers [2]" in action.text
+    assert only(restore(*stores, accept_loss=True)).record.holder == X
 
 
 def test_a_group_without_epochs_is_new_and_keeps_the_store_with_data():
@@ -295,8 +301,9 @@ def test_a_group_without_epochs_is_new_and_keeps_the_store_with_data():
 
 
 def test_without_a_proven_store_a_person_decides():
-    action = only(restore(fenced(M, last_log_epoch=4), fenced(X), fenced(Y)))
-    assert action.reason is Blocked.NO_PROVEN_COPY
+    stores = (had(M, 50, Standing.NEW), had(X, 60, Standing.NEW), fenced(Y))
+    assert only(restore(*stores)).reason is Blocked.NO_PROVEN_COPY
+    assert only(restore(*stores, accept_loss=True)).record.holder == X
 
 
 # ---- planned changes -------------------------------------------------------------------------

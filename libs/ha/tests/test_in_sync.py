@@ -208,6 +208,12 @@ def test_a_hand_over_waits_until_the_target_is_level():
     assert (record.holder, record.epoch, record.in_sync, record.deposed) == (X, 4, (M, X), None)
 
 
+def test_a_hand_over_waits_until_every_send_is_answered():
+    leadership = heard(leading(M, X, Y, end=10), ack(X, 10), ack(Y, 9))
+    assert in_sync.hand_over(leadership, X) is None
+    assert in_sync.hand_over(heard(leadership, ack(Y, 10)), X)
+
+
 def test_a_master_that_leaves_is_deposed_by_its_hand_over():
     leadership = heard(leading(M, X), ack(X, 0))
     record = in_sync.hand_over(leadership, X, leaves=True)

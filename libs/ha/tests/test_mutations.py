@@ -87,6 +87,13 @@ class KeepsAcks(Model):
         return leading
 
 
+class AcceptsLoss(Model):
+    """The elector goes on although a store lost something that may have been the last copy."""
+
+    def restore(self, statuses, fence_epoch):
+        return election.restore(self.group, statuses, fence_epoch, "u2", accept_loss=True)
+
+
 class SavesNoEntryAtItsStart(Model):
     def reach(self, history, stream, end):
         return epochs.reached(history, stream.history, end - 1)
@@ -309,6 +316,11 @@ CASES = [
         ((election, "is_fenced", always),),
     ),
     Case(
+        "R10: a damaged store may have been the last copy",
+        Bounds(in_sync=2, messages=1, epochs=3, writes=1, host_crashes=1, deletions=1),
+        model=AcceptsLoss,
+    ),
+    Case(
         "R10: a late write cannot change another record",
         Bounds(messages=1, epochs=3, writes=1, lost=1, deletions=1),
         (
@@ -339,6 +351,19 @@ CASES = [
         "R11: members that lost their log do not vote",
         Bounds(nodes=3, in_sync=3, policy=MAJORITY, messages=1, epochs=3, host_crashes=1),
         model=SameIncarnation,
+    ),
+    Case(
+        "R11: quorums follow the number of copies",
+        Bounds(nodes=3, in_sync=1, policy=MAJORITY, messages=1, epochs=3, writes=1, lost=1),
+        (
+            (in_sync, "ack_quorum", lambda record: len(record.in_sync) // 2 + 1),
+            (election, "promise_quorum", lambda record: (len(record.in_sync) + 1) // 2),
+        ),
+    ),
+    Case(
+        "R11: the winner has the most complete tables",
+        Bounds(nodes=3, in_sync=3, policy=MAJORITY, messages=0, tables=1, epochs=3),
+        ((election, "most_complete_tables", lambda statuses: None),),
     ),
     Case(
         "R11: copies below the start of the epoch do not count",

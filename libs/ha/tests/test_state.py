@@ -7,7 +7,7 @@ import pytest
 from cometmq.ha import state as states
 from cometmq.ha.durable import OsFiles
 from cometmq.ha.record import Copy
-from cometmq.ha.state import STATE_FILE, Boot, State, StateDamaged, StateFile
+from cometmq.ha.state import STATE_FILE, Boot, Standing, State, StateDamaged, StateFile
 
 
 @pytest.fixture
@@ -17,7 +17,7 @@ def new_incarnation():
 
 
 STATE = State(
-    group="orders", ordinal=1, incarnation="old", boot_id="b1", promised=4, is_proven=True
+    group="orders", ordinal=1, incarnation="old", boot_id="b1", promised=4, standing=Standing.PROVEN
 )
 
 
@@ -38,15 +38,15 @@ def test_a_store_that_may_have_lost_something_is_another_copy(
 ):
     after = states.started(STATE, boot, new_incarnation)
     assert after.copy == Copy(1, "new-1" if is_another_copy else "old")
-    assert after.is_proven is not is_another_copy
+    assert after.standing is (Standing.SUSPECT if is_another_copy else Standing.PROVEN)
     assert after.promised == 4
     assert after.boot_id == boot.boot_id
 
 
-def test_a_new_store_is_unproven_and_has_promised_nothing(new_incarnation):
+def test_a_new_store_has_promised_nothing(new_incarnation):
     state = states.created("orders", 2, "b1", new_incarnation)
     assert state.copy == Copy(2, "new-1")
-    assert (state.promised, state.is_proven) == (0, False)
+    assert (state.promised, state.standing) == (0, Standing.NEW)
 
 
 def test_promises_only_rise():
@@ -76,5 +76,14 @@ def test_a_store_of_another_broker_is_refused(tmp_path, group, ordinal):
 
 
 def test_membership_is_remembered():
-    fresh = msgspec.structs.replace(STATE, is_proven=False)
-    assert states.proven(fresh) == STATE
+    for standing in Standing:
+        assert states.proven(msgspec.structs.replace(STATE, standing=standing)) == STATE
+
+
+def test_a_store_that_was_never_in_sync_has_nothing_to_lose(new_incarnation):
+    state = states.created("orders", 1, "b1", new_incarnation)
+    after = states.started(state, Boot(boot_id="b2", was_closed=False), new_incarnation)
+    assert (after.incarnation, after.standing) == ("new-2", Standing.NEW)
+    again = msgspec.structs.replace(STATE, standing=Standing.SUSPECT)
+    after = states.started(again, Boot(boot_id="b1", was_closed=True), new_incarnation)
+    assert after.standing is Standing.SUSPECT

@@ -18,7 +18,8 @@ import msgspec
 
 from cometmq.ha.fencing import Timing
 from cometmq.ha.member import Role
-from cometmq.ha.record import Copy, Policy, Record, Versioned
+from cometmq.ha.record import Copy, Policy, Record, TablesAt, Versioned, promise_quorum
+from cometmq.ha.state import Standing
 
 
 class Status(msgspec.Struct, frozen=True, kw_only=True):
@@ -31,8 +32,11 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
     """The epoch in which it is master or follows one."""
     last_log_epoch: int = 0
     max_offset: int = 0
-    is_proven: bool = False
-    """Its incarnation was in the set once, `cometmq.ha.state.State`."""
+    tables_epoch: int = 0
+    """The epoch from whose master its tables come."""
+    tables: int = 0
+    """Changes of that epoch that its tables contain."""
+    standing: Standing = Standing.NEW
     has_lost_master: bool = False
     """It follows a master that it has not heard of for a while."""
     lag_bytes: int = 0
@@ -113,6 +117,7 @@ class Blocked(StrEnum):
     NO_CANDIDATE = "NoCandidate"
     NO_QUORUM = "NoQuorum"
     MEMBERS_MISSING = "MembersMissing"
+    SUSPECT_COPY = "SuspectCopy"
     NO_PROVEN_COPY = "NoProvenCopy"
     NO_MASTER = "NoMaster"
     TARGET_UNFIT = "TargetUnfit"
@@ -243,7 +248,7 @@ def elect(found: Versioned, statuses: Statuses, *, removing: Collection[int] = (
     record = found.record
     voters = tuple(one for one in statuses if may_vote(record, one))
     if record.policy is Policy.MAJORITY:
-        needed = record.copies - record.copies // 2
+        needed = promise_quorum(record)
         promised = tuple(one for one in voters if has_promised(record, one))
         if len(voters) < needed:
             text = f"{len(voters)} of {record.copies} copies answer, {needed} are needed"
@@ -259,7 +264,8 @@ def elect(found: Versioned, statuses: Statuses, *, removing: Collection[int] = (
         return (Wait(Blocked.NO_CANDIDATE, text),)
     winner = max(voters, key=lambda one: rank(record, one, removing))
     epoch = max([record.epoch, *(one.promised for one in voters)]) + 1
-    return (Elect(found, record.elected(winner.copy, epoch)),)
+    tables = most_complete_tables(voters) if record.policy is Policy.MAJORITY else None
+    return (Elect(found, record.elected(winner.copy, epoch, tables=tables)),)
 
 
 def may_vote(record: Record, status: Status) -> bool:
@@ -285,6 +291,16 @@ def rank(record: Record, status: Status, removing: Collection[int] = ()) -> tupl
     return (*log, stays, -status.copy.ordinal)
 
 
+def most_complete_tables(statuses: Statuses) -> TablesAt:
+    """Return where the tables are that contain every answered change (R11).
+
+    Tables are confirmed apart from the log, so the winner's own may lack a change that another
+    majority has confirmed.
+    """
+    best = max(statuses, key=lambda one: (one.tables_epoch, one.tables, -one.copy.ordinal))
+    return TablesAt(best.copy, best.tables_epoch, best.tables)
+
+
 # ---- a record that is missing ----------------------------------------------------------------
 
 
@@ -293,12 +309,17 @@ def restore_epoch(statuses: Statuses) -> int:
     return max([0, *(one.promised for one in statuses)]) + 1
 
 
-def restore(group: Group, statuses: Statuses, fence_epoch: int, uid: str) -> Actions:
+def restore(
+    group: Group, statuses: Statuses, fence_epoch: int, uid: str, *, accept_loss: bool = False
+) -> Actions:
     """Return how to create the record of a new group, or of one whose record was deleted (R10).
 
     All members are fenced before their offsets are compared: a master that still answers clients
     could otherwise be compared with what it no longer has alone. The answers to the fence orders
     are states that cannot change any more without a record.
+
+    A store that lost something since it was in the set is never chosen. It may have been the only
+    member of the set, so a person has to say that the others will do: `accept_loss`.
     """
     usable = {
         one.copy.ordinal: one for one in statuses if one.role not in (Role.RECOVERING, Role.FAILED)
@@ -307,16 +328,24 @@ def restore(group: Group, statuses: Statuses, fence_epoch: int, uid: str) -> Act
     if missing:
         text = f"there is no record, and brokers {missing} do not answer: all have to"
         return (Wait(Blocked.MEMBERS_MISSING, text),)
-    members = [usable[ordinal] for ordinal in group.ordinals]
+    members = tuple(usable[ordinal] for ordinal in group.ordinals)
     unfenced = [one for one in members if not is_fenced(one, fence_epoch)]
     if unfenced:
         return tuple(Fence(one.copy.ordinal, fence_epoch) for one in unfenced)
-    is_new_group = all(one.last_log_epoch == 0 for one in members)
-    eligible = [one for one in members if one.is_proven or is_new_group]
-    if not eligible:
-        text = "there is no record, and no store has been a member since it was last damaged or new"
+    eligible = tuple(one for one in members if one.standing is Standing.PROVEN)
+    if all(one.last_log_epoch == 0 for one in members):  # a new group: no master ever opened
+        eligible = members
+    suspects = [one.copy.ordinal for one in members if one.standing is Standing.SUSPECT]
+    if suspects and not accept_loss:
+        text = (
+            f"there is no record, and the stores of brokers {suspects} may have lost messages that"
+            " no other has: a person has to accept that"
+        )
+        return (Wait(Blocked.SUSPECT_COPY, text),)
+    if not eligible and not accept_loss:
+        text = "there is no record, and no store was ever in sync: a person has to accept a loss"
         return (Wait(Blocked.NO_PROVEN_COPY, text),)
-    best = max(eligible, key=lambda one: (one.last_log_epoch, one.max_offset, -one.copy.ordinal))
+    best = max(eligible or members, key=completeness)
     record = Record(
         uid=uid,
         group=group.name,
@@ -325,8 +354,15 @@ def restore(group: Group, statuses: Statuses, fence_epoch: int, uid: str) -> Act
         in_sync=(best.copy,),
         policy=group.policy,
         copies=group.copies,
+        tables=most_complete_tables(members) if group.policy is Policy.MAJORITY else None,
     )
     return (Create(record),)
+
+
+def completeness(status: Status) -> tuple[int, ...]:
+    """Return the order of stores by what they have; the lower ordinal first if that is equal."""
+    tables = (status.tables_epoch, status.tables)
+    return (status.last_log_epoch, status.max_offset, *tables, -status.copy.ordinal)
 
 
 def is_fenced(status: Status, fence_epoch: int) -> bool:

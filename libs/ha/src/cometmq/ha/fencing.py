@@ -15,7 +15,7 @@ import msgspec
 
 from cometmq.ha import in_sync
 from cometmq.ha.in_sync import Ack, Leadership
-from cometmq.ha.record import Copy, Policy
+from cometmq.ha.record import Copy, Policy, ack_quorum
 
 NEVER = -(1 << 62)
 
@@ -98,7 +98,7 @@ def heard_by_all_ms(leadership: Leadership, heard: Heard) -> int:
     if record.policy is Policy.MAJORITY:
         others = [copy for copy in in_sync.voters(leadership) if copy != leadership.me]
         times = sorted((heard.get(copy, NEVER) for copy in others), reverse=True)
-        needed = record.copies // 2
+        needed = ack_quorum(record) - 1
     else:
         if len(in_sync.certain_set(leadership)) < 2:
             return NEVER

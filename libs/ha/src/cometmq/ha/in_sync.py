@@ -20,7 +20,7 @@ from typing import Final
 import msgspec
 
 from cometmq.ha.port import Answer, Outcome
-from cometmq.ha.record import Copy, Policy, Record, Versioned
+from cometmq.ha.record import Copy, Policy, Record, Versioned, ack_quorum
 from cometmq.remoting.errors import CometError
 
 Copies = tuple[Copy, ...]
@@ -231,14 +231,16 @@ def proposal(leadership: Leadership, unfit: Collection[Copy] = ()) -> Record | N
 def hand_over(leadership: Leadership, target: Copy, *, leaves: bool = False) -> Record | None:
     """Return the record that makes `target` the master, or None as long as it is not level.
 
-    The master has stopped to append. The set stays; `leaves` lets the target remove the old master
-    at once, because it is being deleted.
+    The master has stopped to append, and has answered all that it had appended. The set stays;
+    `leaves` lets the target remove the old master at once, because it is being deleted.
     """
     ack = _ack_of(leadership, target)
+    everything = (leadership.end, leadership.tables)
     is_level = (
         ack is not None
         and target in certain_set(leadership)
-        and (ack.offset, ack.tables) == (leadership.end, leadership.tables)
+        and (ack.offset, ack.tables) == everything
+        and (leadership.confirmed, leadership.confirmed_tables) == everything
     )
     if leadership.must_read or not is_level:
         return None
@@ -332,7 +334,7 @@ def _of_majority(leadership: Leadership) -> tuple[int, int]:
     ]
     offsets = sorted([leadership.end, *(ack.offset for ack in counted)], reverse=True)
     tables = sorted([leadership.tables, *(ack.tables for ack in counted)], reverse=True)
-    quorum = leadership.base.record.copies // 2 + 1
+    quorum = ack_quorum(leadership.base.record)
     return (offsets[quorum - 1], tables[quorum - 1]) if len(offsets) >= quorum else (0, 0)
 
 

@@ -18,7 +18,7 @@ from typing import Final
 import msgspec
 
 from cometmq.ha.port import Answer
-from cometmq.ha.record import Copy, Record, Versioned
+from cometmq.ha.record import Copy, Record, TablesAt, Versioned
 from cometmq.remoting.errors import CometError
 
 
@@ -177,9 +177,14 @@ class StartFollowing(msgspec.Struct, frozen=True):
 
 
 class BeginEpoch(msgspec.Struct, frozen=True):
-    """Append the epoch's entry at the end of the log, save it, dispatch; then comes `Opened`."""
+    """Fetch tables, append the epoch's entry at the end of the log, save both, dispatch.
+
+    Then comes `Opened`. Tables are fetched if `tables` goes further than the member's own, and only
+    from that incarnation; without them the member stays in `Role.PROMOTING` until it is replaced.
+    """
 
     epoch: int
+    tables: TablesAt | None = None
 
 
 class Lead(msgspec.Struct, frozen=True):
@@ -203,7 +208,7 @@ class Unpark(msgspec.Struct, frozen=True):
 
 
 class ForwardParked(msgspec.Struct, frozen=True):
-    """Send the requests that were held back, and those that follow, to the new master."""
+    """End the leadership; send what was held back, and what follows, to the new master."""
 
     target: int
 
@@ -288,10 +293,12 @@ def _record_while_no_master(member: Member, event: RecordRead) -> Reaction:
         after = _changed(
             member, Role.PROMOTING, epoch=record.epoch, promised=record.epoch, found=found
         )
-        return after, (StopFollowing(), SavePromise(record.epoch), BeginEpoch(record.epoch))
+        begin = BeginEpoch(record.epoch, record.tables)
+        return after, (StopFollowing(), SavePromise(record.epoch), begin)
     if is_named(member, record) and not member.is_held:
         epoch = max(member.promised, record.epoch) + 1
-        return member, (Claim(found, record.elected(member.me, epoch)),)
+        claim = record.elected(member.me, epoch, tables=record.tables)
+        return member, (Claim(found, claim),)
     if record.holder.ordinal == member.me.ordinal or not accepts(member, record.epoch):
         return member, ()  # the place of an earlier incarnation, or older than a promise
     return _follow(member, FollowOrder(record.epoch, record.holder.ordinal))

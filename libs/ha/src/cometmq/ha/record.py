@@ -42,6 +42,16 @@ class Policy(StrEnum):
     """More than half of `copies` have it; an election needs promises of the others."""
 
 
+class TablesAt(msgspec.Struct, frozen=True, array_like=True):
+    """Where the most complete tables of a majority are, and how far they go."""
+
+    copy: Copy
+    epoch: int
+    """The epoch from whose master these tables come."""
+    changes: int
+    """Changes of that epoch that they contain."""
+
+
 class Record(msgspec.Struct, frozen=True, rename="camel", omit_defaults=False):
     """The state of a broker group that all of its members agree on."""
 
@@ -62,10 +72,20 @@ class Record(msgspec.Struct, frozen=True, rename="camel", omit_defaults=False):
 
     None after a hand-over, and after a member elected itself.
     """
+    tables: TablesAt | None = None
+    """With `Policy.MAJORITY`: the tables that the winner fetches before it opens, unless its own go
+    as far. The longest log and the most complete tables may be in different stores."""
     serial: int = 0
     """Raised by every write, so that each one changes the content, and thus the version."""
 
-    def elected(self, winner: Copy, epoch: int, *, deposes: bool = True) -> Self:
+    def elected(
+        self,
+        winner: Copy,
+        epoch: int,
+        *,
+        deposes: bool = True,
+        tables: TablesAt | None = None,
+    ) -> Self:
         """Return the record that makes `winner` the holder of `epoch`; the set stays (R9).
 
         A hand-over passes `deposes=False`: the old holder follows and keeps its place in the set.
@@ -74,7 +94,12 @@ class Record(msgspec.Struct, frozen=True, rename="camel", omit_defaults=False):
             raise ValueError(f"epoch {epoch} is not above {self.epoch}, the epoch of the record")
         deposed = self.holder if deposes and winner != self.holder else None
         return msgspec.structs.replace(
-            self, holder=winner, epoch=epoch, deposed=deposed, serial=self.serial + 1
+            self,
+            holder=winner,
+            epoch=epoch,
+            deposed=deposed,
+            tables=tables,
+            serial=self.serial + 1,
         )
 
     def renewed(self, in_sync: Iterable[Copy] | None = None) -> Self:
@@ -95,6 +120,20 @@ class Versioned(msgspec.Struct, frozen=True):
 
     record: Record
     version: str
+
+
+def ack_quorum(record: Record) -> int:
+    """Return how many copies, the master included, make a majority (R11).
+
+    It is based on the number of copies, whatever the set holds: a set that is changing has two
+    sizes, and majorities of different sizes need not overlap.
+    """
+    return record.copies // 2 + 1
+
+
+def promise_quorum(record: Record) -> int:
+    """Return how many promises an election needs: every majority contains one of them (R11)."""
+    return record.copies - record.copies // 2
 
 
 def may_replace(current: Versioned | None, base: Versioned, record: Record) -> bool:

@@ -7,6 +7,7 @@ so, and membership when a record first names this incarnation.
 """
 
 from collections.abc import Callable
+from enum import StrEnum
 from pathlib import Path
 from typing import Final
 
@@ -21,6 +22,17 @@ STATE_FILE: Final = "haState.json"
 
 class StateDamaged(CometError):
     """The state file cannot be read or belongs to another store; the message says what to do."""
+
+
+class Standing(StrEnum):
+    """What a store is worth when nobody remembers the in-sync set any more (R10)."""
+
+    NEW = "new"
+    """It was never in the set."""
+    PROVEN = "proven"
+    """It was in the set, and has everything that it had then."""
+    SUSPECT = "suspect"
+    """It was in the set, and may have lost something since."""
 
 
 class Boot(msgspec.Struct, frozen=True, kw_only=True):
@@ -46,8 +58,7 @@ class State(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
     promised: int = 0
     """No master of a lower epoch is followed or obeyed, and none of this epoch is opened again
     (R3, R4)."""
-    is_proven: bool = False
-    """This incarnation was in the in-sync set: it has what was acknowledged until then (R10)."""
+    standing: Standing = Standing.NEW
 
     @property
     def copy(self) -> Copy:
@@ -76,7 +87,8 @@ def started(state: State, boot: Boot, new_incarnation: Callable[[], str]) -> Sta
     A store that may have lost something becomes another copy. Its promise stays.
     """
     if is_unclean(state, boot):
-        state = msgspec.structs.replace(state, incarnation=new_incarnation(), is_proven=False)
+        standing = Standing.NEW if state.standing is Standing.NEW else Standing.SUSPECT
+        state = msgspec.structs.replace(state, incarnation=new_incarnation(), standing=standing)
     return msgspec.structs.replace(state, boot_id=boot.boot_id)
 
 
@@ -87,7 +99,7 @@ def promised(state: State, epoch: int) -> State:
 
 def proven(state: State) -> State:
     """Return the state of a store whose incarnation is in the recorded set."""
-    return msgspec.structs.replace(state, is_proven=True)
+    return msgspec.structs.replace(state, standing=Standing.PROVEN)
 
 
 class StateFile:

@@ -19,13 +19,14 @@ from cometmq.ha.election import Status
 from cometmq.ha.in_sync import Ack, AckRefused
 from cometmq.ha.member import Member, OrderRefused, Role
 from cometmq.ha.port import CONFLICT, UNKNOWN, Answer, Outcome, applied
-from cometmq.ha.record import Copy, Policy, Record, Versioned
-from cometmq.ha.state import Boot, State
+from cometmq.ha.record import Copy, Policy, Record, TablesAt, Versioned
+from cometmq.ha.state import Boot, Standing, State
 from cometmq.ha.testing import invariants
 from cometmq.ha.testing.world import Bounds, Node, Stream, World, Write
 
 Step = tuple[str, World]
-MASTERS: Final = (Role.MASTER, Role.PARKING)
+PROVEN: Final = Standing.PROVEN
+NO_TABLES: Final = {"tables": (), "tables_epoch": 0, "tables_start": 0}
 
 
 class Model:
@@ -182,8 +183,15 @@ class Model:
             else:
                 if len(node.log) < len(stream.log):
                     yield f"{ordinal} copies", self.copy(world, ordinal, stream)
-                if self.bounds.tables and not (node.has_tables and node.tables == stream.tables):
-                    after = self._with_node(world, ordinal, tables=stream.tables, has_tables=True)
+                has_tables = node.tables_epoch == stream.epoch and node.tables == stream.tables
+                if self.bounds.tables and not has_tables:
+                    after = self._with_node(
+                        world,
+                        ordinal,
+                        tables=stream.tables,
+                        tables_epoch=stream.epoch,
+                        tables_start=stream.tables_start,
+                    )
                     yield f"{ordinal} copies tables", self._acknowledge(after, ordinal, stream)
         for other in world.streams:  # orders to follow a former master may arrive at any time
             if other.epoch != follower.epoch and other.owner != ordinal:
@@ -195,9 +203,9 @@ class Model:
         node = world.nodes[ordinal]
         log, history = self.truncate(node, stream)
         history = self.reach(history, stream, len(log))
-        world = self._with_node(
-            world, ordinal, log=log, history=history, is_connected=True, has_tables=False
-        )
+        world = self._with_node(world, ordinal, log=log, history=history, is_connected=True)
+        if not self.bounds.tables:  # there is nothing to copy
+            world = self._with_node(world, ordinal, tables_epoch=stream.epoch)
         return self._acknowledge(world, ordinal, stream)
 
     def truncate(self, node: Node, stream: Stream) -> tuple[tuple[int, ...], epochs.History]:
@@ -219,8 +227,9 @@ class Model:
 
     def _acknowledge(self, world: World, ordinal: int, stream: Stream) -> World:
         node = world.nodes[ordinal]
-        has_tables = node.has_tables or not self.bounds.tables
-        tables = max(0, len(node.tables) - stream.tables_start) if has_tables else -1
+        tables = -1
+        if node.tables_epoch == stream.epoch:
+            tables = len(node.tables) - node.tables_start
         ack = Ack(node.member.me, stream.epoch, len(node.log), tables)
         return replace(world, acks=world.acks | {ack})
 
@@ -252,7 +261,7 @@ class Model:
             return world
         if found is None:
             return world
-        if node.state.copy in found.record.in_sync and not node.state.is_proven:
+        if node.state.copy in found.record.in_sync and node.state.standing is not PROVEN:
             world = self._with_node(world, ordinal, state=states.proven(node.state))
         is_named = found.record.holder == node.member.me
         if not is_named and world.stream(found.record.epoch) is None:
@@ -280,24 +289,43 @@ class Model:
 
     def perform(self, world: World, ordinal: int, action: members.Action) -> World:
         """Perform one action of a member; reads are steps of their own."""
-        node = world.nodes[ordinal]
         match action:
             case members.SavePromise(epoch=epoch):
                 return self.save_promise(world, ordinal, epoch)
             case members.StopFollowing():
-                return self._with_node(world, ordinal, is_connected=False, has_tables=False)
-            case members.CloseToClients():
+                return self._with_node(world, ordinal, is_connected=False)
+            case members.CloseToClients() | members.ForwardParked():
                 return self._with_node(world, ordinal, leading=None)
-            case members.BeginEpoch(epoch=epoch):
-                history = self.begin(node.history, epoch, len(node.log))
-                world = self._with_node(world, ordinal, history=history)
-                return self.react(world, ordinal, members.Opened(epoch))
+            case members.BeginEpoch(epoch=epoch, tables=at):
+                return self._begun(world, ordinal, epoch, at)
             case members.Lead(found=found):
                 return self.open(world, ordinal, found)
             case members.Claim(base=base, record=record) if record.epoch <= world.left.epochs:
                 return self.swap(world, base, record)[0]
             case _:
                 return world
+
+    def _begun(self, world: World, ordinal: int, epoch: int, at: TablesAt | None) -> World:
+        """Fetch tables if need be, and begin the epoch; without them nothing happens."""
+        node = world.nodes[ordinal]
+        tables = node.tables
+        if at and (at.epoch, at.changes) > self._tables_position(node):
+            source = world.nodes[at.copy.ordinal]
+            if source.state.copy != at.copy:
+                return world
+            tables = source.tables
+        world = self._with_node(
+            world,
+            ordinal,
+            history=self.begin(node.history, epoch, len(node.log)),
+            tables=tables,
+            tables_epoch=epoch,
+            tables_start=len(tables),
+        )
+        return self.react(world, ordinal, members.Opened(epoch))
+
+    def _tables_position(self, node: Node) -> tuple[int, int]:
+        return node.tables_epoch, len(node.tables) - node.tables_start
 
     def begin(self, history: epochs.History, epoch: int, end: int) -> epochs.History:
         """Return the history of a log in which an epoch begins."""
@@ -349,7 +377,7 @@ class Model:
             node,
             log=node.log[:end],
             history=self.recovered_history(node.history, end),
-            tables=node.tables if end == len(node.log) else (),
+            **({} if end == len(node.log) else NO_TABLES),
             state=self.restarted_state(node.state),
         )
         return self._restarted(world, ordinal, cut)
@@ -367,7 +395,7 @@ class Model:
 
     def _restarted(self, world: World, ordinal: int, node: Node) -> World:
         fresh = Member(me=node.state.copy, promised=node.state.promised)
-        node = replace(node, member=fresh, leading=None, is_connected=False, has_tables=False)
+        node = replace(node, member=fresh, leading=None, is_connected=False)
         world = self._with_node(world, ordinal, node)
         return self.react(world, ordinal, members.Recovered())
 
@@ -449,7 +477,11 @@ class Model:
 
     def _restore(self, world: World, statuses: election.Statuses) -> Iterable[election.Action]:
         fence = world.fence_epoch or election.restore_epoch(statuses)
-        return election.restore(self.group, statuses, fence, uid="u2")
+        return self.restore(statuses, fence)
+
+    def restore(self, statuses: election.Statuses, fence_epoch: int) -> election.Actions:
+        """Return what an elector does without a record."""
+        return election.restore(self.group, statuses, fence_epoch, "u2")
 
     def _elector_action(self, world: World, action: election.Action) -> Iterator[Step]:
         limit = world.left.epochs
@@ -470,6 +502,7 @@ class Model:
 
     def status(self, node: Node) -> Status:
         """Return the answer of a member to an elector."""
+        tables_epoch, changes = self._tables_position(node)
         return Status(
             copy=node.member.me,
             role=node.member.role,
@@ -477,7 +510,9 @@ class Model:
             epoch=node.member.epoch,
             last_log_epoch=epochs.last_epoch(node.history),
             max_offset=len(node.log),
-            is_proven=node.state.is_proven,
+            tables_epoch=tables_epoch,
+            tables=changes,
+            standing=node.state.standing,
         )
 
     # ---- helpers -----------------------------------------------------------------------------

@@ -46,12 +46,14 @@ class Node(msgspec.Struct, frozen=True, kw_only=True):
     log: tuple[int, ...] = ()
     history: History = ()
     tables: tuple[int, ...] = ()
+    tables_epoch: int = 0
+    """The epoch from whose master the tables come."""
+    tables_start: int = 0
+    """Length of the tables when that epoch began."""
     member: Member
     leading: Leadership | None = None
     is_connected: bool = False
     """The handshake with the master of its epoch is done."""
-    has_tables: bool = False
-    """The tables of that master have arrived."""
 
 
 class Stream(msgspec.Struct, frozen=True, kw_only=True):
