@@ -64,8 +64,8 @@ crash: setup ## Kill -9, torn tails, full disks: at least 200 kills (RUNS=n)
 	$(BIN)/pytest -q tests/crash --kills=$(or $(RUNS),200) --timeout=5400
 
 .PHONY: ha-model
-ha-model: setup ## Every interleaving of elections, crashes and late writes in small groups (STATES=n)
-	$(BIN)/python -m cometmq.ha.testing.check --states $(or $(STATES),1000000)
+ha-model: setup ## Every interleaving of elections, crashes and late writes in small groups (STATES=n WALKS=n)
+	$(BIN)/python -m cometmq.ha.testing.check --states $(or $(STATES),1000000) --walks $(or $(WALKS),20000)
 
 .PHONY: fuzz
 fuzz: setup ## Mutated input through the decoders, hostile frames at live servers

@@ -1,10 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """The short form of the exhaustive check; `make ha-model` is the long one."""
 
+import subprocess
+import sys
+
 import pytest
 
-from cometmq.ha import member
-from cometmq.ha.testing.check import CALM, LONG, SHORT, describe, is_bad, is_calm, main
+from cometmq.ha import in_sync, member
+from cometmq.ha.testing.check import CALM, LONG, SHORT, describe, is_bad, is_calm, main, walk
 from cometmq.ha.testing.explore import explore
 from cometmq.ha.testing.model import Model
 from cometmq.ha.testing.world import Bounds
@@ -46,6 +49,30 @@ def test_a_counterexample_is_printed_step_by_step(monkeypatch):
     assert lines[-1].split(maxsplit=1)[1] == "VIOLATION: message 1 at 0 is lost: 1 has ()"
 
 
-def test_the_command_prints_a_line_for_each_run(capsys, monkeypatch):
-    assert main(["--states", "200"]) == 0
-    assert capsys.readouterr().out.count(" states, depth ") == len((*SHORT, *LONG, *CALM))
+def test_the_command_prints_a_line_for_each_run(capsys):
+    assert main(["--states", "200", "--walks", "3"]) == 0
+    output = capsys.readouterr().out
+    assert output.count(" states, depth ") == len((*SHORT, *LONG, *CALM))
+    assert "3 random walks, " in output
+
+
+def test_random_walks_keep_the_promises():
+    for seed in range(300):
+        bounds, report = walk(seed)
+        assert not is_bad(report), f"seed {seed}: {describe(bounds)}\n{report}"
+
+
+def test_a_random_walk_finds_a_dropped_rule(monkeypatch):
+    monkeypatch.setattr(in_sync, "JOIN_CONDITIONS", ())
+    assert any(is_bad(walk(seed)[1]) for seed in range(300))
+
+
+def test_a_seed_gives_the_same_walk_in_every_process():
+    code = "from cometmq.ha.testing.check import walk; print(walk(7))"
+    outputs = {
+        subprocess.run(
+            [sys.executable, "-c", code], capture_output=True, check=True, text=True
+        ).stdout
+        for _ in range(3)
+    }
+    assert len(outputs) == 1

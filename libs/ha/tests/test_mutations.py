@@ -241,7 +241,7 @@ CASES = [
                 "1 connects",
                 "1 copies",
                 "1 copies",
-                "0 hears 1 at 2/0",
+                "0 hears x' at 2/0",
                 "0 writes the set 0,1",
                 "elector makes 1 master of 4",
                 "1 reads the record",

@@ -2,17 +2,19 @@
 """The long form of the exhaustive check: `make ha-model`, or `python -m cometmq.ha.testing.check`.
 
 Each run has bounds of its own, because a state space grows with the product of its faults. Those
-that cannot be explored completely are cut after a number of states and say so.
+that cannot be explored completely are cut after a number of states and say so. Random walks
+then go deeper, with more of everything.
 """
 
 import argparse
 import sys
 import time
 from collections.abc import Sequence
+from random import Random
 from typing import Final
 
 from cometmq.ha.record import Policy
-from cometmq.ha.testing.explore import Report, explore
+from cometmq.ha.testing.explore import Report, explore, wander
 from cometmq.ha.testing.model import Model
 from cometmq.ha.testing.world import Bounds, World
 
@@ -57,6 +59,37 @@ CALM: Final = (
 """Without faults: from every state a master can confirm everything that it has."""
 
 
+STEPS_OF_A_WALK: Final = 150
+
+
+def random_bounds(random: Random) -> Bounds:
+    """Return bounds that are too large to be explored, with up to four copies."""
+    nodes = random.choice([2, 3, 3, 4])
+    is_majority = nodes > 2 and random.random() < 0.35
+    return Bounds(
+        nodes=nodes,
+        in_sync=nodes if is_majority else random.randint(1, nodes),
+        policy=MAJORITY if is_majority else Policy.ALL_IN_SYNC,
+        min_in_sync=random.choice([1, 1, 2]),
+        epochs=random.choice([4, 7, 12]),
+        messages=4,
+        tables=random.choice([0, 0, 2]),
+        writes=random.choice([2, 6]),
+        lost=random.choice([1, 3]),
+        crashes=random.choice([0, 2]),
+        host_crashes=random.choice([0, 1, 2]),
+        hand_overs=random.choice([0, 2]),
+        deletions=random.choice([0, 0, 1]),
+    )
+
+
+def walk(seed: int) -> tuple[Bounds, Report]:
+    """Take one random path in random bounds; a seed always gives the same."""
+    random = Random(seed)  # noqa: S311 - a seed must give the same walk
+    bounds = random_bounds(random)
+    return bounds, wander(Model(bounds), random.choice, steps_max=STEPS_OF_A_WALK)
+
+
 def is_calm(world: World) -> bool:
     """Tell whether a master has confirmed its whole log and shows it to consumers."""
     return any(
@@ -82,6 +115,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run all bounds and print a line for each; return 1 if a promise was broken."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--states", type=int, default=1_000_000, help="cut each run after so many")
+    parser.add_argument("--walks", type=int, default=20_000, help="random walks after that")
+    parser.add_argument("--seed", type=int, default=1, help="of the first walk")
     options = parser.parse_args(arguments)
     is_broken = False
     for bounds in (*SHORT, *LONG, *CALM):
@@ -92,7 +127,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
         seconds = time.monotonic() - begun
         sys.stdout.write(f"{describe(bounds)}\n    {report}, {seconds:.0f} s\n")
         sys.stdout.flush()
-    return int(is_broken)
+    return int(walk_all(range(options.seed, options.seed + options.walks)) or is_broken)
+
+
+def walk_all(seeds: range) -> bool:
+    """Take a walk for each seed, print those that broke a promise, and tell whether any did."""
+    steps, is_broken = 0, False
+    for seed in seeds:
+        bounds, report = walk(seed)
+        steps += report.states
+        if is_bad(report):
+            is_broken = True
+            sys.stdout.write(f"seed {seed}: {describe(bounds)}\n{report}\n")
+    sys.stdout.write(f"{len(seeds):,} random walks, {steps:,} steps\n")
+    return is_broken
 
 
 def is_bad(report: Report) -> bool:

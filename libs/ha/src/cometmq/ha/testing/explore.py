@@ -6,12 +6,12 @@ one of them; among ten million states the chance is about 1 : 400,000.
 """
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import msgspec
 
 from cometmq.ha.testing.invariants import Violated
-from cometmq.ha.testing.model import Model
+from cometmq.ha.testing.model import Model, Step
 from cometmq.ha.testing.world import World
 
 Parents = dict[int, tuple[int, str] | None]
@@ -25,7 +25,7 @@ class Report(msgspec.Struct, frozen=True):
     is_complete: bool
     violation: str = ""
     steps: tuple[str, ...] = ()
-    """The steps that lead to the violation."""
+    """The steps that lead to the violation, or that a walk took."""
     stuck: int = 0
     """States from which the goal cannot be reached any more, if the check is complete."""
 
@@ -70,6 +70,22 @@ def explore(
     is_complete = not frontier
     stuck = _stuck(parents, edges, goals) if goal is not None and is_complete else 0
     return Report(len(parents), depth, is_complete, stuck=stuck)
+
+
+def wander(model: Model, choose: Callable[[Sequence[Step]], Step], *, steps_max: int) -> Report:
+    """Follow one path of chosen steps, which goes deeper than a search in breadth can."""
+    world = model.first()
+    labels: list[str] = []
+    for _ in range(steps_max):
+        try:
+            steps = sorted(model.steps(world), key=lambda step: step[0])  # sets have no order
+        except Violated as violated:
+            return Report(len(labels) + 1, len(labels) + 1, False, str(violated), tuple(labels))
+        if not steps:
+            break
+        label, world = choose(steps)
+        labels.append(label)
+    return Report(len(labels) + 1, len(labels), is_complete=False, steps=tuple(labels))
 
 
 def _path(parents: Parents, state: int) -> tuple[str, ...]:

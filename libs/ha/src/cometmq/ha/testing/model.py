@@ -97,7 +97,7 @@ class Model:
             except AckRefused:
                 continue
             if after != leading:
-                label = f"{ordinal} hears {ack.copy.ordinal} at {ack.offset}/{ack.tables}"
+                label = f"{ordinal} hears {ack.copy.incarnation} at {ack.offset}/{ack.tables}"
                 yield label, self.lead(world, ordinal, after)
         if left.writes:
             yield from self._set_changes(world, ordinal)
@@ -440,7 +440,9 @@ class Model:
             dropped = replace(world, late=world.late - {write})
             after, outcome = self.swap(dropped, write.base, write.record)
             if outcome.answer is Answer.APPLIED:
-                yield f"a write of epoch {write.record.epoch} lands late", after
+                names = ",".join(copy.incarnation for copy in write.record.in_sync)
+                what = f"epoch {write.record.epoch} of {write.record.holder.ordinal} with {names}"
+                yield f"a write of {what} lands late", after
         if world.left.deletions and world.cell is not None:
             left = replace(world.left, deletions=world.left.deletions - 1)
             # versions start again, as those of a new file do
@@ -455,11 +457,11 @@ class Model:
         if world.cell is None:
             actions = self._restore(world, statuses)
         else:
-            actions = {
+            actions = dict.fromkeys(
                 action
                 for answers in self._views(statuses)
                 for action in election.elect(world.cell, answers)
-            }
+            )
         for action in actions:
             yield from self._elector_action(world, action)
 
