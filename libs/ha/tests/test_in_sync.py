@@ -227,6 +227,19 @@ def test_only_a_member_for_certain_takes_over():
     assert in_sync.hand_over(lost_write(leadership), X) is None
 
 
+def test_a_majority_waits_for_the_target_of_an_open_hand_over():
+    leadership = heard(leading(M, X, Y, end=10, policy=Policy.MAJORITY), ack(X, 10), ack(Y, 10))
+    record = in_sync.hand_over(leadership, X)
+    assert record
+    leadership = in_sync.answered(in_sync.written(leadership, record), UNKNOWN)
+    leadership = in_sync.found(leadership, leadership.base)
+    leadership = heard(in_sync.appended(leadership, 20), ack(Y, 20))
+    assert leadership.confirmed == 10
+    assert heard(leadership, ack(X, 15)).confirmed == 15
+    settled = in_sync.found(leadership, Versioned(leadership.base.record.renewed(), "2"))
+    assert settled.confirmed == 20
+
+
 # ---- majority --------------------------------------------------------------------------------
 
 

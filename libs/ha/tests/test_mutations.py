@@ -366,6 +366,19 @@ CASES = [
         ((election, "most_complete_tables", lambda statuses: None),),
     ),
     Case(
+        "R11: a majority waits for the target of an open hand-over",
+        Bounds(nodes=3, in_sync=3, policy=MAJORITY, messages=1, epochs=2, lost=1, hand_overs=1),
+        (
+            (
+                in_sync,
+                "written",
+                lambda leading, record: msgspec.structs.replace(
+                    leading, possible=(*leading.possible, record.in_sync)
+                ),
+            ),
+        ),
+    ),
+    Case(
         "R11: copies below the start of the epoch do not count",
         Bounds(nodes=3, in_sync=3, policy=MAJORITY, messages=3, epochs=7, script=FIGURE_8),
         ((in_sync, "counts_in_majority", always),),

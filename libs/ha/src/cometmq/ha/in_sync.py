@@ -58,6 +58,8 @@ class Leadership(msgspec.Struct, frozen=True, kw_only=True):
     tables: int = 0
     confirmed_tables: int = 0
     acks: tuple[Ack, ...] = ()
+    successors: Copies = ()
+    """Copies that an open hand-over may have made master."""
     must_read: bool = False
     """The last write had no answer or a conflict: nothing is written before the next read."""
 
@@ -248,11 +250,17 @@ def hand_over(leadership: Leadership, target: Copy, *, leaves: bool = False) -> 
 
 
 def written(leadership: Leadership, record: Record) -> Leadership:
-    """Note that `record` is about to be written: from now on its set is possible too."""
-    if record.in_sync in leadership.possible:
-        return leadership
-    possible = (*leadership.possible, record.in_sync)
-    return msgspec.structs.replace(leadership, possible=possible)
+    """Note that `record` is about to be written: from now on its set is possible too.
+
+    So is its holder, if it hands over. A majority without the new master must not confirm what the
+    old one appends after a hand-over without an answer.
+    """
+    possible, successors = leadership.possible, leadership.successors
+    if record.in_sync not in possible:
+        possible = (*possible, record.in_sync)
+    if record.holder != leadership.me and record.holder not in successors:
+        successors = (*successors, record.holder)
+    return msgspec.structs.replace(leadership, possible=possible, successors=successors)
 
 
 def answered(leadership: Leadership, outcome: Outcome) -> Leadership:
@@ -294,7 +302,11 @@ def settles(leadership: Leadership, read: Versioned) -> bool:
 def _adopted(leadership: Leadership, base: Versioned) -> Leadership:
     return _advanced(
         msgspec.structs.replace(
-            leadership, base=base, possible=(base.record.in_sync,), must_read=False
+            leadership,
+            base=base,
+            possible=(base.record.in_sync,),
+            successors=(),
+            must_read=False,
         )
     )
 
@@ -335,7 +347,15 @@ def _of_majority(leadership: Leadership) -> tuple[int, int]:
     offsets = sorted([leadership.end, *(ack.offset for ack in counted)], reverse=True)
     tables = sorted([leadership.tables, *(ack.tables for ack in counted)], reverse=True)
     quorum = ack_quorum(leadership.base.record)
-    return (offsets[quorum - 1], tables[quorum - 1]) if len(offsets) >= quorum else (0, 0)
+    if len(offsets) < quorum:
+        return 0, 0
+    offset, changes = offsets[quorum - 1], tables[quorum - 1]
+    for copy in leadership.successors:
+        ack = _ack_of(leadership, copy)
+        if ack is None:
+            return 0, 0
+        offset, changes = min(offset, ack.offset), min(changes, ack.tables)
+    return offset, changes
 
 
 def voters(leadership: Leadership) -> Copies:

@@ -133,6 +133,7 @@ class Model:
                 continue
             spent = replace(world, left=replace(world.left, hand_overs=world.left.hand_overs - 1))
             spent = self.react(spent, ordinal, members.ParkOrder(target.ordinal))
+            spent = self.lead(spent, ordinal, in_sync.written(leading, record))
             for how, after, outcome in self.write(spent, leading.base, record, is_counted=False):
                 parked = after.nodes[ordinal].leading
                 assert parked is not None
