@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The HTTP port answers probes and scrapes, and bounds its peers."""
+"""The HTTP port answers probes and scrapes, and limits what a peer can consume."""
 
 import asyncio
 import json

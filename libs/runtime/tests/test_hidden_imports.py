@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A hidden module is hidden inside the block only."""
+"""A module is hidden only inside the block."""
 
 import subprocess
 import sys

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Long work yields to the loop between its parts, and only one work runs at a time."""
+"""A long job yields to the loop between its steps, and only one job runs at a time."""
 
 import asyncio
 from typing import Any

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A started service is always stopped, also when the process fails."""
+"""A service that has started is always stopped, even if the process fails."""
 
 import asyncio
 import gc

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Properties text is read as java.util.Properties reads it."""
+"""Properties are parsed as java.util.Properties parses them."""
 
 import pytest
 from hypothesis import given

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Saves are coalesced: one runs, at most one is pending, and it encodes when it starts."""
+"""Saves are coalesced: one runs and at most one is pending, which encodes only when it starts."""
 
 import asyncio
 import errno
@@ -76,7 +76,7 @@ async def hold(saver: Saver, table: Table, group: asyncio.TaskGroup) -> asyncio.
 
 
 async def outcome(save: Coroutine[None, None, None]) -> str:
-    """Return the error of a save, empty on success."""
+    """Return a save's error message, or an empty string if it succeeded."""
     try:
         await save
     except OSError as error:
@@ -114,7 +114,7 @@ async def test_a_burst_during_a_save_costs_one_more(saver: Saver, table: Table) 
 async def test_a_caller_waits_for_a_save_that_began_after_its_change(
     saver: Saver, table: Table
 ) -> None:
-    """The running save has older content, so its end must not complete the caller."""
+    """The running save has older content, so its completion must not release the caller."""
 
     def begin() -> Callable[[], None]:
         table.gate.clear()

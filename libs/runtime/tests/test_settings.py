@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Settings come from four sources, are validated, and remember their source."""
+"""Settings come from four sources, are validated, and record their source."""
 
 from enum import StrEnum
 from typing import Annotated
@@ -133,7 +133,7 @@ def test_bad_toml_and_a_missing_file_are_settings_errors(tmp_path):
 def test_a_required_setting_says_what_it_is_for():
     with pytest.raises(SettingsError, match=r"brokerName must be set: Name of the group\."):
         load(Needy, prefix="X", env={})
-    with pytest.raises(SettingsError, match="must be text, not empty"):
+    with pytest.raises(SettingsError, match="must be non-empty text"):
         load(Needy, prefix="X", env={}, cli={"brokerName": " "})
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Loops survive errors or end as declared, and never silently."""
+"""A loop survives errors, or ends on the first one if declared fatal, but never fails silently."""
 
 import asyncio
 from typing import Any
@@ -27,7 +27,7 @@ class RecordingLog:
 
 
 class FakeSleep:
-    """Returns at once a given number of times, then ends the loop like a cancellation."""
+    """Returns immediately a given number of times, then ends the loop as a cancellation would."""
 
     def __init__(self, count):
         self.left = count

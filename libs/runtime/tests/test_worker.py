@@ -36,7 +36,7 @@ async def test_a_full_queue_refuses():
     worker = Worker("disk", pending_count_max=2)
     gate = threading.Event()
     waiting = [worker.submit(gate.wait), worker.submit(gate.wait)]
-    with pytest.raises(Overloaded, match="worker disk: 2 jobs wait"):
+    with pytest.raises(Overloaded, match="worker disk: 2 jobs are pending"):
         worker.submit(gate.wait)
     gate.set()
     for future in waiting:

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The HTTP port of every program: /metrics, /healthz, /readyz, /settings; / lists them.
+"""The HTTP port of every program: /metrics, /healthz, /readyz and /settings; / lists these pages.
 
-Deliberately small: GET and HEAD, one request per connection, bounds on the size of the request
-head, on time and on connections. Counters are copied on the event loop a few at a time and rendered
-on a worker thread, so scraping many series does not delay messages.
+The server is deliberately small: it answers GET and HEAD, serves one request per connection, and
+limits the size of the request head, the time per request and the number of connections. Counters
+are copied on the event loop a few at a time and rendered on a worker thread, so scraping many
+series does not delay messages.
 """
 
 import asyncio
@@ -77,11 +78,11 @@ class AdminHttp:
         }
 
     def add_live_check(self, name: str, check: Check) -> None:
-        """Fail /healthz, so that the process is restarted, while the check returns a reason."""
+        """Make /healthz fail while the check returns a reason, so that the process is restarted."""
         self._live[name] = check
 
     def add_ready_check(self, name: str, check: Check) -> None:
-        """Fail /readyz, so that no traffic is routed here, while the check returns a reason."""
+        """Make /readyz fail while the check returns a reason, so that no traffic is routed here."""
         self._ready[name] = check
 
     def add_settings(self, name: str, text: Callable[[], str]) -> None:
@@ -90,7 +91,7 @@ class AdminHttp:
 
     @property
     def port(self) -> int:
-        """Return the port that was bound."""
+        """Return the port that the server is bound to."""
         assert self._server is not None, "not started"
         port: int = self._server.sockets[0].getsockname()[1]
         return port
@@ -98,7 +99,7 @@ class AdminHttp:
     async def start(
         self, port: int, *, host: str | None = None, setting: str = "adminHttpPort"
     ) -> None:
-        """Listen; port 0 picks a free one. Raise SettingsError when the port is taken."""
+        """Start listening; port 0 picks a free one. Raise SettingsError if the port is in use."""
         # Without a host, one socket serves IPv4 and IPv6: kubelets probe either.
         is_dual = not host and socket.has_dualstack_ipv6()
         with listening(host or "", port, setting=setting):
@@ -120,7 +121,7 @@ class AdminHttp:
         self._worker.close()
 
     async def answer(self, method: str, path: str) -> Answer:
-        """Answer one request; `path` may carry a query, which is ignored."""
+        """Answer one request; a query string in `path` is ignored."""
         if method not in {"GET", "HEAD"}:
             return Answer(HTTPStatus.METHOD_NOT_ALLOWED, b"GET and HEAD only\n")
         page = self._pages.get(path.partition("?")[0])

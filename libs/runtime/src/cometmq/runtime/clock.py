@@ -6,24 +6,24 @@ from typing import Protocol
 
 
 class Clock(Protocol):
-    """The source of time of a component."""
+    """A component's source of time."""
 
     def now_ms(self) -> int:
-        """Return wall-clock milliseconds since 1970, as stored in messages."""
+        """Return the wall-clock time in milliseconds since 1970, as stored in messages."""
         ...
 
     def monotonic_ms(self) -> int:
-        """Return milliseconds that never jump, for deadlines and durations."""
+        """Return a time in milliseconds that never jumps, for deadlines and durations."""
         ...
 
 
 class SystemClock:
-    """The clock of the operating system."""
+    """The operating system's clock."""
 
     __slots__ = ()
 
     def now_ms(self) -> int:
-        """Return wall-clock milliseconds since 1970."""
+        """Return the wall-clock time in milliseconds since 1970."""
         return time.time_ns() // 1_000_000
 
     def monotonic_ms(self) -> int:
@@ -41,11 +41,11 @@ class FakeClock:
         self._monotonic_ms = 0
 
     def now_ms(self) -> int:
-        """Return the wall clock as set."""
+        """Return the wall-clock time that the test has set."""
         return self._now_ms
 
     def monotonic_ms(self) -> int:
-        """Return the milliseconds that `advance` has added up."""
+        """Return the sum of all calls of `advance`."""
         return self._monotonic_ms
 
     def advance(self, elapsed_ms: int) -> None:
@@ -55,5 +55,5 @@ class FakeClock:
         self._monotonic_ms += elapsed_ms
 
     def jump(self, now_ms: int) -> None:
-        """Set the wall clock alone, as an operator or NTP would."""
+        """Set only the wall clock, as an operator or NTP would."""
         self._now_ms = now_ms

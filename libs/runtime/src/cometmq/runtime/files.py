@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Small files that are replaced as a whole: a crash leaves either the old or the new content."""
+"""Replace small files atomically: a crash leaves either the old or the new content."""
 
 import os
 from pathlib import Path

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The end of the terminal (SIGHUP): programs and long commands end in order, as on SIGTERM."""
+"""Handle the loss of the terminal (SIGHUP): programs and long commands stop as on SIGTERM."""
 
 import asyncio
 import os
@@ -12,7 +12,7 @@ _TERMINAL_FDS: Final = (1, 2)
 
 
 def cancel_on_signals(task: asyncio.Task[Any]) -> None:
-    """Let SIGTERM and SIGHUP cancel the task of a command, as Ctrl-C does."""
+    """Make SIGTERM and SIGHUP cancel a command's task, as Ctrl-C does."""
     loop = asyncio.get_running_loop()
 
     def hung_up() -> None:
@@ -25,12 +25,12 @@ def cancel_on_signals(task: asyncio.Task[Any]) -> None:
 
 
 def is_ignored_hangup(number: signal.Signals) -> bool:
-    """Return whether the program was started by `nohup`, which ignores SIGHUP for it."""
+    """Return whether the signal is a SIGHUP that the program inherited as ignored from `nohup`."""
     return number == signal.SIGHUP and signal.getsignal(number) == signal.SIG_IGN
 
 
 def leave_terminal() -> None:
-    """Discard further output to a terminal: after a hangup each write would fail with EIO."""
+    """Discard further output to a terminal, because every write after a hangup fails with EIO."""
     with Path(os.devnull).open("wb") as nowhere:
         for fd in _TERMINAL_FDS:
             if _is_terminal(fd):
@@ -38,7 +38,7 @@ def leave_terminal() -> None:
 
 
 def _is_terminal(fd: int) -> bool:
-    """Return whether the descriptor is a terminal; isatty() is False once it has hung up."""
+    """Return whether the descriptor is a terminal; isatty() returns False after a hangup."""
     try:
         return stat.S_ISCHR(os.fstat(fd).st_mode)
     except OSError:

@@ -11,7 +11,7 @@ def hidden_module(name: str) -> Iterator[None]:
     """Make `import name` fail inside the block, as if the module were not installed.
 
     None in `sys.modules` is the import system's documented way to block a module. A module that is
-    already loaded stays visible: hiding it would save nothing.
+    already loaded stays visible, because hiding it would save nothing.
     """
     if name in sys.modules:
         yield

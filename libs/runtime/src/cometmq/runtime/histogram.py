@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A histogram of plain integers, counted on the loop and copied by a scrape."""
+"""A histogram of plain integers, updated on the event loop and copied by a scrape."""
 
 from bisect import bisect_left
 from collections.abc import Sequence
 
 
 class Buckets:
-    """Counts of values by fixed inclusive upper bounds, and the sum of the values."""
+    """Counts values in buckets with fixed, inclusive upper bounds, and sums them up."""
 
     __slots__ = ("bounds", "counts", "sum")
 
@@ -27,7 +27,10 @@ class Buckets:
         return sum(self.counts)
 
     def cumulative(self) -> list[tuple[str, float]]:
-        """Return (upper bound as text, number of values up to it), ending with `+Inf`."""
+        """Return pairs of an upper bound, as a string, and the number of values up to it.
+
+        The last bound is `+Inf`.
+        """
         rows: list[tuple[str, float]] = []
         total = 0
         for bound, count in zip((*self.bounds, float("inf")), self.counts, strict=True):

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Long work on the event loop, divided into steps that leave time for other callbacks.
+"""Run long jobs on the event loop in steps, so that other callbacks can run in between.
 
-A thread is no alternative for pure Python or one long call of an extension: it would hold the
-interpreter lock, and the loop would wait all the same.
+A thread would not help with pure Python code or with one long call into an extension: it would
+hold the interpreter lock, and the loop would still have to wait.
 """
 
 import asyncio
@@ -12,7 +12,7 @@ from typing import TypeAlias, TypeVar
 T = TypeVar("T")
 
 Steps: TypeAlias = Generator[None, None, T]
-"""Work that returns a T and yields after each step, where the loop may do something else."""
+"""A job that returns a T and yields after each step, so that the loop can run other callbacks."""
 
 
 def finish(work: Steps[T]) -> T:
@@ -26,13 +26,13 @@ def finish(work: Steps[T]) -> T:
 
 
 class IncrementalRunner:
-    """Runs one work at a time, one step in each turn of the loop; further works are queued."""
+    """Runs one job at a time, one step per turn of the event loop; further jobs wait."""
 
     def __init__(self) -> None:
         self._is_free = asyncio.Lock()
 
     async def run(self, work: Steps[T]) -> T:
-        """Return the result of the work after earlier works and all its steps."""
+        """Run the job after all earlier ones, and return its result."""
         async with self._is_free:
             try:
                 while True:

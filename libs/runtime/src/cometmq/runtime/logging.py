@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The log of a program: structlog, JSON lines in a container, coloured lines on a terminal.
+"""Logging with structlog: JSON lines in a container, coloured lines on a terminal.
 
-Everything goes to standard error; standard output belongs to the commands. A disabled level costs
-one call that returns None (structlog's native filter). Records of the standard library's loggers,
-asyncio's above all, end up in the same log.
+All logs go to standard error, because standard output carries the output of commands. A call at a
+disabled level only returns None (structlog's native filter). Records from standard library
+loggers, asyncio's above all, go to the same log.
 """
 
 import logging
@@ -51,12 +51,12 @@ def configure(
 
 
 def get(name: str) -> Log:
-    """Return the logger of a component; bind it once, in the constructor."""
+    """Return a component's logger; call this once, in the component's constructor."""
     return cast("Log", structlog.get_logger(component=name))
 
 
 class RateLimit:
-    """Limits equal warnings and errors per window, and counts the suppressed ones.
+    """Limits how many identical warnings or errors are logged per window, and counts the rest.
 
     A loop that fails ten times a second must not fill the disk with its tracebacks.
     """
@@ -86,7 +86,7 @@ class RateLimit:
 
 
 class _Forward(logging.Handler):
-    """Hands records of the standard library's loggers to structlog."""
+    """Forwards records from standard library loggers to structlog."""
 
     def emit(self, record: logging.LogRecord) -> None:
         log = structlog.get_logger(component=record.name)

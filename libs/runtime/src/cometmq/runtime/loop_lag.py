@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How late the event loop runs its timers: the delay that every request pays on top of its work."""
+"""Event loop lag: how late timers fire, which is also how long every request waits to be served."""
 
 import asyncio
 
@@ -34,7 +34,7 @@ class LoopLag:
             self._handle = None
 
     def observe(self, lag_s: float) -> None:
-        """Count one lag, in seconds."""
+        """Record one measured lag, in seconds."""
         self.seconds.observe(lag_s)
         self.max_s = max(self.max_s, lag_s)
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The memory this process may use: the limit of its control group, or else of the machine.
+"""The memory limit of this process: that of its control group, or else the machine's memory.
 
 RocketMQ sizes its page-cache window by *physical* memory, which is wrong in a container.
 """
@@ -12,7 +12,7 @@ _PROC_CGROUP = Path("/proc/self/cgroup")
 
 
 def memory_limit_bytes(cgroup_root: Path = _CGROUP_ROOT, proc_cgroup: Path = _PROC_CGROUP) -> int:
-    """Return the smallest limit from our control group up to the root, in bytes."""
+    """Return the smallest limit of our control group and its ancestors, in bytes."""
     limits = [physical_bytes()]
     for line in _lines(proc_cgroup):
         hierarchy, _, rest = line.partition(":")
@@ -25,12 +25,12 @@ def memory_limit_bytes(cgroup_root: Path = _CGROUP_ROOT, proc_cgroup: Path = _PR
 
 
 def physical_bytes() -> int:
-    """Return the memory of the machine in bytes."""
+    """Return the machine's memory in bytes."""
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
 def _limits(root: Path, group_path: str, file_name: str) -> list[int]:
-    """Read the limits of a group and its parents; `max` and unreadable files set none."""
+    """Return the limits of a group and its ancestors; `max` and unreadable files set no limit."""
     group = root / group_path.lstrip("/")
     if ".." in group.parts or not group.is_dir():
         group = root  # inside a container, the path may name a folder that only the host sees

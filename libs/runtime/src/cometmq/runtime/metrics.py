@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Metrics: the loop counts plain integers, and a scrape maps them to Prometheus families.
+"""Metrics: components count in plain integers, and a scrape maps these to Prometheus families.
 
-A component offers `stats()`; a service declares a table of families, each with a function from
-these stats to its value or rows, and adds a `StatsCollector`. Counting a message costs one integer
-addition. When two collectors declare the same family (both servers of `standalone`), the registry
-merges them.
+A component offers `stats()`. A service declares a table of families, each with a function that
+derives the family's value or rows from the stats, and adds a `StatsCollector`. Counting a message
+costs one integer addition. When two collectors declare the same family (as both servers of
+`standalone` do), the registry merges them.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -42,20 +42,20 @@ class Family(NamedTuple, Generic[S]):
 
 
 class MetricSource(Protocol):
-    """Something a registry can collect from."""
+    """A source from which a registry collects families."""
 
     def collect(self) -> Iterable[Metric | None]:
-        """Yield the families with their current values; None marks the end of a bounded part."""
+        """Yield the families with their current values, and None wherever the loop may run."""
         ...
 
 
 def counter(name: str, help_: str, value: Callable[[S], float]) -> Family[S]:
-    """Declare a number that only grows; `name` ends in `_total`."""
+    """Declare a counter, which only grows; `name` ends in `_total`."""
     return labelled_counter(name, help_, (), lambda stats: (((), value(stats)),))
 
 
 def gauge(name: str, help_: str, value: Callable[[S], float]) -> Family[S]:
-    """Declare a number that rises and falls."""
+    """Declare a gauge, which may rise and fall."""
     return labelled_gauge(name, help_, (), lambda stats: (((), value(stats)),))
 
 
@@ -85,7 +85,7 @@ def labelled_gauge(
 
 
 def histogram(name: str, help_: str, buckets: Callable[[S], Buckets]) -> Family[S]:
-    """Declare a distribution that the component keeps in `Buckets`."""
+    """Declare a histogram, which the component keeps in `Buckets`."""
 
     def sample(stats: S, constant: Mapping[str, str]) -> Steps[Metric]:
         yield from ()
@@ -110,7 +110,7 @@ def _filled(
 
 
 class StatsCollector(Generic[S]):
-    """Maps one snapshot of stats to a table of families."""
+    """Fills a table of families from a snapshot of a component's stats."""
 
     __slots__ = ("_constant", "_families", "_snapshot")
 
@@ -125,9 +125,9 @@ class StatsCollector(Generic[S]):
         self._constant = dict(constant_labels or {})
 
     def collect(self) -> Iterator[Metric | None]:
-        """Yield every family of one snapshot, and None whenever the loop may run other work.
+        """Yield every family of one snapshot, and None wherever the loop may run other work.
 
-        The rows of a family with thousands of them are read at slightly different moments.
+        If a family has thousands of rows, they are read at slightly different moments.
         """
         stats = self._snapshot()
         for family in self._families:
@@ -151,7 +151,7 @@ class Registry:
         self._sources.append(source)
 
     def collect(self) -> Steps[list[Metric]]:
-        """Copy the counters of every source, on the loop and in bounded parts."""
+        """Copy the counters of every source on the event loop, a bounded number at a time."""
         families: dict[str, Metric] = {}
         for source in self._sources:
             for family in source.collect():
@@ -165,7 +165,7 @@ class Registry:
 
 
 def render(families: Iterable[Metric]) -> bytes:
-    """Write the Prometheus text format; pure computation, so it may run on a worker thread."""
+    """Render the Prometheus text format; a pure function, so it may run on a worker thread."""
     source: Any = _Collected(families)
     return generate_latest(source)
 
@@ -181,7 +181,7 @@ class _Collected:
 
 
 def loop_families() -> tuple[Family[LoopLag], ...]:
-    """Return the families of the event loop's lag."""
+    """Return the metric families for event loop lag."""
     return (
         histogram(
             "cometmq_loop_lag_seconds", "How late timers of the event loop fire.",

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Ports and folders that a program cannot use, worded the same way in all programs.
+"""Check ports and folders at startup, with the same error messages in all programs.
 
-Each error gives the reason and names the option or setting to change.
+Each message gives the reason and names the option or setting to change.
 """
 
 import errno
@@ -39,9 +39,9 @@ def listening(
 def check_port(
     host: str, port: int, *, setting: str, host_setting: str = "bindAddress", note: str = ""
 ) -> None:
-    """Raise the SettingsError of `listening` if a program cannot listen on a port; 0 is any port.
+    """Raise the same SettingsError as `listening` if the port cannot be used; 0 is any port.
 
-    Called before a program creates folders, so that a start that fails leaves nothing behind.
+    Called before a program creates folders, so that a failed start leaves nothing behind.
     """
     if port <= 0:
         return
@@ -61,7 +61,7 @@ def _listen_advice(number: int, setting: str, host_setting: str) -> str:
 def prepare_folder(path: Path, *, setting: str) -> None:
     """Create a folder and check that the program can write to it; blocks.
 
-    A full disk is accepted: a broker that can only read is still of use.
+    A full disk is accepted, because a broker that can only read is still useful.
     """
     try:
         path.mkdir(parents=True, exist_ok=True)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One service as a process: an HTTP port for health and metrics, an orderly start and stop."""
+"""Run one service as a process: serve health checks and metrics over HTTP, stop cleanly."""
 
 from collections.abc import Callable, Coroutine
 from typing import Any, Protocol
@@ -13,13 +13,13 @@ from cometmq.runtime.settings import Loaded
 
 
 class App(Protocol):
-    """The part of a service that its process uses."""
+    """The interface through which a process runs its service."""
 
     async def start(self) -> None:
-        """Start serving; raise CometError or OSError if the environment does not allow it."""
+        """Start serving; raise CometError or OSError if the environment prevents it."""
 
     async def stop(self) -> None:
-        """Stop in order."""
+        """Stop cleanly."""
 
 
 class Build(Protocol):
@@ -33,7 +33,7 @@ class Build(Protocol):
 def program(
     build: Build, *, log: Log, http_port: int, http_setting: str = "adminHttpPort"
 ) -> Callable[[Stop], Coroutine[Any, Any, None]]:
-    """Return a main function for `service.run`; `http_port=-1` serves no HTTP port."""
+    """Return a main function for `service.run`; `http_port=-1` disables the HTTP port."""
 
     async def main(stop: Stop) -> None:
         check_port("", http_port, setting=http_setting)
@@ -55,7 +55,7 @@ def program(
 def configured_program(
     build: Build, settings: Loaded[Any], *, log: Log
 ) -> Callable[[Stop], Coroutine[Any, Any, None]]:
-    """Return a main function like `program`, with the HTTP port of the settings."""
+    """Return a main function as `program` does, with the HTTP port from the settings."""
     return program(
         build,
         log=log,

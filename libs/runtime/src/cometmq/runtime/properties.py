@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Java `.properties` text: the format of RocketMQ's configuration files and config bodies.
+r"""Java `.properties` text: the format of RocketMQ's configuration files and config bodies.
 
 Layout: one `key=value` (or `key: value`, `key value`) per line; `#` and `!` start a comment. A
-backslash escapes the next character; at the end of a line it joins the next line; `\\uXXXX` is a
-UTF-16 unit. Any text parses: the only error in the format is a malformed `\\u` escape.
+backslash escapes the next character, or continues the line if it is the last character; `\uXXXX`
+is a UTF-16 code unit. The only possible syntax error is a malformed `\u` escape.
 """
 
 from collections.abc import Iterator, Mapping
@@ -14,12 +14,15 @@ _ESCAPE = {"\t": "\\t", "\n": "\\n", "\r": "\\r", "\f": "\\f", "\\": "\\\\"}
 
 
 def parse(text: str) -> dict[str, str]:
-    """Parse the text; later keys win. Raise ValueError for a malformed `\\u` escape."""
+    r"""Parse the text; the last of equal keys wins.
+
+    Raise ValueError for a malformed `\u` escape.
+    """
     return {key: value for key, value, _line in parse_lines(text)}
 
 
 def parse_lines(text: str) -> Iterator[tuple[str, str, int]]:
-    """Yield key, value and the line number of the key."""
+    """Yield each key with its value and its line number."""
     for line, number in _logical_lines(text):
         key_end, value_start = _split(line)
         yield _unescape(line[:key_end], number), _unescape(line[value_start:], number), number
@@ -59,7 +62,7 @@ def _ends_in_open_backslash(line: str) -> bool:
 
 
 def _split(line: str) -> tuple[int, int]:
-    """Return the end of the key and the start of the value."""
+    """Return the positions where the key ends and where the value begins."""
     key_end = len(line)
     escaped = False
     for position, character in enumerate(line):
@@ -105,7 +108,7 @@ def _unit(digits: str, line_number: int) -> str:
 
 
 def _join_surrogates(text: str) -> str:
-    """Turn UTF-16 pairs into characters; a lone surrogate becomes U+FFFD."""
+    """Combine surrogate pairs into characters; a lone surrogate becomes U+FFFD."""
     if not any("\ud800" <= character <= "\udfff" for character in text):
         return text
     return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")

@@ -1,13 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Coalesced saves of tables: per file one save runs and at most one more is pending.
+"""Coalesced table saves: per file, one save runs and at most one more is pending.
 
-A pending save serves all callers that arrive while another save of the same file runs, and it
-encodes the table when it starts. So a burst of changes costs two or three writes and no copies.
+A pending save serves every caller that arrives while another save of the same file is running, and
+it encodes the table only when it starts. A burst of changes therefore costs two or three writes
+and no copies.
 
 Invariants
     A caller's save starts after the call, so it contains every change made before the call.
     The content is encoded on the event loop; only the write runs on the worker.
-    A failed save fails all its callers; `retry` repeats it with the newest content.
+    A failed save fails for all its callers; `retry` repeats it with the newest content.
 """
 
 import asyncio
@@ -43,7 +44,7 @@ class Saver:
     def __init__(
         self, worker: Worker, *, log: Log = NO_LOG, runner: IncrementalRunner | None = None
     ) -> None:
-        """Encode long tables with `runner`, one after the other with its other work."""
+        """Use `runner`, which runs one job at a time, to encode long tables."""
         self._worker = worker
         self._log = log
         self._runner = runner or IncrementalRunner()
@@ -54,7 +55,7 @@ class Saver:
 
     @property
     def is_healthy(self) -> bool:
-        """False while the last save of any file has failed."""
+        """False if the most recent save of any file failed."""
         return not any(file.has_failed for file in self._files.values())
 
     def request(self, path: Path, begin: Begin) -> None:
@@ -66,13 +67,13 @@ class Saver:
         await asyncio.shield(self._next(path, begin))  # cancelling one caller must not cancel all
 
     def retry(self) -> None:
-        """Schedule the files whose last save failed again; called by a timer."""
+        """Schedule a new save of every file whose last save failed; called by a timer."""
         for path, file in list(self._files.items()):
             if file.has_failed:
                 self.request(path, file.begin)
 
     async def drain(self) -> None:
-        """Wait until every requested save has ended."""
+        """Wait until every requested save has finished."""
         while True:
             saves = [save for file in self._files.values()
                      if (save := file.pending or file.running) is not None]  # fmt: skip
@@ -81,7 +82,7 @@ class Saver:
             await asyncio.wait(saves)
 
     def _next(self, path: Path, begin: Begin) -> asyncio.Future[None]:
-        """Return the future of the next save to start."""
+        """Return the future of the file's pending save; schedule one if there is none."""
         loop = asyncio.get_running_loop()
         file = self._files.setdefault(path, _File(begin))
         file.begin = begin
@@ -129,6 +130,6 @@ class Saver:
 
 
 def _retrieve(save: asyncio.Future[None]) -> None:
-    """Keep asyncio quiet: the error is logged, and there may be no caller to retrieve it."""
+    """Retrieve the error, so that asyncio does not report it as unhandled: it is already logged."""
     if not save.cancelled():
         save.exception()

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The frame of every program: event loop, signals, exit status.
+"""Run any program: set up the event loop, handle signals, return the exit status.
 
-Exit status 0 follows a requested stop; 2, with one line on standard error, a start prevented by
-something the user can fix (settings, a port, a folder, a lock); 1, with the error in the log,
-anything else. A second signal ends the process at once, unless it follows within a second: `make`
-and its process group both pass the same Ctrl-C or SIGTERM on.
+The exit status is 0 after a requested stop. It is 2, with one line on standard error, if something
+that the user can fix prevented the start (settings, a port, a folder, a lock), and 1, with the
+error in the log, in all other cases. A second signal ends the process at once, unless it arrives
+within a second of the first: `make` and its process group both pass on the same Ctrl-C or SIGTERM.
 """
 
 import asyncio
@@ -62,10 +62,10 @@ class Stop:
         await self._requested.wait()
 
     def serving(self) -> None:
-        """Mark the start as over: an error from now on is a failure, not a bad environment.
+        """Mark startup as complete: a later error is a failure, not a bad environment.
 
-        Objects allocated by the start live as long as the process, so the garbage collector skips
-        them from now on.
+        Objects allocated during startup live as long as the process, so the garbage collector
+        skips them from now on.
         """
         self.is_serving = True
         gc.collect()
@@ -97,7 +97,7 @@ def run(
 
 
 def one_line(error: BaseException) -> str | None:
-    """Return the text of an error that the user can fix, None for any other."""
+    """Return the message of an error that the user can fix, or None for any other error."""
     if isinstance(error, BaseExceptionGroup):
         lines = [one_line(inner) for inner in error.exceptions]
         return None if None in lines else lines[0]

@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The settings of a program: defaults < file < environment < command line, each with its source.
+"""A program's settings, merged from defaults, a file, the environment and the command line.
+
+Later sources override earlier ones, and each value records its source.
 
 Compatibility: names are RocketMQ's property names, so its files work unmodified. An unknown key is
-kept and returned (a tool may read it), never fatal. A bad value of a known key is fatal, with one
-line that names the key, the value, the allowed values and where it was set.
+never fatal; it is kept and returned, because a tool may read it. An invalid value of a known key is
+fatal: one line names the key, the value, the allowed values and the source.
 """
 
 import os
@@ -25,7 +27,7 @@ _HIDDEN = "******"
 
 
 class Origin(NamedTuple):
-    """Where a value comes from: the kind of source, and the place in it."""
+    """The origin of a value: the kind of source, and the position in it."""
 
     kind: str
     place: str = ""
@@ -44,17 +46,17 @@ Given = dict[str, tuple[object, Origin]]
 
 
 class Loaded(msgspec.Struct, Generic[S], frozen=True):
-    """Valid settings, where each value came from, and the unknown keys of the file."""
+    """Valid settings, the origin of each value, and the unknown keys of the file."""
 
     value: S
     origins: Mapping[str, Origin]
     unknown: Mapping[str, str]
 
     def updated(self, changes: Mapping[str, str]) -> "Loaded[S]":
-        """Return new settings with these changes; all of them or none.
+        """Return new settings with all of these changes; an invalid one rejects them all.
 
-        As in RocketMQ, a key that neither we nor the file know is ignored. Raise SettingsError for
-        a bad value and for a field that a running program cannot change.
+        As in RocketMQ, a key that is neither a setting nor in the file is ignored. Raise
+        SettingsError for an invalid value, and for a setting that is fixed while a program runs.
         """
         fields = fields_of(type(self.value))
         given: Given = {}
@@ -100,7 +102,7 @@ class Loaded(msgspec.Struct, Generic[S], frozen=True):
         }
 
     def ineffective(self) -> dict[str, str]:
-        """Return the settings without effect that were changed, each with the reason."""
+        """Return the changed settings that have no effect, each with the reason."""
         given = (
             field
             for field in fields_of(type(self.value)).values()
@@ -118,17 +120,17 @@ class Loaded(msgspec.Struct, Generic[S], frozen=True):
         return {name for name, value in after.items() if before.get(name) != value}
 
     def as_properties(self) -> str:
-        """Render known and unknown keys as `.properties` text, without unset ones and secrets."""
+        """Render known and unknown keys as `.properties` text, without unset keys and secrets."""
         fields = [it for it in fields_of(type(self.value)).values() if not it.is_secret]
         known = {field.name: _text(field.read(self.value)) for field in fields}
         set_values = {name: text for name, text in known.items() if text is not None}
         return properties.render({**self.unknown, **set_values})
 
     def as_saved_properties(self) -> str:
-        """Render the settings a file should keep: its own, and those changed at run time.
+        """Render the settings to save: those from the file, and those changed at run time.
 
-        Defaults may change between versions, and options and variables are given again at each
-        start.
+        Defaults are left out because they may change between versions; options and variables,
+        because they are given anew at each start.
         """
         fields = fields_of(type(self.value)).values()
         kept = {
@@ -160,10 +162,10 @@ def load(
     cli: Mapping[str, str] | None = None,
     options: Mapping[str, str] | None = None,
 ) -> Loaded[S]:
-    """Merge the values of all sources and validate them; raise SettingsError.
+    """Merge the values from all sources and validate them; raise SettingsError if one is invalid.
 
     `env=None` means the environment of this process. `cli` maps external names to values, and
-    `options` maps them to the option names of the program where these differ.
+    `options` maps external names to the program's option names where they differ from the default.
     """
     fields = fields_of(settings_type)
     given: Given = _read_file(file) if file is not None else {}
@@ -235,7 +237,7 @@ def _flatten(table: Mapping[str, Any], origin: Origin) -> Given:
 
 
 def _build(settings_type: type[S], given: Given, *, base: S | None = None) -> S:
-    """Convert the given values, fill up from `base` or the defaults, and check fields together."""
+    """Convert the given values, take the others from `base` or the defaults, and validate all."""
     values: dict[tuple[str, ...], object] = {}
     for field in fields_of(settings_type).values():
         if field.name in given:
@@ -255,7 +257,7 @@ def _assemble(
     path: tuple[str, ...],
     values: Mapping[tuple[str, ...], object],
 ) -> msgspec.Struct:
-    """Construct a struct after its nested groups; `__post_init__` checks each."""
+    """Construct a struct, its nested groups first; each `__post_init__` validates one struct."""
     arguments: dict[str, object] = {}
     for info in msgspec.structs.fields(struct_type):
         here = (*path, info.name)
@@ -279,7 +281,7 @@ def _convert(field: SettingsField, raw: object, origin: Origin) -> object:
 
 
 def _text(value: object) -> str | None:
-    """Write a value as RocketMQ writes it; None means unset."""
+    """Format a value as RocketMQ does; None means that it is unset."""
     if value is None:
         return None
     if isinstance(value, bool):

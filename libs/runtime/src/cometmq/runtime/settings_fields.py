@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Facts about the fields of a settings struct: names, bounds, descriptions, mutability.
 
-A settings type is a frozen `msgspec.Struct`; its groups are fields whose type is another struct,
+A settings type is a frozen `msgspec.Struct`. Its groups are fields whose type is another struct,
 and the external names of all groups together form one flat namespace, as in RocketMQ's files. Facts
 beyond the type go into `Annotated[..., Meta(description=..., extra={...})]`. The keys of `extra`
 are `mutable` (may change at run time), `secret` (never shown), `env` (another environment variable
-that sets it) and `ineffective` (known, but without effect: the description says why).
+that sets it) and `ineffective` (accepted, but without effect; the description says why).
 """
 
 import enum
@@ -32,7 +32,7 @@ class SettingsField(NamedTuple):
 
     @property
     def description(self) -> str:
-        """Return the description for people, or an empty string."""
+        """Return the human-readable description, or an empty string."""
         return next((meta.description for meta in self.metas if meta.description), "")
 
     @property
@@ -47,39 +47,39 @@ class SettingsField(NamedTuple):
 
     @property
     def is_mutable(self) -> bool:
-        """Return whether it may change at run time."""
+        """Return whether the setting may change at run time."""
         return bool(self.fact("mutable"))
 
     @property
     def is_secret(self) -> bool:
-        """Return whether its value must not be shown."""
+        """Return whether the value must not be shown."""
         return bool(self.fact("secret"))
 
     @property
     def is_ineffective(self) -> bool:
-        """Return whether it has no effect, whatever its value."""
+        """Return whether the setting has no effect, whatever its value."""
         return bool(self.fact("ineffective"))
 
     @property
     def expected(self) -> str:
-        """Describe the allowed values, as used after "must be"."""
+        """Describe the allowed values, in words that can follow "must be"."""
         return _expected(self.base, self.metas)
 
     def fact(self, key: str) -> object:
-        """Return a value of `Meta.extra`, None if it is missing."""
+        """Return a value from `Meta.extra`, or None if it is missing."""
         return next(
             (meta.extra[key] for meta in self.metas if meta.extra and key in meta.extra), None
         )
 
     def read(self, settings: msgspec.Struct) -> Any:
-        """Return the value of this field."""
+        """Return the value of this field in `settings`."""
         value: Any = settings
         for attribute in self.path:
             value = getattr(value, attribute)
         return value
 
     def variables(self, prefix: str) -> tuple[str, ...]:
-        """Return the environment variables that set it, in rising precedence."""
+        """Return the environment variables that set it; later ones take precedence."""
         own = f"{prefix}_{self.snake_name.upper()}"
         other = self.fact("env")
         return (str(other), own) if other else (own,)
@@ -87,7 +87,7 @@ class SettingsField(NamedTuple):
 
 @functools.cache
 def fields_of(settings_type: type[msgspec.Struct]) -> Mapping[str, SettingsField]:
-    """Return all fields by external name, in the order of declaration."""
+    """Return all fields by external name, in declaration order."""
     table: dict[str, SettingsField] = {}
     for field in _walk(settings_type, ()):
         assert field.name not in table, f"two settings are named {field.name}"
@@ -108,7 +108,7 @@ def _walk(struct_type: type[msgspec.Struct], path: tuple[str, ...]) -> Iterator[
 
 
 def _strip(annotation: Any) -> tuple[Any, tuple[msgspec.Meta, ...]]:
-    """Strip the Meta objects off a type, including those on the members of a union."""
+    """Split a type into its base type and its Meta objects; look inside optional types, too."""
     if get_origin(annotation) is Annotated:
         inner, *extras = get_args(annotation)
         base, metas = _strip(inner)
@@ -130,7 +130,7 @@ def _expected(base: Any, metas: tuple[msgspec.Meta, ...]) -> str:
     pattern = next((meta.pattern for meta in metas if meta.pattern), None)
     if pattern:
         return f"text like {pattern}"
-    return "text, not empty" if any(meta.min_length for meta in metas) else "text"
+    return "non-empty text" if any(meta.min_length for meta in metas) else "text"
 
 
 def _bounds(metas: tuple[msgspec.Meta, ...]) -> str:

@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""TLS settings of every program under RocketMQ's keys, and the file `tls.properties`.
+"""TLS settings under RocketMQ's keys, from a program's settings or from `tls.properties`.
 
-A settings struct declares all keys of one side:
+A settings struct declares all keys of a server or of a client:
 
     tls_server_mode: ServerMode = field(default="permissive", name="tls.server.mode")
 
-Compatibility: RocketMQ reads these keys as Java system properties and, if it exists, from the file
-`tls.config.file`, whose values win. The mode and `tls.enable` are never read from that file.
+Compatibility: RocketMQ reads these keys as Java system properties and from the file
+`tls.config.file`, if it exists; the file's values win. The mode and `tls.enable` are never read
+from that file.
 """
 
 from collections.abc import Mapping
@@ -22,7 +23,7 @@ from cometmq.runtime.spelling import did_you_mean
 
 CONFIG_FILE: Final = "/etc/rocketmq/tls.properties"
 USE_TLS: Final = "useTLS"
-"""The name of `tls.enable` in a broker's file."""
+"""The name of `tls.enable` in a broker's configuration file."""
 
 ServerMode = Annotated[
     str,
@@ -84,7 +85,7 @@ FILE_KEYS: Final = frozenset(
 
 
 def server_tls(settings: Any) -> TlsSettings:
-    """Return the TLS settings of a server, from its settings and its `tls.config.file`."""
+    """Return a server's TLS settings, from its own settings and its `tls.config.file`."""
     values = {
         "tls.server.certPath": settings.tls_server_cert_path,
         "tls.server.keyPath": settings.tls_server_key_path,
@@ -126,9 +127,9 @@ def client_tls(settings: Any) -> TlsSettings:
 
 
 def client_tls_of_file(path: Path) -> TlsSettings:
-    """Return the TLS settings in a `tls.properties` file, for programs without such settings.
+    """Return the TLS settings in a `tls.properties` file, for programs without TLS settings.
 
-    An unknown key is an error: a mistyped authServer would turn off the verification of servers.
+    An unknown key is an error, because a mistyped authServer would disable server verification.
     """
     values = _parsed(path)
     for name in values:
@@ -156,7 +157,7 @@ def _identity(values: Mapping[str, Any], end: str) -> dict[str, Any]:
 
 
 def _of_settings_file(settings: Any) -> dict[str, str]:
-    """Read `tls.config.file`; the default path may be missing, any other must exist."""
+    """Read `tls.config.file`; a file at the default path is optional, any other must exist."""
     path = Path(settings.tls_config_file or CONFIG_FILE).expanduser()
     return _of_file(path) if path != Path(CONFIG_FILE) or path.is_file() else {}
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Named threads for work that would block the loop: fsync, unlink, cold reads, saves of files.
+"""Named threads for work that would block the loop: fsync, unlink, cold reads, file saves.
 
-A worker has one thread, so its jobs run one at a time in the order of submission. The queue is
-bounded: at the bound `submit` raises instead of letting memory grow.
+A worker has one thread, so its jobs run one at a time, in submission order. The queue is bounded:
+when it is full, `submit` raises an error instead of letting memory grow.
 """
 
 import asyncio
@@ -20,7 +20,7 @@ PENDING_COUNT_MAX = 10_000
 
 
 class WorkerStats(NamedTuple):
-    """Counters of a worker since its start."""
+    """A worker's counters since it started."""
 
     name: str
     pending_count: int
@@ -44,9 +44,9 @@ class Worker:
         self._executor = ThreadPoolExecutor(1, name, initializer=_set_thread_name, initargs=(name,))
 
     def submit(self, job: Callable[[], T]) -> asyncio.Future[T]:
-        """Run the job on the thread; raise Overloaded at the bound of pending jobs."""
+        """Run the job on the thread; raise Overloaded if too many jobs are pending."""
         if self._pending_count >= self._pending_max:
-            raise Overloaded(f"worker {self.name}: {self._pending_count} jobs wait")
+            raise Overloaded(f"worker {self.name}: {self._pending_count} jobs are pending")
         future = asyncio.get_running_loop().run_in_executor(self._executor, job)
         self._pending_count += 1
         future.add_done_callback(self._count)
