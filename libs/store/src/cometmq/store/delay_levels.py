@@ -15,7 +15,7 @@ class DelayLevels(NamedTuple):
 
     @classmethod
     def parse(cls, text: str) -> "DelayLevels":
-        """Parse `1s 5m 2h`, one level per word."""
+        """Parse a setting such as `1s 5m 2h`: one delay per level, separated by spaces."""
         return cls(tuple(int(word[:-1]) * _UNIT_MS[word[-1]] for word in text.split()))
 
     @property

@@ -6,9 +6,9 @@
 All file access goes through `Disk` and `DiskFile`, so tests can crash, fill and break a disk in
 memory. OSError is translated to DiskError here and nowhere else.
 
-Invariants: nothing is mapped, so no access can end in SIGBUS (docs/adr/0002). Files are created
-under a temporary name with their full size and then renamed, because RocketMQ refuses a folder that
-holds a file of another size.
+Invariants: files are never memory-mapped, so no access can end in SIGBUS (docs/adr/0002). Files are
+created with their full size under a temporary name and then renamed, because RocketMQ refuses a
+folder that holds a file of any other size.
 """
 
 import errno
@@ -63,16 +63,16 @@ class DiskFile(Protocol):
         """Return exactly `count` bytes if they are in memory, else None; never blocks."""
 
     def next_data(self, offset: int) -> int | None:
-        """Return the offset of the first written data at or after `offset`; None without any."""
+        """Return the offset of the first data at or after `offset`; None if there is none."""
 
     def data_end(self) -> int:
-        """Return the offset from which on nothing was written, or the size."""
+        """Return the offset after which nothing has been written; at most the size."""
 
     def write(self, offset: int, buffers: Sequence[Buffer]) -> None:
-        """Write the buffers one after the other; raise DiskError."""
+        """Write the buffers back to back, starting at `offset`; raise DiskError."""
 
     def sync(self) -> None:
-        """Return when all written bytes are on the disk."""
+        """Block until all written bytes are on the disk."""
 
 
 class DiskLock(Protocol):
@@ -95,7 +95,7 @@ class Disk(Protocol):
         """Truncate a file or extend it with zeros."""
 
     def names(self, folder: str) -> list[str]:
-        """Return the sorted names in a folder; an empty list if it does not exist."""
+        """Return the sorted names in a folder; an empty list if the folder does not exist."""
 
     def exists(self, path: str) -> bool:
         """Return whether a file or folder exists."""
@@ -116,16 +116,16 @@ class Disk(Protocol):
         """Rename a file, replacing the target."""
 
     def sync_folder(self, path: str) -> None:
-        """Return when the names in a folder are on the disk."""
+        """Block until the names in a folder are on the disk."""
 
     def usage(self, path: str) -> DiskUsage:
-        """Return the usage of the file system."""
+        """Return the usage of the file system that holds this path."""
 
     def lock(self, path: str) -> DiskLock:
-        """Lock the folder through this file; raise LockHeld."""
+        """Lock a folder through its lock file at `path`; raise LockHeld."""
 
     def locked_by(self, path: str) -> int | None:
-        """Return the process that holds the lock (0 if its id is unknown), None if none does."""
+        """Return the id of the process that holds the lock: 0 if unknown, None without a lock."""
 
 
 @contextmanager
@@ -212,7 +212,7 @@ class OsFile:
         return buffer if got == count else None
 
     def next_data(self, offset: int) -> int | None:
-        """Return the offset of the first written data at or after `offset`; None without any."""
+        """Return the offset of the first data at or after `offset`; None if there is none."""
         descriptor = self._open()
         try:
             return os.lseek(descriptor.number, offset, os.SEEK_DATA)
@@ -222,7 +222,7 @@ class OsFile:
             raise DiskError("seek in", self.path, error.errno or errno.EIO) from error
 
     def data_end(self) -> int:
-        """Return the offset from which on nothing was written, or the size."""
+        """Return the offset after which nothing has been written; at most the size."""
         descriptor = self._open()
         with _translated("seek in", self.path):
             if not os.fstat(descriptor.number).st_size:
@@ -230,7 +230,7 @@ class OsFile:
             return os.lseek(descriptor.number, 0, os.SEEK_HOLE)
 
     def write(self, offset: int, buffers: Sequence[Buffer]) -> None:
-        """Write the buffers one after the other; raise DiskError."""
+        """Write the buffers back to back, starting at `offset`; raise DiskError."""
         descriptor = self._descriptor or self._open()
         for start in range(0, len(buffers), _IOV_COUNT_MAX):
             part = buffers[start : start + _IOV_COUNT_MAX]
@@ -244,7 +244,7 @@ class OsFile:
             offset += total
 
     def sync(self) -> None:
-        """Return when all written bytes are on the disk."""
+        """Block until all written bytes are on the disk."""
         descriptor = self._open()
         # Sizes never change after creation, so fdatasync covers everything a reader needs.
         with _translated("sync", self.path):
@@ -262,7 +262,7 @@ _locked_paths: set[str] = set()
 
 
 class _OsLock:
-    """An fcntl record lock on byte 0: what Java's FileLock takes on Linux."""
+    """An fcntl record lock on byte 0, which is what Java's FileLock takes on Linux."""
 
     def __init__(self, path: str, descriptor: _Descriptor) -> None:
         self._path = path
@@ -276,7 +276,7 @@ class _OsLock:
 class OsDisk:
     """The file system of the operating system.
 
-    At most `open_files_max` files stay open; the one that was opened first is closed first.
+    At most `open_files_max` files stay open; beyond that, the file that was opened first is closed.
     """
 
     def __init__(self, *, open_files_max: int = 512, read_only: bool = False) -> None:
@@ -302,7 +302,7 @@ class OsDisk:
         return OsFile(self, path)
 
     def create(self, path: str, size: int, *, temporary: str) -> OsFile:
-        """Create a sparse file of zeros and rename it when it has its size."""
+        """Create a sparse file of zeros under a temporary name and rename it when complete."""
         with _translated("create", path):
             os.makedirs(os.path.dirname(path), exist_ok=True)
             flags = os.O_CREAT | os.O_TRUNC | os.O_RDWR | os.O_CLOEXEC
@@ -317,7 +317,7 @@ class OsDisk:
             os.truncate(path, size)
 
     def names(self, folder: str) -> list[str]:
-        """Return the sorted names in a folder; an empty list if it does not exist."""
+        """Return the sorted names in a folder; an empty list if the folder does not exist."""
         try:
             return sorted(os.listdir(folder))
         except FileNotFoundError:
@@ -360,7 +360,7 @@ class OsDisk:
             os.rename(path, target)
 
     def sync_folder(self, path: str) -> None:
-        """Return when the names in a folder are on the disk."""
+        """Block until the names in a folder are on the disk."""
         with _translated("sync", path):
             descriptor = _Descriptor(os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC))
             os.fsync(descriptor.number)
@@ -373,7 +373,7 @@ class OsDisk:
         return DiskUsage(used, stat.f_bavail * stat.f_frsize)
 
     def lock(self, path: str) -> DiskLock:
-        """Lock the folder through this file; raise LockHeld.
+        """Lock a folder through its lock file at `path`; raise LockHeld.
 
         An fcntl lock does not exclude its own process, so this process keeps a list of its locks.
         """
@@ -393,9 +393,10 @@ class OsDisk:
         return _OsLock(path, descriptor)
 
     def locked_by(self, path: str) -> int | None:
-        """Return the process that holds the lock (0 if its id is unknown), None if none does.
+        """Return the id of the process that holds the lock: 0 if unknown, None without a lock.
 
-        A file that this process has locked must not be opened here: closing it would unlock it.
+        A file that this process has locked must not be opened here: closing it would release the
+        lock.
         """
         path = os.path.realpath(path)
         if path in _locked_paths:

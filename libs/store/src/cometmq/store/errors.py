@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Errors of a store, by the phase in which a caller meets them.
 
-Opening: LockHeld, CorruptStore, DiskError. Running: a DiskError stays inside the store; callers see
-a status and a store that refuses writes. Closed: StoreClosed.
+While opening: LockHeld, CorruptStore, DiskError. While running, a DiskError stays inside the store;
+callers see a status and a store that refuses writes. After closing: StoreClosed.
 """
 
 import errno as numbers
@@ -24,9 +24,9 @@ class DiskError(StoreError):
 
     @property
     def is_space_missing(self) -> bool:
-        """Whether the operation may succeed once files have been deleted."""
+        """Whether the operation may succeed after files have been deleted."""
         return self.errno in {numbers.ENOSPC, numbers.EDQUOT}
 
 
 class CorruptStore(StoreError):
-    """The files contradict each other; starting would lose or misplace acknowledged messages."""
+    """The files contradict each other; opening them would lose or misplace messages."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The folder of an open store: its lock, and the abort file that betrays a kill.
+"""The folder of an open store: its lock, and the abort file that reveals an unclean stop.
 
 Compatibility: both files have RocketMQ's names, so its broker and ours respect each other's.
 """
@@ -9,7 +9,7 @@ from cometmq.store.layout import Layout
 
 
 class StoreFolder:
-    """The claim of one process on the folder of a store."""
+    """One process's claim on a store's folder."""
 
     __slots__ = ("_disk", "_layout", "_lock")
 
@@ -24,7 +24,7 @@ class StoreFolder:
         return self._lock is not None
 
     def claim(self) -> None:
-        """Lock the folder, which is created if it is missing. Raise LockHeld or DiskError."""
+        """Lock the folder, creating it if necessary. Raise LockHeld or DiskError."""
         self._disk.make_folder(self._layout.root)
         self._lock = self._disk.lock(self._layout.lock)
 
@@ -47,11 +47,11 @@ class StoreFolder:
         return not disk.exists(layout.abort)
 
     def mark_open(self) -> None:
-        """Create the abort file durably; a start that finds it must recover after a kill."""
+        """Create the abort file durably; if the next start finds it, the process was killed."""
         disk, layout = self._disk, self._layout
         disk.create(layout.abort, 0, temporary=layout.temporary(layout.abort))
         disk.sync_folder(layout.root)
 
     def mark_clean(self) -> None:
-        """Remove the abort file, after which the next start skips most checks."""
+        """Remove the abort file, so that the next start skips most checks."""
         self._disk.remove(self._layout.abort)

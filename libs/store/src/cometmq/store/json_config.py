@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tables kept as JSON files beside the messages: topics, groups, offsets.
 
-Invariants: a reader finds the old content or the new one, never a mixture (temporary file, fsync,
-rename, fsync of the folder). `.bak` holds the last content that could be parsed; a damaged file
-never replaces it.
+Invariants: a reader finds either the old or the new content, never a mixture (temporary file,
+fsync, rename, fsync of the folder). `.bak` holds the last content that could be parsed; a damaged
+file never replaces it.
 
 Compatibility: the names and `.bak` are RocketMQ's (docs/protocol/store.md#config-files). The codec
-interprets the content: strict JSON is written, Java's dialect is read.
+interprets the content: it writes strict JSON and also reads Java's dialect.
 """
 
 import hashlib
@@ -25,14 +25,14 @@ TEMPORARY_SUFFIX: Final = ".tmp"
 
 
 class ConfigFiles(Protocol):
-    """The file operations of a table; tests substitute failing disks."""
+    """The file operations that a table needs; tests substitute failing disks."""
 
     def read(self, path: Path) -> bytes | None:
         """Return the content; None if the file does not exist."""
         ...
 
     def write(self, path: Path, data: bytes) -> None:
-        """Write the content and sync it."""
+        """Write and sync the content."""
         ...
 
     def replace(self, source: Path, target: Path) -> None:
@@ -53,7 +53,7 @@ class OsFiles:
             return None
 
     def write(self, path: Path, data: bytes) -> None:
-        """Write the content and sync it."""
+        """Write and sync the content."""
         path.parent.mkdir(parents=True, exist_ok=True)
         with path.open("wb") as file:
             file.write(data)
@@ -115,7 +115,7 @@ class JsonTable(Generic[T]):
         return None
 
     def encode(self, value: T) -> bytes:
-        """Return the content for `write`; cheap enough for the loop."""
+        """Return the content for `write`; cheap enough for the event loop."""
         return self._encode(value)
 
     def write(self, data: bytes) -> None:
@@ -132,7 +132,7 @@ class JsonTable(Generic[T]):
         self._readable_digest = _digest(data)
 
     def save(self, value: T) -> None:
-        """Encode and write at once; for start, stop and tests, where blocking does not matter."""
+        """Encode and write at once; for startup, shutdown and tests, which may block."""
         self.write(self._encode(value))
 
     def _is_readable(self, data: bytes) -> bool:

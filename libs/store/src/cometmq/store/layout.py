@@ -18,7 +18,7 @@ def file_name(offset: int) -> str:
 
 
 def is_topic(topic: str) -> bool:
-    """Return whether the topic can name a folder, as the topic of every stored message must."""
+    """Return whether the topic can name a folder, as each stored message's topic must."""
     return bool(topic) and "\0" not in topic and "/" not in topic and topic not in {".", ".."}
 
 
@@ -59,8 +59,8 @@ class Layout:
     def temporary(self, path: str) -> str:
         """Return the temporary path under which a file is created before it is renamed.
 
-        It is on the same file system, in no folder that RocketMQ loads completely, and unique per
-        path, because several threads create files at the same time.
+        It is on the same file system, outside the folders that RocketMQ loads completely, and
+        unique per path, because several threads create files at the same time.
         """
         if os.path.dirname(path) == self.commit_log:
             return f"{self._log_temporary}{os.path.basename(path)}{TEMPORARY_SUFFIX}"
@@ -68,7 +68,7 @@ class Layout:
         return f"{self.root}/.{name}{TEMPORARY_SUFFIX}"
 
     def left_behind(self, names: Callable[[str], list[str]]) -> list[str]:
-        """Return the temporary files that a crash has left; `names` lists a folder."""
+        """Return the temporary files that a crash left behind; `names` lists a folder."""
         found = [f"{self.root}/{name}" for name in names(self.root)]
         found = [path for path in found if os.path.basename(path).startswith(".")]
         folder = os.path.dirname(self.commit_log)

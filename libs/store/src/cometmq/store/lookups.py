@@ -25,7 +25,7 @@ CANDIDATES_COUNT_MAX: Final = 10_000  # per query: bounds keys that many message
 
 
 class Lookups:
-    """Searches over the parts of a store."""
+    """Searches over a store's log, queues and index."""
 
     __slots__ = ("_commit_log", "_index", "_queues")
 
@@ -35,7 +35,7 @@ class Lookups:
         self._index = parts.index
 
     def read_record(self, physical_offset: int) -> Lookup[MessageRecord | None]:
-        """Find the record that begins exactly at an offset; None if there is none."""
+        """Find the record that begins exactly at this offset; None if there is none."""
         log = self._commit_log.view()
         if not log.first <= physical_offset <= log.end - RECORD_BYTES_MIN:
             return None
@@ -53,14 +53,14 @@ class Lookups:
         return record if record.physical_offset == physical_offset else None
 
     def place(self, topic: str, queue_id: int, offset: int) -> Lookup[int]:
-        """Find the physical offset of a message; -1 if it is not there."""
+        """Find a message's physical offset; -1 if the message does not exist."""
         queue = self._queues.get(topic, queue_id)
         if queue is None:
             return -1
         return (yield from _place_of(queue, offset))
 
     def store_time(self, topic: str, queue_id: int, offset: int) -> Lookup[int]:
-        """Find the store time of a message; -1 if it is not there."""
+        """Find a message's store time; -1 if the message does not exist."""
         queue = self._queues.get(topic, queue_id)
         if queue is None:
             return -1
@@ -90,8 +90,8 @@ class Lookups:
     ) -> Lookup[int]:
         """Find the offset of the message stored nearest to a time; on a tie, the older one.
 
-        A boundary (5.x) changes this: LOWER finds the first message stored at that time or later,
-        UPPER the last one stored at that time or earlier.
+        A boundary (5.x) changes this: LOWER finds the first message stored at or after that time,
+        UPPER the last one stored at or before it.
         """
         queue = self._queues.get(topic, queue_id)
         if queue is None or queue.max_offset == queue.min_offset:
@@ -106,9 +106,9 @@ class Lookups:
     def _nearest(self, queue: ConsumeQueue, timestamp: int) -> Lookup[int]:
         """Search one file of the queue, as RocketMQ does.
 
-        If several messages have exactly that time, any of them may be found, but always the same
-        one. The file is the first whose last message is not older than the time. RocketMQ uses the
-        file's modification time instead, which a copy of the store changes.
+        If several messages have exactly this store time, the search may find any of them, but
+        always the same one. The file is the first whose last message is not older than the time.
+        RocketMQ uses the file's modification time instead, which a copy of the store changes.
         """
         low, high = yield from self._file_of_time(queue, timestamp)
         before: tuple[int, int] | None = None
@@ -157,9 +157,9 @@ class Lookups:
     def query(
         self, topic: str, key: str, count_max: int, begin_ms: int, end_ms: int
     ) -> Lookup[QueryResult]:
-        """Find the newest messages that hold a key; return them oldest first.
+        """Find the newest messages with this key; return them oldest first.
 
-        The index knows only hashes, so each candidate's key is compared.
+        The index holds only hashes, so each candidate's key is compared.
         """
         found: dict[int, MessageRecord] = {}
         checked_count = 0
@@ -184,13 +184,13 @@ class Lookups:
 
 
 def _log_read(log: LogView, offset: int, count: int) -> Read:
-    """Return the read for a range of the log, cut at the end of the log and of the file."""
+    """Return the read for a range of the log, cut off at the end of the log and of the file."""
     index, position = divmod(offset - log.first, log.file_size)
     return Read(log.files[index], position, min(count, log.file_size - position, log.end - offset))
 
 
 def _place_of(queue: ConsumeQueue, offset: int) -> Lookup[int]:
-    """Find the physical offset of an entry; -1 for a filler or an offset outside the queue."""
+    """Find an entry's physical offset; -1 for a filler or an offset outside the queue."""
     if not queue.min_offset <= offset < queue.max_offset:
         return -1
     data = yield from queue.plan(offset, 1).entries()

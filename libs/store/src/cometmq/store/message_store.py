@@ -54,7 +54,7 @@ MEMORY_BYTES_DEFAULT = 8 << 30
 
 
 class MessageStore:
-    """The messages of one broker."""
+    """One broker's messages."""
 
     def __init__(
         self,
@@ -142,14 +142,14 @@ class MessageStore:
     # Writing
 
     def put(self, message: NewMessage, done: PutDone) -> int:
-        """Stage one message; `done` gets its place once it is stored.
+        """Stage one message; `done` receives its result.
 
         Return the number of bytes staged for the commit.
         """
         return self._appender.put(message, done)
 
     def put_batch(self, messages: Sequence[NewMessage], done: PutDone) -> None:
-        """Stage messages of any queues as a unit: stored side by side, or none of them."""
+        """Stage messages of any queues as a unit: all are stored, side by side, or none is."""
         self._appender.put_batch(messages, done)
 
     @property
@@ -225,7 +225,7 @@ class MessageStore:
             done(result)
 
     def add_arrival_listener(self, listener: ArrivalListener) -> None:
-        """Register a listener, called once per queue and commit before the puts are answered."""
+        """Register a listener, called once per queue and commit, before the puts are answered."""
         self._arrival_listeners.append(listener)
 
     # Jobs
@@ -235,7 +235,7 @@ class MessageStore:
         return self._flusher.job(now_ms, is_forced=is_forced)
 
     def flush_done(self, job: FlushJob, error: Exception | None = None) -> None:
-        """Complete the puts that waited for this sync."""
+        """Complete the puts that were waiting for this sync."""
         self._flusher.done(job, error)
 
     def jobs(self, now_ms: int) -> list[Job]:
@@ -243,11 +243,11 @@ class MessageStore:
         return self._housekeeping.jobs(now_ms)
 
     def clean_expired(self) -> None:
-        """Delete expired files at the next opportunity, regardless of the hour."""
+        """Delete expired files at the next opportunity, whatever the hour."""
         self._housekeeping.cleaner.ask()
 
     def clean_queues(self) -> None:
-        """Trim queue entries of deleted messages at the next opportunity."""
+        """Trim the queue entries of deleted messages at the next opportunity."""
         self._housekeeping.cleaner.ask_trim()
 
     # Reading
@@ -263,9 +263,9 @@ class MessageStore:
         bytes_max: int | None = None,
         joined: bool = False,
     ) -> GetResult:
-        """Return messages of a queue from this offset on; `GetResult` describes cold reads.
+        """Return messages of a queue, starting at this offset; `GetResult` describes cold reads.
 
-        `joined` allows the records as one piece, for callers that concatenate them anyway.
+        `joined` allows the records to come as one piece, for callers that concatenate them anyway.
         """
         return self._pulls.get(topic, queue_id, offset, count_max, accept, bytes_max, joined=joined)
 
@@ -279,7 +279,7 @@ class MessageStore:
         *,
         block_count: int = BLOCK_COUNT_MAX,
     ) -> Lookup[GetResult]:
-        """Find messages of a queue, from this offset on, whose records pass a test.
+        """Find messages of a queue whose records pass a test, starting at this offset.
 
         `block_count` is the number of records tested per read.
         """
@@ -310,30 +310,30 @@ class MessageStore:
         return self._lookups.offset_by_time(topic, queue_id, timestamp, boundary)
 
     def place(self, topic: str, queue_id: int, offset: int) -> Lookup[int]:
-        """Find the physical offset of a message; -1 if it is not there."""
+        """Find a message's physical offset; -1 if the message does not exist."""
         return self._lookups.place(topic, queue_id, offset)
 
     def store_time(self, topic: str, queue_id: int, offset: int) -> Lookup[int]:
-        """Find the store time of a message; -1 if it is not there."""
+        """Find a message's store time; -1 if the message does not exist."""
         return self._lookups.store_time(topic, queue_id, offset)
 
     def earliest_store_time(self, topic: str, queue_id: int) -> Lookup[int]:
-        """Find the store time of a queue's oldest message; -1 if it has none."""
+        """Find the store time of a queue's oldest message; -1 if the queue is empty."""
         return self.store_time(topic, queue_id, self.min_offset(topic, queue_id))
 
     def read_record(self, physical_offset: int) -> Lookup[MessageRecord | None]:
-        """Find the record at a physical offset that a client supplied and that may be wrong."""
+        """Find the record at a physical offset supplied by a client; the offset may be wrong."""
         return self._lookups.read_record(physical_offset)
 
     def query(
         self, topic: str, key: str, count_max: int, begin_ms: int, end_ms: int
     ) -> Lookup[QueryResult]:
-        """Find messages that hold a key and were stored in this period."""
+        """Find messages with this key that were stored in this period."""
         count_max = min(count_max, self._parts.settings.max_msgs_num_batch)
         return self._lookups.query(topic, key, count_max, begin_ms, end_ms)
 
     def topics(self) -> set[str]:
-        """Return the topics that have a queue."""
+        """Return the topics that have at least one queue."""
         return {topic for topic, _ in self._queues.queues}
 
     def delete_topic(self, topic: str) -> None:
@@ -350,11 +350,11 @@ class MessageStore:
         return self.commit_log.confirm_offset
 
     def note_replicated(self, offset: int) -> None:
-        """Answer the puts that the replicas have: their logs agree with ours up to `offset`."""
+        """Answer the puts that the replicas have: their logs match ours up to `offset`."""
         self._pending.advance(Condition.REPLICATED, offset)
 
     def append_raw(self, offset: int, data: bytes) -> None:
-        """Append bytes of the master's log at exactly our end; whole records become visible."""
+        """Append bytes of the master's log exactly at our end; whole records become visible."""
         for queue, timestamp in self._replica.append(offset, data):
             for listener in self._arrival_listeners:
                 listener(queue.topic, queue.queue_id, queue.max_offset, None, timestamp)
@@ -383,12 +383,12 @@ class MessageStore:
 
     @property
     def put_count(self) -> int:
-        """The number of messages stored since the start."""
+        """The number of messages stored since startup."""
         return self._counters.put_count
 
     @property
     def waiting_put_count(self) -> int:
-        """The number of puts that wait for a sync."""
+        """The number of puts waiting for a sync."""
         return len(self._pending)
 
     @property
@@ -397,7 +397,7 @@ class MessageStore:
         return self._flusher.flushed_offset
 
     def queue_ids(self) -> list[tuple[str, int]]:
-        """Return topic and id of every queue."""
+        """Return the topic and id of every queue."""
         return list(self._queues.queues)
 
     def apply(self, settings: StoreSettings) -> None:
@@ -407,7 +407,7 @@ class MessageStore:
         self._appender.apply(settings)
 
     def stats(self) -> StoreStats:
-        """Return all counters."""
+        """Return a snapshot of all counters."""
         counters = self._counters
         return StoreStats(
             counters.put_count,
@@ -432,9 +432,9 @@ class MessageStore:
         )
 
     def close(self) -> None:
-        """Commit, bring everything to the disk and release the lock; blocks.
+        """Commit, write everything to the disk and release the lock; blocks.
 
-        If that fails, the abort file stays, and the next start recovers.
+        If that fails, the abort file stays, and the next start recovers the store.
         """
         if not self._folder.is_claimed:
             return

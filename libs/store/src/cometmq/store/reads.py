@@ -2,8 +2,8 @@
 """Searches that do not block: they request bytes, and their caller reads them.
 
 A `Lookup` is a generator that yields `Read`s, receives their bytes, and returns the result of the
-search. The caller chooses how to run it. A service passes bytes that are in memory at once and runs
-`Read.load` on a worker thread for the others; a tool blocks on each (`finish`).
+search. The caller chooses how to run it. A service passes in bytes that are already in memory, and
+runs `Read.load` on a worker thread for the rest; a tool blocks on each read (`finish`).
 
 Invariants: the lookup itself runs on the thread that owns the store. The store may change between
 two reads, so a lookup checks again instead of remembering. A `Read` is immutable.

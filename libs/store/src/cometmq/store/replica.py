@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Append bytes of another broker's log at exactly our end, and dispatch their records.
+"""Append bytes of another broker's log exactly at our end, and dispatch their records.
 
 The bytes arrive in pieces of any size, so the log may end inside a record. The confirm offset stays
-at the last whole record, and a restart truncates the rest.
+at the end of the last whole record, and a restart truncates the rest.
 """
 
 from typing import NamedTuple
@@ -38,7 +38,7 @@ class Replica:
         self._dispatcher = Dispatcher(parts.queues, is_indexing=is_indexing)
 
     def append(self, offset: int, data: bytes) -> list[Arrival]:
-        """Append bytes, make whole records visible, and return the queues that got some."""
+        """Append bytes and make whole records visible; return the queues that got messages."""
         log = self._commit_log
         # An empty slave may start in the middle of the master's log, whose head has expired.
         if not log.files.files and not log.end:

@@ -33,15 +33,15 @@ class PutStatus(IntEnum):
 
     @property
     def is_stored(self) -> bool:
-        """Whether the message is in the log, however durably."""
+        """Whether the message is in the log, durable or not."""
         return self <= PutStatus.SLAVE_NOT_AVAILABLE
 
 
 class PutResult(msgspec.Struct, gc=False):
     """The place of a stored message, or the reason why it was not stored.
 
-    For a unit of messages: the place of the first, the size of all, and all ids separated by
-    commas.
+    For a batch stored as a unit: the place of the first message, the total size, and all ids
+    separated by commas.
     """
 
     status: PutStatus
@@ -57,7 +57,7 @@ PutDone: TypeAlias = Callable[[PutResult], None]
 
 
 class GetStatus(IntEnum):
-    """The outcome of a read of a queue, under RocketMQ's names."""
+    """The outcome of reading a queue, under RocketMQ's names."""
 
     FOUND = 0
     NO_MATCHED_MESSAGE = 1
@@ -99,14 +99,14 @@ class GetResult(msgspec.Struct):
 
 
 class BoundaryType(IntEnum):
-    """Which of several messages with the same time a search by time returns (5.x)."""
+    """Which of several messages with the same store time a search by time returns (5.x)."""
 
     LOWER = 0
     UPPER = 1
 
 
 class QueryResult(msgspec.Struct):
-    """Messages that hold a key, oldest first."""
+    """Messages with a given key, oldest first."""
 
     records: list[MessageRecord]
     index_last_update_timestamp: int

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The settings of a store under their RocketMQ names; the broker's settings extend this struct.
+"""The store's settings under their RocketMQ names; the broker's settings extend this struct.
 
-Compatibility: names of features that do not exist here (transient pool, mapping warm-up, page
+Compatibility: settings of features that do not exist here (transient pool, mapping warm-up, page
 locking) are accepted without effect, so that RocketMQ's own files work.
 """
 
@@ -22,7 +22,7 @@ Ratio = Annotated[int, Meta(ge=1, le=100)]
 
 
 class FlushDiskType(StrEnum):
-    """When a send is answered: after the write, or after the sync."""
+    """When a send is answered: after the write or after the sync."""
 
     ASYNC_FLUSH = "ASYNC_FLUSH"
     SYNC_FLUSH = "SYNC_FLUSH"
@@ -37,7 +37,7 @@ class BrokerRole(StrEnum):
 
 
 class StoreSettings(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """How one store keeps messages on disk."""
+    """How a store keeps its messages on disk."""
 
     store_path_root_dir: Annotated[
         str, Meta(min_length=1, description="Folder of the store; ~ is the home folder.")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Counters of a store, and an immutable copy of them for metrics."""
+"""A store's counters, and an immutable snapshot of them for metrics."""
 
 from typing import NamedTuple
 
@@ -28,7 +28,7 @@ class Counters:
 
 
 class StoreStats(NamedTuple):
-    """The state of a store at one moment."""
+    """The state of a store at one point in time."""
 
     put_count: int
     put_bytes: int

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The hash index of a store: a sequence of files, of which the newest grows.
+"""A store's hash index: a sequence of files, of which only the newest grows.
 
 Compatibility: as in RocketMQ, a new file inherits the previous file's end as its begin and end
-until its first entry; files are named by their local creation time.
+until it gets its first entry; files are named after their local creation time.
 """
 
 from collections.abc import Callable, Iterable
@@ -53,7 +53,7 @@ class Index:
     def load(self, on_corrupt: Callable[[CorruptStore], None] | None = None) -> None:
         """Read the headers of the files in the store's folder.
 
-        Raise CorruptStore for a file that does not fit, or pass it to `on_corrupt` and go on.
+        Raise CorruptStore for an invalid file, or pass the error to `on_corrupt` and continue.
         """
         for name in self._disk.names(self._layout.index):
             if not name.isdigit():
@@ -85,7 +85,7 @@ class Index:
     def remember(self, keyed: Iterable[KeyedRecord]) -> None:
         """Queue the keys of records, in log order, for a later addition to the files.
 
-        One addition costs as much as three entries, so small ones are collected.
+        A call that adds keys costs as much as three entries, so small additions are collected.
         """
         self._backlog += keyed
         if len(self._backlog) >= BACKLOG_COUNT_MAX:
@@ -139,7 +139,7 @@ class Index:
                 file.rest()
 
     def mark_failed(self, flushes: Iterable[IndexFlush]) -> None:
-        """Note that the content of failed flushes may be missing on the disk."""
+        """Record that the content of failed flushes may be missing from the disk."""
         by_file = {flush.file: flush for flush in flushes}
         for file in self.files:
             if file.file in by_file:
@@ -167,7 +167,7 @@ class Index:
     def visit(self, topic: str, key: str, begin_ms: int, end_ms: int, check: Check) -> Lookup[None]:
         """Check the candidate records of a key, newest first, until `check` ends the search.
 
-        An entry that moves from memory to a file meanwhile may be checked twice.
+        An entry that moves from memory to a file during the search may be checked twice.
         """
         for stored_topic, stored_key, offset, _ in self._backlog[::-1]:
             if stored_topic == topic and stored_key == key and not (yield from check(offset)):
@@ -180,7 +180,7 @@ class Index:
                 return
 
     def remove_before(self, offset: int) -> list[str]:
-        """Drop files whose records are all before the start of the log; return their paths."""
+        """Drop files whose records all precede the start of the log; return their paths."""
         paths = []
         while len(self.files) > 1 and self.files[0].header.end_offset < offset:
             file = self.files.pop(0)
@@ -189,5 +189,5 @@ class Index:
         return paths
 
     def position(self) -> tuple[str, int]:
-        """Return name and entry count of the growing file, for the checkpoint."""
+        """Return the growing file's name and entry count, for the checkpoint."""
         return (self.files[-1].name, self.files[-1].header.next_number) if self.files else ("", 0)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One file of the hash index: from keys to physical offsets.
+"""One file of the hash index, which maps keys to physical offsets.
 
 Layout (docs/protocol/store.md#index): header of 40 bytes, then the slots (int32: number of the
 newest entry, 0 = none), then the entries (int32 hash, int64 physical offset, int32 seconds since
@@ -8,7 +8,7 @@ used, so the header holds the next free number.
 
 Invariants: the growing file keeps its slots in memory; new entries stay in `_unwritten` until they
 are appended. Slots and header reach the disk after all entries they refer to, so a crash can be
-undone: recovery links entries again that the header does not count, and a slot that points at an
+undone. Recovery relinks the entries that the header does not count, and a slot that points at an
 uncounted entry leads through the chain to a counted one.
 """
 
@@ -42,7 +42,7 @@ class IndexShape(NamedTuple):
 
     @property
     def file_size(self) -> int:
-        """The size of a whole file in bytes."""
+        """The size of a complete file in bytes."""
         return self.entry_position(self.entry_count)
 
     def slot_position(self, slot: int) -> int:
@@ -66,7 +66,7 @@ class IndexHeader(NamedTuple):
 
 
 class IndexFlush(NamedTuple):
-    """The writes of one flush, copied; a worker thread runs them."""
+    """The writes of one flush, as copies that a worker thread can write."""
 
     file: DiskFile
     shape: IndexShape
@@ -140,11 +140,11 @@ class IndexFile:
 
     @property
     def is_growing(self) -> bool:
-        """Whether its slots are in memory."""
+        """Whether the file's slots are in memory."""
         return self._slots is not None
 
     def begins_at_or_after(self, offset: int) -> bool:
-        """Return whether every entry refers to a record at or after this offset."""
+        """Return whether all entries refer to records at or after this offset."""
         return not self._has_begin or self.header.begin_offset >= offset
 
     @property
@@ -162,7 +162,7 @@ class IndexFile:
         self._slots = SlotTable(self.shape.slot_count)
 
     def add(self, hashes: list[int], rows: Sequence[KeyedRecord]) -> int:
-        """Add entries in log order while they fit; return the number added."""
+        """Add entries in log order until the file is full; return the number added."""
         table, header = self._slots, self.header
         assert table is not None
         slots = table.values
@@ -233,7 +233,7 @@ class IndexFile:
             self._slots.give_back(flush.slots)
 
     def rest(self) -> None:
-        """Stop growing and free the slots; the file has them now."""
+        """Stop growing and free the slots, which are now in the file."""
         assert not self._unwritten
         self._slots = None
 
@@ -241,8 +241,8 @@ class IndexFile:
         """Grow again, with only the entries of records before `offset_end`.
 
         `written_count` is the number of entries known to be in the file. It may exceed the header's
-        count; such entries are linked again without reading the log. After a crash, slots may point
-        at entries that neither count includes.
+        count; such entries are relinked without reading the log. After a crash, slots may point at
+        entries that neither count includes.
         """
         old = self.header
         known = max(old.next_number, min(written_count, self.shape.entry_count))
@@ -260,7 +260,7 @@ class IndexFile:
         self._rewrite_header(count, used)
 
     def _count_before(self, offset_end: int, known: int) -> int:
-        """Count the leading entries that are valid and refer to records before an offset."""
+        """Count the leading entries that are valid and refer to records before this offset."""
         low, high = 1, known
         while low < high:
             middle = (low + high) // 2
@@ -272,7 +272,7 @@ class IndexFile:
         return low
 
     def _link(self, table: SlotTable[IndexHeader], start: int, count: int) -> int:
-        """Link entries that the file has but its header does not count.
+        """Link entries that are in the file but not counted by its header.
 
         Return how many of them were the first of their slot.
         """
@@ -287,7 +287,7 @@ class IndexFile:
         return first_count
 
     def _unlink(self, table: SlotTable[IndexHeader], count: int) -> None:
-        """Reset slots that point at or beyond `count` to the previous entry of their chain."""
+        """Reset each slot that points at or beyond `count` to an earlier entry of its chain."""
         slots, entry_count = table.values, self.shape.entry_count
         if max(slots) < count:
             return
@@ -329,7 +329,7 @@ class IndexFile:
         return ENTRY.unpack(data)
 
     def _entries(self, start: int, end: int) -> Iterator[tuple[int, tuple[int, int, int, int]]]:
-        """Yield written entries with their numbers, in reads of some thousand."""
+        """Yield written entries with their numbers, reading some thousand at a time."""
         step = 16384
         for first in range(start, end, step):
             last = min(first + step, end)
@@ -337,9 +337,10 @@ class IndexFile:
             yield from enumerate(ENTRY.iter_unpack(data), first)
 
     def all_entries(self, known: int = 0) -> Iterator[tuple[int, tuple[int, int, int, int]]]:
-        """Yield number and fields of every entry of a file that does not grow.
+        """Yield the number and fields of every entry of a file that does not grow.
 
-        `known` is the next entry number by the checkpoint, which may be ahead of the header.
+        `known` is the next entry number according to the checkpoint, which may be ahead of the
+        header.
         """
         return self._entries(1, max(self.header.next_number, min(known, self.shape.entry_count)))
 
@@ -371,7 +372,7 @@ class IndexFile:
         return int.from_bytes(data, "big", signed=True)
 
     def overlaps(self, begin_ms: int, end_ms: int) -> bool:
-        """Return whether the file may hold messages of this period.
+        """Return whether the file may hold messages from this period.
 
         After recovery the file's bounds are whole seconds.
         """

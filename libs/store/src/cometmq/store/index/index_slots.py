@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The slots of the growing index file: kept in memory, written to the file page by page.
+"""The slots of the growing index file, kept in memory and written to the file page by page.
 
 A sweep writes the pages that were dirty when it began, a few at each checkpoint, so the loop never
 copies 20 MB at once. When its last page is written, the file's header may count all entries that
-existed when the sweep began. Pages may then hold newer entry numbers than the header counts. The
-file already has the entries of these numbers, so recovery can repair this.
+existed when the sweep began. Pages may then hold newer entry numbers than the header counts. Those
+entries are already in the file, so recovery can repair this.
 """
 
 import sys
@@ -49,7 +49,7 @@ class SlotTable(Generic[Mark]):
     __slots__ = ("_mark", "_sweep", "dirty_pages", "values")
 
     def __init__(self, count: int, data: bytes | None = None) -> None:
-        """Start with a file's bytes, or with zeros, whose memory is allocated on first change."""
+        """Start with a file's bytes, or with zeros, which take no memory until they change."""
         if data is None:
             self.values = memoryview(bytearray(count * SLOT_BYTES)).cast("i")
         else:
@@ -67,13 +67,13 @@ class SlotTable(Generic[Mark]):
         return self._mark is not None
 
     def begin_sweep(self, mark: Mark) -> None:
-        """Start a sweep over the pages that are dirty now."""
+        """Start a sweep over the currently dirty pages."""
         self._sweep = sorted(self.dirty_pages | set(self._sweep), reverse=True)
         self.dirty_pages.clear()
         self._mark = mark
 
     def step(self, page_count: int = STEP_PAGES) -> tuple[list[SlotPages], Mark | None]:
-        """Copy the next pages of the sweep; return its mark with the last ones."""
+        """Copy the next pages of the sweep; return its mark together with the last pages."""
         taken = self._sweep[-page_count:]
         del self._sweep[-page_count:]
         mark = None
@@ -90,7 +90,7 @@ class SlotTable(Generic[Mark]):
         return self._copies(pages)
 
     def give_back(self, copies: list[SlotPages]) -> None:
-        """Mark pages of a failed write as dirty again; a sweep in progress fails."""
+        """Mark the pages of a failed write as dirty again; a sweep in progress fails."""
         for copy in copies:
             self.dirty_pages.update(copy.pages)
         self.dirty_pages.update(self._sweep)

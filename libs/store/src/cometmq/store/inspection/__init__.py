@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Look into the folder of a store without a broker, and verify it."""
+"""Inspect and verify a store's folder without a broker."""

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Inspect a store's folder without a broker and without changing anything.
 
-Works on folders that RocketMQ wrote as well. A store that is in use can be looked at too: it is
-read as its files were at that moment, and files that expire meanwhile are left out.
+Folders written by RocketMQ can be inspected as well, and so can a store that is in use: it is read
+as its files are at that moment, and files that expire during the inspection are left out.
 """
 
 import errno
@@ -53,7 +53,7 @@ class IndexSummary(NamedTuple):
 
 
 class Damage(NamedTuple):
-    """A place of the log that holds no record although one follows and it once held one."""
+    """A range of the log that held a record once and holds none now, although records follow it."""
 
     path: str
     position: int
@@ -83,7 +83,7 @@ class StoreView:
     """The files of a store, opened for reading. Use `open_view`."""
 
     def __init__(self, root: str, *, disk: Disk, settings: StoreSettings) -> None:
-        """Load the files; their sizes are taken from what is there."""
+        """Load the files; file sizes come from the folder, not from the settings."""
         self.disk = disk
         settings = msgspec.structs.replace(settings, store_path_root_dir=root)
         settings = _with_found_sizes(disk, settings)
@@ -107,7 +107,7 @@ class StoreView:
         self.safe_end = self._safe_end()
 
     def _safe_end(self) -> int:
-        """Return where the part of the log begins whose derived data may be incomplete."""
+        """Return the offset beyond which queues and index may lack entries."""
         files = self.files
         if self.was_clean and self.in_use_by is None:
             return files.end
@@ -116,7 +116,7 @@ class StoreView:
         return self._end_by_time(self.checkpoint.min_timestamp)
 
     def _end_by_time(self, timestamp: int) -> int:
-        """Return the first record stored after a time, by RocketMQ's rule."""
+        """Return the offset of the first record stored after this time, by RocketMQ's rule."""
         files = self.files
         start = files.end - files.file_size if files.files else files.first
         while start > files.first:
@@ -131,10 +131,10 @@ class StoreView:
         return scanner.offset
 
     def records(self, start: int | None = None, stop: int | None = None) -> Iterator[Scan]:
-        """Yield the records from a record border up to another one, over damaged places.
+        """Yield the records between two record borders, skipping damaged ranges.
 
-        Damaged places are added to `damages`. Behind the safe end of a store in use, a place
-        without a record is where the next one is being written.
+        Damaged ranges are added to `damages`. Past the safe end of a store in use, a gap is not
+        damage: the next record is being written there.
         """
         offset: int | None = self.files.first if start is None else start
         while offset is not None and offset < (self.files.end if stop is None else stop):
@@ -154,7 +154,7 @@ class StoreView:
                 offset = self._begin_after_deletion(error, scanner.offset)
 
     def _follows(self, offset: int) -> int | None:
-        """Return where the next record begins behind a place that holds none; note the damage."""
+        """Record the damage at this offset; return the next record's offset, None without one."""
         files = self.files
         if self.in_use_by is not None and offset >= self.safe_end:
             return None
@@ -167,7 +167,7 @@ class StoreView:
         return found.physical_offset
 
     def _begin_after_deletion(self, error: DiskError, offset: int) -> int:
-        """Return where the log begins now if a broker has deleted the file that was read."""
+        """Return the new start of the log if a broker has deleted the file being read."""
         names = [name for name in self.disk.names(self.files.folder) if name.isdigit()]
         begin = min(map(int, names), default=0)
         if not self.is_deletion(error) or begin <= offset:
@@ -176,7 +176,7 @@ class StoreView:
         return begin
 
     def is_deletion(self, error: DiskError) -> bool:
-        """Whether an error only means that the running broker has deleted a file."""
+        """Whether this error only means that the running broker has deleted a file."""
         return self.in_use_by is not None and error.errno == errno.ENOENT
 
     def measure_queues(self, log_end: int) -> None:
@@ -185,7 +185,7 @@ class StoreView:
             queue.measure(self.files.first, log_end)
 
     def read(self, physical_offset: int) -> MessageRecord | None:
-        """Return one record with its body; None if none begins there."""
+        """Return the record at this offset with its body; None if no record begins there."""
         try:
             return finish(Lookups(self.parts).read_record(physical_offset))
         except DiskError as error:
@@ -197,7 +197,7 @@ class StoreView:
 def open_view(
     root: str, *, disk: Disk | None = None, settings: StoreSettings | None = None
 ) -> StoreView:
-    """Open a store for reading; try again if its broker deletes files meanwhile."""
+    """Open a store for reading; retry if its broker deletes files at the same time."""
     disk = disk if disk is not None else OsDisk(read_only=True)
     for attempt in range(1, OPEN_ATTEMPTS + 1):
         try:
@@ -250,7 +250,7 @@ def dump_log(
     disk: Disk | None = None,
     settings: StoreSettings | None = None,
 ) -> Iterator[MessageRecord]:
-    """Yield the records of the log from a record border on."""
+    """Yield the records of the log, starting at a record border."""
     view = open_view(root, disk=disk, settings=settings)
     for scan in view.records(start):
         view.parts.commit_log.set_end(view.files.end)
@@ -268,7 +268,7 @@ def dump_queue(
     disk: Disk | None = None,
     settings: StoreSettings | None = None,
 ) -> Iterator[MessageRecord]:
-    """Yield the messages of one queue from an offset on."""
+    """Yield the messages of one queue, starting at this queue offset."""
     view = open_view(root, disk=disk, settings=settings)
     log = view.parts.commit_log
     log.set_end(view.files.end)
@@ -289,7 +289,7 @@ def dump_queue(
 
 
 def _index_summaries(view: StoreView) -> list[IndexSummary]:
-    """Read only the headers; they do not depend on the configured file shape."""
+    """Read only the headers, which do not depend on the configured file shape."""
     folder = view.parts.layout.index
     summaries = []
     for name in view.disk.names(folder):
@@ -300,7 +300,7 @@ def _index_summaries(view: StoreView) -> list[IndexSummary]:
 
 
 def _with_found_sizes(disk: Disk, settings: StoreSettings) -> StoreSettings:
-    """Take file sizes from the first file of each kind."""
+    """Replace the configured file sizes with those found in the folder."""
     root = os.path.expanduser(settings.store_path_root_dir)  # noqa: PTH111  # see disk.py
     log_folder = settings.store_path_commit_log or f"{root}/commitlog"
     changes: dict[str, object] = {"store_path_root_dir": root}
@@ -316,7 +316,7 @@ def _with_found_sizes(disk: Disk, settings: StoreSettings) -> StoreSettings:
 
 
 def _log_file_size(disk: Disk, folder: str, starts: list[int]) -> int:
-    """Return the most common size that fits the names: a damaged file may have any size."""
+    """Return the most common size that fits the file names; a damaged file may have any size."""
     sizes = Counter(disk.open(f"{folder}/{file_name(start)}").size() for start in starts)
     for size, _ in sizes.most_common():
         if size and not any(start % size for start in starts):

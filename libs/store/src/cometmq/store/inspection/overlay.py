@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A disk whose changes stay in memory: a recovery can be rehearsed on files that must not change.
+"""A disk whose changes stay in memory, to rehearse a recovery on files that must not change.
 
-Reads return the bytes written here, and elsewhere those of the disk below. Only written
-pages take memory.
+Reads return the bytes written to the overlay, and the underlying disk's bytes everywhere else. Only
+written pages take memory.
 """
 
 import errno
@@ -17,12 +17,12 @@ _PAGE_BYTES: Final = 1 << 16
 
 
 class OverlayFile:
-    """One file: the bytes below up to `_base_end`, and pages that were written here."""
+    """One file: the underlying bytes up to `_base_end`, and the pages written to the overlay."""
 
     __slots__ = ("_base", "_base_end", "_pages", "_size", "path")
 
     def __init__(self, path: str, base: DiskFile | None, size: int) -> None:
-        """Show a file of the disk below, or zeros without one."""
+        """Show a file of the underlying disk, or zeros if there is none."""
         self.path = path
         self._base = base
         self._base_end = size if base is not None else 0
@@ -30,7 +30,7 @@ class OverlayFile:
         self._pages: dict[int, bytearray] = {}
 
     def close(self) -> None:
-        """Close the file below; the pages stay."""
+        """Close the underlying file; the pages stay."""
         if self._base is not None:
             self._base.close()
 
@@ -39,7 +39,7 @@ class OverlayFile:
         return self._size
 
     def read(self, offset: int, count: int) -> bytes:
-        """Return the bytes, fewer at the end of the file; may block."""
+        """Return up to `count` bytes, fewer at the end of the file; may block."""
         end = min(offset + count, self._size)
         if self._base is not None and not self._pages and end <= self._base_end:
             return self._base.read(offset, max(0, end - offset))
@@ -56,12 +56,12 @@ class OverlayFile:
         return bytes(data)
 
     def read_cached(self, offset: int, count: int) -> Buffer | None:
-        """Return exactly the bytes; may block, as nobody waits for an overlay."""
+        """Return exactly `count` bytes; may block, because no event loop uses an overlay."""
         data = self.read(offset, count)
         return data if len(data) == count else None
 
     def next_data(self, offset: int) -> int | None:
-        """Return where the next bytes lie that were ever written, at or behind this offset."""
+        """Return the offset of the first data at or after `offset`; None if there is none."""
         starts = [number * _PAGE_BYTES for number in self._pages]
         found = [max(offset, start) for start in starts if start + _PAGE_BYTES > offset]
         below = self._base.next_data(offset) if self._base is not None else None
@@ -71,13 +71,13 @@ class OverlayFile:
         return place if place < self._size else None
 
     def data_end(self) -> int:
-        """Return an offset behind which nothing was written."""
+        """Return the offset after which nothing has been written; at most the size."""
         if self._pages or self._base is None:
             return self._size
         return min(self._base.data_end(), self._base_end)
 
     def write(self, offset: int, buffers: Sequence[Buffer]) -> None:
-        """Write all buffers one after the other, into memory."""
+        """Write the buffers back to back, into memory."""
         view = memoryview(b"".join(buffers))
         while view:
             number, in_page = divmod(offset, _PAGE_BYTES)
@@ -92,10 +92,10 @@ class OverlayFile:
             self._size = max(self._size, offset)
 
     def sync(self) -> None:
-        """Do nothing: the changes are meant to be forgotten."""
+        """Do nothing: the changes are discarded anyway."""
 
     def resize(self, size: int) -> None:
-        """Pad the file with zeros, or cut it."""
+        """Truncate the file or extend it with zeros."""
         self._base_end = min(self._base_end, size)
         self._size = size
         border, in_page = divmod(size, _PAGE_BYTES)
@@ -108,14 +108,13 @@ class OverlayFile:
 
 class _NoLock:
     def release(self) -> None:
-        """Do nothing: the folder below was never locked."""
+        """Do nothing: the underlying folder was never locked."""
 
 
 class OverlayDisk:
-    """A `Disk` over another one, which it only reads."""
+    """A `Disk` on top of another one, which it only reads."""
 
     def __init__(self, base: Disk) -> None:
-        """Show everything as it is."""
         self._base = base
         self._files: dict[str, OverlayFile] = {}
         self._created: set[str] = set()
@@ -135,45 +134,45 @@ class OverlayDisk:
         return file
 
     def create(self, path: str, size: int, *, temporary: str) -> OverlayFile:
-        """Make a file of zeros."""
+        """Create a file of zeros."""
         file = self._files[path] = OverlayFile(path, None, size)
         self._created.add(path)
         return file
 
     def resize(self, path: str, size: int) -> None:
-        """Pad a file with zeros, or cut it."""
+        """Truncate a file or extend it with zeros."""
         self.open(path).resize(size)
 
     def names(self, folder: str) -> list[str]:
-        """Return the sorted names in a folder; none if there is no such folder."""
+        """Return the sorted names in a folder; an empty list if the folder does not exist."""
         names = {name for name in self._base.names(folder) if not self._is_gone(f"{folder}/{name}")}
         prefix = f"{folder}/"
         inside = (path for path in self._created if path.startswith(prefix))
         return sorted(names | {path.removeprefix(prefix).split("/")[0] for path in inside})
 
     def exists(self, path: str) -> bool:
-        """Return whether there is a file or folder."""
+        """Return whether a file or folder exists."""
         if path in self._created or self.is_folder(path):
             return True
         return not self._is_gone(path) and self._base.exists(path)
 
     def is_folder(self, path: str) -> bool:
-        """Return whether there is a folder."""
+        """Return whether a folder exists."""
         if any(created.startswith(f"{path}/") for created in self._created):
             return True
         return not self._is_gone(path) and self._base.is_folder(path)
 
     def make_folder(self, path: str) -> None:
-        """Do nothing: folders come with their files."""
+        """Do nothing: a folder exists as soon as it contains a file."""
 
     def remove(self, path: str) -> None:
-        """Hide a file; one that is gone is fine."""
+        """Hide a file if it exists."""
         self._files.pop(path, None)
         self._created.discard(path)
         self._gone.add(path)
 
     def remove_tree(self, path: str) -> None:
-        """Hide a folder with all in it; one that is gone is fine."""
+        """Hide a folder and its contents if it exists."""
         prefix = f"{path}/"
         for inside in [name for name in self._files if name.startswith(prefix)]:
             del self._files[inside]
@@ -181,23 +180,23 @@ class OverlayDisk:
         self._gone.add(path)
 
     def rename(self, path: str, target: str) -> None:
-        """Move a file, replacing another."""
+        """Rename a file, replacing the target."""
         file = self.open(path)
         self.remove(path)
         self._files[target] = file
         self._created.add(target)
 
     def sync_folder(self, path: str) -> None:
-        """Do nothing: the changes are meant to be forgotten."""
+        """Do nothing: the changes are discarded anyway."""
 
     def usage(self, path: str) -> DiskUsage:
-        """Return how full the file system is."""
+        """Return the usage of the underlying file system."""
         return self._base.usage(path)
 
     def lock(self, path: str) -> _NoLock:
-        """Lock nothing: changes here stay in memory."""
+        """Lock nothing, because changes to the overlay stay in memory."""
         return _NoLock()
 
     def locked_by(self, path: str) -> int | None:
-        """Return None: nobody else sees this disk."""
+        """Return None: no other process sees this disk."""
         return None

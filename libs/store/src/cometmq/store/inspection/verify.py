@@ -1,15 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """Verify a store completely: every record, queue entry and index entry.
 
-One walk through the log compares each record with its queue entry; then each index file is followed
+One pass over the log compares each record with its queue entry; then each index file is followed
 entry by entry. Nothing is changed.
 
-The meaning of damage depends on how the store was last used:
+What counts as damage depends on how the store was last used:
 
-- A broker has it open: everything up to the last checkpoint must be right. A finding counts if a
-  second look finds it too, because files expire and topics are deleted meanwhile.
-- It was stopped in order: everything must be right.
-- It was not stopped in order, or something is wrong: the start and stop of a broker are rehearsed
+- If a broker has it open, everything up to the last checkpoint must be right. A finding counts only
+  if a second pass confirms it, because files expire and topics are deleted during the check.
+- If it was stopped cleanly, everything must be right.
+- If it was not stopped cleanly, or something is wrong, the start and stop of a broker are rehearsed
   in memory. What is still wrong after that, or keeps the broker from starting, is damage.
 """
 
@@ -42,7 +42,7 @@ _EVERYTHING: Final = 1 << 62  # includes entries that point behind the log
 
 
 class StoreState(StrEnum):
-    """The verdict of a check on a whole store."""
+    """The overall verdict on a store."""
 
     HEALTHY = "healthy"
     IN_USE = "in use"
@@ -65,7 +65,7 @@ class FindingKind(StrEnum):
 
 
 class Finding(NamedTuple):
-    """One inconsistency, and its place."""
+    """One inconsistency and its location."""
 
     kind: FindingKind
     place: str
@@ -73,7 +73,7 @@ class Finding(NamedTuple):
 
 
 class Verification(msgspec.Struct, kw_only=True):
-    """What was looked at, and what is wrong with it."""
+    """What was checked, and the inconsistencies found."""
 
     state: StoreState = StoreState.HEALTHY
     in_use_by: int | None = None
@@ -110,9 +110,9 @@ def verify_store(
     settings: StoreSettings | None = None,
     on_progress: Callable[[int, int], None] | None = None,
 ) -> Verification:
-    """Check everything; `on_progress` gets the bytes done and the bytes in all.
+    """Verify a store; `on_progress` gets the number of bytes checked and the total.
 
-    The settings must have the shape of the index files, if it is not the default.
+    If the index files do not have the default shape, the settings must give their shape.
     """
     disk = disk if disk is not None else OsDisk(read_only=True)
 
@@ -130,7 +130,7 @@ def verify_store(
 
 
 def _confirmed(found: Verification, look: Callable[[], Verification]) -> Verification:
-    """Keep what a second look finds as well."""
+    """Keep only the findings that a second pass confirms."""
     found.state = StoreState.IN_USE
     if found.is_good:
         return found
@@ -147,7 +147,7 @@ def _confirmed(found: Verification, look: Callable[[], Verification]) -> Verific
 def _rehearsed(
     view: StoreView, found: Verification | None, look: Callable[..., Verification]
 ) -> Verification:
-    """Start and stop a store on an overlay, and check the result."""
+    """Start and stop a store on an overlay, and verify the result."""
     overlay = OverlayDisk(view.disk)
     try:
         store = MessageStore.open(view.parts.settings, disk=overlay, clock_ms=lambda: 0)
@@ -172,7 +172,7 @@ def _rehearsed(
 
 
 class _QueueCursor:
-    """Reads the entries of one queue in large pieces, in log order."""
+    """Reads one queue's entries in large pieces, in log order."""
 
     def __init__(self, queue: ConsumeQueue) -> None:
         self.queue = queue
@@ -197,9 +197,9 @@ def _shortened(view: StoreView, end: int) -> Finding:
 
 
 def _first_place(queue: ConsumeQueue) -> int:
-    """Return the place of a queue's very first message; 0 if the queue has forgotten it.
+    """Return the physical offset of a queue's entry 0; 0 if the queue has lost that entry.
 
-    Records before it are of an older topic of that name, which was deleted.
+    Records before that offset belong to a deleted topic of the same name.
     """
     data = b"" if queue.files.first else queue.files.read(0, CQ_ENTRY_BYTES)
     if len(data) < CQ_ENTRY_BYTES:
@@ -209,7 +209,7 @@ def _first_place(queue: ConsumeQueue) -> int:
 
 
 def _configured_topics(view: StoreView) -> set[str] | None:
-    """Return the topics that the broker's table has; None if there is no table."""
+    """Return the topics in the broker's topic table; None if the table is missing or unreadable."""
     path = f"{view.parts.layout.config}/topics.json"
     if not view.disk.exists(path):
         return None
@@ -221,9 +221,9 @@ def _configured_topics(view: StoreView) -> set[str] | None:
 
 
 class _Verifier:
-    """One check. Of a store that was not stopped in order, only what was safe is looked at.
+    """One check. If the store was not stopped cleanly, only its safe part is checked.
 
-    `is_complete` says that no queue lacks an entry: a queue that is not there was deleted.
+    `is_complete` says that no queue lacks entries, so a queue that is missing was deleted.
     """
 
     def __init__(
@@ -311,7 +311,7 @@ class _Verifier:
         return count == progress.entry_count
 
     def _first_indexed(self) -> int:
-        """Return the offset at which the index begins: files with older records were deleted."""
+        """Return the offset at which the index begins; files with older records were deleted."""
         return self._parts.index.files[0].header.begin_offset
 
     def _check_record(self, scan: Scan) -> None:
@@ -346,7 +346,7 @@ class _Verifier:
             self._note(FindingKind.QUEUE_ENTRY_WRONG, place, text)
 
     def _cursor(self, scan: Scan) -> _QueueCursor | None:
-        """Return the entries of a record's queue; None if there is none."""
+        """Return the cursor over the record's queue; None if the queue does not exist."""
         key = (scan.topic, scan.queue_id)
         cursor = self._cursors.get(key)
         if cursor is not None:
@@ -377,7 +377,7 @@ class _Verifier:
                 )
 
     def _filler_count(self, queue: ConsumeQueue) -> int:
-        """Count the entries that stand for messages that a recovery has found gone."""
+        """Count the fillers, with which a recovery replaced the entries of lost messages."""
         count = 0
         for start in range(queue.min_offset, queue.max_offset, _READ_COUNT):
             entries = queue.read_entries(start, _READ_COUNT)
@@ -399,7 +399,7 @@ class _Verifier:
             self._note(FindingKind.INDEX_KEYS_MISSING, "index", text)
 
     def _check_index_file(self, file: IndexFile) -> int:
-        """Check entries and chains of one file; return how many entries the log still has."""
+        """Check a file's entries and chains; return how many entries still have their records."""
         progress = self._view.progress
         is_growing = self._stop is not None and file is self._parts.index.files[-1]
         known = 0

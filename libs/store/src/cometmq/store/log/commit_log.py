@@ -23,7 +23,7 @@ class LogView(NamedTuple):
     end: int
 
     def read(self, offset: int, count: int, *, may_block: bool) -> Buffer | None:
-        """Return bytes of one file; None if reading them would block and `may_block` is false."""
+        """Return bytes from one file; None if reading them would block and `may_block` is false."""
         index, position = divmod(offset - self.first, self.file_size)
         if may_block:
             return self.files[index].read(position, count)
@@ -33,7 +33,7 @@ class LogView(NamedTuple):
 class CommitLog:
     """The files of the log, its end, and the confirm offset up to which readers may see it.
 
-    The confirm offset never exceeds `end`; if there is no replication, it follows every commit.
+    The confirm offset never exceeds `end`; without replication, every commit advances it.
     """
 
     __slots__ = ("_view", "confirm_offset", "end", "files")
@@ -64,7 +64,7 @@ class CommitLog:
         self._view = None
 
     def write(self, offset: int, records: Sequence[Buffer]) -> None:
-        """Write whole records into the file that holds `offset`; create that file if needed."""
+        """Write whole records to the file that holds `offset`, creating it if necessary."""
         files = self.files
         if offset >= files.end:
             assert offset == files.end
@@ -82,7 +82,7 @@ class CommitLog:
         self.confirm_offset = offset
 
     def set_end(self, offset: int) -> None:
-        """Set end and confirm offset to the end that a scan of the files has found."""
+        """Set the end and the confirm offset to the end that a scan of the files has found."""
         self.end = self.confirm_offset = offset
 
     def read(self, offset: int, count: int) -> bytes:
@@ -99,7 +99,7 @@ class CommitLog:
         """Truncate the log: zero the rest of this file on the disk and delete later files.
 
         Zeros are required: a later write may end exactly at an old record border, and recovery
-        would then accept the old bytes behind it as part of the log
+        would then accept the old bytes after it as part of the log
         (docs/protocol/store.md#torn-tails).
         """
         assert self.files.first <= offset

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Consecutive files of one size, named by the offset of their first byte.
+"""Consecutive files of equal size, named after the offset of their first byte.
 
-Invariants: `files` has no gap; the file of an offset is found by arithmetic, never by a search.
+Invariants: `files` has no gaps; the file that holds an offset is found by arithmetic, never by a
+search.
 """
 
 from collections.abc import Callable
@@ -31,7 +32,7 @@ class FileSequence:
 
     @property
     def end(self) -> int:
-        """The offset behind the last file."""
+        """The offset just past the last file."""
         return self.first + len(self.files) * self.file_size
 
     def load(self) -> None:
@@ -87,7 +88,7 @@ class FileSequence:
         self.first = start
 
     def create_next(self) -> DiskFile:
-        """Create the file behind the last one."""
+        """Create the file that follows the last one."""
         path = self.path(self.end)
         file = self._disk.create(path, self.file_size, temporary=self._temporary(path))
         self.files.append(file)
@@ -134,7 +135,7 @@ class FileSequence:
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
     def has_data_from(self, offset: int) -> bool:
-        """Return whether a byte at or after this offset may differ from zero."""
+        """Return whether any byte at or after this offset may be nonzero."""
         if not self.first <= offset < self.end:
             return False
         file = self.file_at(offset)
@@ -149,7 +150,7 @@ class FileSequence:
         return position + rest < self.file_size and file.next_data(position + rest) is not None
 
     def clear_from(self, offset: int) -> None:
-        """Zero everything from this offset on and delete later files. The caller syncs.
+        """Zero everything at and after this offset and delete later files. The caller syncs.
 
         Truncating and extending the file frees its blocks instead of writing zeros. A crash in
         between leaves a short last file, which `pad_last` repairs.

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Walk through the records of a commit log in large reads, up to the first invalid one.
 
-A record is valid only if the physical offset it contains is its own. This rejects bytes of an older
-log that a crash has brought back.
+A record is valid only if the physical offset stored in it is its own. This rejects bytes of an
+older log that a crash has brought back.
 """
 
 import struct
@@ -27,7 +27,7 @@ _MAGIC_BYTES: Final = (b"\xda\xa3\x20\xa7", b"\xda\xa3\x20\xab")
 
 
 class LogScanner:
-    """Iterates over records from an offset on; `offset` is where the next one begins."""
+    """Iterates over records; `offset` is where the next one begins."""
 
     __slots__ = ("_check_crc", "_chunk_bytes", "_files", "offset")
 
@@ -38,7 +38,7 @@ class LogScanner:
         self.offset = offset
 
     def __iter__(self) -> Iterator[Scan]:
-        """Yield records up to the first place that holds none."""
+        """Yield records up to the first offset that holds none."""
         files = self._files
         while files.first <= self.offset < files.end:
             position = (self.offset - files.first) % files.file_size
@@ -56,7 +56,7 @@ class LogScanner:
                 self._chunk_bytes *= 2
 
     def _scan_chunk(self, data: bytes, file_left: int) -> Generator[Scan, None, ScanStatus]:
-        """Yield the records of one read; return what ended it."""
+        """Yield the records of one read; return the reason it ended."""
         base = self.offset
         cursor = 0
         check_crc = self._check_crc
@@ -86,7 +86,7 @@ _HEAD: Final = struct.Struct(">ii20xq")  # size, magic, physical offset
 def follow_headers(files: FileSequence, start: int, end: int) -> int:
     """Follow sizes and offsets from record to record; return the offset reached, at most `end`.
 
-    Five times faster than scanning whole records: bench/micro/bench_recovery.py.
+    This is five times faster than scanning whole records: bench/micro/bench_recovery.py.
     """
     offset = start
     while offset < end and files.first <= offset < files.end:

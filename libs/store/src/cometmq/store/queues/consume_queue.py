@@ -31,7 +31,7 @@ _pack = ENTRY.pack
 
 
 class QueueEntry(NamedTuple):
-    """Location and tag code of one message."""
+    """The location and tag code of one message."""
 
     physical_offset: int
     size: int
@@ -39,9 +39,9 @@ class QueueEntry(NamedTuple):
 
 
 class QueuePlan(NamedTuple):
-    """The file ranges and the copy of the tail that hold a range of entries.
+    """The file ranges and the copy of the tail that contain a range of entries.
 
-    Immutable, so a worker thread may read it.
+    It is immutable, so a worker thread may read it.
     """
 
     pieces: tuple[tuple[DiskFile, int, int], ...]
@@ -190,7 +190,7 @@ class ConsumeQueue:
         return None if entry.size in {0, FILLER_SIZE} else entry
 
     def read_entries(self, queue_offset: int, count: int) -> list[tuple[int, int, int]]:
-        """Return raw entries from an offset on; may block."""
+        """Return raw entries, starting at this offset; may block."""
         if not self.min_offset <= queue_offset < self.max_offset:
             return []
         data = self.plan(queue_offset, count).read(may_block=True) or b""
@@ -198,7 +198,7 @@ class ConsumeQueue:
         return list(ENTRY.iter_unpack(memoryview(data)[:whole]))
 
     def plan(self, queue_offset: int, count: int) -> QueuePlan:
-        """Locate up to `count` entries from an offset on."""
+        """Locate up to `count` entries, starting at this offset."""
         end = min(queue_offset + count, self.max_offset)
         written = self.written_offset
         if queue_offset >= written:
@@ -228,11 +228,11 @@ class ConsumeQueue:
         return bytes(self._tail)
 
     def write(self, queue_offset: int, entries: Buffer) -> list[DiskFile]:
-        """Write entries to the files and return those; may run on a worker thread."""
+        """Write entries to the files and return the files written; may run on a worker thread."""
         return self._write(queue_offset * CQ_ENTRY_BYTES, entries)
 
     def mark_written(self, queue_offset: int) -> None:
-        """Release the entries before this offset; the files have them now."""
+        """Release the entries before this offset, which are now in the files."""
         count = queue_offset - self.written_offset
         if count > 0:
             del self._tail[: count * CQ_ENTRY_BYTES]
@@ -261,7 +261,7 @@ class ConsumeQueue:
         return written
 
     def _make_first_file(self, position: int) -> None:
-        """Create the first file at the first entry, with fillers before it.
+        """Create the first file when the first entry arrives, with fillers before that entry.
 
         Compatibility: RocketMQ fills the start of such a file with the same fillers.
         """
@@ -290,7 +290,7 @@ class ConsumeQueue:
         self.min_offset = self.max_offset = self.next_offset = 0
 
     def fill_to(self, queue_offset: int) -> None:
-        """Fill a gap with entries that every reader skips; its records are lost."""
+        """Fill a gap whose records are lost with entries that every reader skips."""
         assert not self._staged
         self._tail += FILLER * (queue_offset - self.max_offset)
         self.max_offset = self.next_offset = queue_offset
@@ -307,7 +307,7 @@ class ConsumeQueue:
     def measure(self, log_first: int, log_end: int) -> None:
         """Find the entries that point into the given range of the log; change no file.
 
-        Valid entries come first, in log order; all entries behind them are zero or point past the
+        Valid entries come first, in log order; all entries after them are zero or point past the
         log's end. Bisection therefore finds the border in every state that a crash can leave.
         """
         files = self.files
@@ -328,7 +328,7 @@ class ConsumeQueue:
         self.min_offset = self.first_at(log_first)
 
     def first_at(self, log_first: int) -> int:
-        """Return the first offset whose record is still in the log; reads files only."""
+        """Return the first offset whose record is still in the log; looks only at the files."""
         low, high = self.min_offset, self.written_offset
         middle = low  # usually nothing has expired
         while low < high:
@@ -349,10 +349,10 @@ class ConsumeQueue:
         )
 
     def trim_tail(self, log_first: int) -> None:
-        """Begin behind the entries in memory whose records are no longer in the log.
+        """Skip the entries in memory whose records are no longer in the log.
 
         Files of the log may be deleted before a checkpoint writes the entries that point into
-        them, and `first_at` reads files only.
+        them, and `first_at` looks only at files.
         """
         tail, written = self._tail, self.written_offset
         if self.min_offset < written:

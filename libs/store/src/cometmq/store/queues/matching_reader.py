@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Read messages of a queue whose records pass a test (SQL filters).
+"""Read those messages of a queue whose records pass a test (SQL filters).
 
-Such a read skips most records it examines, so it is a `Lookup`. It asks for a few adjacent records
-at a time; its runner decides how many reads one turn of the loop makes and which of them wait for
-the disk. Limits and results follow the rules of `read_queue`.
+Such a read skips most of the records it examines, so it is a `Lookup`. It asks for a few adjacent
+records at a time; its caller decides how many reads to make per turn of the loop and which of them
+wait for the disk. Limits and results follow the rules of `read_queue`.
 """
 
 import struct
@@ -34,7 +34,7 @@ class _Place(NamedTuple):
     memory_start: int  # records before this count as on disk
 
     def most(self, offset: int) -> tuple[int, int]:
-        """Return the limits of count and bytes for an answer that continues at this offset."""
+        """Return the count and byte limits for an answer that continues at this offset."""
         limits = self.limits
         if offset >= self.memory_start:
             return limits.count_max, limits.bytes_max
@@ -60,7 +60,6 @@ class _Found:
         return len(self.records) >= count_max or self.bytes + size > bytes_max
 
     def result(self, place: _Place) -> GetResult:
-        """Return the answer to the read."""
         status = self.status
         if self.records:
             status = GetStatus.FOUND
@@ -87,7 +86,7 @@ def read_matching(
     limits: ReadLimits,
     block_count: int = BLOCK_COUNT_MAX,
 ) -> Lookup[GetResult]:
-    """Find the records at this offset that pass a test, or a status with the next offset.
+    """Find the records from this offset onwards that pass a test, or a status with the next offset.
 
     `block_count` is the number of records per read; slow tests need fewer.
     """
@@ -106,7 +105,7 @@ def read_matching(
 
 
 def _portions(data: Buffer) -> Iterator[list[QueueRow]]:
-    """Unpack entries on demand: most reads find enough among the first."""
+    """Unpack entries on demand, because most reads find enough among the first ones."""
     view = memoryview(data)
     for start in range(0, len(view), PORTION_BYTES):
         yield list(ENTRY.iter_unpack(view[start : start + PORTION_BYTES]))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Pulls: find the queue, apply the limits of RocketMQ and of the caller, share recent reads.
+"""Serve pulls: find the queue, apply RocketMQ's and the caller's limits, share recent reads.
 
 Hot path: `get` once per pull, on top of `read_queue`; bench/micro/bench_broker.py.
 """
@@ -18,7 +18,7 @@ from cometmq.store.stats import Counters
 
 
 class Pulls:
-    """Serves the pulls of one store and counts them."""
+    """Serves and counts the pulls of one store."""
 
     __slots__ = (
         "_commit_log",
@@ -41,7 +41,7 @@ class Pulls:
         memory_bytes: int,
         log: Log,
     ) -> None:
-        """Set up without a cached read; `memory_bytes` is the size of the machine's memory."""
+        """Start with no cached reads; `memory_bytes` is the size of the machine's memory."""
         self._commit_log = commit_log
         self._queues = queues
         self._counters = counters
@@ -62,7 +62,7 @@ class Pulls:
         *,
         joined: bool,
     ) -> GetResult:
-        """Return messages of a queue; `joined` allows the records as one piece."""
+        """Return messages of a queue; `joined` allows the records to come as one piece."""
         self._counters.get_count += 1
         queue = self._queues.get(topic, queue_id)
         if queue is None:

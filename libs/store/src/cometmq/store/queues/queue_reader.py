@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Read messages of a queue: entries, filter, then the records in few reads.
+"""Read messages of a queue: entries, filter, then the records in as few reads as sensible.
 
-A read is an immutable plan and a function over it. On the loop, the function reads only from
-memory. If that is not enough, the caller gets a cold result, and a worker thread runs the same
-function again with permission to block.
+A read consists of an immutable plan and a function that runs it. On the loop, the function reads
+only from memory. If that is not enough, the caller gets a cold result, and a worker thread runs the
+same function again with permission to block.
 
 Hot path: `read_queue` once per pull (budget 25 us for 32 messages);
 bench/micro/bench_consume_queue.py.
@@ -41,7 +41,7 @@ class ReadLimits(NamedTuple):
 
     @classmethod
     def of(cls, settings: StoreSettings, memory_bytes: int) -> "ReadLimits":
-        """Take RocketMQ's limits from the settings."""
+        """Return RocketMQ's limits as configured."""
         return cls(
             settings.max_transfer_count_on_message_in_memory,
             settings.max_transfer_bytes_on_message_in_memory,
@@ -64,7 +64,7 @@ class ReadLimits(NamedTuple):
 
 
 class ReadPlan(NamedTuple):
-    """One read, fixed at the moment of the request."""
+    """The inputs of one read, fixed when it is requested."""
 
     queue_offset: int
     min_offset: int
@@ -91,7 +91,7 @@ def read_queue(
     accept: TagFilter | None,
     limits: ReadLimits,
 ) -> GetResult:
-    """Return the records at this offset, or a status with the offset to continue at."""
+    """Return the records from this offset onwards, or a status with the offset to continue at."""
     status, next_offset = locate(queue, queue_offset)
     if status is not GetStatus.FOUND:
         return GetResult(status, next_offset, queue.min_offset, queue.max_offset)
@@ -172,7 +172,7 @@ def _select(entries: Buffer, plan: ReadPlan) -> _Selection:
 
 @lru_cache(maxsize=64)
 def _places(count: int) -> struct.Struct:
-    """Return a struct for offset and size of `count` entries: 2x faster than one by one."""
+    """Return a struct that unpacks `count` offsets and sizes at once, 2x faster than one by one."""
     return struct.Struct(">" + "qi8x" * count)
 
 
@@ -222,7 +222,7 @@ def _select_some(rows: Iterable[QueueRow], plan: ReadPlan) -> _Selection:
 
 
 def _read_records(selection: _Selection, log: LogView, *, may_block: bool) -> list[Buffer] | None:
-    """Return the records; adjacent ones are slices of one read."""
+    """Return the records; adjacent records are slices of one read."""
     records: list[Buffer] = []
     rest = selection.wanted
     while rest:
@@ -243,9 +243,9 @@ def _read_records(selection: _Selection, log: LogView, *, may_block: bool) -> li
 
 
 def _cut(view: memoryview, start: int, places: list[tuple[int, int]]) -> list[memoryview]:
-    """Return the records of a span that begins at `start`.
+    """Split a span that begins at `start` into its records.
 
-    Records whose own size and offset do not match are left out: a damaged part of the log must not
+    A record whose own size or offset does not match is left out: a damaged part of the log must not
     reach a client as messages.
     """
     return [
@@ -256,9 +256,9 @@ def _cut(view: memoryview, start: int, places: list[tuple[int, int]]) -> list[me
 
 
 def _dense_end(rest: list[tuple[int, int]], selection: _Selection, log: LogView) -> int:
-    """Return the end of a single read for all records; 0 if several reads are better.
+    """Return the end of a single read that covers all records; 0 if several reads are better.
 
-    A single read must stay in one file and copy few unwanted bytes.
+    A single read must stay within one file and copy few unneeded bytes.
     """
     if not selection.is_ordered:
         return 0

@@ -33,7 +33,7 @@ class QueueTable:
     def load(self, on_corrupt: Callable[[CorruptStore], None] | None = None) -> None:
         """Find the queues in the store's folder; recovery finds their ends.
 
-        Raise CorruptStore for files that do not fit, or pass it to `on_corrupt` and go on.
+        Raise CorruptStore for invalid files, or pass the error to `on_corrupt` and continue.
         """
         root = self._layout.consume_queue
         for topic in self._disk.names(root):

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """A cache of recent reads, for other groups that read the same queue offsets.
 
-Groups of one topic follow each other closely: the first one reads the files, the others get the
-same bytes.
+The groups of a topic follow each other closely: the first one reads the files, and the others get
+the same bytes.
 
 Invariants: cached records were in memory, complete and undamaged. They are cached when an offset is
 read for the second time, so a single group pays only for a dictionary lookup. A read that reached
@@ -35,7 +35,7 @@ class _Kept(NamedTuple):
 
 
 class RecentReads:
-    """The offsets of queues that were read last, with records where a second read followed."""
+    """The most recently read queue offsets, with the records of those that were read twice."""
 
     __slots__ = ("_bytes", "_places")
 
@@ -66,7 +66,7 @@ class RecentReads:
         )
 
     def note(self, queue: ConsumeQueue, offset: int, limits: ReadLimits, result: GetResult) -> None:
-        """Note the first read of an offset; cache the records of the second."""
+        """Remember the first read of an offset; cache the records of the second."""
         key = (queue, offset, limits.count_max)
         places = self._places
         if key not in places:
@@ -95,7 +95,7 @@ class RecentReads:
         self._places[key] = kept
 
     def clear(self) -> None:
-        """Drop everything after the log was truncated or the settings changed."""
+        """Drop everything, because the log was truncated or the settings changed."""
         self._places.clear()
         self._bytes = 0
 

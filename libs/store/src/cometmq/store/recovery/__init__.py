@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a start trusts, and how it repairs the rest."""
+"""What the store trusts at startup, and how it repairs the rest."""

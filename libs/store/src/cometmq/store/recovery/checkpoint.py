@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""RocketMQ's checkpoint file and our more exact progress file: how far the disk is complete.
+"""RocketMQ's checkpoint file and our more exact progress file: how much of the store is on disk.
 
 Layout: `checkpoint` holds three int64 timestamps (log, queues, index) in 4096 bytes. `progress`
 holds magic, offset, verify offset, number of queue entries, index entry count, the checkpoint's
@@ -28,7 +28,7 @@ _PROGRESS_BYTES: Final = _PROGRESS.size + _CRC.size
 
 
 class Checkpoint(NamedTuple):
-    """For each part, the store time up to which it is on the disk."""
+    """For each part of the store, the store time up to which it is on the disk."""
 
     log_timestamp: int = 0
     queue_timestamp: int = 0
@@ -45,7 +45,7 @@ class Checkpoint(NamedTuple):
 
     @classmethod
     def decode(cls, data: bytes) -> "Checkpoint":
-        """Parse the file; a short file gives timestamps of 0."""
+        """Parse the file; a truncated file yields timestamps of 0."""
         if len(data) < _TIMESTAMPS.size:
             return cls()
         return cls(*_TIMESTAMPS.unpack_from(data))
@@ -54,8 +54,8 @@ class Checkpoint(NamedTuple):
 class Progress(NamedTuple):
     """The offset up to which log, queues and index are on the disk.
 
-    `verify_offset` is an earlier record border; recovery checks all headers from there on.
-    `entry_count` is the sum of all queues' maximum offsets and reveals queues that were deleted.
+    `verify_offset` is an earlier record border; recovery checks all headers from there onwards.
+    `entry_count` is the sum of all queues' maximum offsets, which reveals deleted queues.
     """
 
     offset: int
@@ -101,7 +101,7 @@ class Progress(NamedTuple):
 
 
 class CheckpointFiles:
-    """The checkpoint file and the progress file of a store."""
+    """A store's checkpoint file and progress file."""
 
     __slots__ = ("_checkpoint", "_progress")
 
@@ -111,7 +111,7 @@ class CheckpointFiles:
         self._progress = _open(disk, layout.progress, _PROGRESS_BYTES, temporary)
 
     def load(self) -> tuple[Checkpoint, Progress | None]:
-        """Return both; the progress is None if it does not belong to the checkpoint."""
+        """Return the content of both files; an outdated progress file counts as None."""
         checkpoint = Checkpoint.decode(self._checkpoint.read(0, CHECKPOINT_BYTES))
         progress = Progress.decode(self._progress.read(0, _PROGRESS_BYTES))
         if progress is not None and not progress.is_newest(checkpoint):

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Recovery: bring log, queues and index into agreement when a store opens.
 
-The log is the truth. Queues and index are cut to what the last checkpoint guarantees and rebuilt
-from there, so recovery time is bounded by the amount of data since that checkpoint.
+The log is the source of truth. Queues and index are cut back to what the last checkpoint guarantees
+and rebuilt from there, so recovery time is bounded by the amount of data since that checkpoint.
 
 Two decisions are tables whose rows each have a test (docs/protocol/store.md#recovery):
 `choose_start` selects the first record that may be incomplete, `judge_stop` decides what to do at
-the first place without a valid record.
+the first offset without a valid record.
 """
 
 from enum import StrEnum
@@ -24,7 +24,7 @@ PUBLISH_COUNT: Final = 20_000  # records between two additions to the index
 
 
 class StartReason(StrEnum):
-    """The reason for the offset at which recovery starts."""
+    """Why recovery starts at its offset."""
 
     EMPTY_LOG = "empty-log"
     PROGRESS = "progress"
@@ -36,14 +36,14 @@ class StartReason(StrEnum):
 
 
 class Start(NamedTuple):
-    """The first record for which something may be missing, and the reason."""
+    """The first record that may be incomplete, and the reason."""
 
     offset: int
     reason: StartReason
 
 
 class LastRun(NamedTuple):
-    """The state that the last program left behind."""
+    """The state that the program that last used the store left behind."""
 
     checkpoint: Checkpoint
     progress: Progress | None
@@ -51,7 +51,7 @@ class LastRun(NamedTuple):
 
 
 class StopVerdict(StrEnum):
-    """The reaction to the first place of the log without a valid record."""
+    """The reaction to the first offset in the log without a valid record."""
 
     END = "end"  # nothing follows: the log ends here
     TRUNCATE = "truncate"  # the rest was never synced: the log ends here
@@ -71,12 +71,12 @@ class Recovered(NamedTuple):
 def judge_stop(
     *, stop: int, safe_offset: int, safe_timestamp: int, follows: Scan | None
 ) -> StopVerdict:
-    """Judge whether the records that follow may be dropped.
+    """Decide whether the records that follow may be dropped.
 
     | a whole record follows | it was certainly on the disk | verdict |
     |---|---|---|
     | no | - | END |
-    | yes | no: it lies behind the safe offset, and was not stored before the safe time | TRUNCATE |
+    | yes | no: it is past the safe offset, and was not stored before the safe time | TRUNCATE |
     | yes | yes | REFUSE |
     """
     if follows is None:
@@ -119,7 +119,7 @@ class Recovery:
         return Recovered(start, end, self._record_count, self._last_timestamp, self._was_clean)
 
     def choose_start(self) -> Start:
-        """Choose the first record for which something may be missing.
+        """Choose the first record that may be incomplete.
 
         | log | progress | headers before it | queues, index | last stop | start at |
         |---|---|---|---|---|---|
@@ -161,13 +161,13 @@ class Recovery:
         return count == progress.entry_count
 
     def _has_index(self, progress: Progress) -> bool:
-        """Return whether the file that was growing exists; older ones may have expired."""
+        """Return whether the file that was growing still exists; older ones may have expired."""
         if not progress.index_name or not self._settings.message_index_enable:
             return True
         return any(file.name == progress.index_name for file in self._index.files)
 
     def _queue_end(self) -> int:
-        """Return the end of the newest record that a queue refers to, if it is valid."""
+        """Return the end of the newest record that any queue refers to, if the record is valid."""
         end = self._files.first
         for queue in self._queues.queues.values():
             queue.measure(self._files.first, self._files.end)
@@ -189,14 +189,14 @@ class Recovery:
         return files.first
 
     def _refuse_damage(self, start: int) -> None:
-        """Refuse to start before anything is cut: a manual repair needs what the queues know."""
+        """Refuse to start before anything is cut: a manual repair needs the queue entries."""
         scanner = LogScanner(self._files, start, check_crc=self._settings.check_crc_on_recover)
         for _ in scanner:
             pass
         self._judge(scanner.offset)
 
     def _cut_derived(self, start: Start) -> None:
-        """Drop all entries of records from the start on; the scan creates them again."""
+        """Drop all entries of records at or after the start; the scan creates them again."""
         if start.reason is not StartReason.PROGRESS:  # counting the entries did this already
             for queue in self._queues.queues.values():
                 queue.recover(self._files.first, start.offset)
@@ -213,10 +213,10 @@ class Recovery:
         )
 
     def _scan(self, start: int) -> int:
-        """Dispatch every record from the start on; return the end of the log.
+        """Dispatch every record from the start onwards; return the end of the log.
 
-        A record is dispatched once the next one proves it whole: the properties of the last record
-        may be torn, and its CRC does not cover them.
+        A record is dispatched only once the next record proves it complete: the properties of the
+        last record may be torn, and its CRC does not cover them.
         """
         scanner = LogScanner(self._files, start, check_crc=self._settings.check_crc_on_recover)
         is_from_head = start == self._files.first
@@ -255,7 +255,7 @@ class Recovery:
             self._log.error("queues.write_failed", error=str(error))
 
     def _end_log(self, end: int) -> None:
-        """Set the end of the log after checking what lies behind it."""
+        """Set the end of the log after checking the bytes beyond it."""
         files = self._files
         if not files.files:
             self._commit_log.set_end(end)
@@ -294,7 +294,7 @@ class Recovery:
         )
 
     def _fill_gaps(self) -> None:
-        """Rebuild queues that lost entries in the middle, from the head of the log."""
+        """Rebuild queues that lost entries in the middle, scanning from the head of the log."""
         gaps = self._dispatcher.gaps
         if not gaps:
             return
@@ -319,5 +319,5 @@ def _known_end(queue: ConsumeQueue) -> int:
 
 
 def _is_torn(scan: Scan) -> bool:
-    """Return whether a last record's properties end in bytes that were never written."""
+    """Return whether the last record's properties end in bytes that were never written."""
     return scan.properties.endswith(b"\0")

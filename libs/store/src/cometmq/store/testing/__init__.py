@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""An in-memory disk that can crash or fail, and message builders, for tests of store users."""
+"""An in-memory disk that can crash or fail, and message builders, for tests that use a store."""

@@ -30,7 +30,7 @@ SMALL = StoreSettings(
 
 
 def small_settings(**changes: object) -> StoreSettings:
-    """Return settings with files of a few records, so that all files roll over."""
+    """Return settings whose files hold only a few records, so that all files roll over."""
     return msgspec.structs.replace(SMALL, **changes)
 
 
@@ -62,7 +62,7 @@ def make_message(  # noqa: PLR0913  # every field has a default
     sys_flag: int = 0,
     properties: dict[str, str] | None = None,
 ) -> NewMessage:
-    """Build a message as a broker passes it to the store."""
+    """Build a message the way a broker passes it to the store."""
     pairs = {"TAGS": tags, "KEYS": keys, "UNIQ_KEY": unique_key, **(properties or {})}
     text = render_properties({key: value for key, value in pairs.items() if value is not None})
     return NewMessage(

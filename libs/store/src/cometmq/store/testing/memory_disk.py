@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """An in-memory disk that can crash: unsynced data may be lost or half written.
 
-`contents` is the state after a crash of the process, `durable` the state after a power loss.
-Syncing a file copies the first to the second.
+`contents` is the state after a process crash, `durable` the state after a power loss. Syncing a
+file copies the first to the second.
 """
 
 import errno
@@ -18,7 +18,7 @@ Fault = Callable[[str, str], int]
 
 
 class MemoryFile:
-    """One file; all its users share the bytes."""
+    """One file; all its users share the same bytes."""
 
     def __init__(self, disk: "MemoryDisk", path: str) -> None:
         self._disk = disk
@@ -43,7 +43,7 @@ class MemoryFile:
         return bytes(self._data("read")[offset : offset + count])
 
     def read_cached(self, offset: int, count: int) -> Buffer | None:
-        """Return the bytes, or None while the disk is set to be cold."""
+        """Return the bytes, or None while the test has set the disk to be cold."""
         return None if self._disk.is_cold else self.read(offset, count)
 
     def next_data(self, offset: int) -> int | None:
@@ -53,7 +53,7 @@ class MemoryFile:
         return offset + len(rest) - len(stripped) if stripped else None
 
     def data_end(self) -> int:
-        """Return the offset from which on all bytes are zero."""
+        """Return the offset after which all bytes are zero."""
         return len(self._data("seek").rstrip(b"\0"))
 
     def write(self, offset: int, buffers: Sequence[Buffer]) -> None:
@@ -80,7 +80,7 @@ class _MemoryLock:
 
 
 class MemoryDisk:
-    """Files in memory; replaces OsDisk in tests."""
+    """Files in memory; replaces `OsDisk` in tests."""
 
     def __init__(self) -> None:
         self.contents: dict[str, bytearray] = {}
@@ -94,13 +94,13 @@ class MemoryDisk:
         self._locks: set[str] = set()
 
     def check(self, operation: str, path: str) -> None:
-        """Fail if a fault is set for this operation."""
+        """Fail if the test has set a fault for this operation."""
         number = self.fault(operation, path) if self.fault is not None else 0
         if number:
             raise DiskError(operation, path, number)
 
     def crash(self, *, lost_bytes: int = 0) -> None:
-        """Crash the process: release locks and cut the last write if it was in progress."""
+        """Crash the process: release its locks and cut off a write in progress."""
         self._locks.clear()
         path, offset, size = self.last_write
         if lost_bytes:
@@ -179,7 +179,7 @@ class MemoryDisk:
         self.check("sync", path)
 
     def usage(self, path: str) -> DiskUsage:
-        """Return the usage that the test has set."""
+        """Return the usage set by the test."""
         self.check("usage", path)
         return DiskUsage(self.used_percent * 1000, (100 - self.used_percent) * 1000)
 
@@ -191,5 +191,5 @@ class MemoryDisk:
         return _MemoryLock(self._locks, path)
 
     def locked_by(self, path: str) -> int | None:
-        """Return an unknown process if the path is locked."""
+        """Return 0, an unknown process, if the path is locked."""
         return 0 if path in self._locks else None

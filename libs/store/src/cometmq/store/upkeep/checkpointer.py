@@ -85,15 +85,15 @@ class Checkpointer:
         self.offset = -1  # makes a checkpoint due although no message was stored
 
     def note_truncated(self, offset: int) -> None:
-        """Adopt the earlier end of a truncated log."""
+        """Adopt the end of a truncated log."""
         self.dispatched_offset = offset
         self._verify_offset = min(self._verify_offset, self._commit_log.min_offset)
         self.offset = -1
 
     def is_due(self, now_ms: int, interval_ms: int) -> bool:
-        """Return whether something has changed and the interval has passed.
+        """Return whether anything has changed and the interval has passed.
 
-        A checkpoint of thousands of queues takes seconds; the interval then grows with it.
+        A checkpoint of thousands of queues takes seconds; the interval then grows with that time.
         """
         pause_ms = max(interval_ms, self._elapsed_ms * PAUSE_FACTOR)
         if self.offset == self.dispatched_offset:
@@ -141,7 +141,7 @@ class Checkpointer:
         return max(self._verify_offset, self._commit_log.min_offset)
 
     def take_over(self, job: CheckpointJob, now_ms: int) -> None:
-        """Release the entries that a finished job has brought to the disk."""
+        """Release the entries that a finished job has written to the disk."""
         self._elapsed_ms = max(0, now_ms - self._last_ms)
         for queue, queue_offset, entries in job.writes:
             queue.mark_written(queue_offset + len(entries) // CQ_ENTRY_BYTES)
@@ -156,7 +156,7 @@ class Checkpointer:
         self._index.mark_failed(job.index_flushes)
 
     def save_all(self, now_ms: int) -> None:
-        """Write a complete checkpoint now, as before closing; raise DiskError."""
+        """Write a complete checkpoint now, for example before closing; raise DiskError."""
         self._index.catch_up()
         job = self.plan(now_ms, _nothing, is_closing=True)
         job.run()

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Retention: measure the disk, delete old files, and trim queues and index.
 
-Three jobs run one after the other: look (disk usage and file ages), trim (new minimum of each
-queue), remove. Between them the loop decides which files go and forgets them, so that no new reader
-can open them; readers that have one open may finish.
+Three jobs run one after the other: look (disk usage and file ages), trim (each queue's new
+minimum), remove. Between them the loop decides which files to delete and forgets them, so that no
+new reader can open them; readers that have one open may finish.
 """
 
 from __future__ import annotations
@@ -39,12 +39,12 @@ class Cleaner:
         self.used_percent = 0
 
     def ask(self) -> None:
-        """Request deletion of expired files regardless of the hour."""
+        """Request deletion of expired files, whatever the hour."""
         self._rounds_asked_for = ROUNDS_ASKED_FOR
         self._last_ms = -self._parts.settings.clean_resource_interval
 
     def ask_trim(self) -> None:
-        """Request that queues and index drop entries before the start of the log."""
+        """Request that queues and index drop their entries before the start of the log."""
         self._must_trim = True
 
     def doom(self, paths: list[str]) -> None:
@@ -95,9 +95,10 @@ class Cleaner:
         return DiskState(used, timestamps)
 
     def measure(self) -> None:
-        """Read how full the disk is, at once: a write has just failed on the same file system.
+        """Update the disk usage right after a write to this file system has failed.
 
-        Between two looks a disk can fill up, and refusals must not tell the figure before that.
+        The disk may have filled up since the last look, and refusals must not report the old
+        figure.
         """
         try:
             self.used_percent = self._used_percent()
@@ -146,7 +147,7 @@ class Cleaner:
         return [(queue, queue.first_at(first)) for queue in queues]
 
     def take_minimums(self, minimums: list[tuple[ConsumeQueue, int]]) -> None:
-        """Drop queue and index entries that point before the log."""
+        """Drop queue and index entries that point before the start of the log."""
         log_first = self._commit_log.min_offset
         for queue, queue_offset in minimums:
             self._doomed += queue.trim(queue_offset)

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Flush policy: when the log is synced, and which puts that completes. Syncing itself is a job.
 
-Group commit: one sync covers every put that was written before it began. A failed sync is fatal for
-the store: the kernel may have dropped the dirty pages, so a second sync that succeeds would prove
-nothing.
+Group commit: one sync covers every put that was written before the sync began. A failed sync is
+fatal for the store: the kernel may have dropped the dirty pages, so a second sync that succeeds
+would prove nothing.
 """
 
 from typing import Final
@@ -19,7 +19,7 @@ PAGE_BYTES: Final = 4096
 
 
 class FlushJob:
-    """Syncs the log up to an offset: `run` on a worker thread, then `flush_done`."""
+    """Syncs the log up to an offset: call `run` on a worker thread, then `flush_done`."""
 
     __slots__ = ("_disk", "_files", "_folder", "file_end", "offset", "start")
 
@@ -33,7 +33,7 @@ class FlushJob:
         offset: int,
         file_end: int,
     ) -> None:
-        """Capture the files; `folder` is synced if it has got a new file."""
+        """Capture the files; `folder` is synced if it contains a new file."""
         self._disk = disk
         self._files = files
         self._folder = folder
@@ -50,7 +50,7 @@ class FlushJob:
 
 
 class Flusher:
-    """Decides when to sync and completes the puts that wait for a sync."""
+    """Decides when to sync and completes the puts that are waiting for a sync."""
 
     __slots__ = (
         "_last_flush_ms",
@@ -74,7 +74,7 @@ class Flusher:
     ) -> None:
         """Start with `flushed_offset` as the only part that is certainly on the disk.
 
-        After a kill the bytes behind it may exist only in the page cache.
+        After a kill, the bytes beyond it may exist only in the page cache.
         """
         self._parts = parts
         self._log = parts.commit_log
@@ -94,7 +94,7 @@ class Flusher:
 
     @property
     def needed_from(self) -> int:
-        """The offset before which no running or future sync needs a file."""
+        """The offset from which files are still needed by a running or future sync."""
         running = self._running
         return self.flushed_offset if running is None else min(running.start, self.flushed_offset)
 
@@ -154,7 +154,7 @@ class Flusher:
     def note_flushed(self, job: FlushJob) -> None:
         """Complete the puts whose records are on the disk.
 
-        After a failed sync this does nothing: the kernel reports a lost page to one sync only, so a
+        After a failed sync this does nothing: the kernel reports a lost page to only one sync, so a
         later success proves nothing.
         """
         if self.has_failed:
@@ -172,7 +172,7 @@ class Flusher:
         self._pending.fail()
 
     def note_truncated(self, offset: int) -> None:
-        """Adopt the earlier end of a truncated log."""
+        """Adopt the end of a truncated log."""
         self.flushed_offset = min(self.flushed_offset, offset)
         self._pending.retreat(offset)
         self._named_end = -1

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Background duties of a store: checkpoints, new and old files, recovery from disk errors.
 
-Each duty becomes due at a time and supplies a job. `jobs` asks the duties in order of urgency; only
-one job runs at a time.
+Each duty becomes due at some time and supplies a job. `jobs` asks the duties in order of urgency;
+only one job runs at a time.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Housekeeping:
         self.cleaner = Cleaner(parts, flusher)
 
     def jobs(self, now_ms: int) -> list[Job]:
-        """Return the most urgent due job, or nothing while a job is running."""
+        """Return the most urgent job that is due, or nothing while a job is running."""
         self._now_ms = now_ms
         if self._running is not None or self._write_state.has(Refusal.SYNC_FAILED):
             return []
@@ -77,7 +77,7 @@ class Housekeeping:
     # Failing writes
 
     def note_write_failed(self, error: DiskError, batch: Batch) -> None:
-        """Refuse writes until a probe succeeds at the place where this write failed."""
+        """Refuse writes until a probe succeeds where this write failed."""
         self._failed_segments = [
             (offset, sum(map(len, records))) for offset, records in batch.segments
         ]
@@ -102,7 +102,7 @@ class Housekeeping:
         self._flusher.fail(error if error is not None else RuntimeError("sync failed"))
 
     def put_index(self, batch: Batch) -> None:
-        """Add a batch's keys to the index; on DiskError the store refuses further puts."""
+        """Add a batch's keys to the index; after a DiskError the store refuses further puts."""
         try:
             self._index.remember(batch.keyed)
         except DiskError as error:
@@ -110,7 +110,7 @@ class Housekeeping:
             self._note_derived_failed(error)
 
     def _put_index_backlog(self) -> bool:
-        """Retry the keys that a disk error kept out; no checkpoint may be written without them."""
+        """Retry the keys that could not be written; no checkpoint may be written without them."""
         try:
             self._index.catch_up()
         except DiskError as error:
@@ -159,7 +159,7 @@ class Housekeeping:
         return CreateJob(self._parts.disk, prepared, files.file_size, on_done)
 
     def _note_created(self, path: str, prepared: str, error: Exception | None) -> None:
-        """Adopt the prepared file, unless a put that could not wait has created its own."""
+        """Adopt the prepared file, unless a put that could not wait has created the file itself."""
         disk, files = self._parts.disk, self._commit_log.files
         if error is None:
             try:
@@ -184,7 +184,7 @@ class Housekeeping:
         self.cleaner.doom(self._parts.queues.remove_topic(topic))
 
     def finish(self) -> bool:
-        """Bring everything to the disk; return whether that succeeded."""
+        """Write everything to the disk; return whether that succeeded."""
         if self._write_state.has(Refusal.SYNC_FAILED):
             return False
         try:
@@ -199,7 +199,7 @@ class Housekeeping:
         return True
 
     def _remove_unused_file(self) -> None:
-        """As RocketMQ does on shutdown."""
+        """Remove the log file prepared in advance, as RocketMQ does on shutdown."""
         files = self._commit_log.files
         last_start = files.end - files.file_size
         if len(files.files) > 1 and last_start >= self._commit_log.end:

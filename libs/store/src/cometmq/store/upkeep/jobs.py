@@ -20,11 +20,11 @@ PROBE_BYTES: Final = 64 * 1024
 
 
 class Job(Protocol):
-    """Work for a worker thread."""
+    """Work that may block, for a worker thread."""
 
     @property
     def name(self) -> str:
-        """The name for metrics and logs."""
+        """The job's name in metrics and logs."""
 
     def run(self) -> None:
         """Do the work; may block and may raise DiskError."""
@@ -34,7 +34,7 @@ class Job(Protocol):
 
 
 class QueueWrite(NamedTuple):
-    """Entries of one queue that its files lack."""
+    """Entries of one queue that are not in its files yet."""
 
     queue: ConsumeQueue
     queue_offset: int
@@ -42,7 +42,7 @@ class QueueWrite(NamedTuple):
 
 
 class CheckpointJob:
-    """Brings everything up to one offset to the disk and then records that in the checkpoint."""
+    """Writes everything up to one offset to the disk and then records that in the checkpoint."""
 
     name = "checkpoint"
 
@@ -66,7 +66,7 @@ class CheckpointJob:
         self.progress = progress
 
     def run(self) -> None:
-        """Write and sync log, queues and index, then the checkpoint."""
+        """Write and sync the log, queues and index, then the checkpoint."""
         self.flush.run()
         written: dict[str, DiskFile] = {}
         folders: set[str] = set()
@@ -90,7 +90,7 @@ class CheckpointJob:
 
 
 class ProbeJob:
-    """Probes whether the log is writable again by overwriting the remains of a failed write."""
+    """Tests whether the log is writable again by overwriting the remains of a failed write."""
 
     name = "probe"
 
@@ -125,7 +125,7 @@ class ProbeJob:
 class CreateJob:
     """Creates the next file of the log, under a temporary name, before it is needed.
 
-    The loop may meanwhile create that file itself and write messages to it, so only the loop may
+    Meanwhile the loop may create that file itself and write messages to it, so only the loop may
     rename this one.
     """
 
@@ -162,7 +162,7 @@ class RemoveJob:
         *,
         pause: Callable[[], None] | None = None,
     ) -> None:
-        """Call `pause` between two files, so that the disk can do other work."""
+        """`pause` is called between two files, so that the disk can do other work."""
         self._disk = disk
         self._paths = paths
         self._on_done = on_done

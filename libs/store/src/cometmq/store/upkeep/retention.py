@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which files of the log may be deleted, and when: pure decisions.
+"""Pure functions that decide which files of the log to delete, and when.
 
 Compatibility: RocketMQ takes a file's age from its modification time, which copies and restores
 change. Here it is the store time of the first record of the next file, which is at least as new as
@@ -35,11 +35,11 @@ def decide(
 ) -> Decision:
     """Decide how many of the oldest files to delete, and whether to refuse sends.
 
-    | use of the disk | deleted |
+    | disk usage | deleted |
     |---|---|
     | above diskSpaceCleanForciblyRatio, if cleanFileForciblyEnable | oldest files at any age |
     | above diskMaxUsedSpaceRatio, or in the hour of deleteWhen, or on request | expired files |
-    | else | none |
+    | otherwise | none |
     """
     used = disk.used_percent
     is_forced = (
@@ -56,7 +56,7 @@ def decide(
 
 
 def _expired_count(settings: StoreSettings, disk: DiskState, now_ms: int) -> int:
-    """Count the leading expired files; only leading ones, so the log never gets a gap."""
+    """Count the expired files at the start of the log, so that deleting them leaves no gap."""
     oldest_ms = now_ms - settings.file_reserved_time * _HOUR_MS
     count = 0
     for timestamp in disk.end_timestamps[:FILES_PER_ROUND_MAX]:
@@ -67,6 +67,6 @@ def _expired_count(settings: StoreSettings, disk: DiskState, now_ms: int) -> int
 
 
 def is_delete_hour(delete_when: str, now_ms: int) -> bool:
-    """Return whether the local hour is listed in a text such as `04;16`."""
+    """Return whether the local hour is listed in a setting such as `04;16`."""
     hour = datetime.fromtimestamp(now_ms / 1000, tz=UTC).astimezone().hour
     return any(int(word) == hour for word in delete_when.split(";") if word.strip())

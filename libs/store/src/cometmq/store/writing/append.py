@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Place messages and encode them: one batch per commit, which the store writes at once.
 
-`put` only remembers a message. `take` works in two halves. The first, `_place`, decides: it admits
-or refuses each message, gives out physical and queue offsets, and rolls over to the next file. The
+`put` only stages a message. `take` works in two halves. The first, `_place`, decides: it admits or
+refuses each message, assigns physical and queue offsets, and rolls over to the next file. The
 second, `encode_records`, is a pure function from placed messages to bytes, so a compiled function
-can replace it. The store writes the batch and then either publishes it or takes it back with
-`Batch.undo`, so nothing is visible that the disk refused.
+can replace it. The store writes the batch and then either publishes it or reverts it with
+`Batch.undo`, so nothing becomes visible that the disk refused.
 
 Hot path: `_place` and `encode_records` once per commit, their loops once per message (budget
 1.5 us together); bench/micro/bench_append.py.
@@ -79,7 +79,7 @@ class Batch:
         self.refused: list[tuple[PutDone, PutStatus]] = []
 
     def encode(self) -> None:
-        """Fill `segments`; raise ValueError or struct.error if a message fits no record."""
+        """Fill `segments`; raise ValueError or struct.error if no record can hold a message."""
         segments = self.segments
         for offset, placed in self.placed:
             if segments:
@@ -88,13 +88,13 @@ class Batch:
             segments.append((offset, encode_records(placed, self.store_timestamp)))
 
     def undo(self) -> None:
-        """Take back the queue offsets of messages that were not written."""
+        """Take back the queue offsets of the messages, because they were not written."""
         for queue in self.touched:
             queue.unstage()
 
 
 class Appender:
-    """Stages messages; the only place that gives out physical and queue offsets."""
+    """Stages messages; the only place that assigns physical and queue offsets."""
 
     __slots__ = (
         "_body_bytes_max",
@@ -117,7 +117,7 @@ class Appender:
         table: QueueTable,
         clock_ms: Callable[[], int],
     ) -> None:
-        """Start with nothing staged; while `refusal` is set, it answers every put."""
+        """Start with nothing staged; while `refusal` is set, it is the answer to every put."""
         self._log = log
         self._table = table
         self._queues = table.queues
@@ -141,7 +141,7 @@ class Appender:
         return self.staged_bytes
 
     def put_batch(self, messages: Sequence[NewMessage], done: PutDone) -> None:
-        """Stage messages of any queues as a unit: stored side by side, or not at all."""
+        """Stage messages of any queues as a unit: all are stored, side by side, or none is."""
         assert messages
         self._pending.append((tuple(messages), done))
         self.staged_bytes += sum(len(m.body) + len(m.properties) for m in messages)
@@ -227,7 +227,7 @@ class Appender:
         return batch
 
     def _place_unit(self, batch: Batch, messages: tuple[NewMessage, ...], done: PutDone) -> None:
-        """Place messages side by side in one file; each queue gets its own in their order."""
+        """Place messages side by side in one file, and in the same order in their queues."""
         queues = [
             self._queues.get((message.topic, message.queue_id)) or self._new_queue(message)
             for message in messages
@@ -266,7 +266,7 @@ class Appender:
         batch.results.append((done, messages[0].wait, result))
 
     def _new_queue(self, message: NewMessage) -> ConsumeQueue | None:
-        """Create the queue of its first message; return None if the name or id is illegal."""
+        """Create a queue for its first message; return None if the name or id is illegal."""
         if message.queue_id < 0 or len(message.topic) > TOPIC_BYTES_MAX:
             return None
         if not is_topic(message.topic):
@@ -276,7 +276,7 @@ class Appender:
     def _roll_for(self, batch: Batch, size: int) -> None:
         """Continue in the next file.
 
-        Raise ValueError, with nothing changed, for a size that fits into no file.
+        Raise ValueError, with nothing changed, for a size that exceeds what one file can hold.
         """
         if size > self._file_size - BLANK_BYTES_MIN:
             raise ValueError(f"{size} bytes do not fit into one file")
@@ -286,7 +286,7 @@ class Appender:
 
 
 def _refuse_unencodable(pending: Sequence[_Put]) -> list[_Put]:
-    """Answer the puts that no record can hold; return the others."""
+    """Refuse the puts whose messages no record can hold; return the others."""
     kept: list[_Put] = []
     for put in pending:
         messages = put[0] if isinstance(put[0], tuple) else (put[0],)

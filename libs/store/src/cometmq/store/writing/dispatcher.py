@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Dispatch: derive queue entries and index entries from records that are in the log.
 
-Puts bypass this module, because `append.py` creates both with the record. Recovery and replication
-use it. They may dispatch a record twice, so dispatch is idempotent: an entry that a queue already
-has is left alone.
+Puts bypass this module, because `append.py` creates both together with the record. Recovery and
+replication use it. They may dispatch a record twice, so dispatch is idempotent: an entry that a
+queue already has is left alone.
 """
 
 from collections.abc import Mapping
@@ -18,7 +18,7 @@ from cometmq.store.writing.append import ROLLBACK, UNQUEUED
 
 
 def tag_and_keys(properties: bytes) -> tuple[int, tuple[str, ...]]:
-    """Return tag code and index keys of a property text; the last pair of a name counts."""
+    """Return the tag code and index keys of a property string; the last duplicate counts."""
     tags = keys = unique_key = b""
     for pair in properties.split(b"\x02"):
         if pair[:5] == b"TAGS\x01":
@@ -34,7 +34,7 @@ def tag_and_keys(properties: bytes) -> tuple[int, tuple[str, ...]]:
 
 
 class Dispatcher:
-    """Adds scanned records to the queues and collects the keys for the index."""
+    """Adds scanned records to the queues and collects their keys for the index."""
 
     __slots__ = (
         "_behind",
@@ -54,7 +54,7 @@ class Dispatcher:
         may_begin_again: bool = False,
         behind: Mapping[ConsumeQueue, int] | None = None,
     ) -> None:
-        """Set the rules for queues that are behind.
+        """Set the rules for queues that are behind the log.
 
         `may_begin_again` allows a queue to drop its files, as recovery must. `behind`
         restricts dispatch to these queues, with records at or after the given log offsets.
@@ -68,11 +68,11 @@ class Dispatcher:
         self.gaps: set[ConsumeQueue] = set()
 
     def dispatch(self, scan: Scan, *, is_from_head: bool = False) -> None:
-        """Dispatch one record; `is_from_head` says that no older record can follow.
+        """Dispatch one record; `is_from_head` says that the scan began at the head of the log.
 
         A queue that lacks entries before this record is added to `gaps` and gets no more entries
         until it is rebuilt from an earlier offset. When scanning from the head of the log, missing
-        records are lost, and fillers take their places.
+        records are lost, so fillers take the place of their entries.
         """
         code, keys = tag_and_keys(scan.properties)
         if not scan.sys_flag & UNQUEUED:
@@ -108,8 +108,7 @@ class Dispatcher:
     def _begin_again(self, queue: ConsumeQueue, scan: Scan) -> None:
         """Empty the queue if its first record is older: its topic was deleted and created again.
 
-        Offsets of a new topic start at 0 again; the messages of the deleted topic must not
-        reappear.
+        Offsets of the new topic restart at 0; the messages of the deleted topic must not reappear.
         """
         queue.publish()
         first = queue.entry(0)

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Puts that are stored but not yet answered, and the conditions that their answers wait for (pure).
+"""Stored puts that are not yet answered, and the conditions that they are waiting for (pure).
 
-A put may wait until its record is synced, until the replicas have it, or both. Each condition has
-an offset up to which the log fulfils it; offsets only grow. Puts are answered in the order of the
-log, so a put never overtakes an earlier one that still waits for something else.
+A put may wait until its record is synced, until the replicas have it, or both. For each condition
+there is an offset up to which the log fulfils it; these offsets only grow. Puts are answered in log
+order, so a put never overtakes an earlier one that is still waiting for something else.
 """
 
 from collections import deque
@@ -16,7 +16,7 @@ from cometmq.store.results import PutDone, PutResult, PutStatus
 
 
 class Condition(IntFlag):
-    """Conditions of a record that must hold before its put is answered."""
+    """Conditions that a record must meet before its put is answered."""
 
     NONE = 0
     FLUSHED = 1
@@ -41,7 +41,7 @@ class _Pending(NamedTuple):
 
 
 class PendingPuts:
-    """The unanswered puts in the order of the log."""
+    """The unanswered puts, in log order."""
 
     __slots__ = ("_last_needed", "_puts", "_reached")
 
@@ -55,7 +55,7 @@ class PendingPuts:
         return len(self._puts)
 
     def is_needed(self, condition: Condition) -> bool:
-        """Whether a put waits for this condition."""
+        """Whether any put is waiting for this condition."""
         return bool(self._puts) and self._last_needed[condition] > self._reached[condition]
 
     def add(
@@ -73,19 +73,19 @@ class PendingPuts:
             self._answer(PutStatus.PUT_OK)
 
     def retreat(self, offset: int) -> None:
-        """Follow a log that was truncated."""
+        """Lower the fulfilled offsets after the log was truncated."""
         for condition, reached in self._reached.items():
             self._reached[condition] = min(reached, offset)
 
     def expire(self, now_ms: int, timeout_ms: int) -> None:
-        """Answer the puts that waited too long: stored, but a condition may not hold."""
+        """Answer the puts that have timed out: they are stored, but a condition may not hold."""
         puts = self._puts
         while puts and has_passed(timeout_ms, since_ms=puts[0].since_ms, now_ms=now_ms):
             unmet = self._unmet(puts[0])
             self._answer(TIMEOUTS[next(iter(unmet))] if unmet else PutStatus.PUT_OK)
 
     def fail(self) -> None:
-        """Refuse all pending puts: after a failed sync nothing proves what is on the disk."""
+        """Refuse all pending puts: after a failed sync, what is on the disk is unknown."""
         while self._puts:
             self._answer(PutStatus.SERVICE_NOT_AVAILABLE)
 

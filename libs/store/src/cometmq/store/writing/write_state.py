@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The one place that decides whether the store accepts writes, and gives the reasons if not."""
+"""The one place that decides whether the store accepts writes, and if not, gives the reasons."""
 
 from enum import StrEnum
 
@@ -38,7 +38,7 @@ class WriteState:
         return not self._refusals
 
     def has(self, refusal: Refusal) -> bool:
-        """Return whether this reason applies."""
+        """Return whether this reason currently applies."""
         return refusal in self._refusals
 
     def set(self, refusal: Refusal, *, holds: bool) -> bool:
