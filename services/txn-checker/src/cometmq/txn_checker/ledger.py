@@ -18,9 +18,9 @@ from struct import Struct
 from typing import Final, NamedTuple
 
 from cometmq.store.disk import Disk, DiskFile
+from cometmq.store.redo_log import FILE_BYTES, Record, RedoLog
 from cometmq.txn_checker.entry import CHECK, COUNT_MAX, ENTRY, Check, Entry, Half, State
 from cometmq.txn_checker.entry_files import EntryFiles
-from cometmq.txn_checker.redo_log import FILE_BYTES, Record, RedoLog
 
 ENTRIES_PER_FILE: Final = 250_000
 CHUNK: Final = 4_096

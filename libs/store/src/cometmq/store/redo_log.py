@@ -1,0 +1,178 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A redo log: changes of tables in order, until the tables themselves are on the disk.
+
+Each file begins with a checkpoint, a record that says what the records after it build on. A file is
+deleted once the tables on disk include all its changes, so recovery begins with the oldest file. A
+record's checksum covers its position: the leftovers of a torn write never pass for a record.
+"""
+
+from collections.abc import Iterator
+from struct import Struct
+from typing import Final, NamedTuple
+from zlib import crc32
+
+from cometmq.store.disk import Disk, DiskFile
+
+_HEAD: Final = Struct(">IIB")  # length of the payload, checksum, kind
+_PLACE: Final = Struct(">QIB")  # covered by the checksum besides the payload
+FILE_BYTES: Final = 8 << 20
+_SEARCH_BYTES: Final = 64 << 10  # behind an unreadable place, for a record that proves damage
+
+
+class Record(NamedTuple):
+    """One change or checkpoint; the owner of the log gives kinds and payloads their meaning."""
+
+    kind: int
+    payload: bytes
+
+
+class Cut(NamedTuple):
+    """The place where a log ends although bytes follow."""
+
+    path: str
+    position: int
+    byte_count: int
+    """The bytes from there to the last one that was written in this file."""
+    is_damage: bool
+    """Whether records follow; a write that a crash interrupted is the last one of its log."""
+
+
+class RedoLog:
+    """The files of one log; only the thread that appends may use it."""
+
+    def __init__(self, disk: Disk, folder: str, *, file_bytes: int = FILE_BYTES) -> None:
+        """Find the files; `replay` must run before anything is appended."""
+        self._disk = disk
+        self._folder = folder
+        self._file_bytes = file_bytes
+        self._starts = sorted(int(name) for name in disk.names(folder) if name.isdigit())
+        self._file: DiskFile | None = None
+        self._position = 0  # in the last file
+        self.cut: Cut | None = None
+        """Where the last `replay` or `records` ended before the end of what was written."""
+
+    @property
+    def payload_bytes_max(self) -> int:
+        """Bound on the payload of a record, which lies in one file."""
+        return self._file_bytes - _HEAD.size
+
+    @property
+    def size_bytes(self) -> int:
+        """Size of all files, unwritten parts included."""
+        return len(self._starts) * self._file_bytes
+
+    @property
+    def file_count(self) -> int:
+        """Number of files."""
+        return len(self._starts)
+
+    def replay(self) -> Iterator[Record]:
+        """Yield the records up to the first incomplete one.
+
+        Everything after it is deleted; appending continues at the end of the complete records.
+        """
+        yield from self.records()
+        if self.cut is not None:  # no record after it can be complete
+            assert self._file is not None
+            following = self._starts.index(int(self.cut.path.rpartition("/")[2])) + 1
+            for later in self._starts[following:]:
+                self._disk.remove(self._path(later))
+            del self._starts[following:]
+            self._file.write(self._position, [bytes(self._file_bytes - self._position)])
+
+    def records(self) -> Iterator[Record]:
+        """Yield the records up to the first incomplete one, and change nothing on the disk."""
+        self.cut = None
+        for start in self._starts:
+            self._file = self._disk.open(self._path(start))
+            self._position = 0
+            data = self._file.read(0, self._file_bytes)
+            while (record := _record(data, start, self._position)) is not None:
+                yield record
+                self._position += _HEAD.size + len(record.payload)
+            end = len(data.rstrip(b"\0"))
+            if end > self._position:
+                is_damage = self._has_later_records(start) or _follows(
+                    data[:end], start, self._position
+                )
+                count = end - self._position
+                self.cut = Cut(self._path(start), self._position, count, is_damage)
+                return
+
+    def _has_later_records(self, start: int) -> bool:
+        return any(
+            _record(self._disk.open(self._path(later)).read(0, self._file_bytes), later, 0)
+            for later in self._starts
+            if later > start
+        )
+
+    def has_room(self, payload_bytes: int) -> bool:
+        """Return whether a record fits into the open file."""
+        end = self._position + _HEAD.size + payload_bytes
+        return self._file is not None and end <= self._file_bytes
+
+    def append(self, kind: int, payload: bytes) -> None:
+        """Append a record; if this raises DiskError, the record was not appended."""
+        assert self._file is not None
+        assert self.has_room(len(payload))
+        start = self._starts[-1]
+        check = _check_sum(start + self._position, kind, payload)
+        self._file.write(self._position, [_HEAD.pack(len(payload), check, kind), payload])
+        self._position += _HEAD.size + len(payload)
+
+    def begin_file(self, kind: int, payload: bytes) -> DiskFile:
+        """Continue in a new file that begins with this record; return the file."""
+        start = self._starts[-1] + self._file_bytes if self._starts else 0
+        path = self._path(start)
+        file = self._disk.create(path, self._file_bytes, temporary=f"{self._folder}.new")
+        check = _check_sum(start, kind, payload)
+        file.write(0, [_HEAD.pack(len(payload), check, kind), payload])
+        self._starts.append(start)
+        self._file = file
+        self._position = _HEAD.size + len(payload)
+        return file
+
+    @property
+    def file_start(self) -> int:
+        """Return the start of the newest file."""
+        return self._starts[-1]
+
+    def drop_below(self, start: int) -> None:
+        """Delete the files before the one that starts there."""
+        for old in [one for one in self._starts if one < start]:
+            self._disk.remove(self._path(old))
+            self._starts.remove(old)
+
+    def clear(self) -> None:
+        """Delete all files; appending continues with `begin_file`."""
+        for start in self._starts:
+            self._disk.remove(self._path(start))
+        self._starts.clear()
+        self._file = None
+        self._position = 0
+
+    def _path(self, start: int) -> str:
+        return f"{self._folder}/{start:020d}"
+
+
+def _record(data: bytes, start: int, position: int) -> Record | None:
+    """Return the record at a position of the file that starts there; None without a whole one."""
+    if position + _HEAD.size > len(data):
+        return None
+    length, check, kind = _HEAD.unpack_from(data, position)
+    if length > len(data) - position - _HEAD.size:
+        return None
+    payload = data[position + _HEAD.size : position + _HEAD.size + length]
+    if check != _check_sum(start + position, kind, payload):
+        return None
+    return Record(kind, payload)
+
+
+def _follows(data: bytes, start: int, position: int) -> bool:
+    """Return whether a whole record begins behind an unreadable place."""
+    end = min(len(data), position + _SEARCH_BYTES)
+    return any(_record(data, start, place) is not None for place in range(position + 1, end))
+
+
+def _check_sum(place: int, kind: int, payload: bytes) -> int:
+    return crc32(payload, crc32(_PLACE.pack(place, len(payload), kind)))
