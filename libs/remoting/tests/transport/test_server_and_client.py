@@ -268,6 +268,33 @@ async def test_hooks_see_every_call_and_answer(start_server: Any, new_client: An
     assert answers == [0, ResponseCode.NO_PERMISSION]
 
 
+@pytest.mark.parametrize("body_bytes", [0, 200_000], ids=["at the end of the turn", "within it"])
+async def test_before_write_is_called_before_answers_leave(
+    start_server: Any, new_client: Any, body_bytes: int
+) -> None:
+    promised: list[int] = []
+    seen: list[tuple[int, int]] = []
+
+    def promise(_: None, call: Call[Any]) -> Reply:
+        promised.append(call.code)
+        return Reply(body=bytes(body_bytes))
+
+    def note() -> None:
+        seen.append((len(promised), servers[0].stats().bytes_sent))
+
+    servers: list[Any] = []
+    server, port = await start_server(
+        {RequestCode.HEART_BEAT: promise},
+        ServerSettings(write_high_water_bytes=65_536, write_low_water_bytes=16_384),
+        before_write=note,
+    )
+    servers.append(server)
+    await new_client().invoke(f"127.0.0.1:{port}", RequestCode.HEART_BEAT, timeout_ms=3000)
+
+    assert seen[0] == (1, 0)
+    assert server.stats().bytes_sent > body_bytes
+
+
 async def test_a_port_may_leave_out_codes(start_server: Any, new_client: Any) -> None:
     server, port = await start_server({QUERY: lambda _, call: QueryConsumerOffsetReply(offset=1)})
     fast_port = await server.listen("127.0.0.1", 0, excluded=(QUERY,))

@@ -38,6 +38,7 @@ class Hub(Generic[PeerT]):
         "_dirty",
         "_is_empty",
         "_is_flush_scheduled",
+        "before_write",
         "budget",
         "calls_max",
         "clock_ms",
@@ -52,7 +53,7 @@ class Hub(Generic[PeerT]):
         "tls",
     )
 
-    def __init__(
+    def __init__(  # noqa: PLR0913  # what all connections share, each by name
         self,
         codec: Codec,
         settings: ConnectionSettings,
@@ -62,6 +63,7 @@ class Hub(Generic[PeerT]):
         on_open: Callable[[PeerT], None] | None = None,
         on_close: Callable[[PeerT], None] | None = None,
         tls: TlsGate | None = None,
+        before_write: Callable[[], None] | None = None,
     ) -> None:
         """Start without connections, on the running loop."""
         self.loop = asyncio.get_running_loop()
@@ -72,6 +74,7 @@ class Hub(Generic[PeerT]):
         self.on_open = on_open
         self.on_close = on_close
         self.tls = tls
+        self.before_write = before_write
         self.stats = TransportStats()
         self.calls_max = settings.calls_per_turn_max
         """The number of requests of one connection that may be served in a row now."""

@@ -258,6 +258,8 @@ class PeerProtocol(asyncio.Protocol):
             data = self._pipe.encrypt(data)
         self._sent_bytes += len(data)
         hub = self._hub
+        if hub.before_write is not None:
+            hub.before_write()
         hub.stats.bytes_sent += len(data)
         self._transport.write(data)
         hub.budget.left -= len(data)

@@ -49,8 +49,13 @@ class Server(Generic[ContextT]):
         after: Sequence[After[ContextT]] = (),
         on_open: PeerHook | None = None,
         on_close: PeerHook | None = None,
+        before_write: Callable[[], None] | None = None,
     ) -> None:
-        """Prepare on the running loop; nothing listens yet."""
+        """Prepare on the running loop; nothing listens yet.
+
+        ``before_write`` is called before each write of answers to a connection. It makes durable
+        what the answers of this turn promise, and costs little if there is nothing to do.
+        """
         self._handlers = handlers
         self._context = context
         self._settings = settings
@@ -65,6 +70,7 @@ class Server(Generic[ContextT]):
             on_open=on_open,
             on_close=on_close,
             tls=self._gate,
+            before_write=before_write,
         )
         self._tasks = TaskSet(log)
         self._listeners: list[asyncio.Server] = []
