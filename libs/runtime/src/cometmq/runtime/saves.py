@@ -42,10 +42,19 @@ class Saver:
     """Saves files on one worker; callers of `save` wait, callers of `request` do not."""
 
     def __init__(
-        self, worker: Worker, *, log: Log = NO_LOG, runner: IncrementalRunner | None = None
+        self,
+        worker: Worker,
+        *,
+        log: Log = NO_LOG,
+        runner: IncrementalRunner | None = None,
+        saved: Callable[[Path], None] = lambda _: None,
     ) -> None:
-        """Use `runner`, which runs one job at a time, to encode long tables."""
+        """Encode long tables with `runner`, one after the other with its other work.
+
+        `saved` is called on the loop after each save, before the next one of that file begins.
+        """
         self._worker = worker
+        self._saved = saved
         self._log = log
         self._runner = runner or IncrementalRunner()
         self._files: dict[Path, _File] = {}
@@ -124,6 +133,7 @@ class Saver:
         file.has_failed = error is not None
         if error is None:
             self.done_count += 1
+            self._saved(path)
             return
         self.failed_count += 1
         self._log.error("config.save_failed", file=str(path), error=describe(error))

@@ -91,7 +91,9 @@ class JsonTable(Generic[T]):
         self._decode = decode
         self._encode = encode
         self._files: ConfigFiles = files or OsFiles()
-        self._readable_digest = b""  # of the last content written
+        self.loaded_digest = ""
+        """The `content_digest` of what `load` has returned; empty if it found no file."""
+        self._readable_digest = ""  # of the last content written
 
     def load(self) -> T | None:
         """Return the content of the file, or of its backup; None if neither exists.
@@ -107,6 +109,7 @@ class JsonTable(Generic[T]):
             found = True
             value = self._readable(data)
             if value is not None:
+                self.loaded_digest = content_digest(data)
                 return value
         if found:
             raise CorruptStore(
@@ -129,7 +132,7 @@ class JsonTable(Generic[T]):
             self._files.write(backup, current)
             self._files.replace(backup, self.backup_path)
         self._files.replace(self._temporary_path, self.path)
-        self._readable_digest = _digest(data)
+        self._readable_digest = content_digest(data)
 
     def save(self, value: T) -> None:
         """Encode and write at once; for startup, shutdown and tests, which may block."""
@@ -141,7 +144,7 @@ class JsonTable(Generic[T]):
         Content that this process wrote is recognised by its digest. Parsing a large table instead
         would hold the interpreter lock, and block the loop, for as long as it takes.
         """
-        return _digest(data) == self._readable_digest or self._readable(data) is not None
+        return content_digest(data) == self._readable_digest or self._readable(data) is not None
 
     def _readable(self, data: bytes) -> T | None:
         try:
@@ -150,5 +153,13 @@ class JsonTable(Generic[T]):
             return None
 
 
-def _digest(data: bytes) -> bytes:
-    return hashlib.blake2b(data).digest()
+def content_digest(data: bytes) -> str:
+    """Return a name for the content of a file, which no other content has."""
+    digest = new_digest()
+    digest.update(data)
+    return digest.hexdigest()
+
+
+def new_digest() -> "hashlib.blake2b":
+    """Return a `content_digest` that content is added to in parts."""
+    return hashlib.blake2b(digest_size=16)

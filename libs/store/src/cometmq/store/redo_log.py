@@ -62,9 +62,14 @@ class RedoLog:
         return len(self._starts) * self._file_bytes
 
     @property
-    def file_count(self) -> int:
-        """Number of files."""
-        return len(self._starts)
+    def starts(self) -> list[int]:
+        """The starts of all files, the oldest first."""
+        return list(self._starts)
+
+    @property
+    def file(self) -> DiskFile | None:
+        """The newest file, None before the first."""
+        return self._file
 
     def replay(self) -> Iterator[Record]:
         """Yield the records up to the first incomplete one.
