@@ -80,6 +80,15 @@ MEANINGS: Final[Mapping[str, str]] = {
     "delay.topic_missing": "A delayed message does not name its real topic; it was skipped.",
     "delay.unreadable": "A level's messages could not be read from disk; retried, other levels go "
     "on.",
+    "journal.damaged": "The journal of the tables has an entry that cannot be used; later ones "
+    "were left out, so offsets may be as old as their last save.",
+    "journal.entry_too_long": "Changes with names of megabytes were not journaled; the next save "
+    "has them.",
+    "journal.left_out": "Entries were not applied to a table: another program wrote its file, or "
+    "the file is newer.",
+    "journal.sync_failed": "The journal was not synced; all tables are saved instead.",
+    "journal.write_failed": "The journal was not written: until it is, a kill costs the offsets "
+    "since their last save. Retried each second.",
     "client_call.failed": "A client did not answer a request of a tool or broker; see `reason`.",
     "reply.not_stored": "A reply was pushed to its requester, but the store refused it.",
     "reply.not_taken": "A requester did not accept its reply; the replier got an error.",

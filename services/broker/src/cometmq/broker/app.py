@@ -8,6 +8,7 @@ pulls; let open requests end; flush; save the tables; close the store.
 
 import asyncio
 from contextlib import AbstractContextManager, AsyncExitStack
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -32,6 +33,7 @@ from cometmq.broker.handlers.clients import connection_closed
 from cometmq.broker.handlers.transactions import recall_transactions
 from cometmq.broker.settings import BrokerSettings
 from cometmq.broker.store_driver import Workers
+from cometmq.broker.tables.journal import FOLDER, Journal
 from cometmq.broker.timers import background_steps
 from cometmq.remoting.command import Peer
 from cometmq.remoting.errors import SettingsError
@@ -122,6 +124,7 @@ class BrokerApp:
         await workers.store.submit(self._prepare_folders)
         store = await workers.store.submit(self._open_store)
         stack.push_async_callback(self._close_store, workers, store)
+        journal = await workers.store.submit(partial(self._open_journal, store, workers))
         client = RemotingClient(
             ClientSettings(tls=client_tls(settings)),
             log=self._log,
@@ -140,6 +143,7 @@ class BrokerApp:
                 self._ports,
                 self._config_path,
                 None if acl is None else AclKeeper(*acl, worker=workers.config, log=self._log),
+                journal,
             )
         )
         self._broker = broker
@@ -202,6 +206,10 @@ class BrokerApp:
             memory_bytes=memory_limit_bytes(),
         )
 
+    def _open_journal(self, store: MessageStore, workers: Workers) -> Journal:
+        folder = f"{store.layout.config}/{FOLDER}"
+        return Journal(OsDisk(), folder, worker=workers.config, log=self._log)
+
     def _open_acl(self) -> tuple[AclFiles, AccessControl]:
         path = acl_path(self._loaded.value, self._config_path)
         files = AclFiles(path, clock_ms=self._clock.now_ms, log=self._log)
@@ -225,6 +233,7 @@ class BrokerApp:
             clock_ms=self._clock.monotonic_ms,
             before=() if broker.acl is None else (broker.acl.control.check,),
             on_close=closed,
+            before_write=None if broker.journal is None else broker.journal.write,
         )
         self._server = server
 
@@ -277,6 +286,8 @@ class BrokerApp:
         broker.delay.save_at_end()
         broker.saver.retry()
         await broker.saver.drain()
+        if broker.journal is not None and broker.saver.is_healthy:
+            await broker.journal.close()
 
     async def _close_store(self, workers: Workers, store: MessageStore) -> None:
         await workers.store.submit(store.close)
@@ -348,7 +359,11 @@ def attach(admin: AdminHttp, broker: Broker, server: Server[Broker]) -> None:
         return f"the store takes no messages: {refusals}" if refusals else None
 
     def table_fault() -> str | None:
-        return None if broker.saver.is_healthy else "a config table cannot be saved"
+        if not broker.saver.is_healthy:
+            return "a config table cannot be saved"
+        if broker.journal is not None and broker.journal.fault:
+            return f"the journal of the tables cannot be written: {broker.journal.fault}"
+        return None
 
     def settings_text() -> str:
         return broker.loaded.as_table()

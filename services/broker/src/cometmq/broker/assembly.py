@@ -26,6 +26,7 @@ from cometmq.broker.statistics.daily_totals import History, Totals
 from cometmq.broker.statistics.sampler import StatSampler
 from cometmq.broker.store_driver import StoreDriver, Workers
 from cometmq.broker.tables.groups import Groups, group_file
+from cometmq.broker.tables.journal import Journal, Journaled
 from cometmq.broker.tables.offsets import Offsets, offset_file
 from cometmq.broker.tables.persistence import TableSaver
 from cometmq.broker.tables.topics import Topics, topic_file
@@ -52,6 +53,7 @@ class Inputs(NamedTuple):
     ports: Ports
     config_path: Path | None  # the file to which changed settings are written
     acl: AclKeeper | None
+    journal: Journal
 
 
 class OncePerTurn:
@@ -83,7 +85,8 @@ class Tables(NamedTuple):
 def load_tables(
     inputs: Inputs, saver: TableSaver, config: Path, *, register: Callable[[], None]
 ) -> Tables:
-    """Load the tables; topics that have messages but no configuration get one.
+    """Load the tables, and apply the journal; topics that have messages but no configuration get
+    one.
 
     `register` is called after changes of topics, at the end of the loop's turn.
     """
@@ -107,11 +110,13 @@ def load_tables(
         changed=OncePerTurn(groups_changed),
         log=inputs.log,
     )
+    offsets = Offsets(offset_file(str(config / "consumerOffset.json")))
+    filters = _filters(inputs, config)
+    for table in (topics, groups, offsets, filters):
+        inputs.journal.attach(table)
     topics.boot(inputs.loaded.value)
     topics.adopt(queue_counts(inputs.store))
-    saver.request_if_dirty(topics)
-    offsets = Offsets(offset_file(str(config / "consumerOffset.json")))
-    return Tables(topics, groups, offsets, _filters(inputs, config))
+    return Tables(topics, groups, offsets, filters)
 
 
 def _filters(inputs: Inputs, config: Path) -> FilterSubscriptions:
@@ -139,7 +144,8 @@ def assemble(inputs: Inputs) -> Broker:
     settings = loaded.value
     config = Path(settings.store_path_root_dir).expanduser() / "config"
     incremental = IncrementalRunner()
-    saver = TableSaver(inputs.workers.config, log=log, runner=incremental)
+    journal = inputs.journal
+    saver = TableSaver(inputs.workers.config, log=log, runner=incremental, journal=journal)
     driver = StoreDriver(inputs.store, workers=inputs.workers, clock=clock, log=log)
 
     def register() -> None:
@@ -185,8 +191,30 @@ def assemble(inputs: Inputs) -> Broker:
         memory_bytes=memory_limit_bytes(),
         started_ms=clock.now_ms(),
         incremental=incremental,
+        journal=journal,
     )
+    _begin_journal(journal, broker)
     return broker
+
+
+def _begin_journal(journal: Journal, broker: Broker) -> None:
+    """Begin to journal changes; tables that differ from their files are saved soon."""
+    saver = broker.saver
+    tables: tuple[Journaled, ...] = (
+        broker.topics, broker.groups, broker.offsets, broker.filters, broker.delay,
+    )  # fmt: skip
+
+    def save_all() -> None:
+        for table in tables:
+            saver.request_if_dirty(table)
+
+    journal.attach(broker.delay)
+    journal.schedule = OncePerTurn(journal.write)
+    journal.filled = save_all
+    journal.begin()
+    for table in tables:
+        if table.is_dirty or not table.file.loaded_digest:
+            saver.request(table)
 
 
 def delivery_counter(

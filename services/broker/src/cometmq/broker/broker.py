@@ -24,6 +24,7 @@ from cometmq.broker.statistics.daily_totals import History
 from cometmq.broker.statistics.sampler import StatSampler
 from cometmq.broker.store_driver import StoreDriver
 from cometmq.broker.tables.groups import Groups
+from cometmq.broker.tables.journal import Journal
 from cometmq.broker.tables.offsets import Offsets
 from cometmq.broker.tables.persistence import TableSaver
 from cometmq.broker.tables.topics import Topics
@@ -72,6 +73,7 @@ class Broker:
     send_ext: ConstantExt = field(default_factory=lambda: ConstantExt({}))  # set by `apply`
     settings_file: SettingsFile | None = None  # None: changes by code 25 end with the process
     acl: AclKeeper | None = None  # None: no access control
+    journal: Journal | None = None  # None: the tables are in memory only
     memory_bytes: int = 8 << 30  # for the process; bounds the window of hot messages
     transactions: Transactions = field(default_factory=Transactions)
     incremental: IncrementalRunner = field(default_factory=IncrementalRunner)  # for long answers

@@ -146,6 +146,8 @@ class DelayService:
             for number in range(1, levels.level_max + 1)
         }
         self.is_dirty = False
+        self.noted: Callable[[], None] | None = None
+        self._noted: dict[int, int] = {}
         self._copied_until_ms = 0
         self._now_ms = 0
         self._is_stopped = False
@@ -313,3 +315,26 @@ class DelayService:
             while level.marks and level.marks[0][0] <= flushed:
                 level.saved_offset = level.marks.popleft()[1]
                 self.is_dirty = True
+                self._note(level)
+
+    def _note(self, level: _Level) -> None:
+        if self.noted is None:
+            return
+        if not self._noted:
+            self.noted()
+        self._noted[level.number] = level.saved_offset
+
+    def noted_changes(self) -> list[bytes]:
+        """Return the noted positions."""
+        return [encode_json(DelayFile(self._noted))]
+
+    def forget_noted(self) -> None:
+        self._noted = {}
+
+    def apply_changes(self, data: msgspec.Raw) -> None:
+        """Apply `noted_changes` before the first step; nothing is noted."""
+        for number, offset in decode_json(DelayFile, bytes(data)).offset_table.items():
+            level = self._levels.get(number)
+            if level is not None:
+                level.offset = level.saved_offset = offset
+        self.is_dirty = True

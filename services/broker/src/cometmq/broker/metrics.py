@@ -103,6 +103,18 @@ FAMILIES: Final[tuple[Family[Broker], ...]] = (
         lambda b: b.saver.failed_count,
     ),
     counter(
+        "cometmq_journal_bytes_total", "Bytes written to the journal of the tables.",
+        lambda b: b.journal.byte_count if b.journal else 0,
+    ),
+    gauge(
+        "cometmq_journal_files_bytes", "Size of the journal's files.",
+        lambda b: b.journal.size_bytes if b.journal else 0,
+    ),
+    counter(
+        "cometmq_journal_failed_total", "Failed writes and syncs of the journal.",
+        lambda b: b.journal.failed_count if b.journal else 0,
+    ),
+    counter(
         "cometmq_acl_refused_total", "Requests refused by access control.",
         lambda b: b.acl.control.refused_count if b.acl else 0,
     ),

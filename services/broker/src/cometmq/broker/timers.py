@@ -17,8 +17,11 @@ from cometmq.broker.statistics.daily_totals import SAMPLE_INTERVAL_MS as HISTORY
 from cometmq.broker.statistics.put_times import ROTATE_INTERVAL_MS
 from cometmq.broker.statistics.sampler import STEP_INTERVAL_MS as STATISTICS_INTERVAL_MS
 from cometmq.broker.store_driver import TICK_INTERVAL_MS
+from cometmq.broker.tables.journal import RETRY_INTERVAL_MS as JOURNAL_RETRY_INTERVAL_MS
+from cometmq.broker.tables.journal import SYNC_INTERVAL_MS
 from cometmq.remoting.transport.tasks import describe
 from cometmq.runtime.tasks import Step
+from cometmq.store.settings import FlushDiskType
 
 CLIENT_SCAN_INTERVAL_MS: Final = 10_000
 FORGET_INTERVAL_MS: Final = 10_000
@@ -56,6 +59,10 @@ def background_steps(broker: Broker) -> Iterator[BackgroundStep]:
     yield BackgroundStep("clients", CLIENT_SCAN_INTERVAL_MS, lambda: expire_clients(broker))
     yield BackgroundStep("slow", CHECK_INTERVAL_MS, lambda: disable_slow_groups(broker))
     yield BackgroundStep("transactions", FORGET_INTERVAL_MS, lambda: forget_ended(broker))
+    if broker.journal is not None:
+        yield BackgroundStep("journal", JOURNAL_RETRY_INTERVAL_MS, broker.journal.retry)
+        if broker.settings.flush_disk_type is FlushDiskType.SYNC_FLUSH:
+            yield BackgroundStep("journal.sync", SYNC_INTERVAL_MS, broker.journal.sync)
     if broker.acl is not None:
         yield BackgroundStep("acl", POLL_INTERVAL_MS, broker.acl.poll)
 

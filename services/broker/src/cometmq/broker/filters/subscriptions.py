@@ -32,6 +32,7 @@ COUNT_MAX: Final = 10_000
 CHARS_MAX: Final = 8 << 20
 """Bounds on all filters of all groups and topics, and on their characters."""
 EXPRESSION_SHOWN: Final = 200
+PIECE_CHARS_MAX: Final = 1 << 20  # of the expressions in a piece of changes
 _DEAD_BEFORE_START_MS: Final = 30_000
 
 
@@ -74,6 +75,13 @@ class FilterFile(msgspec.Struct, rename="camel"):
     filter_data_by_topic: dict[str, TopicFilters] = {}
 
 
+class FilterChanges(msgspec.Struct, rename="camel"):
+    """Changed and removed filters, as the journal keeps them."""
+
+    changed: list[FilterData] = []
+    removed: list[tuple[str, str]] = []  # group and topic
+
+
 class BloomSize(msgspec.Struct, frozen=True):
     """The parameters of RocketMQ's bloom filter."""
 
@@ -95,6 +103,8 @@ class FilterSubscriptions:
         """Load the file; filters are deleted `keep_dead_ms` after their group has left."""
         self.file = file
         self.is_dirty = False
+        self.noted: Callable[[], None] | None = None
+        self._noted: dict[tuple[str, str], None] = {}  # group and topic
         self._clock_ms = clock_ms
         self.compiler = compiler or Compiler(clock_ms)
         self._bloom = bloom or BloomSize()
@@ -169,6 +179,38 @@ class FilterSubscriptions:
                 filters.group_filter_data[group] = data
         return encode_json(FilterFile(by_topic))
 
+    def noted_changes(self) -> list[bytes]:
+        """Return the noted filters; pieces are bounded, as an expression may be long."""
+        pieces = [FilterChanges()]
+        chars = 0
+        for group, topic in self._noted:
+            data = self.get(topic, group)
+            if data is None:
+                pieces[-1].removed.append((group, topic))
+            else:
+                pieces[-1].changed.append(data)
+                chars += len(data.expression)
+            if chars > PIECE_CHARS_MAX:
+                pieces.append(FilterChanges())
+                chars = 0
+        return [encode_json(piece) for piece in pieces]
+
+    def forget_noted(self) -> None:
+        self._noted = {}
+
+    def apply_changes(self, raw: msgspec.Raw) -> None:
+        """Apply a piece of `noted_changes` as if the file had it; nothing is noted."""
+        changes = decode_json(FilterChanges, bytes(raw))
+        noted, self.noted = self.noted, None
+        replaced = [(data.consumer_group, data.topic) for data in changes.changed]
+        for group, topic in [*changes.removed, *replaced]:
+            if self.get(topic, group) is not None:
+                self._remove(group, topic)
+        for data in changes.changed:
+            self._load(data)
+        self.noted = noted
+        self.is_dirty = True
+
     def _register(self, group: str, subscription: SubscriptionData) -> None:
         old = self.get(subscription.topic, group)
         version = subscription.sub_version
@@ -223,7 +265,7 @@ class FilterSubscriptions:
             )
             return
         self._put(data)
-        self.is_dirty = True
+        self._note(group, topic)
 
     def _load(self, data: FilterData) -> None:
         if self.get(data.topic, data.consumer_group) is not None:
@@ -253,20 +295,28 @@ class FilterSubscriptions:
             del self._filters[group]
         self._count -= 1
         self._chars -= len(topic) + len(data.expression)
-        self.is_dirty = True
+        self._note(group, topic)
 
     def _mark_dead(self, data: FilterData) -> None:
         if not data.is_dead:
             data.dead_time = self._clock_ms()
             data.dead = True
-            self.is_dirty = True
+            self._note(data.consumer_group, data.topic)
 
     def _revive(self, data: FilterData, version: int) -> None:
         if data.is_dead or data.client_version != version:
             data.dead_time = 0
             data.dead = False
             data.client_version = version
-            self.is_dirty = True
+            self._note(data.consumer_group, data.topic)
+
+    def _note(self, group: str, topic: str) -> None:
+        self.is_dirty = True
+        if self.noted is None:
+            return
+        if not self._noted:
+            self.noted()
+        self._noted[group, topic] = None
 
 
 def filter_file(path: str | Path) -> JsonTable[FilterFile]:

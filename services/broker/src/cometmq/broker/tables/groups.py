@@ -13,7 +13,7 @@ from typing import Final, TypeAlias
 import msgspec
 
 from cometmq.broker.names import group_fault, is_system_group
-from cometmq.broker.tables.versioned_table import VersionedTable
+from cometmq.broker.tables.versioned_table import ConfigChanges, VersionedTable
 from cometmq.remoting.bodies.dialect import decode_json, encode_json
 from cometmq.remoting.bodies.topic_config import SubscriptionGroupConfig, SubscriptionGroupTable
 from cometmq.remoting.log import NO_LOG, Log
@@ -39,6 +39,7 @@ class Groups(VersionedTable[GroupTable, SubscriptionGroupConfig]):
         super().__init__(
             file,
             lambda loaded: loaded.subscription_group_table,
+            ConfigChanges[SubscriptionGroupConfig],
             clock_ms=clock_ms,
             changed=changed,
             log=log,
@@ -64,6 +65,7 @@ class Groups(VersionedTable[GroupTable, SubscriptionGroupConfig]):
         """Add or replace a group."""
         old = self.table.get(config.group_name)
         self.table[config.group_name] = config
+        self._note(config.group_name)
         self._log.info("group.updated" if old else "group.created", group=config.group_name)
         self._bump()
 
@@ -71,6 +73,7 @@ class Groups(VersionedTable[GroupTable, SubscriptionGroupConfig]):
         """Delete a group; return whether it existed."""
         if self.table.pop(name, None) is None:
             return False
+        self._note(name)
         self._log.info("group.removed", group=name)
         self._bump()
         return True

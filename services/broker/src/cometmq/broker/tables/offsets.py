@@ -5,7 +5,7 @@ Compatibility: RocketMQ stores any offset without a check of group, topic or que
 value wins, even backwards. Here the table has a bound, so that clients cannot exhaust the memory.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from collections.abc import Set as AbstractSet
 from types import MappingProxyType
 from typing import Final, TypeAlias
@@ -20,6 +20,9 @@ from cometmq.store.json_config import JsonTable
 
 KEY_SEPARATOR: Final = "@"  # neither a topic nor a group name may contain it
 
+PIECE_COUNT_MAX: Final = 32_768  # offsets in a piece of changes: less than 1 MB beside the names
+PIECE_CHARS_MAX: Final = 1 << 20  # of all names in it
+
 COUNT_MAX: Final = 2_000_000
 """Offsets of all groups and queues together: about 600 MB with their names."""
 
@@ -27,6 +30,10 @@ NO_NAMES: Final[frozenset[str]] = frozenset()
 NO_QUEUES: Final[Mapping[int, int]] = MappingProxyType({})
 
 OffsetTable: TypeAlias = dict[str, dict[int, int]]
+OffsetChanges: TypeAlias = dict[str, dict[int, int | None]]
+"""`topic@group` -> queue -> next queue offset, None if it is removed."""
+
+_CHANGES_DECODER: Final = msgspec.json.Decoder(OffsetChanges)
 
 
 class OffsetFile(msgspec.Struct, rename="camel"):
@@ -41,6 +48,8 @@ class Offsets:
         self.file = file
         self.table: OffsetTable = loaded.offset_table if loaded is not None else {}
         self.is_dirty = False
+        self.noted: Callable[[], None] | None = None
+        self._noted: OffsetChanges = {}
         self._count = sum(map(len, self.table.values()))
         self._topics: dict[str, set[str]] = {}
         self._groups: dict[str, set[str]] = {}
@@ -67,6 +76,18 @@ class Offsets:
                 self._list(key)
         queues[queue_id] = offset
         self.is_dirty = True
+        if self.noted is not None:
+            self._note(key, queue_id, offset)
+
+    def _note(self, key: str, queue_id: int, offset: int | None) -> None:
+        """Note one change for the journal."""
+        noted = self._noted.get(key)
+        if noted is not None:
+            noted[queue_id] = offset
+            return
+        if not self._noted and self.noted is not None:
+            self.noted()
+        self._noted[key] = {queue_id: offset}
 
     def queues(self, group: str, topic: str) -> Mapping[int, int]:
         """Return queue -> offset of the group in the topic."""
@@ -88,17 +109,63 @@ class Offsets:
             raise SystemBusy(f"the broker stores at most {COUNT_MAX} offsets")
         self._count = count
         key = f"{topic}{KEY_SEPARATOR}{target}"
+        self._note_removed(key)
         self.table[key] = dict(offsets)
         self._list(key)
         self.is_dirty = True
+        if self.noted is not None:
+            for queue_id, offset in offsets.items():
+                self._note(key, queue_id, offset)
+
+    def _note_removed(self, key: str) -> None:
+        if self.noted is not None:
+            for queue_id in self.table.get(key, NO_QUEUES):
+                self._note(key, queue_id, None)
 
     def drop_group(self, group: str) -> None:
         for topic in self._topics.pop(group, NO_NAMES):
-            self._count -= len(self.table.pop(f"{topic}{KEY_SEPARATOR}{group}"))
+            key = f"{topic}{KEY_SEPARATOR}{group}"
+            self._note_removed(key)
+            self._count -= len(self.table.pop(key))
             self._groups[topic].discard(group)
             if not self._groups[topic]:
                 del self._groups[topic]
             self.is_dirty = True
+
+    def noted_changes(self) -> list[bytes]:
+        """Return the noted offsets, the last value of each; usually in one piece."""
+        pieces: list[OffsetChanges] = []
+        count = chars = 0
+        for key, queues in self._noted.items():
+            if not pieces or count + len(queues) > PIECE_COUNT_MAX or chars > PIECE_CHARS_MAX:
+                pieces.append({})
+                count = chars = 0
+            pieces[-1][key] = queues
+            count += len(queues)
+            chars += len(key)
+        return [msgspec.json.encode(piece) for piece in pieces]
+
+    def forget_noted(self) -> None:
+        self._noted = {}
+
+    def apply_changes(self, data: msgspec.Raw) -> None:
+        """Apply a piece of `noted_changes`; nothing is noted."""
+        for key, offsets in _CHANGES_DECODER.decode(data).items():
+            queues = self.table.get(key)
+            if queues is None:
+                queues = self.table[key] = {}
+                self._list(key)
+            self._count -= len(queues)
+            for queue_id, offset in offsets.items():
+                if offset is None:
+                    queues.pop(queue_id, None)
+                else:
+                    queues[queue_id] = offset
+            self._count += len(queues)
+            if not queues:
+                del self.table[key]
+                self._unlist(key)
+        self.is_dirty = True
 
     def encode(self) -> Steps[bytes]:
         """Return the content of the file, which is also the answer of code 43."""
@@ -125,6 +192,18 @@ class Offsets:
             topic, group = names
             self._topics.setdefault(group, set()).add(topic)
             self._groups.setdefault(topic, set()).add(group)
+
+    def _unlist(self, key: str) -> None:
+        names = key.split(KEY_SEPARATOR)
+        if len(names) == 2:
+            topic, group = names
+            for index, name, other in (
+                (self._topics, group, topic),
+                (self._groups, topic, group),
+            ):
+                index[name].discard(other)
+                if not index[name]:
+                    del index[name]
 
 
 def offset_file(path: str) -> JsonTable[OffsetFile]:

@@ -1,14 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The broker's tables and their files, as `runtime.saves` saves them."""
+"""The broker's tables and their files, as `runtime.saves` saves them.
+
+With a journal, each save is marked in it before the file is replaced (`tables/journal.py`).
+"""
 
 from functools import partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 from cometmq.remoting.log import Log
 from cometmq.runtime.incremental import IncrementalRunner, Steps
 from cometmq.runtime.saves import Job, Saver
 from cometmq.runtime.worker import Worker
+from cometmq.store.json_config import new_digest
+
+_DIGEST_STEP_BYTES: Final = 256 << 10
 
 
 class TableFile(Protocol):
@@ -34,13 +40,32 @@ class Saved(Protocol):
         """Return the content of the file and clear `is_dirty`."""
 
 
+class SaveMarks(Protocol):
+    """The part of the journal that concerns saves."""
+
+    number: int
+    """The number of the last entry."""
+
+    def mark(self, name: str, digest: str, number: int) -> None:
+        """Note that a file is about to get a content that includes all entries up to a number."""
+
+    def saved(self, name: str) -> None:
+        """Note that the file has the content that was marked last."""
+
+
 class TableSaver:
     """Saves tables that have files; requests for tables without one are ignored."""
 
     def __init__(
-        self, worker: Worker, *, log: Log, runner: IncrementalRunner | None = None
+        self,
+        worker: Worker,
+        *,
+        log: Log,
+        runner: IncrementalRunner | None = None,
+        journal: SaveMarks | None = None,
     ) -> None:
-        self._saver = Saver(worker, log=log, runner=runner)
+        self._journal = journal
+        self._saver = Saver(worker, log=log, runner=runner, saved=self._saved)
         self.retry = self._saver.retry
         self.drain = self._saver.drain
 
@@ -56,7 +81,7 @@ class TableSaver:
     def request(self, table: Saved) -> None:
         """Schedule a save of a table, with its content at the time of the write."""
         if table.file is not None:
-            self._saver.request(table.file.path, partial(_begin, table))
+            self._saver.request(table.file.path, partial(self._begin, table))
 
     def request_if_dirty(self, table: Saved) -> None:
         if table.is_dirty:
@@ -65,16 +90,26 @@ class TableSaver:
     async def save(self, table: Saved) -> None:
         """Return when the current content of the table is on disk; raise OSError if that fails."""
         if table.file is not None:
-            await self._saver.save(table.file.path, partial(_begin, table))
+            await self._saver.save(table.file.path, partial(self._begin, table))
+
+    def _begin(self, table: Saved) -> Steps[Job]:
+        journal, file = self._journal, table.file
+        number = 0 if journal is None else journal.number
+        content = table.encode_for_file()
+        data = content if isinstance(content, bytes) else (yield from content)
+        if journal is not None:
+            digest = yield from _digest(data)
+            journal.mark(file.path.name, digest, number)
+        return partial(file.write, data)
+
+    def _saved(self, path: Path) -> None:
+        if self._journal is not None:
+            self._journal.saved(path.name)
 
 
-def _begin(table: Saved) -> Job | Steps[Job]:
-    content = table.encode_for_file()
-    if isinstance(content, bytes):
-        return partial(table.file.write, content)
-    return _job_in_steps(table.file, content)
-
-
-def _job_in_steps(file: TableFile, steps: Steps[bytes]) -> Steps[Job]:
-    data = yield from steps
-    return partial(file.write, data)
+def _digest(data: bytes) -> Steps[str]:
+    digest = new_digest()
+    for start in range(0, len(data), _DIGEST_STEP_BYTES):
+        digest.update(data[start : start + _DIGEST_STEP_BYTES])
+        yield
+    return digest.hexdigest()

@@ -16,7 +16,7 @@ import msgspec
 
 from cometmq.broker.names import is_system_topic, topic_fault
 from cometmq.broker.settings import BrokerSettings
-from cometmq.broker.tables.versioned_table import VersionedTable
+from cometmq.broker.tables.versioned_table import ConfigChanges, VersionedTable
 from cometmq.remoting.bodies.dialect import decode_json, encode_json
 from cometmq.remoting.bodies.topic_config import DataVersion, TopicConfig, TopicConfigTable
 from cometmq.remoting.log import NO_LOG, Log
@@ -55,6 +55,7 @@ class Topics(VersionedTable[TopicConfigTable, TopicConfig]):
         super().__init__(
             file,
             lambda loaded: loaded.topic_config_table,
+            ConfigChanges[TopicConfig],
             clock_ms=clock_ms,
             changed=changed,
             log=log,
@@ -74,7 +75,7 @@ class Topics(VersionedTable[TopicConfigTable, TopicConfig]):
         has_history = bool(self.table)
         for topic in missing:
             self.table[topic] = wanted[topic]
-        self.is_dirty = True
+        self._note(*missing)
         if has_history:  # a name server that knows the old version must see a new one
             self.touch()
 
@@ -152,6 +153,7 @@ class Topics(VersionedTable[TopicConfigTable, TopicConfig]):
         if self.table.pop(topic, None) is None:
             return False
         self._changed_at.pop(topic, None)
+        self._note(topic)
         self._log.info("topic.removed", topic=topic)
         self._bump()
         return True
@@ -189,9 +191,15 @@ class Topics(VersionedTable[TopicConfigTable, TopicConfig]):
         """Return version and topics: the answer of code 21."""
         return TopicConfigTable(data_version=self.version, topic_config_table=self.table)
 
+    def apply_changes(self, data: msgspec.Raw) -> None:
+        """Apply a piece of `noted_changes`; name servers then get all topics."""
+        super().apply_changes(data)
+        self._all_changed_at = self.version.counter
+
     def _store(self, config: TopicConfig) -> None:
         """Set a configuration, to be followed by a call of `_bump`, whose version it gets."""
         self.table[config.topic_name] = config
+        self._note(config.topic_name)
         self._changed_at[config.topic_name] = self.version.counter + 1
 
 

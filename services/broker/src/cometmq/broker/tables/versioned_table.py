@@ -1,14 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
 """Configurations by name, with a version and a file: the common base of topics and groups.
 
-Invariant: each change gives the table a new version and marks it for saving.
+Invariant: each change gives the table a new version, marks it for saving, and is noted for the
+journal.
 """
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from typing import Generic, Protocol, TypeVar
+from typing import Final, Generic, Protocol, TypeVar
 
-from cometmq.remoting.bodies.dialect import encode_json
+import msgspec
+
+from cometmq.remoting.bodies.dialect import decode_json, encode_json
 from cometmq.remoting.bodies.topic_config import DataVersion
 from cometmq.remoting.log import Log
 from cometmq.store.json_config import JsonTable
@@ -23,12 +26,23 @@ class Versioned(Protocol):
 FileT = TypeVar("FileT", bound=Versioned)
 ConfigT = TypeVar("ConfigT")
 
+PIECE_COUNT_MAX: Final = 4096
+
+
+class ConfigChanges(msgspec.Struct, Generic[ConfigT], rename="camel"):
+    """A piece of the changes of a table, as the journal keeps it."""
+
+    data_version: DataVersion
+    changed: dict[str, ConfigT] = {}
+    removed: list[str] = []
+
 
 class VersionedTable(ABC, Generic[FileT, ConfigT]):
     def __init__(
         self,
         file: JsonTable[FileT] | None,
         entries: Callable[[FileT], Mapping[str, ConfigT]],
+        changes: type[ConfigChanges[ConfigT]],
         *,
         clock_ms: Callable[[], int],
         changed: Callable[[], None],
@@ -40,6 +54,10 @@ class VersionedTable(ABC, Generic[FileT, ConfigT]):
         self.table: dict[str, ConfigT] = {} if loaded is None else dict(entries(loaded))
         self.version = DataVersion(timestamp=clock_ms()) if loaded is None else loaded.data_version
         self.is_dirty = False
+        self.noted: Callable[[], None] | None = None
+        self._noted: set[str] = set()
+        self._is_noted = False
+        self._changes_type = changes
         self._clock_ms = clock_ms
         self._changed = changed
         self._log = log
@@ -56,7 +74,43 @@ class VersionedTable(ABC, Generic[FileT, ConfigT]):
         self.is_dirty = False
         return encode_json(self.as_table())
 
+    def noted_changes(self) -> list[bytes]:
+        """Return the version and the noted configurations, a bounded number in each piece."""
+        names = list(self._noted)
+        return [
+            self._piece(names[start : start + PIECE_COUNT_MAX])
+            for start in range(0, max(1, len(names)), PIECE_COUNT_MAX)
+        ]
+
+    def _piece(self, names: list[str]) -> bytes:
+        changed = {name: self.table[name] for name in names if name in self.table}
+        removed = [name for name in names if name not in self.table]
+        return encode_json(ConfigChanges(self.version, changed, removed))
+
+    def forget_noted(self) -> None:
+        self._noted.clear()
+        self._is_noted = False
+
+    def apply_changes(self, data: msgspec.Raw) -> None:
+        """Apply a piece of `noted_changes`; nothing is noted."""
+        changes = decode_json(self._changes_type, bytes(data))
+        self.table |= changes.changed
+        for name in changes.removed:
+            self.table.pop(name, None)
+        self.version = changes.data_version
+        self.is_dirty = True
+
+    def _note(self, *names: str) -> None:
+        """Note configurations that are added, replaced or removed, and the version in any case."""
+        self.is_dirty = True
+        if self.noted is None:
+            return
+        self._noted.update(names)
+        if not self._is_noted:
+            self._is_noted = True
+            self.noted()
+
     def _bump(self) -> None:
         self.version = self.version.next_version(self._clock_ms())
-        self.is_dirty = True
+        self._note()
         self._changed()

@@ -1,0 +1,133 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The entries of a broker's journal: changes of its tables since their files were last saved.
+
+Entries are numbered without gaps. An entry sets or removes values and never depends on the values
+before it, so entries that a table's file includes already may be applied to it again:
+
+    the content of the files at any moment + all entries after the number of that moment
+
+is the state after the last of these entries.
+
+A mark names the digest of a file's content and the number of the last entry that this content
+surely includes. It is written before the file is. A file that no mark names was written by another
+program, restored from a backup, or saved while the journal could not be written: it is newer than
+the journal or foreign to it, and the entries of its table do not apply to it.
+
+The format is in docs/protocol/store.md#journal.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from enum import IntEnum
+from struct import Struct
+from typing import Final, NamedTuple
+
+import msgspec
+
+from cometmq.store.disk import Disk
+from cometmq.store.redo_log import Cut, Record, RedoLog
+
+VERSION: Final = 1
+FILE_BYTES: Final = 16 << 20
+
+Marks = dict[str, dict[str, int]]
+"""Table -> digest of content -> number of the last entry that the content surely includes."""
+
+_NUMBER: Final = Struct(">Q")
+
+
+class Kind(IntEnum):
+    """What follows the number in the payload of a record."""
+
+    MARKS = 1
+    """The marks of all tables, in place of earlier ones; has the number of the change before it."""
+    CHANGES = 2
+    """Table -> change: all changes of one turn of the event loop."""
+
+
+class Entry(NamedTuple):
+    """The changes of one turn; a table is named as its file is."""
+
+    number: int
+    changes: dict[str, msgspec.Raw]
+
+
+class JournalContent(msgspec.Struct):
+    """The usable part of a journal."""
+
+    entries: list[Entry] = []
+    marks: Marks = {}
+    number: int = 0
+    """The number of the last entry."""
+    size_bytes: int = 0
+    cut: Cut | None = None
+    """Where the files end early."""
+    fault: str = ""
+    """Why whole records are not usable; empty if all are."""
+
+    def base(self, table: str, digest: str) -> int | None:
+        """Return the number whose successors apply to a file with this content, None without."""
+        return self.marks.get(table, {}).get(digest)
+
+    def entries_of(self, table: str) -> list[Entry]:
+        """Return the entries with changes of a table."""
+        return [entry for entry in self.entries if table in entry.changes]
+
+
+class _MarksBody(msgspec.Struct):
+    version: int
+    marks: Marks
+
+
+def encode_changes(number: int, changes: Sequence[tuple[str, bytes]]) -> bytes:
+    """Return the payload of an entry; the changes are JSON."""
+    members = [b'"%b":%b' % (table.encode(), change) for table, change in changes]
+    return b"%b{%b}" % (_NUMBER.pack(number), b",".join(members))
+
+
+def encode_marks(number: int, marks: Mapping[str, Mapping[str, int]]) -> bytes:
+    """Return the payload of a record with the marks of all tables."""
+    body = {"version": VERSION, "marks": marks}
+    return _NUMBER.pack(number) + msgspec.json.encode(body)
+
+
+def read_journal(disk: Disk, folder: str) -> JournalContent:
+    """Read the journal of a folder without changing it."""
+    log = RedoLog(disk, folder, file_bytes=FILE_BYTES)
+    return collect(log, log.records())
+
+
+def collect(log: RedoLog, records: Iterable[Record]) -> JournalContent:
+    """Read records of a log up to the first one that cannot be used."""
+    found = JournalContent()
+    number: int | None = None
+    for record in records:
+        try:
+            number, content = _parse(record, number)
+        except ValueError as error:
+            found.fault = str(error)
+            break
+        found.number = number
+        if isinstance(content, _MarksBody):
+            found.marks = content.marks
+        else:
+            found.entries.append(Entry(number, content))
+    found.cut = log.cut
+    found.size_bytes = log.size_bytes
+    return found
+
+
+def _parse(record: Record, last: int | None) -> tuple[int, _MarksBody | dict[str, msgspec.Raw]]:
+    """Return number and content of a record; raise ValueError if it is not understood."""
+    kind = Kind(record.kind)
+    if len(record.payload) < _NUMBER.size:
+        raise ValueError(f"a record of {len(record.payload)} bytes")
+    (number,) = _NUMBER.unpack_from(record.payload)
+    body = memoryview(record.payload)[_NUMBER.size :]
+    if last is not None and number != last + (kind is Kind.CHANGES):
+        raise ValueError(f"entry {number} follows entry {last}")
+    if kind is Kind.CHANGES:
+        return number, msgspec.json.decode(body, type=dict[str, msgspec.Raw])
+    marks = msgspec.json.decode(body, type=_MarksBody)
+    if marks.version != VERSION:
+        raise ValueError(f"the journal has version {marks.version}, not {VERSION}")
+    return number, marks

@@ -1,0 +1,308 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The journal of the tables: what has changed since their files were last saved.
+
+Tables are saved at intervals, as in RocketMQ, so a kill would lose the changes since then: up to
+five seconds of committed offsets. The journal has them. All changes of one turn of the event loop
+are one entry and one write, which happens before any answer of that turn leaves. A write reaches
+the page cache, which survives the process. With SYNC_FLUSH the journal is synced twice a second;
+no answer waits for that, because a lost offset is a redelivery and never a lost message.
+
+A start applies the entries to the tables' files (`cometmq.store.journal` says which). A follower of
+another broker can do the same: it takes a snapshot of the tables together with `number`, in one
+turn, and from then on applies the changes of every entry with the next number, in the turn in which
+it arrives (`Journaled.apply_changes`). After a number that does not follow the last one, or a
+restart of the other broker, it takes a new snapshot. Marks belong to the files of one broker and
+are not sent.
+
+Failures: nothing waits for the journal, least of all a send. If it cannot be written, requests are
+answered as before and the tables are saved at intervals, which is RocketMQ's promise; `/readyz`
+fails, and the changes stay noted in the tables until a retry has written them.
+"""
+
+import asyncio
+import errno
+from collections.abc import Callable
+from functools import partial
+from itertools import zip_longest
+from typing import Final, Protocol
+
+import msgspec
+
+from cometmq.broker.tables.persistence import Saved
+from cometmq.remoting.errors import CometError
+from cometmq.remoting.log import NO_LOG, Log
+from cometmq.remoting.transport.tasks import describe
+from cometmq.runtime.worker import Worker
+from cometmq.store.disk import Disk, DiskFile
+from cometmq.store.errors import DiskError
+from cometmq.store.journal import (
+    FILE_BYTES,
+    Entry,
+    Kind,
+    Marks,
+    collect,
+    encode_changes,
+    encode_marks,
+)
+from cometmq.store.redo_log import RedoLog
+
+SYNC_INTERVAL_MS: Final = 500
+RETRY_INTERVAL_MS: Final = 1_000
+FOLDER: Final = "journal"  # beside the tables
+FILES_MAX: Final = 16
+"""Bound for the time in which tables cannot be saved; usually there are one or two files."""
+_MARKS_MAX: Final = 8  # of one table: saves that failed may have replaced the file all the same
+
+
+class Journaled(Saved, Protocol):
+    """A table whose changes are journaled."""
+
+    noted: Callable[[], None] | None
+    """The table calls it at the first change after `forget_noted`; None: nothing is noted."""
+
+    def noted_changes(self) -> list[bytes]:
+        """Return the noted changes as JSON, each piece far smaller than a file of the journal."""
+
+    def forget_noted(self) -> None:
+        """Forget the noted changes: the journal has them."""
+
+    def apply_changes(self, data: msgspec.Raw) -> None:
+        """Apply a piece of changes, note nothing, and set `is_dirty`.
+
+        Raises ValueError or CometError for JSON of another shape.
+        """
+
+
+class Journal:
+    """Only the event loop may use it; `sync` runs on the worker."""
+
+    def __init__(
+        self,
+        disk: Disk,
+        folder: str,
+        *,
+        worker: Worker | None = None,
+        log: Log = NO_LOG,
+        file_bytes: int = FILE_BYTES,
+    ) -> None:
+        """Read what the last run has left; `attach` each table, then call `begin`."""
+        self._disk = disk
+        self._worker = worker
+        self._folder = folder
+        self._files = RedoLog(disk, folder, file_bytes=file_bytes)
+        self._log = log
+        self._found = collect(self._files, self._files.replay())
+        self.number = self._found.number
+        """The number of the last entry."""
+        self._ends = dict.fromkeys(self._files.starts[:-1], self.number)
+        """Start of each full file -> number of its last entry, or a later one."""
+        self._tables: dict[str, Journaled] = {}
+        self._marks: Marks = {}
+        self._has_new_marks = False
+        self._changed: dict[str, Journaled] = {}  # with noted changes
+        self._last_changes: dict[str, int] = {}  # table -> number of the last entry with it
+        self._unsynced: dict[str, DiskFile] = {}
+        self._syncing: asyncio.Future[None] | None = None
+        self.schedule: Callable[[], None] = lambda: None
+        """Has `write` called at the end of this turn."""
+        self.filled: Callable[[], None] = lambda: None
+        """Called when a file is full: after a save of all tables it can be deleted."""
+        self.fault = ""
+        """Why the journal cannot be written; empty while it can."""
+        self.failed_count = 0
+        self.byte_count = 0
+
+    @property
+    def size_bytes(self) -> int:
+        return self._files.size_bytes
+
+    # Start and stop
+
+    def attach(self, table: Journaled) -> None:
+        """Apply what the journal has to a loaded table, and note its changes from now on."""
+        name = table.file.path.name
+        digest = table.file.loaded_digest
+        entries = self._found.entries_of(name)
+        base = self._found.base(name, digest)
+        if base is not None:
+            self._apply(table, name, [entry for entry in entries if entry.number > base])
+        elif entries:
+            self._log.warning("journal.left_out", table=name, entries=len(entries))
+        if entries:
+            self._last_changes[name] = entries[-1].number
+        self._marks[name] = {digest: self.number if base is None else base}
+        self._tables[name] = table
+        table.noted = partial(self._note, name)
+
+    def _apply(self, table: Journaled, name: str, entries: list[Entry]) -> None:
+        for entry in entries:
+            try:
+                table.apply_changes(entry.changes[name])
+            except (ValueError, CometError) as error:
+                self._log.error(
+                    "journal.damaged", table=name, entry=entry.number, error=describe(error)
+                )
+                return
+        if entries:
+            self._log.info("journal.replayed", table=name, entries=len(entries))
+
+    def begin(self) -> None:
+        """Begin to write, after the last table is attached."""
+        cut, fault = self._found.cut, self._found.fault
+        self._found.entries.clear()
+        if cut is not None:
+            tell = self._log.error if cut.is_damage else self._log.info
+            tell("journal.damaged" if cut.is_damage else "journal.torn",
+                 file=cut.path, position=cut.position, lost_bytes=cut.byte_count)  # fmt: skip
+        if fault:
+            self._log.error("journal.damaged", folder=self._folder, error=fault)
+            self._attempt(self._files.clear)
+            self._ends.clear()
+        self._has_new_marks = True
+        self.write()
+
+    async def close(self) -> None:
+        """Delete the files if all tables are saved; the caller knows that no save has failed."""
+        if self._syncing is not None:
+            await asyncio.wait([self._syncing])
+        for table in self._tables.values():
+            table.noted = None
+        if not any(table.is_dirty for table in self._tables.values()):
+            self._attempt(self._files.clear)
+
+    # Changes
+
+    def _note(self, name: str) -> None:
+        if not self._changed:
+            self.schedule()
+        self._changed[name] = self._tables[name]
+
+    def write(self) -> None:
+        """Append what is noted; called before answers leave, and at the end of the turn."""
+        if (self._changed or self._has_new_marks) and not self.fault:
+            self._attempt(self._write)
+
+    def retry(self) -> None:
+        """Write again after a failure; called by a timer."""
+        if self.fault:
+            self.fault = ""
+            self._has_new_marks = True
+            self._attempt(self._write, is_retry=True)
+            if not self.fault:
+                self._log.info("journal.resumed")
+
+    def _write(self) -> None:
+        if self._has_new_marks:
+            self._append(Kind.MARKS, encode_marks(self.number, self._marks))
+            self._has_new_marks = False
+        changed = {name: table.noted_changes() for name, table in self._changed.items()}
+        for pieces in zip_longest(*changed.values()):
+            self._write_entry(
+                [(name, piece) for name, piece in zip(changed, pieces, strict=True)
+                 if piece is not None]
+            )  # fmt: skip
+        for table in self._changed.values():
+            table.forget_noted()
+        self._changed.clear()
+
+    def _write_entry(self, changes: list[tuple[str, bytes]]) -> None:
+        payload = encode_changes(self.number + 1, changes)
+        tables = [name for name, _ in changes]
+        if len(payload) > self._files.payload_bytes_max // 2:  # the file begins with marks
+            self._log.warning("journal.entry_too_long", tables=tables, bytes=len(payload))
+            return
+        self._append(Kind.CHANGES, payload)
+        self.number += 1
+        self._last_changes |= dict.fromkeys(tables, self.number)
+
+    def _append(self, kind: Kind, payload: bytes) -> None:
+        if not self._files.has_room(len(payload)):
+            self._begin_file()
+        self._files.append(kind, payload)
+        self.byte_count += len(payload)
+        file = self._files.file
+        assert file is not None
+        self._unsynced[file.path] = file
+
+    def _begin_file(self) -> None:
+        if len(self._ends) + 1 >= FILES_MAX:
+            raise DiskError("write", self._folder, errno.EFBIG)
+        starts = self._files.starts
+        self._files.begin_file(Kind.MARKS, encode_marks(self.number, self._marks))
+        if starts:
+            self._ends[starts[-1]] = self.number
+            self.filled()
+
+    def _attempt(self, action: Callable[[], None], *, is_retry: bool = False) -> None:
+        try:
+            action()
+        except DiskError as error:
+            self.fault = describe(error)
+            self.failed_count += 1
+            if not is_retry:
+                self._log.error("journal.write_failed", folder=self._folder, error=self.fault)
+
+    # Saves of the tables' files
+
+    def mark(self, name: str, digest: str, number: int) -> None:
+        """Note that a file is about to get a content that includes all entries up to a number."""
+        marks = self._marks[name]
+        marks.pop(digest, None)
+        marks[digest] = number
+        if len(marks) > _MARKS_MAX:
+            del marks[next(iter(marks))]
+        self._has_new_marks = True
+        self.write()
+
+    def saved(self, name: str) -> None:
+        """Note that the file has the content that was marked last, and delete what it makes
+        superfluous.
+        """
+        marks = self._marks.get(name)
+        if not marks:
+            return
+        digest, number = marks.popitem()
+        self._marks[name] = {digest: number}
+        if not self._has_new_marks:
+            self._has_new_marks = True
+            self.schedule()
+        self._attempt(self._drop)
+
+    def _drop(self) -> None:
+        """Delete the full files whose changes are all in the files of the tables."""
+        needed = self.number
+        for name, last in self._last_changes.items():
+            saved = min(self._marks[name].values())
+            if last > saved:
+                needed = min(needed, saved)
+        for start in sorted(self._ends):
+            if self._ends[start] > needed:
+                return
+            later = self._files.starts[self._files.starts.index(start) + 1]
+            self._files.drop_below(later)
+            del self._ends[start]
+
+    # Syncs
+
+    def sync(self) -> None:
+        """Sync what was written since the last sync, on the worker, unless a sync is running."""
+        if self._syncing is not None or not self._unsynced:
+            return
+        assert self._worker is not None
+        files, self._unsynced = list(self._unsynced.values()), {}
+        self._syncing = self._worker.submit(partial(_sync, self._disk, self._folder, files))
+        self._syncing.add_done_callback(self._synced)
+
+    def _synced(self, future: asyncio.Future[None]) -> None:
+        self._syncing = None
+        error = None if future.cancelled() else future.exception()
+        if error is not None:
+            self.failed_count += 1
+            self._log.error("journal.sync_failed", folder=self._folder, error=describe(error))
+            self.filled()  # the kernel may have dropped the changes: the tables have them
+
+
+def _sync(disk: Disk, folder: str, files: list[DiskFile]) -> None:
+    for file in files:
+        file.sync()
+    disk.sync_folder(folder)
