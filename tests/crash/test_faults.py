@@ -213,6 +213,64 @@ async def test_a_table_that_cannot_be_saved_is_an_answer_and_saved_later(
         await sender.check(client)
 
 
+async def test_a_journal_that_cannot_be_written_refuses_nothing_and_heals(
+    broker: BrokerChild, sender: Sender
+) -> None:
+    async with Client(broker.address) as client:
+        await sender.send(client)
+        await client.commit("G", TOPIC, 0, 7)
+        set_fault(broker, "write", "config/journal/", errno.ENOSPC)
+        await client.commit("G", TOPIC, 0, 8)
+        await until_ready(broker, check="tables", is_ok=False)
+        await sender.send(client)
+        await client.create_topic("meanwhile", 3)
+
+        clear_fault(broker)
+        await until_ready(broker, check="tables", is_ok=True)
+        await client.commit("G", TOPIC, 0, 9)
+    no_traceback(broker)
+    broker.kill()
+    await broker.start()
+    async with Client(broker.address) as client:
+        assert await client.committed("G", TOPIC, 0) == 9
+        assert "meanwhile" in await client.topics()
+        await sender.check(client)
+
+
+async def test_a_damaged_journal_does_not_keep_a_broker_from_starting(
+    tmp_path: Path, sender: Sender
+) -> None:
+    broker = BrokerChild(tmp_path)  # offsets are not saved before the kill
+    try:
+        await broker.start()
+        async with Client(broker.address) as client:
+            await sender.send(client)
+            for offset in range(20):
+                await client.commit("G", TOPIC, 0, offset)
+        broker.kill()
+        (journal,) = (broker.store / "config" / "journal").iterdir()
+        data = bytearray(journal.read_bytes())
+        place = data.index(b'{"T@G":{"0":10}}')
+        data[place] ^= 1
+        journal.write_bytes(data)
+        await broker.start()
+        (event,) = broker.events("journal.damaged")
+        assert event["file"] == str(journal)
+        async with Client(broker.address) as client:
+            assert await client.committed("G", TOPIC, 0) == 9
+            await sender.check(client)
+            await client.commit("G", TOPIC, 0, 21)
+        broker.kill()
+        await broker.start()
+        assert broker.events("journal.damaged") == []
+        async with Client(broker.address) as client:
+            assert await client.committed("G", TOPIC, 0) == 21
+        assert await broker.stop() == 0
+        assert list((broker.store / "config" / "journal").iterdir()) == []
+    finally:
+        broker.kill()
+
+
 async def until_saved(broker: BrokerChild, name: str, text: str) -> None:
     path = broker.store / "config" / name
 

@@ -28,7 +28,7 @@ from cometmq.remoting.transport.settings import ClientSettings
 from cometmq.runtime.clock import SystemClock
 
 TIMEOUT_MS: Final = 30_000
-SUBSCRIPTION, SUSPEND = 4, 2
+SUBSCRIPTION, SUSPEND, COMMIT = 4, 2, 1
 TIME_MS_MAX: Final = 1 << 52
 _PULLED: Final = (
     ResponseCode.SUCCESS,
@@ -92,11 +92,23 @@ class Client:
         return reply
 
     async def pull(
-        self, topic: str, queue_id: int, offset: int, *, count: int = 256, wait_ms: int = 0
+        self,
+        topic: str,
+        queue_id: int,
+        offset: int,
+        *,
+        group: str = "READER",
+        count: int = 256,
+        wait_ms: int = 0,
+        commit: int | None = None,
     ) -> Response:
-        """Pull once; the code of the answer tells whether messages were found."""
-        flags = SUBSCRIPTION | (SUSPEND if wait_ms else 0)
-        header = PullMessage("READER", topic, queue_id, offset, count, flags, 0, wait_ms, 0, "*")
+        """Pull once, and commit an offset; the code of the answer tells whether messages were
+        found.
+        """
+        flags = SUBSCRIPTION | (SUSPEND if wait_ms else 0) | (0 if commit is None else COMMIT)
+        header = PullMessage(
+            group, topic, queue_id, offset, count, flags, commit or 0, wait_ms, 0, "*"
+        )
         return await self.ask(RequestCode.PULL_MESSAGE, header, ok=_PULLED)
 
     async def bounds(self, topic: str, queue_id: int) -> tuple[int, int]:

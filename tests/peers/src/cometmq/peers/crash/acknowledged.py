@@ -39,7 +39,6 @@ class Acknowledged:
         self.topics: dict[str, int] = {}
         self.deleted_topics: set[str] = set()
         self.groups: dict[str, int] = {}
-        self.commits: dict[Queue, list[tuple[float, int]]] = {}
         self.commit_min: dict[Queue, int] = {}
         self.commit_max: dict[Queue, int] = {}
 
@@ -54,6 +53,9 @@ class Acknowledged:
         there = self.places.setdefault(queue, {})
         assert offset not in there, f"{queue} {offset} was given to {there[offset].key} and {key}"
         there[offset] = Place(key, message_id)
+
+    def note_commit(self, queue: Queue, offset: int) -> None:
+        self.commit_min[queue] = offset
 
     def note_delayed(self, key: str) -> None:
         self.delayed[key] = self.attempted[key]
@@ -124,13 +126,9 @@ class Acknowledged:
             if groups.get(name) != count
         ]
 
-    def judge_commit(self, queue: Queue, found: int, *, safe_until: float) -> list[str]:
-        """Return a fault if an offset is older than the interval between two saves allows.
-
-        An offset that a start has read from disk must never go back.
-        """
-        safe = [offset for moment, offset in self.commits.pop(queue, []) if moment <= safe_until]
-        low = max(safe, default=self.commit_min.get(queue, 0))
+    def judge_commit(self, queue: Queue, found: int) -> list[str]:
+        """Return a fault if an offset is older than the last acknowledged or found one."""
+        low = self.commit_min.get(queue, 0)
         high = self.commit_max.get(queue, 0)
         self.commit_min[queue] = found
         return [] if low <= found <= high else [f"{queue}: offset {found}, not {low} to {high}"]

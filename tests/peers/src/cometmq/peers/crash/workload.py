@@ -3,7 +3,6 @@
 
 import asyncio
 import contextlib
-import time
 from collections.abc import Callable, Coroutine
 from random import Random
 from typing import Final
@@ -120,5 +119,4 @@ class Workload:
                 offset = self._promised.commit_max.get(queue, 0) + 1
                 self._promised.commit_max[queue] = offset
                 await client.commit(GROUP, *queue, offset)
-                commits = self._promised.commits.setdefault(queue, [])
-                commits.append((time.monotonic(), offset))
+                self._promised.note_commit(queue, offset)
