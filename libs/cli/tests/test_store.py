@@ -172,10 +172,30 @@ def test_states_of_a_store_under_load_after_a_kill_and_after_a_stop(call, loaded
     found = json.loads((result := call("store", "verify", data, "--json")).out)
     assert (found["state"], found["findings"]) == ("needs recovery", 0)
     assert result.status == EXIT_STATUS[StoreState.NEEDS_RECOVERY]
+    journal = call("store", "inspect", data, "--json").json["journal_of_the_tables"]
+    assert {table["table"]: table["applied"] for table in journal}["topics.json"] is True
 
     assert loaded.start().stop(20) == 0
     found = call("store", "verify", data, "--json").json
     assert (found["state"], found["findings"]) == ("healthy", 0)
+
+
+def test_a_damaged_journal_is_named_with_what_a_start_does(call, loaded):
+    suite = loaded.start()
+    load = loaded.load()
+    data = loaded.folder / "data"
+    wait_for_records(call, data, 500)
+    suite.kill()
+    load.kill()
+    (path,) = data.rglob("config/journal/*")
+    content = bytearray(path.read_bytes())
+    content[content.index(b'"topics.json"', 100)] ^= 1
+    path.write_bytes(content)
+    result = call("store", "verify", data)
+    assert result.status == EXIT_STATUS[StoreState.NEEDS_RECOVERY]
+    assert "journal-damaged" in result.out
+    assert loaded.start().stop(20) == 0
+    assert call("store", "verify", data).status == 0
 
 
 def test_help_and_documents_name_each_state_with_its_status(call):

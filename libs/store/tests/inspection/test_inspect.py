@@ -4,8 +4,11 @@ from pathlib import Path
 
 import pytest
 
-from cometmq.store.inspection.inspect import dump_log, dump_queue, inspect_store
+from cometmq.store.inspection.inspect import JournalSummary, dump_log, dump_queue, inspect_store
 from cometmq.store.inspection.verify import FindingKind, StoreState, verify_store
+from cometmq.store.journal import FILE_BYTES, Kind, encode_changes, encode_marks
+from cometmq.store.json_config import content_digest
+from cometmq.store.redo_log import RedoLog
 from cometmq.store.testing.builders import StoreRig, make_message, small_settings
 from cometmq.store.testing.memory_disk import MemoryDisk
 
@@ -55,6 +58,55 @@ def test_inspect_says_what_a_store_holds(disk):
     assert found.progress.offset == found.max_offset
     assert sum(file.entry_count for file in found.index_files) == 100
     assert found.damages == []
+
+
+JOURNAL = "/store/config/journal"
+
+
+def write_journal(disk, *, offsets):
+    """Write ten entries after marks for this content of consumerOffset.json."""
+    name = "consumerOffset.json"
+    disk.contents[f"/store/config/{name}"] = bytearray(offsets)
+    log = RedoLog(disk, JOURNAL, file_bytes=FILE_BYTES)
+    marks = {name: {content_digest(offsets): 4}, "topics.json": {"of another content": 4}}
+    log.begin_file(Kind.MARKS, encode_marks(0, marks))
+    for number in range(1, 11):
+        changes = [(name, b'{"T@g":{"0":%d}}' % number)]
+        log.append(
+            Kind.CHANGES, encode_changes(number, changes + [("topics.json", b"{}")] * (number > 7))
+        )
+
+
+def test_inspect_says_what_the_journal_of_the_tables_holds(disk):
+    write_journal(disk, offsets=b"{}")
+    found = inspect_store("/store", disk=disk, settings=SHAPE)
+    assert found.journal == [
+        JournalSummary("consumerOffset.json", 10, 10, is_applied=True),
+        JournalSummary("topics.json", 3, 10, is_applied=False),
+    ]
+    assert (found.journal_number, found.journal_damage) == (10, "")
+    assert verify(disk).journal_entry_count == 10
+    assert verify(disk).state is StoreState.HEALTHY
+
+
+def test_damage_in_the_journal_is_found_and_no_reason_not_to_start(disk):
+    write_journal(disk, offsets=b"{}")
+    path = f"{JOURNAL}/{0:020d}"
+    place = disk.contents[path].index(b'{"T@g":{"0":5}}')
+    disk.contents[path][place] ^= 1
+    found = verify(disk)
+    assert [finding.kind for finding in found.findings] == [FindingKind.JOURNAL_DAMAGED]
+    assert path in found.findings[0].text
+    assert (found.state, found.journal_entry_count) == (StoreState.NEEDS_RECOVERY, 4)
+    assert path in inspect_store("/store", disk=disk, settings=SHAPE).journal_damage
+
+
+def test_a_torn_entry_at_the_end_of_the_journal_is_no_finding(disk):
+    write_journal(disk, offsets=b"{}")
+    data = disk.contents[f"{JOURNAL}/{0:020d}"]
+    data[len(data.rstrip(b"\0")) - 5 :] = bytes(len(data) - len(data.rstrip(b"\0")) + 5)
+    found = verify(disk)
+    assert (found.findings, found.journal_entry_count) == ([], 9)
 
 
 def test_dumps_yield_records_of_the_log_and_of_a_queue(disk):

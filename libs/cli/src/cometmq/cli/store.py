@@ -70,6 +70,7 @@ def inspect(folder: Folder, config: Config = None, *, as_json: AsJson = False) -
         [file.name, shown(file.begin_timestamp), shown(file.end_timestamp), *file[3:]]
         for file in found.index_files
     ]
+    journal: list[list[Cell]] = [list(table) for table in found.journal]
     damages: list[list[Cell]] = [list(damage) for damage in found.damages]
     sections = (
         ("Queues", ("Topic", "Queue", "Min", "Max", "Files"), queues),
@@ -78,6 +79,7 @@ def inspect(folder: Folder, config: Config = None, *, as_json: AsJson = False) -
             ("Name", "First message", "Last message", "Begin", "End", "Entries"),
             index,
         ),
+        ("Journal of the tables", ("Table", "Entries", "Last entry", "Applied"), journal),
         ("Damages", ("File", "Position", "Offset", "Next record"), damages),
     )
     if as_json:
@@ -109,6 +111,8 @@ def _facts(found: Inspection) -> dict[str, Cell]:
         "log_on_disk_up_to": shown(checkpoint.log_timestamp),
         "queues_on_disk_up_to": shown(checkpoint.queue_timestamp),
         "index_on_disk_up_to": shown(checkpoint.index_timestamp),
+        "last_journal_entry": found.journal_number,
+        "journal_damage": found.journal_damage or None,
     }
 
 
@@ -144,6 +148,7 @@ def verify(folder: Folder, config: Config = None, *, as_json: AsJson = False) ->
         "records": found.record_count,
         "queue_entries": found.queue_entry_count,
         "index_entries": found.index_entry_count,
+        "journal_entries": found.journal_entry_count,
         "min_offset": found.min_offset,
         "checked_up_to": found.max_offset,
         "recovery_starts_at": found.recovery.start.offset if found.recovery is not None else None,
@@ -180,7 +185,11 @@ def _advice(found: Verification) -> str:
                 " is as far as an open store can be checked."
             )
         case StoreState.NEEDS_RECOVERY:
-            assert recovery is not None
+            if recovery is None:
+                return (
+                    "Start a broker on the folder: it leaves out what is damaged in the journal."
+                    " Groups continue at the offsets before the damage."
+                )
             return (
                 "Start a broker on the folder: it recovers the store from offset"
                 f" {recovery.start.offset:,} on."

@@ -64,6 +64,15 @@ class JournalContent(msgspec.Struct):
     fault: str = ""
     """Why whole records are not usable; empty if all are."""
 
+    @property
+    def damage(self) -> str:
+        """Why entries that were written are not usable; empty if at most a torn one is missing."""
+        if self.fault:
+            return self.fault
+        if self.cut is not None and self.cut.is_damage:
+            return f"{self.cut.path} is damaged at byte {self.cut.position}, and entries follow"
+        return ""
+
     def base(self, table: str, digest: str) -> int | None:
         """Return the number whose successors apply to a file with this content, None without."""
         return self.marks.get(table, {}).get(digest)

@@ -33,6 +33,7 @@ class Layout:
         "config",
         "consume_queue",
         "index",
+        "journal",
         "lock",
         "progress",
         "root",
@@ -47,6 +48,7 @@ class Layout:
         self.consume_queue = f"{root}/consumequeue"
         self.index = f"{root}/index"
         self.config = f"{root}/config"
+        self.journal = f"{root}/config/journal"
         self.checkpoint = f"{root}/checkpoint"
         self.progress = f"{root}/progress"
         self.abort = f"{root}/abort"

@@ -33,7 +33,7 @@ from cometmq.broker.handlers.clients import connection_closed
 from cometmq.broker.handlers.transactions import recall_transactions
 from cometmq.broker.settings import BrokerSettings
 from cometmq.broker.store_driver import Workers
-from cometmq.broker.tables.journal import FOLDER, Journal
+from cometmq.broker.tables.journal import Journal
 from cometmq.broker.timers import background_steps
 from cometmq.remoting.command import Peer
 from cometmq.remoting.errors import SettingsError
@@ -207,8 +207,7 @@ class BrokerApp:
         )
 
     def _open_journal(self, store: MessageStore, workers: Workers) -> Journal:
-        folder = f"{store.layout.config}/{FOLDER}"
-        return Journal(OsDisk(), folder, worker=workers.config, log=self._log)
+        return Journal(OsDisk(), store.layout.journal, worker=workers.config, log=self._log)
 
     def _open_acl(self) -> tuple[AclFiles, AccessControl]:
         path = acl_path(self._loaded.value, self._config_path)

@@ -20,6 +20,8 @@ from cometmq.remoting.message.record import MessageRecord, Scan
 from cometmq.store.disk import Disk, OsDisk
 from cometmq.store.errors import CorruptStore, DiskError
 from cometmq.store.index.index_file import HEADER, IndexHeader
+from cometmq.store.journal import JournalContent, read_journal
+from cometmq.store.json_config import content_digest
 from cometmq.store.layout import Layout, file_name
 from cometmq.store.log.log_scanner import LogScanner, find_record, first_record
 from cometmq.store.lookups import Lookups
@@ -52,6 +54,16 @@ class IndexSummary(NamedTuple):
     entry_count: int
 
 
+class JournalSummary(NamedTuple):
+    """Summary of one table in the journal."""
+
+    table: str
+    entry_count: int
+    last_entry: int
+    is_applied: bool
+    """Whether a start applies the entries; otherwise the table's file is newer or foreign."""
+
+
 class Damage(NamedTuple):
     """A range of the log that held a record once and holds none now, although records follow it."""
 
@@ -77,6 +89,10 @@ class Inspection(NamedTuple):
     queues: list[QueueSummary]
     index_files: list[IndexSummary]
     damages: list[Damage]
+    journal: list[JournalSummary]
+    journal_number: int
+    """The last entry of the journal."""
+    journal_damage: str
 
 
 class StoreView:
@@ -217,6 +233,7 @@ def inspect_store(
         pass
     view.measure_queues(view.parts.commit_log.end)
     parts = view.parts
+    journal = _read_journal(view)
     return Inspection(
         root=root,
         in_use_by=view.in_use_by,
@@ -240,6 +257,9 @@ def inspect_store(
         ],
         index_files=_index_summaries(view),
         damages=[damage for damage in view.damages if damage.physical_offset < view.safe_end],
+        journal=_journal_summaries(view, journal),
+        journal_number=journal.number,
+        journal_damage=journal.damage,
     )
 
 
@@ -296,6 +316,30 @@ def _index_summaries(view: StoreView) -> list[IndexSummary]:
         data = view.disk.open(f"{folder}/{name}").read(0, HEADER.size)
         header = IndexHeader(*HEADER.unpack(data.ljust(HEADER.size, b"\0")))
         summaries.append(IndexSummary(name, *header[:4], max(0, header.next_number - 1)))
+    return summaries
+
+
+def _read_journal(view: StoreView) -> JournalContent:
+    """Read the journal again if its broker deletes a file meanwhile."""
+    for _ in range(OPEN_ATTEMPTS):
+        try:
+            return read_journal(view.disk, view.parts.layout.journal)
+        except DiskError as error:
+            if not view.is_deletion(error):
+                raise
+    return JournalContent()
+
+
+def _journal_summaries(view: StoreView, journal: JournalContent) -> list[JournalSummary]:
+    summaries = []
+    for table in sorted({name for entry in journal.entries for name in entry.changes}):
+        path = f"{view.parts.layout.config}/{table}"
+        file = view.disk.open(path) if view.disk.exists(path) else None
+        data = b"" if file is None else file.read(0, file.size())
+        base = journal.base(table, content_digest(data) if data else "")
+        entries = journal.entries_of(table)
+        count, last = len(entries), entries[-1].number
+        summaries.append(JournalSummary(table, count, last, base is not None))
     return summaries
 
 

@@ -7,7 +7,8 @@ entry by entry. Nothing is changed.
 What counts as damage depends on how the store was last used:
 
 - If a broker has it open, everything up to the last checkpoint must be right. A finding counts only
-  if a second pass confirms it, because files expire and topics are deleted during the check.
+  if a second pass confirms it, because files expire and topics are deleted during the check. The
+  journal of the tables is being written and is not checked.
 - If it was stopped cleanly, everything must be right.
 - If it was not stopped cleanly, or something is wrong, the start and stop of a broker are rehearsed
   in memory. What is still wrong after that, or keeps the broker from starting, is damage.
@@ -28,6 +29,7 @@ from cometmq.store.errors import CorruptStore, DiskError
 from cometmq.store.index.index_file import IndexFile
 from cometmq.store.inspection.inspect import StoreView, open_view
 from cometmq.store.inspection.overlay import OverlayDisk
+from cometmq.store.journal import read_journal
 from cometmq.store.message_store import MessageStore
 from cometmq.store.queues.consume_queue import ENTRY, FILLER_SIZE, ConsumeQueue
 from cometmq.store.reads import finish
@@ -62,6 +64,7 @@ class FindingKind(StrEnum):
     INDEX_ENTRY_WRONG = "index-entry-wrong"
     INDEX_CHAIN_BROKEN = "index-chain-broken"
     INDEX_KEYS_MISSING = "index-keys-missing"
+    JOURNAL_DAMAGED = "journal-damaged"
 
 
 class Finding(NamedTuple):
@@ -82,6 +85,7 @@ class Verification(msgspec.Struct, kw_only=True):
     record_count: int = 0
     queue_entry_count: int = 0
     index_entry_count: int = 0
+    journal_entry_count: int = 0
     min_offset: int = 0
     max_offset: int = 0
     """End of the part of the log that was checked."""
@@ -124,9 +128,21 @@ def verify_store(
     if view.in_use_by is not None:
         return _confirmed(look(disk), lambda: look(disk))
     found = _Verifier(view, on_progress).run() if view.was_clean else None
-    if found is not None and found.is_good:
-        return found
-    return _rehearsed(view, found, look)
+    if found is None or not found.is_good:
+        found = _rehearsed(view, found, look)
+    _check_journal(view, found)
+    return found
+
+
+def _check_journal(view: StoreView, found: Verification) -> None:
+    """Add damage of the tables' journal, with which a broker starts all the same."""
+    journal = read_journal(view.disk, view.parts.layout.journal)
+    found.journal_entry_count = len(journal.entries)
+    if journal.damage:
+        place = view.parts.layout.journal
+        found.add(Finding(FindingKind.JOURNAL_DAMAGED, place, journal.damage))
+        if found.state is StoreState.HEALTHY:
+            found.state = StoreState.NEEDS_RECOVERY
 
 
 def _confirmed(found: Verification, look: Callable[[], Verification]) -> Verification:

@@ -23,7 +23,6 @@ import asyncio
 import errno
 from collections.abc import Callable
 from functools import partial
-from itertools import zip_longest
 from typing import Final, Protocol
 
 import msgspec
@@ -48,7 +47,6 @@ from cometmq.store.redo_log import RedoLog
 
 SYNC_INTERVAL_MS: Final = 500
 RETRY_INTERVAL_MS: Final = 1_000
-FOLDER: Final = "journal"  # beside the tables
 FILES_MAX: Final = 16
 """Bound for the time in which tables cannot be saved; usually there are one or two files."""
 _MARKS_MAX: Final = 8  # of one table: saves that failed may have replaced the file all the same
@@ -101,7 +99,8 @@ class Journal:
         self._has_new_marks = False
         self._changed: dict[str, Journaled] = {}  # with noted changes
         self._last_changes: dict[str, int] = {}  # table -> number of the last entry with it
-        self._unsynced: dict[str, DiskFile] = {}
+        self._is_synced = True
+        self._unsynced: list[DiskFile] = []  # full ones
         self._syncing: asyncio.Future[None] | None = None
         self.schedule: Callable[[], None] = lambda: None
         """Has `write` called at the end of this turn."""
@@ -195,42 +194,48 @@ class Journal:
         if self._has_new_marks:
             self._append(Kind.MARKS, encode_marks(self.number, self._marks))
             self._has_new_marks = False
-        changed = {name: table.noted_changes() for name, table in self._changed.items()}
-        for pieces in zip_longest(*changed.values()):
-            self._write_entry(
-                [(name, piece) for name, piece in zip(changed, pieces, strict=True)
-                 if piece is not None]
-            )  # fmt: skip
+        if not self._changed:
+            return
+        changes = [
+            (name, piece)
+            for name, table in self._changed.items()
+            for piece in table.noted_changes()
+        ]
+        if len(changes) == len(self._changed):
+            self._write_entry(changes)
+        else:  # a table with thousands of changes has several pieces
+            for change in changes:
+                self._write_entry([change])
         for table in self._changed.values():
             table.forget_noted()
         self._changed.clear()
 
     def _write_entry(self, changes: list[tuple[str, bytes]]) -> None:
         payload = encode_changes(self.number + 1, changes)
-        tables = [name for name, _ in changes]
         if len(payload) > self._files.payload_bytes_max // 2:  # the file begins with marks
+            tables = [name for name, _ in changes]
             self._log.warning("journal.entry_too_long", tables=tables, bytes=len(payload))
             return
         self._append(Kind.CHANGES, payload)
         self.number += 1
-        self._last_changes |= dict.fromkeys(tables, self.number)
+        for name, _ in changes:
+            self._last_changes[name] = self.number
 
     def _append(self, kind: Kind, payload: bytes) -> None:
         if not self._files.has_room(len(payload)):
             self._begin_file()
         self._files.append(kind, payload)
         self.byte_count += len(payload)
-        file = self._files.file
-        assert file is not None
-        self._unsynced[file.path] = file
+        self._is_synced = False
 
     def _begin_file(self) -> None:
         if len(self._ends) + 1 >= FILES_MAX:
             raise DiskError("write", self._folder, errno.EFBIG)
-        starts = self._files.starts
+        starts, file = self._files.starts, self._files.file
         self._files.begin_file(Kind.MARKS, encode_marks(self.number, self._marks))
-        if starts:
+        if starts and file is not None:
             self._ends[starts[-1]] = self.number
+            self._unsynced.append(file)
             self.filled()
 
     def _attempt(self, action: Callable[[], None], *, is_retry: bool = False) -> None:
@@ -286,10 +291,12 @@ class Journal:
 
     def sync(self) -> None:
         """Sync what was written since the last sync, on the worker, unless a sync is running."""
-        if self._syncing is not None or not self._unsynced:
+        file = self._files.file
+        if self._syncing is not None or self._is_synced or file is None:
             return
         assert self._worker is not None
-        files, self._unsynced = list(self._unsynced.values()), {}
+        files, self._unsynced = [*self._unsynced, file], []
+        self._is_synced = True
         self._syncing = self._worker.submit(partial(_sync, self._disk, self._folder, files))
         self._syncing.add_done_callback(self._synced)
 
