@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Start and stop of a broker: the only module that makes things run.
 
-Start: ports, store (recovered on a thread), tables, server, name servers, timers. Stop: unregister
-from the name servers first, so that clients move to other brokers; stop accepting; answer held
-pulls; let open requests end; flush; save the tables; close the store.
+Start: ports, store (recovered on a thread), tables and journal, server, name servers, timers. Stop:
+unregister from the name servers first, so that clients move to other brokers; stop accepting;
+answer held pulls; let open requests end; flush; save the tables; close the store.
 """
 
 import asyncio
