@@ -342,6 +342,24 @@ def test_tables_that_cannot_be_saved_stop_the_journal_at_its_bound() -> None:
     assert node.killed(file_bytes=SMALL_BYTES).offsets.committed("g", "T", 0) == 2999
 
 
+def test_saves_that_fail_for_long_leave_the_file_to_which_the_journal_belongs() -> None:
+    node = Node(MemoryDisk(), MemoryFiles())
+    node.save(node.offsets)
+    for offset in range(30):
+        node.offsets.commit("g", "T", 0, offset)
+        node.journal.write()
+        node.save(node.offsets, steps=1)
+    assert node.killed().offsets.committed("g", "T", 0) == 29
+
+
+def test_a_change_that_cannot_be_encoded_stops_the_journal_and_no_answer() -> None:
+    node = Node(MemoryDisk(), MemoryFiles())
+    node.offsets.commit("\ud800", "T", 0, 1)
+    node.journal.write()
+    assert node.journal.fault
+    assert node.log.named("journal.write_failed")
+
+
 def test_long_changes_are_divided() -> None:
     node = Node(MemoryDisk(), MemoryFiles(), file_bytes=16 << 20)
     for queue_id in range(PIECE_COUNT_MAX // 2 + 1):

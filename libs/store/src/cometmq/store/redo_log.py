@@ -83,7 +83,7 @@ class RedoLog:
             for later in self._starts[following:]:
                 self._disk.remove(self._path(later))
             del self._starts[following:]
-            self._file.write(self._position, [bytes(self._file_bytes - self._position)])
+            self._file.write(self._position, [bytes(self.cut.byte_count)])
 
     def records(self) -> Iterator[Record]:
         """Yield the records up to the first incomplete one, and change nothing on the disk."""

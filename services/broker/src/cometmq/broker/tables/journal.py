@@ -213,8 +213,12 @@ class Journal:
     def _write_entry(self, changes: list[tuple[str, bytes]]) -> None:
         payload = encode_changes(self.number + 1, changes)
         if len(payload) > self._files.payload_bytes_max // 2:  # the file begins with marks
-            tables = [name for name, _ in changes]
-            self._log.warning("journal.entry_too_long", tables=tables, bytes=len(payload))
+            if len(changes) > 1:
+                for change in changes:
+                    self._write_entry([change])
+            else:
+                table = changes[0][0]
+                self._log.warning("journal.entry_too_long", table=table, bytes=len(payload))
             return
         self._append(Kind.CHANGES, payload)
         self.number += 1
@@ -241,7 +245,7 @@ class Journal:
     def _attempt(self, action: Callable[[], None], *, is_retry: bool = False) -> None:
         try:
             action()
-        except DiskError as error:
+        except Exception as error:  # noqa: BLE001  # whatever it is, answers must leave
             self.fault = describe(error)
             self.failed_count += 1
             if not is_retry:
@@ -255,7 +259,7 @@ class Journal:
         marks.pop(digest, None)
         marks[digest] = number
         if len(marks) > _MARKS_MAX:
-            del marks[next(iter(marks))]
+            del marks[list(marks)[1]]  # never the first, of the last save that succeeded
         self._has_new_marks = True
         self.write()
 
