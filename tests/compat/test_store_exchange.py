@@ -182,6 +182,29 @@ def test_progress_topics_and_groups_go_along(exchange: Exchange, writer: str, re
     assert f'"groupName":"{GROUP}"' in groups
 
 
+@pytest.mark.slow
+def test_progress_at_a_java_broker_wins_over_the_journal_of_a_killed_broker(
+    exchange: Exchange,
+) -> None:
+    """A Java broker continues after kill -9 of ours; what is left of our journal is too old."""
+    count = COUNTS[ORDERED]
+    owners = {"comet": "kill -9", "java": "clean stop"}
+    for turn, (name, end) in enumerate(owners.items()):
+        cluster = exchange.run(name)
+        exchange.fill(cluster, f"turn{turn}")
+        assert exchange.consume(cluster, ORDERED, count) == sent(
+            exchange.written.messages[ORDERED][turn * count :]
+        )
+        consumed = (turn + 1) * count
+        wait_until(lambda: _saved_progress(cluster) == consumed, SAVE_TIMEOUT_S, "progress saved")  # noqa: B023
+        ENDS[end](cluster)
+    third = exchange.run("comet")
+    exchange.fill(third, "third")
+    assert exchange.consume(third, ORDERED, count) == sent(
+        exchange.written.messages[ORDERED][2 * count :]
+    )
+
+
 def _saved_progress(cluster: Cluster) -> int:
     text = text_of(cluster.store_dir / "config" / "consumerOffset.json")
     _, found, rest = text.partition(f'"{ORDERED}@{GROUP}":')
