@@ -22,8 +22,9 @@ from cometmq.ha.election import (
 )
 from cometmq.ha.fencing import Timing
 from cometmq.ha.member import Role
-from cometmq.ha.record import Copy, Policy, Record, Versioned
+from cometmq.ha.record import Copy, Policy, Record, TablesAt, Versioned
 from cometmq.ha.state import Standing
+from cometmq.remoting.errors import SettingsError
 
 M, X, Y = Copy(0, "m"), Copy(1, "x"), Copy(2, "y")
 X2 = Copy(1, "x2")
@@ -56,6 +57,19 @@ def slave(copy, epoch=4, **changes):
 def only(actions):
     (action,) = actions
     return action
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"min_in_sync": 4}, "minInSync is 4, but group 'g' has 3 copies"),
+        ({"min_in_sync": 0}, "minInSync is 0"),
+        ({"ordinals": (0, 1), "policy": Policy.MAJORITY}, "needs at least 3, use all-in-sync"),
+    ],
+)
+def test_settings_that_contradict_each_other_are_refused(settings, words):
+    with pytest.raises(SettingsError, match=words):
+        Group(**{"name": "g", "ordinals": (0, 1, 2), **settings})
 
 
 # ---- loss ------------------------------------------------------------------------------------
@@ -199,6 +213,25 @@ def test_the_most_complete_log_of_a_majority_wins():
     )
     action = only(election.elect(found, statuses, removing={2}))
     assert (action.record.holder, action.record.epoch) == (Y, 7)
+
+
+def test_a_winner_that_does_not_open_is_asked_again():
+    found = recorded(policy=Policy.MAJORITY)
+    stuck = msgspec.structs.replace(master(X), role=Role.PROMOTING)
+    third = fenced(Y, promised=5)
+    assert election.elect(found, (stuck, third)) == (Fence(1, 5),)
+    action = only(election.elect(found, (fenced(X, promised=5), third)))
+    assert action.record.epoch == 6
+
+
+def test_the_winner_of_a_majority_is_told_where_the_tables_are():
+    found = recorded(policy=Policy.MAJORITY)
+    statuses = (
+        fenced(X, promised=5, last_log_epoch=4, max_offset=9, tables_epoch=4, tables=1),
+        fenced(Y, promised=5, last_log_epoch=4, max_offset=8, tables_epoch=4, tables=2),
+    )
+    action = only(election.elect(found, statuses))
+    assert (action.record.holder, action.record.tables) == (X, TablesAt(Y, 4, 2))
 
 
 def test_a_minority_elects_nobody():

@@ -8,6 +8,7 @@ from cometmq.ha.fencing import NEVER, Progress, Timing
 from cometmq.ha.in_sync import Ack
 from cometmq.ha.port import UNKNOWN
 from cometmq.ha.record import Copy, Policy, Record, Versioned
+from cometmq.remoting.errors import SettingsError
 
 M, X, Y = Copy(0, "m"), Copy(1, "x"), Copy(2, "y")
 TIMING = Timing()
@@ -99,5 +100,5 @@ def test_members_that_stay_behind_are_laggards():
 
 
 def test_a_lease_outlasts_the_deadline_on_a_slower_clock():
-    with pytest.raises(ValueError, match=r"it needs 1\.3 times as much"):
+    with pytest.raises(SettingsError, match=r"it needs 1\.3 times as much"):
         Timing(renew_deadline_ms=6_000, lease_duration_ms=7_000)

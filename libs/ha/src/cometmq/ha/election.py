@@ -20,6 +20,7 @@ from cometmq.ha.fencing import Timing
 from cometmq.ha.member import Role
 from cometmq.ha.record import Copy, Policy, Record, TablesAt, Versioned, promise_quorum
 from cometmq.ha.state import Standing
+from cometmq.remoting.errors import SettingsError
 
 
 class Status(msgspec.Struct, frozen=True, kw_only=True):
@@ -51,6 +52,18 @@ class Group(msgspec.Struct, frozen=True, kw_only=True):
     """All brokers that should exist."""
     policy: Policy = Policy.ALL_IN_SYNC
     min_in_sync: int = 1
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.min_in_sync <= self.copies:
+            raise SettingsError(
+                f"minInSync is {self.min_in_sync}, but group {self.name!r} has {self.copies}"
+                " copies: give it a value from 1 to the number of copies"
+            )
+        if self.policy is Policy.MAJORITY and self.copies < 3:
+            raise SettingsError(
+                f"group {self.name!r} has {self.copies} copies: the policy {self.policy} needs at"
+                f" least 3, use {Policy.ALL_IN_SYNC}"
+            )
 
     @property
     def copies(self) -> int:
@@ -249,15 +262,15 @@ def elect(found: Versioned, statuses: Statuses, *, removing: Collection[int] = (
     voters = tuple(one for one in statuses if may_vote(record, one))
     if record.policy is Policy.MAJORITY:
         needed = promise_quorum(record)
-        promised = tuple(one for one in voters if has_promised(record, one))
-        if len(voters) < needed:
-            text = f"{len(voters)} of {record.copies} copies answer, {needed} are needed"
+        reached = tuple(one for one in statuses if may_promise(record, one))
+        voters = tuple(one for one in voters if has_promised(record, one))
+        if len(reached) < needed:
+            text = f"{len(reached)} of {record.copies} copies answer, {needed} are needed"
             return (Wait(Blocked.NO_QUORUM, text),)
-        if len(promised) < needed:
+        if len(voters) < needed:
             return tuple(
-                Fence(one.copy.ordinal, record.epoch + 1) for one in voters if one not in promised
+                Fence(one.copy.ordinal, record.epoch + 1) for one in reached if one not in voters
             )
-        voters = promised
     elif not voters:
         copies = ", ".join(str(copy.ordinal) for copy in record.in_sync)
         text = f"no member of the in-sync set (brokers {copies}) answers with the recorded store"
@@ -271,6 +284,14 @@ def elect(found: Versioned, statuses: Statuses, *, removing: Collection[int] = (
 def may_vote(record: Record, status: Status) -> bool:
     """Tell whether a member counts in an election: only the recorded incarnation does (R2)."""
     return status.copy in record.in_sync and status.role in CANDIDATE_ROLES
+
+
+def may_promise(record: Record, status: Status) -> bool:
+    """Tell whether a member can be asked for a promise, also one that leads or prepares to (R11).
+
+    A winner that cannot fetch its tables stays in `Role.PROMOTING`, and its vote is needed again.
+    """
+    return may_vote(record, status) or (status.copy in record.in_sync and status.role in LIVE_ROLES)
 
 
 def has_promised(record: Record, status: Status) -> bool:

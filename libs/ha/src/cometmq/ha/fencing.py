@@ -16,6 +16,7 @@ import msgspec
 from cometmq.ha import in_sync
 from cometmq.ha.in_sync import Ack, Leadership
 from cometmq.ha.record import Copy, Policy, ack_quorum
+from cometmq.remoting.errors import SettingsError
 
 NEVER = -(1 << 62)
 
@@ -35,7 +36,7 @@ class Timing(msgspec.Struct, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         if self.lease_duration_ms < 1.3 * self.renew_deadline_ms:
-            raise ValueError(
+            raise SettingsError(
                 f"a lease of {self.lease_duration_ms} ms is too short for a renew deadline of"
                 f" {self.renew_deadline_ms} ms: it needs 1.3 times as much"
             )
