@@ -22,7 +22,7 @@ HEADER = QueryConsumerOffset("g", "t", 1)
 
 
 def answer(end: End, reply: Any) -> None:
-    """Answer all calls of an end in reverse order."""
+    """Answer all of an end's calls in reverse order."""
     for call in reversed(end.calls):
         answer_one(end.connection, call, reply)
     end.calls.clear()
@@ -135,7 +135,7 @@ def test_a_success_without_its_fields_is_an_error_a_refusal_is_not() -> None:
 
 
 def test_a_json_header_cannot_set_what_the_connection_knows() -> None:
-    """The decoder fills a call from the header; the names of its other fields have no effect."""
+    """Only the fields up to the remark come from the header; the connection sets the others."""
     peer = ScriptedPeer()
     link = Link(peer=peer)
     head = (

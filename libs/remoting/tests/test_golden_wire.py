@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every captured exchange is decoded to typed values and encoded to the same meaning."""
+"""Every captured exchange decodes to typed values, which encode to an equivalent form."""
 
 import json
 from pathlib import Path
@@ -62,7 +62,7 @@ def raw(frame: GoldenFrame) -> RawCommand:
 
 
 def expected_ext(frame: GoldenFrame) -> dict[str, str]:
-    """In a binary header an empty text is null."""
+    """In a binary header an empty string means null."""
     if frame.data[4] == 0:
         return frame.ext
     return {name: value for name, value in frame.ext.items() if value}
@@ -82,7 +82,7 @@ def test_a_header_is_read_as_captured_and_written_to_the_same(frame: GoldenFrame
 
 
 def is_plain_java(frame: GoldenFrame) -> bool:
-    """Whether only one encoding leads to these bytes.
+    """Return whether an encoder must produce exactly these bytes.
 
     The order of several ext fields depends on a hash map, and an empty ext object is equivalent to
     none.
@@ -151,7 +151,7 @@ def test_an_answer_has_the_typed_header_of_the_catalogue(exchange: Exchange) -> 
 
 
 def assert_says_the_same(header: msgspec.Struct, ext: dict[str, str]) -> None:
-    """Each field of the header has the captured value or is a default."""
+    """Assert that each field of the header has the captured value or is a default."""
     written = ENCODER.ext(header)
     for field in msgspec.structs.fields(type(header)):
         captured = ext.get(field.encode_name)
@@ -206,7 +206,7 @@ def check_json(codec: Any, value: Any, data: bytes) -> None:
 
 
 def normal(tree: Any) -> Any:
-    """Return the tree with all keys as text; key objects become sorted JSON."""
+    """Return the tree with all keys as strings; key objects become sorted JSON."""
     if isinstance(tree, list):
         return [normal(item) for item in tree]
     if not isinstance(tree, dict):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Differential tests: a decoder that remembers headers answers as one that has seen none."""
+"""Differential tests: a decoder that remembers headers decodes like one that has seen none."""
 
 import json
 from collections import Counter
@@ -36,7 +36,7 @@ def head(serialization: int, fields: Ext) -> bytes:
 
 
 def decode(decoder: RequestDecoder, serialization: int, data: bytes) -> Any:
-    """Return the typed header, or what is wrong with it."""
+    """Return the typed header, or the text of the error."""
     try:
         call = decoder.decode(serialization, data)
     except HeaderFault as fault:
@@ -57,7 +57,7 @@ LENGTHS = [1, 1 + ENTRY_BYTES, 1 + 2 * ENTRY_BYTES, 1 + 3 * ENTRY_BYTES]
 
 @st.composite
 def sends(draw: st.DrawFn) -> Ext:
-    """Headers of few sizes, with several layouts of each size."""
+    """Headers of a few sizes, with several layouts of each size."""
     more = draw(st.sampled_from([{}, {"j": "0"}, {"j": "0", "l": "1"}, {"l": "1"}]))
     fields = ext(draw(st.sampled_from("pqä")) * draw(st.sampled_from(LENGTHS)), **more)
     fields["e"] = draw(st.sampled_from(["0", "3", "07", "12", "-1", "x", "999999999"]))

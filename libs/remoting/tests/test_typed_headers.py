@@ -81,7 +81,7 @@ def encode_reply(serialization: int, reply: Any, opaque: int = 9) -> RawCommand:
 
 
 def decode_send(head: bytes) -> msgspec.Struct:
-    """The slow path of a binary send."""
+    """Decode a binary send on the slow path."""
     *_, position, head = parse_fixed(head)
     return convert_ext(parse_ext(head, position), SendMessageV2)
 

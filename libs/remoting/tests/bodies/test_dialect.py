@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reads Java's JSON dialect, writes strict JSON, rejects hostile JSON."""
+"""The codec reads Java's JSON dialect, writes strict JSON and rejects hostile JSON."""
 
 import json
 import time

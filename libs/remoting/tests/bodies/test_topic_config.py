@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Registrations of brokers, plain and compressed."""
+"""Broker registrations, plain and compressed."""
 
 import struct
 import zlib

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The fast hash equals the plain loop for every kind of text."""
+"""The fast hash equals the plain loop for every kind of string."""
 
 import pytest
 from hypothesis import given

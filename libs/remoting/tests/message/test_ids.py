@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Ids name places and senders; malformed ids are rejected."""
+"""Ids locate records or identify senders; malformed ids are rejected."""
 
 import time
 from collections.abc import Callable, Iterator

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Property texts are read as Java reads them."""
+"""Property text is parsed as Java parses it."""
 
 import pytest
 from hypothesis import given

@@ -26,7 +26,7 @@ async def resources() -> AsyncIterator[contextlib.AsyncExitStack]:
 
 @pytest.fixture
 def start_server(resources: contextlib.AsyncExitStack) -> StartServer:
-    """Start a server with these handlers; give it and its port."""
+    """Start a server with these handlers; return it and its port."""
 
     async def start(
         handlers: Mapping[int, Any],
@@ -43,8 +43,6 @@ def start_server(resources: contextlib.AsyncExitStack) -> StartServer:
 
 @pytest.fixture
 def new_client(resources: contextlib.AsyncExitStack) -> Callable[..., RemotingClient]:
-    """Make a client with these settings."""
-
     def make(settings: ClientSettings | None = None, **more: Any) -> RemotingClient:
         client = RemotingClient(settings or ClientSettings(), clock_ms=clock_ms, **more)
         resources.push_async_callback(client.close, 200)
@@ -83,7 +81,7 @@ def background() -> Callable[[Coroutine[Any, Any, Any]], asyncio.Task[Any]]:
 
 @pytest.fixture
 def eventually() -> Callable[..., Any]:
-    """Wait until a condition holds, at most some seconds."""
+    """Wait until a condition holds, for a few seconds at most."""
 
     async def wait(condition: Callable[[], object], timeout_s: float = 5.0) -> None:
         async with asyncio.timeout(timeout_s):
@@ -94,5 +92,5 @@ def eventually() -> Callable[..., Any]:
 
 
 def pytest_asyncio_loop_factories() -> dict[str, Callable[[], asyncio.AbstractEventLoop]]:
-    """Run every test here on both loops: their flow control differs."""
+    """Run every test here on both event loops, because their flow control differs."""
     return {"asyncio": asyncio.new_event_loop, "uvloop": uvloop.new_event_loop}

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Addresses as text and as records hold them."""
+"""Addresses as strings and as records store them."""
 
 import pytest
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Peers that do not read, say nothing, or send garbage cost little and harm nobody else."""
+"""Peers that do not read, stay silent or send garbage cost little and harm no other peer."""
 
 import asyncio
 import random
@@ -39,7 +39,7 @@ SMALL = ServerSettings(
 
 
 async def is_ended(reader: asyncio.StreamReader) -> bool:
-    """Whether the server has closed the connection, sending nothing more."""
+    """Return whether the server has closed the connection without sending anything more."""
     try:
         return await asyncio.wait_for(reader.read(1), 5) == b""
     except ConnectionError:
@@ -73,7 +73,7 @@ async def test_requests_without_reading_stop_being_served(
 async def test_a_flood_is_served_in_portions(
     start_server: Any, eventually: Any, connect_raw: Any
 ) -> None:
-    """Between two portions other connections have their turn; order is kept, none is lost."""
+    """Other connections are served between two portions; requests stay in order, none is lost."""
     loop = asyncio.get_running_loop()
     portions: list[list[int]] = [[]]
 
@@ -118,7 +118,7 @@ async def test_requests_that_wait_for_their_turn_count_as_memory(
 async def test_clients_that_come_together_are_accepted_together(
     start_server: Any, eventually: Any
 ) -> None:
-    """However busy the loop is: a connection for each of its turns would be slow then."""
+    """This holds on a busy loop as well, where one connection per turn would be slow."""
     loop = asyncio.get_running_loop()
     server, port = await start_server({QUERY: lambda *_: ANSWER}, SMALL)
     turns = 0
@@ -140,7 +140,7 @@ async def test_clients_that_come_together_are_accepted_together(
 async def test_many_floods_share_what_few_may_have(
     start_server: Any, eventually: Any, connect_raw: Any
 ) -> None:
-    """Who comes with one request waits for a short turn, however many others have a backlog."""
+    """A peer with a single request waits for a short turn, however many others have a backlog."""
     loop = asyncio.get_running_loop()
     turns: list[int] = [0]
     served: dict[Any, list[int]] = {}
@@ -171,7 +171,7 @@ async def test_many_floods_share_what_few_may_have(
 async def test_an_idle_connection_ends_although_its_peer_reads_nothing(
     start_server: Any, eventually: Any, connect_raw: Any
 ) -> None:
-    """Closing waits for output to leave, and this peer takes none: it is aborted."""
+    """Closing waits until the output is sent, but this peer takes none, so the server aborts."""
     roomy = msgspec.structs.replace(
         SMALL, write_high_water_bytes=64 * 1024 * 1024, idle_timeout_ms=200
     )
@@ -439,7 +439,7 @@ async def test_what_was_written_before_a_close_arrives(start_server: Any, new_cl
 async def test_hostile_frames_leave_the_server_whole(
     start_server: Any, new_client: Any, connect_raw: Any
 ) -> None:
-    """Flip bytes of good frames; whatever becomes of a connection, the next one is served."""
+    """Flip bytes of valid frames; whatever happens to one connection, the next one is served."""
     server, port = await start_server({QUERY: lambda _, call: QueryConsumerOffsetReply(offset=1)})
     client = new_client()
     dice = random.Random(4)
@@ -467,7 +467,7 @@ async def test_hostile_frames_leave_the_server_whole(
 async def test_slow_handlers_of_closed_connections_count_until_they_end(
     start_server: Any, new_client: Any, connect_raw: Any, eventually: Any
 ) -> None:
-    """Otherwise somebody who connects again and again piles up tasks."""
+    """Otherwise a peer could pile up tasks by reconnecting."""
     release = asyncio.Event()
     started: list[Call[Any]] = []
 

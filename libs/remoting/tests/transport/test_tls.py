@@ -30,7 +30,7 @@ HEADER = QueryConsumerOffset(consumer_group="g", topic="t", queue_id=3)
 HANDLERS = {QUERY: lambda _, call: QueryConsumerOffsetReply(offset=len(call.body))}
 TLS_CLIENT = ClientSettings(tls=TlsSettings(enable=True))
 NO_PEM = "no certificate and key in PEM form"
-NO_PASSWORD = "is missing, and it is encrypted"
+NO_PASSWORD = "is missing, and the key is encrypted"
 BODY = bytes(range(256)) * 4096
 
 
@@ -57,7 +57,7 @@ async def test_enforcing_refuses_plain_connections(start_server: Any, new_client
 async def test_all_requests_of_a_plain_chunk_get_the_reason_before_the_end(
     start_server: Any,
 ) -> None:
-    """Also in ROCKETMQ headers; a Java client sees a failed request, then a closed channel."""
+    """Even ROCKETMQ headers do; a Java client sees a failed request, then a closed channel."""
     server, port = await start_server(HANDLERS, server_settings(TlsMode.ENFORCING))
     for serialization in Serialization:
         sender = Connection(Codec(COMMANDS, serialization=serialization), cast("Any", None))
@@ -222,7 +222,7 @@ class Events:
     debug = warning = error = info
 
     async def next(self, event: str) -> object:
-        """Wait for one more event; its error."""
+        """Wait for the next event; return its error."""
         async with asyncio.timeout(10):
             await self._is_told.wait()
         self._is_told.clear()
@@ -348,7 +348,7 @@ def test_every_wrong_file_is_named_in_one_line(tmp_path: Path) -> None:
         ),
         (
             {"cert_path": cert, "key_path": other},
-            f"tls.server.certPath={cert} and tls.server.keyPath={other} do not belong together",
+            f"tls.server.certPath={cert} and tls.server.keyPath={other} do not match",
         ),
         (
             {"cert_path": garbage, "key_path": cert},
@@ -356,7 +356,7 @@ def test_every_wrong_file_is_named_in_one_line(tmp_path: Path) -> None:
         ),
         (
             {"cert_path": encrypted_cert, "key_path": encrypted, "key_password": "wrong"},
-            f"tls.server.keyPath={encrypted}: tls.server.keyPassword is wrong for it",
+            f"tls.server.keyPath={encrypted}: tls.server.keyPassword is wrong",
         ),
         (
             {"cert_path": encrypted_cert, "key_path": encrypted},

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Request and response codes: the whole enum of RocketMQ 4.9.4, with the additions of 5.x.
+"""Request and response codes: all of RocketMQ 4.9.4, and the additions of 5.x.
 
 Compatibility: 5.x gives the response codes 209 to 211 a second meaning (POLLING_FULL,
-POLLING_TIMEOUT, BROKER_NOT_EXIST); they are aliases here. A server's handler table determines the
-request codes it answers; all others get REQUEST_CODE_NOT_SUPPORTED.
+POLLING_TIMEOUT, BROKER_NOT_EXIST); those names are aliases here. A server's handler table
+determines the request codes that it serves; all others get REQUEST_CODE_NOT_SUPPORTED.
 """
 
 from enum import IntEnum
@@ -199,6 +199,6 @@ class ResponseCode(IntEnum):
 
 
 def request_name(code: int) -> str:
-    """Return a request code with its name, as in errors: GET_BROKER_CONFIG (26)."""
+    """Return a request code as errors show it, for example `GET_BROKER_CONFIG (26)`."""
     known = RequestCode._value2member_map_.get(code)
     return f"request {code}" if known is None else f"{RequestCode(code).name} ({code})"

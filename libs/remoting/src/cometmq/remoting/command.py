@@ -5,7 +5,7 @@ Invariant: a call is answered at most once, by the return value of its handler, 
 ``answer`` or ``fail``. Answers to a oneway call, second answers, and answers after the connection
 has ended are dropped.
 
-Hot path: one ``Call`` is created per request. It is a struct without garbage collection whose JSON
+Hot path: one ``Call`` is created per request. The garbage collector does not track it, and its JSON
 form is the header itself, so that the decoder fills it in one step (see ``header.py``).
 """
 
@@ -25,7 +25,7 @@ HeaderT = TypeVar("HeaderT")
 
 
 class ConstantExt(dict[str, str]):
-    """Ext fields that many replies share; encoders cache their encoded form with them."""
+    """Ext fields that many replies share; encoders cache their encoded form here."""
 
     __slots__ = ("encoded",)
 
@@ -35,7 +35,7 @@ class ConstantExt(dict[str, str]):
 
 
 class Reply(msgspec.Struct, gc=False):
-    """An answer as a handler returns it; ``ext`` adds fields to the header's own."""
+    """An answer as a handler returns it; ``ext`` adds fields to those of the header."""
 
     code: int = int(ResponseCode.SUCCESS)
     header: msgspec.Struct | None = None
@@ -49,7 +49,7 @@ OK: Final = Reply()
 
 
 class Request(msgspec.Struct, gc=False):
-    """A request as its sender gives it; ``ext`` adds fields to the header's own."""
+    """A request as its sender passes it; ``ext`` adds fields to those of the header."""
 
     code: int
     header: msgspec.Struct | None = None
@@ -79,7 +79,7 @@ class Peer(Protocol):
 
     @property
     def host(self) -> bytes:
-        """The remote address as packed in records: 4 or 16 bytes of ip, 4 of port."""
+        """The remote address as records store it: 4 or 16 bytes for the IP, 4 for the port."""
 
     @property
     def is_open(self) -> bool:
@@ -91,7 +91,7 @@ class Peer(Protocol):
 
     @property
     def state(self) -> dict[str, object]:
-        """Per-connection state of handlers; cleared when the connection ends."""
+        """State that handlers keep per connection; cleared when the connection ends."""
 
     def send(
         self,
@@ -152,7 +152,7 @@ class Call(msgspec.Struct, Generic[HeaderT], gc=False, rename={"header": "extFie
 
     @property
     def ext(self) -> dict[str, str]:
-        """All ext fields as text, for hooks and unusual clients; decoded again at each use."""
+        """All ext fields as strings, for hooks and unusual clients; decoded anew on each access."""
         return decode_header(self.serialization, self.head).ext
 
     def answer(self, reply: Reply | msgspec.Struct) -> None:

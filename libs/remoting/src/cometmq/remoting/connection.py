@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One connection without its socket: bytes to calls, answers and requests to bytes.
+"""One connection without its socket: turns bytes into calls, and answers and requests into bytes.
 
 The transport passes the peer's bytes to ``receive``, serves the calls that it returns, and sends
-what collects in ``out``. Requests to the peer stay in a table, keyed by opaque, until their answer,
-their deadline (``expire``) or the end of the connection (``lost``).
+what accumulates in ``out``. Requests to the peer stay in a table, keyed by opaque, until their
+answer, their deadline (``expire``) or the end of the connection (``lost``).
 
-Invariants: ``done`` of a request is called exactly once, with a ``Response`` or an error. After
-RemoteProtocolError nothing more is read.
+Invariants: a request's ``done`` is called exactly once, with a ``Response`` or an error. Nothing
+more is read after a RemoteProtocolError.
 """
 
 from collections.abc import Callable, Mapping
@@ -35,7 +35,7 @@ _OPAQUE_MAX: Final = 0x7FFF_FFFF
 
 
 class Codec:
-    """Shared by the connections of one server or client: the catalogue and its coders."""
+    """The command catalogue and its coders, shared by the connections of a server or client."""
 
     __slots__ = ("decoder", "encoder", "frame_bytes_max", "reply_types", "serialization")
 
@@ -60,7 +60,7 @@ class _Pending(msgspec.Struct, gc=False):
 
 
 class Connection:
-    """Protocol state of one connection, for either end."""
+    """The protocol state of one connection, at either end."""
 
     __slots__ = (
         "_codec",
@@ -85,12 +85,12 @@ class Connection:
 
     @property
     def buffered_bytes(self) -> int:
-        """The size of received bytes that form no whole frame yet."""
+        """The number of received bytes that do not form a whole frame yet."""
         return self._reader.buffered_bytes
 
     @property
     def pending_count(self) -> int:
-        """The number of our requests without an answer."""
+        """The number of our requests that await an answer."""
         return len(self._pending)
 
     @property
@@ -99,7 +99,7 @@ class Connection:
         return min((pending.deadline_ms for pending in self._pending.values()), default=None)
 
     def receive(self, data: bytes, now_ms: int) -> list[Call[Any]]:
-        """Return the calls that ``data`` completes; pass answers to their requests at once.
+        """Return the calls that ``data`` completes; deliver answers to their requests immediately.
 
         Calls whose fields do not fit their command are added to ``faults``.
         """

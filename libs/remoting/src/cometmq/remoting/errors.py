@@ -22,7 +22,7 @@ class ProtocolError(CometError):
 
 
 class LocalProtocolError(ProtocolError):
-    """Our side tried something that the protocol forbids: a bug in CometMQ."""
+    """Our side attempted something that the protocol forbids: a bug in CometMQ."""
 
 
 class RemoteProtocolError(ProtocolError):
@@ -30,14 +30,14 @@ class RemoteProtocolError(ProtocolError):
 
 
 class TransportError(CometError):
-    """A request got no answer, for a reason between the two ends."""
+    """A request got no answer because the transport failed."""
 
     address: str = ""
-    """The address that was asked, where a client raised the error."""
+    """The server's address, if a client raised the error."""
 
 
 class ConnectFailed(TransportError):
-    """No connection could be made in time; the peer certainly did not see the request."""
+    """No connection could be made in time; the peer cannot have seen the request."""
 
 
 class ConnectionLost(TransportError):
@@ -61,11 +61,11 @@ class StoreClosed(StoreError):
 
 
 class CorruptRecord(StoreError):
-    """Bytes that should be a message record are not one."""
+    """The bytes are not a valid message record."""
 
 
 class LockHeld(StoreError):
-    """Another process uses the store's folder."""
+    """Another process is using the store's folder."""
 
 
 class SettingsError(CometError):
@@ -75,8 +75,8 @@ class SettingsError(CometError):
 class CommandError(CometError):
     """A request was answered with a code other than the expected ones.
 
-    `str` explains it in our words; `code` and `remark` are as they travel on the wire, `address` is
-    the server's, empty in errors that a server raises itself.
+    `str` explains the error in plain words. `code` and `remark` are the ones on the wire. `address`
+    is the server's address, or empty in errors that a server raises itself.
     """
 
     address: str = ""
@@ -101,20 +101,20 @@ class CodedError(CommandError):
 
 
 class ServerError(CodedError):
-    """The server failed, or refused the request for a reason without a code of its own."""
+    """The server failed, or refused the request for a reason that has no code of its own."""
 
     CODE = ResponseCode.SYSTEM_ERROR
 
 
 class AccessDenied(ServerError):
-    """Access control refused the request: nothing changes by asking again.
+    """Access control refused the request; a retry does not help.
 
     Compatibility: RocketMQ answers with SYSTEM_ERROR and a remark that names its AclException.
     """
 
 
 class SystemBusy(CodedError):
-    """The server is overloaded; clients do not retry at once."""
+    """The server is overloaded; clients do not retry immediately."""
 
     CODE = ResponseCode.SYSTEM_BUSY
 
@@ -132,19 +132,19 @@ class TransactionFailed(CodedError):
 
 
 class FlushDiskTimeout(CodedError):
-    """The message is stored, but was not synced in time."""
+    """The message is stored, but was not flushed to disk in time."""
 
     CODE = ResponseCode.FLUSH_DISK_TIMEOUT
 
 
 class SlaveNotAvailable(CodedError):
-    """The message is stored, but no slave is close enough; or a slave was asked to write."""
+    """The message is stored, but every slave lags too far behind; or the broker is a slave."""
 
     CODE = ResponseCode.SLAVE_NOT_AVAILABLE
 
 
 class FlushSlaveTimeout(CodedError):
-    """The message is stored, but no slave had it in time."""
+    """The message is stored, but no slave received it in time."""
 
     CODE = ResponseCode.FLUSH_SLAVE_TIMEOUT
 
@@ -156,7 +156,7 @@ class MessageIllegal(CodedError):
 
 
 class ServiceNotAvailable(CodedError):
-    """The store does not accept writes now."""
+    """The store is not accepting writes."""
 
     CODE = ResponseCode.SERVICE_NOT_AVAILABLE
 
@@ -210,13 +210,13 @@ class QueryNotFound(CodedError):
 
 
 class SubscriptionParseFailed(CodedError):
-    """The subscription expression is wrong."""
+    """The subscription expression is invalid."""
 
     CODE = ResponseCode.SUBSCRIPTION_PARSE_FAILED
 
 
 class SubscriptionNotExist(CodedError):
-    """The group or its subscription is unknown here."""
+    """The broker does not know the group or its subscription."""
 
     CODE = ResponseCode.SUBSCRIPTION_NOT_EXIST
 
@@ -288,7 +288,7 @@ class NotInCurrentUnit(CodedError):
 
 
 class ConsumerNotOnline(CodedError):
-    """The consumer group has no connection."""
+    """No member of the consumer group is connected."""
 
     CODE = ResponseCode.CONSUMER_NOT_ONLINE
 
@@ -409,7 +409,7 @@ _BY_CODE: Final[dict[int, type[CodedError]]] = {
 
 
 def command_error(code: int, remark: str | None, address: str = "") -> CommandError:
-    """Return the error of an answer's code; an unknown code gives the base class."""
+    """Return the error for an answer's code; an unknown code yields the base class."""
     text = remark or ""
     kind = _BY_CODE.get(code)
     error = CommandError(code, text) if kind is None else kind(text)

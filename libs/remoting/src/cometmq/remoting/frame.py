@@ -12,12 +12,12 @@ Layout
     ..     the rest     body, may be empty
     ====== ============ =================================================
 
-Invariant: a reader never buffers more than the limit of one frame plus one received chunk, whatever
-the lengths claim. Only received bytes are kept, and every length is checked against the limit and
-against the enclosing frame before it is used.
+Invariant: a reader never buffers more than the frame size limit plus one received chunk, whatever
+lengths a peer claims. Only received bytes are kept, and every length is checked against the limit
+and against the enclosing frame before it is used.
 
 Hot path: ``FrameReader.feed`` runs once per received chunk, its loop once per frame; budget 0.25 us
-per frame: bench/micro/bench_frame.py.
+per frame (bench/micro/bench_frame.py).
 """
 
 import struct
@@ -39,7 +39,7 @@ Frame = tuple[int, bytes, bytes]
 
 
 class FrameReader:
-    """Cuts frames out of a stream of bytes, however it is split."""
+    """Extracts frames from a byte stream, however it is split into chunks."""
 
     __slots__ = ("_frame_bytes_max", "_need", "_tail")
 
@@ -51,7 +51,7 @@ class FrameReader:
 
     @property
     def buffered_bytes(self) -> int:
-        """The number of buffered bytes of an incomplete frame."""
+        """The number of bytes buffered for an incomplete frame."""
         return len(self._tail)
 
     def feed(self, data: bytes) -> list[Frame]:
@@ -101,7 +101,7 @@ class FrameReader:
 
 
 def frame_prefix(serialization: int, header_length: int, body_length: int) -> bytes:
-    """Return the eight bytes before a header; ValueError if the header is too long."""
+    """Return the eight bytes before a header; raise ValueError if the header is too long."""
     if header_length > HEADER_BYTES_MAX:
         raise ValueError(f"header of {header_length} bytes")
     return _PREFIX.pack(4 + header_length + body_length, serialization << 24 | header_length)

@@ -1,17 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Both header encodings, in and out, for any command; fields are text.
+"""Decode and encode both header encodings, for any command, with fields as strings.
 
 This codec is complete and lenient. ``typed_decode.py`` is the fast path for known commands and
-falls back on it.
+falls back to it.
 
-Compatibility: reading accepts what Java accepts. Language and version may be missing, and names may
-be unknown. JSON numbers and booleans may be ext values; null ext values are dropped. In binary
-headers an empty text is null, and a field that occurs twice (signed requests) takes its last value.
-Writing follows Java: JSON fields sorted by name, nulls omitted, no spaces. Codes larger than a
-short do not fit the binary header and are sent as JSON.
+Compatibility: the decoder accepts what Java accepts. Language and version may be missing, and names
+may be unknown. Ext values may be JSON numbers or booleans; null ones are dropped. In a binary
+header an empty string means null, and the last value of a repeated field (as in signed requests)
+wins. The encoder follows Java: JSON fields are sorted by name, nulls are omitted, and there are no
+spaces. A code that does not fit into the binary header's 16-bit field is sent as JSON.
 
-Hot path: ``parse_ext`` runs for every binary request; budget 0.2 us per field:
-bench/micro/bench_header.py.
+Hot path: ``parse_ext`` runs for every binary request; budget 0.2 us per field
+(bench/micro/bench_header.py).
 """
 
 import struct
@@ -63,7 +63,7 @@ _encode_json: Final = msgspec.json.Encoder().encode
 
 
 def decode_header(serialization: int, head: bytes, body: bytes = b"") -> RawCommand:
-    """Return the command in a frame; raise RemoteProtocolError."""
+    """Return the command in a frame; raise RemoteProtocolError if it is malformed."""
     if serialization == Serialization.JSON:
         return _decode_json_header(head, body)
     if serialization == Serialization.ROCKETMQ:
@@ -95,14 +95,14 @@ def _decode_json_header(head: bytes, body: bytes) -> RawCommand:
 
 
 def _int32(value: int) -> int:
-    """Check that both encodings can return the value in an answer."""
+    """Check that both header encodings can send the value back in an answer."""
     if -0x8000_0000 <= value <= 0x7FFF_FFFF:
         return value
     raise RemoteProtocolError(f"header number {value} is longer than 32 bits")
 
 
 def ext_text(value: object) -> str:
-    """Return an ext value as text, whatever its JSON type is."""
+    """Return an ext value as a string, whatever its JSON type is."""
     if isinstance(value, str):
         return value
     return msgspec.json.encode(value).decode()
@@ -124,9 +124,9 @@ def _decode_binary_header(head: bytes, body: bytes) -> RawCommand:
 
 
 def parse_fixed(head: bytes) -> tuple[int, int, int, int, int, str | None, int, bytes]:
-    """Return the fixed fields of a binary header, its remark and the start of its ext fields.
+    """Return a binary header's fixed fields, its remark and the position of its ext fields.
 
-    The last item is the header without any bytes behind it.
+    The last item is the header without trailing bytes.
     """
     if len(head) < BINARY_FIXED_BYTES:
         raise RemoteProtocolError(f"binary header of {len(head)} bytes")
@@ -147,7 +147,7 @@ def parse_fixed(head: bytes) -> tuple[int, int, int, int, int, str | None, int, 
 
 
 def _text(data: bytes) -> str:
-    """Decode UTF-8; a malformed character becomes a replacement character, as in Java."""
+    """Decode UTF-8; malformed sequences become replacement characters, as in Java."""
     return data.decode("utf-8", "replace")
 
 
@@ -208,7 +208,7 @@ def encode_frame(command: RawCommand) -> bytes:
 
 
 def fits_binary(code: int) -> bool:
-    """Return whether a code fits the short of the binary header."""
+    """Return whether a code fits into the binary header's 16-bit field."""
     return -BINARY_CODE_MAX - 1 <= code <= BINARY_CODE_MAX
 
 
@@ -246,7 +246,7 @@ def _encode_binary_header(command: RawCommand) -> bytes:
 
 
 def encode_binary_ext(ext: Mapping[str, str]) -> bytes:
-    """Return ext fields as binary entries, without the length word before them."""
+    """Return ext fields as binary entries, without the length word that precedes them."""
     parts: list[bytes] = []
     for name, value in ext.items():
         name_bytes, value_bytes = name.encode("utf-8", "replace"), value.encode("utf-8", "replace")

@@ -2,7 +2,7 @@
 """Encode typed headers as ext fields: field by field, or with a template built once per type.
 
 Hot path: ``json_reply`` and ``binary_reply`` run once per answer, ``json_request`` once per request
-of a client. Budget: 0.35 us and 0.5 us for the answer to a send, 2 us for a send itself
+that a client sends. Budget: 0.35 us and 0.5 us for the answer to a send, 2 us for a send itself
 (bench/micro/bench_header.py). A template is filled in one step. Headers with an unusual set of
 empty fields are encoded through a dictionary.
 """
@@ -41,7 +41,7 @@ Values = tuple[Any, ...]
 
 
 class HeaderPlan:
-    """The encoding of one header type as ext fields.
+    """Encodes one header type as ext fields.
 
     The templates contain the fields that are never empty. They serve headers whose other fields are
     all empty, which includes nearly every reply.
@@ -87,7 +87,7 @@ class HeaderPlan:
     def json_reply(
         self, header: msgspec.Struct, constant: ConstantExt | None, opaque: int, reply: Reply
     ) -> bytes | None:
-        """Return the whole JSON header of a reply from the template; None if it does not fit."""
+        """Fill the template of a reply's JSON header; return None if the reply does not fit."""
         texts = self._json_texts(header)
         if texts is None:
             return None
@@ -101,7 +101,7 @@ class HeaderPlan:
     def json_request(
         self, header: msgspec.Struct, code: int, flag: int, opaque: int
     ) -> bytes | None:
-        """Return the whole JSON header of a request from the template; None if it does not fit."""
+        """Fill the template of a request's JSON header; return None if the request does not fit."""
         texts = self._json_texts(header)
         if texts is None:
             return None
@@ -119,7 +119,7 @@ class HeaderPlan:
     def binary_reply(
         self, header: msgspec.Struct, constant: ConstantExt | None, opaque: int, reply: Reply
     ) -> bytes | None:
-        """Return the whole binary header of a reply from the template; None if it does not fit."""
+        """Fill the template of a reply's binary header; return None if the reply does not fit."""
         values = _astuple(header)
         if values.count(None) != self._nullable_count:
             return None
@@ -142,7 +142,7 @@ class HeaderPlan:
         return template
 
     def _json_ext(self, constant: ConstantExt) -> str:
-        """Return the ext fields with a placeholder for each value; texts include their quotes."""
+        """Return the ext fields with placeholders; a string value brings its own quotes."""
         fields = [
             _percent(quote(name)) + (":%s" if is_text else ':"%s"')
             for name, is_text in zip(self._kept_names, self._kept_texts, strict=True)
@@ -201,7 +201,7 @@ def _is_number(field_type: object) -> bool:
 
 
 def field_text(value: object) -> str:
-    """Return a header value as ext text."""
+    """Return a header value as the string that an ext field holds."""
     if isinstance(value, str):
         return value
     if isinstance(value, bool):
@@ -214,7 +214,7 @@ def field_text(value: object) -> str:
 
 
 class SendReplyPlan(HeaderPlan):
-    """The answer to a send, hand-written: 2.5x faster than the general templates."""
+    """A hand-written plan for the answer to a send: 2.5x faster than the general templates."""
 
     __slots__ = ()
 
@@ -257,7 +257,7 @@ class SendReplyPlan(HeaderPlan):
 
 
 class PullReplyPlan(HeaderPlan):
-    """The answer to a pull, hand-written: 3x faster than the general templates."""
+    """A hand-written plan for the answer to a pull: 3x faster than the general templates."""
 
     __slots__ = ()
 
@@ -285,7 +285,7 @@ _PULLED: Final = (
 
 
 def _sent_template(constant: ConstantExt) -> bytes:
-    """Return the JSON header of the answer to a send: code, id, queue, offset, opaque."""
+    """Return a JSON header with placeholders for code, id, queue, offset and opaque."""
     more = "".join(_percent(f",{quote(name)}:{quote(value)}") for name, value in constant.items())
     template = (
         f'{{"code":%d,"extFields":{{"msgId":%b,"queueId":"%d","queueOffset":"%d"{more}}},'

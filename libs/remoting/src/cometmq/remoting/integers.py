@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Integers of headers and bodies with the bounds of Java's int and long.
+"""Integer types for headers and bodies, with the bounds of Java's int and long.
 
-The bounds reject hostile numbers in the decoder; otherwise packing would fail on them later.
+The bounds make the decoder reject hostile numbers; otherwise packing would fail on them later.
 """
 
 from typing import Annotated, TypeAlias

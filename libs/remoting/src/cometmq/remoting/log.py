@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The logging interface of the libraries, and a silent default.
 
-An event has a static name (``noun.past_participle``); all variable parts are facts. The services
-pass a structlog logger, which already implements this protocol.
+An event has a static name (``noun.past_participle``); all variable parts are passed as facts. The
+services pass a structlog logger, which already implements this protocol.
 """
 
 from typing import Final, Protocol

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Names of topics, groups and clusters that RocketMQ gives a meaning to, each defined once.
+"""Topic, group and cluster names that have a meaning in RocketMQ, each defined once.
 
-This module holds names only. Which names a client may use is decided where names are checked:
-in the broker's `names.py` and in the client's `namespace.py`.
+This module only defines the names. The broker's `names.py` and the client's `namespace.py` decide
+which names a client may use.
 """
 
 from typing import Final
@@ -15,14 +15,14 @@ REPLY_SUFFIX: Final = "_REPLY_TOPIC"
 NAMESPACE_SEPARATOR: Final = "%"
 SYSTEM_TOPIC_PREFIX: Final = "rmq_sys_"
 RESERVED_TOPIC_PREFIX: Final = "RMQ_SYS_"
-"""Begins the topics of transactions and traces; brokers reserve only `rmq_sys_`."""
+"""The prefix of transaction and trace topics; brokers reserve only `rmq_sys_`."""
 SYSTEM_GROUP_PREFIX: Final = "CID_RMQ_SYS_"
 TRACE_PRODUCER_PREFIX: Final = "_INNER_TRACE_PRODUCER"
 
 # Topics
 
 AUTO_CREATE_TOPIC: Final = "TBW102"
-"""Its configuration is the template of every topic that a send creates."""
+"""Its configuration is the template for every topic that a send creates."""
 SELF_TEST_TOPIC: Final = "SELF_TEST_TOPIC"
 BENCHMARK_TOPIC: Final = "BenchmarkTest"
 OFFSET_MOVED_TOPIC: Final = "OFFSET_MOVED_EVENT"
@@ -46,11 +46,11 @@ SEND_FORBIDDEN_TOPICS: Final = frozenset({
 # Groups
 
 CHECK_GROUP: Final = "CID_RMQ_SYS_TRANS"
-"""Its offsets mark how far the queues of half and op messages have been examined."""
+"""Its offsets mark how far the half and op message queues have been examined."""
 SCHEDULE_GROUP: Final = "SCHEDULE_CONSUMER"
 """Statistics and the positions of the delay levels are kept under this group."""
 TOOLS_GROUP: Final = "TOOLS_CONSUMER"
-"""Tools read with it; every broker knows it."""
+"""Admin tools consume with this group; every broker has it."""
 MONITOR_GROUP: Final = "__MONITOR_CONSUMER"
 DEFAULT_CONSUMER_GROUP: Final = "DEFAULT_CONSUMER"
 DEFAULT_PRODUCER_GROUP: Final = "DEFAULT_PRODUCER"
@@ -77,10 +77,10 @@ def retry_topic(group: str) -> str:
 
 
 def dead_letter_topic(group: str) -> str:
-    """Return the topic that keeps a group's messages whose retries are used up."""
+    """Return the topic that keeps a group's messages once their retries are exhausted."""
     return DLQ_PREFIX + group
 
 
 def reply_topic(cluster: str) -> str:
-    """Return the topic in which a cluster keeps the replies of request-reply calls."""
+    """Return the topic in which a cluster keeps the replies to request-reply calls."""
     return cluster + REPLY_SUFFIX

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A command with its fields as text: the common content of both header encodings."""
+"""A command with its fields as strings: the common content of both header encodings."""
 
 from collections.abc import Sequence
 from typing import Final
@@ -13,7 +13,7 @@ FLAG_REPLY: Final = 1
 FLAG_ONEWAY: Final = 2
 
 Body = Buffer | Sequence[Buffer]
-"""The bytes after a header: one buffer, or several that are sent one after the other."""
+"""The bytes after a header: one buffer, or several that are sent in sequence."""
 
 
 class RawCommand(msgspec.Struct, kw_only=True):
@@ -31,7 +31,7 @@ class RawCommand(msgspec.Struct, kw_only=True):
 
     @property
     def is_reply(self) -> bool:
-        """Whether this answers a request."""
+        """Whether this is the answer to a request."""
         return bool(self.flag & FLAG_REPLY)
 
     @property

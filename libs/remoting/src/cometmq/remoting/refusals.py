@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the answers of servers mean, in plain words.
+"""Explain servers' error answers in plain words.
 
-Compatibility: a remark may be a Java exception with its class and place. Both are left out of
-messages; `CommandError.remark` keeps the whole text.
+Compatibility: a remark may be a Java exception with its class and source position. Error messages
+omit both; `CommandError.remark` keeps the whole text.
 """
 
 import re
@@ -20,14 +20,14 @@ _FURTHER_READING: Final = re.compile(
 )
 
 _MEANINGS: Final[dict[int, str]] = {
-    ResponseCode.SYSTEM_ERROR: "the server failed or refuses the request",
+    ResponseCode.SYSTEM_ERROR: "the server failed or refused the request",
     ResponseCode.SYSTEM_BUSY: "the server is overloaded, try again later",
     ResponseCode.REQUEST_CODE_NOT_SUPPORTED: "the server does not serve this kind of request",
-    ResponseCode.FLUSH_DISK_TIMEOUT: "stored, but not on disk in time",
-    ResponseCode.SLAVE_NOT_AVAILABLE: "no slave is near enough",
-    ResponseCode.FLUSH_SLAVE_TIMEOUT: "stored, but no slave had it in time",
+    ResponseCode.FLUSH_DISK_TIMEOUT: "stored, but not flushed to disk in time",
+    ResponseCode.SLAVE_NOT_AVAILABLE: "no slave is sufficiently up to date",
+    ResponseCode.FLUSH_SLAVE_TIMEOUT: "stored, but no slave received it in time",
     ResponseCode.MESSAGE_ILLEGAL: "the broker does not accept the message",
-    ResponseCode.SERVICE_NOT_AVAILABLE: "the broker takes no writes now",
+    ResponseCode.SERVICE_NOT_AVAILABLE: "the broker is not accepting writes",
     ResponseCode.NO_PERMISSION: "the broker, topic or group does not permit this",
     ResponseCode.TOPIC_NOT_EXIST: "the topic does not exist",
     ResponseCode.QUERY_NOT_FOUND: "nothing was found",
@@ -40,7 +40,7 @@ _MEANINGS: Final[dict[int, str]] = {
     ResponseCode.CONSUMER_NOT_ONLINE: "no member of the consumer group is connected",
     ResponseCode.CONSUME_MSG_TIMEOUT: "the consumer did not answer in time",
     ResponseCode.BROADCAST_CONSUMPTION: "the group consumes in broadcasting mode",
-    ResponseCode.FLOW_CONTROL: "the broker limits this client",
+    ResponseCode.FLOW_CONTROL: "the broker throttles this client",
     ResponseCode.GO_AWAY: "the server is stopping",
 }
 
@@ -49,20 +49,20 @@ _SQL_IS_OFF: Final = filter_refused("SQL92")
 
 
 def is_access_refusal(remark: str) -> bool:
-    """Whether access control refused the request: its code is that of any failure."""
+    """Whether access control refused the request; its code alone could mean any failure."""
     return ACL_PACKAGE in remark
 
 
 def plain_remark(remark: str) -> str:
-    """Return a remark without Java's classes, places and links."""
+    """Return a remark without Java class names, source positions and links."""
     text = _JAVA_PLACE.sub("", _JAVA_CLASS.sub("", remark))
     return _FURTHER_READING.sub("", text).strip()
 
 
 def explained(code: int, remark: str, address: str, *, is_access: bool) -> str:
-    """Return what an answer means, then what the server says, then code and address."""
+    """Return the meaning of an answer, then the server's remark, the code and the address."""
     name = code_name(code)
-    meaning = _MEANINGS.get(code, "the server refuses the request")
+    meaning = _MEANINGS.get(code, "the server refused the request")
     if is_access:
         meaning = "access denied"
     said = plain_remark(remark)
@@ -73,7 +73,7 @@ def explained(code: int, remark: str, address: str, *, is_access: bool) -> str:
 
 
 def code_name(code: int) -> str:
-    """Return the name of a response code, UNKNOWN for a strange one."""
+    """Return the name of a response code, or UNKNOWN if it has none."""
     try:
         return ResponseCode(code).name
     except ValueError:

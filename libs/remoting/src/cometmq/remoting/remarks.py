@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Remark texts that clients parse or that users know from RocketMQ.
+"""Remarks that clients parse or that users know from RocketMQ.
 
-Compatibility: the texts equal those in 4.9.4 byte for byte, including leading spaces. Texts with a
-variable part are functions; handlers never spell out a remark of this list themselves.
+Compatibility: these are the remarks of 4.9.4, byte for byte, including leading spaces. A remark
+with a variable part is a function; handlers never spell out any of these remarks themselves.
 """
 
 from typing import Final
@@ -49,12 +49,12 @@ def filter_refused(kind: str) -> str:
 
 
 def request_not_supported(code: int) -> str:
-    """Answer of both servers to a code that they do not serve."""
+    """Answer of both servers to a request code that they do not serve."""
     return f" request type {code} not supported"
 
 
 def rejected(*, in_flight: int, waited_ms: int) -> str:
-    """Answer to a request beyond the limit of requests in flight."""
+    """Answer to a request that exceeds the limit on requests in flight."""
     return (
         "[OVERLOAD]system busy, start flow control for a while, "
         f"period in queue: {waited_ms}ms, size of queue: {in_flight}"
@@ -62,7 +62,7 @@ def rejected(*, in_flight: int, waited_ms: int) -> str:
 
 
 def message_illegal(body_bytes_max: int) -> str:
-    """Answer to a message with too long a body or properties."""
+    """Answer to a message whose body or properties are too long."""
     return (
         "the message is illegal, maybe msg body or properties length not matched. "
         f"msg body length limit {body_bytes_max}B, msg properties length limit 32KB."
@@ -75,7 +75,7 @@ def missing_field(field: str) -> str:
 
 
 def topic_not_exist(topic: str) -> str:
-    """Answer of admin commands about an unknown topic."""
+    """Answer to an admin command that names an unknown topic."""
     return f"topic[{topic}] not exist"
 
 
@@ -85,7 +85,7 @@ def send_topic_not_exist(topic: str) -> str:
 
 
 def pull_topic_not_exist(topic: str) -> str:
-    """Answer to a pull from an unknown topic; unlike a send's it has a space before the break."""
+    """Answer to a pull from an unknown topic; the line break follows a space, unlike for a send."""
     return f"topic[{topic}] not exist, apply first please! \n{FAQ_SUFFIX}"
 
 
@@ -110,12 +110,12 @@ def topic_pull_forbidden(topic: str) -> str:
 
 
 def group_pull_forbidden(group: str) -> str:
-    """Answer to a pull of a group whose consumption is disabled."""
+    """Answer to a pull by a group whose consumption is disabled."""
     return f"subscription group no permission, {group}"
 
 
 def pull_group_not_exist(group: str) -> str:
-    """Answer to a pull of an unknown group."""
+    """Answer to a pull by an unknown group."""
     return f"subscription group [{group}] does not exist, \n{FAQ_SUFFIX}"
 
 
@@ -143,32 +143,32 @@ def message_not_found(physical_offset: int) -> str:
 
 
 def send_back_not_found(physical_offset: int) -> str:
-    """Answer to sending back a message that is gone."""
+    """Answer to an attempt to send back a message that is gone."""
     return f"look message by offset failed, {physical_offset}"
 
 
 def no_route(topic: str) -> str:
-    """Answer of the name server about a topic without queues or brokers."""
+    """Answer of the name server to a request for a topic without queues or brokers."""
     return f"No topic route info in name server for the topic: {topic}\n{FAQ_SUFFIX}"
 
 
 def kv_not_found(namespace: str, key: str) -> str:
-    """Answer of the name server about a missing key."""
+    """Answer of the name server to a request for a missing key."""
     return f"No config item, Namespace: {namespace} Key: {key}"
 
 
 def kv_namespace_not_found(namespace: str) -> str:
-    """Answer of the name server about an empty namespace."""
+    """Answer of the name server to a request for an empty namespace."""
     return f"No config item, Namespace: {namespace}"
 
 
 def group_not_online(group: str) -> str:
-    """Answer about the connections of a group that has none."""
+    """Answer to a request for the connections of a group that has none."""
     return f"the consumer group[{group}] not online"
 
 
 def producer_group_not_exist(group: str) -> str:
-    """Answer about the connections of a producer group that has none."""
+    """Answer to a request for the connections of a producer group that has none."""
     return f"the producer group[{group}] not exist"
 
 
@@ -178,17 +178,17 @@ def consumers_offline(group: str) -> str:
 
 
 def stats_not_exist(name: str, key: str) -> str:
-    """Answer about a statistic that does not exist."""
+    """Answer to a request for a statistic that does not exist."""
     return f"The stats <{name}> <{key}> not exist"
 
 
 def queue_not_exist(queue_id: int, topic: str) -> str:
-    """Answer about an unknown consume queue."""
+    """Answer to a request for an unknown consume queue."""
     return f"{queue_id}@{topic} is not exist!"
 
 
 def queue_index_not_exist(index: int, queue_id: int, topic: str) -> str:
-    """Remark about an index outside a consume queue."""
+    """Remark on an index that lies outside a consume queue."""
     return f"Index {index} of {queue_id}@{topic} is not exist!"
 
 
@@ -216,7 +216,7 @@ def client_too_old(version: str) -> str:
 
 
 def no_consumer_online(group: str) -> str:
-    """Answer to a question about the offsets of a group without clients."""
+    """Answer to a request for the offsets of a group without clients."""
     return f"No Any Consumer online in the consumer group: [{group}]"
 
 

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Decode binary headers of sends that differ from an earlier send in three fields only.
+"""Decode binary headers of sends that differ from an earlier send in only three fields.
 
 A producer repeats its group, topic, flags and so on in every send; only queue, time and
-properties change, and their lengths rarely do. The memo cuts a header at the places where an
-earlier header of the same length had these three values, and looks up the bytes between them
+properties change, and their lengths rarely do. The memo cuts a header at the positions where an
+earlier header of the same length had these three values, and looks up the bytes around them
 without parsing the header.
 
 Invariants
@@ -11,15 +11,15 @@ Invariants
     by a header that has the entry's layout and the entry's bytes outside the three values.
     The bytes outside the values hold every name and every length, including the lengths of the
     values, so all fields begin and end where the full parse of the earlier header found them.
-    The layout must be part of the key: cut by the layout of another header, the same bytes can
-    stand around values of other lengths, and a value would swallow the field behind it.
-    Headers in which one of the three occurs twice are not learned, nor are signed ones: no two
-    of them have the same bytes between the values.
-    The memo is bounded in entries and in the bytes of an entry.
+    The layout must be part of the key: a header that is cut by another header's layout can have
+    the same bytes around values of other lengths, and a value would swallow the next field.
+    Headers in which one of the three fields occurs twice are not learned. Neither are signed
+    ones, because no two of them have the same bytes around the values.
+    The number of entries and the size of each are bounded.
 
 Hot path
     ``SendMemo.find`` runs once per send in the ROCKETMQ serialization; budget 0.9 us, against
-    2.8 us of a full parse: bench/micro/bench_header.py.
+    2.8 us for a full parse (bench/micro/bench_header.py).
 """
 
 from collections.abc import Iterator
@@ -31,14 +31,14 @@ from cometmq.remoting.commands.send import SendMessageV2
 
 ENTRIES_MAX: Final = 4096
 HEAD_BYTES_MAX: Final = 2048
-LAYOUTS_MAX: Final = 4  # headers of one length whose values lie at different places
+LAYOUTS_MAX: Final = 4  # for headers of one length with values at different positions
 
 _FIELDS: Final = [field.encode_name for field in msgspec.structs.fields(SendMessageV2)]
 _QUEUE_ID: Final = _FIELDS.index("e")
 _BORN_TIMESTAMP: Final = _FIELDS.index("g")
 _PROPERTIES: Final = _FIELDS.index("i")
-_QUEUE_ID_DIGITS_MAX: Final = 9  # every number of that length fits 32 bits
-_TIMESTAMP_DIGITS_MAX: Final = 18  # and of that length 64 bits
+_QUEUE_ID_DIGITS_MAX: Final = 9  # every number of this length fits into 32 bits
+_TIMESTAMP_DIGITS_MAX: Final = 18  # every number of this length fits into 64 bits
 _SIGNATURE_ENTRY: Final = b"\x00\x09Signature"
 
 Layout = tuple[int, int, int, int, int, int]
@@ -50,17 +50,16 @@ Known = dict[tuple[bytes, bytes, bytes, bytes], list[Any]]
 
 
 class SendMemo:
-    """The headers of sends seen before, without their three changing values."""
+    """The headers of earlier sends, without their three changing values."""
 
     __slots__ = ("_count", "_layouts")
 
     def __init__(self) -> None:
-        """Start empty."""
         self._layouts: dict[int, list[tuple[int, int, int, int, int, int, Known]]] = {}
         self._count = 0
 
     def find(self, head: bytes, position: int) -> SendMessageV2 | None:
-        """Return the typed header whose ext fields fill ``head`` from ``position``, if known."""
+        """Return the typed header that begins at ``position``, or None if the memo has no entry."""
         for a, b, c, d, e, f, known in self._layouts.get(len(head), ()):
             row = known.get((head[position:a], head[b:c], head[d:e], head[f:]))
             if row is not None:
@@ -75,7 +74,7 @@ class SendMemo:
         return None
 
     def learn(self, head: bytes, position: int, header: SendMessageV2) -> None:
-        """Remember a header that was parsed in full, if its three values are usual ones."""
+        """Remember a fully parsed header, unless it is too long, signed or of an unusual layout."""
         if len(head) > HEAD_BYTES_MAX or _SIGNATURE_ENTRY in head:
             return
         layout = _layout(head, position)
@@ -91,7 +90,7 @@ class SendMemo:
         known[around] = list(msgspec.structs.astuple(header))
 
     def _known(self, size: int, layout: Layout) -> Known:
-        """Return the headers of a size and a layout; the oldest layout makes room for a new one."""
+        """Return the entries for a size and a layout; a new layout may evict the oldest one."""
         layouts = self._layouts.setdefault(size, [])
         for *places, known in layouts:
             if tuple(places) == layout:
@@ -104,7 +103,7 @@ class SendMemo:
 
 
 def _layout(head: bytes, position: int) -> Layout | None:
-    """Return where the three values lie in a sound header, None if they are not as usual."""
+    """Return the positions of the three values in a valid header; None if it is unusual."""
     places: dict[str, tuple[int, int]] = {}
     for name, start, end in _entries(head, position):
         if name in ("e", "g", "i"):
@@ -121,7 +120,7 @@ def _layout(head: bytes, position: int) -> Layout | None:
 
 
 def _entries(head: bytes, position: int) -> Iterator[tuple[str, int, int]]:
-    """Yield name of every entry, and where its value begins and ends."""
+    """Yield the name of every entry, and the positions where its value begins and ends."""
     while position < len(head):
         name_end = position + 2 + int.from_bytes(head[position : position + 2], "big")
         start = name_end + 4

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Request signatures: they prove the sender's identity and that the request is unchanged.
 
-The signed content is the text of all ext fields except the signature, ordered by their names,
-followed by the body. The signature is its HMAC-SHA1 in Base64.
+The signed content consists of the values of all ext fields except the signature, ordered by field
+name, followed by the body. The signature is its HMAC-SHA1 in Base64.
 
 Compatibility: brokers disagree about the field `_UNIQUE_KEY_QUERY` of a QUERY_MESSAGE. Versions
-before 5.0 leave it out of the content although their own clients sign it; later ones include it. So
-`Signer.add_to` does not send this field, which only raises the limit to 32 messages, and
+before 5.0 leave it out of the content although their own clients sign it; later ones include it.
+Therefore `Signer.add_to` does not send this field, which only raises the limit to 32 messages, and
 `Signer.has_signed` accepts either content.
 """
 
@@ -28,7 +28,7 @@ UNIQUE_KEY_QUERY: Final = "_UNIQUE_KEY_QUERY"
 _ORDERS_MAX: Final = 1024
 _ORDER_CHARS_MAX: Final = 512  # all names of the longest header together have 180
 _orders: Final[dict[tuple[str, ...], Callable[[Mapping[str, str]], tuple[str, ...]]]] = {}
-"""Getters that return the values of a set of fields in order; each client repeats a few sets."""
+"""Getters of a set of fields' values, in order; each client uses only a few sets."""
 
 
 class SessionCredentials(msgspec.Struct, frozen=True):
@@ -60,7 +60,7 @@ class Signer:
         return b2a_base64(mac.digest(), newline=False).decode()
 
     def add_to(self, ext: dict[str, str], body: Buffer, credentials: SessionCredentials) -> None:
-        """Add the account and its signature to the fields of a request."""
+        """Add the access key and the signature to a request's fields."""
         ext.pop(UNIQUE_KEY_QUERY, None)
         ext[ACCESS_KEY] = credentials.access_key
         if credentials.security_token:
@@ -68,7 +68,7 @@ class Signer:
         ext[SIGNATURE] = self.sign(ext, body)
 
     def has_signed(self, ext: Mapping[str, str], body: Buffer) -> bool:
-        """Return whether the signature among the fields is valid."""
+        """Return whether the signature in the fields is valid."""
         given = ext.get(SIGNATURE, "").encode()
         if hmac.compare_digest(self.sign(ext, body).encode(), given):
             return True
@@ -89,7 +89,7 @@ def _values(ext: Mapping[str, str]) -> tuple[str, ...]:
 
 
 def _ordered(names: tuple[str, ...]) -> Callable[[Mapping[str, str]], tuple[str, ...]]:
-    """Return a getter that orders the values by their names' UTF-16 units, as Java does."""
+    """Return a getter of the values, sorted by the UTF-16 units of their names as in Java."""
     signed = [name for name in names if name != SIGNATURE]
     signed.sort(key=lambda name: name.encode("utf-16-be", "surrogatepass"))
     if len(signed) > 1:
@@ -98,7 +98,7 @@ def _ordered(names: tuple[str, ...]) -> Callable[[Mapping[str, str]], tuple[str,
 
 
 def signing(credentials: SessionCredentials) -> Callable[[int, dict[str, str], Buffer], None]:
-    """Return a hook of `RemotingClient` that signs every request."""
+    """Return a hook for `RemotingClient` that signs every request."""
     signer = Signer(credentials.secret_key)
 
     def sign(_code: int, ext: dict[str, str], body: Buffer) -> None:

@@ -1,18 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Frames of known commands to calls with typed headers, and the lenient way around it.
+"""Decode frames of known commands to calls with typed headers, with a lenient fallback.
 
 Hot path
     ``RequestDecoder.decode`` runs once per request; budget 0.8 us for SEND_MESSAGE_V2 in JSON
-    and 2 us in binary, without the frame: bench/micro/bench_header.py. JSON is decoded
-    straight into the ``Call`` by a decoder chosen by the header's first bytes, as all official
-    clients write the code first. Whatever that decoder refuses goes the slow way, which
-    decides.
+    and 2 us in binary, without the frame (bench/micro/bench_header.py). JSON is decoded
+    straight into the ``Call`` by a decoder chosen by the header's first bytes, because all
+    official clients write the code first. Whatever that decoder rejects takes the slow path,
+    which decides.
 
 Compatibility
-    Java turns ext texts into numbers and booleans leniently (any text but "true" is false; a
-    number may have a plus sign and leading zeros). A required field that is missing is an
-    answer with code 1 that names it, and the connection stays; Java logs it and goes on with
-    null or 0.
+    Java converts ext strings to numbers and booleans leniently (any string but "true" is false;
+    a number may have a plus sign and leading zeros). A request that lacks a required field is
+    answered with code 1 and the field's name, and the connection stays open; Java logs the
+    fault and continues with null or 0.
 """
 
 import re
@@ -41,17 +41,16 @@ JsonDecode = Callable[[bytes], Call[Any]]
 
 
 class HeaderFault(Exception):  # never leaves the library
-    """A request whose frame is sound but whose fields are not: it is answered, not dropped."""
+    """A request with a valid frame but invalid fields; it is answered, not dropped."""
 
     def __init__(self, call: Call[None], error: CommandError) -> None:
-        """Keep what is needed to answer."""
         super().__init__(str(error))
         self.call = call
         self.error = error
 
 
 class RequestDecoder:
-    """Decode headers by one catalogue of commands."""
+    """Decodes headers with one catalogue of commands."""
 
     __slots__ = ("_json_decode", "_send_memo", "_types")
 
@@ -70,8 +69,8 @@ class RequestDecoder:
     def decode(self, serialization: int, head: bytes) -> Call[Any] | RawCommand:
         """Return the call of a request, or the raw command of a reply.
 
-        Raises RemoteProtocolError if the header is no header, HeaderFault if it is one whose
-        fields do not fit its command. A command outside the catalogue has the header None.
+        Raises RemoteProtocolError if the header is malformed, HeaderFault if its fields do not fit
+        its command. For a command outside the catalogue, the call's header is None.
         """
         if serialization == _JSON:
             row = self._json_decode.get(head[:_PREFIX_BYTES])
@@ -135,7 +134,7 @@ def _convert_or_fault(
 
 
 def convert_ext(ext: Mapping[str, str], header_type: type[msgspec.Struct]) -> msgspec.Struct:
-    """Return ext fields as a typed header, as leniently as Java; raise ServerError if not."""
+    """Convert ext fields to a typed header, as leniently as Java; raise ServerError on failure."""
     try:
         return msgspec.convert(ext, header_type, strict=False)
     except msgspec.ValidationError:
@@ -150,11 +149,11 @@ def convert_ext(ext: Mapping[str, str], header_type: type[msgspec.Struct]) -> ms
     try:
         return msgspec.convert(lenient, header_type, strict=False)
     except msgspec.ValidationError as error:
-        raise ServerError(f"the custom fields are wrong: {error}") from error
+        raise ServerError(f"the custom fields are invalid: {error}") from error
 
 
 def _lenient_text(value: str, field_type: object) -> str:
-    """Return a text as msgspec reads it where Java reads more."""
+    """Rewrite a value that Java accepts and msgspec does not; return any other unchanged."""
     if _accepts(field_type, bool):
         return "true" if value.lower() == "true" else "false"
     if _accepts(field_type, int) and _INTEGER.fullmatch(value):

@@ -16,7 +16,7 @@ V5_3_3: Final = 479
 HIGHER_VERSION: Final = 612
 
 CURRENT_VERSION: Final = V4_9_4
-"""The version in our frames: clients accept SQL filters only from brokers of 232 and later."""
+"""The version in our frames; clients send SQL filters only to brokers with 232 or later."""
 
 RESET_OFFSET_MIN: Final = 28
 """The first client that resets its offsets when a broker asks (220)."""

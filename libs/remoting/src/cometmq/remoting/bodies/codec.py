@@ -21,8 +21,8 @@ T = TypeVar("T")
 class BodyCodec(Generic[T]):
     """Reads and writes one kind of body.
 
-    `decode` raises RemoteProtocolError for JSON and text, CorruptRecord for messages. `encode` is
-    None if the value cannot be written back (records of a store).
+    `decode` raises RemoteProtocolError for malformed JSON or text, and CorruptRecord for malformed
+    messages. `encode` is None for values that cannot be written back, such as stored records.
     """
 
     __slots__ = ("decode", "encode", "name", "type")
@@ -45,7 +45,7 @@ class BodyCodec(Generic[T]):
 
 
 def json_body(type_: type[T]) -> BodyCodec[T]:
-    """Return the codec of a JSON body."""
+    """Return a codec for JSON bodies of this type."""
 
     def decode(data: Buffer) -> T:
         return decode_json(type_, data)

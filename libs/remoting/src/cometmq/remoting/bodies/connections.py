@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Connected clients of groups."""
+"""Bodies that list the connected clients of groups."""
 
 import msgspec
 

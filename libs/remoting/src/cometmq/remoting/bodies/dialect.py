@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""JSON bodies: reads Java's dialect, writes strict JSON.
+"""JSON bodies: read Java's dialect, write strict JSON.
 
 Compatibility: Java writes integer keys without quotes (`{0:"a"}`) and objects as keys
-(`{{"queueId":0}:1}`), which is not JSON. Everywhere it also reads strict JSON, with a key object
-given as a string that contains its JSON. So only strict JSON is written. Reading tries strict JSON
-first, because that is fast, and then the dialect. Null members count as missing, because Java omits
-nulls.
+(`{{"queueId":0}:1}`), neither of which is JSON. It also reads strict JSON everywhere, with a key
+object given as a string that contains the object's JSON, so this module writes only strict JSON.
+Reading tries strict JSON first, because that is fast, and then the dialect. Null members count as
+missing, because Java omits nulls.
 """
 
 import json
@@ -25,10 +25,10 @@ _decoders: dict[Any, msgspec.json.Decoder[Any]] = {}
 
 
 def decode_json(type_: type[T], data: Buffer) -> T:
-    """Return the typed value of a body; RemoteProtocolError if it has another shape.
+    """Decode a body to a typed value; raise RemoteProtocolError if it has another shape.
 
-    As lenient as Java: unknown members are ignored, missing ones take their defaults, and numbers
-    and booleans may be strings.
+    Decoding is as lenient as in Java: unknown members are ignored, missing ones take their
+    defaults, and numbers and booleans may be strings.
     """
     decoder = _decoders.get(type_)
     if decoder is None:
@@ -39,7 +39,7 @@ def decode_json(type_: type[T], data: Buffer) -> T:
     except RecursionError as exc:
         raise RemoteProtocolError("a JSON body is nested too deeply") from exc
     tree = parse_dialect(data)
-    with suppress(msgspec.ValidationError):  # maps keyed by objects may have them as strings
+    with suppress(msgspec.ValidationError):  # a map's key objects may be strings
         return msgspec.convert(tree, type_, strict=False, str_keys=True)
     try:
         return msgspec.convert(_expand_keys(tree), type_, strict=False, str_keys=True)
@@ -54,7 +54,7 @@ def encode_json(value: object) -> bytes:
 
 
 def _encode_key(key: object) -> str:
-    """Return a key object as the string form that Java accepts."""
+    """Return a key object in the string form that Java accepts."""
     return _ENCODER.encode(key).decode()
 
 
@@ -83,7 +83,7 @@ class _KeyObject(dict[Any, Any]):
 
 
 def _expand_keys(tree: Any) -> Any:
-    """Return the tree with string keys that contain objects replaced by these objects."""
+    """Return the tree with each string key that contains an object replaced by that object."""
     if isinstance(tree, list):
         return [_expand_keys(item) for item in tree]
     if not isinstance(tree, dict):
@@ -127,9 +127,10 @@ class _Frame:
 
 
 def parse_dialect(data: Buffer) -> Any:
-    """Return a body in Java's dialect as dicts, lists and scalars.
+    """Parse a body in Java's dialect into dicts, lists and scalars.
 
-    Iterative and bounded in depth: hostile nesting is an error, not a stack overflow.
+    The parser is iterative and bounds the depth, so hostile nesting raises an error instead of
+    overflowing the stack.
     """
     text = str(data, "utf-8", "replace")
     root: list[Any] = []
@@ -227,7 +228,7 @@ def _take_scalar(frame: _Frame, text: str, position: int) -> int:
 
 
 def _without_surrogates(text: str) -> str:
-    """Replace lone surrogates, which UTF-8 cannot encode, by what Java writes for them."""
+    """Replace lone surrogates, which UTF-8 cannot encode, with what Java writes for them."""
     return text.encode("utf-8", "replace").decode()
 
 

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Heartbeats: the groups and subscriptions of a client.
 
-Enumerations stay strings, because an unknown value must not reject the heartbeat of a newer client.
+Enumerations stay strings, so that an unknown value does not cause a newer client's heartbeat to be
+rejected.
 
 Compatibility: Java reads an enumeration by name or by ordinal, and the C++ client sends ordinals.
 Decoded values always hold the name.
@@ -76,7 +77,7 @@ class Heartbeat(msgspec.Struct, rename="camel"):
 
 
 class ClientConfigCheck(msgspec.Struct, rename="camel"):
-    """Body of CHECK_CLIENT_CONFIG: asks whether the subscription is acceptable."""
+    """Body of CHECK_CLIENT_CONFIG, which asks whether the subscription is acceptable."""
 
     client_id: str = ""
     group: str = ""

@@ -5,7 +5,7 @@ import msgspec
 
 
 class KVTable(msgspec.Struct, gc=False, rename="camel"):
-    """Names and values: run-time information of a broker, or one namespace of the name server."""
+    """Names and values: a broker's run-time information, or one namespace of the name server."""
 
     table: dict[str, str] = {}
 

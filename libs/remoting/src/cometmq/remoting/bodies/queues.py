@@ -7,7 +7,7 @@ from cometmq.remoting.integers import Int32
 
 
 class MessageQueue(msgspec.Struct, frozen=True, order=True, gc=False, rename="camel"):
-    """One queue of a topic at one broker; sorts by topic, broker and queue id as Java does."""
+    """One queue of a topic on one broker; sorts by topic, broker and queue id, as in Java."""
 
     topic: str
     broker_name: str
@@ -15,19 +15,19 @@ class MessageQueue(msgspec.Struct, frozen=True, order=True, gc=False, rename="ca
 
 
 class TopicList(msgspec.Struct, gc=False, rename="camel"):
-    """Names of topics; `broker_addr` is set only in the answer about system topics."""
+    """Topic names; `broker_addr` is set only in the list of system topics."""
 
     topic_list: list[str] = []
     broker_addr: str | None = None
 
 
 class GroupList(msgspec.Struct, gc=False, rename="camel"):
-    """Names of consumer groups."""
+    """Consumer group names."""
 
     group_list: list[str] = []
 
 
 class ConsumerIdList(msgspec.Struct, gc=False, rename="camel"):
-    """Client ids of the members of a consumer group."""
+    """The client ids of a consumer group's members."""
 
     consumer_id_list: list[str] = []

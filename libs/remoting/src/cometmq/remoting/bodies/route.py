@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Routes: which brokers hold a topic, which brokers form a cluster."""
+"""Routes: which brokers hold a topic, and which brokers form a cluster."""
 
 import msgspec
 
@@ -7,7 +7,7 @@ from cometmq.remoting.integers import Int32, Int64
 
 
 class BrokerData(msgspec.Struct, gc=False, rename="camel"):
-    """The addresses of one broker group by broker id; 0 is the master."""
+    """The addresses of one broker group by broker id; id 0 is the master."""
 
     broker_addrs: dict[Int64, str] = {}
     broker_name: str = ""
@@ -17,7 +17,7 @@ class BrokerData(msgspec.Struct, gc=False, rename="camel"):
 
 
 class QueueData(msgspec.Struct, gc=False, rename="camel"):
-    """The queues of a topic at one broker group."""
+    """A topic's queues in one broker group."""
 
     broker_name: str = ""
     perm: Int32 = 0

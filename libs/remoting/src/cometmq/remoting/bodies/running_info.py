@@ -28,7 +28,7 @@ class ProcessQueueInfo(msgspec.Struct, gc=False, rename="camel"):
 
 
 class ConsumeStatus(msgspec.Struct, gc=False, rename="camel"):
-    """Rates and times of one topic in a consumer."""
+    """A consumer's rates and response times for one topic."""
 
     consume_failed_msgs: Int64 = 0
     consume_failed_tps: float = msgspec.field(name="consumeFailedTPS", default=0.0)

@@ -9,7 +9,7 @@ from cometmq.remoting.integers import Int32, Int64
 
 
 class TopicOffset(msgspec.Struct, gc=False, rename="camel"):
-    """First and next offset of one queue."""
+    """The first and the next offset of one queue."""
 
     last_update_timestamp: Int64 = 0
     max_offset: Int64 = 0
@@ -17,7 +17,7 @@ class TopicOffset(msgspec.Struct, gc=False, rename="camel"):
 
 
 class TopicStats(msgspec.Struct, gc=False, rename="camel"):
-    """First and next offset of each queue of a topic."""
+    """The first and the next offset of each queue of a topic."""
 
     offset_table: dict[MessageQueue, TopicOffset] = {}
 
@@ -62,7 +62,7 @@ class BrokerStatsData(msgspec.Struct, gc=False, rename="camel"):
 
 
 class QueueTimeSpan(msgspec.Struct, gc=False, rename="camel"):
-    """The ages of a queue's messages, and the age of the one that a group consumes."""
+    """The store times of a queue's oldest and newest message, and of the next one to consume."""
 
     consume_time_stamp: Int64 = 0
     consume_time_stamp_str: str = ""
@@ -81,7 +81,7 @@ class ConsumeTimeSpans(msgspec.Struct, gc=False, rename="camel"):
 
 
 class ConsumeQueueEntry(msgspec.Struct, gc=False, rename="camel"):
-    """One entry of a consume queue, and the result of the filter for it."""
+    """One entry of a consume queue, and whether it passes the filter."""
 
     bit_map: str | None = None
     eval: bool = False

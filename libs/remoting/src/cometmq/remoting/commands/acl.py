@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Headers of access control administration.
 
-All fields are optional on the wire: a missing one is answered with the code of the failed change,
-not as a malformed request.
+All fields are optional on the wire: a request that lacks one gets the code of the failed change,
+and is not rejected as malformed.
 """
 
 import msgspec
@@ -38,7 +38,7 @@ class GetBrokerClusterAclInfoReply(msgspec.Struct, frozen=True, gc=False, rename
 
 
 class UpdateGlobalWhiteAddrsConfig(msgspec.Struct, frozen=True, gc=False, rename="camel"):
-    """Replace the addresses that need no account."""
+    """Replace the list of addresses that need no account."""
 
     global_white_addrs: str | None = None
     acl_file_full_path: str | None = None

@@ -7,7 +7,7 @@ from cometmq.remoting.integers import Int32, Int64
 
 
 class GetBrokerConfigReply(msgspec.Struct, frozen=True, gc=False, rename="camel"):
-    """Version of the settings as JSON text."""
+    """The version of the broker's settings, as JSON text."""
 
     version: str
 
@@ -25,14 +25,14 @@ class GetProducerConnectionList(msgspec.Struct, frozen=True, gc=False, rename="c
 
 
 class GetConsumeStats(msgspec.Struct, frozen=True, gc=False, rename="camel"):
-    """Ask for a consumer group's progress in one topic or in all."""
+    """Ask for a consumer group's progress in one topic or in all topics."""
 
     consumer_group: str
     topic: str | None = None
 
 
 class InvokeBrokerToResetOffset(msgspec.Struct, frozen=True, gc=False, rename="camel"):
-    """Move a consumer group to a time (-1 is the end), or one queue to an offset (5.x)."""
+    """Reset a group's offsets to a time (-1 is the end), or one queue's to an offset (5.x)."""
 
     topic: str
     group: str
@@ -57,20 +57,20 @@ class QueryTopicConsumeByWho(msgspec.Struct, frozen=True, gc=False, rename="came
 
 
 class RegisterFilterServer(msgspec.Struct, frozen=True, gc=False, rename="camel"):
-    """Announce a filter server: the feature is gone, but the request is still answered."""
+    """Register a filter server; the feature is gone, but the request is still answered."""
 
     filter_server_addr: str | None = None
 
 
 class RegisterFilterServerReply(msgspec.Struct, frozen=True, gc=False, rename="camel"):
-    """The identity of the broker."""
+    """The broker's name and id."""
 
     broker_name: str
     broker_id: Int64
 
 
 class QueryConsumeTimeSpan(msgspec.Struct, frozen=True, gc=False, rename="camel"):
-    """Ask for the ages of a topic's messages, and of the messages that a group consumes."""
+    """Ask how old a topic's messages are, and those that a group is about to consume."""
 
     topic: str
     group: str
@@ -85,7 +85,7 @@ class QueryCorrectionOffset(msgspec.Struct, frozen=True, gc=False, rename="camel
 
 
 class CloneGroupOffset(msgspec.Struct, frozen=True, gc=False, rename="camel"):
-    """Copy the offsets of one group to another."""
+    """Copy one group's offsets to another group."""
 
     src_group: str
     dest_group: str
@@ -101,6 +101,6 @@ class ViewBrokerStatsData(msgspec.Struct, frozen=True, gc=False, rename="camel")
 
 
 class GetBrokerConsumeStats(msgspec.Struct, frozen=True, gc=False, rename="camel"):
-    """Ask for the progress of all groups."""
+    """Ask for the progress of all consumer groups."""
 
     is_order: bool = False

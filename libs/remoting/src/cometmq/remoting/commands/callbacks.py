@@ -22,7 +22,7 @@ class ResetConsumerClientOffset(msgspec.Struct, frozen=True, gc=False, rename="c
 
 
 class GetConsumerStatusFromClient(msgspec.Struct, frozen=True, gc=False, rename="camel"):
-    """Ask a consumer for its offsets of a topic."""
+    """Ask a consumer for its offsets in a topic."""
 
     topic: str
     group: str

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Headers of the requests with which clients register at a broker and find each other."""
+"""Headers of the requests that clients use to register with a broker and to find each other."""
 
 import msgspec
 

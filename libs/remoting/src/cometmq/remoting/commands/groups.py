@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Headers of consumer group administration at a broker."""
+"""Headers for the administration of a broker's consumer groups."""
 
 import msgspec
 
 
 class DeleteSubscriptiongroup(msgspec.Struct, frozen=True, gc=False, rename="camel"):
-    """Delete a consumer group, and on request its offsets."""
+    """Delete a consumer group and, optionally, its offsets."""
 
     group_name: str
     remove_offset: bool = False

@@ -15,7 +15,7 @@ class PutKvConfig(msgspec.Struct, frozen=True, gc=False, rename="camel"):
 
 
 class GetKvConfig(msgspec.Struct, frozen=True, gc=False, rename="camel"):
-    """Read one value of a namespace."""
+    """Read one value from a namespace."""
 
     namespace: str
     key: str
@@ -28,14 +28,14 @@ class GetKvConfigReply(msgspec.Struct, frozen=True, gc=False, rename="camel"):
 
 
 class DeleteKvConfig(msgspec.Struct, frozen=True, gc=False, rename="camel"):
-    """Delete one value of a namespace."""
+    """Delete one value from a namespace."""
 
     namespace: str
     key: str
 
 
 class RegisterBroker(msgspec.Struct, frozen=True, gc=False, rename="camel"):
-    """Announce a broker and its topics; `body_crc32` 0 means unchecked."""
+    """Register a broker and its topics; a `body_crc32` of 0 means that the body is not checked."""
 
     broker_name: str
     broker_addr: str
@@ -88,7 +88,7 @@ class AddWritePermOfBroker(msgspec.Struct, frozen=True, gc=False, rename="camel"
 
 
 class AddWritePermOfBrokerReply(msgspec.Struct, frozen=True, gc=False, rename="camel"):
-    """The number of topics that got the permission."""
+    """The number of topics that regained the permission."""
 
     add_topic_count: Int32
 
@@ -101,7 +101,7 @@ class DeleteTopicInNamesrv(msgspec.Struct, frozen=True, gc=False, rename="camel"
 
 
 class GetKvlistByNamespace(msgspec.Struct, frozen=True, gc=False, rename="camel"):
-    """Read all values of a namespace."""
+    """Read all values in a namespace."""
 
     namespace: str
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Headers about committed offsets and the first and next offsets of queues."""
+"""Headers of requests about committed offsets, and about the first and next offsets of queues."""
 
 import msgspec
 
@@ -7,7 +7,7 @@ from cometmq.remoting.integers import Int32, Int64
 
 
 class QueryConsumerOffset(msgspec.Struct, frozen=True, gc=False, rename="camel"):
-    """Ask for the committed offset of one consumer group in one queue."""
+    """Ask for a consumer group's committed offset in one queue."""
 
     consumer_group: str
     topic: str
@@ -16,7 +16,7 @@ class QueryConsumerOffset(msgspec.Struct, frozen=True, gc=False, rename="camel")
 
 
 class UpdateConsumerOffset(msgspec.Struct, frozen=True, gc=False, rename="camel"):
-    """Commit the offset of one consumer group in one queue."""
+    """Commit a consumer group's offset in one queue."""
 
     consumer_group: str
     topic: str
@@ -34,7 +34,7 @@ class SearchOffsetByTimestamp(msgspec.Struct, frozen=True, gc=False, rename="cam
 
 
 class GetMaxOffset(msgspec.Struct, frozen=True, gc=False, rename="camel"):
-    """Ask for the offset that the next message of a queue will get."""
+    """Ask for the offset that a queue's next message will get."""
 
     topic: str
     queue_id: Int32
@@ -42,7 +42,7 @@ class GetMaxOffset(msgspec.Struct, frozen=True, gc=False, rename="camel"):
 
 
 class GetMinOffset(msgspec.Struct, frozen=True, gc=False, rename="camel"):
-    """Ask for the offset of the oldest message of a queue."""
+    """Ask for the offset of a queue's oldest message."""
 
     topic: str
     queue_id: Int32
@@ -71,7 +71,7 @@ class GetMinOffsetReply(OffsetReply, frozen=True, gc=False, rename="camel"):
 
 
 class GetEarliestMsgStoretime(msgspec.Struct, frozen=True, gc=False, rename="camel"):
-    """Ask when the oldest message of a queue was stored."""
+    """Ask when a queue's oldest message was stored."""
 
     topic: str
     queue_id: Int32

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Headers of pulling messages."""
+"""Headers for pulling messages."""
 
 import msgspec
 
@@ -7,7 +7,7 @@ from cometmq.remoting.integers import Int32, Int64
 
 
 class PullMessage(msgspec.Struct, frozen=True, gc=False, rename="camel"):
-    """Read messages of one queue from an offset on; optionally wait for the first one."""
+    """Read messages from one queue, starting at an offset; optionally wait for the first one."""
 
     consumer_group: str
     topic: str
@@ -24,7 +24,7 @@ class PullMessage(msgspec.Struct, frozen=True, gc=False, rename="camel"):
 
 
 class PullMessageReply(msgspec.Struct, frozen=True, gc=False, rename="camel"):
-    """The offset to continue at, and the broker of the group to read it from."""
+    """The offset to pull from next, and the broker in the group to pull it from."""
 
     suggest_which_broker_id: Int64
     next_begin_offset: Int64

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Headers of queries by key and by id, and for the entries of a consume queue."""
+"""Headers of queries for messages, by key or by id, and for consume queue entries."""
 
 import msgspec
 
@@ -35,7 +35,7 @@ class ViewMessageById(msgspec.Struct, frozen=True, gc=False, rename="camel"):
 
 
 class QueryConsumeQueue(msgspec.Struct, frozen=True, gc=False, rename="camel"):
-    """Read entries of a consume queue, and the results of a group's filter for them."""
+    """Read consume queue entries, and whether each one passes a group's filter."""
 
     topic: str
     queue_id: Int32

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Headers of replies to messages: from replier to broker, and from there to the requester."""
+"""Headers that carry a reply from the replier to the broker, and from there to the requester."""
 
 import msgspec
 
@@ -8,11 +8,11 @@ from cometmq.remoting.integers import Int32, Int64
 
 
 class SendReplyMessage(SendMessage, frozen=True, gc=False, rename="camel"):
-    """Send the reply to a message to the broker."""
+    """Send the broker a reply to a message."""
 
 
 class SendReplyMessageV2(SendMessageV2, frozen=True, gc=False):
-    """SendReplyMessage with one-letter names."""
+    """SendReplyMessage with one-letter names on the wire."""
 
 
 class SendReplyMessageReply(SendMessageReply, frozen=True, gc=False, rename="camel"):

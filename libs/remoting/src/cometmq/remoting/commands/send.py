@@ -43,7 +43,7 @@ class SendMessage(msgspec.Struct, frozen=True, gc=False, rename="camel"):
 
 
 class SendMessageV2(msgspec.Struct, frozen=True, gc=False, rename=_SHORT_NAMES):
-    """SendMessage with one-letter names on the wire; what clients send by default."""
+    """SendMessage with one-letter names on the wire; clients send this form by default."""
 
     producer_group: str
     topic: str
@@ -61,7 +61,7 @@ class SendMessageV2(msgspec.Struct, frozen=True, gc=False, rename=_SHORT_NAMES):
 
 
 class SendMessageReply(msgspec.Struct, frozen=True, gc=False, rename="camel"):
-    """The place of the message; a batch has comma-separated ids and its first queue offset."""
+    """The position of the message; a batch has comma-separated ids and its first queue offset."""
 
     msg_id: str
     queue_id: Int32

@@ -21,8 +21,8 @@ NO_HEADER: Final = NoHeader
 class Command(msgspec.Struct, frozen=True):
     """One kind of request: its header, its reply, its bodies, and its direction.
 
-    `body` and `reply_body` are None if there is no body. `oneway` says that senders usually do not
-    wait for an answer; a server answers whenever the flag of the request asks for it.
+    `body` and `reply_body` are None if there is no body. `oneway` means that senders usually do not
+    wait for an answer; a server still answers if the request's flag asks for it.
     """
 
     code: RequestCode

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Headers of topic administration at a broker."""
+"""Headers for the administration of a broker's topics."""
 
 import msgspec
 
@@ -7,7 +7,7 @@ from cometmq.remoting.integers import Int32
 
 
 class UpdateAndCreateTopic(msgspec.Struct, frozen=True, gc=False, rename="camel"):
-    """Create a topic or change it."""
+    """Create or change a topic."""
 
     topic: str
     read_queue_nums: Int32
@@ -28,7 +28,7 @@ class GetTopicStatsInfo(msgspec.Struct, frozen=True, gc=False, rename="camel"):
 
 
 class DeleteTopicInBroker(msgspec.Struct, frozen=True, gc=False, rename="camel"):
-    """Delete a topic of a broker."""
+    """Delete a topic from a broker."""
 
     topic: str
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Headers for ending transactions and for asking about their state.
 
-`AskTransactionState` and `SetTransactionAside` are CometMQ's own. RocketMQ's broker decides itself
-when to ask a producer; here the txn-checker decides and instructs the broker.
+`AskTransactionState` and `SetTransactionAside` are CometMQ's own. A RocketMQ broker decides by
+itself when to ask a producer; here the txn-checker decides and instructs the broker.
 """
 
 import msgspec
@@ -34,7 +34,7 @@ class CheckTransactionState(msgspec.Struct, frozen=True, gc=False, rename="camel
 
 
 class ResumeCheckHalfMessage(msgspec.Struct, frozen=True, gc=False, rename="camel"):
-    """Make the broker resume asking about a half message that it gave up."""
+    """Make the broker resume asking about a half message that it had given up."""
 
     msg_id: str | None = None
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Body of SEND_BATCH_MESSAGE: items with their own flag, body and properties.
+"""Body of SEND_BATCH_MESSAGE: items that each have their own flag, body and properties.
 
 Layout per item: int size, int magic, int crc, int flag, int body length, body, short properties
-length, properties. Size, magic and crc are ignored, as by Java brokers.
+length, properties. Size, magic and CRC are ignored, as in Java brokers.
 """
 
 import struct
@@ -20,7 +20,7 @@ _FIXED_BYTES: Final = _ITEM_HEAD.size + _LENGTH.size
 
 
 class BatchItem(msgspec.Struct, frozen=True, gc=False):
-    """One message of a batch, without the fields that the request sets for all."""
+    """One message of a batch, without the fields that the request sets for all items."""
 
     flag: int
     body: Buffer
@@ -55,7 +55,7 @@ def split_batch(body: Buffer) -> list[BatchItem]:
 
 
 def join_batch(items: Iterable[BatchItem]) -> bytes:
-    """Return the batch body of the items, byte for byte as the Java client sends it."""
+    """Encode the items as a batch body, byte for byte as the Java client does."""
     parts: list[Buffer] = []
     for item in items:
         properties = item.properties.encode("utf-8", "replace")

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Compression of message bodies: zlib, LZ4 frames and zstd frames, with bounded output.
 
-A body of a few bytes can expand to gigabytes, so every reader sets a limit.
+A body of a few bytes can expand to gigabytes, so every caller that decompresses sets a limit.
 """
 
 import zlib
@@ -21,13 +21,13 @@ from cometmq.remoting.message.flags import (
 from cometmq.remoting.types import Buffer
 
 DECOMPRESSED_BYTES_MAX: Final = 64 * 1024 * 1024
-ZLIB_LEVEL: Final = 5  # as the Java client uses
+ZLIB_LEVEL: Final = 5  # the level that the Java client uses
 ZSTD_LEVEL: Final = 3
 _ZSTD_WINDOW_BYTES_MAX: Final = 128 * 1024 * 1024
 
 
 def compression_type(sys_flag: int) -> CompressionType:
-    """Return the compression of a body; old clients set only the COMPRESSED bit."""
+    """Return a body's compression type; old clients set only the COMPRESSED bit."""
     if not sys_flag & SysFlag.COMPRESSED:
         return CompressionType.UNSPECIFIED
     value = (sys_flag & COMPRESSION_MASK) >> COMPRESSION_SHIFT
@@ -61,7 +61,7 @@ def compression_bits(kind: CompressionType) -> int:
 def decompress(
     body: Buffer, kind: CompressionType, *, bytes_max: int = DECOMPRESSED_BYTES_MAX
 ) -> bytes:
-    """Return the plain body; CorruptRecord if it is malformed or larger than `bytes_max`."""
+    """Return the plain body; raise CorruptRecord if it is malformed or exceeds `bytes_max`."""
     reader = _READERS.get(kind)
     if reader is None:
         return bytes(body)

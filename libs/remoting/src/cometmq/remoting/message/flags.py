@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Bits of messages, topics and pulls, and the hash of tags and keys.
+"""Flag bits of messages, topics and pulls, and the hash of tags and keys.
 
 Hot path: `tag_code` and `index_hash` run once per message and key. `int(text, 31)` evaluates a
 base-31 polynomial in C, so the hash takes one or two conversions of a translated key instead of a
-loop: 0.2 us for 32 hex digits instead of 3 us (bench/micro/bench_record.py). Other texts go through
-the plain loop of `_hash_units`.
+loop: 0.2 us for 32 hex digits instead of 3 us (bench/micro/bench_record.py). Other strings go
+through the plain loop of `_hash_units`.
 """
 
 from collections.abc import Sequence
@@ -86,7 +86,7 @@ _HIGH_DIGIT: Final = bytes(_DIGITS[byte // _BASE] for byte in range(256))
 
 
 def _repeated_first() -> tuple[int, ...]:
-    """Return the hashes of "0", "00", ...: the amounts that `_ONE_DIGIT` subtracts."""
+    """Return the hashes of "0", "00" and so on, which `_ONE_DIGIT` subtracts."""
     sums = [0]
     for _ in range(_POLYNOMIAL_LENGTH_MAX):
         sums.append((sums[-1] * _BASE + _FIRST) & 0xFFFFFFFF)
@@ -130,7 +130,7 @@ _tag_codes: dict[str, int] = {"": 0}
 
 
 def tag_code(tags: str | None) -> int:
-    """Return the code of a tag in the consume queue; 0 without a tag.
+    """Return a tag's code in the consume queue; 0 if there is no tag.
 
     Tags repeat, so their codes are cached in bounded memory.
     """
@@ -151,7 +151,6 @@ _topic_hashes: dict[str, int] = {}
 
 
 def _topic_hash(topic: str) -> int:
-    """Return the hash of `topic#`, unsigned."""
     value = _topic_hashes.get(topic)
     if value is None:
         if len(_topic_hashes) >= _MEMO_SIZE_MAX:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Message ids: the place of a record (offset message id), and its sender (unique key)."""
+"""Message ids: an offset message id locates the record, a unique key comes from the sender."""
 
 import struct
 from collections.abc import Callable
@@ -18,21 +18,21 @@ _host_texts: dict[bytes, str] = {}
 
 
 class MessageLocation(NamedTuple):
-    """The content of an offset message id: the broker and the place in its commit log."""
+    """The content of an offset message id: the broker, and the position in its commit log."""
 
     host: bytes
     physical_offset: int
 
 
 def pack_host(address: bytes, port: int) -> bytes:
-    """Return a host as packed in records: 4 or 16 address bytes and an int port."""
+    """Return a host as records store it: 4 or 16 bytes for the address, and an int port."""
     if len(address) not in {IPV4_BYTES, IPV6_BYTES}:
         raise ValueError(f"an address has 4 or 16 bytes, not {len(address)}")
     return address + _PORT.pack(port)
 
 
 def unpack_host(host: bytes) -> tuple[bytes, int]:
-    """Return address bytes and port of a packed host."""
+    """Return the address bytes and the port of a packed host."""
     if len(host) not in {IPV4_BYTES + 4, IPV6_BYTES + 4}:
         raise ValueError(f"a host has 8 or 20 bytes, not {len(host)}")
     return host[:-4], _PORT.unpack_from(host, len(host) - 4)[0]
@@ -64,7 +64,7 @@ def offset_message_id(host: bytes, physical_offset: int) -> str:
 
 
 def parse_offset_message_id(text: str) -> MessageLocation:
-    """Return host and offset of an id of 32 or 56 hex digits; ValueError otherwise."""
+    """Return the location in an id of 32 or 56 hex digits; raise ValueError otherwise."""
     if len(text) not in {32, 56}:
         raise ValueError(f"an offset message id has 32 or 56 hex digits: {text!r}")
     if not _HEX.issuperset(text):
@@ -76,7 +76,7 @@ def parse_offset_message_id(text: str) -> MessageLocation:
 class UniqueIds:
     """Generates the unique keys of one producing process (32 or 56 upper-case hex digits).
 
-    Layout: address, low 16 bits of the process id, a number that distinguishes generators of one
+    Layout: address, low 16 bits of the process id, a number that tells apart the generators of one
     process, milliseconds since the month began, counter. The month is that of the local time zone,
     because RocketMQ's tools derive the send time from the id.
     """
@@ -97,7 +97,7 @@ class UniqueIds:
         self._prefix = (self._address + number).hex().upper()
 
     def next_id(self) -> str:
-        """Return the next id; ids of one generator repeat only after 65536 in one ms."""
+        """Return the next id; a generator repeats an id only after 65536 calls in one ms."""
         now_ms = self._clock_ms()
         if not self._month_start_ms <= now_ms < self._month_end_ms:
             self._month_start_ms, self._month_end_ms = _month_around(now_ms)

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Messages that are not stored yet, and the encoder of commit log records.
+"""Messages that are not stored yet, and the encoder for commit log records.
 
 `encode_records` is a pure function from values to bytes: it does not know queues, files or clocks.
-The store chooses the place of each record (`cometmq.store.writing.append`) and calls it once per
-file of a commit, so a compiled function can replace it.
+The store chooses the position of each record (`cometmq.store.writing.append`) and calls the
+function once per file of a commit, so a compiled version can replace it.
 
-Hot path: `encode_records` once per commit, its loop once per message (budget 0.6 us);
-bench/micro/bench_record.py.
+Hot path: `encode_records` runs once per commit, its loop once per message (budget 0.6 us,
+bench/micro/bench_record.py).
 """
 
 import struct
@@ -45,10 +45,10 @@ _LENGTHS: Final = tuple(_SHORT.pack(length) for length in range(1024))
 
 
 class NewMessage(msgspec.Struct, gc=False):
-    """A message that the store has not stored yet.
+    """A message that is not stored yet.
 
-    `properties` is the final text. `tag_code`, `keys` (the unique key first) and `wait` repeat
-    parts of it, so that the store does not parse the text again.
+    `properties` is the final string. `tag_code`, `keys` (the unique key first) and `wait` repeat
+    parts of it, so that the store need not parse it again.
     """
 
     topic: str
@@ -111,7 +111,7 @@ def encode_records(placed: Sequence[Placed], store_timestamp: int) -> list[bytes
     """Return the record of each message.
 
     The layout bits of sysFlag follow the lengths of the hosts, whatever a client sent. Raises
-    ValueError or struct.error if a field of any message does not fit its place in the record.
+    ValueError or struct.error if a value of any message does not fit its field in the record.
     """
     records: list[bytes] = []
     for message, queue_offset, physical_offset in placed:
@@ -170,5 +170,5 @@ def _host_bits(born_host: bytes, store_host: bytes) -> int:
 
 
 def encode_blank(bytes_left: int) -> bytes:
-    """Return the mark that closes a commit log file; it is smaller than the space it covers."""
+    """Return the marker that closes a commit log file; it is shorter than the space it fills."""
     return SIZE_MAGIC.pack(bytes_left, MAGIC_BLANK)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Property text of messages: `key \\x01 value \\x02 key \\x01 value`, and the known keys.
+r"""Property text of messages: `key \x01 value \x02 key \x01 value`, and RocketMQ's own keys.
 
-Compatibility: clients up to 4.9.0 end the text with `\\x02`, newer ones do not. A pair without a
+Compatibility: clients up to 4.9.0 end the text with `\x02`, newer ones do not. A pair without a
 key or a value is ignored; the last of several equal keys wins.
 """
 
@@ -16,7 +16,7 @@ PROPERTIES_BYTES_MAX: Final = 32767  # the length field is a signed short
 
 
 class PropertyKey(StrEnum):
-    """Property names with a meaning in RocketMQ."""
+    """Names of the properties that RocketMQ defines."""
 
     KEYS = "KEYS"
     TAGS = "TAGS"
@@ -77,7 +77,7 @@ RESERVED_KEYS: Final = frozenset(key.value for key in PropertyKey)
 
 
 def parse_properties(text: str | None) -> dict[str, str]:
-    """Return the pairs of a property text; malformed pairs are ignored as in Java."""
+    """Return the pairs in a property text; malformed pairs are ignored, as in Java."""
     properties: dict[str, str] = {}
     if not text:
         return properties
@@ -116,7 +116,7 @@ def property_value(text: str, key: str) -> str | None:
 
 
 def without_property(text: str, key: str) -> str:
-    """Return the text without any pair of that key; the others keep their order."""
+    """Return the text without the pairs that have this key; the others keep their order."""
     name = key + VALUE_SEPARATOR
     if name not in text:
         return text

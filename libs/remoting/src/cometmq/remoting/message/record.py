@@ -3,11 +3,11 @@
 
 The layout is in `record_layout.py`, the encoder in `new_message.py`.
 
-Hot path: `scan_record` once per record at recovery and on slaves (budget 1.2 us);
-bench/micro/bench_record.py.
+Hot path: `scan_record` runs once per record, during recovery and on slaves (budget 1.2 us,
+bench/micro/bench_record.py).
 
 Compatibility: records with a two-byte topic length (magic V2, written by 5.x) are read,
-never written.
+but never written.
 """
 
 import struct
@@ -95,11 +95,11 @@ class MessageRecord(msgspec.Struct, gc=False):
         return offset_message_id(self.store_host, self.physical_offset)
 
     def decompressed_body(self, *, bytes_max: int = DECOMPRESSED_BYTES_MAX) -> bytes:
-        """Return the body as it was sent; CorruptRecord if it cannot be restored."""
+        """Return the body as it was sent; raise CorruptRecord if it cannot be restored."""
         return decompress(self.body, compression_type(self.sys_flag), bytes_max=bytes_max)
 
     def to_new_message(self) -> NewMessage:
-        """Return the message in a form that can be stored again, for redelivery."""
+        """Return the message in a form that can be stored again for redelivery."""
         return NewMessage(
             topic=self.topic,
             queue_id=self.queue_id,
@@ -118,7 +118,7 @@ class MessageRecord(msgspec.Struct, gc=False):
 
 
 def decode_record(buffer: Buffer, offset: int = 0, *, check_crc: bool = False) -> MessageRecord:
-    """Return the record that begins at `offset`; CorruptRecord if there is none."""
+    """Return the record that begins at `offset`; raise CorruptRecord if there is none."""
     if offset < 0 or len(buffer) - offset < RECORD_BYTES_MIN:
         raise CorruptRecord("a record is shorter than its fixed fields")
     magic = _INT.unpack_from(buffer, offset + 4)[0]
@@ -142,7 +142,7 @@ def decode_record(buffer: Buffer, offset: int = 0, *, check_crc: bool = False) -
 
 
 def decode_records(buffer: Buffer) -> list[MessageRecord]:
-    """Return the records of a pull answer; CorruptRecord if the last one is incomplete."""
+    """Return the records of a pull answer; raise CorruptRecord if the last one is incomplete."""
     records: list[MessageRecord] = []
     offset = 0
     while offset < len(buffer):
@@ -172,9 +172,9 @@ def _variable_part(
 
 
 def property_bytes(record: Buffer) -> bytes:
-    """Return the raw property text of one whole record; empty if the record is damaged.
+    """Return the raw property text of one whole record, or nothing if the record is damaged.
 
-    Filters call it for each message they examine: it takes 0.4 us, `scan_record` 1.2 us.
+    Filters call it for each message that they examine; it takes 0.4 us, `scan_record` 1.2 us.
     """
     try:
         start = FIXED[record[39] & HOST_MASK].size
@@ -190,7 +190,7 @@ def property_bytes(record: Buffer) -> bytes:
 
 
 class ScanStatus(IntEnum):
-    """The content at an offset of the commit log."""
+    """What the commit log contains at an offset."""
 
     RECORD = 0
     BLANK = 1  # the rest of the file is unused

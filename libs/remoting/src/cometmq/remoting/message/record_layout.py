@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Constants and fixed structures of a commit log record; no functions that read or write one.
+"""Constants and fixed structures of a commit log record.
+
+The decoder is in `record.py`, the encoder in `new_message.py`.
 
 Layout (docs/protocol/record.md): total size, magic, body CRC, queue id, flag, queue offset,
 physical offset, sysFlag, born timestamp, born host, store timestamp, store host, reconsume

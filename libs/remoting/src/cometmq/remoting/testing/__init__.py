@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Helpers for tests of everything that speaks the protocol; shipped, typed."""
+"""Typed test helpers for programs that speak the protocol; part of the package."""

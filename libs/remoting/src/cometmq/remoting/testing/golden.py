@@ -27,7 +27,7 @@ class GoldenFrame(msgspec.Struct, frozen=True):
 
     @property
     def ext(self) -> dict[str, str]:
-        """The ext fields as text, as the header codec returns them."""
+        """The ext fields as strings, as the header codec returns them."""
         fields = self.header.get("extFields") or {}
         return {name: _text(value) for name, value in fields.items() if value is not None}
 

@@ -25,7 +25,7 @@ class End:
 
 
 class Link:
-    """A client's end, a server's end, and a wire that may cut bytes anywhere."""
+    """A client's end, a server's end, and a wire that may split the bytes anywhere."""
 
     def __init__(
         self,
@@ -42,7 +42,7 @@ class Link:
         self._sizes: Iterator[int] = cycle(chunk_sizes)
 
     def transfer(self) -> None:
-        """Move the output of both ends until neither has any left."""
+        """Deliver the output of both ends until neither has any left."""
         while self.client.connection.out or self.server.connection.out:
             self._carry(self.client, self.server)
             self._carry(self.server, self.client)

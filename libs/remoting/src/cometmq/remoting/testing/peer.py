@@ -34,7 +34,7 @@ class ScriptedPeer:
         self.replies: list[tuple[Call[Any], Reply]] = []
 
     def call(self, code: int, header: Any = None, body: bytes = b"", **more: Any) -> Call[Any]:
-        """Return a request as if it came from this peer."""
+        """Return a request as if this peer had sent it."""
         more.setdefault("version", CURRENT_VERSION)
         return Call(code=code, header=header, body=body, peer=self, **more)
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Hypothesis strategies for messages, batches and properties.
 
-Import this module only where Hypothesis is installed: it is no runtime dependency.
+Import this module only where Hypothesis is installed; it is not a runtime dependency.
 """
 
 from hypothesis import strategies as st
@@ -23,7 +23,7 @@ def topics() -> SearchStrategy[str]:
 
 
 def property_maps() -> SearchStrategy[dict[str, str]]:
-    """Properties that survive the text form: without separators and empty texts."""
+    """Properties that survive encoding: no separators and no empty strings."""
     texts = st.text(_PROPERTY_CHARACTERS, min_size=1, max_size=12)
     return st.dictionaries(texts, texts, max_size=6)
 

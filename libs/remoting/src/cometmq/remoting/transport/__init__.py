@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The asyncio transport: server, client, TLS, dispatch and bounds."""
+"""The asyncio transport: server, client, TLS, dispatch and limits."""
 
 from cometmq.remoting.transport.client import RemotingClient
 from cometmq.remoting.transport.dispatch import After, Before, Dispatcher, Handler

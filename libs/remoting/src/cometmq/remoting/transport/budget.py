@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One budget for the unsent output of all connections of a server (pure).
+"""One budget for the unsent output of all connections of a server; does no I/O itself.
 
-The bounds of a single connection do not protect a server from many: fifty peers that ask and do
-not read may each hold their high-water mark. Over the budget the connections with the most unsent
-output are paused: their requests are neither read nor served until a quarter of it is left. What
-does not drain is closed, the largest first.
+Limits per connection do not protect a server from many peers: fifty peers that send requests but
+read no answers may each hold output up to the high-water mark. When the budget is exceeded, the
+connections with the most unsent output are paused: their requests are neither read nor served until
+only a quarter of that output is left. Connections that do not drain are closed, largest first.
 
 Hot path
-    The bytes of each write are subtracted from ``left``; the connections are measured when that
-    is used up, so at most once per sixteenth of the budget.
+    The bytes of each write are subtracted from ``left``. The connections are measured only when
+    that is used up, so at most once per sixteenth of the budget.
 """
 
 from collections.abc import Collection, Iterable
@@ -22,8 +22,8 @@ _OPEN_SHARE: Final = 2  # connections that are not paused may hold half of the b
 _TIGHT_SHARE: Final = 4
 _EXCESS_SHARE: Final = 4
 _HURRY: Final = 10
-"""A quarter over the budget, there is a tenth of the time to drain. It is not none: output of this
-turn of the loop counts as unsent although the kernel may take it at the end of the turn."""
+"""A quarter over the budget, peers have a tenth of the time to drain. It is not zero because output
+of this turn of the loop counts as unsent although the kernel may take it at the end of the turn."""
 _UNLIMITED: Final = 1 << 62
 
 
@@ -46,7 +46,7 @@ class Unsent(Protocol):
         """Pause until a quarter of the unsent output is left."""
 
     def stalled_ms(self, now_ms: int) -> int:
-        """Return how long the peer of a paused connection has not read anything."""
+        """Return for how long the peer of a paused connection has read nothing."""
 
     def abort(self) -> None:
         """Close immediately; unsent output is lost."""
@@ -57,7 +57,7 @@ Sizes = list[tuple[int, PeerT]]
 
 
 class UnsentBudget(Generic[PeerT]):
-    """Keeps the unsent output of all peers together below a bound."""
+    """Keeps the total unsent output of all peers below a limit."""
 
     __slots__ = (
         "_bytes_max",
@@ -79,7 +79,7 @@ class UnsentBudget(Generic[PeerT]):
         stats: TransportStats,
         log: Log,
     ) -> None:
-        """Watch these peers, which come and go; None is no bound."""
+        """Watch ``peers``, which may change; a ``bytes_max`` of None means no limit."""
         self._peers = peers
         self._bytes_max = _UNLIMITED if bytes_max is None else bytes_max
         self._drain_timeout_ms = drain_timeout_ms
@@ -88,10 +88,10 @@ class UnsentBudget(Generic[PeerT]):
         self._paused = 0  # connections, since the last log line
         self.left = self._bytes_max
         self.is_tight = False
-        """Whether a quarter of the budget is used: connections then write in small portions."""
+        """Whether over a quarter of the budget is used; connections then write small portions."""
 
     def check(self, now_ms: int) -> None:
-        """Close what does not drain, and log what was paused; called by a timer."""
+        """Close paused peers that do not drain, and log new pauses; called by a timer."""
         if self._bytes_max == _UNLIMITED:
             return
         unsent_bytes = self.measure(now_ms)
@@ -103,7 +103,7 @@ class UnsentBudget(Generic[PeerT]):
             self._paused = 0
 
     def measure(self, now_ms: int) -> int:
-        """Return the unsent output of all peers after keeping it within the budget."""
+        """Keep all unsent output within the budget, and return its total in bytes."""
         sizes = [(size, peer) for peer in self._peers if (size := peer.unsent_bytes)]
         total = sum(size for size, _ in sizes)
         if total > self._bytes_max:
@@ -115,7 +115,7 @@ class UnsentBudget(Generic[PeerT]):
         return total
 
     def _close(self, sizes: Sizes[PeerT], total: int, now_ms: int) -> int:
-        """Close paused peers that do not drain; return the bytes that they held."""
+        """Close paused peers that do not drain; return the number of bytes that they held."""
         limit, patience_ms = self._bytes_max, self._drain_timeout_ms
         if total > limit + limit // _EXCESS_SHARE:
             patience_ms //= _HURRY
@@ -131,7 +131,7 @@ class UnsentBudget(Generic[PeerT]):
         return closed
 
     def _pause(self, sizes: Sizes[PeerT]) -> None:
-        """Pause the largest peers until the others hold their share of the budget."""
+        """Pause the largest peers until all others together keep to their share of the budget."""
         open_bytes = sum(size for size, peer in sizes if not peer.is_restrained)
         for size, peer in sizes:
             if open_bytes <= self._bytes_max // _OPEN_SHARE:

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A self-signed certificate for TLS in test mode, made without any library.
+"""Generate a self-signed certificate for the TLS test mode, without any library.
 
-Compatibility: RocketMQ in test mode (its default) serves TLS with a certificate made at start,
-so that a client with ``tls.enable`` works against an unconfigured server. Nobody verifies it.
-For anything but tests give the server a certificate of your own.
+Compatibility: in test mode, its default, RocketMQ serves TLS with a certificate generated at
+startup, so that a client with ``tls.enable`` works with an unconfigured server. No client verifies
+this certificate. For anything but tests, give the server a certificate of your own.
 
-The key is an elliptic curve key (P-256): made and used here in a few milliseconds. The
-arithmetic is not constant in time, which test mode does not need.
+The key is an elliptic curve key (P-256), which takes a few milliseconds to make and use here. The
+arithmetic is not constant-time, which test mode does not need.
 """
 
 import base64
@@ -29,7 +29,7 @@ Point = tuple[int, int]
 
 
 def self_signed_pem(name: str) -> str:
-    """Return private key and certificate of ``name`` as PEM text."""
+    """Return a private key and a certificate for ``name`` as PEM text."""
     secret = secrets.randbelow(_N - 1) + 1
     public = _multiply(secret, _BASE)
     point = b"\x04" + public[0].to_bytes(32, "big") + public[1].to_bytes(32, "big")
@@ -70,7 +70,7 @@ def _sign(secret: int, message: bytes) -> bytes:
 
 
 def _multiply(factor: int, point: Point) -> Point:
-    """Return a point added to itself ``factor`` times, factor in 1 .. N-1."""
+    """Return ``factor`` times ``point``; the factor is in 1 .. N-1."""
     result: Point | None = None
     while factor:
         if factor & 1:
@@ -92,7 +92,7 @@ def _add(left: Point, right: Point) -> Point:
 
 
 def _tagged(tag: int, content: bytes) -> bytes:
-    """Return a DER value."""
+    """Return a DER value with its tag and length."""
     size = len(content)
     if size < 0x80:
         return bytes((tag, size)) + content

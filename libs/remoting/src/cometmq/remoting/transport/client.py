@@ -36,14 +36,14 @@ from cometmq.remoting.types import Buffer
 _UNTRUSTED: Final = frozenset({18, 19, 20, 21})
 """OpenSSL's X509_V_ERR codes of self-signed certificates and of unknown issuers."""
 _NO_TLS = (ssl.SSLError, ConnectionResetError, ConnectionAbortedError)
-"""A server without TLS answers a handshake with an alert, or ends the connection."""
+"""A server without TLS answers a handshake with an alert, or closes the connection."""
 
 BeforeRequest = Callable[[int, dict[str, str], Buffer], None]
 """A hook that sees code, ext fields (which it may change) and body of every request."""
 
 
 class RemotingClient:
-    """Requests to any number of servers, and handlers for what servers ask on the way."""
+    """Sends requests to any number of servers, and serves the requests that these send back."""
 
     def __init__(
         self,
@@ -56,7 +56,7 @@ class RemotingClient:
         before: Sequence[BeforeRequest] = (),
         on_close: Callable[[PeerProtocol], None] | None = None,
     ) -> None:
-        """Prepare on the running loop; nothing is connected yet."""
+        """Attach to the running loop; nothing is connected yet."""
         self._settings = settings
         self._before = tuple(before)
         self._tls: WatchedContext | None = (
@@ -98,7 +98,7 @@ class RemotingClient:
         ok: Collection[int] = (ResponseCode.SUCCESS,),
         ext: Mapping[str, str] | None = None,
     ) -> Response:
-        """Ask a server, and return its answer if its code is among ``ok``.
+        """Send a request to a server, and return the answer if its code is in ``ok``.
 
         Raises the CommandError of any other code, ConnectFailed if the request was not sent,
         ConnectionLost or RequestTimeout if it may have been served.
@@ -107,7 +107,7 @@ class RemotingClient:
         try:
             peer = await self._connected(address, timeout_ms)
             if peer.pending_count >= self._settings.in_flight_max:
-                raise Overloaded(f"{peer.pending_count} requests to {address} wait for an answer")
+                raise Overloaded(f"{peer.pending_count} requests to {address} are unanswered")
             header, ext = self._prepared(code, header, body, ext)
             left_ms = max(1, int((deadline - self._hub.loop.time()) * 1000))
             response = await peer.invoke(code, header, body, timeout_ms=left_ms, ext=ext)
@@ -134,7 +134,7 @@ class RemotingClient:
         timeout_ms: int,
         ext: Mapping[str, str] | None = None,
     ) -> None:
-        """Send a request without an answer; ``timeout_ms`` bounds the time to connect."""
+        """Send a request that gets no answer; ``timeout_ms`` bounds the time to connect."""
         try:
             peer = await self._connected(address, timeout_ms)
             header, ext = self._prepared(code, header, body, ext)
@@ -177,7 +177,7 @@ class RemotingClient:
         body: Body,
         ext: Mapping[str, str] | None,
     ) -> tuple[msgspec.Struct | None, Mapping[str, str] | None]:
-        """Run the hooks over all ext fields; without hooks the typed header goes as it is."""
+        """Run the hooks over all ext fields; without hooks the typed header is sent unchanged."""
         if not self._before:
             return header, ext
         fields = self._encoder.ext(header)

@@ -1,15 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """Calls the handler of each request, and turns its result or exception into an answer.
 
-Every answer takes one way: ``Served.deliver`` of the connection, called here for an immediate
-answer and by ``Call.answer`` for a later one. This module is the only place that maps exceptions
-to response codes, and one of three that catch any exception: a bug in a handler is an answer and
-a log line, never the end of a connection.
+Every answer goes through ``Served.deliver`` of its connection, called here for an immediate answer
+and by ``Call.answer`` for a later one. This module is the only place that maps exceptions to
+response codes, and one of three that catch any exception: a bug in a handler results in an answer
+and a log line, and never ends a connection.
 
 Hot path
     ``Dispatcher.serve`` runs once per received chunk, its loop once per request; hooks and
-    bounds are looked at once per chunk. Budget 0.4 us a request beside the handler itself:
-    bench/micro/bench_transport.py.
+    bounds are examined once per chunk. Budget 0.4 us per request, not counting the handler
+    itself (bench/micro/bench_transport.py).
 """
 
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
@@ -41,14 +41,14 @@ class Served(Protocol):
     in_flight: int
 
     def deliver(self, call: Call[Any], answer: Answer) -> bool:
-        """Encode an answer; False if the connection must not be served further for now."""
+        """Encode an answer; return False if the connection must not be served further for now."""
 
 
 class Hooks(Struct, Generic[ContextT], frozen=True):
     """Functions that run before every handler and on every answer."""
 
     before: tuple[Before[ContextT], ...] = ()
-    """May refuse a call by raising CommandError: access control, for example."""
+    """They may refuse a call by raising CommandError, as access control does."""
     after: tuple[After[ContextT], ...] = ()
 
 
@@ -66,7 +66,7 @@ class Dispatcher(Generic[ContextT]):
         stats: TransportStats,
         log: Log,
     ) -> None:
-        """Take the table; ``in_flight_max`` is per connection and in all."""
+        """``in_flight_max`` holds two limits: per connection, and for all connections together."""
         self._handlers = {
             int(code): _guarded(handler, hooks.before) for code, handler in handlers.items()
         }
@@ -80,7 +80,7 @@ class Dispatcher(Generic[ContextT]):
     def serve(  # noqa: C901  # a call for each step would cost a tenth of the loop
         self, peer: Served, calls: Sequence[Call[Any]]
     ) -> int:
-        """Serve calls in order; return how many, fewer if the peer must be waited for."""
+        """Serve calls in order and return how many; fewer than all if the peer must catch up."""
         find_handler, context = self._handlers.get, self._context
         may_overflow = self._may_overflow(peer, len(calls))
         in_flight, served = 0, len(calls)
@@ -103,7 +103,7 @@ class Dispatcher(Generic[ContextT]):
                 self._start(peer, call, result)
             elif call.flag & FLAG_ONEWAY:
                 continue
-            elif call.is_answered:  # by the handler itself, which was counted out
+            elif call.is_answered:  # by the handler itself; answered() subtracted it
                 in_flight += 1
             else:
                 call.is_answered = True
@@ -126,12 +126,12 @@ class Dispatcher(Generic[ContextT]):
         self._log.debug("request.malformed", code=call.code, error=fault.error.remark)
 
     def answered(self, peer: Served) -> None:
-        """Count out a call whose answer was not immediate."""
+        """Remove a call that was not answered immediately from the calls in flight."""
         peer.in_flight -= 1
         self._stats.in_flight -= 1
 
     def run_after(self, call: Call[Any], answer: Answer) -> None:
-        """Show an answer to the hooks; one that fails is logged and changes nothing."""
+        """Pass an answer to the hooks; a hook that fails is logged and changes nothing."""
         for hook in self.after:
             try:
                 hook(self._context, call, answer)
@@ -139,7 +139,7 @@ class Dispatcher(Generic[ContextT]):
                 self.failure(call, error)
 
     def _start(self, peer: Served, call: Call[Any], work: Awaitable[Answer | None]) -> None:
-        """Continue a slow handler as a task; refuse it if too many tasks run.
+        """Continue a slow handler as a task; refuse the call if too many tasks are running.
 
         Handlers of closed connections and of oneway requests are not in flight, but they count
         here until they end. Otherwise a peer could pile up tasks by reconnecting.
@@ -152,7 +152,7 @@ class Dispatcher(Generic[ContextT]):
         call.answer(self._refusal(peer))
 
     async def _finish(self, call: Call[Any], work: Awaitable[Answer | None]) -> None:
-        """Wait for a slow handler, and answer with what it returns."""
+        """Wait for a slow handler, and answer with its result."""
         try:
             answer = await work
         except CommandError as error:
@@ -163,7 +163,7 @@ class Dispatcher(Generic[ContextT]):
             call.answer(answer)
 
     def failure(self, call: Call[Any], error: Exception) -> Reply:
-        """Log and count a bug; return the answer that names it."""
+        """Log and count a bug in a handler; return the answer that reports it."""
         self._stats.handler_failures += 1
         remark = f"{type(error).__name__}: {error}"
         self._log.error("handler.failed", code=call.code, peer=call.peer.address, error=remark)
@@ -184,7 +184,7 @@ class Dispatcher(Generic[ContextT]):
 
 
 def _guarded(handler: Handler[ContextT], before: tuple[Before[ContextT], ...]) -> Handler[ContextT]:
-    """Return the handler behind its hooks; the handler itself where there are none."""
+    """Return the handler wrapped in its hooks, or the handler itself if there are none."""
     if not before:
         return handler
 

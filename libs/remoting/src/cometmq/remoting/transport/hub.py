@@ -14,7 +14,7 @@ from cometmq.remoting.transport.stats import TransportStats
 from cometmq.remoting.transport.tls import TlsGate
 
 _LONG_TURNS: Final = 8  # connections that may fill their turns at the same time
-_CALLS_MIN: Final = 16  # in a row: fewer cost more than they are worth
+_CALLS_MIN: Final = 16  # smaller portions cost more than they gain
 
 
 class Connected(Unsent, Protocol):
@@ -65,7 +65,6 @@ class Hub(Generic[PeerT]):
         tls: TlsGate | None = None,
         before_write: Callable[[], None] | None = None,
     ) -> None:
-        """Start without connections, on the running loop."""
         self.loop = asyncio.get_running_loop()
         self.codec = codec
         self.settings = settings
@@ -77,7 +76,7 @@ class Hub(Generic[PeerT]):
         self.before_write = before_write
         self.stats = TransportStats()
         self.calls_max = settings.calls_per_turn_max
-        """The number of requests of one connection that may be served in a row now."""
+        """How many requests of one connection may currently be served in a row."""
         self._behind_count = 0
         self.peers: set[PeerT] = set()
         self.budget = UnsentBudget(
@@ -92,10 +91,10 @@ class Hub(Generic[PeerT]):
         self._is_flush_scheduled = False
 
     def fell_behind(self, count: int) -> None:
-        """Count one connection more, or less, with a backlog for the next turn of the loop.
+        """Add ``count``, 1 or -1, to the connections with a backlog for the next turn of the loop.
 
-        A few such connections may take long turns. Many of them share the same total, so that
-        a connection without a backlog does not wait for all of theirs.
+        A few such connections may take long turns. Many of them share the same total, so that a
+        connection without a backlog does not have to wait for all of theirs.
         """
         self._behind_count += count
         most = self.settings.calls_per_turn_max
@@ -140,7 +139,7 @@ class Hub(Generic[PeerT]):
                     await asyncio.wait_for(self._is_empty.wait(), drain_ms / 1000)
 
     def later(self, check: Callable[[], None]) -> asyncio.TimerHandle:
-        """Schedule a check of the connections after the interval of the settings."""
+        """Schedule a check of the connections after ``check_interval_ms``."""
         return self.loop.call_later(self.settings.check_interval_ms / 1000, check)
 
     def now_ms(self) -> int:

@@ -3,11 +3,12 @@
 
 Invariants
     Unsent output above the high-water mark stops reading *and* serving. A peer that does not
-    read its answers therefore costs at most that mark plus the answers already under way. Above
-    the hard bound, or if nothing is sent for a while, its connection is closed.
-    A bounded number of requests of one connection is served in a row. While the rest waits for
-    the next turn of the loop, nothing more is read from that connection.
-    All answers of one chunk, and all answers given in one turn of the loop, leave in one write.
+    read its answers therefore costs at most that mark plus the answers in progress. Its
+    connection is closed above the hard limit, or if the peer takes nothing for a while.
+    Only a bounded number of requests of one connection is served in a row. While the others wait
+    for the next turn of the loop, nothing more is read from that connection.
+    All answers to one chunk, and all answers given in one turn of the loop, are sent in one
+    write.
 """
 
 import asyncio
@@ -37,8 +38,8 @@ _TLS_HANDSHAKE: Final = 0x16
 
 # Reasons why nothing is read from a connection; several may hold at once.
 _UNSENT_OUTPUT: Final = 1  # the peer does not read what it asked for
-_BACKLOG: Final = 2  # received requests wait for their turn of the loop
-_LEAVING: Final = 4  # this end stops and takes no more requests
+_BACKLOG: Final = 2  # received requests are waiting for the next turn
+_LEAVING: Final = 4  # this end is stopping and accepts no more requests
 
 _CALL_BYTES: Final = 1_024  # a small request with its decoded header
 # uvloop keeps a buffer whole until the kernel has taken all of it, and counts only the rest as
@@ -51,7 +52,6 @@ class PeerProtocol(asyncio.Protocol):
     """One connection: the ``Peer`` that handlers see."""
 
     def __init__(self, hub: "Hub[PeerProtocol]", dispatcher: Dispatcher[Any]) -> None:
-        """Wait for the socket."""
         self._hub = hub
         self._dispatcher = dispatcher
         self._connection = Connection(hub.codec, self)
@@ -80,7 +80,7 @@ class PeerProtocol(asyncio.Protocol):
     # -- asyncio's side ---------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Take the socket."""
+        """Register the connection with the hub."""
         hub, settings = self._hub, self._hub.settings
         self._transport = cast("asyncio.Transport", transport)
         self._set_water_marks(settings.write_high_water_bytes, settings.write_low_water_bytes)
@@ -135,12 +135,12 @@ class PeerProtocol(asyncio.Protocol):
             self.state.clear()
 
     def pause_writing(self) -> None:
-        """Stop serving, and a server stops reading from, a peer that does not read."""
+        """Stop serving a peer that does not read; a server also stops reading from it."""
         self._progress = (self._sent_bytes - self.unsent_bytes, self._hub.now_ms())
         self._pause(_UNSENT_OUTPUT)
 
     def resume_writing(self) -> None:
-        """Serve the backlog, then read on."""
+        """Serve the backlog, then resume reading."""
         self._pauses &= ~_UNSENT_OUTPUT
         if self.is_restrained:
             self.is_restrained = False
@@ -153,7 +153,7 @@ class PeerProtocol(asyncio.Protocol):
 
     @property
     def is_open(self) -> bool:
-        """Whether the connection can still carry something."""
+        """Whether the connection is still usable."""
         return self._is_open
 
     @property
@@ -168,7 +168,7 @@ class PeerProtocol(asyncio.Protocol):
         body: Body = b"",
         ext: Mapping[str, str] | None = None,
     ) -> bool:
-        """Send a oneway request; False if the connection is gone or not writable."""
+        """Send a oneway request; return False if the connection is gone or not writable."""
         if not self.is_writable:
             return False
         self._connection.send(Request(code, header, body, ext, is_oneway=True))
@@ -223,13 +223,13 @@ class PeerProtocol(asyncio.Protocol):
     # -- the hub's side ---------------------------------------------------------------------
 
     def stop_reading(self) -> None:
-        """Take no more requests; those already received are still answered."""
+        """Accept no more requests; those already received are still answered."""
         self._pause(_LEAVING)
 
     def deliver(self, call: Call[Any], answer: Answer) -> bool:
-        """Encode an answer; False if this connection must not be served further for now.
+        """Encode an answer; return False if this connection must not be served further for now.
 
-        An answer that cannot be encoded is a bug of its handler and becomes a failure.
+        An answer that cannot be encoded is a bug in its handler; a failure is sent instead.
         """
         dispatcher, connection = self._dispatcher, self._connection
         if dispatcher.after:
@@ -309,7 +309,7 @@ class PeerProtocol(asyncio.Protocol):
             self._set_water_marks(size // 2, size // 4)
 
     def stalled_ms(self, now_ms: int) -> int:
-        """Return how long the peer of a paused connection has not read anything."""
+        """Return for how long the peer of a paused connection has read nothing."""
         return now_ms - self._progress[1]
 
     @property
@@ -319,12 +319,12 @@ class PeerProtocol(asyncio.Protocol):
 
     @property
     def pending_count(self) -> int:
-        """The number of our requests without an answer yet."""
+        """The number of our requests that await an answer."""
         return self._connection.pending_count
 
     @property
     def buffered_bytes(self) -> int:
-        """The approximate memory of unsent output, the incomplete frame and the backlog."""
+        """The approximate memory that unsent output, the incomplete frame and the backlog use."""
         held = self._connection.out_bytes + self._connection.buffered_bytes
         return self.unsent_bytes + held + len(self._backlog) * _CALL_BYTES
 
@@ -379,12 +379,12 @@ class PeerProtocol(asyncio.Protocol):
             self._transport.pause_reading()
 
     def _read_on(self) -> None:
-        """Read again if no reason against it is left."""
+        """Resume reading unless another reason to pause remains."""
         if not (self._pauses & self._stops_reading or self._transport.is_closing()):
             self._transport.resume_reading()
 
     def _open_gate(self, gate: TlsGate, data: bytes) -> bool:
-        """Decide by the first byte whether this is a TLS connection; False if it is refused."""
+        """Decide by the first byte whether this is TLS; return False to refuse the connection."""
         self._gate = None
         is_tls = data[0] == _TLS_HANDSHAKE
         try:
@@ -402,7 +402,7 @@ class PeerProtocol(asyncio.Protocol):
         return True
 
     def _answer_refused(self, data: bytes, reason: str) -> None:
-        """Answer the requests of a refused connection with the reason, if they are requests.
+        """Answer any requests on a refused connection with the reason for the refusal.
 
         Compatibility: RocketMQ closes the connection without an answer. Its clients report this
         answer as the failure of their request, and then see the connection close.
@@ -430,7 +430,7 @@ class PeerProtocol(asyncio.Protocol):
         self._transport.set_write_buffer_limits(high=high, low=low)
 
     def _arm(self, deadline_ms: int) -> None:
-        """Set the timer to the earliest deadline."""
+        """Set the timer to this deadline, unless an earlier one is set."""
         if self._timer is None or deadline_ms < self._timer_ms:
             if self._timer is not None:
                 self._timer.cancel()

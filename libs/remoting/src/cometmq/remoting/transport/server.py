@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A server: listeners, the table of connections, and the order in which it stops."""
+"""A server: its listeners, its connections, and the order of its shutdown."""
 
 import asyncio
 import socket
@@ -31,11 +31,11 @@ _ACCEPTED_PER_TURN: Final = 32
 
 PeerHook = Callable[[PeerProtocol], None]
 ALL_ADDRESSES: Final = ("0.0.0.0", "::") if has_ipv6() else ("0.0.0.0",)  # noqa: S104
-"""The addresses of a server whose settings name none."""
+"""The addresses that a server listens on if its settings name none."""
 
 
 class Server(Generic[ContextT]):
-    """Serve one table of handlers on any number of ports."""
+    """Serves one table of handlers on any number of ports."""
 
     def __init__(  # noqa: PLR0913  # what a server is made of, each by name
         self,
@@ -80,7 +80,7 @@ class Server(Generic[ContextT]):
 
     @property
     def addresses(self) -> list[tuple[str, int]]:
-        """Host and port of every socket that listens."""
+        """The host and port of every listening socket."""
         return list(self._addresses)
 
     @property
@@ -89,9 +89,10 @@ class Server(Generic[ContextT]):
         return self._hub.peers
 
     async def listen(self, host: str, port: int, *, excluded: Collection[int] = ()) -> int:
-        """Accept connections on a port (0: any); return it. ``excluded`` codes answer 3.
+        """Accept connections on a port and return it; port 0 picks a free one.
 
-        An empty host stands for all addresses, including IPv6 where the system supports it.
+        Requests with an ``excluded`` code are answered with REQUEST_CODE_NOT_SUPPORTED. An empty
+        host means all addresses, including IPv6 where the system supports it.
         """
         handlers = {code: h for code, h in self._handlers.items() if code not in excluded}
         settings = self._settings
@@ -115,11 +116,11 @@ class Server(Generic[ContextT]):
         return port
 
     async def _listen_at(self, host: str, port: int, connected: Callable[[], PeerProtocol]) -> int:
-        """Listen at one address; return the port.
+        """Listen on one address; return the port.
 
-        libuv accepts one connection in a turn of the loop for each socket that listens. Under
-        load turns are long, and a thousand clients that come back would wait for a thousand of
-        them: the socket is listened to several times.
+        In each turn of the loop, libuv accepts one connection per listening socket. Under load
+        turns are long, and a thousand reconnecting clients would wait for a thousand of them.
+        Therefore several listeners share the socket.
         """
         loop, backlog = self._hub.loop, self._settings.backlog
         listener = await loop.create_server(connected, host, port, backlog=backlog)
@@ -151,13 +152,13 @@ class Server(Generic[ContextT]):
         self._addresses.clear()
 
     def stop_reading(self) -> None:
-        """Accept no more connections and requests; received requests are still answered."""
+        """Accept no more connections or requests; received requests are still answered."""
         self.stop_listening()
         for peer in self._hub.peers:
             peer.stop_reading()
 
     async def close(self, drain_ms: int = 3_000) -> None:
-        """Stop accepting, let handlers end and answers leave, then close every connection."""
+        """Stop accepting, wait for handlers and their answers, then close every connection."""
         self.stop_listening()
         if self._check_timer is not None:
             self._check_timer.cancel()
@@ -167,7 +168,7 @@ class Server(Generic[ContextT]):
         await self._hub.close(drain_ms)
 
     def _check(self) -> None:
-        """Look after idle, stalled and greedy connections, and changed certificates."""
+        """Check for idle, stalled and greedy connections, and for changed certificates."""
         self._check_timer = self._hub.later(self._check)
         now_ms = self._hub.now_ms()
         for peer in tuple(self._hub.peers):
@@ -177,7 +178,7 @@ class Server(Generic[ContextT]):
         self._certificates.look(self._gate.watched)
 
     def _bound_memory(self) -> None:
-        """Close the greediest connections while all together hold too much."""
+        """Close the connections that hold the most memory until the total is within its limit."""
         total = sum(peer.buffered_bytes for peer in self._hub.peers)
         if total <= self._settings.buffered_bytes_max:
             return
@@ -191,7 +192,7 @@ class Server(Generic[ContextT]):
 
 
 class _ServerPeer(PeerProtocol):
-    """A connection that may be one too many."""
+    """A connection that closes itself if the server already has too many."""
 
     def __init__(
         self, hub: Hub[PeerProtocol], dispatcher: Dispatcher[ContextT], connections_max: int
@@ -200,7 +201,6 @@ class _ServerPeer(PeerProtocol):
         self._connections_max = connections_max
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Take the socket, or end it at once."""
         super().connection_made(transport)
         if len(self._hub.peers) > self._connections_max:
             self._hub.stats.connections_refused += 1

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Bounds of servers and clients: every one explicit, none without a value."""
+"""Limits of servers and clients; each is explicit and has a default."""
 
 from enum import StrEnum
 from pathlib import Path
@@ -25,74 +25,74 @@ class TlsMode(StrEnum):
 
 
 class TlsSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """TLS of a server or a client; the names follow RocketMQ's ``tls.*`` properties."""
+    """TLS settings of a server or a client, named after RocketMQ's ``tls.*`` properties."""
 
     mode: TlsMode = TlsMode.PERMISSIVE
     """Server only."""
     enable: bool = False
     """Client only: connect with TLS."""
     test_mode: bool = True
-    """Serve with a certificate made at start, and verify no peer."""
+    """Serve with a certificate generated at startup, and verify no peer."""
     cert_path: Path | None = None
     key_path: Path | None = None
     key_password: str | None = None
     trust_cert_path: Path | None = None
-    """Certificates that the peer's must descend from; None: the system's."""
+    """The authorities that must have issued the peer's certificate; None means the system's."""
     need_client_auth: str = "none"
-    """Server only: ``none``, ``optional`` or ``require`` a certificate of the client."""
+    """Server only: whether clients present a certificate (``none``, ``optional``, ``require``)."""
     auth_server: bool = False
     """Client only: verify the server's certificate."""
 
 
 class ConnectionSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """Bounds of one connection at either end."""
+    """Limits of one connection, at either end."""
 
     frame_bytes_max: int = FRAME_BYTES_MAX
     write_high_water_bytes: int = 1 * _MIB
-    """Unsent output above which the peer is not served, and a server reads nothing more."""
+    """Unsent output above which the peer is not served, and a server stops reading from it."""
     write_low_water_bytes: int = 256 * _KIB
-    """Unsent output below which reading goes on."""
+    """Unsent output below which serving and reading resume."""
     unsent_bytes_max: int = 64 * _MIB
-    """Unsent output above which the connection is closed: its reader has stopped."""
+    """Unsent output above which the connection is closed, because its peer has stopped reading."""
     unsent_total_bytes_max: int | None = None
     """Unsent output of all connections above which the largest are paused, then closed."""
     drain_timeout_ms: int = 5_000
-    """How long a connection that is paused so may take nothing while that bound is exceeded."""
+    """How long a connection paused for that reason may take nothing while the limit is exceeded."""
     stall_timeout_ms: int = 30_000
-    """How long a reader may take nothing while output above high water waits for it."""
+    """How long a peer may read nothing while unsent output is above the high-water mark."""
     reads_while_unsent: bool = False
-    """Read on while output above high water waits. Clients do: were both ends to wait until
-    the other reads, neither would."""
+    """Keep reading while unsent output is above the high-water mark. Clients do, because if both
+    ends waited for the other to read, neither would."""
     calls_per_turn_max: int = 128
-    """Requests of one connection served in a row; more wait until others had their turn. Fewer
-    when many connections have more: see ``Hub.fell_behind``."""
+    """Requests of one connection that are served in a row before others have their turn. The
+    number falls while many connections have a backlog: see ``Hub.fell_behind``."""
     idle_timeout_ms: int = 120_000
-    """How long a connection may carry nothing at all; RocketMQ's value."""
+    """How long nothing may arrive on a connection before it is closed; RocketMQ's value."""
     check_interval_ms: int = 1_000
-    """How often the two timeouts and the bounds of memory are looked at."""
+    """How often the timeouts and the memory limits are checked."""
     tls: TlsSettings = TlsSettings()
 
 
 class ServerSettings(ConnectionSettings, frozen=True, kw_only=True):
-    """Bounds of a server."""
+    """Limits of a server."""
 
     connections_max: int = 10_000
     in_flight_per_connection_max: int = 16_384
-    """Requests of one connection without an answer; a consumer holds one pull per queue."""
+    """Unanswered requests of one connection; a consumer holds one pull per queue."""
     in_flight_max: int = 131_072
-    """Requests of all connections without an answer."""
+    """Unanswered requests of all connections together."""
     unsent_total_bytes_max: int | None = 128 * _MIB
     buffered_bytes_max: int = 512 * _MIB
     """Unsent output, incomplete frames and waiting requests of all connections together."""
     backlog: int = 1024
-    """Connections that the kernel keeps until they are accepted."""
+    """Connections that the kernel queues until they are accepted."""
 
 
 class ClientSettings(ConnectionSettings, frozen=True, kw_only=True):
-    """Bounds of a client."""
+    """Limits of a client."""
 
     reads_while_unsent: bool = True
     connect_timeout_ms: int = 3_000
     in_flight_max: int = 65_535
-    """Requests of ours without an answer on one connection; RocketMQ's semaphore."""
+    """Our unanswered requests on one connection; the size of RocketMQ's semaphore."""
     serialization: Serialization = Serialization.JSON

@@ -1,34 +1,34 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Counters of a server or client: plain integers, copied at each request."""
+"""Counters of a server or client: plain integers, copied on request."""
 
 import msgspec
 
 
 class TransportStats(msgspec.Struct):
-    """Counters since the start, and four gauges at the end."""
+    """Counters since startup, followed by four gauges."""
 
     connections_opened: int = 0
     connections_closed: int = 0
     connections_refused: int = 0
-    """Over the bound of connections, or TLS where it is not served."""
+    """Connections closed at once because there were too many."""
     requests: int = 0
     bytes_received: int = 0
     bytes_sent: int = 0
     requests_refused: int = 0
-    """Answered SYSTEM_BUSY: over a bound of requests in flight."""
+    """Answered SYSTEM_BUSY because too many requests were in flight."""
     handler_failures: int = 0
     """Answered SYSTEM_ERROR because a handler raised something unexpected."""
     protocol_errors: int = 0
     """Connections closed because the peer broke the protocol."""
     idle_closed: int = 0
     stalled_closed: int = 0
-    """Connections closed because their reader had stopped."""
+    """Connections closed because their peer had stopped reading."""
     overflow_closed: int = 0
-    """Connections closed because their unsent output was over a bound."""
+    """Connections closed because they buffered too much."""
     budget_paused: int = 0
-    """Connections paused because all unsent output was over its budget."""
+    """Connections paused because the total unsent output exceeded its budget."""
     budget_closed: int = 0
-    """Connections closed because they were paused so and did not drain."""
+    """Connections closed because they were paused for that reason and did not drain."""
     connections: int = 0
     in_flight: int = 0
     unsent_bytes: int = 0

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Groups of background tasks: none outlives its owner, and none fails unseen."""
+"""Groups of background tasks: none outlives its owner, and none fails silently."""
 
 import asyncio
 from collections.abc import Callable, Coroutine
@@ -13,7 +13,7 @@ RESTART_MS: Final = 1_000
 class TaskSet:
     """Tasks that are cancelled together when their owner closes.
 
-    An ``asyncio.TaskGroup`` must be entered and left by the same task. Servers and clients are
+    An ``asyncio.TaskGroup`` must be entered and exited by the same task. Servers and clients are
     often started by one task and closed by another, so they need a set of their own.
     """
 
@@ -41,7 +41,7 @@ class TaskSet:
     def keep(
         self, work: Callable[[], Coroutine[Any, Any, None]], *, name: str
     ) -> asyncio.Task[None]:
-        """Run `work`, and restart it `RESTART_MS` after each failure, until it ends.
+        """Run `work` until it ends normally; restart it `RESTART_MS` after each failure.
 
         A bug in one round must not stop a loop for good.
         """

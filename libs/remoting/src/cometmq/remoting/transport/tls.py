@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """TLS on the same port as plain connections.
 
-A TLS handshake always begins with 0x16, a plain frame never does. A server therefore decides when
-the first byte arrives, inside a connection to which all limits already apply. The pipe between the
-bytes of the socket and the bytes of the protocol uses neither a socket nor a loop.
+A TLS handshake always begins with the byte 0x16, and a plain frame never does. A server can
+therefore decide when the first byte arrives, on a connection to which all limits already apply. The
+pipe that converts between the socket's bytes and the protocol's uses neither a socket nor a loop.
 """
 
 import asyncio
@@ -22,12 +22,11 @@ _READ_BYTES: Final = 64 * 1024
 
 
 class TlsPipe:
-    """The server's end of one TLS connection, over bytes."""
+    """The server's end of one TLS connection, on bytes instead of a socket."""
 
     __slots__ = ("_incoming", "_is_ready", "_outgoing", "_tls", "is_finished")
 
     def __init__(self, context: ssl.SSLContext) -> None:
-        """Wait for the peer's first handshake message."""
         self._incoming = ssl.MemoryBIO()
         self._outgoing = ssl.MemoryBIO()
         self._tls = context.wrap_bio(self._incoming, self._outgoing, server_side=True)
@@ -35,11 +34,11 @@ class TlsPipe:
         self.is_finished = False
 
     def decrypt(self, data: bytes) -> tuple[bytes, bytes]:
-        """Return the plain bytes that came, and bytes to send for TLS's own sake."""
+        """Return the decrypted bytes, and the bytes that TLS itself has to send."""
         self._incoming.write(data)
         plain: list[bytes] = []
         try:
-            with contextlib.suppress(ssl.SSLWantReadError):  # the rest comes with the next bytes
+            with contextlib.suppress(ssl.SSLWantReadError):  # the rest arrives with the next bytes
                 if not self._is_ready:
                     self._tls.do_handshake()
                     self._is_ready = True
@@ -53,7 +52,7 @@ class TlsPipe:
         return b"".join(plain), self._outgoing.read()
 
     def encrypt(self, data: Buffer) -> bytes:
-        """Return plain bytes as TLS records."""
+        """Return plain bytes as TLS records; raise LocalProtocolError before the handshake."""
         if not self._is_ready:
             raise LocalProtocolError("nothing can be sent before the handshake")
         view = memoryview(data)
@@ -62,8 +61,8 @@ class TlsPipe:
         return self._outgoing.read()
 
     def close(self) -> bytes:
-        """Return the bytes that say goodbye."""
-        with contextlib.suppress(ssl.SSLError):  # the peer's goodbye may never come
+        """Return the alert that announces the end of the connection."""
+        with contextlib.suppress(ssl.SSLError):  # the peer's own alert may never arrive
             self._tls.unwrap()
         return self._outgoing.read()
 
@@ -74,14 +73,14 @@ TLS_REQUIRED: Final = (
 )
 TLS_DISABLED: Final = "TLS is disabled on this port (tls.server.mode=disabled)"
 NO_TLS_ALERT: Final = bytes((0x15, 3, 1, 0, 2, 2, 49))
-"""A fatal alert `access_denied` for a peer that starts TLS where there is none (RFC 5246, 7.2)."""
+"""The fatal alert `access_denied`, for a peer that starts TLS where it is off (RFC 5246, 7.2)."""
 
 
 class TlsGate:
-    """Decides by the first byte of a connection whether it is TLS."""
+    """Admits or refuses TLS and plain connections, according to the settings."""
 
     def __init__(self, settings: TlsSettings) -> None:
-        """Read the certificate now, so that a wrong one is seen at start."""
+        """Load the certificate now, so that a faulty one is reported at startup."""
         self._settings = settings
         self._watched: WatchedContext | None = None
         is_configured = settings.cert_path is not None or settings.need_client_auth != "none"
@@ -90,11 +89,14 @@ class TlsGate:
 
     @property
     def watched(self) -> WatchedContext | None:
-        """The context whose files may change; None if there is none, or not yet."""
+        """The context whose files may change, or None if no context exists yet."""
         return self._watched
 
     def open(self, *, is_tls: bool) -> TlsPipe | None:
-        """Return the pipe of a TLS connection, None for a plain one; or refuse it."""
+        """Return the pipe of a TLS connection, or None for a plain one.
+
+        Raise RemoteProtocolError if the settings do not allow the connection.
+        """
         mode = self._settings.mode
         if is_tls:
             if mode == TlsMode.DISABLED:
@@ -105,7 +107,7 @@ class TlsGate:
         return None
 
     def _server_context(self) -> ssl.SSLContext:
-        if self._watched is None:  # test mode: made when the first peer wants it
+        if self._watched is None:  # test mode: built for the first peer that uses TLS
             try:
                 self._watched = WatchedContext(self._settings, server_context)
             except SettingsError as error:
@@ -114,16 +116,15 @@ class TlsGate:
 
 
 class CertificateWatch:
-    """Looks from time to time whether certificates have changed; on a thread, as it reads."""
+    """Checks whether certificates have changed, on a thread because it reads files."""
 
     def __init__(self, tasks: TaskSet, log: Log) -> None:
-        """Look when `look` says so."""
         self._tasks = tasks
         self._log = log
         self._is_looking = False
 
     def look(self, watched: WatchedContext | None) -> None:
-        """Begin to look, unless the look before has not ended."""
+        """Start a check, unless the previous one is still running."""
         if watched is not None and watched.has_files and not self._is_looking:
             self._is_looking = True
             self._tasks.spawn(self._look(watched), name="remoting-tls")

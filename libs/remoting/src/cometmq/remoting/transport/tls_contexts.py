@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The TLS contexts of both ends, made from files, and made again when the files change.
+"""The TLS contexts of both ends, built from files and rebuilt when the files change.
 
-Compatibility: the words of errors are the keys of RocketMQ's `tls.properties`. A certificate that
-is demanded of a client is always verified; RocketMQ takes any unless `authClient` is set.
+Compatibility: error messages name the keys of RocketMQ's `tls.properties`. A certificate that a
+client must present is always verified; RocketMQ accepts any unless `authClient` is set.
 """
 
 import hashlib
@@ -29,14 +29,14 @@ Contents = tuple[bytes | None, ...]
 
 
 class WatchedContext:
-    """A context that follows the content of its files."""
+    """A TLS context that is rebuilt when its files change."""
 
     __slots__ = ("_build", "_changing", "_paths", "_seen", "_settings", "context")
 
     def __init__(
         self, settings: TlsSettings, build: Callable[[TlsSettings], ssl.SSLContext]
     ) -> None:
-        """Make the first context; raise SettingsError if the files do not allow it."""
+        """Build the first context; raise SettingsError if the files are unusable."""
         self._settings = settings
         self._build = build
         self._paths = (settings.cert_path, settings.key_path, settings.trust_cert_path)
@@ -46,15 +46,15 @@ class WatchedContext:
 
     @property
     def has_files(self) -> bool:
-        """Whether there is anything to follow."""
+        """Whether there are files to watch."""
         return any(self._paths)
 
     def refresh(self) -> bool:
-        """Use files that have changed and are at rest; say whether there is a new context.
+        """Reload files that have changed and settled; return whether there is a new context.
 
-        Blocks. Whoever exchanges a certificate and its key writes one after the other, so a
-        change counts when the next call finds the same. Files that cannot be used raise
-        SettingsError once, and the context stays until they change again.
+        Blocks. A certificate and its key are replaced one after the other, so a change counts only
+        when the next call finds the same content. Unusable files raise SettingsError once, and the
+        old context stays in use until they change again.
         """
         contents = tuple(self._digests())
         is_at_rest = contents == self._changing
@@ -95,7 +95,10 @@ def server_context(settings: TlsSettings) -> ssl.SSLContext:
 
 
 def client_context(settings: TlsSettings) -> ssl.SSLContext:
-    """Return the context of a client; names are not checked, as servers are given by address."""
+    """Return the context of a client.
+
+    Host names are not checked, because servers are given by address.
+    """
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     context.check_hostname = False
@@ -121,12 +124,12 @@ def _load_identity(context: ssl.SSLContext, settings: TlsSettings, end: str) -> 
 
 
 def _identity_fault(error: Exception, settings: TlsSettings, key_text: bytes, end: str) -> str:
-    """Say in one line what is wrong with a certificate and its key."""
+    """Describe in one line what is wrong with a certificate and its key."""
     cert, key = settings.cert_path, settings.key_path or settings.cert_path
     if getattr(error, "reason", None) == "KEY_VALUES_MISMATCH":
-        return f"{end}.certPath={cert} and {end}.keyPath={key} do not belong together"
+        return f"{end}.certPath={cert} and {end}.keyPath={key} do not match"
     if _ENCRYPTED in key_text:
-        given = "is wrong for it" if settings.key_password else "is missing, and it is encrypted"
+        given = "is wrong" if settings.key_password else "is missing, and the key is encrypted"
         return f"{end}.keyPath={key}: {end}.keyPassword {given}"
     return f"{end}.certPath={cert}, {end}.keyPath={key}: no certificate and key in PEM form"
 
@@ -144,7 +147,7 @@ def _load_trust(context: ssl.SSLContext, settings: TlsSettings, end: str) -> Non
 
 
 def _read(path: Path, key: str) -> bytes:
-    """Return a file, or say which setting names one that cannot be read."""
+    """Return a file's content; raise a SettingsError that names the setting if it is unreadable."""
     try:
         return path.read_bytes()
     except OSError as error:
@@ -152,7 +155,7 @@ def _read(path: Path, key: str) -> bytes:
 
 
 def _load_test_identity(context: ssl.SSLContext) -> None:
-    """Load a certificate made now; the ssl module reads such things from files only."""
+    """Load a new certificate from a temporary file, because the ssl module reads only files."""
     with tempfile.TemporaryDirectory(prefix="cometmq-tls-") as folder:
         path = Path(folder) / "test.pem"
         path.touch(mode=0o600)
