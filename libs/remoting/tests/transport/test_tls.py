@@ -376,7 +376,7 @@ def test_every_wrong_file_is_named_in_one_line(tmp_path: Path) -> None:
         ),
         (
             {"need_client_auth": "maybe"},
-            "tls.server.need.client.auth=maybe: none, optional or require",
+            "tls.server.need.client.auth=maybe: must be none, optional or require",
         ),
     ]
     for files, line in cases:

@@ -36,9 +36,9 @@ Check = Callable[[], str | None]
 """A health check returns None while healthy, otherwise a one-line reason."""
 
 PAGES = {
-    "/metrics": "metrics, in the form of Prometheus",
-    "/healthz": "200 while the process works",
-    "/readyz": "200 while clients can use it, else 503 with the reasons",
+    "/metrics": "metrics in Prometheus format",
+    "/healthz": "200 while the process is healthy",
+    "/readyz": "200 while the process can serve clients, otherwise 503 with the reasons",
     "/settings": "every setting with its source",
 }
 

@@ -37,7 +37,7 @@ def configure(
     *, json: bool | None = None, level: str = "info", stream: BinaryIO | None = None
 ) -> None:
     """Set up logging for this process; `json=None` means JSON unless stderr is a terminal."""
-    assert level in LEVELS, f"level is one of {LEVELS}"
+    assert level in LEVELS, f"level must be one of {LEVELS}"
     is_json = not sys.stderr.isatty() if json is None else json
     number = getattr(logging, level.upper())
     structlog.configure(

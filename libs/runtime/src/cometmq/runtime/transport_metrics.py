@@ -40,17 +40,17 @@ TRANSPORT_FAMILIES: Final[tuple[Family[TransportStats], ...]] = (
     ),
     counter(
         "cometmq_connections_paused_total",
-        "Connections paused because all unsent output was over its budget.",
+        "Connections paused because the total unsent output exceeded its budget.",
         lambda s: s.budget_paused,
     ),
     counter(
         "cometmq_requests_refused_total",
-        "Requests answered SYSTEM_BUSY, over a bound of requests in flight.",
+        "Requests answered SYSTEM_BUSY because too many were in flight.",
         lambda s: s.requests_refused,
     ),
     counter(
         "cometmq_handler_failures_total",
-        "Requests answered SYSTEM_ERROR because a handler raised.",
+        "Requests answered SYSTEM_ERROR because a handler failed unexpectedly.",
         lambda s: s.handler_failures,
     ),
 )

@@ -79,7 +79,8 @@ def server_context(settings: TlsSettings) -> ssl.SSLContext:
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     if settings.need_client_auth not in _CLIENT_AUTH:
         raise SettingsError(
-            f"{_SERVER}.need.client.auth={settings.need_client_auth}: none, optional or require"
+            f"{_SERVER}.need.client.auth={settings.need_client_auth}: "
+            "must be none, optional or require"
         )
     if settings.cert_path is not None:
         _load_identity(context, settings, _SERVER)
