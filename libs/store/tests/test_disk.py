@@ -159,7 +159,7 @@ def test_folders(disk, tmp_path):
 
 @pytest.mark.parametrize("folder", ["/", "/dev/shm", "."])  # a file system, no file
 def test_usage_is_that_of_df(folder):
-    """Of what an unprivileged program may use: blocks kept for root do not count."""
+    """As in `df`, blocks reserved for root do not count as available."""
     lines = subprocess.run(
         ["df", "--output=pcent", folder], capture_output=True, text=True, check=True
     ).stdout.split()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Byte identity with files of Java 4.9.4; docs/protocol/store.md describes each piece."""
+"""Byte identity with files written by Java 4.9.4; docs/protocol/store.md describes each part."""
 
 import tarfile
 from pathlib import Path
@@ -129,7 +129,7 @@ def test_checkpoint_and_filler_bytes():
 
 
 def test_a_queue_that_begins_late_is_filled_as_javas(tmp_path):
-    """The head of the log is gone and the queue begins at 16: six fillers in the file at 200."""
+    """The log's head is gone and the queue begins at 16: six fillers begin the file at byte 200."""
     disk = MemoryDisk()
     rig = StoreRig(disk, small_settings(mapped_file_size_commit_log=1024))
     for _ in range(30):
@@ -153,7 +153,7 @@ def test_a_queue_that_begins_late_is_filled_as_javas(tmp_path):
 
 
 def test_queues_and_index_built_from_a_java_log_are_javas(tmp_path):
-    """Only the names of the index files differ: they are creation times."""
+    """Only the names of the index files differ, because they are creation times."""
     with tarfile.open(GOLDEN / "clean" / "store.tar.gz") as archive:
         archive.extractall(tmp_path / "java", filter="data")
         archive.extractall(tmp_path / "ours", filter="data")

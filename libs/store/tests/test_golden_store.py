@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Store folders written by a Java 4.9.4 broker return exactly what it served from them."""
+"""Stores written by a Java 4.9.4 broker return exactly what that broker served from them."""
 
 import hashlib
 import json
@@ -43,7 +43,7 @@ def golden(request, tmp_path):
 
 
 def described(record):
-    """Return the fields of a record that expected.json contains."""
+    """Return those fields of a record that expected.json contains."""
     body = record.decompressed_body()
     facts = {
         "queueOffset": record.queue_offset,
@@ -83,7 +83,7 @@ def read_all(store, queue):
 
 
 def check_search_by_time(store, queue):
-    """Within one file of the queue the answer equals Java's; across files Java uses their mtime."""
+    """Within one queue file the result equals Java's; across files, Java goes by their mtime."""
     records = queue.get("records", [])
     times = {record["queueOffset"]: record["storeTimestamp"] for record in records}
     for text, offset in queue.get("offsetByTime", {}).items() if records else ():

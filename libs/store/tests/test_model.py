@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""After any sequence of operations, the store equals a list of messages."""
+"""After any sequence of operations, the store behaves like a list of messages."""
 
 from functools import partial
 from typing import Any
@@ -82,7 +82,7 @@ class StoreMachine(RuleBasedStateMachine):
 
     @rule()
     def lose_power(self):
-        """The log may end earlier, but never before synced data and never with a gap."""
+        """The log may be shortened, but it keeps all synced data and never has a gap."""
         flushed = self.rig.store.stats().flushed_offset
         self.disk.lose_power()
         self.open()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Raw bytes of a master's log produce the same store."""
+"""Replicating the raw bytes of a master's log yields the same store."""
 
 import contextlib
 

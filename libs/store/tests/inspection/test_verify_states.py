@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What `verify` says of a store as a whole: healthy, in use, needs recovery, damaged."""
+"""The overall verdicts of `verify`: healthy, in use, needs recovery, damaged."""
 
 import errno
 import os
@@ -35,7 +35,7 @@ def disk():
 
 @pytest.fixture
 def running(disk):
-    """A broker's store: 100 messages before its last checkpoint, 30 behind it."""
+    """Return a broker's store with 100 messages before its last checkpoint and 30 after it."""
     rig: Any = StoreRig(disk, SHAPE)
     fill(rig, 100)
     rig.work()
@@ -53,7 +53,7 @@ def flip(disk, path, position):
 
 
 def body_of(disk, number):
-    """Return file and position of the first byte of a record's body."""
+    """Return the file and position of the first byte of a record's body."""
     place = list(dump_log("/store", disk=disk))[number].physical_offset + 88
     start = place - place % 4096
     return f"{LOG}{start:020d}", place - start

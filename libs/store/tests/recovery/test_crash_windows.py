@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Crashes, clock steps and disk faults within windows of milliseconds."""
+"""Crashes, clock steps and disk faults in windows of a few milliseconds."""
 
 import errno
 from typing import Any
@@ -32,7 +32,7 @@ def bodies(rig, topic="T"):
 
 @pytest.mark.parametrize("rounds", [0, 1, 2, 5])
 def test_messages_of_a_topic_made_again_survive_a_crash(disk, rounds):
-    """Its offsets restart at 0, so the log holds two messages for each offset."""
+    """The new topic's offsets restart at 0, so the log holds two messages for each offset."""
     rig = StoreRig(disk)
     for number in range(20):
         rig.put(make_message(body=b"old-%d" % number))
@@ -93,7 +93,7 @@ def test_what_a_recovery_found_is_synced_before_a_checkpoint_vouches_for_it(disk
 
 @pytest.mark.parametrize("step_ms", [0, -20_000])
 def test_a_hole_behind_the_checkpoint_never_refuses_a_start(disk, step_ms):
-    """Records of the checkpoint's own millisecond, or from a clock set back, are not guaranteed."""
+    """Records of the checkpoint's millisecond, or from a clock set back, may be missing."""
     rig = StoreRig(disk)
     rig.put(make_message(body=b"safe"))
     checkpointed_ms = rig.put(make_message(body=b"safe too")).store_timestamp
@@ -275,7 +275,7 @@ def test_keys_are_found_after_a_crash_between_the_slots_and_the_header_of_an_ind
 
 @pytest.mark.parametrize("step_ms", [1_000, -3_600_000])
 def test_a_crash_between_progress_and_checkpoint_starts_at_the_progress(disk, step_ms):
-    """A start at the checkpoint relies on store times, which a clock set back invalidates."""
+    """Starting at the checkpoint relies on store times, which a clock step back invalidates."""
     rig = StoreRig(disk)
     for number in range(3):
         rig.put(make_message(body=bytes(900), keys=f"k{number}"))

@@ -149,7 +149,7 @@ def test_a_log_alone_is_enough(disk, stop):
 
 
 def test_without_progress_a_clean_stop_starts_at_the_end_of_the_queues(disk):
-    """As after a Java broker, which writes no progress file."""
+    """A Java broker leaves the store like this, because it writes no progress file."""
     rig = StoreRig(disk)
     fill(rig, 50)
     rig.store.close()

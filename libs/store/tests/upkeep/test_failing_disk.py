@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A full or failing disk gives an answer: nothing hangs, no acknowledged message is lost."""
+"""A full or failing disk yields an answer: no put hangs, no acknowledged message is lost."""
 
 import errno
 from typing import Any
@@ -146,7 +146,7 @@ def test_a_disk_above_the_warning_level_refuses_until_it_is_below(disk):
 
 
 def test_a_refusal_tells_how_full_the_disk_is_now(disk, rig):
-    """Another program may fill the disk between two looks at it."""
+    """Another program may fill the disk between two measurements."""
     rig.work(12)
     seen = []
     disk.used_percent = 100

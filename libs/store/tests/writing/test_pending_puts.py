@@ -10,7 +10,7 @@ BOTH = Condition.FLUSHED | Condition.REPLICATED
 
 
 class Puts:
-    """Pending puts and the statuses of those that were answered, in order."""
+    """Pending puts, and the statuses of the answered ones in order."""
 
     def __init__(self) -> None:
         self.pending = PendingPuts({Condition.FLUSHED: 0, Condition.REPLICATED: 0})

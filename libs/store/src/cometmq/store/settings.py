@@ -82,11 +82,14 @@ class StoreSettings(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     ] = 4
     flush_commit_log_thorough_interval: Annotated[
         Milliseconds,
-        Meta(description="After this time any dirty page is flushed, ms.", extra=MUTABLE),
+        Meta(description="Time after which any dirty page is flushed, ms.", extra=MUTABLE),
     ] = 10_000
     sync_flush_timeout: Annotated[
         Milliseconds,
-        Meta(description="A send that waits longer is answered FLUSH_DISK_TIMEOUT.", extra=MUTABLE),
+        Meta(
+            description="Time after which a waiting send is answered with FLUSH_DISK_TIMEOUT, ms.",
+            extra=MUTABLE,
+        ),
     ] = 5_000
     flush_interval_consume_queue: Annotated[
         Milliseconds,
@@ -122,13 +125,15 @@ class StoreSettings(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     destroy_maped_file_interval_forcibly: Annotated[
         Milliseconds,
         Meta(
-            description="Accepted; a deleted file lives until its last reader.", extra=INEFFECTIVE
+            description="Accepted; a deleted file stays readable until its last reader closes it.",
+            extra=INEFFECTIVE,
         ),
     ] = 120_000
     redelete_hanged_file_interval: Annotated[
         Milliseconds,
         Meta(
-            description="Accepted; a deleted file lives until its last reader.", extra=INEFFECTIVE
+            description="Accepted; a deleted file stays readable until its last reader closes it.",
+            extra=INEFFECTIVE,
         ),
     ] = 120_000
     delete_when: Annotated[
@@ -166,19 +171,20 @@ class StoreSettings(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
         int, Meta(ge=1, le=1 << 30, description="Largest body of a message, bytes.", extra=MUTABLE)
     ] = 4 << 20
     check_crc_on_recover: Annotated[
-        bool, Meta(description="Whether recovery compares bodies with their CRC.")
+        bool, Meta(description="Whether recovery checks message bodies against their CRC.")
     ] = msgspec.field(default=True, name="checkCRCOnRecover")
     max_transfer_bytes_on_message_in_memory: Annotated[
-        int, Meta(ge=1, description="Bytes of one pull answer from memory.", extra=MUTABLE)
+        int, Meta(ge=1, description="Maximum bytes per pull of messages in memory.", extra=MUTABLE)
     ] = 262_144
     max_transfer_count_on_message_in_memory: Annotated[
-        int, Meta(ge=1, description="Messages of one pull answer from memory.", extra=MUTABLE)
+        int,
+        Meta(ge=1, description="Maximum messages per pull if they are in memory.", extra=MUTABLE),
     ] = 32
     max_transfer_bytes_on_message_in_disk: Annotated[
-        int, Meta(ge=1, description="Bytes of one pull answer from disk.", extra=MUTABLE)
+        int, Meta(ge=1, description="Maximum bytes per pull of messages on disk.", extra=MUTABLE)
     ] = 65_536
     max_transfer_count_on_message_in_disk: Annotated[
-        int, Meta(ge=1, description="Messages of one pull answer from disk.", extra=MUTABLE)
+        int, Meta(ge=1, description="Maximum messages per pull if they are on disk.", extra=MUTABLE)
     ] = 8
     access_message_in_memory_max_ratio: Annotated[
         Ratio,
@@ -188,7 +194,7 @@ class StoreSettings(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     ] = 40
     disk_fall_recorded: Annotated[
         bool,
-        Meta(description="Accepted; the lag of consumers is a metric.", extra=INEFFECTIVE),
+        Meta(description="Accepted; consumer lag is a metric.", extra=INEFFECTIVE),
     ] = True
     message_index_enable: Annotated[
         bool, Meta(description="Whether messages are indexed by key.")
@@ -217,7 +223,7 @@ class StoreSettings(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
         str,
         Meta(
             pattern=r"^\s*(\d+[smhd]\s*)+$",
-            description="Delay of each level: number and one of s, m, h, d.",
+            description="Delay of each level: a number followed by s, m, h or d.",
         ),
     ] = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
     flush_delay_offset_interval: Annotated[
@@ -229,7 +235,10 @@ class StoreSettings(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     ] = 10_000
     os_page_cache_busy_time_out_mills: Annotated[
         Milliseconds,
-        Meta(description="Accepted; a slow write does not refuse others.", extra=INEFFECTIVE),
+        Meta(
+            description="Accepted; a slow write does not cause others to be refused.",
+            extra=INEFFECTIVE,
+        ),
     ] = 1_000
     offset_check_in_slave: Annotated[
         bool, Meta(description="Accepted; replication is not served yet.")
