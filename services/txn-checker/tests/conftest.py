@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A name server, a broker and txn-checkers on one loop, and a producer with scripted answers."""
+"""A name server, a broker, txn-checkers and a scripted producer in one event loop."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
@@ -50,7 +50,7 @@ TIMEOUT_MS = 5_000
 
 
 class Producer:
-    """Sends half messages, and answers checks of them from its `answers`."""
+    """Sends half messages and answers checks as scripted in `answers`."""
 
     def __init__(self, broker: str, group: str = "P") -> None:
         self.answers: dict[str, int] = {}
@@ -76,7 +76,7 @@ class Producer:
         await self.ask(Code.HEART_BEAT, None, body)
 
     async def prepare(self, key: str, **properties: str) -> EndTransaction:
-        """Send a half message; the caller adds a state to the returned request and ends it."""
+        """Send a half message; return the request that ends it, still without a state."""
         pairs = {"UNIQ_KEY": key, "TRAN_MSG": "true", "PGROUP": self._group, **properties}
         text = "\x02".join(f"{name}\x01{value}" for name, value in pairs.items())
         header = SendMessageV2(self._group, "T", "TBW102", 4, 0, 4, 7, 0, text)
@@ -89,7 +89,7 @@ class Producer:
         await self.ask(Code.END_TRANSACTION, _with(half, how))
 
     async def received(self, topic: str = "T") -> list[str]:
-        """Return the message bodies in the consume queue."""
+        """Return the bodies of the messages that consumers would receive."""
         return [record.body.decode() for record in await self.records(topic)]
 
     async def records(self, topic: str) -> list[MessageRecord]:
@@ -122,7 +122,7 @@ def _with(half: EndTransaction, how: int) -> EndTransaction:
 
 
 class Suite:
-    """Servers on free ports with their files in one folder."""
+    """Servers on free ports, with all their files in one folder."""
 
     def __init__(self, folder: Path, stack: AsyncExitStack) -> None:
         self.folder = folder
@@ -210,7 +210,7 @@ async def suite(tmp_path: Path) -> AsyncIterator[Suite]:
 
 @pytest.fixture
 def until() -> Callable[[Callable[[], Any]], Any]:
-    """Waits until a condition holds; it may be a coroutine function."""
+    """Return a function that waits for a condition, which may be a coroutine function."""
 
     async def wait(condition: Callable[[], Any]) -> None:
         async with asyncio.timeout(20):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The ledger against a model: changes, kills at any write, power losses, lost files."""
+"""The ledger compared with a model: changes, kills at any write, power losses, lost files."""
 
 import errno
 from typing import Any
@@ -74,7 +74,7 @@ def test_an_op_message_waits_for_its_half_message(disk: MemoryDisk) -> None:
 
 
 def test_the_op_mark_waits_for_ops_above_the_low_water(disk: MemoryDisk) -> None:
-    """Reading from both marks must yield the op messages of all halves ended above them."""
+    """Reading from both marks must yield the op messages of all ended half messages above them."""
     ledger = begun(disk)
     ledger.add_halves([half(number) for number in range(5)])
     ledger.read_ops([[0], [3], [1]])
@@ -171,7 +171,7 @@ def synced(ledger: Ledger) -> None:
 
 
 def test_a_checkpoint_syncs_what_a_failed_one_left(disk: MemoryDisk) -> None:
-    """Its predecessor's op messages must survive a power loss, too: recovery reads from here."""
+    """The failed checkpoint's op messages must also survive a power loss: recovery needs them."""
     ledger = begun(disk)
     ledger.add_halves([half(number) for number in range(3)])
     ledger.read_ops([[2]])
@@ -214,7 +214,7 @@ def test_a_damaged_table_is_detected(disk: MemoryDisk) -> None:
 
 
 def test_a_log_with_a_gap_is_detected(disk: MemoryDisk) -> None:
-    """A power loss may take the end of one log file and leave the next one."""
+    """A power loss may destroy the end of one log file and leave the next file intact."""
     ledger = begun(disk)
     ledger.add_halves([half(number) for number in range(10)])
     end = len(bytes(disk.contents[f"{FOLDER}/redolog/{0:020d}"]).rstrip(b"\0"))
@@ -267,7 +267,7 @@ def test_a_failed_write_changes_nothing(disk: MemoryDisk) -> None:
 
 
 class LedgerMachine(RuleBasedStateMachine):
-    """After any history, the ledger agrees with the queues or reports that it must start again."""
+    """After any history, the ledger agrees with the queues or reports that it must be rebuilt."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -279,7 +279,7 @@ class LedgerMachine(RuleBasedStateMachine):
         self.marks = (0, 0)
 
     def read_everything(self) -> None:
-        """Read both queues from the ledger's offsets on, as the follower does."""
+        """Read both queues from the ledger's offsets onwards, as the follower does."""
         ledger = self.ledger
         if ledger.is_new:
             ledger.begin(*self.marks)
@@ -303,7 +303,7 @@ class LedgerMachine(RuleBasedStateMachine):
     @precondition(lambda self: not self.ledger.is_new and self.ledger.open_count)
     @rule(data=st.data())
     def set_aside(self, data: st.DataObject) -> None:
-        """Setting aside makes the broker write an op message, too."""
+        """The broker writes an op message for a set-aside transaction, too."""
         chosen = data.draw(st.sampled_from(is_open(self.ledger)))
         self.ops.append(chosen)
         self.ledger.close([chosen])

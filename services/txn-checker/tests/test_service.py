@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The service beside a real broker and name server."""
+"""The service running with a real broker and name server."""
 
 import asyncio
 import errno
@@ -212,7 +212,7 @@ async def test_a_refused_transaction_does_not_hold_up_others(
 async def test_no_check_before_all_ends_are_read(
     suite: Any, until: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A checker that was down has a backlog: transactions that look open may have ended."""
+    """A checker that was down has a backlog, and transactions that look open may have ended."""
     producer = await suite.producer()
     halves = [await producer.prepare(f"k{number}") for number in range(5)]
     for half in halves[:-1]:
@@ -248,7 +248,7 @@ async def test_no_check_before_all_ends_are_read(
 
 
 async def test_a_broker_that_lost_everything_is_read_again(suite: Any, until: Any) -> None:
-    """Even if it has more messages than were read before: they are different ones."""
+    """This holds even if the broker now has more messages than were read, as they are new ones."""
     producer = await suite.producer()
     for number in range(3):
         await producer.prepare(f"k{number}")
@@ -273,7 +273,7 @@ async def test_a_broker_that_lost_everything_is_read_again(suite: Any, until: An
 
 
 async def test_transactions_handled_by_another_checker_are_closed(suite: Any, until: Any) -> None:
-    """RocketMQ's broker stores a half message again when it checks it, without an op message."""
+    """When RocketMQ's broker checks a half message, it stores it again, without an op message."""
     producer = await suite.producer()
     await producer.prepare("old")
     checker = await suite.checker(transactionTimeOut="600000")
@@ -368,7 +368,7 @@ async def test_readiness_follows_the_brokers(suite: Any, until: Any) -> None:
 async def test_a_broker_that_refuses_pulls_is_named_with_the_reason(
     suite: Any, until: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Checks are allowed but pulls are not: these are separate rights."""
+    """The account may check but not pull, because these are separate rights."""
     remark = "org.apache.rocketmq.acl.common.AclException: No default permission for the topic"
 
     async def refuse(_self: BrokerLink, _half: int, _op: int) -> None:

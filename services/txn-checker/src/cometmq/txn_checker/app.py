@@ -73,7 +73,7 @@ class TxnCheckerApp:
         return list(self._followers.values())
 
     async def start(self) -> None:
-        """Lock the folder and start to look for brokers."""
+        """Lock the folder and start looking for brokers."""
         if not self._settings.namesrv_addr:
             raise SettingsError(
                 "namesrvAddr must be set: the txn-checker finds brokers through name servers"
@@ -110,7 +110,7 @@ class TxnCheckerApp:
         self._log.info("txn_checker.stopped")
 
     async def wait_for_first_round(self, timeout_ms: int) -> None:
-        """Wait until every broker found at the start is followed or has failed, or the timeout."""
+        """Wait until each broker found at startup is followed or has failed, or until a timeout."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(timeout_ms / 1_000):
                 await self._asked.wait()
@@ -118,7 +118,7 @@ class TxnCheckerApp:
                     await follower.tried.wait()
 
     def fault(self) -> str | None:
-        """Return why some broker's transactions are not being checked, None if all are."""
+        """Return why some broker's transactions are not being checked; None if all are."""
         if self._fault is not None:
             return self._fault
         if not self._masters:
@@ -139,7 +139,7 @@ class TxnCheckerApp:
             await follower.close()
 
     async def _find_brokers(self) -> None:
-        """Follow all masters known to the name servers, at their current addresses."""
+        """Follow every master registered with the name servers, at its current address."""
         try:
             masters = await self._admin.masters()
         except CometError as error:
@@ -177,7 +177,6 @@ class TxnCheckerApp:
         self, name: str, code: RequestCode, header: msgspec.Struct | None,
         *, ok: tuple[ResponseCode, ...], timeout_ms: int | None,
     ) -> Response:  # fmt: skip
-        """Send a request to the broker's current address."""
         broker = self._admin.broker(self._addresses[name], name=name)
         return await broker.invoke(code, header, ok=ok, timeout_ms=timeout_ms)
 

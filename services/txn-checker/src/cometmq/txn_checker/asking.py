@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One round: look at every open transaction and check or set aside the ones due.
+"""One round: visit every open transaction, and check or set aside each one that is due.
 
-A broker's refusal to check one transaction does not hold up the others. Checks are counted after
-the broker has answered, so a crash in between repeats them uncounted.
+If the broker refuses to check one transaction, the others are still checked. Checks are counted
+after the broker has answered, so a crash in between repeats them uncounted.
 """
 
 import asyncio
@@ -21,7 +21,7 @@ _QUESTIONS_AT_ONCE: Final = 64
 
 
 class Asker:
-    """Runs the transaction checks of one broker."""
+    """Runs the transaction checks for one broker."""
 
     def __init__(
         self,
@@ -41,7 +41,6 @@ class Asker:
         self._stats = stats
 
     async def round(self, ledger: Ledger) -> None:
-        """Look at every open transaction once."""
         absent: set[int] = set()
         for halves in ledger.open_halves():
             now_s = self._clock.now_ms() // 1_000
@@ -80,7 +79,7 @@ class Asker:
     async def _ask(
         self, ledger: Ledger, halves: Sequence[OpenHalf], absent: set[int], now_s: int
     ) -> None:
-        """Check these transactions, skipping producer groups without a connected member."""
+        """Check these transactions, skipping producer groups with no connected member."""
         stats, link = self._stats, self._link
         wanted = [half for half in halves if half.entry.group_hash not in absent]
         stats.unasked_count += len(halves) - len(wanted)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Requests to one broker: reading the half and op queues, transaction checks, offsets."""
+"""Requests to one broker: reads of the half and op queues, transaction checks, offsets."""
 
 from collections.abc import Iterator
 from typing import Final, NamedTuple, Protocol
@@ -55,8 +55,6 @@ _ANSWERS: Final = (
 
 
 class Invoke(Protocol):
-    """Sends one request to the broker."""
-
     async def __call__(
         self,
         code: Code,
@@ -65,21 +63,19 @@ class Invoke(Protocol):
         ok: tuple[ResponseCode, ...] = (ResponseCode.SUCCESS,),
         timeout_ms: int | None = None,
     ) -> Response:
-        """Return the answer; raise the CommandError of a code that is not in `ok`."""
+        """Return the answer; raise CommandError if its code is not in `ok`."""
 
 
 class Pulled(NamedTuple):
-    """The answer to a pull."""
-
     records: list[MessageRecord]
     next_offset: int
     min_offset: int
     max_offset: int
 
     def in_order(self, offset: int) -> Iterator[MessageRecord | None]:
-        """Yield the records from a queue offset on, and None for each missing message.
+        """Yield the records from a queue offset onwards, with None for each missing message.
 
-        Stops after MISSING_MAX missing messages; the next pull finds the rest.
+        The iterator stops after MISSING_MAX missing messages; the next pull finds the rest.
         """
         found = {record.queue_offset: record for record in self.records}
         end = max(self.next_offset, max(found, default=-1) + 1)
@@ -92,8 +88,6 @@ class Pulled(NamedTuple):
 
 
 class Asked(NamedTuple):
-    """The answer to a transaction check."""
-
     is_open: bool
     """False if the half message is gone from the log."""
     producer: str | None
@@ -108,7 +102,7 @@ class BrokerLink:
         self._settings = settings
 
     async def leaves_checks_to_us(self) -> bool:
-        """Return whether the broker leaves checks to us; RocketMQ brokers check by themselves."""
+        """Return whether the broker relies on us for checks; RocketMQ's brokers do their own."""
         header = AskTransactionState(commit_log_offset=-1, tran_state_table_offset=-1)
         try:
             await self._invoke(Code.ASK_TRANSACTION_STATE, header)
@@ -120,9 +114,10 @@ class BrokerLink:
         return True
 
     async def examined(self, topic: str) -> int:
-        """Return the offset below which all is done: the committed one, or else the oldest.
+        """Return the offset below which no work is left: the committed one, or else the oldest.
 
-        The committed offset may lie beyond the end of a queue that lost its tail.
+        The committed offset is capped, because it may lie past the end of a queue that lost its
+        tail.
         """
         try:
             committed = await self._offset(
@@ -133,11 +128,9 @@ class BrokerLink:
         return min(committed, await self.end(topic))
 
     async def oldest(self, topic: str) -> int:
-        """Return the offset of a queue's oldest message."""
         return await self._offset(Code.GET_MIN_OFFSET, GetMinOffset(topic, QUEUE_ID))
 
     async def end(self, topic: str) -> int:
-        """Return the offset that the queue's next message will get."""
         return await self._offset(Code.GET_MAX_OFFSET, GetMaxOffset(topic, QUEUE_ID))
 
     async def _offset(self, code: Code, header: msgspec.Struct) -> int:
@@ -151,12 +144,12 @@ class BrokerLink:
         await self._invoke(Code.UPDATE_CONSUMER_OFFSET, header)
 
     async def check_rights(self, half_offset: int, op_offset: int) -> None:
-        """Raise the refusal of a broker that does not let our account read the two queues."""
+        """Raise the broker's refusal if our account may not read the two queues."""
         for topic, offset in ((HALF_TOPIC, half_offset), (OP_HALF_TOPIC, op_offset)):
             await self._pull(topic, offset, count=1, suspend_ms=0)
 
     async def pull(self, topic: str, offset: int) -> Pulled | None:
-        """Read a queue from an offset on; return None while the topic does not exist."""
+        """Read a queue, starting at this offset; return None while the topic does not exist."""
         settings = self._settings
         return await self._pull(
             topic, offset, count=settings.pull_batch_size, suspend_ms=settings.pull_suspend
@@ -193,7 +186,7 @@ class BrokerLink:
         return Pulled(found, reply.next_begin_offset, reply.min_offset, reply.max_offset)
 
     async def ask(self, index: int, physical_offset: int) -> Asked:
-        """Ask the broker to check a half message with its producer."""
+        """Have the broker ask the producer about a half message."""
         header = AskTransactionState(physical_offset, index)
         try:
             answer = await self._invoke(Code.ASK_TRANSACTION_STATE, header)
@@ -209,7 +202,7 @@ class BrokerLink:
         return Asked(is_open=True, producer=reply.producer_address)
 
     async def set_aside(self, index: int, physical_offset: int) -> str | None:
-        """Move a half message to where operators find it; a missing one counts as moved.
+        """Have the broker set a half message aside; a missing one counts as set aside.
 
         Return the broker's reason if it refuses.
         """
@@ -222,7 +215,6 @@ class BrokerLink:
 
 
 def half_of(record: MessageRecord) -> Half:
-    """Return the table's view of a half message."""
     properties = record.properties
     return Half(
         record.physical_offset,
@@ -237,14 +229,14 @@ def half_of(record: MessageRecord) -> Half:
 
 
 def _number(text: str | None, otherwise: int, highest: int) -> int:
-    """Parse a count from a property, bounded; `otherwise` if it is not a number."""
+    """Parse a count from a property and cap it; return `otherwise` if it is not a number."""
     if text is None or not text.isdecimal():
         return otherwise
     return min(int(text), highest) if len(text) <= _DIGITS_MAX else highest
 
 
 def ended_by(record: MessageRecord) -> list[int]:
-    """Return the half messages that an op message ends; RocketMQ 5 lists several in one."""
+    """Return the half messages that an op message ends; in RocketMQ 5, one may end several."""
     if record.tags != "d":
         return []
     texts = map(bytes.strip, record.body.split(b","))

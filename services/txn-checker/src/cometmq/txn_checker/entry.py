@@ -35,7 +35,7 @@ class Entry(NamedTuple):
 
 
 class Check(NamedTuple):
-    """The checks of one half message so far."""
+    """The number and time of the checks of one half message."""
 
     asked_s: int
     """Time of the last check in seconds since 1970; 0: never."""
@@ -45,7 +45,7 @@ class Check(NamedTuple):
 
 
 class Half(NamedTuple):
-    """A half message read from its queue."""
+    """A half message as read from its queue."""
 
     physical_offset: int
     size: int

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Fixed-size numbered entries in fixed-size files: the tables of the checker.
+"""The checker's tables: fixed-size numbered entries in fixed-size files.
 
-Files are named by the offset of their first byte. Entries without a file read as zeros. Writes go
-to the page cache; they are durable after `sync`.
+Files are named after the offset of their first byte. Entries without a file read as zeros. Writes
+go to the page cache; they are durable after `sync`.
 """
 
 from collections.abc import Iterator
@@ -24,7 +24,6 @@ class EntryFiles:
                 self._files[int(name)] = disk.open(f"{folder}/{name}")
 
     def read(self, index: int, count: int) -> bytes:
-        """Return `count` entries from `index` on."""
         parts = []
         for start, offset, size in self._pieces(index, count):
             file = self._files.get(start)
@@ -34,7 +33,7 @@ class EntryFiles:
         return b"".join(parts)
 
     def write(self, index: int, data: bytes) -> None:
-        """Replace the entries from `index` on; raise DiskError."""
+        """Replace the entries at `index` and after; raise DiskError."""
         position = 0
         for start, offset, size in self._pieces(index, len(data) // self._entry_bytes):
             file = self._files.get(start) or self._create(start)
@@ -44,16 +43,16 @@ class EntryFiles:
             position += size
 
     def unsynced(self) -> list[DiskFile]:
-        """Return the files with writes that no `note_synced` has confirmed."""
+        """Return the files with writes not yet confirmed by `note_synced`."""
         return [self._files[start] for start in self._unsynced]
 
     def note_synced(self, write_count: int) -> None:
-        """Confirm that all writes up to this count are durable."""
+        """Record that all writes up to this count are durable."""
         for start in [start for start, last in self._unsynced.items() if last <= write_count]:
             del self._unsynced[start]
 
     def drop_below(self, index: int) -> None:
-        """Delete the files that only hold entries below `index`."""
+        """Delete the files that hold only entries below `index`."""
         for start in [
             start for start in self._files if start + self._file_bytes <= self._at(index)
         ]:
@@ -71,7 +70,7 @@ class EntryFiles:
         return index * self._entry_bytes
 
     def _pieces(self, index: int, count: int) -> Iterator[tuple[int, int, int]]:
-        """Yield for each file its start, the offset in it, and the number of bytes."""
+        """Yield, for each file, its start, the offset within it, and the number of bytes."""
         position, end = self._at(index), self._at(index + count)
         while position < end:
             start = position - position % self._file_bytes

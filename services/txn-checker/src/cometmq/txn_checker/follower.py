@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One broker: follow its half and op queues, check its open transactions.
+"""Follow one broker's half and op queues, and check its open transactions.
 
-A failure of the broker, the network or our disk stops all work for this broker; after a back-off it
-resumes from the ledger. Other brokers are not affected.
+A failure of the broker, the network or our disk stops all work for this broker; after a back-off,
+work resumes from the ledger. Other brokers are not affected.
 """
 
 import asyncio
@@ -35,8 +35,6 @@ _FIRST_BACK_OFF_MS: Final = 100
 
 
 class Follower:
-    """Checks the transactions of one broker."""
-
     def __init__(
         self,
         name: str,
@@ -67,7 +65,7 @@ class Follower:
 
     @property
     def ledger(self) -> Ledger | None:
-        """Return the ledger, None before the first recovery."""
+        """Return the ledger; None before the first recovery."""
         return self._ledger
 
     async def run(self) -> None:
@@ -134,7 +132,7 @@ class Follower:
     # Start
 
     async def _adjust(self, ledger: Ledger) -> None:
-        """Bring the ledger up to date with queues that changed while they were not followed."""
+        """Update the ledger for changes to the queues while they were not being followed."""
         link = self._link
         self._committed = None  # the broker may have lost it
         if ledger.is_new:
@@ -196,7 +194,7 @@ class Follower:
             await self._rest(behind)
 
     async def _rest(self, behind: int) -> None:
-        """Let a batch gather: reading each message alone costs the broker more than storing it."""
+        """Let messages accumulate: reading one alone costs the broker more than storing it."""
         if not behind:
             await asyncio.sleep(self._settings.pull_pause / 1_000)
 
@@ -217,7 +215,7 @@ class Follower:
             await self._rest(behind)
 
     async def _take_ops(self, ledger: Ledger, ops: list[list[int]]) -> None:
-        """Apply op messages; wait if they refer to half messages that are not read yet."""
+        """Apply op messages; wait if they refer to half messages that have not been read yet."""
         taken = ledger.read_ops(ops)
         while taken < len(ops):
             end = await self._link.end(HALF_TOPIC)
@@ -230,7 +228,7 @@ class Follower:
     # Checks and progress
 
     async def _round(self, ledger: Ledger) -> None:
-        """Check every transaction that is still open after all current op messages."""
+        """Check every transaction that is still open after all current op messages are applied."""
         op_end = await self._link.end(OP_HALF_TOPIC)
         while ledger.op_next < op_end:
             self._ops_moved.clear()
@@ -262,7 +260,7 @@ class Follower:
 
 
 def _check_end(topic: str, known: int, pulled: Pulled) -> None:
-    """Raise if a queue is shorter than the messages read: the next start compares it."""
+    """Raise if a queue is shorter than what was read; the next start compares the messages."""
     if pulled.max_offset < known:
         raise RemoteProtocolError(
             f"{topic} ends at {pulled.max_offset}, but was read up to {known}"

@@ -2,14 +2,14 @@
 """The ledger of one broker's transactions: state table, check counters and redo log.
 
 `half_next` and `op_next` are the next offsets to read from the broker's two queues. A change is
-appended to the redo log before it is applied to the tables, so replaying the log repairs whatever a
-crash leaves. Replay is idempotent: records hold new values, not increments.
+appended to the redo log before it is applied to the tables, so replaying the log repairs whatever
+state a crash leaves. Replay is idempotent, because records hold new values, not increments.
 
 Invariants: all entries from `half_begin` to `half_next` are written; `open_count` and the counts
-per chunk agree with the table; reading the two queues from `low_water` and `op_mark` on yields the
-same open transactions.
+per chunk agree with the table; reading the two queues from `low_water` and `op_mark` onwards yields
+the same open transactions.
 
-Nothing here knows time or network; the disk is a parameter.
+This module uses neither a clock nor the network; the disk is a parameter.
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
@@ -89,7 +89,7 @@ class Ledger:
         entries_per_file: int = ENTRIES_PER_FILE,
         log_file_bytes: int = FILE_BYTES,
     ) -> None:
-        """Recover from the folder; blocks. If log or tables are incomplete, `is_new` is True."""
+        """Recover from the folder; blocks. Set `is_new` if the log or the tables are incomplete."""
 
         def files(name: str, size: int) -> EntryFiles:
             return EntryFiles(
@@ -118,7 +118,7 @@ class Ledger:
     # Recovery
 
     def _recover(self) -> bool:
-        """Replay the redo log; return False if log or tables are incomplete."""
+        """Replay the redo log; return False if the log or the tables are incomplete."""
         records = self._log.replay()
         first = next(records, None)
         if first is None or first.kind != Kind.CHECKPOINT:
@@ -159,12 +159,12 @@ class Ledger:
         self._op_mark = self.open_count = 0
 
     def reset(self) -> None:
-        """Drop everything: the broker's queues are not the ones that were read."""
+        """Drop everything: the broker's queues are no longer the ones that were read."""
         self._clear()
         self.is_new = True
 
     def begin(self, half_offset: int, op_offset: int) -> None:
-        """Begin a new ledger at these offsets of the two queues."""
+        """Begin a new ledger at these offsets in the two queues."""
         assert self.is_new
         self.half_begin = self.half_next = half_offset
         self.op_begin = self.op_next = self._op_mark = op_offset
@@ -174,7 +174,6 @@ class Ledger:
     # Changes
 
     def add_halves(self, halves: Sequence[Half]) -> None:
-        """Add the next half messages of the queue."""
         for start in range(0, len(halves), self._part):
             part = halves[start : start + self._part]
             entries = b"".join(half.entry() for half in part)
@@ -182,7 +181,7 @@ class Ledger:
             self._change(Kind.HALVES, _START.pack(self.half_next) + entries + checks)
 
     def read_ops(self, ops: Sequence[Collection[int]]) -> int:
-        """Apply the next op messages, each given as the half messages that it ends.
+        """Apply the next op messages, each given as the list of half messages that it ends.
 
         Return how many were applied. The rest refer to half messages that have not been read yet.
         """
@@ -215,7 +214,7 @@ class Ledger:
         return len(highest)
 
     def note_asked(self, halves: Sequence[OpenHalf], now_s: int) -> None:
-        """Count a check of each of these transactions."""
+        """Count one check for each of these transactions."""
         for start in range(0, len(halves), self._part):
             payload = b"".join(
                 _ASKED.pack(
@@ -229,18 +228,18 @@ class Ledger:
             self._change(Kind.ASKED, payload)
 
     def close(self, offsets: Iterable[int]) -> None:
-        """Mark these half messages as ended: set aside, or gone from the log."""
+        """Mark half messages as ended because they were set aside or are gone from the log."""
         known = [_INDEX.pack(offset) for offset in offsets if self._is_open(offset)]
         for start in range(0, len(known), self._part):
             self._change(Kind.CLOSED, b"".join(known[start : start + self._part]))
 
     def halves_gone(self, below: int) -> None:
-        """Drop the half messages below an offset: the broker deleted them."""
+        """Drop the half messages below an offset, because the broker has deleted them."""
         if below > self.half_begin:
             self._change(Kind.HALVES_GONE, _START.pack(below))
 
     def ops_gone(self, below: int) -> None:
-        """Skip the op messages below an offset: the broker deleted them."""
+        """Skip the op messages below an offset, because the broker has deleted them."""
         if below > self.op_next:
             self._change(Kind.OPS_GONE, _START.pack(below))
 
@@ -312,7 +311,7 @@ class Ledger:
     }
 
     def _set_states(self, indices: bytes, state: State) -> None:
-        """Change the state of those entries that are open."""
+        """Change the state of those entries that are still open."""
         for (index,) in _INDEX.iter_unpack(indices):
             data = self._table.read(index, 1)
             if index < self.half_begin or data[_STATE_AT:] != _OPEN_STATE:
@@ -338,7 +337,7 @@ class Ledger:
     # Queries
 
     def entry(self, index: int) -> Entry | None:
-        """Return an entry, None if it is not in the table."""
+        """Return an entry; None if it is not in the table."""
         if not self.half_begin <= index < self.half_next:
             return None
         return self._entry(index)
@@ -348,14 +347,14 @@ class Ledger:
 
     @property
     def newest(self) -> Entry | None:
-        """Return the half message read last, None if its entry is gone."""
+        """Return the half message read last; None if its entry is gone."""
         if not self.half_next:
             return None
         entry = self._entry(self.half_next - 1)
         return entry if entry.size else None
 
     def open_halves(self, begin: int = 0) -> Iterator[list[OpenHalf]]:
-        """Yield open transactions from an index on, in queue order, one list per chunk."""
+        """Yield the open transactions at or after an index, in queue order, one list per chunk."""
         for chunk in sorted(self._chunks):
             first = max(chunk * CHUNK, self.half_begin, begin)
             count = min((chunk + 1) * CHUNK, self.half_next) - first
@@ -371,7 +370,6 @@ class Ledger:
 
     @property
     def oldest(self) -> OpenHalf | None:
-        """Return the oldest open transaction."""
         return next((halves[0] for halves in self.open_halves() if halves), None)
 
     @property
@@ -381,7 +379,7 @@ class Ledger:
         return self.half_next if oldest is None else oldest.offset
 
     def op_mark(self, low_water: int) -> int:
-        """Return the op offset below which all op messages end halves below the low water."""
+        """Return the op offset below which all op messages end halves below the low water mark."""
         while self._op_mark < self.op_next:
             count = min(CHUNK, self.op_next - self._op_mark)
             for (after,) in _INDEX.iter_unpack(self._ops.read(self._op_mark, count)):
@@ -424,7 +422,7 @@ class Ledger:
     def note_synced(self, checkpoint: Checkpoint) -> None:
         """Delete the files that recovery no longer needs.
 
-        A checkpoint whose sync failed is never noted: the next one syncs its files again.
+        Never pass a checkpoint whose sync failed; the next checkpoint syncs its files again.
         """
         for table, write_count in zip(self._tables, checkpoint.write_counts, strict=True):
             table.note_synced(write_count)

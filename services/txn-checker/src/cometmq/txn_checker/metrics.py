@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Metric families of the txn-checker, by broker."""
+"""The txn-checker's metric families, labelled by broker."""
 
 from collections.abc import Callable, Iterable
 from typing import Final
@@ -29,7 +29,7 @@ def _oldest(ledger: Ledger) -> float:
 
 FAMILIES: Final[tuple[Family[Followers], ...]] = (
     labelled_gauge(
-        "cometmq_txn_followed", "1 while the queues of a broker are followed.", _LABELS,
+        "cometmq_txn_followed", "1 while the broker's queues are being followed.", _LABELS,
         _of_follower(lambda f: float(f.stats.is_following)),
     ),
     labelled_gauge(
@@ -38,7 +38,7 @@ FAMILIES: Final[tuple[Family[Followers], ...]] = (
     ),
     labelled_gauge(
         "cometmq_txn_oldest_timestamp_seconds",
-        "When the oldest open transaction was stored; 0 without one.", _LABELS,
+        "Store time of the oldest open transaction; 0 if none is open.", _LABELS,
         _of_ledger(_oldest),
     ),
     labelled_gauge(

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The redo log: changes to the tables since they were last synced.
+"""The redo log: all changes to the tables since they were last synced.
 
-Each file begins with a checkpoint, the state at its start; the records after it follow in order. A
-file is deleted once the tables on disk include all its changes, so recovery begins with the oldest
-file. A record's checksum covers its position: the leftovers of a torn write never pass for a
-record.
+Each file begins with a checkpoint, the state when the file was created; the records after it follow
+in order. A file is deleted once the tables on disk include all its changes, so recovery begins with
+the oldest file. A record's checksum covers its position, so that the leftovers of a torn write are
+never mistaken for a record.
 """
 
 from collections.abc import Iterator
@@ -58,12 +58,12 @@ class RedoLog:
                 return
 
     def has_room(self, payload_bytes: int) -> bool:
-        """Return whether a record fits into the open file."""
+        """Return whether the open file has room for a record."""
         end = self._position + _HEAD.size + payload_bytes
         return self._file is not None and end <= self._file_bytes
 
     def append(self, kind: int, payload: bytes) -> None:
-        """Append a record; if this raises DiskError, the record was not appended."""
+        """Append a record; if this raises DiskError, the record is not in the log."""
         assert self._file is not None
         assert self.has_room(len(payload))
         start = self._starts[-1]
@@ -85,11 +85,10 @@ class RedoLog:
 
     @property
     def file_start(self) -> int:
-        """Return the start of the newest file."""
         return self._starts[-1]
 
     def drop_below(self, start: int) -> None:
-        """Delete the files before the one that starts there."""
+        """Delete the files before the one that begins at this offset."""
         for old in [one for one in self._starts if one < start]:
             self._disk.remove(self._path(old))
             self._starts.remove(old)

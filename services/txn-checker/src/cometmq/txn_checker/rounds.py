@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The next step for one open transaction; pure."""
+"""Decide the next step for an open transaction; pure."""
 
 from enum import Enum
 
@@ -18,7 +18,8 @@ def due(half: OpenHalf, now_s: int, settings: TxnCheckerSettings) -> Due:
     """Return the next step for a transaction.
 
     Compatibility: RocketMQ also counts a check when no producer of the group was connected. Here
-    only checks that reached a producer count; the age bounds all others.
+    only checks that reached a producer count; a transaction without a producer is bounded by its
+    age.
     """
     age_s = now_s - half.entry.stored_s
     if age_s > settings.age_max_s:

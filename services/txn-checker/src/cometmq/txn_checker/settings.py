@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Settings of the txn-checker, under RocketMQ's names where RocketMQ's broker has them."""
+"""Settings of the txn-checker, under the names of RocketMQ's broker where it has them."""
 
 from pathlib import Path
 from typing import Annotated
@@ -31,28 +31,31 @@ class TxnCheckerSettings(msgspec.Struct, frozen=True, kw_only=True, rename="came
         Meta(ge=0, description="Age of a transaction at its first check, in ms."),
     ] = 6_000
     transaction_check_max: Annotated[
-        int, Meta(ge=1, le=65_535, description="Checks after which a transaction is set aside.")
+        int,
+        Meta(
+            ge=1, le=65_535, description="Number of checks after which a transaction is set aside."
+        ),
     ] = 15
     transaction_check_interval: Annotated[
         int, Meta(ge=10, description="Pause between two rounds of checks, in ms.")
     ] = _MINUTE_MS
     file_reserved_time: Annotated[
         int,
-        Meta(ge=1, description="Age at which an open transaction is set aside in any case, in h."),
+        Meta(ge=1, description="Age at which any open transaction is set aside, in hours."),
     ] = 72
     questions_per_second: Annotated[
-        int, Meta(ge=1, description="Limit of checks per second and broker.")
+        int, Meta(ge=1, description="Maximum number of checks per second and broker.")
     ] = 5_000
     poll_name_server_interval: Annotated[
-        int, Meta(ge=10, description="Interval of looking up the masters, in ms.")
+        int, Meta(ge=10, description="Interval between lookups of the masters, in ms.")
     ] = 30_000
     persist_interval: Annotated[
         int,
-        Meta(ge=10, description="Interval of committing progress to the brokers, in ms."),
+        Meta(ge=10, description="Interval between commits of progress to the brokers, in ms."),
     ] = 5_000
     checkpoint_interval: Annotated[
         int,
-        Meta(ge=10, description="Interval of syncing the state tables to disk, in ms."),
+        Meta(ge=10, description="Interval between syncs of the state tables to disk, in ms."),
     ] = _MINUTE_MS
     back_off_max: Annotated[
         int, Meta(ge=1, description="Longest pause before a failed broker is retried, in ms.")
@@ -66,12 +69,18 @@ class TxnCheckerSettings(msgspec.Struct, frozen=True, kw_only=True, rename="came
     pull_batch_size: Annotated[int, Meta(ge=1, le=4096, description="Messages per pull.")] = 256
     pull_pause: Annotated[
         int,
-        Meta(ge=0, description="Pause after reaching the end of a queue, in ms; larger batches."),
+        Meta(
+            ge=0,
+            description="Pause at the end of a queue, in ms; a longer one makes larger batches.",
+        ),
     ] = 100
     access_key: Annotated[
-        str, Meta(description="Account for brokers with access control; it must be an admin's.")
+        str,
+        Meta(description="Account for brokers with access control; it must be an administrator."),
     ] = ""
-    secret_key: Annotated[str, Meta(description="Its secret.", extra={"secret": True})] = ""
+    secret_key: Annotated[
+        str, Meta(description="Secret key of that account.", extra={"secret": True})
+    ] = ""
     tls_enable: tls_keys.Enable = msgspec.field(default=False, name="tls.enable")
     use_tls: tls_keys.Enable = msgspec.field(default=False, name=tls_keys.USE_TLS)
     tls_client_cert_path: tls_keys.ClientCertPath = msgspec.field(
@@ -99,5 +108,5 @@ class TxnCheckerSettings(msgspec.Struct, frozen=True, kw_only=True, rename="came
 
     @property
     def age_max_s(self) -> int:
-        """Return the age at which an open transaction is set aside in any case."""
+        """Return the age at which an open transaction is set aside regardless of its checks."""
         return self.file_reserved_time * 3_600

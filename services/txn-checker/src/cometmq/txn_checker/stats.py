@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Counters of one followed broker."""
+"""Counters for one followed broker."""
 
 
 class FollowerStats:

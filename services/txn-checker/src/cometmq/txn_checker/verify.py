@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Compare the folder of a txn-checker with the queues of the brokers.
+"""Compare a txn-checker's folder with the queues of its brokers.
 
 The checker may be running: the folder is copied first, and the copy is recovered as after a crash.
-The brokers keep running meanwhile, so messages missing from the copy are no difference.
+The brokers stay online, so messages that are missing from the copy do not count as differences.
 """
 
 import asyncio
@@ -44,7 +44,7 @@ class Verification(msgspec.Struct):
 
 
 async def verify_folder(folder: Path, admin: AdminClient) -> list[Verification]:
-    """Compare everything that a txn-checker keeps, broker by broker."""
+    """Compare all of a txn-checker's tables with their brokers, one broker at a time."""
     masters = await admin.masters()
     names = await asyncio.to_thread(_folders, folder)
     found = []
@@ -62,7 +62,7 @@ async def verify_folder(folder: Path, admin: AdminClient) -> list[Verification]:
 
 
 def is_checker_folder(folder: Path) -> bool:
-    """Return whether a txn-checker keeps its tables here, those of at least one broker."""
+    """Return whether this folder holds a txn-checker's tables for at least one broker."""
     return any((folder / name / REDO_LOG).is_dir() for name in _folders(folder))
 
 
@@ -124,7 +124,8 @@ def _difference(
 ) -> str | None:
     """Describe how the table contradicts a half message.
 
-    `is_ended`: an op message ends it; `is_known`: an op message that the tables should know does.
+    `is_ended` says that some op message ends the half message; `is_known`, that the tables should
+    have applied such an op message.
     """
     if entry is None:
         return "is not in the table"
@@ -141,10 +142,10 @@ def _difference(
 
 
 def recovered_copy(folder: Path, copy: Path) -> Ledger:
-    """Return the ledger that recovery would find after a crash now; blocks.
+    """Return the ledger that recovery would find if the checker crashed now; blocks.
 
-    The log is copied last: it has all changes that the copied tables lack, unless its oldest file
-    was deleted meanwhile.
+    The log is copied last, so it has all changes that the copied tables lack, unless its oldest
+    file was deleted in the meantime.
     """
     for _ in range(_COPY_ATTEMPTS):
         try:
