@@ -25,8 +25,6 @@ from cometmq.runtime.settings import load
 
 
 class Link:
-    """One connection to the name server."""
-
     address = "127.0.0.1:5"
 
     def __init__(self, namesrv: Namesrv) -> None:
@@ -68,7 +66,7 @@ class Link:
 
 
 class Files:
-    """Keeps saved files in memory, or refuses to."""
+    """Keeps saved files in memory; can be set to refuse writes."""
 
     def __init__(self) -> None:
         self.saved: dict[str, bytes] = {}

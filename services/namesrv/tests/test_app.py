@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The name server on loopback: sockets, files, the HTTP port, start and stop."""
+"""The name server on loopback: sockets, files, the HTTP port, startup and shutdown."""
 
 import asyncio
 import gc

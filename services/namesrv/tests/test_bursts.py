@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A burst of changes against a name server process: all are answered, memory stays bounded."""
+"""A burst of changes sent to a name server process: all are answered, and memory stays bounded."""
 
 import asyncio
 import json

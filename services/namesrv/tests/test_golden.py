@@ -188,7 +188,7 @@ async def test_the_answer_is_the_captured_one(namesrv, link, exchange):
     ids=lambda exchange: exchange.name,
 )
 async def test_an_empty_header_is_written_where_java_writes_it(namesrv, link, exchange):
-    """Java clients rely on extFields if the command has a reply header."""
+    """Java clients require extFields if the command has a reply header."""
     if exchange.name in DEVIATES:
         return
     GIVEN.get(exchange.request.code, lambda *_: None)(namesrv, exchange)

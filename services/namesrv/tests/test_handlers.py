@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Behaviour that the captured exchanges do not show: refusals, versions, side effects."""
+"""Behaviour that the captured exchanges do not cover: refusals, versions, side effects."""
 
 import inspect
 import json

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The key-value file is RocketMQ's, and damage is never overwritten silently."""
+"""The key-value file is RocketMQ's, and damaged files are never overwritten silently."""
 
 import json
 

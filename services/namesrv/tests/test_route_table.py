@@ -21,7 +21,7 @@ def registration(who, topics=(), version=1, filter_servers=()):
 
 
 class Routes(RouteTable):
-    """Wraps a table with shorthand for tests."""
+    """A wrapper around a table, with shorthand for tests."""
 
     def add(self, who, topics=(), version=1, *, connection=None, now_ms=0, filter_servers=()):
         return self.register(
@@ -75,7 +75,7 @@ def test_a_route_given_out_does_not_change_any_more(routes):
 
 
 def test_one_address_has_one_id(routes):
-    """A slave that becomes master must not be its own slave as well."""
+    """A slave that becomes master must not remain registered as its own slave."""
     routes.add(broker(broker_id=1))
     routes.add(broker(broker_id=0), ["T"])
     assert routes.route("T").broker_datas[0].broker_addrs == {0: "127.0.0.1:1"}

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The name server as a whole: the only module here that constructs anything."""
+"""The name server as a whole: the only module here that constructs its parts."""
 
 from collections.abc import Callable
 from contextlib import AsyncExitStack
@@ -48,7 +48,7 @@ class NamesrvApp:
         self._started = AsyncExitStack()
 
     async def start(self) -> None:
-        """Load the KV file, start to serve, and start to expire silent brokers."""
+        """Load the KV file, start serving, and start dropping silent brokers."""
         async with AsyncExitStack() as starting:
             await self._start(starting)
             self._started = starting.pop_all()
@@ -59,9 +59,9 @@ class NamesrvApp:
         self._log.info("namesrv.stopped")
 
     def _prepare_folders(self) -> None:
-        """Refuse configured folders that cannot be written.
+        """Refuse configured folders that are not writable.
 
-        A name server with default settings serves routes without ever writing a file.
+        A name server with default settings can serve routes without ever writing a file.
         """
         settings = self._settings
         for name, path in (
@@ -133,7 +133,7 @@ class NamesrvApp:
 
 
 def expire(namesrv: Namesrv) -> None:
-    """Drop brokers that have been silent too long, and close their connections."""
+    """Drop brokers that have been silent for too long, and close their connections."""
     gone = namesrv.routes.expire(
         now_ms=namesrv.clock.monotonic_ms(),
         silence_ms_max=namesrv.settings.value.broker_expire_ms,

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Key-value configuration by namespace, kept in a file.
+"""Key-value configuration by namespace, stored in a file.
 
 Compatibility: the file is RocketMQ's kvConfig.json, `{"configTable":{"NS":{"k":"v"}}}`; the
-previous version stays beside it as `.bak`.
+previous version is kept beside it as `.bak`.
 """
 
 from collections.abc import Mapping
@@ -35,15 +35,14 @@ class KvConfig:
         return self._table.get(namespace, {})
 
     def encode(self) -> bytes:
-        """Return the content of the file."""
         return msgspec.json.encode(KVConfigTable(self._table))
 
 
 def load_kv_config(path: Path) -> KvConfig:
     """Read the file, or its `.bak` if it is missing or damaged.
 
-    The table is empty if neither file exists. If only damaged files are left, raise SettingsError:
-    starting empty would overwrite the operator's configuration.
+    The table is empty if neither file exists. If only damaged files are left, raise SettingsError,
+    because starting with an empty table would overwrite the operator's configuration.
     """
     damage = ""
     for candidate in (path, path.with_name(path.name + ".bak")):

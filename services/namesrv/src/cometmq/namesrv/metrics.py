@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Metric families of the name server."""
+"""The name server's metric families."""
 
 from typing import Final
 

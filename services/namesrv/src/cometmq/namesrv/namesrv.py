@@ -18,7 +18,7 @@ SaveFile = Callable[[Path, Callable[[], bytes]], Awaitable[None]]
 
 
 class Namesrv:
-    """Routes, key-value configuration and settings of one name server."""
+    """A name server's routes, key-value configuration and settings."""
 
     def __init__(
         self,
@@ -37,11 +37,11 @@ class Namesrv:
         self._save_file = save_file
 
     async def save_kv_config(self) -> None:
-        """Write the KV table to its file; raise SYSTEM_ERROR if the disk fails."""
+        """Write the KV table to its file; raise SYSTEM_ERROR if this fails."""
         await self._save(self.settings.value.kv_config_path, self.kv_config.encode)
 
     async def save_settings(self) -> None:
-        """Write the settings to their file; raise SYSTEM_ERROR if the disk fails."""
+        """Write the settings to their file; raise SYSTEM_ERROR if this fails."""
         path = self.settings.value.config_store_path
         await self._save(path, lambda: self.settings.as_saved_properties().encode())
 

@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Live brokers and their topics; pure: time and connections are parameters.
+"""Live brokers and their topics; pure, because time and connections are parameters.
 
 Invariants: an address occurs at most once in a broker group. Groups without addresses, clusters
-without groups and topics without queues do not exist. The live table has exactly the addresses of
-the groups.
+without groups and topics without queues do not exist. The live table contains exactly the groups'
+addresses.
 
 Compatibility: topics come from masters (id 0) only, and only if their data version differs from the
-known one or the address is new. A topic missing from a new table is *not* removed: brokers may
-register single topics. Write permission removed by WIPE_WRITE_PERM_OF_BROKER returns with the next
-changed registration.
+stored one or the address is new. A topic missing from a new table is *not* removed, because brokers
+may register single topics. Write permission removed by WIPE_WRITE_PERM_OF_BROKER returns when the
+broker next registers a change.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -26,13 +26,13 @@ V = TypeVar("V")
 
 
 class Connection(Protocol):
-    """The connection of a broker; the table compares identities, its user closes connections."""
+    """A broker's connection; the table only compares connections and never closes one."""
 
     def close(self) -> None: ...
 
 
 class BrokerId(NamedTuple):
-    """The identity that a broker registers under."""
+    """The identity under which a broker registers."""
 
     cluster: str
     broker_name: str
@@ -41,8 +41,6 @@ class BrokerId(NamedTuple):
 
 
 class Registration(NamedTuple):
-    """The content of a broker's registration."""
-
     broker: BrokerId
     ha_address: str
     data_version: DataVersion
@@ -51,14 +49,14 @@ class Registration(NamedTuple):
 
 
 class Master(NamedTuple):
-    """The addresses that a slave learns of its master."""
+    """The master's addresses, as returned to a slave."""
 
     address: str
     ha_address: str
 
 
 class Live(msgspec.Struct, gc=False):
-    """The last registration or sign of life of an address, and the connection it came on."""
+    """The last sign of life from an address (a registration, for example), and its connection."""
 
     broker: BrokerId
     ha_address: str
@@ -90,7 +88,7 @@ class RouteTable:
     def register(
         self, registration: Registration, *, connection: Connection, now_ms: int
     ) -> Master | None:
-        """Add or refresh a broker; return its master if it is a slave and the master is known."""
+        """Add or refresh a broker; if it is a slave, return its master if that is known."""
         broker = registration.broker
         known = self._live.get(broker.address)
         if known is not None and known.broker.broker_name != broker.broker_name:
@@ -115,15 +113,15 @@ class RouteTable:
     def unregister(self, broker: BrokerId) -> None:
         """Remove a broker that is shutting down.
 
-        A late request of an old process must not remove the new one under the same id, so the
-        address has to match.
+        The address has to match, so that a late request from an old process cannot remove the new
+        process that registered with the same id.
         """
         group = self._groups.get(broker.broker_name)
         if group is not None and group.broker_addrs.get(broker.broker_id) == broker.address:
             self._drop(broker.address)
 
     def holder(self, broker: BrokerId) -> str | None:
-        """Return the other live address that has the name and id of a broker."""
+        """Return the other live address, if any, registered under this broker's name and id."""
         group = self._groups.get(broker.broker_name)
         address = group.broker_addrs.get(broker.broker_id) if group is not None else None
         return None if address == broker.address else address
@@ -131,10 +129,10 @@ class RouteTable:
     def query_data_version(
         self, address: str, version: DataVersion, *, now_ms: int
     ) -> tuple[bool, DataVersion | None]:
-        """Return whether `version` differs from the known one, and the known one.
+        """Return whether `version` differs from the stored one, and the stored one.
 
-        An equal version is a sign of life; a different one is not: the broker has to register
-        again.
+        An equal version is a sign of life; a different one is not, because the broker has to
+        register again.
         """
         live = self._live.get(address)
         if live is None:
@@ -152,7 +150,7 @@ class RouteTable:
         return gone
 
     def expire(self, *, now_ms: int, silence_ms_max: int) -> list[Live]:
-        """Drop brokers that have been silent too long; the caller closes their connections."""
+        """Drop brokers that have been silent for too long; the caller closes their connections."""
         gone = [live for live in self._live.values() if live.updated_ms + silence_ms_max < now_ms]
         for live in gone:
             self._drop(live.broker.address)
@@ -160,7 +158,7 @@ class RouteTable:
         return gone
 
     def route(self, topic: str) -> TopicRoute | None:
-        """Return the brokers and queues of a topic, None if no broker has it."""
+        """Return the brokers and queues of a topic; None if no broker has it."""
         queues = self._topics.get(topic)
         if not queues:
             return None
@@ -186,15 +184,15 @@ class RouteTable:
         )
 
     def wipe_write_perm(self, broker_name: str) -> int:
-        """Remove write permission from a broker's topics; return their number."""
+        """Remove write permission from a broker's topics; return the number of topics."""
         return self._change_perm(broker_name, lambda perm: perm & ~Perm.WRITE)
 
     def add_write_perm(self, broker_name: str) -> int:
-        """Make all topics of a broker readable and writable; return their number."""
+        """Make all of a broker's topics readable and writable; return the number of topics."""
         return self._change_perm(broker_name, lambda _: Perm.READ | Perm.WRITE)
 
     def delete_topic(self, topic: str, cluster: str | None = None) -> None:
-        """Remove a topic from all clusters, or from one."""
+        """Remove a topic from one cluster, or from all."""
         queues = self._topics.get(topic)
         if queues is None:
             return
@@ -207,7 +205,7 @@ class RouteTable:
         return list(self._topics)
 
     def topics_of_cluster(self, cluster: str) -> list[str]:
-        """Return the topics that any broker of the cluster has."""
+        """Return the topics that at least one broker of the cluster has."""
         names = self._clusters.get(cluster, {})
         return [
             topic for topic, queues in self._topics.items() if not names.keys().isdisjoint(queues)
@@ -222,7 +220,7 @@ class RouteTable:
         return list(names), next(addresses, None)
 
     def topics_with_flags(self, *, wanted: int, unwanted: int = 0) -> list[str]:
-        """Return the topics whose first queue data has all wanted and no unwanted flags."""
+        """Return the topics whose first queue data has all required and no excluded flags."""
         return [
             topic
             for topic, queues in self._topics.items()
@@ -286,7 +284,7 @@ class RouteTable:
         return count
 
     def _drop(self, address: str) -> None:
-        """Remove an address, and the groups, clusters and topics that become empty."""
+        """Remove an address, and any groups, clusters and topics that become empty."""
         name = self._live.pop(address).broker.broker_name
         addresses = self._groups[name].broker_addrs
         for broker_id in [i for i, other in addresses.items() if other == address]:
@@ -299,7 +297,7 @@ class RouteTable:
 
 
 def _discard_everywhere(table: dict[str, dict[str, V]], name: str) -> None:
-    """Remove `name` from every inner table, and the inner tables that become empty."""
+    """Remove `name` from every inner table, and remove inner tables that become empty."""
     for key in [key for key, inner in table.items() if name in inner]:
         del table[key][name]
         if not table[key]:

@@ -99,8 +99,7 @@ def load_namesrv(
     """Load the settings of a name server, including those saved by an earlier run.
 
     Compatibility: changes are saved to the properties file given on the command line, as in
-    RocketMQ. If
-    there is none, they go to `configStorePath`, which the next start reads.
+    RocketMQ. If none is given, they go to `configStorePath`, which the next start reads.
     """
 
     def load_from(path: Path | None, cli: Mapping[str, str]) -> Loaded[NamesrvSettings]:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The name server's catalogue: every code that it serves. All others are answered with 3."""
+"""The table of request codes that the name server serves. Other codes are answered with 3."""
 
 from collections.abc import Mapping
 from typing import Any, Final

@@ -58,7 +58,7 @@ def get_topics_by_cluster(namesrv: Namesrv, call: Call[GetTopicsByCluster]) -> R
 
 
 def get_system_topic_list_from_ns(namesrv: Namesrv, _call: Call[NoHeader]) -> Reply:
-    """Return the names of clusters and broker groups, and one broker to ask for its own."""
+    """Return the names of clusters and broker groups, and a broker to ask for its own topics."""
     names, address = namesrv.routes.system_topics()
     return _topics(names, address)
 
@@ -81,11 +81,11 @@ def get_has_unit_sub_ununit_topic_list(namesrv: Namesrv, _call: Call[NoHeader]) 
 async def update_namesrv_config(namesrv: Namesrv, call: Call[NoHeader]) -> Reply:
     """Change mutable settings, all or none, and save them to the file.
 
-    Unknown keys are ignored. If the file cannot be written, the change holds until the process
+    Unknown keys are ignored. If the file cannot be written, the change lasts until the process
     ends, and the answer reports the error.
 
-    Compatibility: RocketMQ lets any client change any key here, including paths of files, which is
-    a known hole. We refuse immutable keys by name.
+    Compatibility: RocketMQ lets any client change any key here, including file paths, which is a
+    known hole. We refuse immutable keys by name.
     """
     try:
         changes = properties.parse(str(call.body, "utf-8"))
@@ -107,7 +107,7 @@ async def update_namesrv_config(namesrv: Namesrv, call: Call[NoHeader]) -> Reply
 
 
 def get_namesrv_config(namesrv: Namesrv, _call: Call[NoHeader]) -> Reply:
-    """Return all settings as properties text."""
+    """Return all settings in properties format."""
     return Reply(body=namesrv.settings.as_properties().encode())
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Requests of brokers about themselves: 103, 104, 322."""
+"""Requests that brokers send about themselves: 103, 104, 322."""
 
 from typing import Any
 from zlib import crc32
@@ -100,6 +100,6 @@ def _decoded(type_: Any, call: Call[Any]) -> Any:
 
 
 def _order_topics(namesrv: Namesrv) -> bytes:
-    """Return the queue counts of ordered topics, part of every answer to a registration."""
+    """Return the queue counts of ordered topics, which every registration's answer includes."""
     values = namesrv.kv_config.namespace(NAMESPACE_ORDER_TOPIC)
     return encode_json(KVTable(dict(values))) if values else b""

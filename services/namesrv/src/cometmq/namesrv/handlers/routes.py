@@ -1,11 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Routes of topics and the cluster info: 105, 106.
+"""Topic routes and the cluster info: 105, 106.
 
 Compatibility: Java writes broker ids unquoted (`{0:"ip:port"}`) in the cluster info, and in routes
-for clients before 4.9.4. That is not JSON, but some clients parse the text themselves and, given
-quotes, take every address for the master's (the Go client up to 2.1.2). They get what they expect;
-clients from 4.9.4 on get standard
-JSON, as do all others that request it.
+for clients before 4.9.4. That is not JSON, but some clients parse the text themselves and, if the
+ids are quoted, take every address for the master's (the Go client up to 2.1.2). They get what they
+expect; clients from 4.9.4 onwards get standard JSON, as do all others that request it.
 """
 
 from collections.abc import Mapping, Sequence
