@@ -1,0 +1,127 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Record borders in a stream of log bytes (pure).
+
+RocketMQ's stream cuts the log anywhere. A log that ends inside a record cannot be told from a log
+that has diverged, so a CometMQ slave appends whole records only, and a CometMQ master ends its
+transfers at record borders. The header of each record contains its physical offset, so following
+the headers also proves that the bytes belong where they are put.
+"""
+
+import struct
+from typing import Final, NamedTuple
+
+from cometmq.broker.replication.unfit import Unfit, UnfitLog
+from cometmq.remoting.message.record_layout import (
+    BLANK_BYTES_MIN,
+    MAGIC_BLANK,
+    MAGIC_V1,
+    MAGIC_V2,
+    RECORD_BYTES_MIN,
+)
+from cometmq.remoting.types import Buffer
+
+_HEAD: Final = struct.Struct(">ii20xq")  # size, magic, physical offset
+_SIZE_MAGIC: Final = struct.Struct(">ii")
+_MAGICS: Final = frozenset({MAGIC_V1, MAGIC_V2})
+
+HEAD_BYTES: Final = _HEAD.size
+
+
+class Cut(NamedTuple):
+    """Where a piece of the log may be cut."""
+
+    whole_bytes: int  # of the records at its beginning
+    next_size: int  # of the record behind them; 0 if its header is incomplete
+
+
+def whole_records(data: Buffer, offset: int, file_size: int, bytes_max: int) -> Cut:
+    """Return how many bytes at the beginning of `data`, at this offset of the log, are records.
+
+    Stop before `bytes_max`, but not before the first record. Raise UnfitLog where no record is.
+    """
+    cursor, end = 0, len(data)
+    while end - cursor >= BLANK_BYTES_MIN:
+        size, magic = _SIZE_MAGIC.unpack_from(data, cursor)
+        place = offset + cursor
+        file_left = file_size - place % file_size
+        if magic in _MAGICS:
+            if end - cursor < HEAD_BYTES:
+                break
+            if _HEAD.unpack_from(data, cursor)[2] != place or size < RECORD_BYTES_MIN:
+                raise _not_a_record(place)
+            if size > file_left - BLANK_BYTES_MIN:
+                raise _other_file_size(place, file_size)
+        elif magic != MAGIC_BLANK:
+            raise _not_a_record(place)
+        elif size != file_left:
+            raise _other_file_size(place, file_size)
+        if size > end - cursor or (cursor and cursor + size > bytes_max):
+            return Cut(cursor, size)
+        cursor += size
+    return Cut(cursor, 0)
+
+
+def is_border(head: Buffer, offset: int, file_size: int) -> bool:
+    """Return whether a record begins here; `head` is the first `HEAD_BYTES` or the file's rest."""
+    try:
+        cut = whole_records(head, offset, file_size, 0)
+    except UnfitLog:
+        return False
+    return cut.whole_bytes > 0 or cut.next_size > 0
+
+
+class RecordStream:
+    """Joins the pieces of a stream and returns whole records."""
+
+    __slots__ = ("_count", "_file_size", "_parts", "_record_bytes_max", "_wanted", "end")
+
+    def __init__(self, end: int, *, file_size: int, record_bytes_max: int) -> None:
+        """Expect bytes from `end` on; hold back at most one record of `record_bytes_max`."""
+        self.end = end  # of everything received, records and their beginnings
+        self._file_size = file_size
+        self._record_bytes_max = record_bytes_max
+        self._parts: list[bytes] = []
+        self._count = 0
+        self._wanted = BLANK_BYTES_MIN
+
+    @property
+    def held_bytes(self) -> int:
+        """The number of bytes that wait for the rest of their record."""
+        return self._count
+
+    def feed(self, data: bytes) -> bytes:
+        """Return the records that are complete now, joined; raise UnfitLog for other bytes."""
+        self._parts.append(data)
+        self._count += len(data)
+        self.end += len(data)
+        if self._count < self._wanted:
+            return b""
+        joined = b"".join(self._parts)
+        cut = whole_records(joined, self.end - self._count, self._file_size, len(joined))
+        # Only a blank may be longer: it fills its file, and a file of the right size has room.
+        if cut.next_size > self._record_bytes_max and not self._is_blank(joined, cut):
+            raise UnfitLog(
+                Unfit.RECORD_TOO_LARGE,
+                f"the record at offset {self.end - self._count + cut.whole_bytes} has"
+                f" {cut.next_size} bytes; this broker takes {self._record_bytes_max}",
+            )
+        rest = joined[cut.whole_bytes :]
+        self._parts = [rest] if rest else []
+        self._count = len(rest)
+        self._wanted = cut.next_size or (HEAD_BYTES if len(rest) >= BLANK_BYTES_MIN else 8)
+        return joined[: cut.whole_bytes]
+
+    @staticmethod
+    def _is_blank(data: bytes, cut: Cut) -> bool:
+        return bool(_SIZE_MAGIC.unpack_from(data, cut.whole_bytes)[1] == MAGIC_BLANK)
+
+
+def _not_a_record(place: int) -> UnfitLog:
+    return UnfitLog(Unfit.NOT_A_RECORD, f"no record begins at offset {place} of the master's log")
+
+
+def _other_file_size(place: int, file_size: int) -> UnfitLog:
+    return UnfitLog(
+        Unfit.FILE_SIZE,
+        f"offset {place} of the master's log contradicts mappedFileSizeCommitLog={file_size}",
+    )

@@ -1,0 +1,55 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Why a slave's log does not fit its master's, and what a person can do about it (pure)."""
+
+from collections.abc import Mapping
+from enum import StrEnum
+from typing import Final
+
+from cometmq.remoting.errors import CometError
+
+
+class Unfit(StrEnum):
+    """Closed list: these are the values of a metric's label."""
+
+    AHEAD = "ahead"
+    EXPIRED = "expired"
+    OFFSET = "offset"
+    NOT_A_RECORD = "not-a-record"
+    FILE_SIZE = "file-size"
+    RECORD_TOO_LARGE = "record-too-large"
+    FOREIGN = "foreign"
+    REFUSED = "refused"
+    ACK = "ack"
+    PROTOCOL = "protocol"
+
+
+_REBUILD: Final = (
+    "stop the slave, move its store away and start it: it copies the whole log"
+    " (docs/runbooks/slave-does-not-follow.md)"
+)
+ACTIONS: Final[Mapping[Unfit, str]] = {
+    Unfit.AHEAD: f"the master may have lost messages in a power failure; to follow it, {_REBUILD}",
+    Unfit.EXPIRED: f"the master has deleted the next messages already; {_REBUILD}",
+    Unfit.OFFSET: f"the logs have diverged or the master is another one; {_REBUILD}",
+    Unfit.NOT_A_RECORD: "restart the slave, which cuts off an incomplete record; if that does not"
+    f" help, the logs have diverged: {_REBUILD}",
+    Unfit.FILE_SIZE: "give both brokers the same mappedFileSizeCommitLog",
+    Unfit.RECORD_TOO_LARGE: "raise maxMessageSize of the slave to the master's",
+    Unfit.FOREIGN: "correct brokerName, brokerClusterName or haMasterAddress",
+    Unfit.REFUSED: "the master's log says why it closed the connection",
+    Unfit.ACK: f"the slave has bytes that this master never sent; {_REBUILD}",
+    Unfit.PROTOCOL: "only brokers may connect to haListenPort",
+}
+
+
+class UnfitLog(CometError):
+    """The log of one broker does not continue the other's."""
+
+    def __init__(self, reason: Unfit, text: str) -> None:
+        super().__init__(text)
+        self.reason = reason
+
+    @property
+    def action(self) -> str:
+        """What a person can do."""
+        return ACTIONS[self.reason]
