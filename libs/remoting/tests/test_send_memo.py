@@ -46,7 +46,6 @@ def decode(decoder: RequestDecoder, serialization: int, data: bytes) -> Any:
 
 
 def decode_alone(serialization: int, data: bytes) -> Any:
-    """Decode with a decoder that has seen no other header."""
     return decode(RequestDecoder(COMMANDS), serialization, data)
 
 

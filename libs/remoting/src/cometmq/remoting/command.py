@@ -35,7 +35,7 @@ class ConstantExt(dict[str, str]):
 
 
 class Reply(msgspec.Struct, gc=False):
-    """An answer as a handler returns it; ``ext`` adds fields to those of the header."""
+    """An answer as a handler returns it; ``ext`` adds to the header's fields."""
 
     code: int = int(ResponseCode.SUCCESS)
     header: msgspec.Struct | None = None
@@ -49,7 +49,7 @@ OK: Final = Reply()
 
 
 class Request(msgspec.Struct, gc=False):
-    """A request as its sender passes it; ``ext`` adds fields to those of the header."""
+    """A request as its sender passes it; ``ext`` adds to the header's fields."""
 
     code: int
     header: msgspec.Struct | None = None
@@ -113,7 +113,7 @@ class Peer(Protocol):
         """Send a request and wait for its answer."""
 
     def reply(self, call: "Call[Any]", reply: Reply | msgspec.Struct) -> None:
-        """Send the answer to a call of this connection; handlers use ``Call.answer``."""
+        """Send the answer to a call from this connection; handlers use ``Call.answer``."""
 
     def close(self) -> None:
         """Close the connection after sending the queued output."""
@@ -152,7 +152,7 @@ class Call(msgspec.Struct, Generic[HeaderT], gc=False, rename={"header": "extFie
 
     @property
     def ext(self) -> dict[str, str]:
-        """All ext fields as strings, for hooks and unusual clients; decoded anew on each access."""
+        """All ext fields as strings, for hooks and unusual clients; decoded again on each use."""
         return decode_header(self.serialization, self.head).ext
 
     def answer(self, reply: Reply | msgspec.Struct) -> None:

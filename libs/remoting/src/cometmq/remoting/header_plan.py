@@ -184,7 +184,7 @@ def binary_constant(constant: ConstantExt) -> bytes:
 
 
 def binary_head(code: int, flag: int, opaque: int, remark: str | None, ext: bytes) -> bytes:
-    """Return a binary header around encoded ext fields."""
+    """Return a binary header that contains these encoded ext fields."""
     if not remark:
         return _pack_fixed(code, LANGUAGE, CURRENT_VERSION, opaque, flag, 0, len(ext)) + ext
     text = remark.encode("utf-8", "replace")

@@ -55,7 +55,6 @@ class RequestDecoder:
     __slots__ = ("_json_decode", "_send_memo", "_types")
 
     def __init__(self, commands: Mapping[int, Command]) -> None:
-        """Prepare one decoder for each command with a header."""
         self._types = {code: command.header_type for code, command in commands.items()}
         self._send_memo = SendMemo()
         self._json_decode: dict[bytes, tuple[JsonDecode, int]] = {}

@@ -86,8 +86,6 @@ class RateLimit:
 
 
 class _Forward(logging.Handler):
-    """Forwards records from standard library loggers to structlog."""
-
     def emit(self, record: logging.LogRecord) -> None:
         log = structlog.get_logger(component=record.name)
         facts: dict[str, object] = {"message": record.getMessage()}

@@ -129,8 +129,8 @@ class Loaded(msgspec.Struct, Generic[S], frozen=True):
     def as_saved_properties(self) -> str:
         """Render the settings to save: those from the file, and those changed at run time.
 
-        Defaults are left out because they may change between versions; options and variables,
-        because they are given anew at each start.
+        Defaults are left out because they may change between versions. Options and variables are
+        left out because they are given again at each start.
         """
         fields = fields_of(type(self.value)).values()
         kept = {

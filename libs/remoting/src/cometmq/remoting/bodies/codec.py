@@ -77,7 +77,7 @@ RECORDS: BodyCodec[list[MessageRecord]] = BodyCodec(
 
 
 def _decode_register(data: Buffer) -> RegisterBrokerBody:
-    """Tell the two forms apart by the first byte: JSON begins with a brace, zlib with 0x78."""
+    """Detect the form from the first byte: JSON begins with a brace, zlib with 0x78."""
     is_compressed = bytes(data[:1]) == b"x"
     return decode_register_body(data, compressed=is_compressed)
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""String tables, and settings as lines of text."""
+"""Key-value tables, and settings as lines of text."""
 
 import msgspec
 

@@ -38,13 +38,13 @@ class QueueOffset(msgspec.Struct, gc=False, rename="camel"):
 
 
 class QueueOffsetList(msgspec.Struct, gc=False, rename="camel"):
-    """Body of code 220 when a C++ client asked for the reset."""
+    """Body of code 220 when a C++ client requests the reset."""
 
     offset_table: list[QueueOffset] = []
 
 
 class ConsumerStatus(msgspec.Struct, gc=False, rename="camel"):
-    """Offsets of one client (code 221), or of several by client id (code 223)."""
+    """Offsets of one client (code 221), or of several clients by client id (code 223)."""
 
     consumer_table: dict[str, dict[MessageQueue, Int64]] = {}
     message_queue_table: dict[MessageQueue, Int64] = {}

@@ -62,7 +62,7 @@ class BrokerStatsData(msgspec.Struct, gc=False, rename="camel"):
 
 
 class QueueTimeSpan(msgspec.Struct, gc=False, rename="camel"):
-    """The store times of a queue's oldest and newest message, and of the next one to consume."""
+    """The store times of a queue's oldest, newest and last consumed message."""
 
     consume_time_stamp: Int64 = 0
     consume_time_stamp_str: str = ""

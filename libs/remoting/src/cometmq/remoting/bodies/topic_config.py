@@ -48,7 +48,7 @@ class TopicConfig(msgspec.Struct, gc=False, rename="camel"):
 
 
 class TopicConfigTable(msgspec.Struct, gc=False, rename="camel"):
-    """All topics of a broker: body of GET_ALL_TOPIC_CONFIG, and content of topics.json."""
+    """All topics of a broker: the body of GET_ALL_TOPIC_CONFIG, and the content of topics.json."""
 
     data_version: DataVersion = msgspec.field(default_factory=DataVersion)
     topic_config_table: dict[str, TopicConfig] = {}

@@ -28,7 +28,7 @@ class DeleteAclConfig(msgspec.Struct, frozen=True, gc=False, rename="camel"):
 
 
 class GetBrokerClusterAclInfoReply(msgspec.Struct, frozen=True, gc=False, rename="camel"):
-    """Versions of a broker's access control files, each as JSON text."""
+    """The versions of a broker's access control files, each as JSON text."""
 
     broker_name: str
     broker_addr: str

@@ -70,7 +70,7 @@ class RegisterFilterServerReply(msgspec.Struct, frozen=True, gc=False, rename="c
 
 
 class QueryConsumeTimeSpan(msgspec.Struct, frozen=True, gc=False, rename="camel"):
-    """Ask how old a topic's messages are, and those that a group is about to consume."""
+    """Ask when a topic's oldest, newest and last consumed messages were stored."""
 
     topic: str
     group: str
@@ -94,7 +94,7 @@ class CloneGroupOffset(msgspec.Struct, frozen=True, gc=False, rename="camel"):
 
 
 class ViewBrokerStatsData(msgspec.Struct, frozen=True, gc=False, rename="camel"):
-    """Ask for one statistic of the last minute, hour and day."""
+    """Ask for one statistic over the last minute, hour and day."""
 
     stats_name: str
     stats_key: str

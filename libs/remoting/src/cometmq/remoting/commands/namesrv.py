@@ -94,7 +94,7 @@ class AddWritePermOfBrokerReply(msgspec.Struct, frozen=True, gc=False, rename="c
 
 
 class DeleteTopicInNamesrv(msgspec.Struct, frozen=True, gc=False, rename="camel"):
-    """Remove a topic from the routes of one cluster or of all."""
+    """Remove a topic from the routes of one cluster or of all clusters."""
 
     topic: str
     cluster_name: str | None = None

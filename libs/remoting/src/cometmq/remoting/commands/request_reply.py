@@ -16,7 +16,7 @@ class SendReplyMessageV2(SendMessageV2, frozen=True, gc=False):
 
 
 class SendReplyMessageReply(SendMessageReply, frozen=True, gc=False, rename="camel"):
-    """Id "0" and offset 0 unless the reply was stored as well."""
+    """Id and offset of the reply if it was stored as well, otherwise "0" and 0."""
 
 
 class PushReplyMessageToClient(msgspec.Struct, frozen=True, gc=False, rename="camel"):

@@ -92,7 +92,7 @@ class UniqueIds:
         self._counter = 0
 
     def renew(self, *, process_id: int, instance: int) -> None:
-        """Restart with another identity: a child process must not repeat its parent's ids."""
+        """Restart with a new identity, because a child must not repeat its parent's ids."""
         number = struct.pack(">HI", process_id & 0xFFFF, instance & 0xFFFFFFFF)
         self._prefix = (self._address + number).hex().upper()
 

@@ -103,7 +103,7 @@ def record_size(message: NewMessage) -> int:
 def encode_record(
     message: NewMessage, queue_offset: int, physical_offset: int, store_timestamp: int
 ) -> bytes:
-    """Return the record of one message; raises like `encode_records`."""
+    """Return the record of one message; raise the same errors as `encode_records`."""
     return encode_records([(message, queue_offset, physical_offset)], store_timestamp)[0]
 
 

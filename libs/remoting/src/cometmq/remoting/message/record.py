@@ -172,7 +172,7 @@ def _variable_part(
 
 
 def property_bytes(record: Buffer) -> bytes:
-    """Return the raw property text of one whole record, or nothing if the record is damaged.
+    """Return the raw property text of one whole record, empty if the record is damaged.
 
     Filters call it for each message that they examine; it takes 0.4 us, `scan_record` 1.2 us.
     """

@@ -131,7 +131,7 @@ class UnsentBudget(Generic[PeerT]):
         return closed
 
     def _pause(self, sizes: Sizes[PeerT]) -> None:
-        """Pause the largest peers until all others together keep to their share of the budget."""
+        """Pause the largest peers until the open ones together are within their share."""
         open_bytes = sum(size for size, peer in sizes if not peer.is_restrained)
         for size, peer in sizes:
             if open_bytes <= self._bytes_max // _OPEN_SHARE:

@@ -59,7 +59,6 @@ def _certificate_body(name: str, point: bytes) -> bytes:
 
 
 def _sign(secret: int, message: bytes) -> bytes:
-    """Return the ECDSA signature of a message."""
     digest = int.from_bytes(hashlib.sha256(message).digest(), "big")
     while True:
         nonce = secrets.randbelow(_N - 1) + 1

@@ -152,7 +152,6 @@ class Dispatcher(Generic[ContextT]):
         call.answer(self._refusal(peer))
 
     async def _finish(self, call: Call[Any], work: Awaitable[Answer | None]) -> None:
-        """Wait for a slow handler, and answer with its result."""
         try:
             answer = await work
         except CommandError as error:

@@ -168,7 +168,6 @@ class Server(Generic[ContextT]):
         await self._hub.close(drain_ms)
 
     def _check(self) -> None:
-        """Check for idle, stalled and greedy connections, and for changed certificates."""
         self._check_timer = self._hub.later(self._check)
         now_ms = self._hub.now_ms()
         for peer in tuple(self._hub.peers):

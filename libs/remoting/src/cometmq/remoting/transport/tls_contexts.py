@@ -125,7 +125,7 @@ def _load_identity(context: ssl.SSLContext, settings: TlsSettings, end: str) -> 
 
 
 def _identity_fault(error: Exception, settings: TlsSettings, key_text: bytes, end: str) -> str:
-    """Describe in one line what is wrong with a certificate and its key."""
+    """Explain in one line why a certificate and its key cannot be used."""
     cert, key = settings.cert_path, settings.key_path or settings.cert_path
     if getattr(error, "reason", None) == "KEY_VALUES_MISMATCH":
         return f"{end}.certPath={cert} and {end}.keyPath={key} do not match"
