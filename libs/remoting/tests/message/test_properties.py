@@ -20,7 +20,7 @@ RAW_TEXTS = st.text(st.sampled_from("ab\x01\x02"), max_size=24)
 
 
 def java_parse(text: str) -> dict[str, str]:
-    """The loop of the Java parser, transcribed."""
+    """Parse the text with a transcription of the Java parser's loop."""
     found: dict[str, str] = {}
     index = 0
     while index < len(text):

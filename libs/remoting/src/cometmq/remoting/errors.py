@@ -14,7 +14,7 @@ from cometmq.remoting.refusals import explained, is_access_refusal
 
 
 class CometError(Exception):
-    """Root of all errors of CometMQ."""
+    """Base class of all CometMQ errors."""
 
 
 class ProtocolError(CometError):

@@ -72,7 +72,7 @@ class Saver:
         self._next(path, begin)
 
     async def save(self, path: Path, begin: Begin) -> None:
-        """Wait until a save that started after this call is durable; raise its error."""
+        """Wait until a save started after this call is durable; raise the error if it fails."""
         await asyncio.shield(self._next(path, begin))  # cancelling one caller must not cancel all
 
     def retry(self) -> None:

@@ -41,7 +41,7 @@ class Served(Protocol):
     in_flight: int
 
     def deliver(self, call: Call[Any], answer: Answer) -> bool:
-        """Encode an answer; return False if the connection must not be served further for now."""
+        """Encode an answer; return False if the peer must catch up before it is served further."""
 
 
 class Hooks(Struct, Generic[ContextT], frozen=True):

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One socket: an asyncio protocol around ``Connection``, with bounds in both directions.
+"""One socket: an asyncio protocol around ``Connection``, with limits in both directions.
 
 Invariants
-    Unsent output above the high-water mark stops reading *and* serving. A peer that does not
-    read its answers therefore costs at most that mark plus the answers in progress. Its
+    Unsent output above the high-water mark stops reading *and* serving. The memory that a peer
+    costs by not reading is therefore bounded by that mark plus the answers in progress. Its
     connection is closed above the hard limit, or if the peer takes nothing for a while.
-    Only a bounded number of requests of one connection is served in a row. While the others wait
+    Only a limited number of a connection's requests are served in a row. While the others wait
     for the next turn of the loop, nothing more is read from that connection.
     All answers to one chunk, and all answers given in one turn of the loop, are sent in one
     write.
@@ -227,7 +227,7 @@ class PeerProtocol(asyncio.Protocol):
         self._pause(_LEAVING)
 
     def deliver(self, call: Call[Any], answer: Answer) -> bool:
-        """Encode an answer; return False if this connection must not be served further for now.
+        """Encode an answer; return False if the peer must catch up before it is served further.
 
         An answer that cannot be encoded is a bug in its handler; a failure is sent instead.
         """

@@ -22,7 +22,7 @@ _READ_BYTES: Final = 64 * 1024
 
 
 class TlsPipe:
-    """The server's end of one TLS connection, on bytes instead of a socket."""
+    """The server's end of one TLS connection, which works on bytes instead of a socket."""
 
     __slots__ = ("_incoming", "_is_ready", "_outgoing", "_tls", "is_finished")
 
