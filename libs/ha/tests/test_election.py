@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Decisions of an elector; the checker shows that they are safe, these tests what they are."""
+"""An elector's decisions. The checker shows that they are safe; these tests show what they are."""
 
 import msgspec
 import pytest

@@ -89,7 +89,7 @@ def test_logs_agree_up_to_the_end_of_their_newest_common_epoch(
 
 @st.composite
 def forks(draw):
-    """Two logs (epoch of each byte, value of each byte) that share a prefix, with histories."""
+    """Generate two logs with a common prefix (epoch and value per byte), and their histories."""
 
     def grow(log, entries, epochs):
         for epoch in epochs:

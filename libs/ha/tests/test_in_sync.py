@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The master's view of its copies, rule by rule; the checker shows that the rules suffice."""
+"""A master's view of its copies, rule by rule; the checker shows that the rules are sufficient."""
 
 import msgspec
 import pytest
@@ -38,7 +38,7 @@ def proposed(leadership, unfit=()) -> Record:
 
 
 def lost_write(leadership, unfit=()):
-    """Return the view after a write without an answer, and a read of the same version."""
+    """Return the view after an unanswered write and a read that returned the same version."""
     record = proposed(leadership, unfit)
     leadership = in_sync.answered(in_sync.written(leadership, record), UNKNOWN)
     assert in_sync.proposal(leadership) is None

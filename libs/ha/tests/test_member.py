@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A test for each row of the table of transitions, and for what has no row."""
+"""A test for each row of the transition table, and for events that have no row."""
 
 import msgspec
 import pytest

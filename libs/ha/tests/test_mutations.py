@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Each rule of replication is needed: without it the exhaustive check finds a broken promise.
+"""Every replication rule is necessary: without it, the exhaustive check finds a broken promise.
 
-A case names the bounds in which a rule matters. With all rules the check of these bounds finds
-nothing; with the one rule dropped, by a patch or by a hook of the model, it finds a counterexample.
+Each case names the bounds in which its rule matters. With all rules in place, a check of these
+bounds finds nothing; with the rule dropped, by a patch or a hook of the model, it finds a
+counterexample.
 """
 
 from collections.abc import Callable
@@ -40,7 +41,7 @@ def without(condition: Callable[..., bool]) -> Patch:
 
 
 class ReopensEpochs(Model):
-    """The epoch file would stop what a burned epoch stops: here it does not."""
+    """The epoch file would also stop a burned epoch from being reopened, so its check is off."""
 
     def begin(self, history, epoch, end):
         is_known = epochs.last_epoch(history) == epoch
@@ -76,7 +77,7 @@ class KeepsEntries(Model):
 
 
 class KeepsAcks(Model):
-    """A member that becomes master again remembers what it heard in its earlier reigns."""
+    """A member that becomes master again remembers acknowledgements from its earlier epochs."""
 
     def first_view(self, world, ordinal, found):
         leading = super().first_view(world, ordinal, found)

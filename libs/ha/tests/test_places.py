@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The contract of records for memory and files; faults on request, processes, damaged files."""
+"""The record contract for memory and files; injected faults, several processes, damaged files."""
 
 import asyncio
 import fcntl

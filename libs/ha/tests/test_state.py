@@ -71,7 +71,7 @@ def test_a_damaged_state_says_what_to_do(tmp_path):
 def test_a_store_of_another_broker_is_refused(tmp_path, group, ordinal):
     file = StateFile(tmp_path, OsFiles())
     file.save(STATE)
-    with pytest.raises(StateDamaged, match="is of broker 1 of group 'orders', but this is"):
+    with pytest.raises(StateDamaged, match="belongs to broker 1 of group 'orders', but this is"):
         file.load(group, ordinal)
 
 

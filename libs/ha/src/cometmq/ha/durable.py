@@ -7,20 +7,20 @@ from typing import Protocol
 
 
 class Files(Protocol):
-    """Where small files are kept; a simulator passes its own disk. Errors are OSError."""
+    """Storage for small files; a simulator passes its own disk. Errors are OSError."""
 
     def read(self, path: Path) -> bytes | None:
         """Return the content of a file, or None if it does not exist."""
 
     def replace(self, path: Path, data: bytes) -> None:
-        """Give a file new content that is on the disk when the call returns.
+        """Replace the content of a file; the new content is on the disk when the call returns.
 
-        After a crash the file has the old content or the new, never a part of it.
+        After a crash the file has either the old or the new content, never a part of it.
         """
 
 
 class OsFiles:
-    """Files of the operating system: write beside, fsync, rename, fsync the folder."""
+    """Files of the operating system: write a temporary file, fsync, rename, fsync the folder."""
 
     def read(self, path: Path) -> bytes | None:
         """Return the content of a file, or None if it does not exist."""
@@ -30,7 +30,7 @@ class OsFiles:
             return None
 
     def replace(self, path: Path, data: bytes) -> None:
-        """Replace the content durably. A file beside, `NAME.new`, may stay after a crash."""
+        """Replace the content durably. A crash may leave the temporary file `NAME.new`."""
         beside = path.with_name(f"{path.name}.new")
         with beside.open("wb") as file:
             file.write(data)

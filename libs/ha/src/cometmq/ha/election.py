@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What an elector does with a record and the states of the members (pure).
+"""What an elector does, given a record and the states of the members (pure).
 
-`cometmq elector` and the Kubernetes operator read the record and the members' states again and
-again, and perform what `decide` returns. Nothing has to be remembered between two calls except
-`Watched` and, while a record is missing, the epoch of `restore_epoch`: an elector may die anywhere,
-and two of them only disturb each other's compare-and-swap.
+`cometmq elector` and the Kubernetes operator repeatedly read the record and the members' states,
+and perform what `decide` returns. Nothing has to be remembered between two calls except `Watched`
+and, while a record is missing, the epoch of `restore_epoch`. An elector may therefore die at any
+point, and two electors at most make each other's compare-and-swap fail.
 
-The record is read with a quorum. A state is one answer of a member and belongs together: its
-promise was saved before its offsets were read.
+The record is read with a quorum. A state is one answer of one member and is consistent: its promise
+was saved before its offsets were read.
 """
 
 from collections.abc import Collection
@@ -24,7 +24,7 @@ from cometmq.remoting.errors import SettingsError
 
 
 class Status(msgspec.Struct, frozen=True, kw_only=True):
-    """The answer of a member to GetStatus, or to a fence order."""
+    """A member's answer to GetStatus or to a fence order."""
 
     copy: Copy
     role: Role
@@ -45,7 +45,7 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Group(msgspec.Struct, frozen=True, kw_only=True):
-    """What is configured for a broker group."""
+    """The configuration of a broker group."""
 
     name: str
     ordinals: tuple[int, ...]
@@ -75,34 +75,34 @@ class Group(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Elect(msgspec.Struct, frozen=True):
-    """Write `record` on `base`; whatever the answer is, read and decide again."""
+    """Write `record` on `base`; whatever the answer, read and decide again."""
 
     base: Versioned
     record: Record
 
 
 class Create(msgspec.Struct, frozen=True):
-    """Create the record; whatever the answer is, read and decide again."""
+    """Create the record; whatever the answer, read and decide again."""
 
     record: Record
 
 
 class Fence(msgspec.Struct, frozen=True):
-    """Order a member to promise `epoch` and to stop to be master."""
+    """Order a member to promise `epoch` and to stop being master."""
 
     ordinal: int
     epoch: int
 
 
 class Promote(msgspec.Struct, frozen=True):
-    """Tell a member that the record names it."""
+    """Tell a member that the record names it as the holder."""
 
     ordinal: int
     epoch: int
 
 
 class Follow(msgspec.Struct, frozen=True):
-    """Tell a member whom to follow."""
+    """Tell a member which master to follow."""
 
     ordinal: int
     epoch: int
@@ -110,7 +110,7 @@ class Follow(msgspec.Struct, frozen=True):
 
 
 class HandOver(msgspec.Struct, frozen=True):
-    """Order the master to hand over; `leaves` if it is to be removed afterwards."""
+    """Order the master to hand over; `leaves` means that it will be removed afterwards."""
 
     master: int
     target: int
@@ -118,14 +118,14 @@ class HandOver(msgspec.Struct, frozen=True):
 
 
 class Drop(msgspec.Struct, frozen=True):
-    """Order the master to take a member that is to be removed out of the set."""
+    """Order the master to take a departing member out of the in-sync set."""
 
     master: int
     ordinal: int
 
 
 class Blocked(StrEnum):
-    """Why the elector does nothing; names of reasons in events and conditions."""
+    """Why the elector does nothing; used as reasons in events and conditions."""
 
     NO_CANDIDATE = "NoCandidate"
     NO_QUORUM = "NoQuorum"
@@ -156,21 +156,21 @@ CANDIDATE_ROLES: Final = frozenset({Role.SLAVE, Role.FENCED})
 
 
 class Watched(msgspec.Struct, frozen=True):
-    """When the elector saw the record change, on its own clock (CLOCK_BOOTTIME)."""
+    """When the elector last saw the record change, on its own clock (CLOCK_BOOTTIME)."""
 
     version: str
     changed_ms: int
 
 
 def watched(before: Watched | None, found: Versioned, now_ms: int) -> Watched:
-    """Return what the elector remembers after a read; the holder's renewals change the version."""
+    """Return what the elector remembers after a read; each renewal is a new version."""
     if before is not None and before.version == found.version:
         return before
     return Watched(found.version, now_ms)
 
 
 class Loss(StrEnum):
-    """Why a master counts as lost; goes into events."""
+    """Why a master is considered lost; appears in events."""
 
     GONE = "Gone"
     """Its process has ended, its pod is deleted."""
@@ -192,11 +192,12 @@ def loss(
     is_gone: bool = False,
     unheard_ms: int = 0,
 ) -> Loss | None:
-    """Tell whether the recorded master is lost, and why.
+    """Return why the recorded master is considered lost; None if it is not.
 
-    `is_gone`: the platform says that its process has ended. `unheard_ms`: for how long it has not
-    answered the elector. A master that its members still follow is not replaced, although it does
-    not renew the record: only its own way to the record is broken.
+    `is_gone` means that, according to the platform, its process has ended. `unheard_ms` is the time
+    for which it has not answered the elector. A master that its members still follow is not
+    replaced even if it does not renew the record, because only its own path to the record is
+    broken.
     """
     record = found.record
     holder = _status(statuses, record.holder.ordinal)
@@ -213,7 +214,7 @@ def loss(
 
 
 def _leads_or_will(status: Status, record: Record) -> bool:
-    """Tell whether a holder is the master of its epoch or can still become it in this life."""
+    """Return whether a holder is its epoch's master or can still become it without a restart."""
     if status.copy != record.holder or status.role is Role.FAILED:
         return False
     if status.role in LIVE_ROLES:
@@ -232,14 +233,14 @@ def decide(
     is_master_lost: bool,
     removing: Collection[int] = (),
 ) -> Actions:
-    """Return what to do for a group that has a record: elect, or complete what is recorded."""
+    """Return the actions for a group with a record: elect, or complete the last election."""
     if is_master_lost:
         return elect(found, statuses, removing=removing)
     return (*complete(found.record, statuses), *retire(group, found.record, statuses, removing))
 
 
 def complete(record: Record, statuses: Statuses) -> Actions:
-    """Return the orders that lead from the record to its effect; also for another's election."""
+    """Return the orders that put the record into effect, even if another elector wrote it."""
     holder = _status(statuses, record.holder.ordinal)
     if holder is None or holder.copy != record.holder:
         return ()
@@ -257,7 +258,7 @@ def complete(record: Record, statuses: Statuses) -> Actions:
 
 
 def elect(found: Versioned, statuses: Statuses, *, removing: Collection[int] = ()) -> Actions:
-    """Return the election of another holder, or what it still needs."""
+    """Return the actions that elect another holder, or what is still missing for an election."""
     record = found.record
     voters = tuple(one for one in statuses if may_vote(record, one))
     if record.policy is Policy.MAJORITY:
@@ -282,7 +283,7 @@ def elect(found: Versioned, statuses: Statuses, *, removing: Collection[int] = (
 
 
 def may_vote(record: Record, status: Status) -> bool:
-    """Tell whether a member counts in an election: only the recorded incarnation does (R2)."""
+    """Return whether a member counts in an election: only the recorded incarnation does (R2)."""
     return status.copy in record.in_sync and status.role in CANDIDATE_ROLES
 
 
@@ -295,15 +296,15 @@ def may_promise(record: Record, status: Status) -> bool:
 
 
 def has_promised(record: Record, status: Status) -> bool:
-    """Tell whether a member cannot acknowledge to the present master any more (R11)."""
+    """Return whether a member can no longer acknowledge to the current master (R11)."""
     return status.promised > record.epoch
 
 
 def rank(record: Record, status: Status, removing: Collection[int] = ()) -> tuple[bool | int, ...]:
-    """Return the order of candidates: the log first (R11), then those that stay, then ordinals.
+    """Return a candidate's sort key: log first (R11), then members that stay, then ordinals.
 
-    With `Policy.ALL_IN_SYNC` every member of the set is safe, so one that is being removed comes
-    last whatever it has.
+    With `Policy.ALL_IN_SYNC` every member of the set is safe, so a member that is being removed
+    comes last, whatever its log.
     """
     stays = status.copy.ordinal not in removing
     log = (status.last_log_epoch, status.max_offset)
@@ -326,7 +327,7 @@ def most_complete_tables(statuses: Statuses) -> TablesAt:
 
 
 def restore_epoch(statuses: Statuses) -> int:
-    """Return the epoch to fence with when a record is found missing; the elector remembers it."""
+    """Return the epoch with which to fence when the record is missing; the elector remembers it."""
     return max([0, *(one.promised for one in statuses)]) + 1
 
 
@@ -347,7 +348,7 @@ def restore(
     }
     missing = [ordinal for ordinal in group.ordinals if ordinal not in usable]
     if missing:
-        text = f"there is no record, and brokers {missing} do not answer: all have to"
+        text = f"there is no record, and brokers {missing} do not answer; all must answer"
         return (Wait(Blocked.MEMBERS_MISSING, text),)
     members = tuple(usable[ordinal] for ordinal in group.ordinals)
     unfenced = [one for one in members if not is_fenced(one, fence_epoch)]
@@ -387,7 +388,7 @@ def completeness(status: Status) -> tuple[int, ...]:
 
 
 def is_fenced(status: Status, fence_epoch: int) -> bool:
-    """Tell whether a member has stopped for this fence or a later one."""
+    """Return whether a member has stopped for this fence or a later one."""
     return status.role is Role.FENCED and status.promised >= fence_epoch
 
 
@@ -401,7 +402,7 @@ def switch_over(
 ) -> HandOver | Wait:
     """Return the order that makes another member master without a failed send.
 
-    Without a target, the member that lags least.
+    If `target` is None, the member with the smallest lag is chosen.
     """
     holder = _status(statuses, record.holder.ordinal)
     if holder is None or holder.role is not Role.MASTER or holder.epoch != record.epoch:
@@ -425,10 +426,10 @@ def switch_over(
 
 
 def retire(group: Group, record: Record, statuses: Statuses, removing: Collection[int]) -> Actions:
-    """Return the next step that takes members out of the group, none once they are out.
+    """Return the next step in removing members from the group; nothing once they are out.
 
-    The master itself changes the set, so that what it counts stays true (R8); a master that is to
-    go hands over first. `min_in_sync` is kept.
+    The master itself changes the set, so that its counts stay correct (R8); a master that is being
+    removed hands over first. `min_in_sync` is preserved.
     """
     leaving = [copy for copy in record.in_sync if copy.ordinal in removing]
     if not leaving:

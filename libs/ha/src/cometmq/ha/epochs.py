@@ -1,14 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The epochs of a commit log: which master wrote which part of it (pure, and its file).
+"""The epochs of a commit log: which master wrote which part of it (pure), and the epoch file.
 
-An entry (epoch, start) says that the bytes from physical offset `start` on were written by the
-master of `epoch`. Two logs with an equal entry agree up to where that epoch ends in the shorter of
-them, so histories tell a follower where to truncate, and the elector which log is more complete.
-Bytes before the first entry are of epoch 0: they were written before the store joined a group.
+An entry (epoch, start) says that the bytes from physical offset `start` onwards were written by the
+master of `epoch`. Two logs with an equal entry agree up to the end of that epoch in the shorter
+one. Histories therefore tell a follower where to truncate, and the elector which log is more
+complete. Bytes before the first entry belong to epoch 0: they were written before the store joined
+a group.
 
-The broker keeps the file beside the checkpoint. A new master calls `begun` and saves; a follower
+The broker keeps the file beside the checkpoint. A new master calls `begun` and saves. A follower
 calls `common_point` and `truncated` at each handshake and `reached` before each acknowledgement,
-and saves what changed before it goes on; recovery calls `truncated` with the end of the log.
+and saves any change before it continues. Recovery calls `truncated` with the end of the log.
 """
 
 import itertools
@@ -24,7 +25,7 @@ EPOCH_FILE: Final = "epochFileCheckpoint"
 
 
 class EpochsDamaged(CometError):
-    """The epoch file is not one; the message names the file and what is wrong."""
+    """A file is not a valid epoch file; the message names the file and the fault."""
 
 
 class Entry(NamedTuple):
@@ -40,14 +41,14 @@ entry once the next one starts at the same offset."""
 
 
 class CommonPoint(NamedTuple):
-    """The end of what two logs have in common, and the history of that part."""
+    """The end of the part that two logs have in common, and the history of that part."""
 
     offset: int
     history: History
 
 
 def last_epoch(history: History) -> int:
-    """Return the epoch of the last entry, 0 without entries."""
+    """Return the epoch of the last entry; 0 if there are no entries."""
     return history[-1].epoch if history else 0
 
 
@@ -63,10 +64,10 @@ def begun(history: History, epoch: int, start: int) -> History:
 
 
 def truncated(history: History, end: int) -> History:
-    """Return the history of a log that ends at `end` (R5): entries that start above it go.
+    """Return the history of a log that ends at `end`, without entries that start above it (R5).
 
-    The result is saved before the store takes part in any handshake. An entry that survived the
-    loss of its bytes would later match the history of a log with other bytes there.
+    The caller saves the result before the store takes part in any handshake. If an entry survived
+    the loss of its bytes, it would later match the history of a log with different bytes there.
     """
     return tuple(entry for entry in history if entry.start <= end)
 
@@ -74,8 +75,8 @@ def truncated(history: History, end: int) -> History:
 def reached(mine: History, masters: History, end: int) -> History:
     """Return the history of a follower whose log now ends at `end`.
 
-    Entries of the master are taken over when the log reaches their start, not before. An
-    acknowledgement at or above the start of an epoch says that its entry is saved (R11).
+    The master's entries are adopted when the log reaches their start, not earlier. An
+    acknowledgement at or above the start of an epoch confirms that its entry is saved (R11).
     """
     history = mine
     for entry in masters:
@@ -85,12 +86,13 @@ def reached(mine: History, masters: History, end: int) -> History:
 
 
 def common_point(mine: History, my_end: int, masters: History, masters_end: int) -> CommonPoint:
-    """Return where a follower truncates its log before it takes data of the master.
+    """Return where a follower truncates its log before it accepts data from the master.
 
-    That is the end of the newest entry that both have, in the log in which it ends first. My later
-    entries are not part of the common history, also where they start exactly at its end. Logs
-    without a common entry share at most bytes of epoch 0; the caller compares the last record
-    before the point, because histories cannot tell stores of different groups apart there.
+    This is the end of the newest entry that both histories contain, in whichever log it ends first.
+    The follower's later entries are not part of the common history, even if they start exactly at
+    its end. Logs without a common entry can share only bytes of epoch 0; the caller compares the
+    last record before the point, because there the histories cannot tell apart the stores of
+    different groups.
     """
     theirs = set(masters)
     count = next((n for n in range(len(mine), 0, -1) if mine[n - 1] in theirs), 0)
@@ -102,19 +104,19 @@ def common_point(mine: History, my_end: int, masters: History, masters_end: int)
 
 
 def encode_epochs(history: History) -> bytes:
-    """Return the text of the file: number of entries, CRC-32 of their lines, a line per entry."""
+    """Return the file's content: number of entries, CRC-32 of the lines, one line per entry."""
     lines = "".join(f"{epoch}-{start}\n" for epoch, start in history).encode()
     return f"{len(history)}\n{_checksum(lines)}\n".encode() + lines
 
 
 def decode_epochs(data: bytes, *, place: str) -> History:
-    """Return the history in the text of a file; raise EpochsDamaged, which names `place`."""
+    """Parse the content of a file; raise EpochsDamaged with `place` in the message."""
     count, _, rest = data.partition(b"\n")
     checksum, _, lines = rest.partition(b"\n")
     if not (count.isdigit() and checksum.isdigit()):
         raise EpochsDamaged(f"{place} is damaged: its first two lines are not numbers")
     if int(checksum) and int(checksum) != _checksum(lines):
-        raise EpochsDamaged(f"{place} is damaged: its lines have not the checksum {int(checksum)}")
+        raise EpochsDamaged(f"{place} is damaged: its lines do not match checksum {int(checksum)}")
     try:
         history = tuple(_entry(line) for line in lines.decode("ascii").splitlines())
     except ValueError as error:
@@ -137,7 +139,7 @@ class EpochFile:
         self._files = files
 
     def load(self) -> History:
-        """Return the saved history, empty without a file; raise EpochsDamaged or OSError."""
+        """Return the saved history, empty if there is no file; raise EpochsDamaged or OSError."""
         data = self._files.read(self._path)
         return () if data is None else decode_epochs(data, place=str(self._path))
 

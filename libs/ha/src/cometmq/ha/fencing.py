@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Until when a master may acknowledge, and which copies are too far behind (pure).
+"""How long a master may acknowledge, and which copies lag too far behind (pure).
 
-All times are milliseconds of CLOCK_BOOTTIME, which runs on while the host sleeps; clocks of
-different hosts are never compared. The broker asks `is_lapsed` right before it writes answers, so
-that a process that was stopped cannot acknowledge late, and asks `laggards` before each proposal.
+All times are milliseconds of CLOCK_BOOTTIME, which keeps running while the host sleeps; clocks of
+different hosts are never compared. The broker calls `is_lapsed` right before it writes answers, so
+that a suspended process cannot acknowledge late, and calls `laggards` before each proposal.
 
-The confirm offset alone keeps two masters from acknowledging as long as the set has two members.
-The clock matters for a master that is alone in its set, and for elections that a person forces.
+As long as the set has two members, the confirm offset alone prevents two masters from both
+acknowledging. The clock matters for a master that is alone in its set, and for elections that an
+operator forces.
 """
 
 from collections.abc import Mapping
@@ -47,10 +48,10 @@ Heard = Mapping[Copy, int]
 
 
 def valid_until_ms(leadership: Leadership, *, renewed_ms: int, heard: Heard, timing: Timing) -> int:
-    """Return until when the master may acknowledge.
+    """Return the time until which the master may acknowledge.
 
-    `renewed_ms` is the *start* of the last write of the record that was applied. A master whose
-    copies all answer goes on without the record: none of them has promised another epoch (rule b).
+    `renewed_ms` is the *start* of the last applied write of the record. A master whose copies all
+    answer continues without the record, because none of them has promised another epoch (rule b).
     """
     return max(
         renewed_ms + timing.renew_deadline_ms,
@@ -61,7 +62,7 @@ def valid_until_ms(leadership: Leadership, *, renewed_ms: int, heard: Heard, tim
 def is_lapsed(
     leadership: Leadership, now_ms: int, *, renewed_ms: int, heard: Heard, timing: Timing
 ) -> bool:
-    """Tell whether the master must stop to acknowledge and fence itself."""
+    """Return whether the master must stop acknowledging and fence itself."""
     until = valid_until_ms(leadership, renewed_ms=renewed_ms, heard=heard, timing=timing)
     return now_ms >= until
 
@@ -75,12 +76,13 @@ def may_answer_unlogged(
     timing: Timing,
     is_predecessor_gone: bool,
 ) -> bool:
-    """Tell whether answers that the confirm offset does not bound may be given (decision 8).
+    """Return whether requests may be answered that the confirm offset does not cover (decision 8).
 
-    Those are locks and commits of offsets. Everyone who could elect another master must have been
-    heard of just now, and the master before must have lost its own permission: 1.1 times the
-    interval after the last message to it, at the latest its successor's opening, or at once if it
-    is known to be dead, fenced, or to have handed over. A master that is alone has its lease.
+    These are queue locks and offset commits. Every copy that could elect another master must have
+    been heard of just now, and the previous master must have lost its own permission. That is
+    certain 1.1 intervals after its successor opened, because nothing is sent to it from then on, or
+    at once if it is known to be dead, fenced, or to have handed over. A master that is alone relies
+    on its lease.
     """
     if not is_predecessor_gone and now_ms < opened_ms + 11 * timing.heard_within_ms // 10:
         return False
@@ -90,10 +92,10 @@ def may_answer_unlogged(
 
 
 def heard_by_all_ms(leadership: Leadership, heard: Heard) -> int:
-    """Return the latest time at which every copy that an election needs was heard of.
+    """Return the latest time by which all copies that an election needs had been heard of.
 
-    NEVER, a time far in the past, if one of them was not, or if the master may be alone in its set.
-    With `Policy.MAJORITY` the other members of a majority are enough.
+    The result is NEVER, a time far in the past, if one of them was not heard of, or if the master
+    may be alone in its set. With `Policy.MAJORITY` the other members of a majority are enough.
     """
     record = leadership.base.record
     if record.policy is Policy.MAJORITY:
@@ -120,10 +122,10 @@ class Progress(msgspec.Struct, frozen=True):
 
 
 def progressed(progress: Progress | None, ack: Ack, end: int, now_ms: int) -> Progress:
-    """Return the progress of a copy after a report, for a master whose log ends at `end`.
+    """Return a copy's progress after a report, for a master whose log ends at `end`.
 
-    Under load a copy never has everything: it counts as level at the time of its last report if it
-    has by now what the master had then.
+    Under load a copy never has everything. It counts as level at the time of its previous report if
+    it now has everything that the master had then.
     """
     if progress is None:
         return Progress(now_ms, end, now_ms)
@@ -145,9 +147,9 @@ def laggards(
     opened_ms: int,
     timing: Timing,
 ) -> frozenset[Copy]:
-    """Return the members of the recorded set that were not level within the timeout.
+    """Return the members of the recorded set that have not been level within the timeout.
 
-    A member that has not reported yet counts from the opening of the master.
+    For a member that has not reported yet, the timeout starts when the master opens.
     """
     return frozenset(
         copy

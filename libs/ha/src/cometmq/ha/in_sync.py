@@ -1,15 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a master knows about its copies: acknowledgements, confirm offset, in-sync set (pure).
 
-A broker begins with `lead` when it becomes master. It calls `appended` and `tables_changed` after
-its own writes, `acked` for each report of a slave, and answers clients up to `confirmed` while
-`may_acknowledge` permits. Once in a while, and when `wants_write` says so, it writes the record:
-`proposal` first, then `written` *before* the request leaves, then `answered`; after a conflict or
-without an answer it reads, asks `is_deposed` and calls `found`. One write is open at a time.
+A broker calls `lead` when it becomes master. It calls `appended` and `tables_changed` after its own
+writes and `acked` for each report of a slave, and answers clients up to `confirmed` while
+`may_acknowledge` permits. At intervals, and whenever `wants_write` returns true, it writes the
+record: it calls `proposal`, then `written` *before* the request leaves, then `answered`. After a
+conflict, or if no answer arrives, it reads the record, checks `is_deposed` and calls `found`. Only
+one write is open at a time.
 
-The record may hold another set than the one last read: each write without an answer may be in it,
-may land later, or never. `possible` has all of these sets. The confirm offset waits for every
-member of any of them; `min_in_sync` counts members of all of them only (R1, R8).
+The record may hold a different set from the one last read: each unanswered write may be in it, may
+land later, or may never land. `possible` contains all of these sets. The confirm offset waits for
+the members of every set; `min_in_sync` counts only copies that are members of all sets (R1, R8).
 
 Every rule is a function or a row of `JOIN_CONDITIONS`, so that the checker can drop it.
 """
@@ -31,7 +32,7 @@ class AckRefused(CometError):
 
 
 class Ack(msgspec.Struct, frozen=True):
-    """The report of a slave: what it has of the log and of the tables, in which epoch."""
+    """A slave's report of how much of the log and of the tables it has, and in which epoch."""
 
     copy: Copy
     epoch: int
@@ -42,7 +43,7 @@ class Ack(msgspec.Struct, frozen=True):
 
 
 class Leadership(msgspec.Struct, frozen=True, kw_only=True):
-    """The view of a master, from its opening to its end."""
+    """A master's view of its group, from its opening until it stops being master."""
 
     me: Copy
     epoch: int
@@ -65,10 +66,10 @@ class Leadership(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def lead(me: Copy, found: Versioned, *, start: int, confirmed: int = 0) -> Leadership:
-    """Return the view of a master that opens; it knows no acknowledgement of earlier epochs.
+    """Return the initial view of a master, which holds no acknowledgements from earlier epochs.
 
-    `found` is the candidate's own read, `start` the end of its log, `confirmed` the confirm offset
-    that it heard as a slave.
+    `found` is the record as the candidate itself read it, `start` the end of its log, and
+    `confirmed` the confirm offset that it heard as a slave.
     """
     record = found.record
     leadership = Leadership(
@@ -84,17 +85,17 @@ def lead(me: Copy, found: Versioned, *, start: int, confirmed: int = 0) -> Leade
 
 
 def appended(leadership: Leadership, end: int) -> Leadership:
-    """Note that the log of the master ends at `end` now."""
+    """Record that the master's log now ends at `end`."""
     return _advanced(msgspec.structs.replace(leadership, end=end))
 
 
 def tables_changed(leadership: Leadership, tables: int) -> Leadership:
-    """Note that the master has saved `tables` changes of its tables in this epoch."""
+    """Record that the master has saved `tables` table changes in this epoch."""
     return _advanced(msgspec.structs.replace(leadership, tables=tables))
 
 
 def acked(leadership: Leadership, ack: Ack) -> Leadership:
-    """Take the report of a slave; reports of other epochs change nothing.
+    """Apply a slave's report; reports from other epochs change nothing.
 
     Raise AckRefused if the slave reports more than the master has.
     """
@@ -102,8 +103,8 @@ def acked(leadership: Leadership, ack: Ack) -> Leadership:
         return leadership
     if ack.offset > leadership.end or ack.tables > leadership.tables:
         raise AckRefused(
-            f"broker {ack.copy.ordinal} reports offset {ack.offset} and {ack.tables} changes of"
-            f" tables, but this master has {leadership.end} and {leadership.tables}:"
+            f"broker {ack.copy.ordinal} reports offset {ack.offset} and {ack.tables} table"
+            f" changes, but this master has {leadership.end} and {leadership.tables}:"
             " its connection is closed"
         )
     known = _ack_of(leadership, ack.copy)
@@ -122,27 +123,27 @@ def acked(leadership: Leadership, ack: Ack) -> Leadership:
 
 
 def is_current(leadership: Leadership, ack: Ack) -> bool:
-    """Only acknowledgements of the master's own epoch count (decision 2)."""
+    """Only acknowledgements from the master's own epoch count (decision 2)."""
     return ack.epoch == leadership.epoch
 
 
 def maximal_set(leadership: Leadership) -> Copies:
-    """Return every copy that may be in the recorded set; the confirm offset waits for all (R1)."""
+    """Return all copies that may be in the recorded set; the confirm offset waits for each (R1)."""
     if len(leadership.possible) == 1:
         return leadership.possible[0]
     return tuple(sorted({copy for members in leadership.possible for copy in members}))
 
 
 def certain_set(leadership: Leadership) -> Copies:
-    """Return the copies that are in the recorded set for certain (R8)."""
+    """Return the copies that are certain to be in the recorded set (R8)."""
     first, *others = leadership.possible
     return tuple(copy for copy in first if all(copy in members for members in others))
 
 
 def may_acknowledge(leadership: Leadership, min_in_sync: int) -> bool:
-    """Tell whether enough copies are in sync to accept messages and to answer them.
+    """Return whether enough copies are in sync to accept and acknowledge messages.
 
-    With `Policy.MAJORITY` the confirm offset itself counts.
+    With `Policy.MAJORITY` the confirm offset alone decides.
     """
     if leadership.base.record.policy is Policy.MAJORITY:
         return True
@@ -150,10 +151,10 @@ def may_acknowledge(leadership: Leadership, min_in_sync: int) -> bool:
 
 
 def may_read(leadership: Leadership, dispatched: int) -> bool:
-    """Tell whether pulls, offset queries and answers that depend on dispatch are open (R6).
+    """Return whether pulls, offset queries and answers that depend on dispatch are allowed (R6).
 
-    Before the confirm offset reaches the start of the epoch it may be lower than the one that the
-    master of the epoch before had shown to consumers.
+    Until the confirm offset reaches the start of the epoch, it may be lower than the one that the
+    previous epoch's master had shown to consumers.
     """
     return min(leadership.confirmed, dispatched) >= leadership.start
 
@@ -162,17 +163,17 @@ def may_read(leadership: Leadership, dispatched: int) -> bool:
 
 
 def has_confirmed_log(leadership: Leadership, ack: Ack) -> bool:
-    """A copy that joins has everything that is confirmed."""
+    """A copy may join only if it has everything that is confirmed."""
     return ack.offset >= leadership.confirmed
 
 
 def has_reached_start(leadership: Leadership, ack: Ack) -> bool:
-    """A copy that joins has reached this epoch: the confirm offset of a new master is volatile."""
+    """A copy may join only at or past the epoch's start: a new confirm offset is volatile."""
     return ack.offset >= leadership.start
 
 
 def has_answered_tables(leadership: Leadership, ack: Ack) -> bool:
-    """A copy that joins has every change of tables that was answered (R7)."""
+    """A copy may join only if it has every table change that was answered (R7)."""
     return ack.tables >= leadership.confirmed_tables
 
 
@@ -184,15 +185,16 @@ JOIN_CONDITIONS: Final[tuple[Callable[[Leadership, Ack], bool], ...]] = (
 
 
 def is_deposed_holder(leadership: Leadership, copy: Copy) -> bool:
-    """The holder that this master replaced leaves at once, unless it follows already (R9)."""
+    """The holder that this master replaced leaves at once, unless it already follows (R9)."""
     return copy == leadership.base.record.deposed and _ack_of(leadership, copy) is None
 
 
 def wanted_set(leadership: Leadership, unfit: Collection[Copy]) -> Copies:
     """Return the set that the record should hold.
 
-    `unfit` has copies that are silent, too far behind, being removed, or replaced by another
-    incarnation. With `Policy.MAJORITY` only the same broker's new incarnation takes a place.
+    `unfit` contains copies that are silent, too far behind, being removed, or replaced by another
+    incarnation. With `Policy.MAJORITY` a member is replaced only by the same broker's new
+    incarnation.
     """
     record = leadership.base.record
     wanted = list(record.in_sync)
@@ -212,7 +214,7 @@ def wanted_set(leadership: Leadership, unfit: Collection[Copy]) -> Copies:
 
 
 def wants_write(leadership: Leadership, unfit: Collection[Copy] = ()) -> bool:
-    """Tell whether the set should change, or an earlier change has to be settled."""
+    """Return whether the set should change or an earlier change is still unsettled."""
     wanted = wanted_set(leadership, unfit)
     return leadership.possible != (wanted,)
 
@@ -221,9 +223,9 @@ def wants_write(leadership: Leadership, unfit: Collection[Copy] = ()) -> bool:
 
 
 def proposal(leadership: Leadership, unfit: Collection[Copy] = ()) -> Record | None:
-    """Return the record to write next on `base`, or None if a read must come first.
+    """Return the record to write next on `base`; None if the record must be read first.
 
-    It renews the record, also when the set stays as it is.
+    The new record is a renewal even if the set stays the same.
     """
     if leadership.must_read:
         return None
@@ -231,7 +233,7 @@ def proposal(leadership: Leadership, unfit: Collection[Copy] = ()) -> Record | N
 
 
 def hand_over(leadership: Leadership, target: Copy, *, leaves: bool = False) -> Record | None:
-    """Return the record that makes `target` the master, or None as long as it is not level.
+    """Return the record that makes `target` the master; None until the target is level.
 
     The master has stopped to append, and has answered all that it had appended. The set stays;
     `leaves` lets the target remove the old master at once, because it is being deleted.
@@ -264,14 +266,14 @@ def written(leadership: Leadership, record: Record) -> Leadership:
 
 
 def answered(leadership: Leadership, outcome: Outcome) -> Leadership:
-    """Take the answer to a write of this master that did not hand over."""
+    """Apply the answer to a write by this master, except a hand-over."""
     if outcome.answer is Answer.APPLIED and outcome.written:
         return _adopted(leadership, outcome.written)
     return msgspec.structs.replace(leadership, must_read=True)
 
 
 def is_deposed(leadership: Leadership, found: Versioned) -> bool:
-    """Tell whether the record says that this master is none any more."""
+    """Return whether, according to the record, this master is no longer the master."""
     record = found.record
     return (record.uid, record.epoch, record.holder) != (
         leadership.base.record.uid,
@@ -281,11 +283,11 @@ def is_deposed(leadership: Leadership, found: Versioned) -> bool:
 
 
 def found(leadership: Leadership, read: Versioned | None) -> Leadership:
-    """Take a read of the record that does not depose this master.
+    """Apply a read of the record that does not depose this master.
 
-    Another version settles all open writes: none that was based on the version before can land any
-    more (R1). The recorded set is adopted, never written from memory. A missing record changes
-    nothing, and nothing is written until there is one (decision 7).
+    A new version settles all open writes, because no write based on the previous version can land
+    any more (R1). The recorded set is adopted, never written from memory. If the record is missing,
+    the set stays as it is, and nothing is written until there is a record (decision 7).
     """
     if read is None:
         return msgspec.structs.replace(leadership, must_read=True)
@@ -295,7 +297,7 @@ def found(leadership: Leadership, read: Versioned | None) -> Leadership:
 
 
 def settles(leadership: Leadership, read: Versioned) -> bool:
-    """A read of the version that a write was based on says nothing about the write (R1)."""
+    """A write is settled only by a read of a version other than the one it was based on (R1)."""
     return read.version != leadership.base.version
 
 
@@ -326,7 +328,7 @@ def _advanced(leadership: Leadership) -> Leadership:
 
 
 def _of_all(leadership: Leadership) -> tuple[int, int]:
-    """Return what every member of the maximal set has."""
+    """Return the offset and table changes that every member of the maximal set has."""
     offset, tables = leadership.end, leadership.tables
     for copy in maximal_set(leadership):
         if copy != leadership.me:
@@ -338,7 +340,7 @@ def _of_all(leadership: Leadership) -> tuple[int, int]:
 
 
 def _of_majority(leadership: Leadership) -> tuple[int, int]:
-    """Return what more than half of all copies have; only members for certain count (R11)."""
+    """Return the offset and table changes that a majority has; only certain members count (R11)."""
     counted = [
         ack
         for ack in leadership.acks
@@ -359,12 +361,12 @@ def _of_majority(leadership: Leadership) -> tuple[int, int]:
 
 
 def voters(leadership: Leadership) -> Copies:
-    """Return the copies whose acknowledgement counts in a majority: none that lost its log."""
+    """Return the copies whose acknowledgements count towards a majority: none that lost its log."""
     return certain_set(leadership)
 
 
 def counts_in_majority(leadership: Leadership, ack: Ack) -> bool:
-    """A copy below the start of the epoch could still lose to a log of an earlier epoch (R11)."""
+    """A copy before the epoch's start could still lose to an older epoch's log (R11)."""
     return ack.offset >= leadership.start
 
 

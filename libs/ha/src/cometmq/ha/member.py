@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a member of a broker group does with orders and observations: states and transitions (pure).
+"""How a member of a broker group reacts to orders and observations (pure).
 
-The broker's driver passes one event after another to `react` and takes over the new state at once.
-Then it performs the actions in their order; each is complete, on disk where it says so, before the
+The broker's driver passes one event after another to `react` and adopts the new state at once. It
+then performs the actions in order. Each action is complete (on disk, where it says so) before the
 next one begins and before the next event is passed. `SavePromise` comes before everything that
 depends on it. The simulator and the exhaustive check do the same with their own disks.
 
-Reads of the record are the driver's own and linearizable. An answer is passed on only if the member
-is still equal to what it was when the read began; otherwise the driver reads again. Orders of an
-elector contain no facts that matter: who is master, and of which set, comes from the read (R4).
+The driver performs the reads of the record itself; they are linearizable. It passes on an answer
+only if the member still equals what it was when the read began; otherwise it reads again. An
+elector's orders contain no facts that matter: the master and its set come from the read (R4).
 """
 
 from collections.abc import Callable, Mapping
@@ -23,7 +23,7 @@ from cometmq.remoting.errors import CometError
 
 
 class Role(StrEnum):
-    """The state of a member."""
+    """What a member is currently doing in its group."""
 
     RECOVERING = "recovering"
     """Reads its store; takes no orders and is no candidate."""
@@ -42,7 +42,7 @@ class Role(StrEnum):
 
 
 class Refusal(StrEnum):
-    """Why an order was refused; the names travel to the elector."""
+    """Why an order was refused; the names are sent to the elector."""
 
     STALE_EPOCH = "STALE_EPOCH"
     NOT_IN_SYNC = "NOT_IN_SYNC"
@@ -52,7 +52,7 @@ class Refusal(StrEnum):
 
 
 class OrderRefused(CometError):
-    """An order does not fit the state of the member; nothing has changed."""
+    """An order does not fit the member's state; nothing has changed."""
 
     def __init__(self, reason: Refusal, text: str) -> None:
         super().__init__(text)
@@ -60,7 +60,7 @@ class OrderRefused(CometError):
 
 
 class Member(msgspec.Struct, frozen=True, kw_only=True):
-    """A member of the group. `promised` equals what is on disk once the actions are performed."""
+    """A member's state. `promised` equals the value on disk once the actions are performed."""
 
     me: Copy
     promised: int
@@ -79,17 +79,17 @@ class Member(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Recovered(msgspec.Struct, frozen=True):
-    """Recovery is complete, histories and state are saved (R2, R5)."""
+    """Recovery is complete; history and state are saved (R2, R5)."""
 
 
 class RecordRead(msgspec.Struct, frozen=True):
-    """The member has read the record; None if there is none."""
+    """The member has read the record; `found` is None if there is none."""
 
     found: Versioned | None
 
 
 class PromoteOrder(msgspec.Struct, frozen=True):
-    """An elector says that the record names this member for `epoch`."""
+    """According to an elector, the record names this member for `epoch`."""
 
     epoch: int
 
@@ -102,7 +102,7 @@ class FollowOrder(msgspec.Struct, frozen=True):
 
 
 class FenceOrder(msgspec.Struct, frozen=True):
-    """Promise `epoch` and stop to be master; its answer carries the state after the promise."""
+    """Promise `epoch` and stop being master; the answer carries the state after the promise."""
 
     epoch: int
 
@@ -114,13 +114,13 @@ class EpochSeen(msgspec.Struct, frozen=True):
 
 
 class Opened(msgspec.Struct, frozen=True):
-    """The epoch's entry is saved and everything before its start is dispatched."""
+    """The epoch's entry is saved, and everything before its start is dispatched."""
 
     epoch: int
 
 
 class LeaseLapsed(msgspec.Struct, frozen=True):
-    """`cometmq.ha.fencing.is_lapsed`: the master may not acknowledge any more."""
+    """The master may no longer acknowledge (`cometmq.ha.fencing.is_lapsed`)."""
 
 
 class ParkOrder(msgspec.Struct, frozen=True):
@@ -130,7 +130,7 @@ class ParkOrder(msgspec.Struct, frozen=True):
 
 
 class Unparked(msgspec.Struct, frozen=True):
-    """The hand-over was given up before its write was sent."""
+    """The hand-over was abandoned before its write was sent."""
 
 
 class HandedOver(msgspec.Struct, frozen=True):
@@ -142,7 +142,7 @@ class HandedOver(msgspec.Struct, frozen=True):
 
 
 class StoreFailed(msgspec.Struct, frozen=True):
-    """An append or an fsync failed for good."""
+    """An append or an fsync failed permanently."""
 
 
 Order = PromoteOrder | FollowOrder | FenceOrder | ParkOrder
@@ -156,7 +156,7 @@ Event = Order | Observation
 
 
 class ReadRecord(msgspec.Struct, frozen=True):
-    """Start a read of the record; its answer comes as `RecordRead`."""
+    """Start a read of the record; the answer arrives as `RecordRead`."""
 
 
 class SavePromise(msgspec.Struct, frozen=True):
@@ -166,7 +166,7 @@ class SavePromise(msgspec.Struct, frozen=True):
 
 
 class StopFollowing(msgspec.Struct, frozen=True):
-    """Close the connection to the master; bytes that still arrive on it are dropped."""
+    """Close the connection to the master; drop bytes that still arrive on it."""
 
 
 class StartFollowing(msgspec.Struct, frozen=True):
@@ -188,23 +188,23 @@ class BeginEpoch(msgspec.Struct, frozen=True):
 
 
 class Lead(msgspec.Struct, frozen=True):
-    """Begin with `cometmq.ha.in_sync.lead`, register at the name servers, open to clients."""
+    """Call `cometmq.ha.in_sync.lead`, register with the name servers, and open to clients."""
 
     found: Versioned
 
 
 class CloseToClients(msgspec.Struct, frozen=True):
-    """Drop pending answers, refuse requests, close connections of clients and of slaves."""
+    """Drop pending answers, refuse requests, and close the connections of clients and slaves."""
 
 
 class Park(msgspec.Struct, frozen=True):
-    """Hold new requests back instead of appending them, and hand over when the target is level."""
+    """Hold back new requests instead of appending them, and hand over when the target is level."""
 
     target: int
 
 
 class Unpark(msgspec.Struct, frozen=True):
-    """Append the requests that were held back: none of them was forwarded."""
+    """Append the requests that were held back; none of them has been forwarded."""
 
 
 class ForwardParked(msgspec.Struct, frozen=True):
@@ -214,9 +214,9 @@ class ForwardParked(msgspec.Struct, frozen=True):
 
 
 class Claim(msgspec.Struct, frozen=True):
-    """Write `record` on `base`: the recorded holder, restarted, elects itself (decision 1).
+    """Write `record` on `base`: the recorded holder has restarted and elects itself (decision 1).
 
-    Whatever the answer is, a read follows.
+    Whatever the answer, a read follows.
     """
 
     base: Versioned
@@ -240,10 +240,10 @@ Reaction = tuple[Member, tuple[Action, ...]]
 
 
 def react(member: Member, event: Event) -> Reaction:
-    """Return the state after an event, and what the driver has to do.
+    """Return the state after an event, and the actions that the driver has to perform.
 
-    An observation that means nothing in this state changes nothing. Raise OrderRefused for an order
-    that does not fit.
+    An observation that has no meaning in the current state changes nothing. Raise OrderRefused for
+    an order that does not fit the state.
     """
     rule = TRANSITIONS.get((member.role, type(event)))
     if rule is not None:
@@ -254,25 +254,26 @@ def react(member: Member, event: Event) -> Reaction:
 
 
 def accepts(member: Member, epoch: int) -> bool:
-    """Tell whether a handshake or data of this epoch's master may be taken (R3)."""
+    """Return whether a handshake or data from this epoch's master may be accepted (R3)."""
     return epoch >= member.promised
 
 
 def may_open(member: Member, record: Record) -> bool:
-    """Tell whether the record makes this member master in this life of its process.
+    """Return whether the record makes this member master without another election.
 
-    An epoch that was promised before is burned: an earlier life may have opened it (R4).
+    An epoch that was promised earlier is burned, because the process may have opened it before it
+    restarted (R4).
     """
     return is_named(member, record) and record.epoch > member.promised
 
 
 def is_named(member: Member, record: Record) -> bool:
-    """Tell whether the record names exactly this copy, incarnation included (R2)."""
+    """Return whether the record names exactly this copy, including its incarnation (R2)."""
     return record.holder == member.me and member.me in record.in_sync
 
 
 def promise_of_follower(member: Member, epoch: int) -> int:
-    """Return what a follower promises before it truncates anything: its master's epoch (R3)."""
+    """Return the promise that a follower saves before it truncates: its master's epoch (R3)."""
     return max(member.promised, epoch)
 
 
@@ -284,7 +285,7 @@ def _recovered(member: Member, event: Recovered) -> Reaction:
 
 
 def _record_while_no_master(member: Member, event: RecordRead) -> Reaction:
-    """Open, claim a burned epoch anew, or follow the holder."""
+    """Open, claim leadership again after a burned epoch, or follow the holder."""
     found = event.found
     if found is None:
         return member, ()
@@ -305,7 +306,7 @@ def _record_while_no_master(member: Member, event: RecordRead) -> Reaction:
 
 
 def _record_while_promoting(member: Member, event: RecordRead) -> Reaction:
-    """Give up if the record has gone on."""
+    """Give up if the record has moved on to a later epoch."""
     if event.found is None or event.found.record.epoch <= member.epoch:
         return member, ()
     return _changed(member, Role.FENCED), (ReadRecord(),)
@@ -401,7 +402,7 @@ def _unparked(member: Member, event: Unparked) -> Reaction:
 
 
 def _handed_over(member: Member, event: HandedOver) -> Reaction:
-    """Follow the target, or go on as master: without an answer that is safe (decision 6)."""
+    """Follow the target, or continue as master, which is safe without an answer (decision 6)."""
     if event.answer is not Answer.APPLIED:
         after = msgspec.structs.replace(member, role=Role.MASTER)
         return after, (Unpark(), ReadRecord())
@@ -446,7 +447,7 @@ def _stale(member: Member, epoch: int) -> OrderRefused:
     return OrderRefused(
         Refusal.STALE_EPOCH,
         f"broker {member.me.ordinal} has promised epoch {member.promised} and is {member.role} in"
-        f" epoch {member.epoch}: an order of epoch {epoch} is too old",
+        f" epoch {member.epoch}: an order for epoch {epoch} is too old",
     )
 
 

@@ -2,8 +2,8 @@
 """What a place for consensus records must offer: read, compare-and-swap, create, watch.
 
 The broker's driver of `cometmq.ha.member` reads and replaces, the elector also creates, and the
-Kubernetes operator does both on a Lease. `cometmq.ha.places` has the implementations; the tests of
-all of them are the same (`cometmq.ha.testing.port_contract`).
+Kubernetes operator does both on a Lease. The implementations are in `cometmq.ha.places`; all of
+them pass the same tests (`cometmq.ha.testing.port_contract`).
 """
 
 from collections.abc import AsyncIterator
@@ -17,11 +17,11 @@ from cometmq.remoting.errors import CometError
 
 
 class RecordUnreachable(CometError):
-    """The record could not be read; nothing is known about its present state."""
+    """The record could not be read; its current state is unknown."""
 
 
 class Answer(Enum):
-    """What the caller knows about its write."""
+    """What the caller knows about the outcome of its write."""
 
     APPLIED = "applied"
     """The write is in the record."""
@@ -44,32 +44,32 @@ UNKNOWN = Outcome(Answer.UNKNOWN)
 
 
 def applied(record: Record, version: str) -> Outcome:
-    """Return the outcome of a write that is in the record now."""
+    """Return the outcome of a write that has been applied."""
     return Outcome(Answer.APPLIED, Versioned(record, version))
 
 
 class RecordPort(Protocol):
-    """The record of one broker group. Calls may overlap; each is linearizable."""
+    """One broker group's record. Calls may overlap; each is linearizable."""
 
     async def read(self) -> Versioned | None:
         """Return the latest record, None if there is none; raise RecordUnreachable.
 
-        The answer is as recent as the call: a cache or a lagging replica of the place does not do.
+        The answer is as recent as the call, so it must not come from a cache or a lagging replica.
         """
 
     async def replace(self, base: Versioned, record: Record) -> Outcome:
-        """Write `record` if the present version is still that of `base` and its uid the same.
+        """Write `record` if the current version and uid are still those of `base`.
 
-        A write that certainly did not happen, for example because nothing was sent, may be answered
-        with UNKNOWN: callers treat it as one that may still land.
+        A write that certainly did not happen, for example because nothing was sent, may still be
+        answered with UNKNOWN: callers treat it as one that may land later.
         """
 
     async def create(self, record: Record) -> Outcome:
-        """Write the first record, if there is none. Only the elector calls this (R10)."""
+        """Write the first record if there is none. Only the elector calls this (R10)."""
 
     def watch(self) -> AsyncIterator[Versioned | None]:
         """Yield the record now and after changes; changes in quick succession may be merged.
 
-        While the place cannot be reached it yields nothing. What is yielded may be old by the time
-        it is seen: it is a reason to read, never a reason to become master.
+        While the place cannot be reached, nothing is yielded. A yielded record may be outdated by
+        the time the caller sees it: it is a reason to read, never a reason to become master.
         """

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The consensus record of a broker group: its master, its epoch, and who has its log (pure).
+"""A broker group's consensus record: its master, its epoch, and the copies in sync (pure).
 
-One record, changed by compare-and-swap only, orders all elections and all changes of the in-sync
-set. A Kubernetes Lease, a key of etcd, a file or memory holds it; `cometmq.ha.port` says what such
-a place must guarantee.
+All elections and all changes of the in-sync set are ordered by one record, which only
+compare-and-swap changes. It is stored in a Kubernetes Lease, an etcd key, a file or memory;
+`cometmq.ha.port` says what such a place must guarantee.
 
-The master builds records with `renewed`, the elector and a hand-over with `elected`. The rules
+The master builds records with `renewed`; elections and hand-overs use `elected`. The rules for
 which records may be written are in `cometmq.ha.in_sync` and `cometmq.ha.election`.
 """
 
@@ -19,14 +19,14 @@ from cometmq.remoting.errors import CometError
 
 
 class RecordDamaged(CometError):
-    """The content of a consensus record is not one; the message says what is wrong with it."""
+    """A place does not contain a valid consensus record; the message says what is wrong."""
 
 
 class Copy(msgspec.Struct, frozen=True, order=True, array_like=True):
-    """One store of the group: the ordinal of its broker, and the incarnation of its data (R2).
+    """One store of the group: its broker's ordinal, and the incarnation of its data (R2).
 
-    The incarnation is random and is replaced whenever the store may have lost what it had
-    acknowledged. A copy with another incarnation is another copy.
+    The incarnation is random and is replaced whenever the store may have lost something that it had
+    acknowledged. A copy with a different incarnation is a different copy.
     """
 
     ordinal: int
@@ -53,7 +53,7 @@ class TablesAt(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Record(msgspec.Struct, frozen=True, rename="camel", omit_defaults=False):
-    """The state of a broker group that all of its members agree on."""
+    """The state of a broker group on which all its members agree."""
 
     uid: str
     """Random, given at creation: a write for a deleted record cannot change its successor (R10)."""
@@ -88,7 +88,7 @@ class Record(msgspec.Struct, frozen=True, rename="camel", omit_defaults=False):
     ) -> Self:
         """Return the record that makes `winner` the holder of `epoch`; the set stays (R9).
 
-        A hand-over passes `deposes=False`: the old holder follows and keeps its place in the set.
+        A hand-over passes `deposes=False`: the old holder follows and stays in the set.
         """
         if epoch <= self.epoch:
             raise ValueError(f"epoch {epoch} is not above {self.epoch}, the epoch of the record")
@@ -103,19 +103,19 @@ class Record(msgspec.Struct, frozen=True, rename="camel", omit_defaults=False):
         )
 
     def renewed(self, in_sync: Iterable[Copy] | None = None) -> Self:
-        """Return the record that the holder writes next: renewed, with this set or the same."""
+        """Return the record that the holder writes next: a renewal, with a new set if given."""
         members = self.in_sync if in_sync is None else tuple(sorted(in_sync))
         return msgspec.structs.replace(self, in_sync=members, serial=self.serial + 1)
 
     def member(self, ordinal: int) -> Copy | None:
-        """Return the recorded copy of a broker, or None if it is not in the set."""
+        """Return a broker's recorded copy; None if it is not in the set."""
         return next((copy for copy in self.in_sync if copy.ordinal == ordinal), None)
 
 
 class Versioned(msgspec.Struct, frozen=True):
-    """A record as it was read, with the version that a compare-and-swap compares.
+    """A record as read, with the version that a compare-and-swap checks.
 
-    Versions can only be compared for equality: etcd and Kubernetes promise no more.
+    Versions can only be compared for equality; etcd and Kubernetes promise no more.
     """
 
     record: Record
@@ -137,10 +137,10 @@ def promise_quorum(record: Record) -> int:
 
 
 def may_replace(current: Versioned | None, base: Versioned, record: Record) -> bool:
-    """Tell whether a compare-and-swap that was based on `base` may change `current`.
+    """Return whether a compare-and-swap based on `base` may change `current`.
 
-    The uid is compared too: a write that arrives after its record was deleted must neither
-    re-create the record nor change its successor, whose versions may repeat (R10).
+    The uid is compared, too. A write that arrives after its record was deleted must neither
+    recreate the record nor change its successor, whose versions may repeat (R10).
     """
     return (
         current is not None
@@ -155,7 +155,7 @@ def encode_record(record: Record) -> bytes:
 
 
 def decode_record(data: bytes, *, place: str) -> Record:
-    """Return the record in `data`; raise RecordDamaged, which names `place`, if there is none."""
+    """Parse the record in `data`; raise RecordDamaged, which names `place`, if it is invalid."""
     try:
         record = msgspec.json.decode(data, type=Record)
     except msgspec.MsgspecError as error:

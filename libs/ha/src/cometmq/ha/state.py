@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a store remembers of replication besides its log: promise, incarnation, boot (and its file).
+"""A store's replication state besides its log: promise, incarnation, boot, and the state file.
 
-The broker loads the file at start, calls `started` with what recovery found, saves the result and
-only then answers or connects to anyone. Later it saves a promise whenever `cometmq.ha.member` says
-so, and membership when a record first names this incarnation.
+At startup the broker loads the file, calls `started` with the result of recovery, and saves the
+result before it answers or opens any connection. Later it saves a promise whenever
+`cometmq.ha.member` says so, and the membership when a record first names this incarnation.
 """
 
 from collections.abc import Callable
@@ -49,7 +49,7 @@ class Boot(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class State(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
-    """The durable state of one store of a broker group."""
+    """The durable state of one store in a broker group."""
 
     group: str
     ordinal: int
@@ -67,24 +67,24 @@ class State(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
 
 
 def created(group: str, ordinal: int, boot_id: str, new_incarnation: Callable[[], str]) -> State:
-    """Return the state of a store that has no state file: new, empty, or not yet replicated."""
+    """Return the state of a store without a state file: new, empty, or not yet replicated."""
     return State(group=group, ordinal=ordinal, incarnation=new_incarnation(), boot_id=boot_id)
 
 
 def is_unclean(state: State, boot: Boot) -> bool:
-    """Tell whether the store may have lost bytes that it had acknowledged (R2).
+    """Return whether the store may have lost bytes that it had acknowledged (R2).
 
-    A killed process leaves its pages to the kernel and loses nothing; only another boot of the
-    kernel after an unclean end does. An incomplete last record was never acknowledged.
+    A killed process leaves its pages to the kernel and loses nothing; only a reboot after an
+    unclean stop can lose bytes. An incomplete last record was never acknowledged.
     """
     host_crashed = not boot.was_closed and boot.boot_id != state.boot_id
     return host_crashed or boot.has_cut_records or boot.was_restored
 
 
 def started(state: State, boot: Boot, new_incarnation: Callable[[], str]) -> State:
-    """Return the state after a start; the caller saves it before the store is used.
+    """Return the state after startup; the caller saves it before the store is used.
 
-    A store that may have lost something becomes another copy. Its promise stays.
+    A store that may have lost bytes becomes a new copy, but keeps its promise.
     """
     if is_unclean(state, boot):
         standing = Standing.NEW if state.standing is Standing.NEW else Standing.SUSPECT
@@ -93,7 +93,7 @@ def started(state: State, boot: Boot, new_incarnation: Callable[[], str]) -> Sta
 
 
 def promised(state: State, epoch: int) -> State:
-    """Return the state with this promise; a promise is never lowered."""
+    """Return the state with this promise, or the old one if that is higher."""
     return msgspec.structs.replace(state, promised=max(state.promised, epoch))
 
 
@@ -110,9 +110,9 @@ class StateFile:
         self._files = files
 
     def load(self, group: str, ordinal: int) -> State | None:
-        """Return the saved state, or None without a file.
+        """Return the saved state; None if there is no file.
 
-        Raise StateDamaged if the file cannot be read or is of another group or broker, and OSError.
+        Raise OSError, or StateDamaged if the file is invalid or belongs to another group or broker.
         """
         data = self._files.read(self._path)
         if data is None:
@@ -126,8 +126,8 @@ class StateFile:
             ) from error
         if (state.group, state.ordinal) != (group, ordinal):
             raise StateDamaged(
-                f"{self._path} is of broker {state.ordinal} of group {state.group!r}, but this is"
-                f" broker {ordinal} of group {group!r}. Give each broker a store folder of its own"
+                f"{self._path} belongs to broker {state.ordinal} of group {state.group!r}, but this"
+                f" is broker {ordinal} of group {group!r}. Give each broker its own store folder"
             )
         return state
 

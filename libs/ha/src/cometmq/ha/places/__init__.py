@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Places that hold a consensus record: memory, a file of one host, etcd."""
+"""Places where a consensus record can be stored: memory, a file on one host, etcd."""

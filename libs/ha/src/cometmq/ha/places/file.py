@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A record in a file with a lock, for the processes of one host (demos, tests, one machine).
+"""A record in a locked file, for the processes of one host (demos, tests, single machines).
 
-A lock file beside it orders all writers. The folder must be on a local file system: locks of
-network file systems are not relied upon.
+A separate lock file serializes all writers. The folder must be on a local file system, because the
+locks of network file systems are not reliable.
 """
 
 import asyncio
@@ -33,7 +33,7 @@ Condition = Callable[[Versioned | None], bool]
 
 
 class FileRecord:
-    """The record of one group in a file. Every access to the disk runs on a thread."""
+    """A group's record in a file. All disk access runs on a thread."""
 
     def __init__(
         self,
@@ -64,7 +64,7 @@ class FileRecord:
         return await self._write(lambda current: current is None, record)
 
     def watch(self) -> AsyncIterator[Versioned | None]:
-        """Yield the record and its changes, found by reading every `poll_interval_ms`."""
+        """Yield the record and its changes, polling the file every `poll_interval_ms`."""
         return poll(self.read, sleep=self._sleep, interval_ms=self._poll_interval_ms)
 
     async def _write(self, condition: Condition, record: Record) -> Outcome:
@@ -99,7 +99,7 @@ class FileRecord:
 
     @contextmanager
     def _locked(self) -> Iterator[None]:
-        """Hold the lock of all writers; raise BlockingIOError if another one has it."""
+        """Hold the writers' lock; raise BlockingIOError if another writer holds it."""
         descriptor = os.open(
             self._path.with_name(f"{self._path.name}.lock"), os.O_RDWR | os.O_CREAT
         )

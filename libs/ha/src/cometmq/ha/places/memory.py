@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A record in memory, with every fault of a network on request; for simulators and tests."""
+"""A record in memory, with any network fault on request; for simulators and tests."""
 
 import asyncio
 from collections import deque
@@ -13,7 +13,7 @@ Delay = Callable[[], Awaitable[None]]
 
 
 class Fault(Enum):
-    """What happens to one call."""
+    """A fault to inject into one call."""
 
     UNREACHABLE = "unreachable"
     """The call does not arrive: reads fail, writes are answered with UNKNOWN."""
@@ -28,7 +28,7 @@ async def _no_delay() -> None:
 
 
 class MemoryPlace:
-    """The record of one group, shared by the ports of all that use it."""
+    """A group's record, shared by the ports of all its users."""
 
     def __init__(self) -> None:
         self.current: Versioned | None = None
@@ -38,16 +38,16 @@ class MemoryPlace:
         self._changed = asyncio.Event()
 
     def port(self, *, delay: Delay = _no_delay) -> "MemoryRecord":
-        """Return a port with faults of its own; `delay` is awaited before and after each call."""
+        """Return a port with its own faults; `delay` is awaited before and after each call."""
         return MemoryRecord(self, delay)
 
     def delete(self) -> None:
-        """Remove the record as a person may do; versions start again, as those of a new file do."""
+        """Remove the record as an operator might; versions restart, as they do for a new file."""
         self._set(None)
         self._writes = 0
 
     def land_late(self) -> Outcome:
-        """Let the oldest late write arrive now, and return what its writer never learns."""
+        """Let the oldest delayed write arrive now; return the outcome its writer never learns."""
         return self.late.popleft()()
 
     async def changed(self) -> None:
@@ -55,11 +55,11 @@ class MemoryPlace:
         await self._changed.wait()
 
     def replace(self, base: Versioned, record: Record) -> Outcome:
-        """Write `record` if it may replace the present one."""
+        """Write `record` if it may replace the current one."""
         return self._write(record) if may_replace(self.current, base, record) else CONFLICT
 
     def create(self, record: Record) -> Outcome:
-        """Write `record` if there is none."""
+        """Write `record` if there is none yet."""
         return CONFLICT if self.current else self._write(record)
 
     def _write(self, record: Record) -> Outcome:
@@ -75,7 +75,7 @@ class MemoryPlace:
 
 
 class MemoryRecord:
-    """The view that one broker or elector has of a record in memory."""
+    """One broker's or elector's view of a record in memory."""
 
     def __init__(self, place: MemoryPlace, delay: Delay) -> None:
         self.faults: deque[Fault | None] = deque()
@@ -86,7 +86,7 @@ class MemoryRecord:
         self._delay = delay
 
     async def read(self) -> Versioned | None:
-        """Return the record; raise RecordUnreachable if a fault says so."""
+        """Return the record; raise RecordUnreachable if a fault demands it."""
         await self._delay()
         fault = self._next_fault()
         found = self._place.current
@@ -96,11 +96,11 @@ class MemoryRecord:
         return found
 
     async def replace(self, base: Versioned, record: Record) -> Outcome:
-        """Compare and swap, as far as the faults permit."""
+        """Compare and swap, unless a fault prevents it."""
         return await self._write(lambda: self._place.replace(base, record))
 
     async def create(self, record: Record) -> Outcome:
-        """Create the record, as far as the faults permit."""
+        """Create the record, unless a fault prevents it."""
         return await self._write(lambda: self._place.create(record))
 
     async def watch(self) -> AsyncIterator[Versioned | None]:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Watch a record by reading it again and again."""
+"""Watch a record by polling it."""
 
 from collections.abc import AsyncIterator, Awaitable, Callable
 
@@ -11,7 +11,7 @@ Sleep = Callable[[float], Awaitable[None]]
 
 
 async def poll(read: Read, *, sleep: Sleep, interval_ms: int) -> AsyncIterator[Versioned | None]:
-    """Yield the record now and whenever a read finds another version than the one before."""
+    """Yield the record now and whenever a read returns a new version."""
     is_first, last = True, None
     while True:
         try:

@@ -91,7 +91,7 @@ def walk(seed: int) -> tuple[Bounds, Report]:
 
 
 def is_calm(world: World) -> bool:
-    """Tell whether a master has confirmed its whole log and shows it to consumers."""
+    """Return whether a master has confirmed its whole log and shows it to consumers."""
     return any(
         node.leading is not None
         and node.leading.start <= node.leading.confirmed == node.leading.end
@@ -102,7 +102,7 @@ def is_calm(world: World) -> bool:
 
 
 def describe(bounds: Bounds) -> str:
-    """Return the bounds that differ from the defaults."""
+    """Return those bounds that differ from the defaults."""
     plain = Bounds()
     return ", ".join(
         f"{name}={getattr(bounds, name)}"
@@ -112,7 +112,7 @@ def describe(bounds: Bounds) -> str:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run all bounds and print a line for each; return 1 if a promise was broken."""
+    """Run all bounds and print a line for each; return 1 if any run is bad."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--states", type=int, default=1_000_000, help="cut each run after so many")
     parser.add_argument("--walks", type=int, default=20_000, help="random walks after that")
@@ -144,7 +144,7 @@ def walk_all(seeds: range) -> bool:
 
 
 def is_bad(report: Report) -> bool:
-    """Tell whether a run found a broken promise, or states without a way on."""
+    """Return whether a run found a broken promise, or states from which no goal can be reached."""
     return bool(report.violation) or report.stuck > 0
 
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Visit every state that can be reached, breadth first, so that a counterexample is a shortest one.
+"""Visit every reachable state breadth first, so that a counterexample is as short as possible.
 
-States are told apart by 64-bit hashes. Two different ones that share a hash would hide what follows
-one of them; among ten million states the chance is about 1 : 400,000.
+States are identified by 64-bit hashes. If two different states shared a hash, everything that
+follows one of them would be missed; among ten million states the chance is about 1 : 400,000.
 """
 
 from collections import deque
@@ -18,7 +18,7 @@ Parents = dict[int, tuple[int, str] | None]
 
 
 class Report(msgspec.Struct, frozen=True):
-    """What a check found."""
+    """The findings of a check."""
 
     states: int
     depth: int
@@ -40,9 +40,9 @@ class Report(msgspec.Struct, frozen=True):
 def explore(
     model: Model, *, states_max: int, goal: Callable[[World], bool] | None = None
 ) -> Report:
-    """Check every state up to a number of them.
+    """Check every reachable state, up to a maximum number of states.
 
-    With a `goal`, every state that was visited must be able to reach one that fulfils it; use it
+    With a `goal`, every visited state must be able to reach a state that fulfils it; use this only
     with bounds that can be explored completely.
     """
     first = model.first()
@@ -97,7 +97,7 @@ def _path(parents: Parents, state: int) -> tuple[str, ...]:
 
 
 def _stuck(parents: Parents, edges: list[tuple[int, int]], goals: set[int]) -> int:
-    """Return how many states have no path to a goal."""
+    """Return the number of states that have no path to a goal."""
     before: dict[int, list[int]] = {}
     for here, there in edges:
         before.setdefault(there, []).append(here)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What must hold in every state of a group, and the facts that it is compared with."""
+"""Invariants of every state of a group, and the facts against which they are checked."""
 
 from msgspec.structs import replace
 
@@ -16,7 +16,7 @@ class Violated(Exception):
 
 
 def check_opening(world: World, ordinal: int) -> None:
-    """A new master has everything that was acknowledged, confirmed, or answered."""
+    """A new master must have everything that was acknowledged, confirmed, or answered."""
     node = world.nodes[ordinal]
     check_has(node, world.acknowledged, world.answered_tables)
     if node.log[: len(world.confirmed)] != world.confirmed:
@@ -24,7 +24,7 @@ def check_opening(world: World, ordinal: int) -> None:
 
 
 def check_has(node: Node, messages: Messages, tables: frozenset[int]) -> None:
-    """A master has messages and changes of tables that were answered."""
+    """A master must have the messages and table changes that were answered."""
     ordinal = node.member.me.ordinal
     for offset, message in messages:
         if node.log[offset : offset + 1] != (message,):
@@ -34,7 +34,7 @@ def check_has(node: Node, messages: Messages, tables: frozenset[int]) -> None:
 
 
 def noted(world: World, ordinal: int) -> World:
-    """Return the world after a master has answered whatever it may answer now."""
+    """Return the world after a master has given all answers that it may give now."""
     node = world.nodes[ordinal]
     leading = node.leading
     if leading is None or node.member.role is not Role.MASTER:
@@ -72,7 +72,7 @@ def _acknowledged(world: World, node: Node, leading: Leadership) -> World:
 
 
 def _check_count(world: World, leading: Leadership) -> None:
-    """What is acknowledged is on as many recorded members as was promised (R8)."""
+    """Whatever is acknowledged must be on as many recorded members as promised (R8)."""
     record = world.cell.record if world.cell is not None else None
     is_current = record is not None and record.epoch == leading.epoch
     if is_current and record is not None and len(record.in_sync) < world.left.min_in_sync:
@@ -80,7 +80,7 @@ def _check_count(world: World, leading: Leadership) -> None:
 
 
 def _visible(world: World, leading: Leadership) -> World:
-    """Consumers see the log of a new master at least up to where they saw the last one's (R6)."""
+    """Consumers must see at least as much of a new master's log as of the last one's (R6)."""
     if not in_sync.may_read(leading, leading.end):
         return world
     seen = dict(world.visible)

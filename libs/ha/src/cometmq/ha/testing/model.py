@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Every step that a small group can take, performed by the modules that brokers and electors use.
 
-The model adds what surrounds them: disks, a network that delays and repeats, clients, crashes.
-There is no time: a step can happen whenever it is possible, so every timeout is as short or as long
-as it is worst. Methods are hooks: a subclass that drops one rule must make the check fail.
+The model adds their surroundings: disks, a network that delays and repeats, clients, crashes. There
+is no clock: a step may happen whenever it is possible, so every timeout takes its worst possible
+length. Methods are hooks: if a subclass drops one rule, the check must fail.
 """
 
 from collections.abc import Iterable, Iterator
@@ -30,7 +30,7 @@ NO_TABLES: Final = {"tables": (), "tables_epoch": 0, "tables_start": 0}
 
 
 class Model:
-    """The steps of a group within bounds."""
+    """All steps of a group within given bounds."""
 
     def __init__(self, bounds: Bounds) -> None:
         self.bounds = bounds
@@ -42,12 +42,12 @@ class Model:
         )
 
     def first(self) -> World:
-        """Return a group after its start and the steps of the script."""
+        """Return a newly started group after the steps of the script."""
         world = self._started()
         for label in self.bounds.script:
             steps = dict(self.steps(world))
             if label not in steps:
-                raise ValueError(f"there is no step {label!r} after the script, but {list(steps)}")
+                raise ValueError(f"step {label!r} is not possible, only {list(steps)}")
             world = steps[label]
         return world
 
@@ -71,7 +71,7 @@ class Model:
         return world
 
     def steps(self, world: World) -> Iterator[Step]:
-        """Yield every next world with the name of the step."""
+        """Yield each possible next world with the name of its step."""
         for ordinal, node in enumerate(world.nodes):
             if node.leading is not None:
                 yield from self._master_steps(world, ordinal)
@@ -123,7 +123,7 @@ class Model:
                 yield label, self.lead(after, ordinal, in_sync.answered(asking, outcome))
 
     def _hand_overs(self, world: World, ordinal: int) -> Iterator[Step]:
-        """Park, write, and go on or follow: other steps between them add nothing."""
+        """Park, write, and unpark or follow in one step; steps in between would add nothing."""
         node = world.nodes[ordinal]
         leading = node.leading
         assert leading is not None
@@ -144,7 +144,7 @@ class Model:
                 yield f"{ordinal} hands over to {target.ordinal}{how}", told
 
     def append(self, world: World, ordinal: int) -> World:
-        """Append the next message of a client, and send it."""
+        """Append the next client message and send it to the followers."""
         node, left = world.nodes[ordinal], world.left
         assert node.leading is not None
         message = self.bounds.messages - left.messages + 1
@@ -155,7 +155,7 @@ class Model:
         return self.lead(world, ordinal, in_sync.appended(node.leading, len(log)))
 
     def change_tables(self, world: World, ordinal: int) -> World:
-        """Change a table, and send the change."""
+        """Change a table and send the change to the followers."""
         node, left = world.nodes[ordinal], world.left
         assert node.leading is not None
         stream = world.stream(node.leading.epoch)
@@ -168,7 +168,7 @@ class Model:
         return self.lead(world, ordinal, in_sync.tables_changed(node.leading, changes))
 
     def lead(self, world: World, ordinal: int, leading: in_sync.Leadership) -> World:
-        """Give a master another view; whatever it confirms is answered at once."""
+        """Replace a master's view; whatever the new view confirms is answered at once."""
         return invariants.noted(self._with_node(world, ordinal, leading=leading), ordinal)
 
     # ---- a slave -----------------------------------------------------------------------------
@@ -200,7 +200,7 @@ class Model:
                 yield from self._orders(world, ordinal, order, f"follows {other.epoch}")
 
     def connect(self, world: World, ordinal: int, stream: Stream) -> World:
-        """Shake hands: truncate to the common point and acknowledge what is left."""
+        """Shake hands: truncate to the common point and acknowledge the rest of the log."""
         node = world.nodes[ordinal]
         log, history = self.truncate(node, stream)
         history = self.reach(history, stream, len(log))
@@ -210,16 +210,16 @@ class Model:
         return self._acknowledge(world, ordinal, stream)
 
     def truncate(self, node: Node, stream: Stream) -> tuple[tuple[int, ...], epochs.History]:
-        """Return log and history of a follower after the handshake."""
+        """Return a follower's log and history after the handshake."""
         point = epochs.common_point(node.history, len(node.log), stream.history, len(stream.log))
         return node.log[: point.offset], point.history
 
     def reach(self, history: epochs.History, stream: Stream, end: int) -> epochs.History:
-        """Return the history of a follower that copied up to `end`."""
+        """Return the history of a follower that has copied up to `end`."""
         return epochs.reached(history, stream.history, end)
 
     def copy(self, world: World, ordinal: int, stream: Stream) -> World:
-        """Append the next message of the master and acknowledge it."""
+        """Append the master's next message and acknowledge it."""
         node = world.nodes[ordinal]
         log = (*node.log, stream.log[len(node.log)])
         history = self.reach(node.history, stream, len(log))
@@ -251,7 +251,7 @@ class Model:
                 yield f"host of {ordinal} crashes at {end}", self.host_crash(spent, ordinal, end)
 
     def read(self, world: World, ordinal: int) -> World:
-        """Let a member read the record."""
+        """Perform a member's read of the record."""
         node, found = world.nodes[ordinal], world.cell
         if node.leading is not None:
             leading = node.leading
@@ -329,7 +329,7 @@ class Model:
         return node.tables_epoch, len(node.tables) - node.tables_start
 
     def begin(self, history: epochs.History, epoch: int, end: int) -> epochs.History:
-        """Return the history of a log in which an epoch begins."""
+        """Return the history of a log after an epoch begins at its end."""
         return epochs.begun(history, epoch, end)
 
     def save_promise(self, world: World, ordinal: int, epoch: int) -> World:
@@ -338,7 +338,7 @@ class Model:
         return self._with_node(world, ordinal, state=state)
 
     def open(self, world: World, ordinal: int, found: Versioned) -> World:
-        """Make a member master."""
+        """Make a member the master."""
         node = world.nodes[ordinal]
         leading = self.first_view(world, ordinal, found)
         stream = Stream(
@@ -355,7 +355,7 @@ class Model:
         return self.lead(replace(world, streams=streams), ordinal, leading)
 
     def first_view(self, world: World, ordinal: int, found: Versioned) -> in_sync.Leadership:
-        """Return the view with which a master opens; the worst confirm offset is none."""
+        """Return a new master's initial view; in the worst case it knows no confirm offset."""
         return in_sync.lead(
             world.nodes[ordinal].member.me, found, start=len(world.nodes[ordinal].log)
         )
@@ -363,7 +363,7 @@ class Model:
     # ---- crashes -----------------------------------------------------------------------------
 
     def _crash_after_promise(self, before: World, after: World, ordinal: int) -> Iterator[Step]:
-        """Yield the crash between a saved promise and what it allows."""
+        """Yield the crash between saving a promise and the actions that depend on it."""
         promised = after.nodes[ordinal].state.promised
         if before.left.crashes and promised > before.nodes[ordinal].state.promised:
             left = replace(before.left, crashes=before.left.crashes - 1)
@@ -372,7 +372,7 @@ class Model:
             yield f"{ordinal} is killed after promising", self._restarted(world, ordinal, node)
 
     def host_crash(self, world: World, ordinal: int, end: int) -> World:
-        """Cut the log to what had reached the disk, and start again."""
+        """Truncate the log to what had reached the disk, and restart."""
         node = world.nodes[ordinal]
         cut = replace(
             node,
@@ -384,7 +384,7 @@ class Model:
         return self._restarted(world, ordinal, cut)
 
     def recovered_history(self, history: epochs.History, end: int) -> epochs.History:
-        """Return the history after recovery of a log that ends at `end`."""
+        """Return the history of a log that ends at `end` after recovery."""
         return epochs.truncated(history, end)
 
     def restarted_state(self, state: State) -> State:
@@ -405,7 +405,7 @@ class Model:
     def write(
         self, world: World, base: Versioned | None, record: Record, *, is_counted: bool = True
     ) -> Iterator[tuple[str, World, Outcome]]:
-        """Yield what may become of a write: answered at once, or lost and perhaps late."""
+        """Yield the possible fates of a write: answered at once, lost, or applied late."""
         left = world.left
         if is_counted:
             if not left.writes:
@@ -422,7 +422,7 @@ class Model:
             )
 
     def swap(self, world: World, base: Versioned | None, record: Record) -> tuple[World, Outcome]:
-        """Compare and swap; creation if there is no base."""
+        """Compare and swap, or create the record if the write has no base."""
         if base is None:
             is_applied = world.cell is None
         else:
@@ -467,7 +467,7 @@ class Model:
             yield from self._elector_action(world, action)
 
     def _views(self, statuses: election.Statuses) -> Iterable[election.Statuses]:
-        """Return which members answer an elector."""
+        """Return the possible sets of members that answer an elector."""
         if self.bounds.policy is Policy.ALL_IN_SYNC:
             return [(status,) for status in statuses]
         pairs = [

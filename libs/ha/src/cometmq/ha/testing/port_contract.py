@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What every implementation of `RecordPort` must do, as checks that take two ports of one record.
+"""Checks that every implementation of `RecordPort` must pass; each takes two ports to one record.
 
-The tests of the places run all of `CHECKS`; the author of another place can do the same.
+The tests of the built-in places run all of `CHECKS`; authors of other places can do the same.
 """
 
 import asyncio
@@ -19,7 +19,7 @@ Delete = Callable[[], Awaitable[None]]
 
 
 def new_record(uid: str = "uid-1") -> Record:
-    """Return the first record of a group with one member in sync."""
+    """Return the first record of a group with one in-sync member."""
     return Record(uid=uid, group="orders", epoch=1, holder=FIRST, in_sync=(FIRST,))
 
 
@@ -31,7 +31,7 @@ async def _created(port: RecordPort, record: Record) -> Versioned:
 
 
 async def reads_what_was_written(one: RecordPort, other: RecordPort, delete: Delete) -> None:
-    """A write is visible to all, with the version of its outcome."""
+    """A write is visible to all ports, with the version in its outcome."""
     assert await one.read() is None
     written = await _created(one, new_record())
     assert written.record == new_record()
@@ -45,7 +45,7 @@ async def reads_what_was_written(one: RecordPort, other: RecordPort, delete: Del
 
 
 async def creates_once(one: RecordPort, other: RecordPort, delete: Delete) -> None:
-    """A record that exists is not created again, not even with the same content."""
+    """An existing record is not created again, not even with the same content."""
     written = await _created(one, new_record())
     assert (await other.create(new_record("uid-2"))).answer is Answer.CONFLICT
     assert (await one.create(new_record())).answer is Answer.CONFLICT
@@ -53,7 +53,7 @@ async def creates_once(one: RecordPort, other: RecordPort, delete: Delete) -> No
 
 
 async def refuses_an_old_version(one: RecordPort, other: RecordPort, delete: Delete) -> None:
-    """Of two writes that were based on one version, one is applied."""
+    """If two writes are based on the same version, only one is applied."""
     base = await _created(one, new_record())
     assert (await one.replace(base, base.record.renewed())).answer is Answer.APPLIED
     late = base.record.elected(SECOND, 2)
@@ -66,7 +66,7 @@ async def refuses_an_old_version(one: RecordPort, other: RecordPort, delete: Del
 async def writes_nothing_after_a_deletion(
     one: RecordPort, other: RecordPort, delete: Delete
 ) -> None:
-    """A write for a deleted record neither re-creates it nor changes its successor (R10)."""
+    """A write to a deleted record neither recreates it nor changes its successor (R10)."""
     base = await _created(one, new_record())
     await delete()
     assert await other.read() is None
@@ -78,14 +78,14 @@ async def writes_nothing_after_a_deletion(
 
 
 async def refuses_another_uid(one: RecordPort, other: RecordPort, delete: Delete) -> None:
-    """A write with the right version and another uid is refused (R10)."""
+    """A write with the right version but a different uid is refused (R10)."""
     base = await _created(one, new_record())
     assert (await one.replace(base, new_record("uid-2").renewed())).answer is Answer.CONFLICT
     assert await other.read() == base
 
 
 async def counts_every_write(one: RecordPort, other: RecordPort, delete: Delete) -> None:
-    """Of concurrent writers, each of the others sees a conflict, and no write is lost."""
+    """When writes are concurrent, one succeeds, the others see a conflict, and no write is lost."""
     await _created(one, new_record())
 
     async def add(port: RecordPort) -> None:
@@ -106,7 +106,7 @@ async def counts_every_write(one: RecordPort, other: RecordPort, delete: Delete)
 
 
 async def watch_sees_changes(one: RecordPort, other: RecordPort, delete: Delete) -> None:
-    """A watch starts with the present state and goes on to the latest."""
+    """A watch starts with the current state and follows it to the latest."""
     async with asyncio.timeout(20):
         watched = aiter(other.watch())
         assert await anext(watched) is None

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The state of a whole group for the exhaustive check: stores, members, record, network, facts.
 
-Messages are numbers, an offset is a number of messages. What a master sends is kept for each epoch,
-and every acknowledgement is kept for ever: data of dead masters still arrives, acknowledgements
-arrive late and again.
+Messages are numbers, and an offset is a number of messages. Everything a master sends is kept per
+epoch, and every acknowledgement is kept forever, because data from dead masters may still arrive,
+and acknowledgements may arrive late or more than once.
 """
 
 import msgspec
@@ -16,7 +16,7 @@ from cometmq.ha.state import State
 
 
 class Bounds(msgspec.Struct, frozen=True, kw_only=True):
-    """The size of a check; the budgets are spent on the way."""
+    """The size of a check; steps use up the budgets."""
 
     nodes: int = 2
     in_sync: int = 1
@@ -40,7 +40,7 @@ class Bounds(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Node(msgspec.Struct, frozen=True, kw_only=True):
-    """One broker: its disk, then what is in its memory."""
+    """One broker: first the state on its disk, then the state in its memory."""
 
     state: State
     log: tuple[int, ...] = ()
@@ -57,7 +57,7 @@ class Node(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Stream(msgspec.Struct, frozen=True, kw_only=True):
-    """What the master of an epoch has sent."""
+    """Everything that an epoch's master has sent."""
 
     epoch: int
     owner: int
@@ -69,14 +69,14 @@ class Stream(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Write(msgspec.Struct, frozen=True):
-    """A write of the record that may still land; without `base` a creation."""
+    """A write of the record that may still land; if `base` is None, it creates the record."""
 
     base: Versioned | None
     record: Record
 
 
 class World(msgspec.Struct, frozen=True, kw_only=True):
-    """Everything that a step may depend on, and the facts that the invariants compare."""
+    """Everything on which a step may depend, and the facts that the invariants check."""
 
     nodes: tuple[Node, ...]
     cell: Versioned | None
@@ -96,5 +96,5 @@ class World(msgspec.Struct, frozen=True, kw_only=True):
     """For each epoch the end that its master has shown to consumers."""
 
     def stream(self, epoch: int) -> Stream | None:
-        """Return what the master of an epoch has sent, None if it never opened."""
+        """Return what an epoch's master has sent; None if it never opened."""
         return next((one for one in self.streams if one.epoch == epoch), None)
