@@ -66,7 +66,7 @@ def test_a_follower_takes_entries_over_when_it_reaches_them():
         ([], 0, [(1, 0)], 50, 0, []),
         ([(1, 0)], 30, [(1, 0)], 50, 30, [(1, 0)]),
         ([(1, 0)], 70, [(1, 0)], 50, 50, [(1, 0)]),
-        # the tail of a dead master: epoch 1 went on here, there epoch 2 began at 50
+        # a dead master's tail: epoch 1 continued here, while epoch 2 began at 50 there
         ([(1, 0)], 70, [(1, 0), (2, 50)], 90, 50, [(1, 0)]),
         # an epoch that the new master never saw
         ([(1, 0), (2, 60)], 80, [(1, 0), (3, 50)], 90, 50, [(1, 0)]),

@@ -117,8 +117,8 @@ FIGURE_8 = (
     "2 connects",
     "2 copies",
 )
-"""The way to figure 8 of the Raft paper: broker 0 replicates messages of an epoch long before its
-own, while broker 1 has another message of an epoch between them."""
+"""The path to figure 8 of the Raft paper: broker 0 replicates messages from an epoch long before
+its own, while broker 1 has a different message from an epoch in between."""
 
 CASES = [
     Case(

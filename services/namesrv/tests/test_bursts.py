@@ -16,7 +16,7 @@ CONNECTIONS = 8
 PUTS = 2_500  # per connection, all in flight at once
 VALUE = "v" * 200
 GROWTH_MB_MAX = 100
-"""20,000 requests in flight measure 50 MB (2.5 kB each); one save per request takes gigabytes."""
+"""20,000 requests in flight take 50 MB (2.5 kB each); one save per request takes gigabytes."""
 SECOND_GROWTH_MB_MAX = 20
 TIMEOUT_MS = 120_000
 

@@ -29,7 +29,7 @@ EXCHANGES = [
     if exchange.receiver == "namesrv" and exchange.request.code in HANDLERS
 ]
 DEVIATES = {
-    "318-UPDATE_NAMESRV_CONFIG:6",  # Java lets any client change the paths of files
+    "318-UPDATE_NAMESRV_CONFIG:6",  # Java lets any client change file paths
 }
 
 
@@ -177,7 +177,7 @@ async def test_the_answer_is_the_captured_one(namesrv, link, exchange):
         assert {"listenPort", "kvConfigPath", "configStorePath"} <= ours.keys() & theirs.keys()
         assert "orderMessageEnable=false\n" in body.decode()
     elif exchange.request.code == RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_NS:
-        assert json.loads(body) == json.loads(expected.body_text)  # members may be in another order
+        assert json.loads(body) == json.loads(expected.body_text)  # members may be reordered
     else:
         assert body.decode() == (expected.body_text or "")
 

@@ -140,7 +140,7 @@ def test_a_file_that_waits_for_its_sync_is_not_deleted(disk):
     assert rig.store.commit_log.min_offset > 0  # the file is no longer needed
 
 
-# Clocks that are set back
+# Clocks set back
 
 
 def test_a_clock_that_is_set_back_stops_neither_syncs_nor_checkpoints(disk):
@@ -220,7 +220,7 @@ def test_nothing_counts_as_synced_after_a_sync_has_failed(disk):
     disk.fault = lambda operation, path: (
         errno.EIO if operation == "sync" and "commitlog" in path else 0
     )
-    rig.work(5)  # a checkpoint fails meanwhile
+    rig.work(5)  # in the meantime a checkpoint fails
     assert rig.store.stats().refusals == ("sync-failed",)
     disk.fault = None
     running.run()

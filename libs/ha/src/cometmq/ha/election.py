@@ -39,7 +39,7 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
     """Changes of that epoch that its tables contain."""
     standing: Standing = Standing.NEW
     has_lost_master: bool = False
-    """It follows a master that it has not heard of for a while."""
+    """It follows a master that it has not heard from for a while."""
     lag_bytes: int = 0
     """How far it is behind its master, for a planned switchover."""
 
@@ -49,7 +49,7 @@ class Group(msgspec.Struct, frozen=True, kw_only=True):
 
     name: str
     ordinals: tuple[int, ...]
-    """All brokers that should exist."""
+    """The ordinals of all brokers that should exist."""
     policy: Policy = Policy.ALL_IN_SYNC
     min_in_sync: int = 1
 
@@ -173,11 +173,11 @@ class Loss(StrEnum):
     """Why a master is considered lost; appears in events."""
 
     GONE = "Gone"
-    """Its process has ended, its pod is deleted."""
+    """Its process has ended, or its pod was deleted."""
     NO_MASTER = "NoMaster"
     """It answers, but is not the master that the record names."""
     REPLICATION_LOST = "ReplicationLost"
-    """Neither the elector nor a member of the set reaches it."""
+    """Neither the elector nor any member of the set can reach it."""
     LEASE_EXPIRED = "LeaseExpired"
     """It does not renew the record, and no member of the set replicates from it."""
 

@@ -21,7 +21,7 @@ from cometmq.ha.durable import Files
 from cometmq.remoting.errors import CometError
 
 EPOCH_FILE: Final = "epochFileCheckpoint"
-"""Name and format are RocketMQ 5's."""
+"""RocketMQ 5 uses the same name and format."""
 
 
 class EpochsDamaged(CometError):
@@ -36,8 +36,8 @@ class Entry(NamedTuple):
 
 
 History = tuple[Entry, ...]
-"""Entries with rising epochs and rising starts. An epoch in which nothing was written leaves no
-entry once the next one starts at the same offset."""
+"""Entries in ascending order of epoch and start. If nothing was written in an epoch, its entry is
+replaced by that of the next epoch, which starts at the same offset."""
 
 
 class CommonPoint(NamedTuple):

@@ -26,14 +26,14 @@ class Timing(msgspec.Struct, frozen=True, kw_only=True):
     """Intervals in milliseconds."""
 
     renew_deadline_ms: int = 6_000
-    """Without a renewal for that long a master fences itself, if its copies are silent too."""
+    """A master without a renewal for this long fences itself if its copies are silent, too."""
     lease_duration_ms: int = 8_000
-    """The elector waits that long after the last change of the record. At least 1.3 times the
-    deadline: the rates of two clocks may differ by ten percent."""
+    """How long the elector waits after the last change of the record: at least 1.3 times the
+    deadline, because the rates of two clocks may differ by ten percent."""
     heard_within_ms: int = 1_500
-    """A copy that was heard of within this time certainly follows this master."""
+    """A copy heard from within this time is certain to be following this master."""
     lag_timeout_ms: int = 10_000
-    """A copy that was not level for that long leaves the set."""
+    """A copy that has not been level for this long leaves the set."""
 
     def __post_init__(self) -> None:
         if self.lease_duration_ms < 1.3 * self.renew_deadline_ms:
@@ -44,7 +44,7 @@ class Timing(msgspec.Struct, frozen=True, kw_only=True):
 
 
 Heard = Mapping[Copy, int]
-"""When each copy was last heard of in this epoch, by acknowledgement or heartbeat."""
+"""When each copy was last heard from in this epoch, by acknowledgement or heartbeat."""
 
 
 def valid_until_ms(leadership: Leadership, *, renewed_ms: int, heard: Heard, timing: Timing) -> int:
@@ -79,7 +79,7 @@ def may_answer_unlogged(
     """Return whether requests may be answered that the confirm offset does not cover (decision 8).
 
     These are queue locks and offset commits. Every copy that could elect another master must have
-    been heard of just now, and the previous master must have lost its own permission. That is
+    been heard from just now, and the previous master must have lost its own permission. That is
     certain 1.1 intervals after its successor opened, because nothing is sent to it from then on, or
     at once if it is known to be dead, fenced, or to have handed over. A master that is alone relies
     on its lease.
@@ -92,9 +92,9 @@ def may_answer_unlogged(
 
 
 def heard_by_all_ms(leadership: Leadership, heard: Heard) -> int:
-    """Return the latest time by which all copies that an election needs had been heard of.
+    """Return the time since which every copy that an election needs has been heard from.
 
-    The result is NEVER, a time far in the past, if one of them was not heard of, or if the master
+    The result is NEVER, a time far in the past, if one of them was not heard from, or if the master
     may be alone in its set. With `Policy.MAJORITY` the other members of a majority are enough.
     """
     record = leadership.base.record
@@ -115,7 +115,7 @@ class Progress(msgspec.Struct, frozen=True):
     """When a copy was last level with its master."""
 
     level_ms: int
-    """At this time the copy lacked nothing of what the master had."""
+    """When the copy last had everything that the master had."""
     mark_end: int
     """The end of the master's log at `mark_ms`."""
     mark_ms: int

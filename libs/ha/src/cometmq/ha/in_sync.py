@@ -37,9 +37,9 @@ class Ack(msgspec.Struct, frozen=True):
     copy: Copy
     epoch: int
     offset: int
-    """End of its log. At or above the start of the epoch, the slave has saved the epoch's entry."""
+    """End of its log. If this is not below the epoch's start, the epoch's entry is saved."""
     tables: int = -1
-    """Changes of tables in this epoch that it has saved; -1 until it has the tables themselves."""
+    """Table changes in this epoch that it has saved; -1 until it has the tables themselves."""
 
 
 class Leadership(msgspec.Struct, frozen=True, kw_only=True):
@@ -50,19 +50,19 @@ class Leadership(msgspec.Struct, frozen=True, kw_only=True):
     start: int
     """The end of the log when this epoch began."""
     base: Versioned
-    """The latest version that the master has read or written; its writes are based on it."""
+    """The latest version that the master has read or written, on which its writes are based."""
     possible: tuple[Copies, ...]
     """The sets that the record may hold; the first is that of `base`."""
     end: int
     confirmed: int
-    """Every member of the set has the log up to here. Never goes back."""
+    """Every member of the set has the log up to this offset, which never decreases."""
     tables: int = 0
     confirmed_tables: int = 0
     acks: tuple[Ack, ...] = ()
     successors: Copies = ()
     """Copies that an open hand-over may have made master."""
     must_read: bool = False
-    """The last write had no answer or a conflict: nothing is written before the next read."""
+    """The last write met a conflict or got no answer, so the record must be read before a write."""
 
 
 def lead(me: Copy, found: Versioned, *, start: int, confirmed: int = 0) -> Leadership:

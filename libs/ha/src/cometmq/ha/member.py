@@ -26,17 +26,17 @@ class Role(StrEnum):
     """What a member is currently doing in its group."""
 
     RECOVERING = "recovering"
-    """Reads its store; takes no orders and is no candidate."""
+    """Recovering its store; obeys no orders and is not a candidate."""
     SLAVE = "slave"
     """Follows a master, or waits for one."""
     PROMOTING = "promoting"
-    """Has promised its own epoch and prepares to open."""
+    """Has promised its own epoch and is preparing to open."""
     MASTER = "master"
     """Stores messages and acknowledges them."""
     PARKING = "parking"
-    """Master that holds new messages back until its successor is level."""
+    """A master that holds back new messages until its successor is level."""
     FENCED = "fenced"
-    """Was told, or found out, that it may not be master; follows when it learns whom."""
+    """May not be master, by an order or its own finding; follows once it knows the master."""
     FAILED = "failed"
     """The disk failed; only a restart helps."""
 
@@ -70,9 +70,9 @@ class Member(msgspec.Struct, frozen=True, kw_only=True):
     master: int | None = None
     """The ordinal of the master that it follows."""
     found: Versioned | None = None
-    """The read that made it master."""
+    """The version of the record that made it master."""
     is_held: bool = False
-    """Fenced by an order: it does not elect itself."""
+    """Whether it was fenced by an order, and so may not elect itself."""
 
 
 # ---- events ----------------------------------------------------------------------------------
@@ -301,7 +301,7 @@ def _record_while_no_master(member: Member, event: RecordRead) -> Reaction:
         claim = record.elected(member.me, epoch, tables=record.tables)
         return member, (Claim(found, claim),)
     if record.holder.ordinal == member.me.ordinal or not accepts(member, record.epoch):
-        return member, ()  # the place of an earlier incarnation, or older than a promise
+        return member, ()  # an earlier incarnation holds it, or a promise is newer
     return _follow(member, FollowOrder(record.epoch, record.holder.ordinal))
 
 

@@ -28,8 +28,8 @@ class Answer(Enum):
     CONFLICT = "conflict"
     """The write is not in the record and never will be: another one came first."""
     UNKNOWN = "unknown"
-    """No answer: the write is in the record, or lands later, or never. Read again and decide
-    again; reading the version that the write was based on settles nothing (R1)."""
+    """No answer: the write has landed, may land later, or never will. Read and decide again;
+    reading the version on which the write was based settles nothing (R1)."""
 
 
 class Outcome(msgspec.Struct, frozen=True):

@@ -39,7 +39,7 @@ class Policy(StrEnum):
     ALL_IN_SYNC = "all-in-sync"
     """Every member of the in-sync set has it; any member of the set may become master."""
     MAJORITY = "majority"
-    """More than half of `copies` have it; an election needs promises of the others."""
+    """More than half of `copies` have it; an election needs promises from the others."""
 
 
 class TablesAt(msgspec.Struct, frozen=True, array_like=True):
@@ -56,19 +56,19 @@ class Record(msgspec.Struct, frozen=True, rename="camel", omit_defaults=False):
     """The state of a broker group on which all its members agree."""
 
     uid: str
-    """Random, given at creation: a write for a deleted record cannot change its successor (R10)."""
+    """Random, set at creation, so that no write to a deleted record changes its successor (R10)."""
     group: str
     """The broker name, so that the record of one group cannot serve another."""
     epoch: int
-    """Raised by each election and hand-over; an epoch has one holder."""
+    """Raised by each election and hand-over; each epoch has one holder."""
     holder: Copy
     in_sync: tuple[Copy, ...]
-    """Sorted, the holder included. With `Policy.MAJORITY`: the members that may vote."""
+    """Sorted, including the holder. With `Policy.MAJORITY`, the members that may vote."""
     policy: Policy = Policy.ALL_IN_SYNC
     copies: int = 2
     """Number of stores that the group should have; quorums are based on it (R11)."""
     deposed: Copy | None = None
-    """The holder of the epoch before, which the winner removes from the set (R9).
+    """The previous epoch's holder, which the winner removes from the set (R9).
 
     None after a hand-over, and after a member elected itself.
     """
@@ -76,7 +76,7 @@ class Record(msgspec.Struct, frozen=True, rename="camel", omit_defaults=False):
     """With `Policy.MAJORITY`: the tables that the winner fetches before it opens, unless its own go
     as far. The longest log and the most complete tables may be in different stores."""
     serial: int = 0
-    """Raised by every write, so that each one changes the content, and thus the version."""
+    """Raised by every write, so that every write changes the content and thus the version."""
 
     def elected(
         self,

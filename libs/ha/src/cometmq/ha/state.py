@@ -39,13 +39,13 @@ class Boot(msgspec.Struct, frozen=True, kw_only=True):
     """What the broker knows about its store after recovery."""
 
     boot_id: str
-    """The kernel's, from /proc/sys/kernel/random/boot_id: another one means the host restarted."""
+    """The kernel's /proc/sys/kernel/random/boot_id, which changes when the host restarts."""
     was_closed: bool
-    """The store was closed in order: its `abort` file is absent."""
+    """The store was closed cleanly, so its `abort` file is absent."""
     has_cut_records: bool = False
     """Recovery cut more than an incomplete last record."""
     was_restored: bool = False
-    """The store comes from a snapshot or a backup."""
+    """The store was restored from a snapshot or a backup."""
 
 
 class State(msgspec.Struct, frozen=True, rename="camel", kw_only=True):

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # ruff: noqa: PTH103, PTH104, PTH108, PTH112, PTH116, PTH120, PTH208
-# Paths are plain strings: thousands of queues keep one each.
+# Paths are plain strings, because thousands of queues keep one each.
 """The store's interface to the disk, and its implementation on the operating system.
 
 All file access goes through `Disk` and `DiskFile`, so tests can crash, fill and break a disk in

@@ -149,7 +149,7 @@ class JsonTable(Generic[T]):
     def _readable(self, data: bytes) -> T | None:
         try:
             return self._decode(data)
-        except (ValueError, CometError):  # a damaged file: the backup may be whole
+        except (ValueError, CometError):  # a damaged file: the backup may be intact
             return None
 
 

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # ruff: noqa: PTH111, PTH119, PTH120
-# Paths are plain strings: thousands of queues keep one each.
+# Paths are plain strings, because thousands of queues keep one each.
 """The paths inside a store's folder (docs/protocol/store.md#folder)."""
 
 import os

@@ -168,7 +168,7 @@ class MessageStore:
         try:
             self._write(batch)
         except DiskError as error:
-            self._housekeeping.note_write_failed(error, batch)  # first: answers tell its figures
+            self._housekeeping.note_write_failed(error, batch)  # first: answers report its figures
             self._fail(batch)
             return None
         self._publish(batch)

@@ -69,7 +69,7 @@ class Replica:
             reached = scanner.offset
             timestamp = scan.store_timestamp
         if reached < scanner.offset <= log.end:
-            reached = scanner.offset  # behind the blank that closes a file
+            reached = scanner.offset  # past the blank that closes a file
         touched = set(dispatcher.touched)
         log.confirm(reached)
         dispatcher.publish()

@@ -63,7 +63,7 @@ class TxnCheckerApp:
         self._addresses: dict[str, str] = {}
         self._followers: dict[str, Follower] = {}
         self._unfollowed: set[str] = set()
-        self._masters: set[str] = set()  # as of the last answer of a name server
+        self._masters: set[str] = set()  # as of the last answer from a name server
         self._asked = asyncio.Event()
         self._fault: str | None = "no name server has been asked yet"
         self._started = AsyncExitStack()

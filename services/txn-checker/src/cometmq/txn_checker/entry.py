@@ -41,7 +41,7 @@ class Check(NamedTuple):
     """Time of the last check in seconds since 1970; 0: never."""
     asked_count: int
     immunity_s: int
-    """The message's own minimum age for the first check; NO_IMMUNITY: that of the settings."""
+    """The message's own minimum age at its first check; NO_IMMUNITY: use the setting."""
 
 
 class Half(NamedTuple):

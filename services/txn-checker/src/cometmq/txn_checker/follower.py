@@ -145,7 +145,7 @@ class Follower:
             ledger.reset()
             ledger.begin(*oldest)
         else:
-            # another checker may have gone on, or RocketMQ's broker, which writes no op messages
+            # another checker may have continued, or RocketMQ's broker, which writes no op messages
             examined = await link.examined(HALF_TOPIC)
             if examined > ledger.low_water:
                 ledger.halves_gone(examined)

@@ -24,7 +24,7 @@ from cometmq.txn_checker.entry_files import EntryFiles
 
 ENTRIES_PER_FILE: Final = 250_000
 CHUNK: Final = 4_096
-"""Open entries are counted per chunk of this many entries; rounds skip chunks without any."""
+"""Open entries are counted per chunk of this many entries; rounds skip chunks that have none."""
 
 REDO_LOG: Final = "redolog"
 FOLDERS: Final = ("statetable", "checks", "ops", REDO_LOG)
@@ -315,7 +315,7 @@ class Ledger:
         for (index,) in _INDEX.iter_unpack(indices):
             data = self._table.read(index, 1)
             if index < self.half_begin or data[_STATE_AT:] != _OPEN_STATE:
-                continue  # already applied: replay meets it again
+                continue  # already applied: replay may repeat a record
             self._table.write(index, data[:_STATE_AT] + state.to_bytes(4, "big"))
             self._count(index, -1)
             self.ended_count += state is State.COMMITTED

@@ -27,7 +27,7 @@ from cometmq.ha.record import (
 
 LOCK_ATTEMPTS: Final = 200
 LOCK_PAUSE_MS: Final = 10
-"""Together two seconds: a writer needs two fsyncs, and a stopped one must not stop the others."""
+"""Two seconds in total: a write takes two fsyncs, but a stopped writer must not block others."""
 
 Condition = Callable[[Versioned | None], bool]
 
@@ -73,7 +73,7 @@ class FileRecord:
                 return await asyncio.to_thread(self._write_locked, condition, record)
             except BlockingIOError:
                 await self._sleep(LOCK_PAUSE_MS / 1000)
-            except OSError:  # perhaps after the rename
+            except OSError:  # possibly after the rename
                 return UNKNOWN
         return UNKNOWN
 
@@ -107,4 +107,4 @@ class FileRecord:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             yield
         finally:
-            os.close(descriptor)  # which unlocks
+            os.close(descriptor)  # releases the lock

@@ -18,7 +18,7 @@ class Fault(Enum):
     UNREACHABLE = "unreachable"
     """The call does not arrive: reads fail, writes are answered with UNKNOWN."""
     LOSE_ANSWER = "lose answer"
-    """A write is applied if it fits, but answered with UNKNOWN; a read fails."""
+    """A write is applied if its base is current, but answered with UNKNOWN; a read fails."""
     LAND_LATE = "land late"
     """A write is answered with UNKNOWN and kept until `land_late`; a read fails."""
 
@@ -79,9 +79,9 @@ class MemoryRecord:
 
     def __init__(self, place: MemoryPlace, delay: Delay) -> None:
         self.faults: deque[Fault | None] = deque()
-        """What happens to the next calls, in order; None lets a call pass."""
+        """Faults for the next calls, in order; None lets a call succeed."""
         self.is_cut_off = False
-        """Every call fails like one with `Fault.UNREACHABLE`."""
+        """Whether every call fails as with `Fault.UNREACHABLE`."""
         self._place = place
         self._delay = delay
 

@@ -56,7 +56,7 @@ CALM: Final = (
     Bounds(nodes=3, in_sync=3, messages=1, epochs=2, writes=1),
     Bounds(nodes=3, in_sync=3, policy=MAJORITY, messages=1, epochs=3),
 )
-"""Without faults: from every state a master can confirm everything that it has."""
+"""Without faults, a master can confirm its whole log from every state."""
 
 
 STEPS_OF_A_WALK: Final = 150

@@ -27,7 +27,7 @@ class Report(msgspec.Struct, frozen=True):
     steps: tuple[str, ...] = ()
     """The steps that lead to the violation, or that a walk took."""
     stuck: int = 0
-    """States from which the goal cannot be reached any more, if the check is complete."""
+    """States from which the goal can no longer be reached, if the check is complete."""
 
     def __str__(self) -> str:
         if self.violation:

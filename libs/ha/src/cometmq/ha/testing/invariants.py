@@ -65,7 +65,7 @@ def _acknowledged(world: World, node: Node, leading: Leadership) -> World:
         return world
     _check_count(world, leading)
     new, new_tables = answered - world.acknowledged, tables - world.answered_tables
-    for other in world.nodes:  # a master that was replaced acknowledges only what the next one has
+    for other in world.nodes:  # a replaced master acknowledges only what its successor has
         if other.member.role is Role.MASTER and other.member.epoch > leading.epoch:
             check_has(other, new, new_tables)
     return replace(world, acknowledged=answered, answered_tables=tables)

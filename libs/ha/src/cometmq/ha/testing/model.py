@@ -431,7 +431,7 @@ class Model:
             return world, CONFLICT
         outcome = applied(record, str(world.writes + 1))
         late = world.late
-        if not self.bounds.deletions:  # the others were based on a version that is gone
+        if not self.bounds.deletions:  # the others were based on an older version
             late = frozenset()
         world = replace(world, cell=outcome.written, writes=world.writes + 1, late=late)
         return world, outcome
@@ -446,7 +446,7 @@ class Model:
                 yield f"a write of {what} lands late", after
         if world.left.deletions and world.cell is not None:
             left = replace(world.left, deletions=world.left.deletions - 1)
-            # versions start again, as those of a new file do
+            # versions restart, as they do for a new file
             yield "the record is deleted", replace(world, cell=None, writes=0, left=left)
 
     # ---- electors ----------------------------------------------------------------------------

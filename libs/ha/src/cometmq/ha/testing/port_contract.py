@@ -15,7 +15,7 @@ FIRST: Final = Copy(0, "a0")
 SECOND: Final = Copy(1, "b0")
 
 Delete = Callable[[], Awaitable[None]]
-"""Removes the record behind the ports' back."""
+"""Removes the record without using the ports."""
 
 
 def new_record(uid: str = "uid-1") -> Record:

@@ -20,7 +20,7 @@ class Bounds(msgspec.Struct, frozen=True, kw_only=True):
 
     nodes: int = 2
     in_sync: int = 1
-    """So many members are in the first set, from ordinal 0 on."""
+    """Number of members in the first set, counted from ordinal 0."""
     holder: int = 0
     policy: Policy = Policy.ALL_IN_SYNC
     min_in_sync: int = 1
@@ -28,15 +28,15 @@ class Bounds(msgspec.Struct, frozen=True, kw_only=True):
     messages: int = 1
     tables: int = 0
     writes: int = 0
-    """Changes of the set by masters."""
+    """Changes that masters may make to the set."""
     lost: int = 0
-    """Writes of the record, by anyone, whose answer is lost and that may land late."""
+    """Writes by any node whose answer may be lost and that may land late."""
     crashes: int = 0
     host_crashes: int = 0
     hand_overs: int = 0
     deletions: int = 0
     script: tuple[str, ...] = ()
-    """Names of steps that lead to where the check begins."""
+    """Names of the steps that lead to the state in which the check begins."""
 
 
 class Node(msgspec.Struct, frozen=True, kw_only=True):
@@ -85,7 +85,7 @@ class World(msgspec.Struct, frozen=True, kw_only=True):
     streams: tuple[Stream, ...] = ()
     acks: frozenset[Ack] = frozenset()
     fence_epoch: int = 0
-    """With this epoch an elector fences, since it found no record."""
+    """The epoch with which an elector fences after finding no record."""
     left: Bounds
     confirmed: tuple[int, ...] = ()
     """The longest prefix of the log that a master has confirmed."""
@@ -93,7 +93,7 @@ class World(msgspec.Struct, frozen=True, kw_only=True):
     """Offset and message of each answered send."""
     answered_tables: frozenset[int] = frozenset()
     visible: tuple[tuple[int, int], ...] = ()
-    """For each epoch the end that its master has shown to consumers."""
+    """For each epoch, the end of the log as its master has shown it to consumers."""
 
     def stream(self, epoch: int) -> Stream | None:
         """Return what an epoch's master has sent; None if it never opened."""

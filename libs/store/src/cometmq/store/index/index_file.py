@@ -210,7 +210,7 @@ class IndexFile:
         if is_complete:
             slots, header = table.copy_all(), self.header
         elif not self._has_begin:
-            # The times of entries are relative to the begin, which must reach the disk first.
+            # Entry times are relative to the begin timestamp, which must reach the disk first.
             header = self.header._replace(used_slot_count=0, next_number=1)
         else:
             if not table.is_sweeping:
@@ -255,7 +255,7 @@ class IndexFile:
         if not was_clean or not count == old.next_number == written_count:
             self._unlink(table, count)
         if count < old.next_number:
-            self._flushed_count = 0  # the header on the disk counts too many
+            self._flushed_count = 0  # the header on the disk counts too many entries
             used = sum(map(bool, table.values))
         self._rewrite_header(count, used)
 

@@ -40,7 +40,7 @@ from cometmq.store.writing.dispatcher import tag_and_keys
 
 FINDINGS_COUNT_MAX: Final = 1000
 _READ_COUNT: Final = 1024
-_EVERYTHING: Final = 1 << 62  # includes entries that point behind the log
+_EVERYTHING: Final = 1 << 62  # includes entries that point past the log
 
 
 class StoreState(StrEnum):
@@ -91,9 +91,9 @@ class Verification(msgspec.Struct, kw_only=True):
     """End of the part of the log that was checked."""
     findings: list[Finding] = []
     finding_count: int = 0
-    """All of them; the list is bounded."""
+    """The total, which may exceed the length of the bounded list."""
     recovery: Recovered | None = None
-    """What the next start of a broker would recover, if it has to."""
+    """What the broker's next start would recover, if necessary."""
 
     @property
     def is_good(self) -> bool:
@@ -182,7 +182,7 @@ def _rehearsed(
         after.add(_shortened(view, recovered.end))
     after.state = StoreState.NEEDS_RECOVERY if after.is_good else StoreState.DAMAGED
     after.was_clean, after.recovery = view.was_clean, recovered
-    if found is not None:  # what the files say now, also what a start makes good
+    if found is not None:  # the current findings, including those that a start would repair
         after.findings, after.finding_count = found.findings, found.finding_count
     return after
 
@@ -193,7 +193,7 @@ class _QueueCursor:
     def __init__(self, queue: ConsumeQueue) -> None:
         self.queue = queue
         self.seen_count = 0
-        self.is_gone = False  # deleted, or shortened, by a broker that runs
+        self.is_gone = False  # deleted or shortened by a running broker
         self.begin = _first_place(queue)
         self._first = 0
         self._entries: list[tuple[int, int, int]] = []
@@ -268,13 +268,13 @@ class _Verifier:
         faults: list[CorruptStore] = []
         self._parts.index.load(faults.append)
         if faults and not self._parts.index.files:
-            raise faults[0]  # rather the settings are wrong than every file
+            raise faults[0]  # the settings are more likely to be wrong than every file
         self._view.faults += faults
 
     def run(self) -> Verification:
         view, found = self._view, self._found
         files = view.files
-        if view.faults and not files.files:  # the log cannot be read: all else would seem wrong
+        if view.faults and not files.files:  # without the log, everything else would seem wrong
             self._note_damages()
             return found
         self._parts.commit_log.set_end(files.end)
@@ -408,7 +408,7 @@ class _Verifier:
             except DiskError as error:
                 if not self._view.is_deletion(error):
                     raise
-                self._is_indexed = False  # it expired, and its keys cannot be counted any more
+                self._is_indexed = False  # it expired, so its keys can no longer be counted
         self._found.index_entry_count = count
         if self._is_indexed and count < self._key_count:
             text = f"{self._key_count - count} keys have no entry"

@@ -25,7 +25,7 @@ from cometmq.store.settings import CQ_ENTRY_BYTES
 ENTRY: Final = struct.Struct(">qiq")
 FILLER_SIZE: Final = 0x7FFFFFFF
 FILLER: Final = ENTRY.pack(0, FILLER_SIZE, 0)
-_BLOCK_COUNT: Final = 200  # below this, one read of all is cheaper than further bisection
+_BLOCK_COUNT: Final = 200  # below this, reading all is cheaper than further bisection
 
 _pack = ENTRY.pack
 

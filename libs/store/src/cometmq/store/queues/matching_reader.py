@@ -165,7 +165,7 @@ def _block(rows: Sequence[QueueRow], start: int, place: _Place) -> int:
         return start
     border = first - (first - log.first) % log.file_size + log.file_size  # the file's end
     border = min(border, first + BLOCK_BYTES_MAX, log.end)
-    if first < place.memory_start:  # other limits apply from there on
+    if first < place.memory_start:  # different limits apply from there onwards
         border = min(border, place.memory_start)
     end, stop = first + size, start + 1
     for offset, size, _ in rows[stop : start + place.block_count]:

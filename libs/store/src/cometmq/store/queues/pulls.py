@@ -71,7 +71,7 @@ class Pulls:
         if bytes_max is not None:
             limits = limits.narrowed(max(1, count_max), bytes_max)
         log = self._commit_log.view()
-        # Only plain reads are cached: a filter or a limit of its own makes every result unique.
+        # Only plain reads are cached, because filters and custom limits make results unique.
         is_shared = joined and accept is None and bytes_max is None
         result = self._recent.find(queue, offset, log, limits) if is_shared else None
         if result is None:

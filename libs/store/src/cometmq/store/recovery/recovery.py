@@ -55,7 +55,7 @@ class StopVerdict(StrEnum):
 
     END = "end"  # nothing follows: the log ends here
     TRUNCATE = "truncate"  # the rest was never synced: the log ends here
-    REFUSE = "refuse"  # the rest was synced: a person must examine the damage
+    REFUSE = "refuse"  # the rest was synced: an operator must examine the damage
 
 
 class Recovered(NamedTuple):
@@ -270,7 +270,7 @@ class Recovery:
         self._commit_log.truncate(end)
 
     def _judge(self, stop: int) -> None:
-        # A blank tail and a torn last record are normal. A whole record behind them means that
+        # A blank tail and a torn last record are normal. A whole record after them means that
         # the disk lost bytes in between, or wrote later ones first.
         follows = find_record(self._files, stop + 1)
         progress = self._progress

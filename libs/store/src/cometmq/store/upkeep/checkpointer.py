@@ -82,7 +82,7 @@ class Checkpointer:
     def forget(self, queue: ConsumeQueue) -> None:
         """Stop writing a deleted queue; the next checkpoint must no longer count it."""
         self._dirty.discard(queue)
-        self.offset = -1  # makes a checkpoint due although no message was stored
+        self.offset = -1  # makes a checkpoint due even if no message was stored
 
     def note_truncated(self, offset: int) -> None:
         """Adopt the end of a truncated log."""

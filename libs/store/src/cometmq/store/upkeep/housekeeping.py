@@ -55,7 +55,7 @@ class Housekeeping:
         return [self._running]
 
     def _next_job(self, now_ms: int) -> Job | None:
-        # Deletions come first: they may be what a full disk needs to heal.
+        # Deletions come first, because a full disk may need them to recover.
         removal = self.cleaner.removal()
         if removal is not None:
             return removal
@@ -175,7 +175,7 @@ class Housekeeping:
             self._create_failed_ms = self._now_ms
             self._log.warning("file.create_failed", error=str(error))
 
-    # Topics and the end
+    # Topics and shutdown
 
     def delete_topic(self, topic: str) -> None:
         """Drop a topic's queues and delete their files."""

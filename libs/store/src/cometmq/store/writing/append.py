@@ -38,8 +38,8 @@ UNQUEUED: Final = 0x4  # PREPARED and ROLLBACK (4 and 12) get no queue entry
 ROLLBACK: Final = 0xC
 
 CLOCK_STEP_MS: Final = 10_000
-"""If the clock goes back by less, store times stand still until it has caught up. After a larger
-step they follow the clock, because delays and retries count from the store time."""
+"""If the clock steps back by less, store times stand still until it has caught up. After a larger
+step they follow the clock, because delays and retries are measured from the store time."""
 
 _PUT_OK: Final = PutStatus.PUT_OK  # an enum's attribute costs 40 ns: bench_append.py
 

@@ -49,7 +49,7 @@ class PendingPuts:
         """Start with the offset up to which each condition is fulfilled."""
         self._puts: deque[_Pending] = deque()
         self._reached = dict(reached)
-        self._last_needed = dict.fromkeys(TIMEOUTS, 0)  # the largest offset that waits for each
+        self._last_needed = dict.fromkeys(TIMEOUTS, 0)  # the largest offset waiting for each
 
     def __len__(self) -> int:
         return len(self._puts)
