@@ -4,9 +4,11 @@
 import subprocess
 import sys
 
+import msgspec
 import pytest
 
 from cometmq.ha import in_sync, member
+from cometmq.ha.record import Record
 from cometmq.ha.testing.check import CALM, LONG, SHORT, describe, is_bad, is_calm, main, walk
 from cometmq.ha.testing.explore import explore
 from cometmq.ha.testing.model import Model
@@ -33,6 +35,34 @@ def test_a_group_that_cannot_go_on_is_found(monkeypatch):
     monkeypatch.setattr(Model, "first", lambda model: first)
     monkeypatch.setattr(member, "is_named", lambda one, record: False)
     report = explore(Model(bounds), states_max=50_000, goal=is_calm)
+    assert report.stuck > 0
+
+
+WINNER_DIES = Bounds(
+    in_sync=2,
+    messages=1,
+    epochs=3,
+    writes=2,
+    host_crashes=1,
+    script=("elector makes 1 master of 2", "host of 1 crashes at 0"),
+)
+
+
+def test_a_group_survives_a_winner_that_never_opens():
+    report = explore(Model(WINNER_DIES), states_max=50_000, goal=is_calm)
+    assert report.is_complete
+    assert not is_bad(report), report
+
+
+def test_r9_without_the_old_set_nobody_is_electable(monkeypatch):
+    elected = Record.elected
+
+    def elected_alone(record, winner, epoch, **options):
+        after = elected(record, winner, epoch, **options)
+        return msgspec.structs.replace(after, in_sync=(winner,))
+
+    monkeypatch.setattr(Record, "elected", elected_alone)
+    report = explore(Model(WINNER_DIES), states_max=50_000, goal=is_calm)
     assert report.stuck > 0
 
 
