@@ -27,6 +27,7 @@ SHORT: Final = (
     Bounds(in_sync=1, messages=0, epochs=2, writes=1, host_crashes=1, tables=1),
     Bounds(in_sync=2, messages=1, epochs=3, hand_overs=1, crashes=1),
     Bounds(in_sync=2, min_in_sync=2, messages=1, epochs=2, writes=2, lost=1),
+    Bounds(in_sync=1, messages=1, epochs=3, writes=1, lost=1, lapses=1),
     Bounds(in_sync=2, messages=1, epochs=3, writes=1, deletions=1),
     Bounds(nodes=3, in_sync=3, messages=1, epochs=2, writes=1),
     Bounds(nodes=3, in_sync=3, policy=MAJORITY, messages=1, epochs=3),
@@ -78,6 +79,7 @@ def random_bounds(random: Random) -> Bounds:
         lost=random.choice([1, 3]),
         crashes=random.choice([0, 2]),
         host_crashes=random.choice([0, 1, 2]),
+        lapses=random.choice([0, 1]),
         hand_overs=random.choice([0, 2]),
         deletions=random.choice([0, 0, 1]),
     )

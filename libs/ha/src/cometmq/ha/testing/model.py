@@ -101,6 +101,9 @@ class Model:
                 yield label, self.lead(world, ordinal, after)
         if left.writes:
             yield from self._set_changes(world, ordinal)
+        if left.lapses:
+            spent = replace(world, left=replace(left, lapses=left.lapses - 1))
+            yield f"{ordinal} fences itself", self.react(spent, ordinal, members.LeaseLapsed())
         if left.hand_overs:
             yield from self._hand_overs(world, ordinal)
 

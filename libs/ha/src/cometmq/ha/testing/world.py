@@ -33,6 +33,8 @@ class Bounds(msgspec.Struct, frozen=True, kw_only=True):
     """Writes by any node whose answer may be lost and that may land late."""
     crashes: int = 0
     host_crashes: int = 0
+    lapses: int = 0
+    """Masters that fence themselves."""
     hand_overs: int = 0
     deletions: int = 0
     script: tuple[str, ...] = ()
