@@ -16,6 +16,7 @@ from cometmq.ha.election import (
     HandOver,
     Loss,
     Promote,
+    Resize,
     Status,
     Wait,
     Watched,
@@ -384,6 +385,22 @@ def test_a_removal_keeps_enough_copies_in_sync():
     statuses = (master(), slave(X))
     action = only(election.retire(GROUP, recorded(M, X).record, statuses, {1}))
     assert action == Wait(Blocked.TOO_FEW_IN_SYNC, "2 copies are in sync and 2 are needed")
+
+
+def test_another_number_of_copies_is_written_by_the_master():
+    group = Group(name="orders", ordinals=(0, 1, 2, 3))
+    statuses = (master(), slave(X), slave(Y))
+    actions = election.decide(group, recorded(), statuses, is_master_lost=False)
+    assert actions == (Resize(0, 4),)
+    actions = election.decide(group, recorded(), statuses, is_master_lost=False, removing={2})
+    assert actions == (Drop(0, 2),)
+
+
+def test_a_majority_keeps_its_number_of_copies():
+    group = Group(name="orders", ordinals=(0, 1, 2, 3), policy=Policy.MAJORITY)
+    action = only(election.resize(group, recorded(policy=Policy.MAJORITY).record))
+    assert action.reason is Blocked.COPIES_FIXED
+    assert "with 4 copies and recorded with 3" in action.text
 
 
 def test_a_master_that_is_to_go_hands_over_first():

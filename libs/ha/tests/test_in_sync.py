@@ -131,6 +131,15 @@ def test_the_set_never_exceeds_the_number_of_copies():
     assert in_sync.wanted_set(leadership, ()) == (M, X, Y)
 
 
+def test_a_group_grows_by_its_number_of_copies_first():
+    leadership = heard(leading(M, X, Y), ack(Copy(3, "z"), 0))
+    record = in_sync.proposal(leadership, copies=4)
+    assert record
+    assert (record.copies, record.in_sync) == (4, (M, X, Y))
+    leadership = in_sync.answered(in_sync.written(leadership, record), applied(record, "2"))
+    assert in_sync.wanted_set(leadership, ()) == (M, X, Y, Copy(3, "z"))
+
+
 def test_a_pending_addition_is_required_and_not_counted():
     leadership = lost_write(heard(leading(M, end=10), ack(X, 10)))
     assert in_sync.maximal_set(leadership) == (M, X)

@@ -60,6 +60,15 @@ def test_a_write_lands_on_the_version_and_the_record_that_it_was_based_on(curren
     assert may_replace(current, Versioned(RECORD, "4"), RECORD.renewed()) is may_land
 
 
+def test_the_number_of_copies_follows_a_renewal():
+    assert RECORD.renewed(copies=5).copies == 5
+    assert RECORD.renewed(copies=1).copies == 2
+    assert RECORD.renewed([M], copies=1).copies == 1
+    assert RECORD.renewed().copies == 3
+    majority = msgspec.structs.replace(RECORD, policy=Policy.MAJORITY)
+    assert majority.renewed(copies=5).copies == 3
+
+
 def test_members_are_found_by_ordinal():
     assert RECORD.member(1) == X
     assert RECORD.member(2) is None

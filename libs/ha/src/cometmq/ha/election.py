@@ -124,6 +124,13 @@ class Drop(msgspec.Struct, frozen=True):
     ordinal: int
 
 
+class Resize(msgspec.Struct, frozen=True):
+    """Order the master to write another number of copies."""
+
+    master: int
+    copies: int
+
+
 class Blocked(StrEnum):
     """Why the elector does nothing; used as reasons in events and conditions."""
 
@@ -135,6 +142,7 @@ class Blocked(StrEnum):
     NO_MASTER = "NoMaster"
     TARGET_UNFIT = "TargetUnfit"
     TOO_FEW_IN_SYNC = "TooFewInSync"
+    COPIES_FIXED = "CopiesFixed"
 
 
 class Wait(msgspec.Struct, frozen=True):
@@ -144,7 +152,7 @@ class Wait(msgspec.Struct, frozen=True):
     text: str
 
 
-Action = Elect | Create | Fence | Promote | Follow | HandOver | Drop | Wait
+Action = Elect | Create | Fence | Promote | Follow | HandOver | Drop | Resize | Wait
 Actions = tuple[Action, ...]
 Statuses = tuple[Status, ...]
 
@@ -236,7 +244,9 @@ def decide(
     """Return the actions for a group with a record: elect, or complete the last election."""
     if is_master_lost:
         return elect(found, statuses, removing=removing)
-    return (*complete(found.record, statuses), *retire(group, found.record, statuses, removing))
+    record = found.record
+    planned = retire(group, record, statuses, removing) or resize(group, record)
+    return (*complete(record, statuses), *planned)
 
 
 def complete(record: Record, statuses: Statuses) -> Actions:
@@ -442,6 +452,19 @@ def retire(group: Group, record: Record, statuses: Statuses, removing: Collectio
         text = f"{len(record.in_sync)} copies are in sync and {group.min_in_sync} are needed"
         return (Wait(Blocked.TOO_FEW_IN_SYNC, text),)
     return (Drop(record.holder.ordinal, leaving[0].ordinal),)
+
+
+def resize(group: Group, record: Record) -> Actions:
+    """Return the step to the configured number of copies, none if the record has it."""
+    if group.copies == record.copies:
+        return ()
+    if record.policy is Policy.MAJORITY:
+        text = (
+            f"the group is configured with {group.copies} copies and recorded with"
+            f" {record.copies}: with the policy {record.policy} that cannot be changed"
+        )
+        return (Wait(Blocked.COPIES_FIXED, text),)
+    return (Resize(record.holder.ordinal, group.copies),)
 
 
 def _status(statuses: Statuses, ordinal: int) -> Status | None:

@@ -222,14 +222,17 @@ def wants_write(leadership: Leadership, unfit: Collection[Copy] = ()) -> bool:
 # ---- writing the record ----------------------------------------------------------------------
 
 
-def proposal(leadership: Leadership, unfit: Collection[Copy] = ()) -> Record | None:
-    """Return the record to write next on `base`; None if the record must be read first.
+def proposal(
+    leadership: Leadership, unfit: Collection[Copy] = (), *, copies: int | None = None
+) -> Record | None:
+    """Return the record to write next on `base`, or None if a read must come first.
 
-    The new record is a renewal even if the set stays the same.
+    It renews the record, also when the set stays as it is. `copies` is the number that the group
+    should have from now on, `cometmq.ha.election.Resize`.
     """
     if leadership.must_read:
         return None
-    return leadership.base.record.renewed(wanted_set(leadership, unfit))
+    return leadership.base.record.renewed(wanted_set(leadership, unfit), copies)
 
 
 def hand_over(leadership: Leadership, target: Copy, *, leaves: bool = False) -> Record | None:

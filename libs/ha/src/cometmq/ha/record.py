@@ -102,10 +102,18 @@ class Record(msgspec.Struct, frozen=True, rename="camel", omit_defaults=False):
             serial=self.serial + 1,
         )
 
-    def renewed(self, in_sync: Iterable[Copy] | None = None) -> Self:
-        """Return the record that the holder writes next: a renewal, with a new set if given."""
+    def renewed(self, in_sync: Iterable[Copy] | None = None, copies: int | None = None) -> Self:
+        """Return the record that the holder writes next: renewed, with this set or the same.
+
+        Fewer `copies` than the set has members take effect as members leave. Only
+        `Policy.ALL_IN_SYNC` permits another number: quorums of two numbers need not overlap.
+        """
         members = self.in_sync if in_sync is None else tuple(sorted(in_sync))
-        return msgspec.structs.replace(self, in_sync=members, serial=self.serial + 1)
+        if copies is None or self.policy is Policy.MAJORITY:
+            copies = self.copies
+        return msgspec.structs.replace(
+            self, in_sync=members, copies=max(copies, len(members)), serial=self.serial + 1
+        )
 
     def member(self, ordinal: int) -> Copy | None:
         """Return a broker's recorded copy; None if it is not in the set."""
