@@ -7,9 +7,11 @@ one. Histories therefore tell a follower where to truncate, and the elector whic
 complete. Bytes before the first entry belong to epoch 0: they were written before the store joined
 a group.
 
-The broker keeps the file beside the checkpoint. A new master calls `begun` and saves. A follower
-calls `common_point` and `truncated` at each handshake and `reached` before each acknowledgement,
-and saves any change before it continues. Recovery calls `truncated` with the end of the log.
+The broker keeps the file beside the checkpoint. A new master calls `begun`, a follower
+`common_point` at each handshake and `reached` when its log has grown, recovery `truncated` with the
+end of the log. What changed is saved before the log grows and before anything is acknowledged;
+where the log is cut, the cut comes first. Bytes must never lack their entry on the disk: they would
+pass for bytes of the epoch before. An entry that lacks its bytes is removed by recovery (R5).
 """
 
 import itertools
@@ -75,8 +77,9 @@ def truncated(history: History, end: int) -> History:
 def reached(mine: History, masters: History, end: int) -> History:
     """Return the history of a follower whose log now ends at `end`.
 
-    The master's entries are adopted when the log reaches their start, not earlier. An
-    acknowledgement at or above the start of an epoch confirms that its entry is saved (R11).
+    Entries of the master are taken over when the log reaches their start, not before, and are saved
+    before the next byte is appended. An acknowledgement at or above the start of an epoch says that
+    its entry is saved (R11).
     """
     history = mine
     for entry in masters:
