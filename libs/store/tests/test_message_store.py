@@ -395,6 +395,22 @@ def test_replicas_that_stay_behind_are_answered_as_slave_timeout(disk):
     assert [result.status for result in results] == [PutStatus.FLUSH_SLAVE_TIMEOUT]
 
 
+@pytest.mark.parametrize("flush", list(FlushDiskType))
+def test_without_a_slave_to_wait_for_a_put_is_not_delayed(disk, flush):
+    rig = StoreRig(disk, small_settings(flush_disk_type=flush))
+    rig.store.needs_replicas = True
+    rig.store.may_replicate = lambda _end: False
+    results: list[Any] = []
+    rig.store.put(make_message(), results.append)
+    rig.store.put(make_message(wait=False), results.append)
+    rig.store.commit()
+    if flush is FlushDiskType.SYNC_FLUSH:
+        assert [result.queue_offset for result in results] == [1]
+        rig.flush()
+    statuses = {result.queue_offset: result.status for result in results}
+    assert statuses == {0: PutStatus.SLAVE_NOT_AVAILABLE, 1: PutStatus.PUT_OK}
+
+
 def test_a_slow_disk_is_answered_as_flush_timeout(disk):
     rig = StoreRig(disk, small_settings(flush_disk_type=FlushDiskType.SYNC_FLUSH))
     results: list[Any] = []

@@ -7,6 +7,7 @@ from cometmq.store.results import PutResult, PutStatus
 from cometmq.store.writing.pending_puts import Condition, PendingPuts
 
 BOTH = Condition.FLUSHED | Condition.REPLICATED
+EQUAL_TIMEOUTS = {Condition.FLUSHED: 5_000, Condition.REPLICATED: 5_000}
 
 
 class Puts:
@@ -59,21 +60,56 @@ def test_puts_are_answered_in_the_order_of_the_log(puts: Puts) -> None:
     [
         (Condition.FLUSHED, Condition.NONE, PutStatus.FLUSH_DISK_TIMEOUT),
         (Condition.REPLICATED, Condition.NONE, PutStatus.FLUSH_SLAVE_TIMEOUT),
-        (BOTH, Condition.NONE, PutStatus.FLUSH_DISK_TIMEOUT),
+        (BOTH, Condition.NONE, PutStatus.FLUSH_SLAVE_TIMEOUT),
         (BOTH, Condition.FLUSHED, PutStatus.FLUSH_SLAVE_TIMEOUT),
         (BOTH, Condition.REPLICATED, PutStatus.FLUSH_DISK_TIMEOUT),
     ],
 )
-def test_a_put_that_times_out_names_the_first_unmet_condition(
+def test_a_put_that_times_out_names_the_last_unmet_condition(
     puts: Puts, needs: Condition, met: Condition, status: PutStatus
 ) -> None:
     puts.add(10, needs, now_ms=1_000)
     for condition in met:
         puts.pending.advance(condition, 10)
-    puts.pending.expire(5_999, 5_000)
+    puts.pending.expire(5_999, EQUAL_TIMEOUTS)
     assert puts.answered == []
-    puts.pending.expire(6_001, 5_000)
+    puts.pending.expire(6_001, EQUAL_TIMEOUTS)
     assert puts.answered == [(10, status)]
+
+
+@pytest.mark.parametrize(
+    ("needs", "at_ms", "status"),
+    [
+        (Condition.REPLICATED, 4_001, PutStatus.FLUSH_SLAVE_TIMEOUT),
+        (Condition.FLUSHED, 6_001, PutStatus.FLUSH_DISK_TIMEOUT),
+        (BOTH, 6_001, PutStatus.FLUSH_SLAVE_TIMEOUT),
+    ],
+)
+def test_each_condition_has_its_own_timeout(
+    puts: Puts, needs: Condition, at_ms: int, status: PutStatus
+) -> None:
+    timeouts = {Condition.FLUSHED: 5_000, Condition.REPLICATED: 3_000}
+    puts.add(10, needs, now_ms=1_000)
+    puts.pending.expire(at_ms - 2, timeouts)
+    assert puts.answered == []
+    puts.pending.expire(at_ms, timeouts)
+    assert puts.answered == [(10, status)]
+
+
+def test_a_status_that_was_set_before_is_kept_unless_the_put_fails(puts: Puts) -> None:
+    answered = []
+
+    def done(result: PutResult) -> None:
+        answered.append(result.status)
+
+    for _ in range(2):
+        result = PutResult(PutStatus.SLAVE_NOT_AVAILABLE)
+        puts.pending.add(10, Condition.FLUSHED, 0, done, result)
+        puts.pending.add(20, Condition.FLUSHED, 0, done, PutResult(PutStatus.SLAVE_NOT_AVAILABLE))
+        puts.pending.advance(Condition.FLUSHED, 10)
+        puts.pending.fail()
+        puts.pending.retreat(0)
+    assert answered == [PutStatus.SLAVE_NOT_AVAILABLE, PutStatus.SERVICE_NOT_AVAILABLE] * 2
 
 
 def test_a_condition_is_needed_while_a_put_waits_for_it(puts: Puts) -> None:

@@ -80,7 +80,10 @@ class MessageStore:
         self.layout = parts.layout
         self.commit_log = parts.commit_log
         self.write_state = parts.write_state
-        self.needs_replicas = False  # set by replication: puts wait for `note_replicated`
+        # Set by replication: puts wait for `note_replicated`, and whether waiting for this end of
+        # the log makes sense.
+        self.needs_replicas = False
+        self.may_replicate: Callable[[int], bool] = lambda _end: True
         self._flusher: Flusher
         self._pending: PendingPuts
         self._checkpointer: Checkpointer
@@ -205,7 +208,10 @@ class MessageStore:
     def _answer(self, batch: Batch) -> None:
         needs = Condition.FLUSHED if self._flusher.is_sync else Condition.NONE
         if self.needs_replicas:
-            needs |= Condition.REPLICATED
+            if self.may_replicate(batch.end):
+                needs |= Condition.REPLICATED
+            else:
+                _mark_unreplicated(batch)
         if not needs:
             for done, _, result in batch.results:
                 done(result)
@@ -446,3 +452,10 @@ class MessageStore:
         if is_clean:
             self._folder.mark_clean()
         self._folder.release()
+
+
+def _mark_unreplicated(batch: Batch) -> None:
+    """Tell the senders that wait for replication that no slave can follow at the moment."""
+    for _, is_waiting, result in batch.results:
+        if is_waiting and result.status is PutStatus.PUT_OK:
+            result.status = PutStatus.SLAVE_NOT_AVAILABLE

@@ -44,6 +44,7 @@ class Workers(NamedTuple):
     flush: Worker  # fsync of the commit log: senders wait for it
     store: Worker  # checkpoints, retention, deletion
     read: Worker  # cold reads of consumers that catch up
+    replicate: Worker  # cold reads of slaves that catch up
     config: Worker  # config tables
 
     @classmethod
@@ -81,6 +82,7 @@ class StoreDriver:
         self._clock = clock
         self._log = log
         self.after_commit: Callable[[], None] = lambda: None  # set by `connect_arrivals`
+        self.log_grew: Callable[[], None] = lambda: None  # set by replication
         self._loop = asyncio.get_running_loop()
         self._is_scheduled = False
         self._flushing: asyncio.Future[None] | None = None
@@ -92,7 +94,8 @@ class StoreDriver:
         self.commit_count = 0
         self.put_times = PutTimes(lambda: store.put_count)
         self.waiting_count = 0
-        """Sends that wait until their bytes are on disk, as of the last commit or flush."""
+        """Sends that wait for the disk or a slave, as of the last commit, flush or acknowledgement.
+        """
         self._waiting_since_ms: int | None = None  # the oldest send that no running sync covers
         self._flushing_since_ms: int | None = None  # the oldest send that the running sync covers
 
@@ -121,8 +124,32 @@ class StoreDriver:
             if elapsed_ms > 0:
                 self.put_times.add(elapsed_ms, batch.message_count)
         self.after_commit()
+        if batch is not None:
+            self.log_grew()
         if self.waiting_count:
             self._flush()
+
+    def append(self, offset: int, data: bytes) -> None:
+        """Append a piece of the master's log at our end, wake held pulls and our own slaves.
+
+        Raise StoreError if the bytes do not fit, DiskError if the disk refuses them.
+        """
+        self._store.append_raw(offset, data)
+        self.after_commit()
+        self.log_grew()
+
+    def note_replicated(self, offset: int) -> None:
+        """Answer the sends that waited for a slave to have the log up to this offset."""
+        before_count = self._store.waiting_put_count
+        self._store.note_replicated(offset)
+        self.waiting_count = self._store.waiting_put_count
+        if self.waiting_count == before_count:
+            return
+        if self._flushing is None and self._waiting_since_ms is not None:
+            elapsed_ms = self._clock.monotonic_ms() - self._waiting_since_ms
+            self.put_times.add(elapsed_ms, before_count - self.waiting_count)
+            self._waiting_since_ms = self._clock.monotonic_ms() if self.waiting_count else None
+        self.after_commit()
 
     def read(self, call: Call[Any], job: Callable[[], T], done: Callable[[T], None]) -> None:
         """Run a job that may wait for the disk on its thread, then `done` with its result on the
@@ -285,6 +312,9 @@ class StoreDriver:
         if self._flushing is not None:
             return
         job = self._store.flush_job(self._clock.now_ms(), is_forced=is_forced)
+        self.waiting_count = self._store.waiting_put_count  # without the sends that timed out
+        if not self.waiting_count:
+            self._waiting_since_ms = None
         if job is not None:
             self._flushing_since_ms, self._waiting_since_ms = self._waiting_since_ms, None
             self._flushing = self._workers.flush.submit(job.run)

@@ -100,7 +100,12 @@ class Flusher:
 
     def job(self, now_ms: int, *, is_forced: bool = False) -> FlushJob | None:
         """Return the sync that is due, or None; only one job runs at a time."""
-        self._pending.expire(now_ms, self._parts.settings.sync_flush_timeout)
+        settings = self._parts.settings
+        timeouts_ms = {
+            Condition.FLUSHED: settings.sync_flush_timeout,
+            Condition.REPLICATED: settings.slave_timeout,
+        }
+        self._pending.expire(now_ms, timeouts_ms)
         if self._running is not None or self.has_failed:
             return None
         if not self._is_due(now_ms) and not (is_forced and self._log.end > self.flushed_offset):

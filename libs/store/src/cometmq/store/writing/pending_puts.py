@@ -29,7 +29,8 @@ TIMEOUTS: Final[Mapping[Condition, PutStatus]] = {
     Condition.FLUSHED: PutStatus.FLUSH_DISK_TIMEOUT,
     Condition.REPLICATED: PutStatus.FLUSH_SLAVE_TIMEOUT,
 }
-"""Condition -> status of a put that timed out waiting for it; the first unmet one counts."""
+"""Condition -> status of a put that timed out waiting for it; the last unmet one counts, as in
+RocketMQ."""
 
 
 class _Pending(NamedTuple):
@@ -61,7 +62,10 @@ class PendingPuts:
     def add(
         self, offset: int, needs: Condition, now_ms: int, done: PutDone, result: PutResult
     ) -> None:
-        """Answer a put once the log fulfils its conditions up to `offset`, or on timeout."""
+        """Answer a put once the log fulfils its conditions up to `offset`, or on timeout.
+
+        A result that is not PUT_OK already keeps its status, unless the put fails.
+        """
         for condition in needs:
             self._last_needed[condition] = offset
         self._puts.append(_Pending(offset, needs, now_ms, done, result))
@@ -77,16 +81,26 @@ class PendingPuts:
         for condition, reached in self._reached.items():
             self._reached[condition] = min(reached, offset)
 
-    def expire(self, now_ms: int, timeout_ms: int) -> None:
-        """Answer the puts that have timed out: they are stored, but a condition may not hold."""
+    def expire(self, now_ms: int, timeouts_ms: Mapping[Condition, int]) -> None:
+        """Answer the puts whose unmet conditions have all timed out: stored, but no more."""
         puts = self._puts
-        while puts and has_passed(timeout_ms, since_ms=puts[0].since_ms, now_ms=now_ms):
+        while puts:
             unmet = self._unmet(puts[0])
-            self._answer(TIMEOUTS[next(iter(unmet))] if unmet else PutStatus.PUT_OK)
+            since_ms = puts[0].since_ms
+            if not all(
+                has_passed(timeouts_ms[condition], since_ms=since_ms, now_ms=now_ms)
+                for condition in unmet
+            ):
+                return
+            status = PutStatus.PUT_OK
+            for condition in unmet:
+                status = TIMEOUTS[condition]
+            self._answer(status)
 
     def fail(self) -> None:
         """Refuse all pending puts: after a failed sync, what is on the disk is unknown."""
         while self._puts:
+            self._puts[0].result.status = PutStatus.SERVICE_NOT_AVAILABLE
             self._answer(PutStatus.SERVICE_NOT_AVAILABLE)
 
     def _unmet(self, put: _Pending) -> Condition:
@@ -98,5 +112,6 @@ class PendingPuts:
 
     def _answer(self, status: PutStatus) -> None:
         put = self._puts.popleft()
-        put.result.status = status
+        if put.result.status is PutStatus.PUT_OK:
+            put.result.status = status
         put.done(put.result)
