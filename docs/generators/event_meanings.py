@@ -153,4 +153,20 @@ MEANINGS: Final[Mapping[str, str]] = {
     "transaction.untold": "A broker was not told how a transaction ended: it will ask.",
     "unlock.failed": "A broker was not told that queues are free; their locks run out.",
     "route.unknown": "A topic has no route at the start; looked up again.",
+    # replication
+    "replica.unfit": "The master's log does not continue this slave's, for `reason`: a person must "
+    "act ([runbook](../runbooks/slave-does-not-follow.md)). Logged once for each reason and text.",
+    "replica.lost": "The connection to the master ended; the slave tries again.",
+    "replica.failed": "The slave cannot connect to its master, or its own disk refuses the log; "
+    "tried again.",
+    "replica.copy_failed": "A slave could not copy a table of its master; tried again with the "
+    "next round.",
+    "slave.refused": "A slave's log does not fit this master's, for `reason`, or something else "
+    "connects to haListenPort ([runbook](../runbooks/slave-does-not-follow.md)). Logged once for "
+    "each host, reason and text.",
+    "slave.silent": "A connection to haListenPort was silent for haHousekeepingInterval and is "
+    "closed.",
+    "slave.turned_away": "A connection to haListenPort was above haConnectionsMax.",
+    "slave.log_unreadable": "This broker cannot read its own log for a slave: a failing disk or a "
+    "damaged record; run `cometmq store verify`.",
 }

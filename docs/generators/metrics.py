@@ -4,7 +4,7 @@
 from collections.abc import Sequence
 from typing import Any, Final, NamedTuple
 
-from cometmq.broker.metrics import FAMILIES, STORE_FAMILIES
+from cometmq.broker.metrics import FAMILIES, REPLICATION_FAMILIES, STORE_FAMILIES
 from cometmq.namesrv.metrics import ROUTE_FAMILIES
 from cometmq.runtime.metrics import Family, loop_families
 from cometmq.runtime.transport_metrics import TRANSPORT_FAMILIES
@@ -32,6 +32,7 @@ class Group(NamedTuple):
 
 GROUPS: Final = (
     Group("Broker", ("cluster", "broker"), FAMILIES),
+    Group("Replication", ("cluster", "broker"), REPLICATION_FAMILIES),
     Group("Store", ("cluster", "broker"), STORE_FAMILIES),
     Group("Name server", (), ROUTE_FAMILIES),
     Group("Txn-checker", (), TXN_CHECKER_FAMILIES),

@@ -13,6 +13,7 @@ from cometmq.broker.broker import Broker
 from cometmq.broker.clients.producers import Client
 from cometmq.broker.handlers.arrivals import Arrivals
 from cometmq.broker.handlers.pull import RESUMES_MAX
+from cometmq.broker.role import Order
 from cometmq.broker.testing import FakePeer, expected_answer
 from cometmq.broker.testing.replay import call_of
 from cometmq.broker.testing.stored import ask, call_with, clock_of, last_answer, stored_broker
@@ -109,6 +110,48 @@ def test_statuses(
     assert (reply.code, reply.remark) == (code, remark)
     assert reply.header.next_begin_offset == next_offset
     assert broker.stats.miss_count == 1
+
+
+@pytest.mark.parametrize(
+    ("fields", "code", "remark"),
+    [
+        ({"queue_offset": 3}, 19, "OFFSET_OVERFLOW_ONE"),
+        ({"queue_offset": 9}, 20, "OFFSET_OVERFLOW_BADLY"),
+        ({"queue_offset": -1}, 20, "OFFSET_TOO_SMALL"),
+        ({"queue_id": 0, "queue_offset": 7}, 20, "NO_MESSAGE_IN_QUEUE"),
+    ],
+)
+def test_a_slave_corrects_no_offsets(
+    broker: Broker, fields: dict[str, Any], code: int, remark: str
+) -> None:
+    """Its log may be behind: the consumer tries again, there or at the master."""
+    store(broker, "a", "b", "c")
+    broker.obey(Order.FOLLOW, epoch=1, broker_id=1)
+    reply = pull(broker, **fields)
+
+    assert (reply.code, reply.remark) == (code, remark)
+    assert reply.header.next_begin_offset == fields["queue_offset"]
+    assert reply.header.suggest_which_broker_id == 0
+    assert broker.store.max_offset("OFFSET_MOVED_EVENT", 0) == 0
+
+
+async def test_a_slave_may_be_told_to_correct_offsets(tmp_path: Path) -> None:
+    async with stored_broker(tmp_path, offsetCheckInSlave="true") as broker:
+        broker.topics.create("T", queue_nums=4)
+        store(broker, "a")
+        broker.obey(Order.FOLLOW, epoch=1, broker_id=1)
+        reply = pull(broker, queue_offset=9)
+
+    assert (reply.code, reply.header.next_begin_offset) == (21, 1)
+
+
+def test_a_slave_serves_reads_and_commits_no_offsets_of_pulls(broker: Broker) -> None:
+    store(broker, "a")
+    broker.obey(Order.FOLLOW, epoch=1, broker_id=1)
+    reply = pull(broker, sys_flag=SUBSCRIPTION | COMMIT, commit_offset=1)
+
+    assert bodies(reply) == [b"a"]
+    assert broker.offsets.committed("G", "T", 1) is None
 
 
 def test_a_pull_creates_no_queue(broker: Broker) -> None:

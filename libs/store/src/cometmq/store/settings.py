@@ -60,7 +60,11 @@ class StoreSettings(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
         FlushDiskType, Meta(description="Whether a send waits until its bytes are on the disk.")
     ] = FlushDiskType.ASYNC_FLUSH
     broker_role: Annotated[
-        BrokerRole, Meta(description="Master or slave; a slave stores no sends.")
+        BrokerRole,
+        Meta(
+            description="Whether sends wait for a slave (SYNC_MASTER), or the broker is a slave,"
+            " which stores no sends."
+        ),
     ] = BrokerRole.ASYNC_MASTER
     flush_interval_commit_log: Annotated[
         Milliseconds, Meta(description="Maximum time between two flushes, ms.", extra=MUTABLE)
@@ -241,7 +245,12 @@ class StoreSettings(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
         ),
     ] = 1_000
     offset_check_in_slave: Annotated[
-        bool, Meta(description="Accepted; replication is not served yet.")
+        bool,
+        Meta(
+            extra=MUTABLE,
+            description="Whether a slave corrects offsets outside its queues, as a master does;"
+            " by default the consumer tries again.",
+        ),
     ] = False
     duplication_enable: Annotated[
         bool, Meta(description="Accepted; queues always follow the log.", extra=INEFFECTIVE)
@@ -283,25 +292,53 @@ class StoreSettings(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
         Meta(ge=1, description="Accepted; extended entries are not written.", extra=INEFFECTIVE),
     ] = 64
     ha_listen_port: Annotated[
-        int, Meta(ge=0, le=65535, description="Port for replication; the broker derives it.")
+        int,
+        Meta(
+            ge=0,
+            le=65535,
+            description="Port for slaves. Unless it is set explicitly: listenPort + 1.",
+        ),
     ] = 10912
     ha_transfer_batch_size: Annotated[
-        int, Meta(ge=1, description="Accepted; replication is not served yet.")
+        int,
+        Meta(
+            ge=1,
+            extra=MUTABLE,
+            description="Bytes of one transfer to a slave, at least one record, at most 4 MiB.",
+        ),
     ] = 32_768
     ha_send_heartbeat_interval: Annotated[
-        Milliseconds, Meta(description="Accepted; replication is not served yet.")
+        Milliseconds,
+        Meta(extra=MUTABLE, description="Silence after which master and slave send a heartbeat."),
     ] = 5_000
     ha_housekeeping_interval: Annotated[
-        Milliseconds, Meta(description="Accepted; replication is not served yet.")
+        Milliseconds,
+        Meta(extra=MUTABLE, description="Silence after which master and slave disconnect."),
     ] = 20_000
     ha_slave_fallbehind_max: Annotated[
-        int, Meta(ge=0, description="Accepted; replication is not served yet.")
+        int,
+        Meta(
+            ge=0,
+            extra=MUTABLE,
+            description="A SYNC_MASTER does not wait for slaves that lack this many bytes: it"
+            " answers SLAVE_NOT_AVAILABLE.",
+        ),
     ] = 268_435_456
     ha_master_address: Annotated[
-        str, Meta(description="Accepted; replication is not served yet.")
+        str,
+        Meta(
+            extra=MUTABLE,
+            description="host:port where a slave's master listens for slaves; empty: as the name"
+            " servers report it.",
+        ),
     ] = ""
     slave_timeout: Annotated[
-        Milliseconds, Meta(description="Accepted; replication is not served yet.", extra=MUTABLE)
+        Milliseconds,
+        Meta(
+            extra=MUTABLE,
+            description="A send to a SYNC_MASTER that waits longer for a slave is answered"
+            " FLUSH_SLAVE_TIMEOUT.",
+        ),
     ] = 3_000
     open_queue_files_max: Annotated[
         int, Meta(ge=8, description="Maximum number of open consume queue and index files.")

@@ -7,6 +7,7 @@ answer held pulls; let open requests end; flush; save the tables; close the stor
 """
 
 import asyncio
+from collections.abc import Awaitable
 from contextlib import AbstractContextManager, AsyncExitStack
 from functools import partial
 from pathlib import Path
@@ -31,6 +32,10 @@ from cometmq.broker.handlers import HANDLERS, VIP_EXCLUDED
 from cometmq.broker.handlers.arrivals import connect_arrivals
 from cometmq.broker.handlers.clients import connection_closed
 from cometmq.broker.handlers.transactions import recall_transactions
+from cometmq.broker.replication.copies import Copied, MasterCopies
+from cometmq.broker.replication.following import Follower
+from cometmq.broker.replication.serving import TICK_INTERVAL_MS, LogServer
+from cometmq.broker.role import MASTER_ID
 from cometmq.broker.settings import BrokerSettings
 from cometmq.broker.store_driver import Workers
 from cometmq.broker.tables.journal import Journal
@@ -51,10 +56,12 @@ from cometmq.runtime.tls_keys import client_tls, server_tls
 from cometmq.store.disk import OsDisk
 from cometmq.store.message_store import MessageStore
 from cometmq.store.settings import BrokerRole
+from cometmq.store.writing.write_state import Refusal
 
 ACL_FILE: Final = "plain_acl.yml"
-FIRST_ROUND_WAIT_MS: Final = 2_000
 VIP_NOTE: Final = "the second port of the broker"
+HA_NOTE: Final = "the port for slaves"
+FIRST_ROUND_WAIT_MS: Final = 2_000
 """Bound on how long a start waits for name servers that do not answer."""
 
 
@@ -151,10 +158,12 @@ class BrokerApp:
         stack.push_async_callback(broker.driver.settle)  # after everything that timers put last
         recall_transactions(broker)
         server = await self._listen(broker)
+        log_server = await self._serve_slaves(broker, workers)
         group = await stack.enter_async_context(asyncio.TaskGroup())
         stack.callback(self._cancel_timers)
         stack.push_async_callback(self._drain, broker, server)
         self._start_timers(broker, group)
+        self._start_replication(broker, log_server, client, group)
         await broker.registration.wait_for_first_round(FIRST_ROUND_WAIT_MS)
         if self._admin is not None:
             attach(self._admin, broker, server)
@@ -245,6 +254,88 @@ class BrokerApp:
                 await server.listen(settings.bind_address, self._ports.vip, excluded=VIP_EXCLUDED)
         return server
 
+    async def _serve_slaves(self, broker: Broker, workers: Workers) -> LogServer:
+        server = LogServer(
+            broker.store,
+            broker.driver,
+            broker.replication.slaves,
+            worker=workers.replicate,
+            settings=lambda: broker.settings,
+            clock=self._clock,
+            log=self._log,
+        )
+        self._stack.callback(server.close)
+        loaded = self._loaded
+        with listening(
+            loaded.value.bind_address,
+            self._ports.ha,
+            setting=loaded.label("haListenPort"),
+            host_setting=loaded.label("bindAddress"),
+            note=HA_NOTE,
+        ):
+            await server.listen(loaded.value.bind_address, self._ports.ha)
+        broker.driver.log_grew = server.wake
+        return server
+
+    def _start_replication(
+        self,
+        broker: Broker,
+        server: LogServer,
+        client: RemotingClient,
+        group: asyncio.TaskGroup,
+    ) -> None:
+        """Follow the master if this broker is a slave, now or after a change of roles."""
+        status, log = broker.replication.following, self._log
+
+        def is_slave() -> bool:
+            return broker.is_slave and not broker.is_stopping
+
+        def inspect() -> Awaitable[None]:
+            return copies.inspect()
+
+        follower = Follower(
+            broker.store,
+            broker.driver,
+            status,
+            is_slave=is_slave,
+            address=lambda: master_ha_address(broker),
+            inspect=inspect,
+            settings=lambda: broker.settings,
+            clock=self._clock,
+            log=log,
+        )
+        copies = MasterCopies(
+            Copied(broker.topics, broker.groups, broker.offsets, broker.delay),
+            status,
+            client=client,
+            registration=broker.registration,
+            saver=broker.saver,
+            commit_log=broker.store.commit_log,
+            is_slave=is_slave,
+            note_unfit=follower.note_unfit,
+            settings=lambda: broker.settings,
+            clock=self._clock,
+            log=log,
+        )
+
+        def tick() -> None:
+            server.tick()
+            follower.tick()
+
+        settings = broker.settings
+        for name, loop in {
+            "follow": follower.run(),
+            "replication": every(TICK_INTERVAL_MS, tick, name="replication", log=log),
+            "copies": every(
+                settings.slave_sync_interval_mills,
+                copies.step,
+                name="copies",
+                log=log,
+                first_ms=settings.slave_sync_delay_mills,
+            ),
+        }.items():
+            self._timers.append(group.create_task(loop, name=f"broker-{name}"))
+
     def _listening(self, port: int, note: str = "") -> AbstractContextManager[None]:
         loaded = self._loaded
         return listening(
@@ -298,6 +389,12 @@ def explicit_ha_port(loaded: Loaded[BrokerSettings]) -> int | None:
     return None if is_default else loaded.value.ha_listen_port
 
 
+def master_ha_address(broker: Broker) -> str:
+    """Return where the master sends its log: by setting, else as the name servers report it."""
+    address = broker.settings.ha_master_address or broker.registration.master_ha_address
+    return "" if address == broker.registration.identity.ha_server_addr else address
+
+
 def acl_path(settings: BrokerSettings, config_path: Path | None) -> Path:
     if settings.acl_file:
         path = Path(settings.acl_file)
@@ -317,18 +414,25 @@ def check_settings(loaded: Loaded[BrokerSettings]) -> None:
     check_advertised(settings.broker_ip2, setting=loaded.label("brokerIP2"))
     if settings.enable_d_leger_commit_log:
         raise SettingsError("enableDLegerCommitLog=true: DLedger is not supported")
-    if settings.broker_role is BrokerRole.SLAVE:
-        raise SettingsError("brokerRole=SLAVE: replication is not supported yet")
+    if settings.broker_role is BrokerRole.SLAVE and settings.broker_id <= MASTER_ID:
+        raise SettingsError(
+            f"brokerRole=SLAVE needs {loaded.label('brokerId')} above 0, not {settings.broker_id}:"
+            " a number that no other slave of this brokerName has"
+        )
 
 
 def check_environment(loaded: Loaded[BrokerSettings], ports: Ports) -> None:
     """Refuse ports and addresses that cannot be used, before any folder is created."""
     settings = loaded.value
-    for port, note in ((ports.main, ""), (ports.vip or 0, VIP_NOTE)):
+    for port, setting, note in (
+        (ports.main, "listenPort", ""),
+        (ports.vip or 0, "listenPort", VIP_NOTE),
+        (ports.ha, "haListenPort", HA_NOTE),
+    ):
         check_port(
             settings.bind_address,
             port,
-            setting=loaded.label("listenPort"),
+            setting=loaded.label(setting),
             host_setting=loaded.label("bindAddress"),
             note=note,
         )
@@ -350,12 +454,25 @@ def server_settings(settings: BrokerSettings) -> ServerSettings:
     )
 
 
+def store_fault(broker: Broker) -> str | None:
+    """Return why the store takes no messages; a slave's never does, but serves reads."""
+    reasons = set(broker.store.stats().refusals)
+    if broker.is_slave:
+        reasons.discard(Refusal.ROLE)
+    refusals = ", ".join(sorted(reasons))
+    return f"the store takes no messages: {refusals}" if refusals else None
+
+
+def replication_fault(broker: Broker) -> str | None:
+    """Return why this slave cannot follow its master."""
+    status = broker.replication.following
+    if not broker.is_slave or status.unfit is None:
+        return None
+    return f"the log of the master cannot be followed: {status.unfit_detail}"
+
+
 def attach(admin: AdminHttp, broker: Broker, server: Server[Broker]) -> None:
     """Add the broker's metrics, settings and readiness to the HTTP port."""
-
-    def store_fault() -> str | None:
-        refusals = ", ".join(broker.store.stats().refusals)
-        return f"the store takes no messages: {refusals}" if refusals else None
 
     def table_fault() -> str | None:
         if not broker.saver.is_healthy:
@@ -369,8 +486,9 @@ def attach(admin: AdminHttp, broker: Broker, server: Server[Broker]) -> None:
 
     for source in metrics.collectors(broker, server.stats):
         admin.registry.add(source)
-    admin.add_ready_check("store", store_fault)
+    admin.add_ready_check("store", partial(store_fault, broker))
     admin.add_ready_check("tables", table_fault)
     if (acl := broker.acl) is not None:
         admin.add_ready_check("accounts", lambda: acl.gap)
+    admin.add_ready_check("replication", partial(replication_fault, broker))
     admin.add_settings("broker", settings_text)

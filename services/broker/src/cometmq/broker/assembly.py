@@ -18,7 +18,9 @@ from cometmq.broker.filters.compiling import Compiler
 from cometmq.broker.filters.subscriptions import BloomSize, FilterSubscriptions, filter_file
 from cometmq.broker.hold import HoldTable
 from cometmq.broker.namesrv_addresses import NamesrvAddresses
+from cometmq.broker.once_per_turn import OncePerTurn
 from cometmq.broker.registration import Identity, Registration
+from cometmq.broker.role import MASTER_ID
 from cometmq.broker.settings import BrokerSettings
 from cometmq.broker.settings_file import SettingsFile
 from cometmq.broker.statistics.counters import BrokerStats
@@ -39,6 +41,7 @@ from cometmq.runtime.memory import memory_limit_bytes
 from cometmq.runtime.settings import Loaded
 from cometmq.store.delay_levels import DelayLevels
 from cometmq.store.message_store import MessageStore
+from cometmq.store.settings import BrokerRole
 
 
 class Inputs(NamedTuple):
@@ -54,23 +57,6 @@ class Inputs(NamedTuple):
     config_path: Path | None  # the file to which changed settings are written
     acl: AclKeeper | None
     journal: Journal
-
-
-class OncePerTurn:
-    """Runs an action at the end of the loop's turn, however often it is called in the turn."""
-
-    def __init__(self, action: Callable[[], None]) -> None:
-        self._action = action
-        self._is_scheduled = False
-
-    def __call__(self) -> None:
-        if not self._is_scheduled:
-            self._is_scheduled = True
-            asyncio.get_running_loop().call_soon(self._run)
-
-    def _run(self) -> None:
-        self._is_scheduled = False
-        self._action()
 
 
 class Tables(NamedTuple):
@@ -262,7 +248,7 @@ def _registration(
         cluster_name=first.broker_cluster_name,
         broker_name=first.broker_name,
         broker_addr=host_port(host, inputs.ports.main),
-        broker_id=first.broker_id,
+        broker_id=first.broker_id if first.broker_role is BrokerRole.SLAVE else MASTER_ID,
         ha_server_addr=host_port(advertised_host(first.broker_ip2, host), inputs.ports.ha),
     )
     namesrvs = NamesrvAddresses(first.namesrv_addr, log=inputs.log)

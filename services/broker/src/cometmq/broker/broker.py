@@ -16,7 +16,8 @@ from cometmq.broker.filters.subscriptions import FilterSubscriptions
 from cometmq.broker.hold import HoldTable
 from cometmq.broker.messages import cluster_pair
 from cometmq.broker.registration import Registration
-from cometmq.broker.role import Order, Role, RoleState, obey
+from cometmq.broker.replication.state import Replication
+from cometmq.broker.role import MASTER_ID, Order, Role, RoleState, obey
 from cometmq.broker.settings import BrokerSettings
 from cometmq.broker.settings_file import SettingsFile
 from cometmq.broker.statistics.counters import BrokerStats
@@ -75,6 +76,7 @@ class Broker:
     acl: AclKeeper | None = None  # None: no access control
     journal: Journal | None = None  # None: the tables are in memory only
     memory_bytes: int = 8 << 30  # for the process; bounds the window of hot messages
+    replication: Replication = field(default_factory=Replication)
     transactions: Transactions = field(default_factory=Transactions)
     incremental: IncrementalRunner = field(default_factory=IncrementalRunner)  # for long answers
     started_ms: int = 0
@@ -85,7 +87,8 @@ class Broker:
         settings = self.settings
         is_slave = settings.broker_role is BrokerRole.SLAVE
         role = Role.SLAVE if is_slave else Role.MASTER
-        self._take(RoleState(role, broker_id=settings.broker_id))
+        self.store.may_replicate = self._may_replicate
+        self._take(RoleState(role, broker_id=settings.broker_id if is_slave else MASTER_ID))
 
     def obey(self, order: Order, *, epoch: int, broker_id: int) -> None:
         """Change the role; raise OrderRefused, with nothing changed, if the order does not fit."""
@@ -96,6 +99,16 @@ class Broker:
         self.role = state
         self.is_master = state.role is Role.MASTER
         self.store.role_writable = self.is_master
+        is_sync = self.settings.broker_role is BrokerRole.SYNC_MASTER
+        self.store.needs_replicas = self.is_master and is_sync
+
+    def _may_replicate(self, end: int) -> bool:
+        behind_bytes_max = self.settings.ha_slave_fallbehind_max
+        return self.replication.slaves.may_replicate(end, behind_bytes_max)
+
+    @property
+    def is_slave(self) -> bool:
+        return self.role.role is Role.SLAVE
 
     def group(self, name: str) -> SubscriptionGroupConfig | None:
         """Return a subscription group; an unknown one is created if the settings allow it."""

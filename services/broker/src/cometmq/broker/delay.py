@@ -170,6 +170,15 @@ class DelayService:
         """Return the answer of code 45."""
         return DelayFile(dict(self.offsets()))
 
+    def adopt(self, offsets: Mapping[int, int]) -> None:
+        """Take over the master's positions; they are used once this broker is the master."""
+        for number, offset in offsets.items():
+            level = self._levels.get(number)
+            if level is not None and level.saved_offset != offset:
+                level.offset = level.saved_offset = offset
+                self.is_dirty = True
+                self._note(level)
+
     def step(self, now_ms: int) -> None:
         """Deliver due messages, and save the positions whose copies are on disk."""
         self._now_ms = now_ms

@@ -5,6 +5,8 @@ from collections.abc import Callable, Iterable
 from typing import Final
 
 from cometmq.broker.broker import Broker
+from cometmq.broker.replication.state import FollowState
+from cometmq.broker.replication.unfit import Unfit
 from cometmq.remoting.transport.stats import TransportStats
 from cometmq.runtime.metrics import (
     Family,
@@ -124,7 +126,8 @@ FAMILIES: Final[tuple[Family[Broker], ...]] = (
     ),
     gauge("cometmq_held_pulls", "Held pulls.", lambda b: b.hold.count),
     gauge(
-        "cometmq_waiting_puts", "Sends that wait for a flush.", lambda b: b.driver.waiting_count
+        "cometmq_waiting_puts", "Sends that wait for a flush or a slave.",
+        lambda b: b.driver.waiting_count,
     ),
     gauge("cometmq_topics", "Topics.", lambda b: len(b.topics.table)),
     gauge("cometmq_groups", "Consumer groups.", lambda b: len(b.groups.table)),
@@ -158,6 +161,70 @@ FAMILIES: Final[tuple[Family[Broker], ...]] = (
     ),
     labelled_gauge(
         "cometmq_group_lag_messages", "Messages not consumed.", ("topic", "group"), _lags
+    ),
+)  # fmt: skip
+
+
+def _slave_lags(broker: Broker) -> Iterable[Row]:
+    end = broker.store.confirm_offset
+    return [((address,), lag) for address, lag in broker.replication.slaves.lags(end)]
+
+
+def _refusals(broker: Broker) -> Iterable[Row]:
+    counts = broker.replication.slaves.refused_counts
+    return [((reason.value,), count) for reason, count in counts.items()]
+
+
+def _unfit(broker: Broker) -> Iterable[Row]:
+    """Every reason, so that an alert does not depend on a series that appears."""
+    current = broker.replication.following.unfit
+    return [((reason.value,), int(reason is current)) for reason in Unfit]
+
+
+def _is_following(broker: Broker) -> bool:
+    return broker.replication.following.state is FollowState.FOLLOWING
+
+
+REPLICATION_FAMILIES: Final[tuple[Family[Broker], ...]] = (
+    gauge("cometmq_broker_is_slave", "1 on a slave.", lambda b: b.is_slave),
+    gauge(
+        "cometmq_slaves", "Slaves that follow this broker.",
+        lambda b: len(b.replication.slaves.following()),
+    ),
+    labelled_gauge(
+        "cometmq_slave_lag_bytes", "Bytes of the log that a slave has not acknowledged.",
+        ("slave",), _slave_lags,
+    ),
+    labelled_counter(
+        "cometmq_slave_refused_total", "Connections of slaves refused.", ("reason",), _refusals
+    ),
+    counter(
+        "cometmq_slave_sent_bytes_total", "Bytes of the log sent to slaves.",
+        lambda b: b.replication.slaves.sent_bytes,
+    ),
+    gauge(
+        "cometmq_replica_following", "1 while a slave follows its master.", _is_following
+    ),
+    labelled_gauge(
+        "cometmq_replica_unfit", "1 for the reason why a slave cannot follow.", ("reason",),
+        _unfit,
+    ),
+    gauge(
+        "cometmq_replica_behind_bytes",
+        "Bytes of the master's log that a slave lacked when it last asked.",
+        lambda b: b.replication.following.behind_bytes(b.store.confirm_offset),
+    ),
+    counter(
+        "cometmq_replica_received_bytes_total", "Bytes of the log that a slave has copied.",
+        lambda b: b.replication.following.received_bytes,
+    ),
+    counter(
+        "cometmq_replica_connects_total", "Connections of a slave to its master.",
+        lambda b: b.replication.following.connect_count,
+    ),
+    counter(
+        "cometmq_replica_copies_failed_total", "Tables of the master that could not be copied.",
+        lambda b: b.replication.following.table_failed_count,
     ),
 )  # fmt: skip
 
@@ -196,6 +263,7 @@ def collectors(broker: Broker, transport: Callable[[], TransportStats]) -> list[
     }
     return [
         StatsCollector(FAMILIES, lambda: broker, labels),
+        StatsCollector(REPLICATION_FAMILIES, lambda: broker, labels),
         StatsCollector(STORE_FAMILIES, broker.store.stats, labels),
         StatsCollector(TRANSPORT_FAMILIES, transport, {"server": "broker"}),
     ]

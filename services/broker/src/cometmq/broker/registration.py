@@ -181,6 +181,10 @@ class Registration:
     def use_broker_id(self, broker_id: int) -> None:
         """Register under another id; a name server drops the old id of the same address."""
         self.identity = msgspec.structs.replace(self.identity, broker_id=broker_id)
+        self.register_again()
+
+    def register_again(self) -> None:
+        """Register with all topics at every name server."""
         for link in self.links.values():
             link.acknowledged = None
             link.wake.set()

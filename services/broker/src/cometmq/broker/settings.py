@@ -185,6 +185,25 @@ class BrokerSettings(AcceptedSettings, frozen=True, kw_only=True, rename="camel"
             description="Pulls that may be held at once; more are answered SYSTEM_BUSY.",
         ),
     ] = 100_000
+    slave_sync_delay_mills: Annotated[
+        int,
+        Meta(ge=0, description="Milliseconds until a slave copies its master's tables first."),
+    ] = 3_000
+    slave_sync_interval_mills: Annotated[
+        int, Meta(ge=100, description="Milliseconds between a slave's copies of the tables.")
+    ] = 10_000
+    ha_connections_max: Annotated[
+        int, Meta(ge=1, extra=MUTABLE, description="Connections to haListenPort accepted at once.")
+    ] = 64
+    max_ha_transfer_byte_in_second: Annotated[
+        int,
+        Meta(
+            ge=0,
+            extra=MUTABLE,
+            description="Bytes per second that each slave is sent; 0: no limit. RocketMQ 5 has"
+            " this key.",
+        ),
+    ] = 0
     slave_read_enable: Annotated[
         bool, Meta(extra=MUTABLE, description="Suggest a slave to consumers that read far behind.")
     ] = False

@@ -42,6 +42,7 @@ _SUSPEND: Final = int(PullSysFlag.SUSPEND)
 _READ: Final = int(Perm.READ)
 _NOT_FOUND: Final = int(ResponseCode.PULL_NOT_FOUND)
 _MOVED: Final = int(ResponseCode.PULL_OFFSET_MOVED)
+_RETRY: Final = int(ResponseCode.PULL_RETRY_IMMEDIATELY)
 
 _REMARKS: Final[Mapping[GetStatus, str]] = {status: status.name for status in GetStatus}
 _CODES: Final[Mapping[GetStatus, int]] = {
@@ -53,6 +54,15 @@ _CODES: Final[Mapping[GetStatus, int]] = {
     GetStatus.OFFSET_OVERFLOW_BADLY: _MOVED,
     GetStatus.OFFSET_TOO_SMALL: _MOVED,
 }
+_CORRECTED: Final = frozenset(
+    {
+        GetStatus.NO_MESSAGE_IN_QUEUE,
+        GetStatus.OFFSET_TOO_SMALL,
+        GetStatus.OFFSET_OVERFLOW_ONE,
+        GetStatus.OFFSET_OVERFLOW_BADLY,
+    }
+)
+"""RocketMQ's slave answers these with the offset of the request."""
 
 
 class AdmittedPull(msgspec.Struct):
@@ -204,11 +214,17 @@ def _conclude(broker: Broker, pull: AdmittedPull, result: GetResult) -> Reply | 
             return None
         if code == _MOVED and broker.is_master:
             _report_moved(broker, header, result)
+    next_offset, suggested = result.next_offset, _suggested_broker(broker, pull.group, result)
+    if code != 0 and broker.is_slave and not broker.settings.offset_check_in_slave:
+        # Compatibility: this log may be behind its master's, so only that corrects offsets.
+        next_offset = header.queue_offset if result.status in _CORRECTED else next_offset
+        if code == _MOVED:
+            code, suggested = _RETRY, pull.group.broker_id
     return Reply(
         code,
         PullMessageReply(
-            _suggested_broker(broker, pull.group, result),
-            result.next_offset,
+            suggested,
+            next_offset,
             result.min_offset,
             result.max_offset,
         ),

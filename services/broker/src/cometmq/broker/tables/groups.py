@@ -78,6 +78,10 @@ class Groups(VersionedTable[GroupTable, SubscriptionGroupConfig]):
         self._bump()
         return True
 
+    def replace(self, table: GroupTable) -> None:
+        """Become a copy of the master's table, in its version."""
+        self._become(table.subscription_group_table, table.data_version)
+
     def disable(self, name: str) -> bool:
         """Stop a group from consuming until an administrator enables it again."""
         config = self.table.get(name)

@@ -89,6 +89,18 @@ class Offsets:
             self.noted()
         self._noted[key] = {queue_id: offset}
 
+    def overwrite(self, table: OffsetTable) -> None:
+        """Set the offsets of another table; groups and topics that it lacks stay as they are."""
+        for key, queues in table.items():
+            known = self.table.get(key)
+            if known == queues:
+                continue
+            count = self._count + len(queues) - len(known or ())
+            if count > COUNT_MAX:
+                raise SystemBusy(f"the broker stores at most {COUNT_MAX} offsets")
+            self._count = count
+            self._set(key, queues)
+
     def queues(self, group: str, topic: str) -> Mapping[int, int]:
         """Return queue -> offset of the group in the topic."""
         return self.table.get(f"{topic}{KEY_SEPARATOR}{group}", NO_QUEUES)
@@ -108,7 +120,10 @@ class Offsets:
         if count > COUNT_MAX:
             raise SystemBusy(f"the broker stores at most {COUNT_MAX} offsets")
         self._count = count
-        key = f"{topic}{KEY_SEPARATOR}{target}"
+        self._set(f"{topic}{KEY_SEPARATOR}{target}", offsets)
+
+    def _set(self, key: str, offsets: Mapping[int, int]) -> None:
+        """Replace the offsets of a group in a topic; the caller has counted them."""
         self._note_removed(key)
         self.table[key] = dict(offsets)
         self._list(key)

@@ -158,6 +158,17 @@ class Topics(VersionedTable[TopicConfigTable, TopicConfig]):
         self._bump()
         return True
 
+    def replace(self, table: TopicConfigTable) -> None:
+        """Become a copy of the master's table, in its version.
+
+        The caller registers with all name servers again: changes since one of our own earlier
+        versions are unknown.
+        """
+        self._changed_at.clear()
+        self._all_changed_at = table.data_version.counter
+        self._ordered_as_of = None
+        self._become(table.topic_config_table, table.data_version)
+
     def set_ordered(self, ordered: Collection[str]) -> None:
         """Take over the list of ordered topics from the name servers' configuration."""
         if self._ordered_as_of == (self.version, frozenset(ordered)):

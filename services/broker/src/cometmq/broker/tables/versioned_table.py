@@ -100,6 +100,13 @@ class VersionedTable(ABC, Generic[FileT, ConfigT]):
         self.version = changes.data_version
         self.is_dirty = True
 
+    def _become(self, table: Mapping[str, ConfigT], version: DataVersion) -> None:
+        """Replace all configurations and the version."""
+        before, self.table, self.version = self.table, dict(table), version
+        names = before.keys() | self.table.keys()
+        self._note(*(name for name in names if before.get(name) != self.table.get(name)))
+        self._changed()
+
     def _note(self, *names: str) -> None:
         """Note configurations that are added, replaced or removed, and the version in any case."""
         self.is_dirty = True

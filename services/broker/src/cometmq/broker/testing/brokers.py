@@ -88,6 +88,11 @@ class MemoryStore:
     confirm_offset = 0
     put_count = 0
     role_writable = True
+    needs_replicas = False
+
+    @staticmethod
+    def may_replicate(_end: int) -> bool:
+        return True
 
     def read_record(self, physical_offset: int) -> Lookup[None]:
         yield from ()

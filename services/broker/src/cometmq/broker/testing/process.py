@@ -18,7 +18,7 @@ from cometmq.remoting.bodies.topic_config import (
 )
 from cometmq.remoting.codes import RequestCode
 from cometmq.remoting.command import OK, Call, Reply
-from cometmq.remoting.commands.namesrv import RegisterBroker, UnregisterBroker
+from cometmq.remoting.commands.namesrv import RegisterBroker, RegisterBrokerReply, UnregisterBroker
 from cometmq.remoting.transport.server import Server
 from cometmq.remoting.transport.settings import ServerSettings
 from cometmq.remoting.transport.tasks import TaskSet
@@ -133,13 +133,14 @@ def _event(line: bytes) -> dict[str, Any]:
 
 
 class RecordingNamesrv:
-    """A name server that records registrations and has no routes."""
+    """A name server that records registrations, names masters to slaves, and has no routes."""
 
     def __init__(self) -> None:
         """Create this on the running loop; nothing listens yet."""
         self.registrations: list[RegisterBrokerBody] = []
         self.unregistered: list[UnregisterBroker] = []
         self.topics: dict[str, TopicConfig] = {}
+        self.masters: dict[str, RegisterBroker] = {}
         self.address = ""
         self._changed = asyncio.Event()
         self._server = self._new_server()
@@ -174,8 +175,15 @@ class RecordingNamesrv:
 
 
 def _register(namesrv: RecordingNamesrv, call: Call[RegisterBroker]) -> Reply:
-    namesrv.note(decode_register_body(call.body, compressed=call.header.compressed))
-    return OK
+    header = call.header
+    namesrv.note(decode_register_body(call.body, compressed=header.compressed))
+    if header.broker_id == 0:
+        namesrv.masters[header.broker_name] = header
+        return OK
+    master = namesrv.masters.get(header.broker_name)
+    if master is None:
+        return OK
+    return Reply(header=RegisterBrokerReply(master.ha_server_addr, master.broker_addr))
 
 
 def _unregister(namesrv: RecordingNamesrv, call: Call[UnregisterBroker]) -> Reply:

@@ -1,0 +1,217 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A slave's copies of its master's tables, and its questions about the master's log.
+
+Compatibility: RocketMQ's requests, 3 s after the start and every 10 s. Topics and groups are
+replaced when their version differs. Committed offsets overwrite the slave's own, even backwards.
+Positions of delay levels are saved for the day on which the slave becomes master. Filters, locks
+and connected clients are not copied, and nothing flows from slave to master.
+
+Each request may fail without the others; a failure is logged once until a round succeeds.
+"""
+
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Final, Protocol
+
+import msgspec
+
+from cometmq.broker.delay import DelayFile, DelayService
+from cometmq.broker.registration import Invoker, Registration
+from cometmq.broker.replication.state import Following
+from cometmq.broker.replication.unfit import Unfit, UnfitLog
+from cometmq.broker.role import MASTER_ID
+from cometmq.broker.settings import BrokerSettings
+from cometmq.broker.tables.groups import Groups
+from cometmq.broker.tables.offsets import OffsetFile, Offsets
+from cometmq.broker.tables.persistence import TableSaver
+from cometmq.broker.tables.topics import Topics
+from cometmq.remoting.bodies.dialect import decode_json
+from cometmq.remoting.bodies.kv import KVTable
+from cometmq.remoting.bodies.topic_config import SubscriptionGroupTable, TopicConfigTable
+from cometmq.remoting.codes import RequestCode
+from cometmq.remoting.errors import CometError, CommandError, TransportError
+from cometmq.remoting.log import Log
+from cometmq.remoting.transport.tasks import describe
+from cometmq.runtime import properties
+from cometmq.runtime.clock import Clock
+
+REQUEST_TIMEOUT_MS: Final = 3_000
+
+
+class LogEnd(Protocol):
+    """The end of a log."""
+
+    @property
+    def end(self) -> int: ...
+
+
+class Copied(msgspec.Struct, frozen=True):
+    """The tables that are copied."""
+
+    topics: Topics
+    groups: Groups
+    offsets: Offsets
+    delay: DelayService
+
+
+class MasterCopies:
+    """Asks the master; `step` copies its tables, `inspect` tells whether its log fits."""
+
+    def __init__(  # noqa: PLR0913  # the collaborators, each by name
+        self,
+        tables: Copied,
+        status: Following,
+        *,
+        client: Invoker,
+        registration: Registration,
+        saver: TableSaver,
+        commit_log: LogEnd,
+        is_slave: Callable[[], bool],
+        note_unfit: Callable[[UnfitLog], None],
+        settings: Callable[[], BrokerSettings],
+        clock: Clock,
+        log: Log,
+    ) -> None:
+        """`note_unfit` is called when a comparison of the logs shows that they do not fit."""
+        self._tables = tables
+        self._status = status
+        self._client = client
+        self._registration = registration
+        self._saver = saver
+        self._commit_log = commit_log
+        self._is_slave = is_slave
+        self._note_unfit = note_unfit
+        self._settings = settings
+        self._clock = clock
+        self._log = log
+        self._known_address = ""  # of the master whose name was checked
+        self._failed: set[str] = set()
+
+    async def step(self) -> None:
+        """Copy all tables once, and compare the logs."""
+        if not self._is_slave() or not self._master_address():
+            return
+        steps: Mapping[str, Callable[[], Awaitable[None]]] = {
+            "topics": self._copy_topics,
+            "offsets": self._copy_offsets,
+            "delay": self._copy_delay,
+            "groups": self._copy_groups,
+            "log": self._measure,
+        }
+        for name, copy in steps.items():
+            try:
+                await copy()
+            except UnfitLog as error:
+                self._note_unfit(error)
+            except CometError as error:
+                self._status.table_failed_count += 1
+                if name not in self._failed:
+                    self._failed.add(name)
+                    self._log.warning(
+                        "replica.copy_failed",
+                        table=name,
+                        master=self._master_address(),
+                        error=describe(error),
+                    )
+            else:
+                self._failed.discard(name)
+        if not self._failed:
+            self._status.tables_copied_ms = self._clock.monotonic_ms()
+
+    async def inspect(self) -> None:
+        """Raise UnfitLog if the master is another one, or its log cannot continue this one.
+
+        Return if the master's address is unknown or it does not answer: the stream shows the rest.
+        """
+        address = self._master_address()
+        if not address:
+            return
+        try:
+            if address != self._known_address:
+                self._check_name(address, await self._ask(RequestCode.GET_BROKER_CONFIG))
+                self._known_address = address
+            await self._measure()
+        except (TransportError, CommandError) as error:
+            self._log.debug("replica.unchecked", master=address, error=describe(error))
+            return
+        self._judge()
+
+    def _judge(self) -> None:
+        """Raise UnfitLog if the master's log, as last measured, cannot continue this one."""
+        end, status = self._commit_log.end, self._status
+        if status.unfit is Unfit.AHEAD:
+            # The master's log may have grown beyond ours since, but it is not the same log.
+            raise UnfitLog(Unfit.AHEAD, status.unfit_detail)
+        if 0 < end < status.master_min_offset:
+            raise UnfitLog(
+                Unfit.EXPIRED,
+                f"this log ends at {end}, the master's begins at {status.master_min_offset}",
+            )
+
+    async def _measure(self) -> None:
+        # The own end comes first: the master's log only grows while it answers.
+        end, status = self._commit_log.end, self._status
+        body = await self._ask(RequestCode.GET_BROKER_RUNTIME_INFO)
+        figures = decode_json(KVTable, body).table
+        try:
+            status.master_min_offset = int(figures["commitLogMinOffset"])
+            status.master_max_offset = int(figures["commitLogMaxOffset"])
+        except (KeyError, ValueError) as error:
+            raise CommandError(0, f"no bounds of the master's log: {error}") from error
+        if end > status.master_max_offset:
+            raise UnfitLog(
+                Unfit.AHEAD,
+                f"this log ends at {end}, the log of {self._master_address()} at"
+                f" {status.master_max_offset}",
+            )
+
+    def _check_name(self, address: str, body: bytes) -> None:
+        theirs = properties.parse(str(body, "utf-8", "replace"))
+        settings = self._settings()
+        for key, ours, reason in (
+            ("brokerName", settings.broker_name, Unfit.FOREIGN),
+            ("brokerClusterName", settings.broker_cluster_name, Unfit.FOREIGN),
+            ("brokerId", str(MASTER_ID), Unfit.FOREIGN),
+            (
+                "mappedFileSizeCommitLog",
+                str(settings.mapped_file_size_commit_log),
+                Unfit.FILE_SIZE,
+            ),
+        ):
+            if key in theirs and theirs[key] != ours:
+                raise UnfitLog(reason, f"{address} has {key}={theirs[key]}; {ours} is needed")
+
+    async def _copy_topics(self) -> None:
+        table = decode_json(TopicConfigTable, await self._ask(RequestCode.GET_ALL_TOPIC_CONFIG))
+        topics = self._tables.topics
+        if table.data_version != topics.version:
+            topics.replace(table)
+            self._registration.register_again()
+
+    async def _copy_groups(self) -> None:
+        body = await self._ask(RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG)
+        table = decode_json(SubscriptionGroupTable, body)
+        groups = self._tables.groups
+        if table.data_version != groups.version:
+            groups.replace(table)
+
+    async def _copy_offsets(self) -> None:
+        body = await self._ask(RequestCode.GET_ALL_CONSUMER_OFFSET)
+        self._tables.offsets.overwrite(decode_json(OffsetFile, body).offset_table)
+        self._saver.request_if_dirty(self._tables.offsets)
+
+    async def _copy_delay(self) -> None:
+        body = await self._ask(RequestCode.GET_ALL_DELAY_OFFSET)
+        self._tables.delay.adopt(decode_json(DelayFile, body).offset_table)
+        if self._tables.delay.is_dirty:
+            self._tables.delay.save()
+
+    async def _ask(self, code: RequestCode) -> bytes:
+        response = await self._client.invoke(
+            self._master_address(), code, timeout_ms=REQUEST_TIMEOUT_MS
+        )
+        return bytes(response.body)
+
+    def _master_address(self) -> str:
+        """Return the address of the master, unless it is this broker, just demoted."""
+        address = self._registration.master_address
+        return "" if address == self._registration.identity.broker_addr else address

@@ -1,0 +1,476 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The master's side: accept slaves on haListenPort and send them the log.
+
+Each connection reads the log in slices of bounded size, one per turn of the loop, and only while
+its socket takes bytes; a slow slave costs a slice of memory and never delays senders. Slices that
+are not in the page cache are read on a thread. A commit wakes all slaves once per turn, and the
+acknowledgements of a turn answer senders together.
+
+Rules that RocketMQ's master lacks: the first report must lie at a record border within the log, an
+acknowledgement must not exceed what was sent, and it counts only while its connection lives. An
+empty slave gets the whole log, not only its last file.
+
+The first 8 bytes decide which stream a connection speaks. RocketMQ's is an offset, so its top bit
+is never set; another protocol can share the port by setting it.
+"""
+
+import asyncio
+from collections.abc import Callable
+from functools import partial
+from typing import Final, cast
+
+from cometmq.broker.once_per_turn import OncePerTurn
+from cometmq.broker.replication.frames import (
+    BODY_BYTES_MAX,
+    REPORT_BYTES,
+    ReportReader,
+    encode_header,
+)
+from cometmq.broker.replication.rate import RateLimit
+from cometmq.broker.replication.records import HEAD_BYTES, is_border, whole_records
+from cometmq.broker.replication.state import Slave, Slaves
+from cometmq.broker.replication.unfit import Unfit, UnfitLog
+from cometmq.broker.settings import BrokerSettings
+from cometmq.broker.store_driver import StoreDriver
+from cometmq.remoting.errors import Overloaded, RemoteProtocolError
+from cometmq.remoting.log import Log
+from cometmq.remoting.transport.addresses import peer_address
+from cometmq.remoting.transport.server import ALL_ADDRESSES
+from cometmq.remoting.transport.tasks import describe
+from cometmq.remoting.types import Buffer
+from cometmq.runtime.clock import Clock
+from cometmq.runtime.worker import Worker
+from cometmq.store.errors import DiskError
+from cometmq.store.message_store import MessageStore
+
+TICK_INTERVAL_MS: Final = 100
+SLICE_BYTES: Final = 256 << 10
+"""Read and sent in one turn of the loop for each slave: about 0.1 ms."""
+
+UNSENT_BYTES_MAX: Final = 1 << 20
+"""Bytes that the socket has not taken; above, the slave waits."""
+
+OPENING_BYTES: Final = 8
+_REMEMBERED_REFUSALS_MAX: Final = 100
+
+
+class LogServer:
+    """Listens for slaves and keeps one stream for each."""
+
+    def __init__(  # the collaborators, each by name
+        self,
+        store: MessageStore,
+        driver: StoreDriver,
+        slaves: Slaves,
+        *,
+        worker: Worker,
+        settings: Callable[[], BrokerSettings],
+        clock: Clock,
+        log: Log,
+    ) -> None:
+        """`worker` reads slices that are not in memory; `settings` may change at run time."""
+        self.store = store
+        self.slaves = slaves
+        self.worker = worker
+        self.settings = settings
+        self.clock = clock
+        self.acked = OncePerTurn(self._answer_senders)
+        self._driver = driver
+        self._log = log
+        self._listeners: list[asyncio.Server] = []
+        self._openings: set[_Opening] = set()
+        self._streams: set[SlaveStream] = set()
+        self._refusals: set[tuple[str, str, str]] = set()
+
+    async def listen(self, host: str, port: int) -> int:
+        """Accept slaves on a port (0: any); return it."""
+        loop = asyncio.get_running_loop()
+        for address in (host,) if host else ALL_ADDRESSES:
+            listener = await loop.create_server(partial(_Opening, self), address, port)
+            self._listeners.append(listener)
+            port = listener.sockets[0].getsockname()[1]
+        return port
+
+    def close(self) -> None:
+        """Close the port and all connections; what was written to them is still sent."""
+        for listener in self._listeners:
+            listener.close()
+        self._listeners.clear()
+        for opening in tuple(self._openings):
+            opening.close()
+        for stream in tuple(self._streams):
+            stream.finish()
+
+    def wake(self) -> None:
+        """Send what the log has got; call it once per turn."""
+        for stream in tuple(self._streams):
+            stream.pump()
+
+    def tick(self) -> None:
+        """Send heartbeats that are due, and close connections that are silent."""
+        now_ms = self.clock.monotonic_ms()
+        silent_ms = self.settings().ha_housekeeping_interval
+        connections: list[_Opening | SlaveStream] = [*self._openings, *self._streams]
+        for connection in connections:
+            if now_ms - connection.heard_ms > silent_ms:
+                self._log.warning("slave.silent", slave=connection.address, silent_ms=silent_ms)
+                connection.close()
+        for stream in tuple(self._streams):
+            stream.beat(now_ms)
+
+    def admit(self, opening: "_Opening") -> bool:
+        """Count a new connection; return False if there are too many."""
+        count_max = self.settings().ha_connections_max
+        if len(self._openings) + len(self._streams) >= count_max:
+            self._log.warning(
+                "slave.turned_away", slave=opening.address, connections_max=count_max,
+                action="raise haConnectionsMax, or find out what connects to haListenPort",
+            )  # fmt: skip
+            return False
+        self._openings.add(opening)
+        return True
+
+    def opened(self, opening: "_Opening", stream: "SlaveStream") -> None:
+        """Replace an opening by the stream that its first bytes ask for."""
+        self._openings.discard(opening)
+        self._streams.add(stream)
+        self.slaves.connected.add(stream.slave)
+
+    def forget_opening(self, opening: "_Opening") -> None:
+        """Drop a connection that ended before its first report."""
+        self._openings.discard(opening)
+
+    def started(self, stream: "SlaveStream") -> None:
+        """A slave's first report was accepted."""
+        slave = stream.slave
+        slave.is_following = True
+        self._log.info("slave.connected", slave=slave.address, offset=slave.acked_offset)
+        host = slave.address.rpartition(":")[0]
+        self._refusals = {entry for entry in self._refusals if entry[0] != host}
+        self.acked()
+
+    def ended(self, stream: "SlaveStream") -> None:
+        """Drop a slave and its acknowledgements."""
+        self._streams.discard(stream)
+        self.slaves.connected.discard(stream.slave)
+        if stream.slave.is_following:
+            stream.slave.is_following = False
+            self._log.info(
+                "slave.disconnected",
+                slave=stream.slave.address,
+                acked_offset=stream.slave.acked_offset,
+            )
+
+    def note_refused(self, address: str, error: UnfitLog) -> None:
+        """Count a refusal; log it once per host, reason and text: slaves try again for ever."""
+        self.slaves.refused_counts[error.reason] += 1
+        entry = address.rpartition(":")[0], error.reason.value, str(error)
+        if entry in self._refusals:
+            return
+        if len(self._refusals) >= _REMEMBERED_REFUSALS_MAX:
+            self._refusals.clear()
+        self._refusals.add(entry)
+        self._log.error(
+            "slave.refused",
+            slave=address,
+            reason=error.reason.value,
+            error=str(error),
+            action=error.action,
+        )
+
+    def note_unreadable(self, address: str, error: Exception) -> None:
+        """Log that a slave cannot be served because this broker cannot read its own log."""
+        self._log.error("slave.log_unreadable", slave=address, error=describe(error))
+
+    def _answer_senders(self) -> None:
+        self._driver.note_replicated(self.slaves.acked_offset())
+
+
+class _Opening(asyncio.Protocol):
+    """A connection whose first bytes have not arrived."""
+
+    def __init__(self, server: LogServer) -> None:
+        self._server = server
+        self._transport: asyncio.Transport | None = None
+        self._received = b""
+        self.address = ""
+        self.heard_ms = server.clock.monotonic_ms()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast("asyncio.Transport", transport)  # uvloop's has no common base
+        self.address = peer_address(transport.get_extra_info("peername"))[0]
+        if not self._server.admit(self):
+            self._transport.abort()
+
+    def data_received(self, data: bytes) -> None:
+        assert self._transport is not None
+        self._received += data
+        if len(self._received) < OPENING_BYTES:
+            return
+        if self._received[0] & 0x80:
+            text = f"a connection begins with {self._received[:OPENING_BYTES].hex()}"
+            self._server.note_refused(self.address, UnfitLog(Unfit.PROTOCOL, text))
+            self._transport.abort()
+            return
+        stream = SlaveStream(self._server, self._transport, self.address)
+        self._server.opened(self, stream)
+        self._transport.set_protocol(stream)
+        stream.data_received(self._received)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._server.forget_opening(self)
+
+    def close(self) -> None:
+        if self._transport is not None:
+            self._transport.abort()
+
+
+class SlaveStream(asyncio.Protocol):
+    """RocketMQ's stream to one slave."""
+
+    def __init__(self, server: LogServer, transport: asyncio.Transport, address: str) -> None:
+        self._server = server
+        self._transport = transport
+        self._loop = asyncio.get_running_loop()
+        self._commit_log = server.store.commit_log
+        self._file_size = self._commit_log.files.file_size
+        self._reports = ReportReader()
+        self._rate = RateLimit()
+        self._requested: int | None = None  # the first report
+        self._slice_bytes = SLICE_BYTES
+        self._record_left = 0  # of a record that is larger than a frame
+        self._is_paused = False
+        self._is_reading = False
+        self._is_scheduled = False
+        self.address = address
+        self.slave = Slave(address)
+        self.heard_ms = self._sent_ms = server.clock.monotonic_ms()
+        transport.set_write_buffer_limits(high=UNSENT_BYTES_MAX)
+
+    # Events of the connection
+
+    def data_received(self, data: bytes) -> None:
+        self.heard_ms = self._server.clock.monotonic_ms()
+        try:
+            for offset in self._reports.feed(data):
+                self._take_report(offset)
+        except RemoteProtocolError as error:
+            self._refuse(UnfitLog(Unfit.PROTOCOL, str(error)))
+        except UnfitLog as error:
+            self._refuse(error)
+
+    def pause_writing(self) -> None:
+        self._is_paused = True
+
+    def resume_writing(self) -> None:
+        self._is_paused = False
+        self.pump()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._server.ended(self)
+
+    def close(self) -> None:
+        """Close the connection at once."""
+        self._server.ended(self)
+        self._transport.abort()
+
+    def finish(self) -> None:
+        """Close the connection after its pending output is sent."""
+        self._server.ended(self)
+        self._transport.close()
+
+    def _refuse(self, error: UnfitLog) -> None:
+        self._server.note_refused(self.address, error)
+        self.close()
+
+    # Reports
+
+    def _take_report(self, offset: int) -> None:
+        slave = self.slave
+        if self._requested is None:
+            self._requested = offset
+            self._check_request(offset)
+        elif not slave.is_following:
+            if offset != self._requested:
+                raise UnfitLog(Unfit.ACK, f"report {offset} follows {self._requested} unasked")
+        elif not slave.acked_offset <= offset <= slave.sent_offset:
+            raise UnfitLog(
+                Unfit.ACK,
+                f"the slave acknowledges {offset} after {slave.acked_offset}; it was sent the log"
+                f" up to {slave.sent_offset}",
+            )
+        elif offset > slave.acked_offset:
+            slave.acked_offset = offset
+            self._server.acked()
+
+    def _check_request(self, offset: int) -> None:
+        """Start at this offset if it is in the log and a record begins there."""
+        log = self._commit_log
+        end, first = log.confirm_offset, log.min_offset
+        if offset == 0:
+            self._start(first, 0)
+        elif offset > end:
+            raise UnfitLog(Unfit.AHEAD, f"the slave's log ends at {offset}, this master's at {end}")
+        elif offset < first:
+            raise UnfitLog(
+                Unfit.EXPIRED, f"the slave's log ends at {offset}, this master's begins at {first}"
+            )
+        elif offset == end:
+            self._start(offset, offset)
+        else:
+            self._read(offset, HEAD_BYTES, partial(self._check_border, offset))
+
+    def _check_border(self, offset: int, head: Buffer) -> None:
+        if is_border(head, offset, self._file_size):
+            self._start(offset, offset)
+        else:
+            text = f"the slave's log ends at {offset}, where no record of this master begins"
+            self._refuse(UnfitLog(Unfit.NOT_A_RECORD, text))
+
+    def _start(self, offset: int, acked_offset: int) -> None:
+        self.slave.sent_offset = offset
+        self.slave.acked_offset = acked_offset
+        self._server.started(self)
+        if offset == self._commit_log.confirm_offset:
+            self._beat()  # tells the slave at once that its log fits
+        self.pump()
+
+    # The log
+
+    def pump(self) -> None:
+        """Send the next slice, unless the slave has everything or cannot take it now."""
+        is_busy = self._is_reading or self._is_scheduled or self._is_paused
+        if is_busy or not self.slave.is_following or self._transport.is_closing():
+            return
+        if self.slave.sent_offset >= self._commit_log.confirm_offset:
+            return
+        bytes_per_s = self._server.settings().max_ha_transfer_byte_in_second
+        wait_ms = self._rate.wait_ms(self._server.clock.monotonic_ms(), bytes_per_s)
+        if wait_ms:
+            self._pump_later(wait_ms)
+        else:
+            self._read(self.slave.sent_offset, self._slice_bytes, self._send)
+
+    def _pump_later(self, wait_ms: int) -> None:
+        self._is_scheduled = True
+        self._loop.call_later(wait_ms / 1000, self._pump_now)
+
+    def _pump_now(self) -> None:
+        self._is_scheduled = False
+        self.pump()
+
+    def _read(self, offset: int, count: int, done: Callable[[Buffer], None]) -> None:
+        """Call `done` with up to `count` bytes of one file of the log."""
+        view = self._commit_log.view()
+        if offset < view.first:
+            text = f"the slave has the log up to {offset}; it is deleted up to {view.first}"
+            self._refuse(UnfitLog(Unfit.EXPIRED, text))
+            return
+        file_left = self._file_size - offset % self._file_size
+        count = min(count, file_left, view.end - offset)
+        try:
+            data = view.read(offset, count, may_block=False)
+            if data is not None:
+                done(data)
+                return
+            job = partial(view.read, offset, count, may_block=True)
+            future = self._server.worker.submit(job)
+        except (DiskError, Overloaded) as error:
+            self._give_up(error)
+            return
+        self._is_reading = True
+        future.add_done_callback(partial(self._loaded, count, done))
+
+    def _loaded(
+        self, count: int, done: Callable[[Buffer], None], future: asyncio.Future[Buffer | None]
+    ) -> None:
+        self._is_reading = False
+        error = future.exception()
+        if self._transport.is_closing():
+            return
+        if error is not None:
+            self._give_up(error)
+            return
+        data = future.result()
+        if data is None or len(data) < count:
+            self._give_up(EOFError(f"the log is shorter than {count} bytes there"))
+        else:
+            done(data)
+
+    def _give_up(self, error: BaseException) -> None:
+        if not isinstance(error, Exception):
+            raise error
+        self._server.note_unreadable(self.address, error)
+        self.close()
+
+    def _send(self, data: Buffer) -> None:
+        """Send the whole records at the beginning of a slice."""
+        start = self.slave.sent_offset
+        try:
+            frames = self._frames(memoryview(data), start)
+        except UnfitLog as error:
+            self._give_up(error)
+            return
+        if frames:
+            self._transport.writelines(frames)
+            count = self.slave.sent_offset - start
+            self._server.slaves.sent_bytes += count
+            self._rate.spend(count)
+            self._sent_ms = self._server.clock.monotonic_ms()
+        if not self._is_scheduled and self.slave.sent_offset < self._commit_log.confirm_offset:
+            # Other connections have their turn before the next slice.
+            self._is_scheduled = True
+            self._loop.call_soon(self._pump_now)
+
+    def _frames(self, data: memoryview, start: int) -> list[Buffer]:
+        """Return headers and bodies; note how far they reach."""
+        slave = self.slave
+        frames: list[Buffer] = []
+        batch_bytes = min(self._server.settings().ha_transfer_batch_size, BODY_BYTES_MAX)
+        cursor = 0
+        while cursor < len(data):
+            rest = data[cursor:]
+            count = self._frame_bytes(rest, start + cursor, batch_bytes)
+            if not count:
+                break
+            frames += (encode_header(start + cursor, count), rest[:count])
+            cursor += count
+            self._slice_bytes = SLICE_BYTES
+        slave.sent_offset = start + cursor
+        return frames
+
+    def _frame_bytes(self, rest: memoryview, place: int, batch_bytes: int) -> int:
+        """Return the size of the next body; 0 if its record must be read in a larger slice."""
+        if self._record_left:
+            count = min(self._record_left, len(rest), BODY_BYTES_MAX)
+            self._record_left -= count
+            return count
+        end = place + len(rest)
+        if len(rest) <= batch_bytes and end == self._commit_log.confirm_offset:
+            return len(rest)  # the newest records: no border needs to be searched
+        cut = whole_records(rest, place, self._file_size, batch_bytes)
+        if cut.whole_bytes:
+            return cut.whole_bytes
+        if cut.next_size > BODY_BYTES_MAX and len(rest) == BODY_BYTES_MAX:
+            self._record_left = cut.next_size - len(rest)  # RocketMQ's slave takes no larger frame
+            return len(rest)
+        wanted = min(max(cut.next_size, SLICE_BYTES), BODY_BYTES_MAX)
+        is_first = place == self.slave.sent_offset
+        if is_first and (not cut.next_size or wanted <= self._slice_bytes):
+            raise UnfitLog(Unfit.NOT_A_RECORD, f"the record at offset {place} is incomplete")
+        self._slice_bytes = wanted
+        return 0
+
+    def beat(self, now_ms: int) -> None:
+        """Send a heartbeat if nothing was sent for a while."""
+        interval_ms = self._server.settings().ha_send_heartbeat_interval
+        if not self.slave.is_following or self._is_paused or now_ms - self._sent_ms < interval_ms:
+            return
+        self._beat()
+
+    def _beat(self) -> None:
+        self._sent_ms = self._server.clock.monotonic_ms()
+        self._transport.write(encode_header(self.slave.sent_offset, 0))
+
+
+assert OPENING_BYTES == REPORT_BYTES

@@ -1,0 +1,89 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a broker knows of its slaves and of its master: figures for puts, tools and metrics."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from cometmq.broker.replication.unfit import Unfit
+
+
+@dataclass(slots=True, eq=False)
+class Slave:
+    """One connected slave, as its master sees it."""
+
+    address: str
+    sent_offset: int = 0  # end of what was sent, and of what the slave asked to skip
+    acked_offset: int = 0  # end of its log as it last reported it
+    is_following: bool = False  # its first report was accepted
+
+
+class Slaves:
+    """The slaves that are connected now. Acknowledgements count as long as their connection."""
+
+    def __init__(self) -> None:
+        self.connected: set[Slave] = set()
+        self.refused_counts: dict[Unfit, int] = dict.fromkeys(Unfit, 0)
+        self.sent_bytes = 0
+
+    def following(self) -> list[Slave]:
+        """Return the slaves that receive the log."""
+        return [slave for slave in self.connected if slave.is_following]
+
+    def acked_offset(self) -> int:
+        """Return the largest offset that a connected slave has acknowledged; 0 without one.
+
+        Compatibility: RocketMQ's SYNC_MASTER waits for any one slave, the fastest.
+        """
+        return max((slave.acked_offset for slave in self.following()), default=0)
+
+    def may_replicate(self, end: int, behind_bytes_max: int) -> bool:
+        """Return whether a slave is near enough to wait for it."""
+        following = self.following()
+        return any(end - slave.acked_offset < behind_bytes_max for slave in following)
+
+    def lags(self, end: int) -> Iterable[tuple[str, int]]:
+        """Return address and missing bytes of each slave."""
+        following = self.following()
+        return [(slave.address, max(0, end - slave.acked_offset)) for slave in following]
+
+
+class FollowState(StrEnum):
+    """What a slave is doing about its master."""
+
+    IDLE = "idle"
+    """Not a slave, or no master is known."""
+    CONNECTING = "connecting"
+    FOLLOWING = "following"
+    UNFIT = "unfit"
+    """The logs do not fit: a person must act."""
+    FAILED = "failed"
+    """The slave's own disk refuses the log."""
+
+
+@dataclass(slots=True)
+class Following:
+    """A slave's own progress."""
+
+    state: FollowState = FollowState.IDLE
+    unfit: Unfit | None = None
+    unfit_detail: str = ""
+    ha_address: str = ""  # of the master, while connected
+    master_min_offset: int = 0  # of the master's log when it was last asked
+    master_max_offset: int = 0
+    received_bytes: int = 0
+    connect_count: int = 0
+    tables_copied_ms: int = 0  # monotonic time of the last complete copy; 0: none yet
+    table_failed_count: int = 0
+
+    def behind_bytes(self, end: int) -> int:
+        """Return how far a log that ends here was behind when the master was last asked."""
+        return max(0, self.master_max_offset - end)
+
+
+@dataclass(slots=True)
+class Replication:
+    """Both sides; every broker has both, because roles change."""
+
+    slaves: Slaves = field(default_factory=Slaves)
+    following: Following = field(default_factory=Following)

@@ -1,0 +1,174 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Masters and slaves in one process, with stores in memory and real sockets between them."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any, Final, Self
+
+import msgspec
+
+from cometmq.broker.replication.following import Follower
+from cometmq.broker.replication.frames import Transfer, TransferReader, encode_report
+from cometmq.broker.replication.serving import LogServer
+from cometmq.broker.replication.state import Replication
+from cometmq.broker.settings import BrokerSettings
+from cometmq.broker.store_driver import StoreDriver, Workers
+from cometmq.broker.testing.logs import RecordingLog
+from cometmq.remoting.message.new_message import NewMessage
+from cometmq.runtime.clock import FakeClock
+from cometmq.store.disk import Disk
+from cometmq.store.results import PutResult
+from cometmq.store.settings import BrokerRole
+from cometmq.store.testing.builders import SMALL, StoreRig
+from cometmq.store.testing.memory_disk import MemoryDisk
+
+HOST: Final = "127.0.0.1"
+DEADLINE_S: Final = 10.0
+
+SMALL_SETTINGS: Final = BrokerSettings(
+    broker_name="broker-a",
+    **{name: getattr(SMALL, name) for name in SMALL.__struct_fields__},
+)
+
+
+async def until(condition: Callable[[], object]) -> None:
+    """Return as soon as the condition holds; raise TimeoutError after `DEADLINE_S`."""
+    async with asyncio.timeout(DEADLINE_S):
+        while not condition():  # noqa: ASYNC110  # an arbitrary condition has no event
+            await asyncio.sleep(0.002)
+
+
+class Node:
+    """A store with its driver and both sides of replication; a context that ends them."""
+
+    def __init__(self, disk: Disk | None = None, **changes: Any) -> None:
+        """`changes` are settings under their Python names. Create this on the running loop."""
+        self.settings = msgspec.structs.replace(SMALL_SETTINGS, **changes)
+        self.disk = disk or MemoryDisk()
+        self.rig = StoreRig(self.disk, self.settings)
+        self.store = self.rig.store
+        self.clock = FakeClock()
+        self.log = RecordingLog()
+        self.state = Replication()
+        self.address = ""
+        self.workers = Workers.start()
+        self.driver = StoreDriver(self.store, workers=self.workers, clock=self.clock, log=self.log)
+        self.server = LogServer(
+            self.store,
+            self.driver,
+            self.state.slaves,
+            worker=self.workers.replicate,
+            settings=lambda: self.settings,
+            clock=self.clock,
+            log=self.log,
+        )
+        self.driver.log_grew = self.server.wake
+        self.store.needs_replicas = self.settings.broker_role is BrokerRole.SYNC_MASTER
+        self.store.may_replicate = lambda end: self.state.slaves.may_replicate(
+            end, self.settings.ha_slave_fallbehind_max
+        )
+        self.master_address = ""
+        self.inspect: Callable[[], Awaitable[None]] = _nothing
+        self.follower = Follower(
+            self.store,
+            self.driver,
+            self.state.following,
+            is_slave=lambda: True,
+            address=lambda: self.master_address,
+            inspect=self._inspect,
+            settings=lambda: self.settings,
+            clock=self.clock,
+            log=self.log,
+        )
+        self._task: asyncio.Task[None] | None = None
+
+    async def _inspect(self) -> None:
+        await self.inspect()
+
+    async def __aenter__(self) -> Self:
+        self.address = f"{HOST}:{await self.server.listen(HOST, 0)}"
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.stop_following()
+        self.server.close()
+        await self.driver.drain()
+        self.workers.close()
+
+    def follow(self, address: str) -> None:
+        """Start to follow a master."""
+        self.master_address = address
+        self._task = asyncio.get_running_loop().create_task(self.follower.run())
+
+    async def stop_following(self) -> None:
+        """End the follower."""
+        task, self._task = self._task, None
+        if task is not None:
+            task.cancel()
+            await asyncio.wait([task])
+
+    @property
+    def end(self) -> int:
+        return self.store.commit_log.end
+
+    def put(self, message: NewMessage) -> list[PutResult]:
+        """Store a message with this turn's commit; its result is added to the list when known."""
+        results: list[PutResult] = []
+        self.driver.put(message, results.append)
+        return results
+
+    def log_bytes(self) -> bytes:
+        """Return the log from its first byte to its end."""
+        log = self.store.commit_log
+        return log.read(log.min_offset, log.end - log.min_offset)
+
+
+class RawSlave:
+    """A connection that speaks the slave's side by hand."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.reader = reader
+        self.writer = writer
+        self._transfers = TransferReader()
+
+    @classmethod
+    async def connect(cls, address: str) -> Self:
+        """Connect; nothing is reported yet."""
+        host, _, port = address.rpartition(":")
+        return cls(*await asyncio.open_connection(host, int(port)))
+
+    def report(self, offset: int) -> None:
+        """Report, or acknowledge, the end of a log."""
+        self.writer.write(encode_report(offset))
+
+    async def receive(self, count: int) -> list[Transfer]:
+        """Return the next transfers, with this many bytes of the log or more."""
+        found: list[Transfer] = []
+        async with asyncio.timeout(DEADLINE_S):
+            while sum(len(transfer.data) for transfer in found) < count or not found:
+                data = await self.reader.read(1 << 16)
+                if not data:
+                    raise ConnectionResetError(f"closed after {found}")
+                found += self._transfers.feed(data)
+        return found
+
+    async def is_closed(self) -> bool:
+        """Wait until the other side closes the connection, whatever it sends before."""
+        async with asyncio.timeout(DEADLINE_S):
+            try:
+                while await self.reader.read(1 << 16):
+                    pass
+            except ConnectionError:
+                pass
+        return True
+
+    async def close(self) -> None:
+        """Close the connection."""
+        self.writer.close()
+        try:
+            await self.writer.wait_closed()
+        except ConnectionError:
+            return
+
+
+async def _nothing() -> None: ...
