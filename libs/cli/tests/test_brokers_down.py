@@ -244,6 +244,36 @@ def test_a_broker_that_refuses_messages_is_not_ok(call, tmp_path):
     assert shown.err.startswith(f"cometmq: {line}")
 
 
+def test_slaves_are_shown_with_their_lag_or_why_they_do_not_follow(call, tmp_path):
+    cluster = Cluster(tmp_path)
+    role = {"broker-name": "pair", "broker-role": "SLAVE"}
+    try:
+        cluster.start_namesrv()
+        cluster.start_broker("pair")
+        at = ("-n", cluster.namesrv)
+        call("produce", "Orders", "one", *at)
+        cluster.start_broker("good", **role, **{"broker-id": "1"})
+        files = {"broker-id": "2", "mapped-file-size-commit-log": "4096"}
+        cluster.start_broker("bad", **role, **files)
+
+        def rows():
+            shown = call("cluster", *at, "--json").out
+            return {row["id"]: row for row in json.loads(shown)}
+
+        wait_until(lambda: rows()[1]["behind_bytes"] == 0, 30, "a slave that follows")
+        wait_until(lambda: rows()[2]["state"] != "ok", 30, "a slave that does not")
+        shown, table = call("cluster", *at), rows()
+    finally:
+        cluster.stop()
+    assert [table[number]["role"] for number in range(3)] == ["master", "slave", "slave"]
+    assert [table[number]["behind_bytes"] is None for number in range(3)] == [True, False, False]
+    assert [table[number]["state"] for number in (0, 1)] == ["ok", "ok"]
+    assert table[2]["state"] == "cannot follow: file-size"
+    assert shown.status == 1
+    line = f"slave pair ({cluster.addresses['bad']}) cannot follow its master: file-size; "
+    assert shown.err.startswith(f"cometmq: {line}")
+
+
 @pytest.mark.parametrize("is_killed", [True, False])
 def test_without_any_broker_commands_do_not_look_like_an_empty_cluster(call, tmp_path, is_killed):
     cluster = Cluster(tmp_path)

@@ -26,6 +26,8 @@ def test_texts_become_numbers() -> None:
             "earliestMessageTimeStamp": "1600000000000",
             "commitLogDiskRatio": "0.25",
             "writesRefused": "disk-full",
+            "replicationRefused": "ahead",
+            "commitLogMaxOffset": "1234",
         }
     )
     assert figures == BrokerFigures(
@@ -41,6 +43,8 @@ def test_texts_become_numbers() -> None:
         earliest_message_ms=1_600_000_000_000,
         commit_log_disk_ratio=0.25,
         writes_refused="disk-full",
+        not_following="ahead",
+        log_max_offset=1234,
     )
 
 

@@ -16,9 +16,10 @@ from cometmq.client.cluster.routes import MASTER_ID
 
 COLUMNS: Final = (
     "Cluster", "Broker", "Id", "Role", "Address", "Version", "In per s", "Out per s",
-    "Messages today", "Disk percent", "Started", "State",
+    "Messages today", "Disk percent", "Behind bytes", "Started", "State",
 )  # fmt: skip
 
+FOLLOW_REMEDY: Final = "see its log, and the runbook slave-does-not-follow.md"
 REMEDY: Final = "look at its disk, its log and its /readyz"
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
@@ -28,22 +29,46 @@ app = typer.Typer(add_completion=False, rich_markup_mode=None)
 def show_cluster(
     namesrv: Namesrv = DEFAULT_NAMESRV, cluster: Cluster = None, *, as_json: AsJson = False
 ) -> None:
-    """Show brokers with role, rates and disk usage; exit status 1 if one fails.
+    """Show brokers with role, rates, disk usage and lag of slaves; exit status 1 if one fails.
 
-    A broker fails if it does not answer, or if it is a master that takes no messages.
+    A broker fails if it does not answer, if it is a master that takes no messages, or a slave that
+    cannot follow its master. A slave is behind by the bytes of the commit log that its master has
+    and it lacks.
     """
 
     async def question(admin: AdminClient) -> list[ClusterMember]:
         return await admin.members(cluster)
 
     members = ask(namesrv, question)
-    print_rows(COLUMNS, [_row(member) for member in members], as_json=as_json)
+    ends = _ends_of_masters(members)
+    rows = [_row(member, ends.get((member.cluster, member.broker_name))) for member in members]
+    print_rows(COLUMNS, rows, as_json=as_json)
     for member in members:
         if member.failure is not None:
             note_missing(member.broker_name, member.address, member.failure)
         elif reasons := _refusal(member):
             place = f"{member.broker_name} ({member.address})"
             MISSING[member.address] = f"broker {place} takes no messages: {reasons}; {REMEDY}"
+        elif reason := _unfit(member):
+            place = f"{member.broker_name} ({member.address})"
+            MISSING[member.address] = (
+                f"slave {place} cannot follow its master: {reason}; {FOLLOW_REMEDY}"
+            )
+
+
+def _ends_of_masters(members: list[ClusterMember]) -> dict[tuple[str, str], int]:
+    """Return where the log of each master that answers ends."""
+    return {
+        (member.cluster, member.broker_name): member.figures.log_max_offset
+        for member in members
+        if member.broker_id == MASTER_ID and member.figures is not None
+    }
+
+
+def _unfit(member: ClusterMember) -> str:
+    """Return why a slave cannot follow its master."""
+    is_slave = member.broker_id != MASTER_ID
+    return member.figures.not_following if is_slave and member.figures else ""
 
 
 def _refusal(member: ClusterMember) -> str:
@@ -52,7 +77,8 @@ def _refusal(member: ClusterMember) -> str:
     return member.figures.writes_refused if is_master and member.figures else ""
 
 
-def _row(member: ClusterMember) -> list[Cell]:
+def _row(member: ClusterMember, master_end: int | None) -> list[Cell]:
+    """Build the row of a broker; `master_end` is where the log of its master ends, if known."""
     role = "master" if member.broker_id == MASTER_ID else "slave"
     place: list[Cell] = [
         *(member.cluster, member.broker_name, member.broker_id, role, member.address)
@@ -61,6 +87,9 @@ def _row(member: ClusterMember) -> list[Cell]:
     if figures is None:
         return [*place, *[None] * (len(COLUMNS) - len(place) - 1), str(member.failure)]
     ratio = figures.commit_log_disk_ratio
+    behind = None
+    if role == "slave" and master_end is not None:
+        behind = max(0, master_end - figures.log_max_offset)
     return [
         *place,
         figures.version,
@@ -68,6 +97,15 @@ def _row(member: ClusterMember) -> list[Cell]:
         round(figures.outgoing.tps, 1),
         figures.put_today,
         None if ratio is None else round(100 * ratio, 1),
+        behind,
         shown(figures.started_ms),
-        f"takes no messages: {reasons}" if (reasons := _refusal(member)) else "ok",
+        _state(member),
     ]
+
+
+def _state(member: ClusterMember) -> str:
+    if reasons := _refusal(member):
+        return f"takes no messages: {reasons}"
+    if reason := _unfit(member):
+        return f"cannot follow: {reason}"
+    return "ok"

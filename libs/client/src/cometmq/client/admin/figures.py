@@ -54,6 +54,10 @@ class BrokerFigures(msgspec.Struct, frozen=True):
     """Used fraction of the commit log's disk, 0 to 1."""
     writes_refused: str = ""
     """Why the store takes no messages, such as `disk-full`; only CometMQ's brokers report it."""
+    not_following: str = ""
+    """Why a slave cannot follow its master, such as `ahead`; only CometMQ's brokers report it."""
+    log_max_offset: int = 0
+    """End of the commit log, bytes; a slave lacks what its master has beyond its own."""
 
 
 def read_figures(facts: Mapping[str, str]) -> BrokerFigures:
@@ -75,6 +79,8 @@ def read_figures(facts: Mapping[str, str]) -> BrokerFigures:
         earliest_message_ms=None if earliest_ms < 0 else earliest_ms,
         commit_log_disk_ratio=None if ratio < 0 else ratio,
         writes_refused=facts.get("writesRefused", ""),
+        not_following=facts.get("replicationRefused", ""),
+        log_max_offset=int(_number(facts, "commitLogMaxOffset")),
     )
 
 

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """The figures of GET_BROKER_RUNTIME_INFO (28), all as text.
 
-Compatibility: all keys but WRITES_REFUSED are RocketMQ's, because tools and exporters look for them
-by name; the figure of a part that only RocketMQ has (thread pools, its transient buffers) is a
-constant that means "idle". Rates are three numbers: over 10 s, a minute and ten minutes.
+Compatibility: all keys but WRITES_REFUSED and REPLICATION_REFUSED are RocketMQ's, because tools and
+exporters look for them by name; the figure of a part that only RocketMQ has (thread pools, its
+transient buffers) is a constant that means "idle". Rates are three numbers: over 10 s, a minute and
+ten minutes.
 """
 
 import shutil
@@ -26,6 +27,9 @@ WITHOUT_MEANING: Final = {  # parts that only RocketMQ has
 }
 WRITES_REFUSED: Final = "writesRefused"
 """Only CometMQ has this key, and only while its store refuses messages: the reasons."""
+
+REPLICATION_REFUSED: Final = "replicationRefused"
+"""Only CometMQ has this key, and only while a slave cannot follow its master: the reason."""
 
 _UNITS: Final = ("B", "KiB", "MiB", "GiB", "TiB")
 
@@ -114,6 +118,9 @@ def _rates(broker: Broker) -> dict[str, str]:
 def _store(broker: Broker) -> dict[str, str]:
     stats = broker.store.stats()
     refused = {} if stats.is_writable else {WRITES_REFUSED: ",".join(stats.refusals)}
+    unfit = broker.replication.following.unfit
+    if broker.is_slave and unfit is not None:
+        refused[REPLICATION_REFUSED] = unfit.value
     return {
         **refused,
         "commitLogMinOffset": str(stats.min_offset),
