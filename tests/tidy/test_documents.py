@@ -34,7 +34,7 @@ PROGRAM = re.compile(
 )
 PROGRAMS = {"namesrv", "broker", "txn-checker"}
 """Each of their settings is an option; tests of the runtime compare these with the settings."""
-CONDITION = r"kill -9|SYNC_FLUSH|replicas"
+CONDITION = r"kill -9|SYNC_FLUSH|SYNC_MASTER"
 NUMBERS = ("no", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten")
 
 
@@ -131,7 +131,7 @@ def test_promises_of_durability_name_their_conditions() -> None:
     promises = [part for part in PAGES["README.md"].split("\n\n") if "cknowledged" in part]
     assert promises
     for part in promises:
-        assert {"kill -9", "SYNC_FLUSH", "replicas"} <= set(re.findall(CONDITION, part)), part
+        assert {"kill -9", "SYNC_FLUSH", "SYNC_MASTER"} <= set(re.findall(CONDITION, part)), part
 
 
 def test_clients_that_cannot_connect_are_not_claimed() -> None:
