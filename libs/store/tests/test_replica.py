@@ -90,15 +90,33 @@ def test_bytes_that_do_not_fit_are_refused():
     assert rig.store.commit_log.end == 500
 
 
-def test_a_slave_may_begin_with_a_later_file():
+@pytest.mark.parametrize("piece", [100, 1000, 1 << 20])
+def test_a_slave_may_begin_with_a_later_file(piece):
     log, master = master_log(120)
     rig = StoreRig(MemoryDisk())
-    rig.store.append_raw(4096, log[4096:])
+    for start in range(4096, len(log), piece):
+        rig.store.append_raw(start, log[start : start + piece])
     assert rig.store.commit_log.min_offset == 4096
-    assert rig.store.max_offset("T", 0) == master.store.max_offset("T", 0)
-    assert rig.store.min_offset("T", 0) > 0
-    first = rig.store.get_messages("T", 0, rig.store.min_offset("T", 0), 1)
-    assert first.status is GetStatus.FOUND
+    for queue_id in range(2):
+        assert rig.store.max_offset("T", queue_id) == master.store.max_offset("T", queue_id)
+        minimum = rig.store.min_offset("T", queue_id)
+        assert minimum > 0
+        assert rig.store.get_messages("T", queue_id, minimum, 1).status is GetStatus.FOUND
+
+
+def test_the_queues_of_a_topic_that_was_created_again_begin_again():
+    disk = MemoryDisk()
+    master = StoreRig(disk)
+    for number in range(9):
+        master.put(make_message("T", 0, b"old%d" % number))
+    master.store.delete_topic("T")
+    master.put(make_message("T", 0, b"new"))
+    log = bytes(disk.contents["/store/commitlog/00000000000000000000"])
+    rig = StoreRig(MemoryDisk())
+    rig.store.append_raw(0, log[: master.store.commit_log.end])
+    assert rig.store.max_offset("T", 0) == master.store.max_offset("T", 0) == 1
+    result = rig.store.get_messages("T", 0, 0, 1)
+    assert decode_record(result.records[0]).body == b"new"
 
 
 def test_listeners_hear_of_replicated_messages():

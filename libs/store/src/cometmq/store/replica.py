@@ -35,7 +35,7 @@ class Replica:
         self._flusher = flusher
         self._checkpointer = checkpointer
         is_indexing = parts.settings.message_index_enable
-        self._dispatcher = Dispatcher(parts.queues, is_indexing=is_indexing)
+        self._dispatcher = Dispatcher(parts.queues, is_indexing=is_indexing, may_begin_again=True)
 
     def append(self, offset: int, data: bytes) -> list[Arrival]:
         """Append bytes and make whole records visible; return the queues that got messages."""
@@ -58,14 +58,17 @@ class Replica:
 
     def _dispatch(self) -> list[Arrival]:
         log, dispatcher = self._commit_log, self._dispatcher
-        scanner = LogScanner(log.files, self._checkpointer.dispatched_offset, check_crc=False)
+        # Behind the end are zeros; reading them would take as long as all the rest.
+        start = self._checkpointer.dispatched_offset
+        scanner = LogScanner(log.files, start, check_crc=False, end=log.end)
         reached = scanner.offset
-        is_from_head = reached == log.files.first
         timestamp = 0
         for scan in scanner:
             if scanner.offset > log.end:
                 break
-            dispatcher.dispatch(scan, is_from_head=is_from_head)
+            # All earlier records were dispatched: entries that a queue lacks were never in this
+            # log, which may begin later than its queues.
+            dispatcher.dispatch(scan, is_from_head=True)
             reached = scanner.offset
             timestamp = scan.store_timestamp
         if reached < scanner.offset <= log.end:

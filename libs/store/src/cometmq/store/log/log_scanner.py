@@ -29,10 +29,14 @@ _MAGIC_BYTES: Final = (b"\xda\xa3\x20\xa7", b"\xda\xa3\x20\xab")
 class LogScanner:
     """Iterates over records; `offset` is where the next one begins."""
 
-    __slots__ = ("_check_crc", "_chunk_bytes", "_files", "offset")
+    __slots__ = ("_check_crc", "_chunk_bytes", "_end", "_files", "offset")
 
-    def __init__(self, files: FileSequence, offset: int, *, check_crc: bool) -> None:
+    def __init__(
+        self, files: FileSequence, offset: int, *, check_crc: bool, end: int | None = None
+    ) -> None:
+        """Begin at `offset`; read nothing at or behind `end`, if it is given."""
         self._files = files
+        self._end = end
         self._check_crc = check_crc
         self._chunk_bytes = CHUNK_BYTES_MIN
         self.offset = offset
@@ -40,10 +44,12 @@ class LogScanner:
     def __iter__(self) -> Iterator[Scan]:
         """Yield records up to the first offset that holds none."""
         files = self._files
-        while files.first <= self.offset < files.end:
+        end = files.end if self._end is None else min(files.end, self._end)
+        while files.first <= self.offset < end:
             position = (self.offset - files.first) % files.file_size
             left = files.file_size - position
-            data = files.file_at(self.offset).read(position, min(self._chunk_bytes, left))
+            count = min(self._chunk_bytes, left, end - self.offset)
+            data = files.file_at(self.offset).read(position, count)
             start = self.offset
             status = yield from self._scan_chunk(data, left)
             if status is ScanStatus.INVALID:
