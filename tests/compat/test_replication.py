@@ -33,7 +33,7 @@ SETTINGS = {
 SLAVE = {"brokerRole": "SLAVE", "brokerId": 1}
 NAME, TOPIC = "broker-a", "ReplicaTopic"
 CATCH_UP_TIMEOUT_S = 120
-GET_TOPICS, RUNTIME_INFO, ROUTE, GROUPS = 21, 28, 105, 201
+GET_TOPICS, RUNTIME_INFO, OFFSETS, ROUTE, GROUPS = 21, 28, 43, 105, 201
 PAIRS = pytest.mark.parametrize(
     ("master", "slave"),
     [
@@ -156,8 +156,8 @@ def wait_until_equal(master: Cluster, slave: Cluster) -> None:
 def wait_for_tables(slave: Cluster, group: str) -> None:
     def has_tables() -> bool:
         address = slave.broker_addrs[0]
-        topics, groups = call(address, GET_TOPICS).body, call(address, GROUPS).body
-        return f'"{TOPIC}"'.encode() in topics and f'"{group}"'.encode() in groups
+        wanted = {GET_TOPICS: f'"{TOPIC}"', GROUPS: f'"{group}"', OFFSETS: f'"{TOPIC}@{group}"'}
+        return all(text.encode() in call(address, code).body for code, text in wanted.items())
 
     wait_until(has_tables, CATCH_UP_TIMEOUT_S, "the slave has the master's tables")
 

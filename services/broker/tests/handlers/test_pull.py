@@ -145,6 +145,23 @@ async def test_a_slave_may_be_told_to_correct_offsets(tmp_path: Path) -> None:
     assert (reply.code, reply.header.next_begin_offset) == (21, 1)
 
 
+@pytest.mark.parametrize(
+    ("enabled", "is_far_behind", "suggested"),
+    [("false", True, 0), ("true", False, 0), ("true", True, 1)],
+)
+async def test_a_consumer_far_behind_is_sent_to_a_slave_if_that_is_enabled(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, enabled: str, *, is_far_behind: bool,
+    suggested: int,
+) -> None:  # fmt: skip
+    async with stored_broker(tmp_path, slaveReadEnable=enabled) as broker:
+        broker.topics.create("T", queue_nums=4)
+        store(broker, "a")
+        result = broker.store.get_messages("T", 1, 0, 32)
+        result.suggest_slave = is_far_behind
+        monkeypatch.setattr(broker.store, "get_messages", lambda *_, **__: result)
+        assert pull(broker).header.suggest_which_broker_id == suggested
+
+
 def test_a_slave_serves_reads_and_commits_no_offsets_of_pulls(broker: Broker) -> None:
     store(broker, "a")
     broker.obey(Order.FOLLOW, epoch=1, broker_id=1)

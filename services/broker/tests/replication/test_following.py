@@ -267,6 +267,7 @@ async def test_a_full_disk_is_tried_again() -> None:
         slave.follow(master.address)
         await until(lambda: slave.log.named("replica.failed"))
         assert slave.end == 0
+        assert slave.state.following.state is FollowState.FAILED
         disk.fault = None
         await until(lambda: slave.end == master.end)
 

@@ -166,8 +166,12 @@ FAMILIES: Final[tuple[Family[Broker], ...]] = (
 
 
 def _slave_lags(broker: Broker) -> Iterable[Row]:
-    end = broker.store.confirm_offset
-    return [((address,), lag) for address, lag in broker.replication.slaves.lags(end)]
+    """By host, the slowest of each: a new connection must not make a new series."""
+    lags: dict[str, int] = {}
+    for address, lag in broker.replication.slaves.lags(broker.store.confirm_offset):
+        host = address.rpartition(":")[0]
+        lags[host] = max(lag, lags.get(host, 0))
+    return [((host,), lag) for host, lag in lags.items()]
 
 
 def _refusals(broker: Broker) -> Iterable[Row]:
@@ -192,7 +196,7 @@ REPLICATION_FAMILIES: Final[tuple[Family[Broker], ...]] = (
         lambda b: len(b.replication.slaves.following()),
     ),
     labelled_gauge(
-        "cometmq_slave_lag_bytes", "Bytes of the log that a slave has not acknowledged.",
+        "cometmq_slave_lag_bytes", "Bytes of the log that slaves at a host have not acknowledged.",
         ("slave",), _slave_lags,
     ),
     labelled_counter(

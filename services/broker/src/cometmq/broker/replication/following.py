@@ -25,7 +25,7 @@ from cometmq.remoting.log import Log
 from cometmq.remoting.transport.addresses import parse_address
 from cometmq.remoting.transport.tasks import describe
 from cometmq.runtime.clock import Clock
-from cometmq.store.errors import CorruptStore
+from cometmq.store.errors import CorruptStore, DiskError
 from cometmq.store.message_store import MessageStore
 from cometmq.store.writing.write_state import Refusal
 
@@ -137,7 +137,7 @@ class Follower:
         except ConnectionLost as error:
             self._note_lost(address, error)
         except (CometError, OSError) as error:
-            if status.state is FollowState.FOLLOWING:
+            if isinstance(error, DiskError):
                 status.state = FollowState.FAILED
             if self._is_news(address, error):
                 self._log.warning("replica.failed", master=address, error=describe(error))
