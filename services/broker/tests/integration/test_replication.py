@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from cometmq.broker.addresses import choose_ports
 from cometmq.broker.testing.clients import Client, connected
-from cometmq.broker.testing.process import LOCALHOST, BrokerProcess, RecordingNamesrv
+from cometmq.broker.testing.process import BrokerProcess, RecordingNamesrv
+from cometmq.peers.ports import free_broker_port
 from cometmq.remoting.codes import ResponseCode
 from cometmq.remoting.errors import CommandError
 
@@ -28,7 +28,7 @@ def broker(folder: Path, namesrv: RecordingNamesrv, **settings: str) -> BrokerPr
     folder.mkdir()
     values = {
         "namesrvAddr": namesrv.address,
-        "listenPort": str(choose_ports(0, LOCALHOST, ha_port=None).main),
+        "listenPort": str(free_broker_port()),
         "slaveSyncDelayMills": "100",
         "slaveSyncIntervalMills": "200",
         **FILES,
