@@ -185,6 +185,32 @@ async def test_a_slave_with_another_file_size_is_told_why(tmp_path: Path) -> Non
     await namesrv.stop()
 
 
+async def test_a_slave_without_name_servers_follows_the_address_of_its_setting(
+    tmp_path: Path,
+) -> None:
+    namesrv = RecordingNamesrv()  # never started
+    port = free_broker_port()
+    none = {"namesrvAddr": ""}
+    address = {"haMasterAddress": f"127.0.0.1:{port + 1}"}
+    role = {"brokerRole": "SLAVE", "brokerId": "1"}
+    async with (
+        broker(tmp_path / "master", namesrv, listenPort=str(port), **none) as master,
+        broker(tmp_path / "slave", namesrv, **none, **address, **role) as slave,
+        connected(master) as client,
+    ):
+        await send_all(client, 0, 100)
+        await until(lambda: log_of(master).rstrip(b"\0") == log_of(slave).rstrip(b"\0") != b"")
+        assert has_event(slave, "replica.following")
+
+
+async def test_a_wrong_address_of_the_master_is_named(tmp_path: Path) -> None:
+    settings = {"brokerRole": "SLAVE", "brokerId": "1", "haMasterAddress": "no address"}
+    async with BrokerProcess(tmp_path, **settings) as slave:
+        await until(lambda: has_event(slave, "replica.failed"))
+        (event,) = [one for one in slave.events if one.get("event") == "replica.failed"]
+        assert "not an address: 'no address'" in event["error"]
+
+
 async def test_a_slave_needs_an_id(tmp_path: Path) -> None:
     process = BrokerProcess(tmp_path, brokerRole="SLAVE")
     with pytest.raises(AssertionError, match="brokerId"):
