@@ -135,3 +135,14 @@ def test_a_failure_refuses_all(puts: Puts) -> None:
     puts.add(20, Condition.REPLICATED)
     puts.pending.fail()
     assert [status for _, status in puts.answered] == [PutStatus.SERVICE_NOT_AVAILABLE] * 2
+
+
+def test_a_put_counts_as_many_as_the_requests_that_it_answers(puts: Puts) -> None:
+    puts.add(10, Condition.FLUSHED)
+    result = PutResult(PutStatus.PUT_OK, request_count=32)
+    puts.pending.add(20, Condition.FLUSHED, 0, lambda _: None, result)
+    assert len(puts.pending) == 33
+    puts.pending.advance(Condition.FLUSHED, 10)
+    assert len(puts.pending) == 32
+    puts.pending.fail()
+    assert len(puts.pending) == 0

@@ -45,6 +45,7 @@ from cometmq.store.upkeep.housekeeping import Housekeeping
 from cometmq.store.upkeep.jobs import Job
 from cometmq.store.writing.append import Batch
 from cometmq.store.writing.pending_puts import Condition, PendingPuts
+from cometmq.store.writing.runs import RunSource
 from cometmq.store.writing.write_state import Refusal
 
 ArrivalListener = Callable[[str, int, int, int | None, int], None]
@@ -154,6 +155,10 @@ class MessageStore:
     def put_batch(self, messages: Sequence[NewMessage], done: PutDone) -> None:
         """Stage messages of any queues as a unit: all are stored, side by side, or none is."""
         self._appender.put_batch(messages, done)
+
+    def put_run(self, source: RunSource, first: int, count: int, staged_bytes: int) -> int:
+        """Stage requests that a source holds: see `runs.py`; return the number of staged bytes."""
+        return self._appender.put_run(source, first, count, staged_bytes)
 
     @property
     def staged_bytes(self) -> int:

@@ -8,6 +8,7 @@ at the end of the last whole record, and a restart truncates the rest.
 from typing import NamedTuple
 
 from cometmq.store.errors import StoreError
+from cometmq.store.index.keys import KeyedRows
 from cometmq.store.log.log_scanner import LogScanner
 from cometmq.store.parts import Parts
 from cometmq.store.queues.consume_queue import ConsumeQueue
@@ -78,7 +79,7 @@ class Replica:
         dispatcher.publish()
         keyed, dispatcher.keyed = dispatcher.keyed, []
         self._checkpointer.note_dispatched(touched, reached, timestamp)
-        self._index.remember(keyed)
+        self._index.remember([KeyedRows(keyed)])
         return [Arrival(queue, timestamp) for queue in touched]
 
     def truncate(self, offset: int, now_ms: int) -> None:

@@ -40,8 +40,8 @@ class PutStatus(IntEnum):
 class PutResult(msgspec.Struct, gc=False):
     """The place of a stored message, or the reason why it was not stored.
 
-    For a batch stored as a unit: the place of the first message, the total size, and all ids
-    separated by commas.
+    For a unit of messages: the place of the first, the size of all, and all ids separated by
+    commas. For a run: what all its requests share; its answers know their places.
     """
 
     status: PutStatus
@@ -50,6 +50,7 @@ class PutResult(msgspec.Struct, gc=False):
     queue_offset: int = -1
     store_timestamp: int = 0
     message_id: str = ""
+    request_count: int = 1
 
 
 PutDone: TypeAlias = Callable[[PutResult], None]

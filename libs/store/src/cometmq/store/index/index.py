@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable
 from datetime import UTC, datetime
 from typing import Final
 
-from cometmq.remoting.message.flags import index_hash, index_hashes
+from cometmq.remoting.message.flags import index_hash
 from cometmq.store.disk import Disk
 from cometmq.store.errors import CorruptStore
 from cometmq.store.index.index_file import (
@@ -18,8 +18,8 @@ from cometmq.store.index.index_file import (
     IndexFlush,
     IndexHeader,
     IndexShape,
-    KeyedRecord,
 )
+from cometmq.store.index.keys import KeyedRows, Keys
 from cometmq.store.layout import Layout
 from cometmq.store.reads import Lookup
 from cometmq.store.settings import StoreSettings
@@ -33,9 +33,11 @@ class Index:
 
     __slots__ = (
         "_backlog",
+        "_backlog_count",
         "_clock_ms",
         "_disk",
         "_layout",
+        "_linked_count",
         "_shape",
         "files",
     )
@@ -47,7 +49,9 @@ class Index:
         self._layout = layout
         self._clock_ms = clock_ms
         self._shape = IndexShape(settings.max_hash_slot_num, settings.max_index_num)
-        self._backlog: list[KeyedRecord] = []
+        self._backlog: list[Keys] = []  # none of them empty
+        self._backlog_count = 0  # of keys
+        self._linked_count = 0  # keys of the first that the files have already
         self.files: list[IndexFile] = []
 
     def load(self, on_corrupt: Callable[[CorruptStore], None] | None = None) -> None:
@@ -72,35 +76,49 @@ class Index:
     def end_timestamp(self) -> int:
         """The store time of the newest indexed message."""
         if self._backlog:
-            return self._backlog[-1][3]
+            last = self._backlog[-1]
+            return last.timestamp(last.count - 1)
         return self.files[-1].header.end_timestamp if self.files else 0
 
     @property
     def end_offset(self) -> int:
         """The physical offset of the newest indexed message."""
         if self._backlog:
-            return self._backlog[-1][2]
+            last = self._backlog[-1]
+            return last.offset(last.count - 1)
         return self.files[-1].header.end_offset if self.files else 0
 
-    def remember(self, keyed: Iterable[KeyedRecord]) -> None:
-        """Queue the keys of records, in log order, for a later addition to the files.
+    def remember(self, batch: Iterable[Keys]) -> None:
+        """Queue the keys of messages, in log order, for a later addition to the files.
 
         A call that adds keys costs as much as three entries, so small additions are collected.
         """
-        self._backlog += keyed
-        if len(self._backlog) >= BACKLOG_COUNT_MAX:
+        backlog = self._backlog
+        for keys in batch:
+            count = keys.count
+            if not count:
+                continue
+            last = backlog[-1] if backlog else None
+            if isinstance(keys, KeyedRows) and isinstance(last, KeyedRows):
+                last.rows += keys.rows
+            else:
+                backlog.append(keys)
+            self._backlog_count += count
+        if self._backlog_count >= BACKLOG_COUNT_MAX:
             self.catch_up()
 
     def catch_up(self) -> None:
-        """Add the queued keys to the files; after a DiskError they stay queued."""
-        rows = self._backlog
-        hashes = index_hashes([row[0] for row in rows], [row[1] for row in rows])
-        while hashes:
-            if not self.files or self.files[-1].is_full:
-                self._begin_file()
-            done = self.files[-1].add(hashes, rows)
-            hashes, rows = hashes[done:], rows[done:]
-        self._backlog.clear()
+        """Add the queued keys to the files; after a DiskError the rest stays queued."""
+        backlog = self._backlog
+        while backlog:
+            keys = backlog[0]
+            while self._linked_count < keys.count:
+                if not self.files or self.files[-1].is_full:
+                    self._begin_file()
+                self._linked_count += self.files[-1].add(keys, self._linked_count)
+            self._backlog_count -= keys.count
+            self._linked_count = 0
+            del backlog[0]
 
     def _begin_file(self) -> None:
         now = datetime.fromtimestamp(self._clock_ms() / 1000, tz=UTC).astimezone()
@@ -169,9 +187,10 @@ class Index:
 
         An entry that moves from memory to a file during the search may be checked twice.
         """
-        for stored_topic, stored_key, offset, _ in self._backlog[::-1]:
-            if stored_topic == topic and stored_key == key and not (yield from check(offset)):
-                return
+        for keys in self._backlog[::-1]:
+            for offset in keys.find(topic, key):
+                if not (yield from check(offset)):
+                    return
         hash_ = index_hash(topic, key)
         for file in self.files[::-1]:
             if file.header.next_number <= 1 or not file.overlaps(begin_ms, end_ms):

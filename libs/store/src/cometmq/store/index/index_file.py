@@ -13,25 +13,18 @@ uncounted entry leads through the chain to a counted one.
 """
 
 import struct
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from typing import Final, NamedTuple, TypeAlias
 
 from cometmq.store.disk import DiskFile
 from cometmq.store.errors import CorruptStore
 from cometmq.store.index.index_slots import PAGE_SLOTS, SLOT_BYTES, SlotPages, SlotTable
+from cometmq.store.index.keys import ENTRY, Keys
 from cometmq.store.reads import Lookup, Read
 
 HEADER: Final = struct.Struct(">qqqqii")
-ENTRY: Final = struct.Struct(">iqii")
-SECONDS_MAX: Final = 0x7FFFFFFF
-
-KeyedRecord: TypeAlias = tuple[str, str, int, int]
-"""Topic, key, physical offset and store timestamp of a message; one tuple per key."""
-
 Check: TypeAlias = Callable[[int], Lookup[bool]]
 """Examines the record at a physical offset; its result says whether the search continues."""
-
-_pack_entry = ENTRY.pack
 
 
 class IndexShape(NamedTuple):
@@ -88,10 +81,6 @@ class IndexFlush(NamedTuple):
             self.file.write(0, [HEADER.pack(*self.header)])
         if self.slots or self.header is not None:
             self.file.sync()
-
-
-def _seconds(timestamp: int, begin: int) -> int:
-    return min(max(0, (timestamp - begin) // 1000), SECONDS_MAX) if begin > 0 else 0
 
 
 class IndexFile:
@@ -161,40 +150,27 @@ class IndexFile:
         """Start growing as a new, empty file."""
         self._slots = SlotTable(self.shape.slot_count)
 
-    def add(self, hashes: list[int], rows: Sequence[KeyedRecord]) -> int:
-        """Add entries in log order until the file is full; return the number added."""
+    def add(self, keys: Keys, start: int) -> int:
+        """Add the keys from `start` on while they fit; return the number added."""
         table, header = self._slots, self.header
         assert table is not None
-        slots = table.values
-        number, used, begin = header.next_number, header.used_slot_count, header.begin_timestamp
-        count = min(len(hashes), self.shape.entry_count - number)
+        number, begin = header.next_number, header.begin_timestamp
+        count = min(keys.count - start, self.shape.entry_count - number)
         if count <= 0:
             return 0
         if number == 1:
-            _, _, offset, begin = rows[0]
-            header = header._replace(begin_timestamp=begin, begin_offset=offset)
-        slot_count = self.shape.slot_count
-        mark_dirty = table.dirty_pages.add
-        entries: list[bytes] = []
-        seconds, seconds_of = 0, -1
-        for hash_, (_, _, offset, timestamp) in zip(hashes, rows[:count], strict=False):
-            if timestamp != seconds_of:
-                seconds, seconds_of = _seconds(timestamp, begin), timestamp
-            slot = hash_ % slot_count
-            previous = slots[slot]
-            entries.append(_pack_entry(hash_, offset, seconds, previous))
-            slots[slot] = number
-            mark_dirty(slot // PAGE_SLOTS)
-            if not previous:
-                used += 1
-            number += 1
-        self._unwritten += b"".join(entries)
-        _, _, end_offset, end_timestamp = rows[count - 1]
+            begin = keys.timestamp(start)
+            header = header._replace(begin_timestamp=begin, begin_offset=keys.offset(start))
+        entries, used = keys.link(
+            start, count, table.values, table.dirty, PAGE_SLOTS, number, begin
+        )
+        self._unwritten += entries
+        last = start + count - 1
         self.header = header._replace(
-            end_timestamp=end_timestamp,
-            end_offset=end_offset,
-            used_slot_count=used,
-            next_number=number,
+            end_timestamp=keys.timestamp(last),
+            end_offset=keys.offset(last),
+            used_slot_count=header.used_slot_count + used,
+            next_number=number + count,
         )
         return count
 
@@ -276,13 +252,13 @@ class IndexFile:
 
         Return how many of them were the first of their slot.
         """
-        slots, mark_dirty = table.values, table.dirty_pages.add
+        slots, dirty = table.values, table.dirty
         slot_count = self.shape.slot_count
         first_count = 0
         for number, (hash_, _, _, previous) in self._entries(start, count):
             slot = hash_ % slot_count
             slots[slot] = number
-            mark_dirty(slot // PAGE_SLOTS)
+            dirty[slot // PAGE_SLOTS] = 1
             first_count += not previous
         return first_count
 
@@ -301,7 +277,7 @@ class IndexFile:
                     break
                 number = self._file_entry(number)[3] if number < entry_count else 0
             slots[slot] = number
-            table.dirty_pages.add(slot // PAGE_SLOTS)
+            table.dirty[slot // PAGE_SLOTS] = 1
 
     def _rewrite_header(self, count: int, used: int) -> None:
         old = self.header

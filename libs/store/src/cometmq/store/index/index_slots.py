@@ -9,6 +9,7 @@ entries are already in the file, so recovery can repair this.
 
 import sys
 from array import array
+from itertools import compress, count
 from typing import Final, Generic, TypeVar
 
 from cometmq.store.disk import DiskFile
@@ -46,18 +47,19 @@ class SlotPages:
 class SlotTable(Generic[Mark]):
     """The newest entry number of each slot; a finished sweep returns its `Mark`."""
 
-    __slots__ = ("_mark", "_sweep", "dirty_pages", "values")
+    __slots__ = ("_mark", "_sweep", "dirty", "values")
 
-    def __init__(self, count: int, data: bytes | None = None) -> None:
-        """Start with a file's bytes, or with zeros, which take no memory until they change."""
+    def __init__(self, slot_count: int, data: bytes | None = None) -> None:
+        """Start with a file's bytes, or with zeros, whose memory is allocated on first change."""
         if data is None:
-            self.values = memoryview(bytearray(count * SLOT_BYTES)).cast("i")
+            self.values = memoryview(bytearray(slot_count * SLOT_BYTES)).cast("i")
         else:
             values = array("i", data)
             if sys.byteorder == "little":
                 values.byteswap()
             self.values = memoryview(values)
-        self.dirty_pages: set[int] = set()
+        self.dirty = bytearray(-(-slot_count // PAGE_SLOTS))
+        """One byte for each page, set to 1 when a slot of it changes."""
         self._sweep: list[int] = []
         self._mark: Mark | None = None
 
@@ -67,9 +69,8 @@ class SlotTable(Generic[Mark]):
         return self._mark is not None
 
     def begin_sweep(self, mark: Mark) -> None:
-        """Start a sweep over the currently dirty pages."""
-        self._sweep = sorted(self.dirty_pages | set(self._sweep), reverse=True)
-        self.dirty_pages.clear()
+        """Start a sweep over the pages that are dirty now."""
+        self._sweep = sorted(self._take_dirty().union(self._sweep), reverse=True)
         self._mark = mark
 
     def step(self, page_count: int = STEP_PAGES) -> tuple[list[SlotPages], Mark | None]:
@@ -83,19 +84,23 @@ class SlotTable(Generic[Mark]):
 
     def copy_all(self) -> list[SlotPages]:
         """Copy all dirty pages; this ends a sweep."""
-        pages = sorted(self.dirty_pages.union(self._sweep))
-        self.dirty_pages.clear()
+        pages = sorted(self._take_dirty().union(self._sweep))
         self._sweep.clear()
         self._mark = None
         return self._copies(pages)
 
     def give_back(self, copies: list[SlotPages]) -> None:
-        """Mark the pages of a failed write as dirty again; a sweep in progress fails."""
-        for copy in copies:
-            self.dirty_pages.update(copy.pages)
-        self.dirty_pages.update(self._sweep)
+        """Mark pages of a failed write as dirty again; a sweep in progress fails."""
+        for pages in (*(copy.pages for copy in copies), self._sweep):
+            for page in pages:
+                self.dirty[page] = 1
         self._sweep.clear()
         self._mark = None
+
+    def _take_dirty(self) -> set[int]:
+        dirty = set(compress(count(), self.dirty))
+        self.dirty[:] = bytes(len(self.dirty))
+        return dirty
 
     def _copies(self, pages: list[int]) -> list[SlotPages]:
         copies = []

@@ -148,6 +148,19 @@ class ConsumeQueue:
         self.next_offset += 1
         return is_first
 
+    def stage_run(self, entries: bytes, count: int) -> bool:
+        """Assign the next offsets to records that are about to be written.
+
+        `entries` are those that `stage` would make; a queue of delayed messages takes none. Return
+        whether they are the first since the last publish.
+        """
+        assert self.delay_ms is None
+        staged = self._staged
+        is_first = not staged
+        staged += entries
+        self.next_offset += count
+        return is_first
+
     def publish(self) -> int:
         """Make the staged entries visible; return their number."""
         staged = self._staged

@@ -14,6 +14,7 @@ from typing import Final, NamedTuple
 
 from cometmq.remoting.message.record import Scan
 from cometmq.store.errors import CorruptStore, DiskError
+from cometmq.store.index.keys import KeyedRows
 from cometmq.store.log.log_scanner import LogScanner, find_record, first_record, follow_headers
 from cometmq.store.parts import Parts
 from cometmq.store.queues.consume_queue import ConsumeQueue
@@ -247,7 +248,7 @@ class Recovery:
         self._dispatcher.publish()
         keyed, self._dispatcher.keyed = self._dispatcher.keyed, []
         try:
-            self._index.remember(keyed)
+            self._index.remember([KeyedRows(keyed)])
             self._index.catch_up()
         except DiskError as error:
             if not error.is_space_missing:

@@ -104,7 +104,7 @@ class Housekeeping:
     def put_index(self, batch: Batch) -> None:
         """Add a batch's keys to the index; after a DiskError the store refuses further puts."""
         try:
-            self._index.remember(batch.keyed)
+            self._index.remember(batch.keys)
         except DiskError as error:
             self._is_index_behind = True
             self._note_derived_failed(error)

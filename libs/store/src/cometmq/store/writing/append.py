@@ -3,16 +3,17 @@
 
 `put` only stages a message. `take` works in two halves. The first, `_place`, decides: it admits or
 refuses each message, assigns physical and queue offsets, and rolls over to the next file. The
-second, `encode_records`, is a pure function from placed messages to bytes, so a compiled function
-can replace it. The store writes the batch and then either publishes it or reverts it with
-`Batch.undo`, so nothing becomes visible that the disk refused.
+second, `encode_records`, is a pure function from placed messages to bytes. A run (`runs.py`) is
+placed and encoded in one step by its source. The store writes the batch and then either publishes
+it or reverts it with `Batch.undo`, so nothing becomes visible that the disk refused.
 
 Hot path: `_place` and `encode_records` once per commit, their loops once per message (budget
 1.5 us together); bench/micro/bench_append.py.
 """
 
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from itertools import chain
 from typing import Final, TypeAlias
 
 from cometmq.remoting.message.ids import host_hex, offset_message_id
@@ -25,13 +26,14 @@ from cometmq.remoting.message.new_message import (
     record_size,
 )
 from cometmq.remoting.message.record_layout import BLANK_BYTES_MIN, TOPIC_BYTES_MAX
-from cometmq.store.index.index_file import KeyedRecord
+from cometmq.store.index.keys import KeyedRecord, KeyedRows, Keys
 from cometmq.store.layout import is_topic
 from cometmq.store.log.commit_log import CommitLog
 from cometmq.store.queues.consume_queue import ConsumeQueue
 from cometmq.store.queues.queue_table import QueueTable
 from cometmq.store.results import PutDone, PutResult, PutStatus
 from cometmq.store.settings import StoreSettings
+from cometmq.store.writing.runs import Run, RunSource
 
 PROPERTIES_CHARS_MAX: Final = 32767
 UNQUEUED: Final = 0x4  # PREPARED and ROLLBACK (4 and 12) get no queue entry
@@ -44,7 +46,7 @@ step they follow the clock, because delays and retries are measured from the sto
 _PUT_OK: Final = PutStatus.PUT_OK  # an enum's attribute costs 40 ns: bench_append.py
 
 
-_Put: TypeAlias = tuple[NewMessage | tuple[NewMessage, ...], PutDone]
+_Put: TypeAlias = tuple[NewMessage | tuple[NewMessage, ...] | Run, PutDone]
 
 
 class Batch:
@@ -53,7 +55,7 @@ class Batch:
     __slots__ = (
         "end",
         "file_end",
-        "keyed",
+        "keys",
         "message_count",
         "placed",
         "refused",
@@ -69,23 +71,29 @@ class Batch:
         self.file_end = file_end
         self.store_timestamp = store_timestamp
         self.message_count = 0
-        self.placed: list[tuple[int, list[Placed]]] = [
-            (start, [])
-        ]  # one list per file, with its physical offset
-        self.segments: list[tuple[int, list[bytes]]] = []  # the same, encoded
+        self.placed: list[tuple[int, list[Placed] | bytes]] = [(start, [])]
+        """Messages side by side, or the records of a run, each with their physical offset."""
+        self.segments: list[tuple[int, list[bytes]]] = []  # the records of each file
         self.touched: list[ConsumeQueue] = []
-        self.keyed: list[KeyedRecord] = []
+        self.keys: list[Keys] = [KeyedRows()]
         self.results: list[tuple[PutDone, bool, PutResult]] = []
         self.refused: list[tuple[PutDone, PutStatus]] = []
 
     def encode(self) -> None:
-        """Fill `segments`; raise ValueError or struct.error if no record can hold a message."""
-        segments = self.segments
+        """Fill `segments`; raise ValueError or struct.error if a message fits no record."""
+        end, records = self.start, list[bytes]()
+        self.segments = [(end, records)]
         for offset, placed in self.placed:
-            if segments:
-                start, records = segments[-1]
-                records.append(encode_blank(offset - start - sum(map(len, records))))
-            segments.append((offset, encode_records(placed, self.store_timestamp)))
+            if offset != end:  # the next file
+                records.append(encode_blank(offset - end))
+                records = []
+                self.segments.append((offset, records))
+            if isinstance(placed, bytes):
+                more = [placed]
+            else:
+                more = encode_records(placed, self.store_timestamp)
+            records += more
+            end = offset + sum(map(len, more))
 
     def undo(self) -> None:
         """Take back the queue offsets of the messages, because they were not written."""
@@ -105,6 +113,7 @@ class Appender:
         "_now_ms",
         "_pending",
         "_queues",
+        "_source",
         "_table",
         "refusal",
         "staged_bytes",
@@ -126,6 +135,7 @@ class Appender:
         self._is_indexing = settings.message_index_enable
         self._now_ms = 0
         self._pending: list[_Put] = []
+        self._source: RunSource | None = None  # of the pending runs
         self.staged_bytes = 0  # bodies and properties only
         self.refusal: PutStatus | None = None
         self.apply(settings)
@@ -146,6 +156,19 @@ class Appender:
         self._pending.append((tuple(messages), done))
         self.staged_bytes += sum(len(m.body) + len(m.properties) for m in messages)
 
+    def put_run(self, source: RunSource, first: int, count: int, staged_bytes: int) -> int:
+        """Stage requests of a source, its only one at a time; return `staged_bytes`."""
+        assert self._source is None or self._source is source
+        self._source = source
+        last = self._pending[-1][0] if self._pending else None
+        if isinstance(last, Run) and last.first + last.count == first:
+            last.count += count
+        else:
+            run = Run(source, first, count)
+            self._pending.append((run, run.refuse))
+        self.staged_bytes += staged_bytes
+        return self.staged_bytes
+
     def take(self) -> Batch | None:
         """Place and encode the staged messages; return None if none of them can be stored.
 
@@ -156,6 +179,14 @@ class Appender:
             return None
         self._pending = []
         self.staged_bytes = 0
+        source, self._source = self._source, None
+        try:
+            return self._take(pending)
+        finally:
+            if source is not None:
+                source.release()
+
+    def _take(self, pending: list[_Put]) -> Batch | None:
         if self.refusal is not None:
             for _, done in pending:
                 done(PutResult(self.refusal))
@@ -183,17 +214,33 @@ class Appender:
 
     def _place(self, pending: Sequence[_Put]) -> Batch:
         batch = self._begin()
+        puts = iter(pending)
+        put = next(puts, None)
+        while put is not None:
+            message, done = put
+            if isinstance(message, NewMessage):
+                put = self._place_messages(batch, chain((put,), puts))
+                continue
+            if isinstance(message, Run):
+                self._place_run(batch, message)
+            else:
+                self._place_unit(batch, message, done)
+            put = next(puts, None)
+        batch.message_count += len(batch.results)
+        return batch
+
+    def _place_messages(self, batch: Batch, puts: Iterator[_Put]) -> _Put | None:
+        """Place single messages; return the first put that is none, if any."""
         queues, body_bytes_max = self._queues, self._body_bytes_max
         now_ms, results, touched = batch.store_timestamp, batch.results, batch.touched
-        keyed = batch.keyed if self._is_indexing else []
-        placed, end, file_end = batch.placed[-1][1], batch.end, batch.file_end
+        placed, keyed = self._open(batch)
+        end, file_end = batch.end, batch.file_end
         store_host, host_text = b"", ""
-        for message, done in pending:
-            if isinstance(message, tuple):
-                batch.end = end
-                self._place_unit(batch, message, done)
-                placed, end, file_end = batch.placed[-1][1], batch.end, batch.file_end
-                continue
+        other: _Put | None = None
+        for message, done in puts:
+            if not isinstance(message, NewMessage):
+                other = message, done
+                break
             queue = queues.get((message.topic, message.queue_id)) or self._new_queue(message)
             if queue is None or len(message.body) > body_bytes_max:
                 batch.refused.append((done, PutStatus.MESSAGE_ILLEGAL))
@@ -202,7 +249,7 @@ class Appender:
                 size = record_size(message)
                 if end + size + BLANK_BYTES_MIN > file_end:
                     self._roll_for(batch, size)
-                    placed, end, file_end = batch.placed[-1][1], batch.end, batch.file_end
+                    placed, end, file_end = self._open(batch)[0], batch.end, batch.file_end
             except ValueError:
                 batch.refused.append((done, _status_of_unencodable(message)))
                 continue
@@ -223,8 +270,49 @@ class Appender:
             result = PutResult(_PUT_OK, offset, size, queue_offset, now_ms, message_id)
             results.append((done, message.wait, result))
         batch.end = end
-        batch.message_count += len(results)
-        return batch
+        return other
+
+    def _open(self, batch: Batch) -> tuple[list[Placed], list[KeyedRecord]]:
+        """Return where the next message and its keys go."""
+        placed = batch.placed[-1][1]
+        if isinstance(placed, bytes):
+            placed = []
+            batch.placed.append((batch.end, placed))
+        if not self._is_indexing:
+            return placed, []
+        keys = batch.keys[-1]
+        if not isinstance(keys, KeyedRows):
+            keys = KeyedRows()
+            batch.keys.append(keys)
+        return placed, keys.rows
+
+    def _place_run(self, batch: Batch, run: Run) -> None:
+        """Place the requests of a run, as many at once as a file has room for."""
+        first, end = run.first, run.first + run.count
+        while first < end:
+            placed = run.source.place(
+                first, end - first, batch.end, batch.file_end, batch.store_timestamp, self._queue_of
+            )
+            count, message_count, records, entries, keys, groups = placed
+            if not count:
+                self._roll_for(batch, 0)
+                continue
+            first += count
+            batch.placed.append((batch.end, records))
+            batch.end += len(records)
+            for queue, data, entry_count in entries:
+                if queue.stage_run(data, entry_count):
+                    batch.touched.append(queue)
+            if self._is_indexing:
+                batch.keys.append(keys)
+            for waits, done, request_count in groups:
+                result = PutResult(_PUT_OK, store_timestamp=batch.store_timestamp)
+                result.request_count = request_count
+                batch.results.append((done, waits, result))
+            batch.message_count += message_count - len(groups)  # `_place` counts each result once
+
+    def _queue_of(self, topic: str, queue_id: int) -> ConsumeQueue:
+        return self._queues.get((topic, queue_id)) or self._table.create(topic, queue_id)
 
     def _place_unit(self, batch: Batch, messages: tuple[NewMessage, ...], done: PutDone) -> None:
         """Place messages side by side in one file, and in the same order in their queues."""
@@ -249,17 +337,17 @@ class Appender:
         except ValueError:
             batch.refused.append((done, max(map(_status_of_unencodable, messages))))
             return
+        placed, keyed = self._open(batch)
         first = known[0].next_offset
         result = PutResult(PutStatus.PUT_OK, batch.end, size, first, self._now_ms)
-        placed, message_ids = batch.placed[-1][1], []
+        message_ids = []
         for message, queue, record_bytes in zip(messages, known, sizes, strict=True):
             offset = batch.end
             message_ids.append(offset_message_id(message.store_host, offset))
             placed.append((message, queue.next_offset, offset))
             if queue.stage(offset, record_bytes, message.tag_code, self._now_ms):
                 batch.touched.append(queue)
-            if self._is_indexing:
-                batch.keyed += [(message.topic, key, offset, self._now_ms) for key in message.keys]
+            keyed += [(message.topic, key, offset, self._now_ms) for key in message.keys]
             batch.end = offset + record_bytes
         result.message_id = ",".join(message_ids)
         batch.message_count += len(messages) - 1  # `_place` counts each result once
@@ -289,6 +377,9 @@ def _refuse_unencodable(pending: Sequence[_Put]) -> list[_Put]:
     """Refuse the puts whose messages no record can hold; return the others."""
     kept: list[_Put] = []
     for put in pending:
+        if isinstance(put[0], Run):  # its source takes only what a record can hold
+            kept.append(put)
+            continue
         messages = put[0] if isinstance(put[0], tuple) else (put[0],)
         try:
             for message in messages:

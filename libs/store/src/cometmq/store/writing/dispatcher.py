@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from cometmq.remoting.message.flags import tag_code
 from cometmq.remoting.message.properties import index_keys
 from cometmq.remoting.message.record import Scan
-from cometmq.store.index.index_file import KeyedRecord
+from cometmq.store.index.keys import KeyedRecord
 from cometmq.store.queues.consume_queue import ConsumeQueue
 from cometmq.store.queues.queue_table import QueueTable
 from cometmq.store.writing.append import ROLLBACK, UNQUEUED

@@ -44,16 +44,17 @@ class _Pending(NamedTuple):
 class PendingPuts:
     """The unanswered puts, in log order."""
 
-    __slots__ = ("_last_needed", "_puts", "_reached")
+    __slots__ = ("_count", "_last_needed", "_puts", "_reached")
 
     def __init__(self, reached: Mapping[Condition, int]) -> None:
         """Start with the offset up to which each condition is fulfilled."""
         self._puts: deque[_Pending] = deque()
+        self._count = 0  # of requests: a run answers several
         self._reached = dict(reached)
         self._last_needed = dict.fromkeys(TIMEOUTS, 0)  # the largest offset waiting for each
 
     def __len__(self) -> int:
-        return len(self._puts)
+        return self._count
 
     def is_needed(self, condition: Condition) -> bool:
         """Whether any put is waiting for this condition."""
@@ -69,6 +70,7 @@ class PendingPuts:
         for condition in needs:
             self._last_needed[condition] = offset
         self._puts.append(_Pending(offset, needs, now_ms, done, result))
+        self._count += result.request_count
 
     def advance(self, condition: Condition, offset: int) -> None:
         """Answer the puts for which this was the last condition."""
@@ -112,6 +114,7 @@ class PendingPuts:
 
     def _answer(self, status: PutStatus) -> None:
         put = self._puts.popleft()
+        self._count -= put.result.request_count
         if put.result.status is PutStatus.PUT_OK:
             put.result.status = status
         put.done(put.result)

@@ -1,0 +1,117 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Keys of messages on their way into the index, in log order.
+
+Index files take any `Keys`. `KeyedRows` are those of messages that Python has placed; a native
+message path brings its own, already hashed.
+"""
+
+import struct
+from collections.abc import Sequence
+from typing import Final, Protocol, TypeAlias
+
+from cometmq.remoting.message.flags import index_hashes
+
+ENTRY: Final = struct.Struct(">iqii")
+SECONDS_MAX: Final = 0x7FFFFFFF
+
+KeyedRecord: TypeAlias = tuple[str, str, int, int]
+"""Topic, key, physical offset and store timestamp of a message; one tuple per key."""
+
+_pack_entry = ENTRY.pack
+
+
+class Keys(Protocol):
+    """Keys of messages, in log order."""
+
+    @property
+    def count(self) -> int:
+        """The number of keys."""
+
+    def offset(self, index: int) -> int:
+        """Return the physical offset of a key's message."""
+
+    def timestamp(self, index: int) -> int:
+        """Return the store time of a key's message."""
+
+    def find(self, topic: str, key: str) -> Sequence[int]:
+        """Return the offsets of messages that may hold a key, newest first."""
+
+    def link(  # one call per commit, of a native function too
+        self,
+        start: int,
+        count: int,
+        slots: memoryview,
+        dirty: bytearray,
+        page_slots: int,
+        number: int,
+        begin_ms: int,
+    ) -> tuple[bytes, int]:
+        """Link keys into the slots of an index file; their entries get the numbers from `number`.
+
+        Mark the pages that change in `dirty`. Return the entries and the number of slots that were
+        empty. `begin_ms` is the time of the file's first message.
+        """
+
+
+class KeyedRows:
+    """Keys as text, one row for each; rows may be appended until they are linked."""
+
+    __slots__ = ("_hashes", "rows")
+
+    def __init__(self, rows: list[KeyedRecord] | None = None) -> None:
+        self.rows: list[KeyedRecord] = [] if rows is None else rows
+        self._hashes: list[int] = []
+
+    @property
+    def count(self) -> int:
+        """The number of keys."""
+        return len(self.rows)
+
+    def offset(self, index: int) -> int:
+        """Return the physical offset of a key's message."""
+        return self.rows[index][2]
+
+    def timestamp(self, index: int) -> int:
+        """Return the store time of a key's message."""
+        return self.rows[index][3]
+
+    def find(self, topic: str, key: str) -> Sequence[int]:
+        """Return the offsets of messages that may hold a key, newest first."""
+        return [row[2] for row in self.rows[::-1] if row[0] == topic and row[1] == key]
+
+    def link(  # see `Keys`
+        self,
+        start: int,
+        count: int,
+        slots: memoryview,
+        dirty: bytearray,
+        page_slots: int,
+        number: int,
+        begin_ms: int,
+    ) -> tuple[bytes, int]:
+        """Link keys into the slots of an index file: see `Keys`."""
+        rows = self.rows
+        if len(self._hashes) != len(rows):
+            self._hashes = index_hashes([row[0] for row in rows], [row[1] for row in rows])
+        slot_count, used = len(slots), 0
+        entries: list[bytes] = []
+        seconds, seconds_of = 0, -1
+        stop = start + count
+        for hash_, (_, _, offset, timestamp) in zip(
+            self._hashes[start:stop], rows[start:stop], strict=True
+        ):
+            if timestamp != seconds_of:
+                seconds, seconds_of = _seconds(timestamp, begin_ms), timestamp
+            slot = hash_ % slot_count
+            previous = slots[slot]
+            entries.append(_pack_entry(hash_, offset, seconds, previous))
+            slots[slot] = number
+            dirty[slot // page_slots] = 1
+            if not previous:
+                used += 1
+            number += 1
+        return b"".join(entries), used
+
+
+def _seconds(timestamp: int, begin: int) -> int:
+    return min(max(0, (timestamp - begin) // 1000), SECONDS_MAX) if begin > 0 else 0

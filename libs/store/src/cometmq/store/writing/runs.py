@@ -1,0 +1,68 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Runs: messages that a source outside the store holds, and places and encodes at once.
+
+A native message path is such a source. The store still decides where its records go, writes them,
+publishes their queue entries and says when their requests are answered. A run keeps its place among
+the other puts, so the order of the log is that of the requests, whoever encodes them.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Protocol, TypeAlias
+
+from cometmq.store.index.keys import Keys
+from cometmq.store.queues.consume_queue import ConsumeQueue
+from cometmq.store.results import PutDone, PutResult
+
+QueueOf: TypeAlias = Callable[[str, int], ConsumeQueue]
+"""Returns the queue of a topic and id; creates it in memory if need be."""
+
+PlacedRun: TypeAlias = tuple[
+    int,
+    int,
+    bytes,
+    Sequence[tuple[ConsumeQueue, bytes, int]],
+    Keys,
+    Sequence[tuple[bool, PutDone, int]],
+]
+"""Number of requests, number of messages, their records, the entries of each queue and their
+number, the keys, and the answers: whether they wait for the disk, what gives them, how many."""
+
+
+class RunSource(Protocol):
+    """Holds the requests of runs from their arrival until their commit."""
+
+    def place(  # one call per commit, of a native function
+        self,
+        first: int,
+        count: int,
+        offset: int,
+        file_end: int,
+        store_timestamp: int,
+        queue_of: QueueOf,
+    ) -> PlacedRun:
+        """Encode requests from number `first` on at a physical offset, as far as the file has room.
+
+        Nothing changes: a commit that cannot be encoded places its runs again.
+        """
+
+    def refuse(self, first: int, count: int, result: PutResult) -> None:
+        """Answer requests that were not placed."""
+
+    def release(self) -> None:
+        """Forget all requests; the commit has their records and answers."""
+
+
+class Run:
+    """Requests of a source that follow one another."""
+
+    __slots__ = ("count", "first", "source")
+
+    def __init__(self, source: RunSource, first: int, count: int) -> None:
+        """Take `count` requests from number `first` on."""
+        self.source = source
+        self.first = first
+        self.count = count
+
+    def refuse(self, result: PutResult) -> None:
+        """Answer all requests with a refusal."""
+        self.source.refuse(self.first, self.count, result)

@@ -1,0 +1,166 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Runs: messages of a source are stored as if each had been put alone."""
+
+import errno
+from functools import partial
+from typing import Any
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from cometmq.remoting.message.new_message import NewMessage, encode_record, record_size
+from cometmq.remoting.message.record_layout import BLANK_BYTES_MIN
+from cometmq.store.index.keys import KeyedRows
+from cometmq.store.results import PutDone, PutResult, PutStatus
+from cometmq.store.testing.builders import StoreRig, make_message, small_settings
+from cometmq.store.testing.memory_disk import MemoryDisk
+from cometmq.store.writing.runs import PlacedRun, QueueOf
+
+
+class Source:
+    """Holds messages, each a request of its own, and encodes them with the store's encoder."""
+
+    def __init__(self, done: PutDone | None = None) -> None:
+        self.messages: list[NewMessage] = []
+        self.done = done
+        self.results: list[tuple[int, PutStatus]] = []
+        self.place_count = 0
+
+    def place(  # see RunSource
+        self,
+        first: int,
+        count: int,
+        offset: int,
+        file_end: int,
+        store_timestamp: int,
+        queue_of: QueueOf,
+    ) -> PlacedRun:
+        self.place_count += 1
+        entries: dict[int, tuple[Any, bytes, int]] = {}
+        records: list[bytes] = []
+        groups: list[tuple[bool, PutDone, int]] = []
+        keys = KeyedRows()
+        for number in range(first, first + count):
+            message = self.messages[number]
+            size = record_size(message)
+            if offset + size + BLANK_BYTES_MIN > file_end:
+                break
+            queue = queue_of(message.topic, message.queue_id)
+            _, data, done = entries.setdefault(id(queue), (queue, b"", 0))
+            record = encode_record(message, queue.next_offset + done, offset, store_timestamp)
+            entry = offset.to_bytes(8, "big") + size.to_bytes(4, "big")
+            entry += message.tag_code.to_bytes(8, "big", signed=True)
+            entries[id(queue)] = queue, data + entry, done + 1
+            keys.rows += [(message.topic, key, offset, store_timestamp) for key in message.keys]
+            groups.append((message.wait, partial(self.note, number), 1))
+            records.append(record)
+            offset += size
+        return len(records), len(records), b"".join(records), list(entries.values()), keys, groups
+
+    def note(self, number: int, result: PutResult) -> None:
+        self.results.append((number, result.status))
+        if self.done is not None:
+            self.done(result)
+
+    def refuse(self, first: int, count: int, result: PutResult) -> None:
+        for number in range(first, first + count):
+            self.note(number, result)
+
+    def release(self) -> None:
+        self.messages.clear()
+
+
+def contents(rig: StoreRig, disk: MemoryDisk) -> dict[str, bytes]:
+    rig.store.close()
+    return {path: bytes(data) for path, data in disk.contents.items()}
+
+
+sends = st.builds(
+    make_message,
+    topic=st.sampled_from(["T", "U"]),
+    queue_id=st.integers(0, 2),
+    body=st.binary(max_size=400),
+    tags=st.sampled_from([None, "a"]),
+    keys=st.sampled_from([None, "k1 k2"]),
+    unique_key=st.sampled_from([None, "0A"]),
+    wait=st.booleans(),
+)
+commits = st.lists(
+    st.lists(st.tuples(sends, st.sampled_from(["run", "run", "single", "unit", "long"])))
+)
+
+
+@settings(deadline=None)
+@given(commits)
+def test_messages_of_runs_are_stored_like_single_ones(commits):
+    statuses: dict[bool, list[PutStatus]] = {True: [], False: []}
+    stored: dict[bool, dict[str, bytes]] = {}
+    for has_runs in (True, False):
+        noted = statuses[has_runs]
+
+        def done(result: PutResult, noted: list[PutStatus] = noted) -> None:
+            noted.append(result.status)
+
+        disk, source = MemoryDisk(), Source(done)
+        rig = StoreRig(disk, small_settings())
+        for puts in commits:
+            rig.clock.advance(1_500)
+            for message, kind in puts:
+                if kind == "unit":
+                    rig.store.put_batch([message, message], done)
+                elif kind == "long":  # the encoder finds out: all of the commit is placed twice
+                    rig.store.put(make_message(sys_flag=1 << 40), done)
+                elif kind == "run" and has_runs:
+                    source.messages.append(message)
+                    rig.store.put_run(source, len(source.messages) - 1, 1, len(message.body))
+                else:
+                    rig.store.put(message, done)
+            rig.store.commit()
+            assert source.messages == []
+        rig.work()
+        stored[has_runs] = contents(rig, disk)
+    assert stored[True] == stored[False]
+    assert statuses[True] == statuses[False]
+
+
+def test_requests_that_follow_one_another_are_placed_at_once():
+    source, rig = Source(), StoreRig(MemoryDisk())
+    for number in range(5):
+        source.messages.append(make_message())
+        rig.store.put_run(source, number, 1, 5)
+    rig.store.commit()
+    assert source.place_count == 1
+    assert source.results == [(number, PutStatus.PUT_OK) for number in range(5)]
+    assert rig.store.max_offset("T", 0) == 5
+
+
+def test_a_run_is_refused_and_taken_back_when_the_disk_fails():
+    disk, source = MemoryDisk(), Source()
+    rig = StoreRig(disk)
+    disk.fault = lambda operation, _: errno.ENOSPC if operation == "write" else 0
+    source.messages += [make_message(), make_message()]
+    rig.store.put_run(source, 0, 2, 10)
+    rig.store.commit()
+    assert source.results == [(n, PutStatus.SERVICE_NOT_AVAILABLE) for n in range(2)]
+    assert rig.store.max_offset("T", 0) == 0
+    disk.fault = None
+    rig.work()
+    source.messages.append(make_message())
+    rig.store.put_run(source, 0, 1, 5)
+    rig.store.commit()
+    assert source.results[2:] == [(0, PutStatus.PUT_OK)]
+    assert rig.entry("T", 0, 0).physical_offset == 0
+
+
+def test_pending_requests_of_a_run_are_counted_one_by_one():
+    disk, source = MemoryDisk(), Source()
+    rig = StoreRig(disk)
+    rig.store.needs_replicas = True
+    source.messages += [make_message(), make_message(wait=False), make_message()]
+    rig.store.put_run(source, 0, 3, 15)
+    rig.store.commit()
+    assert source.results == [(1, PutStatus.PUT_OK)]
+    assert rig.store.waiting_put_count == 2
+    rig.store.note_replicated(rig.store.commit_log.end)
+    assert sorted(source.results) == [(number, PutStatus.PUT_OK) for number in range(3)]
+    assert rig.store.waiting_put_count == 0
