@@ -23,7 +23,7 @@ from cometmq.remoting.errors import (
     RemoteProtocolError,
     RequestTimeout,
 )
-from cometmq.remoting.frame import FRAME_BYTES_MAX, FrameReader
+from cometmq.remoting.frame import FRAME_BYTES_MAX, Frame, FrameReader
 from cometmq.remoting.raw import RawCommand
 from cometmq.remoting.typed_decode import HeaderFault, RequestDecoder, convert_ext
 from cometmq.remoting.typed_encode import FrameEncoder
@@ -98,14 +98,25 @@ class Connection:
         """The earliest deadline of our requests; None if there are none."""
         return min((pending.deadline_ms for pending in self._pending.values()), default=None)
 
+    def join(self, data: bytes) -> bytes:
+        """Return all received bytes that ``receive`` has not seen; see ``FrameReader.join``."""
+        return self._reader.join(data)
+
     def receive(self, data: bytes, now_ms: int) -> list[Call[Any]]:
         """Return the calls that ``data`` completes; deliver answers to their requests immediately.
 
         Calls whose fields do not fit their command are added to ``faults``.
         """
+        return self._decode(self._reader.feed(data), now_ms)
+
+    def receive_whole(self, data: bytes, now_ms: int) -> list[Call[Any]]:
+        """Return the calls of whole frames; the bytes of an incomplete one stay as they are."""
+        return self._decode(self._reader.split(data), now_ms)
+
+    def _decode(self, frames: list[Frame], now_ms: int) -> list[Call[Any]]:
         calls: list[Call[Any]] = []
         decode, append, peer = self._codec.decoder.decode, calls.append, self._peer
-        for serialization, head, body in self._reader.feed(data):
+        for serialization, head, body in frames:
             try:
                 call = decode(serialization, head)
                 if isinstance(call, RawCommand):

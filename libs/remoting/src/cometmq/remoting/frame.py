@@ -54,14 +54,30 @@ class FrameReader:
         """The number of bytes buffered for an incomplete frame."""
         return len(self._tail)
 
+    def join(self, data: bytes) -> bytes:
+        """Return what is kept and ``data`` as one piece, and keep nothing.
+
+        Return nothing, and keep all, while the frame that was begun is not whole.
+        """
+        if not self._tail:
+            return data
+        self._tail += data
+        if len(self._tail) < self._need:  # a long frame grows without being parsed again
+            return b""
+        data = bytes(self._tail)
+        self._tail.clear()
+        return data
+
+    def split(self, data: bytes) -> list[Frame]:
+        """Return the frames of ``data``, which are whole; what is kept does not matter."""
+        frames: list[Frame] = []
+        self._split(data, frames)
+        return frames
+
     def feed(self, data: bytes) -> list[Frame]:
         """Return the frames that ``data`` completes; keep the rest for the next call."""
         if self._tail:
-            self._tail += data
-            if len(self._tail) < self._need:  # a long frame grows without being parsed again
-                return []
-            data = bytes(self._tail)
-            self._tail.clear()
+            data = self.join(data)
         frames: list[Frame] = []
         position = self._split(data, frames)
         if position != len(data):

@@ -11,7 +11,7 @@ import operator
 import struct
 from collections.abc import Callable
 from json.encoder import encode_basestring as quote
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
@@ -286,10 +286,44 @@ _PULLED: Final = (
 
 def _sent_template(constant: ConstantExt) -> bytes:
     """Return a JSON header with placeholders for code, id, queue, offset and opaque."""
-    more = "".join(_percent(f",{quote(name)}:{quote(value)}") for name, value in constant.items())
-    template = (
-        f'{{"code":%d,"extFields":{{"msgId":%b,"queueId":"%d","queueOffset":"%d"{more}}},'
-        f'"flag":{FLAG_REPLY}{MIDDLE}%d{TAIL}'
-    ).encode("utf-8", "replace")
-    constant.encoded[_JSON] = template
+    pieces = [piece.replace(b"%", b"%%") for piece in _sent_pieces(constant)]
+    template = constant.encoded[_JSON] = b"%b%%d%b%%b%b%%d%b%%d%b%%d%b" % tuple(pieces)
     return template
+
+
+def _sent_pieces(constant: ConstantExt) -> list[bytes]:
+    """Return what surrounds the five values in the JSON header of the answer to a send."""
+    more = "".join(f",{quote(name)}:{quote(value)}" for name, value in constant.items())
+    pieces = [
+        '{"code":',
+        ',"extFields":{"msgId":',
+        ',"queueId":"',
+        '","queueOffset":"',
+        f'"{more}}},"flag":{FLAG_REPLY}{MIDDLE}',
+        TAIL,
+    ]
+    return [piece.encode("utf-8", "replace") for piece in pieces]
+
+
+class SentPieces(NamedTuple):
+    """The constant parts of the answer to a stored message, for an encoder outside Python."""
+
+    json: tuple[bytes, bytes, bytes, bytes, bytes]
+    """What surrounds id (of plain ASCII), queue id, queue offset and opaque in a JSON header."""
+    binary_head: bytes
+    """Code, language and version of a binary header."""
+    flag: int
+    binary_entries: bytes
+    """The ext fields that follow id, queue id and queue offset."""
+
+
+def sent_pieces(constant: ConstantExt, code: int) -> SentPieces:
+    """Return the parts of answers with this code."""
+    start, before_id, before_queue, before_offset, before_opaque, end = _sent_pieces(constant)
+    before_id = b'%b%d%b"' % (start, code, before_id)
+    return SentPieces(
+        (before_id, b'"' + before_queue, before_offset, before_opaque, end),
+        binary_head(code, FLAG_REPLY, 0, None, b"")[:5],
+        FLAG_REPLY,
+        binary_constant(constant),
+    )

@@ -115,6 +115,21 @@ class Dispatcher(Generic[ContextT]):
         self._stats.requests += served
         return served
 
+    def has_room(self, peer: Served, count: int) -> bool:
+        """Return whether the bounds of unanswered requests allow so many more."""
+        return not self._may_overflow(peer, count)
+
+    def note_staged(self, peer: Served, count: int) -> None:
+        """Count requests that a lane has taken, as ``serve`` counts those of handlers."""
+        peer.in_flight += count
+        self._stats.in_flight += count
+        self._stats.requests += count
+
+    def note_answered(self, peer: Served, count: int) -> None:
+        """Count out requests of a lane."""
+        peer.in_flight -= count
+        self._stats.in_flight -= count
+
     def fail(self, peer: Served, fault: HeaderFault) -> None:
         """Answer a request whose fields do not fit its command."""
         call = fault.call

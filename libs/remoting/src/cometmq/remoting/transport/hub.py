@@ -9,6 +9,7 @@ from typing import Final, Generic, Protocol, TypeVar
 from cometmq.remoting.connection import Codec
 from cometmq.remoting.log import Log
 from cometmq.remoting.transport.budget import Unsent, UnsentBudget
+from cometmq.remoting.transport.lane import Lane
 from cometmq.remoting.transport.settings import ConnectionSettings
 from cometmq.remoting.transport.stats import TransportStats
 from cometmq.remoting.transport.tls import TlsGate
@@ -43,6 +44,7 @@ class Hub(Generic[PeerT]):
         "calls_max",
         "clock_ms",
         "codec",
+        "lane",
         "log",
         "loop",
         "on_close",
@@ -68,6 +70,7 @@ class Hub(Generic[PeerT]):
         self.loop = asyncio.get_running_loop()
         self.codec = codec
         self.settings = settings
+        self.lane: Lane | None = None
         self.clock_ms = clock_ms
         self.log = log
         self.on_open = on_open

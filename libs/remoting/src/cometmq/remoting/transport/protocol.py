@@ -337,6 +337,11 @@ class PeerProtocol(asyncio.Protocol):
             self._backlog += calls
         elif calls:
             self._serve(calls)
+        self._end_chunk()
+
+    def _end_chunk(self) -> None:
+        """Answer what was no sound request of its command, and send all answers."""
+        connection = self._connection
         if connection.faults:
             faults, connection.faults = connection.faults, []
             for fault in faults:

@@ -21,6 +21,8 @@ from cometmq.remoting.transport.dispatch import (
     Hooks,
 )
 from cometmq.remoting.transport.hub import Hub
+from cometmq.remoting.transport.lane import Lane
+from cometmq.remoting.transport.lane_peer import LanePeer
 from cometmq.remoting.transport.protocol import PeerProtocol
 from cometmq.remoting.transport.settings import ServerSettings
 from cometmq.remoting.transport.stats import TransportStats
@@ -133,6 +135,11 @@ class Server(Generic[ContextT]):
             self._listeners.append(await loop.create_server(connected, sock=twin, backlog=backlog))
         return name[1]
 
+    def use_lane(self, lane: Lane | None) -> None:
+        """Let a lane take what it can of the requests received from now on."""
+        assert lane is None or not (self._hooks.before or self._hooks.after), "hooks see all calls"
+        self._hub.lane = lane
+
     def flush(self) -> None:
         """Send all pending answers now."""
         self._hub.flush()
@@ -190,7 +197,7 @@ class Server(Generic[ContextT]):
             peer.abort()
 
 
-class _ServerPeer(PeerProtocol):
+class _ServerPeer(LanePeer):
     """A connection that closes itself if the server already has too many."""
 
     def __init__(

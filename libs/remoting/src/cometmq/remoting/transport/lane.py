@@ -1,0 +1,44 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a server expects of a lane: a faster way for requests that need no decoding in Python.
+
+A lane may take whole frames of a received chunk. It takes only what it answers exactly as the
+handlers would, and leaves every other frame to them, so a server with and without a lane behaves
+the same.
+"""
+
+from typing import Protocol, TypeAlias
+
+Part: TypeAlias = tuple[int, int, int, int]
+"""Some frames of a chunk that follow one another: the number of staged requests (0: frames for
+handlers), the bytes that they stage, begin and end in the chunk."""
+
+
+class Staging(Protocol):
+    """The connection, as a lane sees it."""
+
+    @property
+    def host(self) -> bytes:
+        """The remote address as packed in records."""
+
+    def reply_encoded(self, data: bytes, count: int) -> None:
+        """Send the encoded answers to so many requests that the lane has taken."""
+
+
+class Lane(Protocol):
+    """Takes requests in two steps: `stage`, then `put` or `drop`."""
+
+    def stage(self, peer: Staging, data: bytes, count_max: int) -> list[Part] | None:
+        """Stage what is plain among the first `count_max` frames of a chunk.
+
+        The parts begin at the begin of the chunk. What follows the last part is for the caller.
+        Return None, with nothing staged, if handlers must serve the whole chunk.
+        """
+
+    def put(self, count: int, staged_bytes: int) -> bool:
+        """Accept the next staged requests; they will be answered.
+
+        Return False, with nothing accepted, if what they were staged by has changed since.
+        """
+
+    def drop(self) -> None:
+        """Forget the staged requests that were not accepted."""

@@ -1,0 +1,263 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A lane changes nothing that a peer sees, whatever it takes and wherever chunks end."""
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any, cast
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from cometmq.remoting import Call, RawCommand, Reply, RequestCode
+from cometmq.remoting.commands import COMMANDS
+from cometmq.remoting.connection import Codec
+from cometmq.remoting.frame import FrameReader
+from cometmq.remoting.header import decode_header, encode_frame
+from cometmq.remoting.log import NO_LOG
+from cometmq.remoting.transport.dispatch import Dispatcher, Hooks
+from cometmq.remoting.transport.hub import Hub
+from cometmq.remoting.transport.lane import Part
+from cometmq.remoting.transport.lane_peer import LanePeer
+from cometmq.remoting.transport.protocol import PeerProtocol
+from cometmq.remoting.transport.settings import ServerSettings
+from cometmq.remoting.transport.stats import TransportStats
+from cometmq.remoting.transport.tasks import TaskSet
+
+PLAIN, CHANGE, NOW = 9001, 9002, 9003
+"""Requests that a lane may take; that make it forget what it staged; answered immediately."""
+PULL = RequestCode.PULL_MESSAGE  # without its fields: a faulty request
+GARBAGE = b"\0\0\0\x0c\0\0\0\x08{broken}"
+TOO_LONG = b"\x7f\xff\xff\xff\0\0\0\0"
+
+
+class Wire:
+    """A transport that keeps what is written."""
+
+    def __init__(self) -> None:
+        self.sent = bytearray()
+        self.is_reading = True
+
+    def get_extra_info(self, _name: str) -> tuple[str, int]:
+        return ("127.0.0.1", 40_000)
+
+    def set_write_buffer_limits(self, **_: int) -> None: ...
+
+    def get_write_buffer_size(self) -> int:
+        return 0
+
+    def is_closing(self) -> bool:
+        return False
+
+    def pause_reading(self) -> None:
+        self.is_reading = False
+
+    def resume_reading(self) -> None:
+        self.is_reading = True
+
+    def abort(self) -> None: ...
+
+    def write(self, data: bytes) -> None:
+        self.sent += data
+
+
+class World:
+    """A server of one connection whose plain requests are answered by `commit`, in their order."""
+
+    def __init__(self, settings: ServerSettings, *, has_lane: bool) -> None:
+        self.served: list[int] = []
+        self.waiting: list[Call[Any] | tuple[LanePeer, int]] = []
+        self.staged: list[tuple[LanePeer, int]] = []
+        self.taken_count = 0
+        self.drop_count = 0
+        self.has_changed = False
+        handlers: Any = {PLAIN: self.keep, CHANGE: self.change, NOW: self.answer_now}
+        self.hub: Hub[PeerProtocol] = Hub(Codec(COMMANDS), settings, clock_ms=lambda: 0, log=NO_LOG)
+        dispatcher: Dispatcher[None] = Dispatcher(
+            handlers,
+            None,
+            Hooks(),
+            in_flight_max=(settings.in_flight_per_connection_max, settings.in_flight_max),
+            tasks=TaskSet(NO_LOG),
+            stats=self.hub.stats,
+            log=NO_LOG,
+        )
+        if has_lane:
+            self.hub.lane = self
+        self.peer = LanePeer(self.hub, dispatcher)
+        self.wire = Wire()
+        self.peer.connection_made(cast("asyncio.Transport", self.wire))
+
+    # Handlers
+
+    def keep(self, _: None, call: Call[Any]) -> None:
+        self.served.append(call.opaque)
+        self.waiting.append(call)
+
+    def change(self, _: None, call: Call[Any]) -> Reply:
+        self.served.append(call.opaque)
+        self.has_changed = True
+        return Reply(remark="changed")
+
+    def answer_now(self, _: None, call: Call[Any]) -> Reply:
+        self.served.append(call.opaque)
+        return Reply(body=b"x" * 100)
+
+    # The lane
+
+    def stage(self, peer: Any, data: bytes, count_max: int) -> list[Part] | None:
+        self.has_changed = False
+        parts: list[Part] = []
+        at = 0
+        while len(data) - at >= 8 and count_max:
+            end = at + 4 + int.from_bytes(data[at : at + 4], "big")
+            if end > len(data):
+                break
+            ((serialization, head, _),) = FrameReader().split(data[at:end])
+            is_plain = head.startswith(b'{"code":9001,') and b'"flag":0' in head
+            if is_plain:
+                self.staged.append((peer, decode_header(serialization, head).opaque))
+            if parts and bool(parts[-1][0]) == is_plain:
+                count, _, start, _ = parts.pop()
+                parts.append((count + is_plain, 0, start, end))
+            else:
+                parts.append((int(is_plain), 0, at, end))
+            at = end
+            count_max -= 1
+        return parts
+
+    def put(self, count: int, _staged_bytes: int) -> bool:
+        if self.has_changed:
+            return False
+        for one in self.staged[:count]:
+            self.served.append(one[1])
+            self.waiting.append(one)
+        del self.staged[:count]
+        self.taken_count += count
+        return True
+
+    def drop(self) -> None:
+        self.drop_count += bool(self.staged)
+        self.staged.clear()
+
+    # The test
+
+    def commit(self) -> None:
+        waiting, self.waiting = self.waiting, []
+        for one in waiting:
+            if isinstance(one, tuple):
+                out: list[Any] = []
+                peer, opaque = one
+                self.hub.codec.encoder.encode_reply(out, 0, opaque, Reply(body=b"done"))
+                peer.reply_encoded(b"".join(out), 1)
+            else:
+                one.answer(Reply(body=b"done"))
+
+
+def request(code: int, opaque: int, *, flag: int = 0) -> bytes:
+    return encode_frame(RawCommand(code=code, opaque=opaque, flag=flag))
+
+
+Steps = Sequence[tuple[bytes, str]]
+
+
+def play(steps: Steps, bounds: ServerSettings, *, has_lane: bool) -> World:
+    async def main() -> World:
+        world = World(bounds, has_lane=has_lane)
+        for data, action in steps:
+            if world.peer.is_open and data:
+                world.peer.data_received(data)
+            if action == "pause":
+                world.peer.pause_writing()
+            elif action == "resume":
+                world.peer.resume_writing()
+            elif action == "commit":
+                world.commit()
+            elif action == "turn":
+                for _ in range(3):
+                    await asyncio.sleep(0)
+        world.peer.resume_writing()
+        for _ in range(8):
+            await asyncio.sleep(0)
+            world.commit()
+        await asyncio.sleep(0)
+        return world
+
+    return asyncio.run(main())
+
+
+def outcome(world: World) -> tuple[object, ...]:
+    stats: TransportStats = world.hub.stats
+    return (
+        world.served, bytes(world.wire.sent), world.wire.is_reading, world.peer.is_open,
+        world.peer.in_flight, world.peer.is_open and world.peer.buffered_bytes, stats,
+    )  # fmt: skip
+
+
+codes = st.sampled_from([PLAIN] * 8 + [CHANGE, NOW, int(PULL), 9999])
+
+
+@st.composite
+def series(draw: Any, *, ends_badly: bool) -> Steps:
+    """Return chunks of a stream of requests, cut anywhere, and what happens between them."""
+    requests = draw(st.lists(st.tuples(codes, st.sampled_from([0] * 9 + [2]))))
+    data = b"".join(request(code, n, flag=flag) for n, (code, flag) in enumerate(requests))
+    if ends_badly:
+        data += draw(st.sampled_from([GARBAGE, TOO_LONG])) + request(PLAIN, 1000)
+    cuts = sorted(draw(st.lists(st.integers(0, len(data)), max_size=6)))
+    actions = st.sampled_from(["", "", "commit", "turn", "pause", "resume"])
+    pieces = zip([0, *cuts], [*cuts, len(data)], strict=True)
+    return [(data[start:end], draw(actions)) for start, end in pieces]
+
+
+@settings(deadline=None)
+@given(st.one_of(series(ends_badly=False), series(ends_badly=True)))
+def test_a_lane_changes_nothing_that_a_peer_sees(steps):
+    bounds = ServerSettings(calls_per_turn_max=1000)
+    without = play(steps, bounds, has_lane=False)
+    with_lane = play(steps, bounds, has_lane=True)
+    assert outcome(with_lane) == outcome(without)
+    assert with_lane.staged == []
+
+
+@settings(deadline=None)
+@given(series(ends_badly=False))
+def test_bounds_of_requests_in_flight_hold_with_a_lane(steps):
+    bounds = ServerSettings(
+        calls_per_turn_max=1000, in_flight_per_connection_max=3, in_flight_max=1000
+    )
+    without = play(steps, bounds, has_lane=False)
+    with_lane = play(steps, bounds, has_lane=True)
+    assert outcome(with_lane) == outcome(without)
+
+
+def test_a_lane_takes_the_plain_requests_around_others():
+    data = b"".join(
+        [request(PLAIN, 1), request(PLAIN, 2), request(NOW, 3), request(PLAIN, 4), b"\0\0"]
+    )
+    world = play([(data, "turn")], ServerSettings(), has_lane=True)
+    assert world.taken_count == 3
+    assert world.served == [1, 2, 3, 4]
+    assert world.peer.buffered_bytes == 2
+
+
+def test_what_was_staged_before_a_change_is_served_by_handlers():
+    data = b"".join([request(PLAIN, 1), request(CHANGE, 2), request(PLAIN, 3), request(NOW, 4)])
+    world = play([(data, "turn")], ServerSettings(), has_lane=True)
+    assert world.taken_count == 1
+    assert world.drop_count == 1
+    assert world.served == [1, 2, 3, 4]
+
+
+def test_a_broken_chunk_is_refused_as_a_whole():
+    world = play([(request(PLAIN, 1) + GARBAGE, "")], ServerSettings(), has_lane=True)
+    assert world.served == []
+    assert world.drop_count == 1
+    assert not world.peer.is_open
+
+
+def test_a_flood_waits_for_later_turns_behind_what_the_lane_takes():
+    bounds = ServerSettings(calls_per_turn_max=2)
+    data = b"".join(request(PLAIN, number) for number in range(40))
+    world = play([(data, "")], bounds, has_lane=True)
+    assert world.taken_count == 16  # eight for each call that a handler would serve
+    assert world.served == list(range(40))
