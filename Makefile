@@ -3,7 +3,8 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-RUNTIME := $(patsubst %/pyproject.toml,%,$(wildcard libs/*/pyproject.toml services/*/pyproject.toml))
+# libs/accel is built by cargo, where it is there: see deploy/accel.py.
+RUNTIME := $(filter-out libs/accel,$(patsubst %/pyproject.toml,%,$(wildcard libs/*/pyproject.toml services/*/pyproject.toml)))
 MEMBERS := $(RUNTIME) tests/peers
 SOURCES := conftest.py deploy libs services spark tests bench docs
 
@@ -38,7 +39,10 @@ $(VENV)/.ready: requirements.lock $(MEMBERS:%=%/pyproject.toml)
 	@touch $(VENV)/.runtime $@
 
 .PHONY: setup
-setup: $(VENV)/.ready ## Install the developers' tools too, from the lock
+setup: $(VENV)/.ready ## Install the developers' tools too, from the lock (ACCEL=no: without the native path)
+ifneq ($(ACCEL),no)
+	@$(BIN)/python deploy/accel.py install
+endif
 
 .PHONY: hooks
 hooks: setup ## Install the git hooks (pre-commit)
@@ -54,6 +58,7 @@ demo: $(VENV)/.runtime ## Send the Python standard library through a broker and 
 
 .PHONY: test
 test: setup ## Unit, property, golden and integration tests
+	$(BIN)/python deploy/accel.py test
 	$(BIN)/pytest -q
 
 .PHONY: test-all
@@ -70,6 +75,7 @@ ha-model: setup ## Every interleaving of elections, crashes and late writes in s
 .PHONY: fuzz
 fuzz: setup ## Mutated input through the decoders, hostile frames at live servers
 	$(BIN)/python tests/fuzz/run.py --inputs $(or $(INPUTS),5000000) --frames $(or $(FRAMES),1000000)
+	$(BIN)/python deploy/accel.py fuzz $(or $(INPUTS),100000000)
 
 .PHONY: load
 load: setup ## Members that come and go, crowds, floods, silent peers (ARGS="churn --churn-seconds 600 --java 2")
@@ -155,6 +161,7 @@ lint: setup ## Style and spelling
 	$(BIN)/ruff format --check $(SOURCES)
 	$(BIN)/ruff check $(SOURCES)
 	$(BIN)/codespell --toml pyproject.toml $(SOURCES) README.md ARCHITECTURE.md CONTRIBUTING.md ROADMAP.md
+	$(BIN)/python deploy/accel.py lint
 
 .PHONY: types
 types: setup ## Type check, strict

@@ -1,0 +1,120 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Build and install the native message path where Rust is there; nothing needs it.
+
+`install` compares the sources with those of the installed module and does nothing if they are
+equal. It says in one line what it did, and says it once. `lint` runs rustfmt and clippy, `test`
+the tests of the crate.
+"""
+
+import argparse
+import hashlib
+import os
+import shutil
+import subprocess
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+MEMBER = ROOT / "libs/accel"
+CACHE = ROOT / ".cache/accel"
+STAMP = Path(sys.prefix) / ".accel"
+LOG = CACHE / "build.log"
+NO_CARGO = "no cargo"
+
+
+def sources() -> str:
+    """Return a digest of everything that the module is built from."""
+    digest = hashlib.sha256()
+    for path in sorted(MEMBER.rglob("*")):
+        name = path.relative_to(MEMBER)
+        if path.is_file() and name.parts[0] in {"rust", "src", "Cargo.toml", "pyproject.toml"}:
+            digest.update(f"{name}\0".encode())
+            digest.update(path.read_bytes())
+    return digest.hexdigest()
+
+
+def build_environment() -> dict[str, str]:
+    """Return the environment of a build: what cargo compiles is kept."""
+    return {**os.environ, "CARGO_TARGET_DIR": str(CACHE / "target")}  # noqa: TID251  # not ours
+
+
+def build(out: Path) -> Path:
+    """Build the wheel into a folder."""
+    CACHE.mkdir(parents=True, exist_ok=True)
+    uv = Path(sys.executable).with_name("uv")
+    command: list[str | Path] = [uv, "build", "--quiet", "--wheel", "--out-dir", out, MEMBER]
+    with LOG.open("wb") as log:
+        done = subprocess.run(command, env=build_environment(), stdout=log, stderr=log, check=False)
+    if done.returncode:
+        raise SystemExit(
+            f"accel: the native message path cannot be built, see {LOG.relative_to(ROOT)};"
+            " make setup ACCEL=no leaves it out"
+        )
+    (wheel,) = out.glob("cometmq_accel-*.whl")
+    return wheel
+
+
+def install() -> None:
+    """Install the module if its sources have changed; without cargo, remove an outdated one."""
+    wanted = sources()
+    is_there = find_spec("cometmq.accel") is not None
+    stamp = STAMP.read_text(encoding="utf-8") if STAMP.exists() else ""
+    if is_there and stamp == wanted:
+        return
+    if shutil.which("cargo") is not None:
+        print("accel: building the native message path (about half a minute)", flush=True)
+        wheels = CACHE / "wheels" / wanted
+        wheel = next(wheels.glob("*.whl"), None) or build(wheels)
+        pip("install", "--no-deps", "--reinstall", wheel)
+    else:
+        if is_there:
+            pip("uninstall", "cometmq-accel")
+        elif stamp == NO_CARGO:
+            return
+        print("accel: no cargo here, so the message path runs on Python")
+        wanted = NO_CARGO
+    STAMP.write_text(wanted, encoding="utf-8")
+
+
+def pip(action: str, *what: str | Path) -> None:
+    """Install or uninstall in this environment."""
+    uv = Path(sys.executable).with_name("uv")
+    command: list[str | Path] = [uv, "pip", action, "--quiet", "--python", sys.executable]
+    subprocess.run([*command, *what], check=True)
+
+
+def cargo(*steps: str) -> None:
+    """Run cargo on the crate; do nothing where it is not installed."""
+    if shutil.which("cargo") is None:
+        print("accel: no cargo here, so the native message path is not checked")
+        return
+    for step in steps:
+        subprocess.run(["cargo", *step.split()], cwd=MEMBER, env=build_environment(), check=True)
+
+
+def main() -> None:
+    """Run one of the commands."""
+    parser = argparse.ArgumentParser(description="The native message path.")
+    commands = parser.add_subparsers(dest="command", required=True)
+    commands.add_parser("install", help="build it if cargo is there and its sources changed")
+    commands.add_parser("lint", help="rustfmt and clippy")
+    commands.add_parser("test", help="the tests of the crate")
+    fuzzing = commands.add_parser("fuzz", help="mutated input through the native readers")
+    fuzzing.add_argument("inputs", type=int)
+    options = parser.parse_args()
+    if options.command == "install":
+        install()
+    elif options.command == "lint":
+        cargo(
+            "fmt --check",
+            "clippy --quiet --release --features python --all-targets -- --deny warnings",
+        )
+    elif options.command == "test":
+        cargo("test --quiet --release")
+    else:
+        cargo(f"run --quiet --release --bin fuzz -- {options.inputs}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,155 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Answers to sends that were stored, in both encodings.
+
+use std::ops::Range;
+
+const HEX: &[u8; 16] = b"0123456789ABCDEF";
+const PREFIX_BYTES: usize = 8;
+
+/// The place of one request's messages, and where its answer goes.
+#[derive(Clone, Debug, Default)]
+pub struct Answer {
+    /// The connection, by the caller's number.
+    pub peer: u32,
+    /// Number of the request.
+    pub opaque: i32,
+    /// Serialization of the answer: 0 JSON, 1 ROCKETMQ.
+    pub serialization: u8,
+    /// Number of the topic.
+    pub topic: u32,
+    /// Queue of the messages.
+    pub queue_id: i32,
+    /// Queue offset of the first.
+    pub queue_offset: i64,
+    /// Bytes of all records.
+    pub size: usize,
+    /// Which of the places are theirs.
+    pub places: Range<usize>,
+}
+
+/// The answers to requests of one commit, in their order.
+#[derive(Default)]
+pub struct Answers {
+    /// One for each request.
+    pub rows: Vec<Answer>,
+    /// Physical offset of each message.
+    pub places: Vec<i64>,
+}
+
+/// The parts of an answer that are equal for all.
+pub struct Template {
+    /// JSON: what stands before the id, the queue, its offset and the opaque, and at the end.
+    pub json: [Vec<u8>; 5],
+    /// ROCKETMQ: code, language and version.
+    pub binary_head: [u8; 5],
+    /// ROCKETMQ: flag.
+    pub flag: i32,
+    /// ROCKETMQ: the entries behind those of the message.
+    pub binary_entries: Vec<u8>,
+    /// Address of the broker in ids.
+    pub host: [u8; 16],
+}
+
+impl Template {
+    /// Returns the address of a broker as ids begin with it.
+    #[must_use]
+    pub fn hex_host(host: [u8; 8]) -> [u8; 16] {
+        let mut text = [0; 16];
+        for (pair, byte) in text.chunks_exact_mut(2).zip(host) {
+            pair[0] = HEX[usize::from(byte >> 4)];
+            pair[1] = HEX[usize::from(byte & 15)];
+        }
+        text
+    }
+
+    /// Appends the ids of messages, separated by commas.
+    pub fn push_ids(&self, out: &mut Vec<u8>, places: &[i64]) {
+        for (index, place) in places.iter().enumerate() {
+            if index > 0 {
+                out.push(b',');
+            }
+            out.extend_from_slice(&self.host);
+            for shift in (0..16).rev() {
+                out.push(HEX[usize::try_from(place >> (4 * shift) & 15).unwrap_or(0)]);
+            }
+        }
+    }
+
+    /// Appends the frame of one answer.
+    pub fn push(&self, out: &mut Vec<u8>, answer: &Answer, places: &[i64]) {
+        let start = out.len();
+        out.extend_from_slice(&[0; PREFIX_BYTES]);
+        if answer.serialization == 1 {
+            self.push_binary(out, answer, places);
+        } else {
+            self.push_json(out, answer, places);
+        }
+        let bytes = (out.len() - start - PREFIX_BYTES) as u32;
+        out[start..start + 4].copy_from_slice(&(4 + bytes).to_be_bytes());
+        let word = u32::from(answer.serialization) << 24 | bytes;
+        out[start + 4..start + 8].copy_from_slice(&word.to_be_bytes());
+    }
+
+    fn push_json(&self, out: &mut Vec<u8>, answer: &Answer, places: &[i64]) {
+        let [before_id, before_queue, before_offset, before_opaque, end] = &self.json;
+        out.extend_from_slice(before_id);
+        self.push_ids(out, places);
+        out.extend_from_slice(before_queue);
+        push_decimal(out, answer.queue_id.into());
+        out.extend_from_slice(before_offset);
+        push_decimal(out, answer.queue_offset);
+        out.extend_from_slice(before_opaque);
+        push_decimal(out, answer.opaque.into());
+        out.extend_from_slice(end);
+    }
+
+    fn push_binary(&self, out: &mut Vec<u8>, answer: &Answer, places: &[i64]) {
+        out.extend_from_slice(&self.binary_head);
+        out.extend_from_slice(&answer.opaque.to_be_bytes());
+        out.extend_from_slice(&self.flag.to_be_bytes());
+        out.extend_from_slice(&[0; 4]); // no remark
+        let entries = out.len();
+        out.extend_from_slice(&[0; 4]);
+        push_entry(out, b"msgId", |out| self.push_ids(out, places));
+        push_entry(out, b"queueId", |out| push_decimal(out, answer.queue_id.into()));
+        push_entry(out, b"queueOffset", |out| {
+            push_decimal(out, answer.queue_offset);
+        });
+        out.extend_from_slice(&self.binary_entries);
+        close_length(out, entries);
+    }
+}
+
+fn push_entry(out: &mut Vec<u8>, name: &[u8], value: impl FnOnce(&mut Vec<u8>)) {
+    out.extend_from_slice(&(name.len() as u16).to_be_bytes());
+    out.extend_from_slice(name);
+    let length = out.len();
+    out.extend_from_slice(&[0; 4]);
+    value(out);
+    close_length(out, length);
+}
+
+/// Sets the length at this position to that of all that follows it.
+fn close_length(out: &mut [u8], at: usize) {
+    let bytes = (out.len() - at - 4) as u32;
+    out[at..at + 4].copy_from_slice(&bytes.to_be_bytes());
+}
+
+/// Appends a number as text.
+pub fn push_decimal(out: &mut Vec<u8>, value: i64) {
+    let mut digits = [0u8; 20];
+    let mut at = digits.len();
+    let mut rest = value.unsigned_abs();
+    loop {
+        at -= 1;
+        digits[at] = b'0' + (rest % 10) as u8;
+        rest /= 10;
+        if rest == 0 {
+            break;
+        }
+    }
+    if value < 0 {
+        out.push(b'-');
+    }
+    out.extend_from_slice(&digits[at..]);
+}

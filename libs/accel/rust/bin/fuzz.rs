@@ -1,0 +1,20 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The long form of the fuzz test: `fuzz FRAMES [SEED]`.
+
+use cometmq_accel::fuzzing;
+
+const ROUND_FRAMES: u64 = 1_000_000;
+
+fn main() {
+    let mut arguments = std::env::args().skip(1).map(|text| text.parse::<u64>());
+    let Some(Ok(frames)) = arguments.next() else {
+        eprintln!("fuzz FRAMES [SEED]");
+        std::process::exit(2);
+    };
+    let first = arguments.next().and_then(Result::ok).unwrap_or(1);
+    let mut staged = 0;
+    for seed in first..first + frames.div_ceil(ROUND_FRAMES) {
+        staged += fuzzing::run(seed, ROUND_FRAMES.min(frames)).staged;
+    }
+    println!("native readers: {frames} mutated sends, {staged} of them staged, no fault");
+}

@@ -1,0 +1,208 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Staged sends to records, queue entries, index keys and answers: a whole commit at once.
+
+use crate::answers::{Answer, Answers};
+use crate::stage::{RECORD_FIXED_BYTES, Stage};
+
+const MAGIC_V1: i32 = -626_843_481;
+/// A file of the log ends with a mark of so many bytes at least.
+const BLANK_BYTES_MIN: i64 = 8;
+const CRC_MASK: u32 = 0x7FFF_FFFF;
+
+/// Where records begin, and the time that they get.
+#[derive(Clone, Copy)]
+pub struct Place {
+    /// Physical offset of the first.
+    pub offset: i64,
+    /// End of the file that holds it.
+    pub file_end: i64,
+    /// Store time in ms.
+    pub now_ms: i64,
+}
+
+/// A queue that the commit touches.
+pub struct OpenQueue {
+    /// Number of the topic.
+    pub topic: u32,
+    /// Id of the queue.
+    pub queue_id: i32,
+    /// The next offset.
+    pub next_offset: i64,
+    /// Entries of the commit.
+    pub entries: Vec<u8>,
+    /// Their number.
+    pub count: usize,
+}
+
+/// Keys of a commit for the index, in the order of the log.
+#[derive(Default)]
+pub struct Keys {
+    /// Hash of topic and key.
+    pub hashes: Vec<i32>,
+    /// Physical offset of the record.
+    pub offsets: Vec<i64>,
+}
+
+/// What `Stage::build` makes besides the records.
+#[derive(Default)]
+pub struct Built {
+    /// Keys for the index.
+    pub keys: Keys,
+    /// Answers, cut where waiting for the disk begins or ends.
+    pub groups: Vec<(bool, Answers)>,
+    /// Number of messages.
+    pub message_count: usize,
+}
+
+impl Stage {
+    /// Returns how many requests from `first` on have room before the file ends, and their bytes.
+    #[must_use]
+    pub fn fit(&self, first: usize, count: usize, place: Place) -> (usize, usize) {
+        let room = usize::try_from(place.file_end - place.offset - BLANK_BYTES_MIN).unwrap_or(0);
+        let (mut fitting, mut bytes) = (0, 0);
+        for request in &self.requests[first..first + count] {
+            let more = self.bytes_of(request.records.clone());
+            if bytes + more > room {
+                break;
+            }
+            bytes += more;
+            fitting += 1;
+        }
+        (fitting, bytes)
+    }
+
+    /// Finds the queues of these requests. The caller sets their next offsets.
+    pub fn open_queues(&mut self, first: usize, count: usize) -> Vec<OpenQueue> {
+        let mut open: Vec<OpenQueue> = vec![];
+        for request in &self.requests[first..first + count] {
+            for record in &self.records[request.records.clone()] {
+                let topic = &mut self.topics[record.topic as usize];
+                let Some(slot) = usize::try_from(record.queue_id)
+                    .ok()
+                    .and_then(|queue| topic.slots.get_mut(queue))
+                else {
+                    unreachable!("staging checks the queue");
+                };
+                if *slot == 0 {
+                    open.push(OpenQueue {
+                        topic: record.topic,
+                        queue_id: record.queue_id,
+                        next_offset: 0,
+                        entries: vec![],
+                        count: 0,
+                    });
+                    *slot = u32::try_from(open.len()).unwrap_or(u32::MAX);
+                }
+            }
+        }
+        open
+    }
+
+    /// Closes the queues that `open_queues` has found.
+    pub fn close_queues(&mut self, open: &[OpenQueue]) {
+        for queue in open {
+            let slots = &mut self.topics[queue.topic as usize].slots;
+            if let Some(slot) =
+                usize::try_from(queue.queue_id).ok().and_then(|queue| slots.get_mut(queue))
+            {
+                *slot = 0;
+            }
+        }
+    }
+
+    /// Writes the records of these requests to `out`, which has exactly their size, and the
+    /// entries of the queues.
+    pub fn build(
+        &self,
+        requests: std::ops::Range<usize>,
+        chunks: &[&[u8]],
+        store_host: [u8; 8],
+        place: Place,
+        open: &mut [OpenQueue],
+        out: &mut [u8],
+    ) -> Built {
+        let mut built = Built::default();
+        let mut at = 0;
+        for request in &self.requests[requests] {
+            if built.groups.last().is_none_or(|(waits, _)| *waits != request.waits) {
+                built.groups.push((request.waits, Answers::default()));
+            }
+            let Some((_, answers)) = built.groups.last_mut() else { unreachable!() };
+            let mut answer = Answer {
+                peer: request.peer,
+                opaque: request.opaque,
+                serialization: request.serialization,
+                ..Answer::default()
+            };
+            answer.places.start = answers.places.len();
+            for record in &self.records[request.records.clone()] {
+                let slot = self.topics[record.topic as usize].slots[record.queue_id as usize];
+                let queue = &mut open[slot as usize - 1];
+                let bytes = self.record_bytes(record);
+                let offset = place.offset + at as i64;
+                let placed = Placed { offset, queue_offset: queue.next_offset, store_host, place };
+                let body = &chunks[record.chunk as usize][record.body.clone()];
+                self.write(record, body, placed, &mut out[at..at + bytes]);
+                queue.entries.extend_from_slice(&offset.to_be_bytes());
+                queue.entries.extend_from_slice(&(bytes as u32).to_be_bytes());
+                queue.entries.extend_from_slice(&record.tag_code.to_be_bytes());
+                queue.next_offset += 1;
+                queue.count += 1;
+                built.keys.hashes.extend_from_slice(&self.hashes[record.hashes.clone()]);
+                built.keys.offsets.resize(built.keys.hashes.len(), offset);
+                if answer.size == 0 {
+                    answer.topic = record.topic;
+                    answer.queue_id = record.queue_id;
+                    answer.queue_offset = queue.next_offset - 1;
+                }
+                answer.size += bytes;
+                answers.places.push(offset);
+                at += bytes;
+            }
+            answer.places.end = answers.places.len();
+            built.message_count += answer.places.len();
+            answers.rows.push(answer);
+        }
+        built
+    }
+
+    fn write(&self, record: &crate::stage::Record, body: &[u8], placed: Placed, out: &mut [u8]) {
+        let topic = &self.topics[record.topic as usize].field;
+        let text = &self.texts[record.text.clone()];
+        let crc = crc32fast::hash(body) & CRC_MASK;
+        let mut at = 0;
+        let mut put = |bytes: &[u8]| {
+            out[at..at + bytes.len()].copy_from_slice(bytes);
+            at += bytes.len();
+        };
+        put(&((RECORD_FIXED_BYTES + body.len() + topic.len() + 2 + text.len()) as u32)
+            .to_be_bytes());
+        put(&MAGIC_V1.to_be_bytes());
+        put(&crc.to_be_bytes());
+        put(&record.queue_id.to_be_bytes());
+        put(&record.flag.to_be_bytes());
+        put(&placed.queue_offset.to_be_bytes());
+        put(&placed.offset.to_be_bytes());
+        put(&record.sys_flag.to_be_bytes());
+        put(&record.born_timestamp.to_be_bytes());
+        put(&record.born_host);
+        put(&placed.place.now_ms.to_be_bytes());
+        put(&placed.store_host);
+        put(&record.reconsume_times.to_be_bytes());
+        put(&0i64.to_be_bytes()); // prepared transaction
+        put(&(body.len() as u32).to_be_bytes());
+        put(body);
+        put(topic);
+        put(&(text.len() as u16).to_be_bytes());
+        put(text);
+        debug_assert_eq!(at, out.len());
+    }
+}
+
+#[derive(Clone, Copy)]
+struct Placed {
+    offset: i64,
+    queue_offset: i64,
+    store_host: [u8; 8],
+    place: Place,
+}

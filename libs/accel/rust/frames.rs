@@ -1,0 +1,61 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Frames: the length prefix around every command (`cometmq.remoting.frame` has the layout).
+
+use crate::scan::be32;
+
+const PREFIX_BYTES: usize = 8;
+
+/// One whole frame; positions are those of the received bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Frame {
+    /// Begin of the frame.
+    pub start: usize,
+    /// Serialization of the header: 0 JSON, 1 ROCKETMQ.
+    pub serialization: u8,
+    /// Begin of the body.
+    pub body: usize,
+    /// End of the frame.
+    pub end: usize,
+}
+
+impl Frame {
+    /// The bytes of its header.
+    #[must_use]
+    pub fn head<'a>(&self, data: &'a [u8]) -> &'a [u8] {
+        &data[self.start + PREFIX_BYTES..self.body]
+    }
+}
+
+/// What follows a position.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Next {
+    /// A whole frame.
+    Whole(Frame),
+    /// Less than a frame; nothing proves that it is one.
+    Incomplete,
+    /// Lengths that no frame has: the peer does not speak the protocol.
+    Illegal,
+}
+
+/// Looks at the frame that begins at a position.
+#[must_use]
+pub fn frame_at(data: &[u8], start: usize, frame_bytes_max: usize) -> Next {
+    let left = data.len() - start;
+    if left < PREFIX_BYTES {
+        return Next::Incomplete;
+    }
+    let (length, word) = (be32(data, start) as usize, be32(data, start + 4));
+    let head_bytes = (word & 0xFF_FFFF) as usize;
+    if length > frame_bytes_max || length < 4 + head_bytes {
+        return Next::Illegal;
+    }
+    if length > left - 4 {
+        return Next::Incomplete;
+    }
+    Next::Whole(Frame {
+        start,
+        serialization: (word >> 24) as u8,
+        body: start + PREFIX_BYTES + head_bytes,
+        end: start + 4 + length,
+    })
+}

@@ -1,0 +1,249 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Mutated sends through staging, building and answering: nothing may panic, and what is accepted
+//! must be consistent. The same seed gives the same inputs.
+
+use crate::answers::Template;
+use crate::commit::Place;
+use crate::stage::{Limits, Origin, Stage};
+
+const HOST: [u8; 8] = [10, 0, 0, 1, 0, 0, 0x2a, 0x9f];
+const CHUNK_FRAMES_MAX: u32 = 6;
+
+/// A small generator of random numbers (xorshift64*).
+pub struct Random(u64);
+
+impl Random {
+    /// Starts a series.
+    #[must_use]
+    pub fn new(seed: u64) -> Self {
+        Self(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1)
+    }
+
+    /// Returns a number below a bound.
+    pub fn below(&mut self, bound: u32) -> u32 {
+        self.0 ^= self.0 >> 12;
+        self.0 ^= self.0 << 25;
+        self.0 ^= self.0 >> 27;
+        let high = (self.0.wrapping_mul(0x2545_F491_4F6C_DD1D) >> 32) as u32;
+        high % bound.max(1)
+    }
+
+    fn pick<'a, T: ?Sized>(&mut self, items: &[&'a T]) -> &'a T {
+        items[self.below(items.len() as u32) as usize]
+    }
+}
+
+/// What a run has seen.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct Seen {
+    /// Frames that were sent.
+    pub frames: u64,
+    /// Sends that were staged and built.
+    pub staged: u64,
+}
+
+/// Runs a series of inputs and returns what happened; panics where something is inconsistent.
+///
+/// # Panics
+///
+/// If anything that was accepted is inconsistent.
+#[must_use]
+pub fn run(seed: u64, frames: u64) -> Seen {
+    let mut random = Random::new(seed);
+    let mut stage = Stage::new(
+        Limits { frame_bytes_max: 1 << 16, body_bytes_max: 600, request_bytes_max: 1000 },
+        b"CLUSTER\x01c",
+    );
+    let template = Template {
+        json: ["{\"a\":\"", "\",\"q\":\"", "\",\"o\":\"", "\"},\"n\":", "}"].map(Vec::from),
+        binary_head: [0; 5],
+        flag: 1,
+        binary_entries: vec![],
+        host: Template::hex_host(HOST),
+    };
+    let mut so_far = Seen::default();
+    let mut chunk = vec![];
+    while so_far.frames < frames {
+        if random.below(64) == 0 {
+            stage.forget();
+        }
+        let _ = stage.learn(b"Orders", 4);
+        let _ = stage.learn(b"T", 1);
+        chunk.clear();
+        for _ in 0..=random.below(CHUNK_FRAMES_MAX) {
+            so_far.frames += 1;
+            push_frame(&mut chunk, &mut random);
+        }
+        mutate(&mut chunk, &mut random);
+        so_far.staged += check(&mut stage, &chunk, &template);
+    }
+    so_far
+}
+
+fn check(stage: &mut Stage, chunk: &[u8], template: &Template) -> u64 {
+    let parts = stage.stage(chunk, Origin { chunk: 0, peer: 0, host: HOST }, 100);
+    let mut end = 0;
+    for part in &parts {
+        assert!(part.start == end && part.end > part.start, "parts follow one another");
+        end = part.end;
+    }
+    assert!(end <= chunk.len());
+    let count = stage.requests.len();
+    assert_eq!(parts.iter().map(|part| part.count).sum::<usize>(), count);
+    let place = Place { offset: 4096, file_end: 1 << 30, now_ms: 1_700_000_000_000 };
+    let (fitting, bytes) = stage.fit(0, count, place);
+    assert_eq!(fitting, count);
+    let mut open = stage.open_queues(0, count);
+    let mut out = vec![0; bytes];
+    let built = stage.build(0..count, &[chunk], HOST, place, &mut open, &mut out);
+    stage.close_queues(&open);
+    let mut at = 0;
+    for _ in 0..built.message_count {
+        let size = crate::scan::be32(&out, at) as usize;
+        assert_eq!(u64::from(crate::scan::be32(&out, at + 32)), (4096 + at) as u64);
+        at += size;
+    }
+    assert_eq!(at, bytes, "records fill the commit");
+    let entries: usize = open.iter().map(|queue| queue.entries.len()).sum();
+    assert_eq!(entries, 20 * built.message_count);
+    assert_eq!(built.keys.hashes.len(), built.keys.offsets.len());
+    assert!(built.keys.hashes.iter().all(|&hash| hash >= 0));
+    let mut frames = vec![];
+    for (_, answers) in &built.groups {
+        for row in &answers.rows {
+            let start = frames.len();
+            template.push(&mut frames, row, &answers.places[row.places.clone()]);
+            let length = crate::scan::be32(&frames, start) as usize;
+            assert_eq!(start + 4 + length, frames.len(), "an answer is one frame");
+        }
+    }
+    stage.release();
+    count as u64
+}
+
+fn push_frame(chunk: &mut Vec<u8>, random: &mut Random) {
+    let is_binary = random.below(2) == 0;
+    let code: u16 = *random.pick(&[&310, &310, &310, &320, &10]);
+    let topic = random.pick(&["Orders", "Orders", "Orders", "T", "Orders", "%RETRY%g", "unknown"]);
+    let queue = random.pick(&["0", "0", "0", "0", "0", "0", "3", "4", "-1", "00"]);
+    let text = random.pick(&[
+        "UNIQ_KEY\u{1}0A00\u{2}WAIT\u{1}true",
+        "TAGS\u{1}a\u{2}KEYS\u{1}k1 k2\u{2}x\u{1}ü\"\\\n",
+        "UNIQ_KEY\u{1}0A01\u{2}",
+        "",
+        "DELAY\u{1}3",
+        "\u{2}\u{2}\u{1}\u{1}",
+    ]);
+    let batch = if code == 320 { "true" } else { "false" };
+    let fields = [
+        ("a", "g"),
+        ("b", topic),
+        ("c", "TBW102"),
+        ("d", "4"),
+        ("e", queue),
+        ("f", random.pick(&["0", "0", "1", "0", "4"])),
+        ("g", "1700000000000"),
+        ("h", "0"),
+        ("i", text),
+        ("j", "0"),
+        ("k", "false"),
+        ("m", batch),
+    ];
+    let head = if is_binary { binary_head(code, &fields) } else { json_head(code, &fields) };
+    let mut body = vec![b'x'; random.below(200) as usize];
+    if code == 320 {
+        body.clear();
+        for _ in 0..random.below(4) {
+            push_item(&mut body, random);
+        }
+    }
+    let word = u32::from(is_binary) << 24 | head.len() as u32;
+    chunk.extend_from_slice(&((4 + head.len() + body.len()) as u32).to_be_bytes());
+    chunk.extend_from_slice(&word.to_be_bytes());
+    chunk.extend_from_slice(&head);
+    chunk.extend_from_slice(&body);
+}
+
+fn push_item(body: &mut Vec<u8>, random: &mut Random) {
+    let payload = vec![b'y'; random.below(60) as usize];
+    let text = random.pick(&["UNIQ_KEY\u{1}0B", "", "TAGS\u{1}t\u{2}"]);
+    body.extend_from_slice(&[0; 16]);
+    body.extend_from_slice(&(payload.len() as u32).to_be_bytes());
+    body.extend_from_slice(&payload);
+    body.extend_from_slice(&(text.len() as u16).to_be_bytes());
+    body.extend_from_slice(text.as_bytes());
+}
+
+fn binary_head(code: u16, fields: &[(&str, &str)]) -> Vec<u8> {
+    let mut ext = vec![];
+    for (name, value) in fields.iter().filter(|(_, value)| !value.is_empty()) {
+        ext.extend_from_slice(&(name.len() as u16).to_be_bytes());
+        ext.extend_from_slice(name.as_bytes());
+        ext.extend_from_slice(&(value.len() as u32).to_be_bytes());
+        ext.extend_from_slice(value.as_bytes());
+    }
+    let mut head = code.to_be_bytes().to_vec();
+    head.extend_from_slice(&[0, 1, 0x91, 0, 0, 0, 7, 0, 0, 0, 0, 0, 0, 0, 0]);
+    head.extend_from_slice(&(ext.len() as u32).to_be_bytes());
+    head.extend_from_slice(&ext);
+    head
+}
+
+fn json_head(code: u16, fields: &[(&str, &str)]) -> Vec<u8> {
+    let mut head = format!("{{\"code\":{code},\"extFields\":{{");
+    for (index, (name, value)) in fields.iter().enumerate() {
+        head.push_str(if index > 0 { ",\"" } else { "\"" });
+        head.push_str(name);
+        head.push_str("\":\"");
+        for char in value.chars() {
+            match char {
+                '"' | '\\' => head.extend(['\\', char]),
+                '\n' => head.push_str("\\n"),
+                '\u{1}' => head.push_str("\\u0001"),
+                '\u{2}' => head.push_str("\\u0002"),
+                _ => head.push(char),
+            }
+        }
+        head.push('"');
+    }
+    head.push_str("},\"flag\":0,\"language\":\"JAVA\",\"opaque\":7,");
+    head.push_str("\"serializeTypeCurrentRPC\":\"JSON\",\"version\":401}");
+    head.into_bytes()
+}
+
+/// Changes some bytes, or none: flips, other values, cuts, repetitions.
+fn mutate(chunk: &mut Vec<u8>, random: &mut Random) {
+    for _ in 0..random.below(3) {
+        let length = chunk.len() as u32;
+        let at = random.below(length) as usize;
+        match random.below(6) {
+            0 => chunk[at] ^= 1 << random.below(8),
+            1 => chunk[at] = *random.pick(&[&0, &1, &2, &b'"', &b'\\', &b'{', &b'}', &0x80, &255]),
+            2 => chunk.truncate(at + 1),
+            3 => {
+                let end = (at + random.below(20) as usize).min(chunk.len());
+                chunk.drain(at..end);
+            }
+            4 => {
+                let end = (at + random.below(20) as usize).min(chunk.len());
+                let copy = chunk[at..end].to_vec();
+                chunk.splice(at..at, copy);
+            }
+            _ => chunk[at] = chunk[at].wrapping_add(1),
+        }
+        if chunk.is_empty() {
+            chunk.push(0);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn mutated_sends_never_panic_and_many_are_staged() {
+        let seen = run(1, 300_000);
+        assert!(seen.staged > seen.frames / 8, "{seen:?}");
+    }
+}

@@ -1,0 +1,226 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Headers of plain sends in both encodings; whatever is unusual is `None`, and Python decides.
+//!
+//! Plain: code 310 or 320, a request with an answer, each field at most once, numbers as plain
+//! decimals, texts of printable ASCII, properties of any UTF-8.
+
+use crate::scan::{Scan, be32, decimal, decimal32};
+
+/// The fields of a plain send that its record and its answer need.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Header<'a> {
+    /// Topic; never empty, never a system prefix `%`.
+    pub topic: &'a [u8],
+    /// Queue, not negative.
+    pub queue_id: i32,
+    /// Flags of the system.
+    pub sys_flag: i32,
+    /// When the message was born, in ms.
+    pub born_timestamp: i64,
+    /// Flag of the user.
+    pub flag: i32,
+    /// How often the message was consumed before.
+    pub reconsume_times: i32,
+    /// Number of the request.
+    pub opaque: i32,
+    /// Whether the body is a batch.
+    pub is_batch: bool,
+    seen: u32,
+}
+
+const JSON_SEND: &[u8] = b"{\"code\":310,";
+const JSON_BATCH: &[u8] = b"{\"code\":320,";
+const BINARY_SEND: [u8; 2] = 310u16.to_be_bytes();
+const BINARY_BATCH: [u8; 2] = 320u16.to_be_bytes();
+const BINARY_FIXED_BYTES: usize = 21;
+const REQUIRED: u32 = 0xFF; // the fields a to h
+const PROPERTIES: u8 = b'i';
+
+const SEEN_FLAG: u32 = 1;
+const SEEN_LANGUAGE: u32 = 1 << 1;
+const SEEN_OPAQUE: u32 = 1 << 2;
+const SEEN_SERIALIZATION: u32 = 1 << 3;
+const SEEN_VERSION: u32 = 1 << 4;
+const SEEN_EXT: u32 = 1 << 5;
+const REQUIRED_MEMBERS: u32 = SEEN_EXT;
+
+impl<'a> Header<'a> {
+    fn note(&mut self, name: u8) -> Option<()> {
+        let bit = 1u32 << (name - b'a');
+        let is_new = self.seen & bit == 0;
+        self.seen |= bit;
+        is_new.then_some(())
+    }
+
+    /// Takes a field other than the properties.
+    fn set(&mut self, name: u8, value: &'a [u8]) -> Option<()> {
+        self.note(name)?;
+        match name {
+            b'a' | b'c' => {}
+            b'b' => {
+                if *value.first()? == b'%' {
+                    return None;
+                }
+                self.topic = value;
+            }
+            b'd' | b'l' => {
+                decimal32(value)?;
+            }
+            b'e' => self.queue_id = decimal32(value)?,
+            b'f' => self.sys_flag = decimal32(value)?,
+            b'g' => self.born_timestamp = decimal(value)?,
+            b'h' => self.flag = decimal32(value)?,
+            b'j' => self.reconsume_times = decimal32(value)?,
+            b'k' => {
+                truth(value)?;
+            }
+            b'm' => self.is_batch |= truth(value)?,
+            _ => return None,
+        }
+        Some(())
+    }
+
+    fn is_complete(&self) -> bool {
+        self.seen & REQUIRED == REQUIRED
+    }
+}
+
+fn truth(value: &[u8]) -> Option<bool> {
+    match value {
+        b"true" => Some(true),
+        b"false" => Some(false),
+        _ => None,
+    }
+}
+
+/// Reads a header; the properties are put into `text`, empty without any.
+pub fn read_header<'a>(
+    serialization: u8,
+    head: &'a [u8],
+    text: &mut Vec<u8>,
+) -> Option<Header<'a>> {
+    text.clear();
+    match serialization {
+        0 => read_json(head, text),
+        1 => read_binary(head, text),
+        _ => None,
+    }
+}
+
+fn read_json<'a>(head: &'a [u8], text: &mut Vec<u8>) -> Option<Header<'a>> {
+    let is_batch = head.starts_with(JSON_BATCH);
+    if !is_batch && !head.starts_with(JSON_SEND) {
+        return None;
+    }
+    let mut scan = Scan::new(head, JSON_SEND.len());
+    let mut header = Header { is_batch, ..Header::default() };
+    let mut seen = 0u32;
+    loop {
+        let name = scan.plain()?;
+        scan.eat(b':')?;
+        let bit = match name {
+            b"flag" => {
+                // Neither an answer nor a oneway request.
+                if scan.number()? != 0 {
+                    return None;
+                }
+                SEEN_FLAG
+            }
+            b"language" => {
+                scan.plain()?;
+                SEEN_LANGUAGE
+            }
+            b"opaque" => {
+                header.opaque = i32::try_from(scan.number()?).ok()?;
+                SEEN_OPAQUE
+            }
+            b"serializeTypeCurrentRPC" => {
+                scan.plain()?;
+                SEEN_SERIALIZATION
+            }
+            b"version" => {
+                i32::try_from(scan.number()?).ok()?;
+                SEEN_VERSION
+            }
+            b"extFields" => {
+                read_json_ext(&mut scan, &mut header, text)?;
+                SEEN_EXT
+            }
+            _ => return None,
+        };
+        if seen & bit != 0 {
+            return None;
+        }
+        seen |= bit;
+        match scan.byte()? {
+            b',' => {}
+            b'}' => break,
+            _ => return None,
+        }
+    }
+    let is_whole = seen & REQUIRED_MEMBERS == REQUIRED_MEMBERS && scan.is_at_end();
+    (is_whole && header.is_complete()).then_some(header)
+}
+
+fn read_json_ext<'a>(
+    scan: &mut Scan<'a>,
+    header: &mut Header<'a>,
+    text: &mut Vec<u8>,
+) -> Option<()> {
+    scan.eat(b'{')?;
+    loop {
+        let &[name @ b'a'..=b'm'] = scan.plain()? else {
+            return None;
+        };
+        scan.eat(b':')?;
+        if name == PROPERTIES {
+            header.note(name)?;
+            scan.text(text)?;
+        } else {
+            header.set(name, scan.plain()?)?;
+        }
+        match scan.byte()? {
+            b',' => {}
+            b'}' => return Some(()),
+            _ => return None,
+        }
+    }
+}
+
+fn read_binary<'a>(head: &'a [u8], text: &mut Vec<u8>) -> Option<Header<'a>> {
+    if head.len() < BINARY_FIXED_BYTES {
+        return None;
+    }
+    let is_batch = head[0..2] == BINARY_BATCH;
+    if !is_batch && head[0..2] != BINARY_SEND {
+        return None;
+    }
+    let (flag, remark_bytes, ext_bytes) = (be32(head, 9), be32(head, 13), be32(head, 17));
+    if flag != 0 || remark_bytes != 0 || ext_bytes as usize != head.len() - BINARY_FIXED_BYTES {
+        return None;
+    }
+    let mut header = Header { is_batch, ..Header::default() };
+    header.opaque = be32(head, 5).cast_signed();
+    let mut rest = &head[BINARY_FIXED_BYTES..];
+    while !rest.is_empty() {
+        // The name has one byte, the length of the value four.
+        let (&[0, 1, name @ b'a'..=b'm', a, b, c, d], tail) = rest.split_first_chunk::<7>()? else {
+            return None;
+        };
+        let value = tail.get(..u32::from_be_bytes([a, b, c, d]) as usize)?;
+        rest = &tail[value.len()..];
+        if value.is_empty() {
+            return None;
+        }
+        if name == PROPERTIES {
+            header.note(name)?;
+            std::str::from_utf8(value).ok()?;
+            text.extend_from_slice(value);
+        } else if value.is_ascii() {
+            header.set(name, value)?;
+        } else {
+            return None;
+        }
+    }
+    header.is_complete().then_some(header)
+}

@@ -1,0 +1,17 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The native message path of `CometMQ`: what Python decides for one send, done for a whole commit.
+//!
+//! The core knows no Python and no I/O. `python` is the module `cometmq.accel`.
+
+pub mod answers;
+pub mod commit;
+pub mod frames;
+pub mod fuzzing;
+pub mod header;
+pub mod index;
+pub mod properties;
+pub mod scan;
+pub mod stage;
+
+#[cfg(feature = "python")]
+mod python;

@@ -1,0 +1,428 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The module `cometmq.accel._native`; its types are described in `_native.pyi`.
+
+use std::cell::Cell;
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use pyo3::buffer::{Element, PyBuffer};
+use pyo3::exceptions::{PyIndexError, PyValueError};
+use pyo3::panic::PanicException;
+use pyo3::prelude::*;
+use pyo3::types::{PyBytes, PyList, PyString, PyTuple};
+
+use crate::answers::{Answer, Answers, Template};
+use crate::commit::{Keys, Place};
+use crate::index::Slots;
+use crate::properties::{index_hash, java_hash};
+use crate::stage::{Limits, Origin, Stage};
+
+/// Queues of all topics together, four bytes each; above, topics are learned anew.
+const QUEUES_MAX: usize = 1 << 20;
+
+#[pyclass(module = "cometmq.accel")]
+struct SendLane {
+    stage: Stage,
+    store_host: [u8; 8],
+    template: Arc<Template>,
+    names: Vec<Py<PyString>>,
+    chunks: Vec<Py<PyBytes>>,
+    peers: Vec<Py<PyAny>>,
+    peer_of: HashMap<usize, u32>,
+    queue_count: usize,
+}
+
+fn array<const N: usize>(bytes: &[u8], what: &str) -> PyResult<[u8; N]> {
+    bytes.try_into().map_err(|_| {
+        PyValueError::new_err(format!("{what} has {} bytes instead of {N}", bytes.len()))
+    })
+}
+
+#[pymethods]
+impl SendLane {
+    #[new]
+    #[pyo3(signature = (*, store_host, cluster, frame_bytes_max, body_bytes_max, request_bytes_max, json, binary_head, flag, binary_entries))]
+    #[allow(clippy::too_many_arguments)] // what a lane is made of, each by name
+    fn new(
+        store_host: &[u8],
+        cluster: &str,
+        frame_bytes_max: usize,
+        body_bytes_max: usize,
+        request_bytes_max: usize,
+        json: [Vec<u8>; 5],
+        binary_head: &[u8],
+        flag: i32,
+        binary_entries: Vec<u8>,
+    ) -> PyResult<Self> {
+        let store_host = array(store_host, "an IPv4 host")?;
+        let template = Template {
+            json,
+            binary_head: array(binary_head, "the head of an answer")?,
+            flag,
+            binary_entries,
+            host: Template::hex_host(store_host),
+        };
+        let limits = Limits { frame_bytes_max, body_bytes_max, request_bytes_max };
+        Ok(Self {
+            stage: Stage::new(limits, cluster.as_bytes()),
+            store_host,
+            template: Arc::new(template),
+            names: vec![],
+            chunks: vec![],
+            peers: vec![],
+            peer_of: HashMap::new(),
+            queue_count: 0,
+        })
+    }
+
+    #[getter]
+    fn staged_count(&self) -> usize {
+        self.stage.requests.len()
+    }
+
+    fn learn(&mut self, topic: Bound<'_, PyString>, queue_count: i32) -> PyResult<bool> {
+        let queues = usize::try_from(queue_count).unwrap_or(0);
+        if self.queue_count + queues > QUEUES_MAX {
+            self.forget();
+        }
+        let is_new = self.stage.learn(topic.to_str()?.as_bytes(), queue_count).is_some();
+        if is_new {
+            self.names.push(topic.unbind());
+            self.queue_count += queues;
+        }
+        Ok(is_new)
+    }
+
+    fn forget(&mut self) {
+        self.stage.forget();
+        self.drop_unused_names();
+    }
+
+    fn stage(
+        &mut self,
+        data: Bound<'_, PyBytes>,
+        peer: Bound<'_, PyAny>,
+        host: &[u8],
+        count_max: usize,
+    ) -> Vec<(usize, usize, usize, usize)> {
+        let Ok(host) = <[u8; 8]>::try_from(host) else {
+            return vec![];
+        };
+        let (Ok(chunk), Ok(next_peer)) =
+            (u32::try_from(self.chunks.len()), u32::try_from(self.peers.len()))
+        else {
+            return vec![];
+        };
+        let peers = &mut self.peers;
+        let peer = *self.peer_of.entry(peer.as_ptr() as usize).or_insert_with(|| {
+            peers.push(peer.unbind());
+            next_peer
+        });
+        let parts = self.stage.stage(data.as_bytes(), Origin { chunk, peer, host }, count_max);
+        if parts.iter().any(|part| part.count > 0) {
+            self.chunks.push(data.unbind());
+        }
+        parts.iter().map(|part| (part.count, part.bytes, part.start, part.end)).collect()
+    }
+
+    fn drop_from(&mut self, first: usize) {
+        self.stage.drop_from(first);
+    }
+
+    fn release(&mut self) {
+        self.stage.release();
+        self.drop_unused_names();
+        self.chunks.clear();
+        self.peers.clear();
+        self.peer_of.clear();
+    }
+
+    #[allow(clippy::too_many_arguments)] // a call for each commit: no object for its arguments
+    fn place<'py>(
+        &mut self,
+        py: Python<'py>,
+        first: usize,
+        count: usize,
+        offset: i64,
+        file_end: i64,
+        now_ms: i64,
+        queue_of: &Bound<'py, PyAny>,
+    ) -> PyResult<Bound<'py, PyTuple>> {
+        if first.checked_add(count).is_none_or(|end| end > self.stage.requests.len()) {
+            return Err(PyIndexError::new_err("more sends than are staged"));
+        }
+        let place = Place { offset, file_end, now_ms };
+        let (count, bytes) = self.stage.fit(first, count, place);
+        let mut open = self.stage.open_queues(first, count);
+        let built = self.build(py, first..first + count, bytes, place, &mut open, queue_of);
+        self.stage.close_queues(&open);
+        let (records, queues, built) = built?;
+        let entries = PyList::empty(py);
+        for (queue, opened) in queues.iter().zip(&open) {
+            entries.append((queue, PyBytes::new(py, &opened.entries), opened.count))?;
+        }
+        let groups = PyList::empty(py);
+        for (waits, answers) in built.groups {
+            groups.append((waits, Py::new(py, self.own(py, answers))?))?;
+        }
+        let keys = Py::new(py, LaneKeys { keys: built.keys, timestamp: now_ms })?;
+        (count, built.message_count, records, entries, keys, groups).into_pyobject(py)
+    }
+
+    /// Answers to requests that were not placed: they know no place.
+    fn unplaced(&self, py: Python<'_>, first: usize, count: usize) -> PyResult<LaneAnswers> {
+        let end = first.checked_add(count).filter(|&end| end <= self.stage.requests.len());
+        let end = end.ok_or_else(|| PyIndexError::new_err("more sends than are staged"))?;
+        let mut answers = Answers::default();
+        for request in &self.stage.requests[first..end] {
+            let start = answers.places.len();
+            answers.places.resize(start + request.records.len(), -1);
+            let record = &self.stage.records[request.records.start];
+            answers.rows.push(Answer {
+                peer: request.peer,
+                opaque: request.opaque,
+                serialization: request.serialization,
+                topic: record.topic,
+                queue_id: record.queue_id,
+                queue_offset: -1,
+                size: 0,
+                places: start..answers.places.len(),
+            });
+        }
+        Ok(self.own(py, answers))
+    }
+}
+
+type Parts<'py> = (Bound<'py, PyBytes>, Vec<Bound<'py, PyAny>>, crate::commit::Built);
+
+impl SendLane {
+    fn build<'py>(
+        &self,
+        py: Python<'py>,
+        requests: std::ops::Range<usize>,
+        bytes: usize,
+        place: Place,
+        open: &mut [crate::commit::OpenQueue],
+        queue_of: &Bound<'py, PyAny>,
+    ) -> PyResult<Parts<'py>> {
+        let next_offset = pyo3::intern!(py, "next_offset");
+        let mut queues = Vec::with_capacity(open.len());
+        for opened in open.iter_mut() {
+            let name = &self.names[opened.topic as usize];
+            let queue = queue_of.call1((name, opened.queue_id))?;
+            opened.next_offset = queue.getattr(next_offset)?.extract()?;
+            queues.push(queue);
+        }
+        let chunks: Vec<&[u8]> = self.chunks.iter().map(|chunk| chunk.as_bytes(py)).collect();
+        let mut built = None;
+        let records = PyBytes::new_with(py, bytes, |out| {
+            built = Some(self.stage.build(requests, &chunks, self.store_host, place, open, out));
+            Ok(())
+        })?;
+        Ok((records, queues, built.unwrap_or_default()))
+    }
+
+    /// Gives answers their connections and topics, which outlive the commit.
+    fn own(&self, py: Python<'_>, mut answers: Answers) -> LaneAnswers {
+        let (mut peers, mut topics) = (Owned::default(), Owned::default());
+        for row in &mut answers.rows {
+            row.peer = peers.number(row.peer, |peer| self.peers[peer].clone_ref(py));
+            row.topic = topics.number(row.topic, |topic| self.names[topic].clone_ref(py));
+        }
+        LaneAnswers {
+            answers,
+            peers: peers.items,
+            topics: topics.items,
+            template: Arc::clone(&self.template),
+        }
+    }
+
+    fn drop_unused_names(&mut self) {
+        if self.stage.topics.is_empty() {
+            self.names.clear();
+            self.queue_count = 0;
+        }
+    }
+}
+
+/// The items that rows use, numbered anew in the order of their first use.
+struct Owned<T> {
+    items: Vec<T>,
+    numbers: HashMap<u32, u32>,
+    last: (u32, u32),
+}
+
+impl<T> Default for Owned<T> {
+    fn default() -> Self {
+        Self { items: vec![], numbers: HashMap::new(), last: (u32::MAX, 0) }
+    }
+}
+
+impl<T> Owned<T> {
+    fn number(&mut self, old: u32, item: impl FnOnce(usize) -> T) -> u32 {
+        if self.last.0 != old {
+            let items = &mut self.items;
+            let number = *self.numbers.entry(old).or_insert_with(|| {
+                items.push(item(old as usize));
+                (items.len() - 1) as u32
+            });
+            self.last = (old, number);
+        }
+        self.last.1
+    }
+}
+
+#[pyclass(module = "cometmq.accel", frozen)]
+struct LaneAnswers {
+    answers: Answers,
+    peers: Vec<Py<PyAny>>,
+    topics: Vec<Py<PyString>>,
+    template: Arc<Template>,
+}
+
+#[pymethods]
+impl LaneAnswers {
+    #[getter]
+    fn count(&self) -> usize {
+        self.answers.rows.len()
+    }
+
+    /// Topic, requests, messages and bytes of each topic.
+    fn totals<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
+        let mut totals = vec![(0usize, 0usize, 0usize); self.topics.len()];
+        for row in &self.answers.rows {
+            let total = &mut totals[row.topic as usize];
+            total.0 += 1;
+            total.1 += row.places.len();
+            total.2 += row.size;
+        }
+        let list = PyList::empty(py);
+        for (topic, (requests, messages, bytes)) in self.topics.iter().zip(totals) {
+            list.append((topic, requests, messages, bytes))?;
+        }
+        Ok(list)
+    }
+
+    /// Connection, frames and number of answers of each connection.
+    fn encode<'py>(&self, py: Python<'py>, lane: &SendLane) -> PyResult<Bound<'py, PyList>> {
+        let mut outs = vec![(Vec::new(), 0usize); self.peers.len()];
+        for row in &self.answers.rows {
+            let (out, count) = &mut outs[row.peer as usize];
+            lane.template.push(out, row, &self.answers.places[row.places.clone()]);
+            *count += 1;
+        }
+        let list = PyList::empty(py);
+        for (peer, (out, count)) in self.peers.iter().zip(outs) {
+            list.append((peer, PyBytes::new(py, &out), count))?;
+        }
+        Ok(list)
+    }
+
+    /// Each answer as values, for all that is not a success.
+    fn rows<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
+        let list = PyList::empty(py);
+        for row in &self.answers.rows {
+            let places = &self.answers.places[row.places.clone()];
+            let mut ids = vec![];
+            self.template.push_ids(&mut ids, places);
+            let place = places.first().copied().unwrap_or(-1);
+            list.append((
+                &self.peers[row.peer as usize],
+                row.opaque,
+                row.serialization,
+                &self.topics[row.topic as usize],
+                row.queue_id,
+                places.len(),
+                (place, row.size, row.queue_offset, String::from_utf8_lossy(&ids)),
+            ))?;
+        }
+        Ok(list)
+    }
+}
+
+#[pyclass(module = "cometmq.accel", frozen)]
+struct LaneKeys {
+    keys: Keys,
+    timestamp: i64,
+}
+
+#[pymethods]
+impl LaneKeys {
+    #[getter]
+    fn count(&self) -> usize {
+        self.keys.hashes.len()
+    }
+
+    fn offset(&self, index: usize) -> PyResult<i64> {
+        let offset = self.keys.offsets.get(index).copied();
+        offset.ok_or_else(|| PyIndexError::new_err("no such key"))
+    }
+
+    fn timestamp(&self, _index: usize) -> i64 {
+        self.timestamp
+    }
+
+    /// Offsets of the messages that may hold a key, newest first.
+    fn find(&self, topic: &str, key: &str) -> Vec<i64> {
+        if !topic.is_ascii() || !key.is_ascii() {
+            return vec![];
+        }
+        let hash = index_hash(java_hash(java_hash(0, topic.as_bytes()), b"#"), key.as_bytes());
+        let rows = self.keys.hashes.iter().zip(&self.keys.offsets).rev();
+        rows.filter(|(one, _)| **one == hash).map(|(_, offset)| *offset).collect()
+    }
+
+    /// Links keys into the slots of an index file; returns their entries and how many slots were
+    /// empty.
+    #[allow(clippy::too_many_arguments)] // a call for each commit: no object for its arguments
+    fn link<'py>(
+        &self,
+        py: Python<'py>,
+        start: usize,
+        count: usize,
+        slots: &Bound<'py, PyAny>,
+        dirty: &Bound<'py, PyAny>,
+        page_slots: usize,
+        number: i32,
+        begin_ms: i64,
+    ) -> PyResult<(Bound<'py, PyBytes>, usize)> {
+        let (slots, dirty) = (PyBuffer::<i32>::get(slots)?, PyBuffer::<u8>::get(dirty)?);
+        let slots = Slots {
+            newest: cells(py, &slots)?,
+            dirty: cells(py, &dirty)?,
+            page_slots: page_slots.max(1),
+        };
+        let seconds = if begin_ms > 0 { (self.timestamp - begin_ms).max(0) / 1000 } else { 0 };
+        let seconds = i32::try_from(seconds).unwrap_or(i32::MAX);
+        let mut used = None;
+        let entries = PyBytes::new_with(py, count * 20, |out| {
+            used = self.keys.link(start..start + count, &slots, number, seconds, out);
+            Ok(())
+        })?;
+        let used = used.ok_or_else(|| PyValueError::new_err("keys that the slots cannot hold"))?;
+        Ok((entries, used))
+    }
+}
+
+/// Returns the memory of a writable buffer.
+#[allow(unsafe_code)]
+fn cells<'a, T: Element>(_py: Python<'a>, buffer: &'a PyBuffer<T>) -> PyResult<&'a [Cell<T>]> {
+    let items = buffer.as_slice_ptr().filter(|_| !buffer.readonly());
+    let items = items.ok_or_else(|| PyValueError::new_err("needs writable, contiguous memory"))?;
+    // SAFETY: the exporter keeps the memory in place and alive while `buffer` exists, and the
+    // pointer has the length, alignment and type that `PyBuffer` has verified. Every bit pattern
+    // is a value of an integer. Others may hold the same memory, therefore cells: they are read
+    // and written one at a time on this thread, which holds the interpreter lock for `'a` (the
+    // stable ABI that this crate is built for has no other threading), and no Python code runs
+    // between taking the slice and leaving the caller.
+    Ok(unsafe { &*(items.as_ptr() as *const [Cell<T>]) })
+}
+
+#[pymodule]
+#[pyo3(name = "_native")]
+fn native(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    module.add_class::<SendLane>()?;
+    module.add_class::<LaneAnswers>()?;
+    module.add_class::<LaneKeys>()?;
+    module.add("PanicException", module.py().get_type::<PanicException>())
+}

@@ -1,0 +1,135 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Strict readers of JSON texts and decimal numbers: whatever is unusual is `None`.
+
+/// A position in a JSON text.
+pub struct Scan<'a> {
+    bytes: &'a [u8],
+    at: usize,
+}
+
+impl<'a> Scan<'a> {
+    /// Starts at a position of the text.
+    #[must_use]
+    pub fn new(bytes: &'a [u8], at: usize) -> Self {
+        Self { bytes, at }
+    }
+
+    /// Whether the whole text was read.
+    #[must_use]
+    pub fn is_at_end(&self) -> bool {
+        self.at == self.bytes.len()
+    }
+
+    /// Reads one byte.
+    #[inline]
+    pub fn byte(&mut self) -> Option<u8> {
+        let byte = *self.bytes.get(self.at)?;
+        self.at += 1;
+        Some(byte)
+    }
+
+    /// Reads this byte.
+    #[inline]
+    pub fn eat(&mut self, byte: u8) -> Option<()> {
+        (self.byte()? == byte).then_some(())
+    }
+
+    /// Reads a string of printable ASCII without escapes.
+    #[inline]
+    pub fn plain(&mut self) -> Option<&'a [u8]> {
+        self.eat(b'"')?;
+        let start = self.at;
+        loop {
+            match self.byte()? {
+                b'"' => return Some(&self.bytes[start..self.at - 1]),
+                b'\\' => return None,
+                0x20..=0x7e => {}
+                _ => return None,
+            }
+        }
+    }
+
+    /// Reads a string of any characters whose escapes stand for ASCII, as UTF-8.
+    pub fn text(&mut self, out: &mut Vec<u8>) -> Option<()> {
+        self.eat(b'"')?;
+        let mut is_ascii = true;
+        out.clear();
+        loop {
+            let start = self.at;
+            while let Some(&byte) = self.bytes.get(self.at) {
+                if byte == b'"' || byte == b'\\' || byte < 0x20 {
+                    break;
+                }
+                is_ascii &= byte < 0x80;
+                self.at += 1;
+            }
+            out.extend_from_slice(&self.bytes[start..self.at]);
+            match self.byte()? {
+                b'"' => break,
+                b'\\' => out.push(self.escaped()?),
+                _ => return None,
+            }
+        }
+        (is_ascii || std::str::from_utf8(out).is_ok()).then_some(())
+    }
+
+    fn escaped(&mut self) -> Option<u8> {
+        Some(match self.byte()? {
+            byte @ (b'"' | b'\\' | b'/') => byte,
+            b'n' => b'\n',
+            b't' => b'\t',
+            b'r' => b'\r',
+            b'b' => 8,
+            b'f' => 12,
+            b'u' => {
+                let mut value = 0u32;
+                for _ in 0..4 {
+                    value = value << 4 | char::from(self.byte()?).to_digit(16)?;
+                }
+                u8::try_from(value).ok().filter(u8::is_ascii)?
+            }
+            _ => return None,
+        })
+    }
+
+    /// Reads a number that is no text: see `decimal`.
+    #[inline]
+    pub fn number(&mut self) -> Option<i64> {
+        let start = self.at;
+        while self.bytes.get(self.at).is_some_and(u8::is_ascii_digit) {
+            self.at += 1;
+        }
+        decimal(&self.bytes[start..self.at])
+    }
+}
+
+/// Reads a number as every client writes it: no sign, no leading zero, at most 18 digits.
+#[inline]
+#[must_use]
+pub fn decimal(text: &[u8]) -> Option<i64> {
+    if text.is_empty() || text.len() > 18 || (text[0] == b'0' && text.len() > 1) {
+        return None;
+    }
+    let mut value = 0i64;
+    for &byte in text {
+        if !byte.is_ascii_digit() {
+            return None;
+        }
+        value = value * 10 + i64::from(byte - b'0');
+    }
+    Some(value)
+}
+
+/// Reads a decimal number of 32 bits.
+#[inline]
+#[must_use]
+pub fn decimal32(text: &[u8]) -> Option<i32> {
+    i32::try_from(decimal(text)?).ok()
+}
+
+/// Reads four bytes of a buffer that has them.
+#[inline]
+#[must_use]
+pub fn be32(bytes: &[u8], at: usize) -> u32 {
+    u32::from_be_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]])
+}

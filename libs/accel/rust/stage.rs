@@ -1,0 +1,382 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Plain sends of one commit, from the received bytes until their records are built.
+//!
+//! Nothing is copied but the properties: a staged message points into its chunk, which the caller
+//! keeps. Staging decides nothing that Python would decide otherwise: a frame that is unusual in
+//! any way is left to Python.
+
+use std::collections::HashMap;
+use std::ops::Range;
+
+use crate::frames::{Frame, Next, frame_at};
+use crate::header::{Header, read_header};
+use crate::properties::{PAIR_SEPARATOR, Sent, java_hash, read_item, read_sent};
+use crate::scan::be32;
+
+/// Bytes of a record without body, topic and properties; both hosts are IPv4.
+pub const RECORD_FIXED_BYTES: usize = 88;
+const PROPERTIES_LENGTH_BYTES: usize = 2;
+/// Properties have a signed short as their length.
+const PROPERTIES_BYTES_MAX: usize = 32767;
+const TOPIC_BYTES_MAX: usize = 127;
+/// Compressed, several tags, kind of compression: the flags that change nothing in the record.
+const PLAIN_SYS_FLAGS: i32 = 0x1 | 0x2 | 0x700;
+/// Fields before the body of a batch's item: size, magic, crc, flag, body length.
+const ITEM_HEAD_BYTES: usize = 20;
+
+/// A topic that Python has admitted.
+pub struct Topic {
+    /// Length and name, as in records.
+    pub field: Vec<u8>,
+    hash: u32,
+    queue_count: i32,
+    /// For each queue its place in the commit under way plus one; 0 outside of it.
+    pub(crate) slots: Vec<u32>,
+}
+
+/// One message.
+pub struct Record {
+    pub(crate) chunk: u32,
+    pub(crate) body: Range<usize>,
+    pub(crate) text: Range<usize>,
+    pub(crate) hashes: Range<usize>,
+    pub(crate) topic: u32,
+    pub(crate) queue_id: i32,
+    pub(crate) flag: i32,
+    pub(crate) sys_flag: i32,
+    pub(crate) reconsume_times: i32,
+    pub(crate) born_timestamp: i64,
+    pub(crate) born_host: [u8; 8],
+    pub(crate) tag_code: i64,
+}
+
+/// One request; its records lie side by side.
+pub struct Request {
+    /// The connection, by the caller's number.
+    pub peer: u32,
+    /// Number of the request.
+    pub opaque: i32,
+    /// Serialization of its header, and of its answer.
+    pub serialization: u8,
+    /// Whether the sender waits for flush and replicas.
+    pub waits: bool,
+    /// Its records.
+    pub records: Range<usize>,
+}
+
+/// A run of frames of one chunk: plain sends that are staged, or frames for Python.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Part {
+    /// Number of sends; 0 for frames for Python.
+    pub count: usize,
+    /// Bytes of their bodies and properties.
+    pub bytes: usize,
+    /// Begin of the first frame in the chunk.
+    pub start: usize,
+    /// End of the last.
+    pub end: usize,
+}
+
+/// Bounds of what is staged.
+#[derive(Clone, Copy)]
+pub struct Limits {
+    /// Bytes of a frame after its length word.
+    pub frame_bytes_max: usize,
+    /// Bytes of a body.
+    pub body_bytes_max: usize,
+    /// Bytes of the records of one request: a file of the log holds as many.
+    pub request_bytes_max: usize,
+}
+
+/// Where a chunk comes from.
+#[derive(Clone, Copy)]
+pub struct Origin {
+    /// Number of the chunk.
+    pub chunk: u32,
+    /// Number of the connection.
+    pub peer: u32,
+    /// Address of the peer as in records.
+    pub host: [u8; 8],
+}
+
+/// The staged sends of one commit and the topics that they may have.
+pub struct Stage {
+    pub(crate) limits: Limits,
+    cluster: Vec<u8>,
+    /// Topics of the staged messages, those that were forgotten included.
+    pub topics: Vec<Topic>,
+    by_name: HashMap<Vec<u8>, u32>,
+    /// Requests in the order of their arrival.
+    pub requests: Vec<Request>,
+    pub(crate) records: Vec<Record>,
+    pub(crate) texts: Vec<u8>,
+    pub(crate) hashes: Vec<i32>,
+    scratch: Vec<u8>,
+}
+
+impl Stage {
+    /// Starts without topics; `cluster` is the pair that every stored text ends with.
+    #[must_use]
+    pub fn new(limits: Limits, cluster: &[u8]) -> Self {
+        Self {
+            limits,
+            cluster: cluster.to_vec(),
+            topics: vec![],
+            by_name: HashMap::new(),
+            requests: vec![],
+            records: vec![],
+            texts: vec![],
+            hashes: vec![],
+            scratch: vec![],
+        }
+    }
+
+    /// Takes sends to a topic from now on; returns its number, `None` for a name that it cannot
+    /// have or that is known.
+    pub fn learn(&mut self, name: &[u8], queue_count: i32) -> Option<u32> {
+        let length = u8::try_from(name.len()).ok()?;
+        if !name.is_ascii() || name.len() > TOPIC_BYTES_MAX || self.by_name.contains_key(name) {
+            return None;
+        }
+        let number = u32::try_from(self.topics.len()).ok()?;
+        self.by_name.insert(name.to_vec(), number);
+        self.topics.push(Topic {
+            field: [&[length], name].concat(),
+            hash: java_hash(java_hash(0, name), b"#"),
+            queue_count,
+            slots: vec![0; usize::try_from(queue_count).unwrap_or(0)],
+        });
+        Some(number)
+    }
+
+    /// Takes sends to no topic until it is learned again. What is staged keeps its topics.
+    pub fn forget(&mut self) {
+        self.by_name.clear();
+        if self.requests.is_empty() {
+            self.topics.clear();
+        }
+    }
+
+    /// Removes everything staged.
+    pub fn release(&mut self) {
+        self.drop_from(0);
+        if self.by_name.is_empty() {
+            self.topics.clear();
+        }
+    }
+
+    /// Removes the requests from this number on.
+    pub fn drop_from(&mut self, first: usize) {
+        let Some(request) = self.requests.get(first) else {
+            return;
+        };
+        let record = &self.records[request.records.start];
+        self.texts.truncate(record.text.start);
+        self.hashes.truncate(record.hashes.start);
+        self.records.truncate(request.records.start);
+        self.requests.truncate(first);
+    }
+
+    /// Stages the plain sends among the first `count_max` frames of a chunk. The parts follow one
+    /// another from the begin of the chunk; behind the last one is less than a frame, a frame with
+    /// illegal lengths, or more than `count_max` frames.
+    pub fn stage(&mut self, data: &[u8], origin: Origin, count_max: usize) -> Vec<Part> {
+        let mut parts: Vec<Part> = vec![];
+        let mut at = 0;
+        for _ in 0..count_max {
+            let Next::Whole(frame) = frame_at(data, at, self.limits.frame_bytes_max) else {
+                break;
+            };
+            at = frame.end;
+            let bytes = self.stage_frame(data, &frame, origin);
+            match parts.last_mut() {
+                Some(part) if (part.count > 0) == bytes.is_some() => {
+                    part.count += usize::from(bytes.is_some());
+                    part.bytes += bytes.unwrap_or(0);
+                    part.end = frame.end;
+                }
+                _ => parts.push(Part {
+                    count: usize::from(bytes.is_some()),
+                    bytes: bytes.unwrap_or(0),
+                    start: frame.start,
+                    end: frame.end,
+                }),
+            }
+        }
+        parts
+    }
+
+    /// Returns the bytes of the bodies and properties of a frame that is staged.
+    fn stage_frame(&mut self, data: &[u8], frame: &Frame, origin: Origin) -> Option<usize> {
+        let mut scratch = std::mem::take(&mut self.scratch);
+        let header = read_header(frame.serialization, frame.head(data), &mut scratch);
+        let staged = header.and_then(|header| {
+            let (texts, hashes, first) = (self.texts.len(), self.hashes.len(), self.records.len());
+            let waits = self.stage_records(data, frame, &header, &scratch, origin);
+            if waits.is_none()
+                || self.bytes_of(first..self.records.len()) > self.limits.request_bytes_max
+            {
+                self.texts.truncate(texts);
+                self.hashes.truncate(hashes);
+                self.records.truncate(first);
+                return None;
+            }
+            let records = first..self.records.len();
+            let bytes = self.records[records.clone()]
+                .iter()
+                .map(|one| one.body.len() + one.text.len())
+                .sum();
+            self.requests.push(Request {
+                peer: origin.peer,
+                opaque: header.opaque,
+                serialization: frame.serialization,
+                waits: waits?,
+                records,
+            });
+            Some(bytes)
+        });
+        self.scratch = scratch;
+        staged
+    }
+
+    /// Appends the records of one request; returns whether it waits. `None`: it is unusual, and
+    /// what was appended is to be removed.
+    fn stage_records(
+        &mut self,
+        data: &[u8],
+        frame: &Frame,
+        header: &Header,
+        properties: &[u8],
+        origin: Origin,
+    ) -> Option<bool> {
+        let &topic = self.by_name.get(header.topic)?;
+        let Topic { hash, queue_count, .. } = self.topics[topic as usize];
+        let body = frame.body..frame.end;
+        if header.queue_id >= queue_count
+            || header.sys_flag & !PLAIN_SYS_FLAGS != 0
+            || body.len() > self.limits.body_bytes_max
+        {
+            return None;
+        }
+        let record = |body, text, hashes, flag, tag_code| Record {
+            chunk: origin.chunk,
+            body,
+            text,
+            hashes,
+            topic,
+            queue_id: header.queue_id,
+            flag,
+            sys_flag: header.sys_flag,
+            reconsume_times: header.reconsume_times,
+            born_timestamp: header.born_timestamp,
+            born_host: origin.host,
+            tag_code,
+        };
+        let (text_at, hashes_at) = (self.texts.len(), self.hashes.len());
+        let sent = read_sent(properties, &self.cluster, hash, &mut self.texts, &mut self.hashes)?;
+        if !header.is_batch {
+            let text = text_at..self.texts.len();
+            let hashes = hashes_at..self.hashes.len();
+            let flag = header.flag;
+            self.push(record(body, text, hashes, flag, sent.tag_code))?;
+            return Some(sent.waits());
+        }
+        let stored = self.texts.split_off(text_at);
+        self.hashes.truncate(hashes_at);
+        let common = common_text(&sent, &stored);
+        let first = self.records.len();
+        for item in Items::of(data, body) {
+            let item = item?;
+            let (text_at, hashes_at) = (self.texts.len(), self.hashes.len());
+            self.join_text(&data[item.properties], &common)?;
+            let text = text_at..self.texts.len();
+            let tag_code = read_item(&self.texts[text.clone()], hash, &mut self.hashes)?;
+            let hashes = hashes_at..self.hashes.len();
+            self.push(record(item.body, text, hashes, item.flag, tag_code))?;
+        }
+        (self.records.len() > first).then_some(sent.waits()) // an empty batch is refused
+    }
+
+    fn push(&mut self, record: Record) -> Option<()> {
+        let fits = record.text.len() <= PROPERTIES_BYTES_MAX;
+        self.records.push(record);
+        fits.then_some(())
+    }
+
+    /// Appends the properties of an item of a batch, then those of its request.
+    fn join_text(&mut self, own: &[u8], common: &[u8]) -> Option<()> {
+        std::str::from_utf8(own).ok()?;
+        self.texts.extend_from_slice(own);
+        if own.last().is_some_and(|&last| last != PAIR_SEPARATOR) {
+            self.texts.push(PAIR_SEPARATOR);
+        }
+        self.texts.extend_from_slice(common);
+        Some(())
+    }
+
+    pub(crate) fn bytes_of(&self, records: Range<usize>) -> usize {
+        self.records[records].iter().map(|record| self.record_bytes(record)).sum()
+    }
+
+    pub(crate) fn record_bytes(&self, record: &Record) -> usize {
+        RECORD_FIXED_BYTES
+            + record.body.len()
+            + self.topics[record.topic as usize].field.len()
+            + PROPERTIES_LENGTH_BYTES
+            + record.text.len()
+    }
+}
+
+/// The text that follows the properties of each item of a batch: WAIT stays in it.
+fn common_text(sent: &Sent, stored: &[u8]) -> Vec<u8> {
+    match sent.wait {
+        Some(value) => [b"WAIT\x01", value, &[PAIR_SEPARATOR], stored].concat(),
+        None => stored.to_vec(),
+    }
+}
+
+/// One message of a batch: places in the chunk.
+struct Item {
+    flag: i32,
+    body: Range<usize>,
+    properties: Range<usize>,
+}
+
+/// The items of a batch's body; `None` ends a body that is malformed.
+struct Items<'a> {
+    data: &'a [u8],
+    left: Range<usize>,
+}
+
+impl<'a> Items<'a> {
+    fn of(data: &'a [u8], body: Range<usize>) -> Self {
+        Self { data: &data[..body.end], left: body }
+    }
+
+    fn read(&self) -> Option<Item> {
+        let start = self.left.start;
+        let head = self.data.get(start..start + ITEM_HEAD_BYTES)?;
+        let flag = be32(head, 12).cast_signed();
+        let body_bytes = usize::try_from(be32(head, 16).cast_signed()).ok()?;
+        let body = start + ITEM_HEAD_BYTES..start + ITEM_HEAD_BYTES + body_bytes;
+        let length = self.data.get(body.end..body.end + PROPERTIES_LENGTH_BYTES)?;
+        let length = usize::try_from(i16::from_be_bytes([length[0], length[1]])).ok()?;
+        let properties = body.end + PROPERTIES_LENGTH_BYTES;
+        let properties = properties..properties + length;
+        self.data.get(properties.clone())?;
+        Some(Item { flag, body, properties })
+    }
+}
+
+impl Iterator for Items<'_> {
+    type Item = Option<Item>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        if self.left.is_empty() {
+            return None;
+        }
+        let item = self.read();
+        self.left.start = item.as_ref().map_or(self.left.end, |item| item.properties.end);
+        Some(item)
+    }
+}

@@ -1,0 +1,142 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Types of the native module; the code is in `rust/`."""
+
+from collections.abc import Callable
+from typing import Protocol, TypeVar, final
+
+from typing_extensions import Buffer
+
+class _Queue(Protocol):
+    next_offset: int
+
+_QueueT = TypeVar("_QueueT", bound=_Queue)
+
+@final
+class SendLane:
+    """The plain sends of one commit, from their bytes to records and answers."""
+
+    def __new__(
+        cls,
+        *,
+        store_host: bytes,
+        cluster: str,
+        frame_bytes_max: int,
+        body_bytes_max: int,
+        request_bytes_max: int,
+        json: list[bytes],
+        binary_head: bytes,
+        flag: int,
+        binary_entries: bytes,
+    ) -> SendLane:
+        """Start without topics.
+
+        `json` surrounds id, queue id, queue offset and opaque in the JSON header of an answer;
+        `binary_head`, `flag` and `binary_entries` are its constant parts in the other encoding.
+        Raise ValueError for a `store_host` that is not IPv4.
+        """
+
+    @property
+    def staged_count(self) -> int:
+        """The number of staged sends."""
+
+    def learn(self, topic: str, queue_count: int) -> bool:
+        """Take sends to this topic from now on; return whether it is new."""
+
+    def forget(self) -> None:
+        """Take sends to no topic until it is learned again; what is staged stays."""
+
+    def stage(
+        self, data: bytes, peer: object, host: bytes, count_max: int
+    ) -> list[tuple[int, int, int, int]]:
+        """Stage the plain sends among the first `count_max` frames of a chunk.
+
+        The parts of the chunk follow one another: number of sends (0: frames for Python), bytes
+        of their bodies and properties, begin, end. What follows the last part is for Python too.
+        """
+
+    def drop_from(self, first: int) -> None:
+        """Remove the staged sends from this number on."""
+
+    def release(self) -> None:
+        """Remove everything staged and let go of its chunks."""
+
+    def place(
+        self,
+        first: int,
+        count: int,
+        offset: int,
+        file_end: int,
+        now_ms: int,
+        queue_of: Callable[[str, int], _QueueT],
+    ) -> tuple[
+        int, int, bytes, list[tuple[_QueueT, bytes, int]], LaneKeys, list[tuple[bool, LaneAnswers]]
+    ]:
+        """Build the records of staged sends from an offset of the log on, as far as they fit.
+
+        Return the number of sends, of messages, the records, entries and their number for each
+        queue, the keys, and the answers in groups that do or do not wait for the disk. Nothing
+        staged changes, so a commit may be built again.
+        """
+
+    def unplaced(self, first: int, count: int) -> LaneAnswers:
+        """Return answers to sends that will not be stored."""
+
+class PanicException(BaseException):
+    """A bug of the native code; what it was called with is unchanged or released."""
+
+@final
+class LaneAnswers:
+    """Answers to sends of one commit."""
+
+    @property
+    def count(self) -> int:
+        """The number of answers."""
+
+    def totals(self) -> list[tuple[str, int, int, int]]:
+        """Return topic, number of sends, of messages, and bytes in the log, for each topic."""
+
+    def encode(self, lane: SendLane) -> list[tuple[object, bytes, int]]:
+        """Return the frames of success, as this lane makes them, and their number, for each
+        connection.
+        """
+
+    def rows(
+        self,
+    ) -> list[tuple[object, int, int, str, int, int, tuple[int, int, int, str]]]:
+        """Return each answer as values, for results other than success.
+
+        Connection, opaque, serialization, topic, queue id, number of messages, and the place:
+        physical offset, bytes, queue offset, ids.
+        """
+
+@final
+class LaneKeys:
+    """Keys of one commit for the index, in the order of the log."""
+
+    @property
+    def count(self) -> int:
+        """The number of keys."""
+
+    def offset(self, index: int) -> int:
+        """Return the physical offset of a key's message."""
+
+    def timestamp(self, index: int) -> int:
+        """Return the store time of a key's message."""
+
+    def find(self, topic: str, key: str) -> list[int]:
+        """Return the offsets of the messages that may hold a key, newest first."""
+
+    def link(
+        self,
+        start: int,
+        count: int,
+        slots: Buffer,
+        dirty: Buffer,
+        page_slots: int,
+        number: int,
+        begin_ms: int,
+    ) -> tuple[bytes, int]:
+        """Link keys into the slots of an index file, numbered from `number` on.
+
+        Mark the pages that change in `dirty`; return the entries and how many slots were empty.
+        """
