@@ -30,6 +30,8 @@ MEANINGS: Final[Mapping[str, str]] = {
     "connection.stalled": "Closed: the peer did not read its pending answers in time.",
     "groups.unmeasured": "The lag of groups could not be read from disk; retried at the next "
     "interval.",
+    "lane.failed": "The native message path has a bug: all sends take the path in Python from now"
+    " on; please report it.",
     "handler.failed": "A request was answered with code 1 because of a bug; please report it.",
     # name server
     "broker.address_replaced": "A broker registered with the name and id of another live address, "

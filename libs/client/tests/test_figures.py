@@ -28,6 +28,7 @@ def test_texts_become_numbers() -> None:
             "writesRefused": "disk-full",
             "replicationRefused": "ahead",
             "commitLogMaxOffset": "1234",
+            "sendPath": "native",
         }
     )
     assert figures == BrokerFigures(
@@ -45,6 +46,7 @@ def test_texts_become_numbers() -> None:
         writes_refused="disk-full",
         not_following="ahead",
         log_max_offset=1234,
+        send_path="native",
     )
 
 

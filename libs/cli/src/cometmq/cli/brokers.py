@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`cometmq cluster`: every broker with its role, rates and disk usage."""
+"""`cometmq cluster`: every broker with its role, rates, disk usage and way of sends."""
 
 from typing import Final
 
@@ -16,7 +16,7 @@ from cometmq.client.cluster.routes import MASTER_ID
 
 COLUMNS: Final = (
     "Cluster", "Broker", "Id", "Role", "Address", "Version", "In per s", "Out per s",
-    "Messages today", "Disk percent", "Behind bytes", "Started", "State",
+    "Messages today", "Disk percent", "Behind bytes", "Started", "Sends", "State",
 )  # fmt: skip
 
 FOLLOW_REMEDY: Final = "see its log, and the runbook slave-does-not-follow.md"
@@ -99,6 +99,7 @@ def _row(member: ClusterMember, master_end: int | None) -> list[Cell]:
         None if ratio is None else round(100 * ratio, 1),
         behind,
         shown(figures.started_ms),
+        figures.send_path.partition(":")[0] or None,
         _state(member),
     ]
 

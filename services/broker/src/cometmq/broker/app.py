@@ -31,6 +31,7 @@ from cometmq.broker.broker import Broker
 from cometmq.broker.handlers import HANDLERS, VIP_EXCLUDED
 from cometmq.broker.handlers.arrivals import connect_arrivals
 from cometmq.broker.handlers.clients import connection_closed
+from cometmq.broker.handlers.send_lane import open_lane
 from cometmq.broker.handlers.transactions import recall_transactions
 from cometmq.broker.replication.copies import Copied, MasterCopies
 from cometmq.broker.replication.following import Follower
@@ -173,6 +174,7 @@ class BrokerApp:
             advertised=broker.address,
             advertised_by=self._advertised_by(),
             store=settings.store_path_root_dir,
+            sends=broker.send_path,
         )
 
     async def stop(self) -> None:
@@ -245,6 +247,8 @@ class BrokerApp:
         )
         self._server = server
 
+        lane = open_lane(broker)
+        server.use_lane(lane)
         connect_arrivals(broker, server.flush)
         self._stack.push_async_callback(server.close, 0)
         with self._listening(self._ports.main):
@@ -492,3 +496,4 @@ def attach(admin: AdminHttp, broker: Broker, server: Server[Broker]) -> None:
         admin.add_ready_check("accounts", lambda: acl.gap)
     admin.add_ready_check("replication", partial(replication_fault, broker))
     admin.add_settings("broker", settings_text)
+    admin.add_settings("sends", lambda: broker.send_path)

@@ -6,6 +6,7 @@ receive it as their first argument; the domain objects inside never see it.
 """
 
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from cometmq.broker.acl.keeper import AclKeeper
 from cometmq.broker.clients.consumers import Consumers
@@ -30,7 +31,7 @@ from cometmq.broker.tables.offsets import Offsets
 from cometmq.broker.tables.persistence import TableSaver
 from cometmq.broker.tables.topics import Topics
 from cometmq.broker.transactions import Transactions
-from cometmq.remoting.bodies.topic_config import DataVersion, SubscriptionGroupConfig
+from cometmq.remoting.bodies.topic_config import DataVersion, SubscriptionGroupConfig, TopicConfig
 from cometmq.remoting.command import ConstantExt
 from cometmq.remoting.log import Log
 from cometmq.remoting.message.flags import Perm
@@ -39,6 +40,15 @@ from cometmq.runtime.incremental import IncrementalRunner
 from cometmq.runtime.settings import Loaded
 from cometmq.store.message_store import MessageStore
 from cometmq.store.settings import BrokerRole
+
+
+class SendTaker(Protocol):
+    """A lane for sends, which takes those to topics that it has learned."""
+
+    request_count: int  # taken since the start
+
+    def learn(self, config: TopicConfig) -> None:
+        """Take sends to a topic that a handler has just admitted."""
 
 
 @dataclass(slots=True)
@@ -81,6 +91,8 @@ class Broker:
     incremental: IncrementalRunner = field(default_factory=IncrementalRunner)  # for long answers
     started_ms: int = 0
     is_stopping: bool = False
+    lane: SendTaker | None = None  # None: every send is served by its handler
+    send_path: str = "python"  # for people: which way plain sends take, and why
 
     def __post_init__(self) -> None:
         self.apply(self.loaded)

@@ -124,6 +124,14 @@ FAMILIES: Final[tuple[Family[Broker], ...]] = (
         "cometmq_acl_files_broken", "1 while changed account files cannot be used.",
         lambda b: int(b.acl is not None and b.acl.fault is not None),
     ),
+    gauge(
+        "cometmq_native_lane", "1 while plain sends take the native path.",
+        lambda b: int(b.lane is not None),
+    ),
+    counter(
+        "cometmq_native_sends_total", "Sends that took the native path.",
+        lambda b: b.lane.request_count if b.lane else 0,
+    ),
     gauge("cometmq_held_pulls", "Held pulls.", lambda b: b.hold.count),
     gauge(
         "cometmq_waiting_puts", "Sends that wait for a flush or a slave.",

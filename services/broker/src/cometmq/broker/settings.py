@@ -157,6 +157,13 @@ class BrokerSettings(AcceptedSettings, frozen=True, kw_only=True, rename="camel"
     store_reply_message_enable: Annotated[
         bool, Meta(extra=MUTABLE, description="Store replies in <cluster>_REPLY_TOPIC too.")
     ] = True
+    native_lane_enable: Annotated[
+        bool,
+        Meta(
+            description="Take plain sends through the native message path (cometmq-accel) where it"
+            " is installed; its answers and files are the same.",
+        ),
+    ] = True
     send_thread_pool_queue_capacity: Annotated[
         int,
         Meta(

@@ -29,6 +29,7 @@ from cometmq.store.reads import Lookup
 from cometmq.store.results import PutDone
 from cometmq.store.upkeep.flush import FlushJob
 from cometmq.store.upkeep.jobs import Job
+from cometmq.store.writing.runs import RunSource
 
 T = TypeVar("T")
 
@@ -102,6 +103,12 @@ class StoreDriver:
     def put(self, message: NewMessage, done: PutDone) -> None:
         """Stage a message for this turn's commit; `done` is called when its outcome is known."""
         staged_bytes = self._store.put(message, done)
+        if not self._is_scheduled or staged_bytes > STAGED_BYTES_MAX:
+            self._schedule()
+
+    def put_run(self, source: RunSource, first: int, count: int, staged_bytes: int) -> None:
+        """Store requests that a source holds; see `cometmq.store.writing.runs`."""
+        staged_bytes = self._store.put_run(source, first, count, staged_bytes)
         if not self._is_scheduled or staged_bytes > STAGED_BYTES_MAX:
             self._schedule()
 

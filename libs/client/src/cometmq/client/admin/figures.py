@@ -58,6 +58,8 @@ class BrokerFigures(msgspec.Struct, frozen=True):
     """Why a slave cannot follow its master, such as `ahead`; only CometMQ's brokers report it."""
     log_max_offset: int = 0
     """End of the commit log, bytes; a slave lacks what its master has beyond its own."""
+    send_path: str = ""
+    """`native`, or `python` and why: the way of plain sends; only CometMQ's brokers report it."""
 
 
 def read_figures(facts: Mapping[str, str]) -> BrokerFigures:
@@ -81,6 +83,7 @@ def read_figures(facts: Mapping[str, str]) -> BrokerFigures:
         writes_refused=facts.get("writesRefused", ""),
         not_following=facts.get("replicationRefused", ""),
         log_max_offset=int(_number(facts, "commitLogMaxOffset")),
+        send_path=facts.get("sendPath", ""),
     )
 
 

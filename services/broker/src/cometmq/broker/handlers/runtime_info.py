@@ -27,6 +27,8 @@ WITHOUT_MEANING: Final = {  # parts that only RocketMQ has
 }
 WRITES_REFUSED: Final = "writesRefused"
 """Only CometMQ has this key, and only while its store refuses messages: the reasons."""
+SEND_PATH: Final = "sendPath"
+"""Only CometMQ has this key: `native`, or `python` and why."""
 
 REPLICATION_REFUSED: Final = "replicationRefused"
 """Only CometMQ has this key, and only while a slave cannot follow its master: the reason."""
@@ -74,6 +76,7 @@ def _identity(broker: Broker) -> dict[str, str]:
     return {
         "brokerVersionDesc": VERSION_DESC,
         "brokerVersion": str(CURRENT_VERSION),
+        SEND_PATH: broker.send_path,
         "bootTimestamp": str(broker.started_ms),
         "runtime": duration_text(now_ms - broker.started_ms),
         "startAcceptSendRequestTimeStamp": str(

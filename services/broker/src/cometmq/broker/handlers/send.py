@@ -218,6 +218,8 @@ def admit(broker: Broker, call: Call[SendHeader]) -> TopicConfig:
         or broker.driver.waiting_count >= broker.settings.send_thread_pool_queue_capacity
     ):
         return _admit_unusual(broker, call, config)
+    if broker.lane is not None:
+        broker.lane.learn(config)
     return config
 
 

@@ -150,8 +150,8 @@ class BrokerStats:
         """Return the values that `BROKER_FIGURES` names."""
         return self.put_count, self.get_count
 
-    def count_put(self, topic: str, count: int, size: int) -> None:
-        """Count the stored messages of one request."""
+    def count_put(self, topic: str, count: int, size: int, request_count: int = 1) -> None:
+        """Count stored messages, by default those of one request."""
         stats = self.topics.get(topic)
         if stats is None:
             stats = self._new_topic(topic)
@@ -160,7 +160,7 @@ class BrokerStats:
         self.put_count += count
         stats.put_count += count
         stats.put_bytes += size
-        stats.request_count += 1
+        stats.request_count += request_count
 
     def count_get(self, topic: str, group: str, count: int, size: int) -> None:
         self.found_count += 1

@@ -120,6 +120,9 @@ class MemoryDriver:
     def head_wait_ms(self) -> int:
         return 0
 
+    def commit(self) -> None:
+        """Do nothing: no message is ever staged."""
+
     def read(self, call: Call[Any], job: Callable[[], T], done: Callable[[T], None]) -> None:
         done(job())
 

@@ -1,0 +1,222 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The lane for plain sends: `cometmq.accel` between the connections and the store.
+
+The native code takes sends to the topics that `admit` has just admitted, and makes records, queue
+entries, index keys and answers of a whole commit. Everything that a send depends on is compared
+here, once per chunk: after any change of topics or settings the lane learns its topics anew, and
+while the broker has a reason to look at every send it takes none.
+
+Equality with the handlers is tested by `services/broker/tests/test_send_lane.py`.
+"""
+
+from functools import partial
+from importlib.metadata import version
+from typing import TYPE_CHECKING, Final
+
+from cometmq.broker.broker import Broker
+from cometmq.broker.handlers.put_answers import answer_put
+from cometmq.broker.handlers.send import MULTI_TAG
+from cometmq.remoting.bodies.topic_config import TopicConfig
+from cometmq.remoting.codes import RequestCode, ResponseCode
+from cometmq.remoting.command import Call, Reply
+from cometmq.remoting.frame import FRAME_BYTES_MAX
+from cometmq.remoting.header_plan import sent_pieces
+from cometmq.remoting.message.record_layout import BLANK_BYTES_MIN, V4_HOST_BYTES
+from cometmq.remoting.transport.lane import Part, Staging
+from cometmq.remoting.transport.tasks import describe
+from cometmq.store.index.keys import KeyedRows
+from cometmq.store.layout import is_topic
+from cometmq.store.results import PutResult, PutStatus
+from cometmq.store.writing.runs import PlacedRun, QueueOf
+
+if TYPE_CHECKING:
+    from cometmq.accel import LaneAnswers, SendLane
+
+try:
+    from cometmq import accel
+except ImportError:
+    accel = None  # type: ignore[assignment]  # optional: see libs/accel
+
+IS_BUILT: Final = accel is not None
+_PUT_OK: Final = PutStatus.PUT_OK
+
+
+def open_lane(broker: Broker) -> "BrokerLane | None":
+    """Give a broker its lane and return it, if it may have one; note the reason if not."""
+    reason = _reason_against(broker)
+    lane = BrokerLane(broker) if reason is None else None
+    broker.lane = lane
+    broker.send_path = "native" if reason is None else f"python: {reason}"
+    return lane
+
+
+def _reason_against(broker: Broker) -> str | None:
+    if not broker.settings.native_lane_enable:
+        return "nativeLaneEnable=false"
+    if not IS_BUILT:
+        return "cometmq-accel is not installed"
+    if (found := version("cometmq-accel")) != (own := version("cometmq-broker")):
+        return f"cometmq-accel {found} is not of the broker's version {own}"
+    if broker.acl is not None:
+        return "access control checks each request"
+    if len(broker.store_host) != V4_HOST_BYTES:
+        return "brokerIP1 is no IPv4 address"
+    return None
+
+
+class BrokerLane:
+    """Both sides of the lane: takes sends from connections, and is a source of runs."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        self._settings = broker.settings
+        self._topics_version = broker.topics.version
+        self._native = _build(broker)
+        self._put_count = 0  # staged sends that are accepted, of this commit
+        self._has_failed = False
+        self.request_count = 0  # accepted since the start
+
+    # Connections: see `cometmq.remoting.transport.lane`
+
+    def learn(self, config: TopicConfig) -> None:
+        """Take sends to a topic that a handler has just admitted."""
+        topic = config.topic_name
+        if topic[0] != "%" and config.topic_filter_type != MULTI_TAG and is_topic(topic):
+            self._native.learn(topic, max(config.write_queue_nums, config.read_queue_nums))
+
+    def stage(self, peer: Staging, data: bytes, count_max: int) -> list[Part] | None:
+        """Stage the plain sends of a chunk, unless something lets the broker look at each."""
+        if not self._follow() or self._is_busy():
+            return None
+        try:
+            return self._native.stage(data, peer, peer.host, count_max)
+        except accel.PanicException as error:
+            self._fail(error)
+            return None
+
+    def put(self, count: int, staged_bytes: int) -> bool:
+        """Accept the next staged sends."""
+        if self._has_changed() or self._is_busy():
+            return False
+        first = self._put_count
+        self._put_count += count
+        self.request_count += count
+        self._broker.driver.put_run(self, first, count, staged_bytes)
+        return True
+
+    def drop(self) -> None:
+        """Forget the staged sends that were not accepted."""
+        self._native.drop_from(self._put_count)
+
+    def _follow(self) -> bool:
+        """Adopt changes of topics and settings; return whether staging is possible."""
+        if not self._has_changed():
+            return not self._has_failed
+        if self._put_count:
+            return False  # until the commit
+        if self._settings is not self._broker.settings:
+            self._native = _build(self._broker)
+            self._settings = self._broker.settings
+        self._native.forget()
+        self._topics_version = self._broker.topics.version
+        return not self._has_failed
+
+    def _has_changed(self) -> bool:
+        broker = self._broker
+        return (
+            self._settings is not broker.settings
+            or self._topics_version is not broker.topics.version
+        )
+
+    def _is_busy(self) -> bool:
+        broker = self._broker
+        capacity = self._settings.send_thread_pool_queue_capacity
+        return broker.checks_sends or broker.driver.waiting_count >= capacity
+
+    # The store: see `cometmq.store.writing.runs`
+
+    def place(  # see RunSource
+        self,
+        first: int,
+        count: int,
+        offset: int,
+        file_end: int,
+        store_timestamp: int,
+        queue_of: QueueOf,
+    ) -> PlacedRun:
+        """Encode accepted sends at their place in the log."""
+        try:
+            done, message_count, records, entries, keys, groups = self._native.place(
+                first, count, offset, file_end, store_timestamp, queue_of
+            )
+        except accel.PanicException as error:
+            self._fail(error)
+            failed = partial(self._answer_failed, self._native.unplaced(first, count))
+            return count, 0, b"", [], KeyedRows(), [(False, failed, count)]
+        answers = [(waits, partial(self._answer, one), one.count) for waits, one in groups]
+        return done, message_count, records, entries, keys, answers
+
+    def refuse(self, first: int, count: int, result: PutResult) -> None:
+        """Answer accepted sends that were not placed."""
+        self._answer_each(self._native.unplaced(first, count), result)
+
+    def release(self) -> None:
+        """Forget all sends; the commit has their records and answers."""
+        self._native.release()
+        self._put_count = 0
+
+    # Answers
+
+    def _answer(self, answers: "LaneAnswers", result: PutResult) -> None:
+        is_current = self._settings is self._broker.settings  # they are part of every answer
+        if result.status is not _PUT_OK or not is_current:
+            self._answer_each(answers, result)
+            return
+        stats = self._broker.stats
+        for topic, request_count, message_count, size in answers.totals():
+            stats.count_put(topic, message_count, size, request_count)
+        peer: Staging
+        for peer, data, count in answers.encode(self._native):  # type: ignore[assignment]
+            peer.reply_encoded(data, count)
+
+    def _answer_each(self, answers: "LaneAnswers", result: PutResult) -> None:
+        """Answer as the handler of a send would: the result is no plain success."""
+        for peer, opaque, serialization, topic, queue_id, count, place in answers.rows():
+            offset, size, queue_offset, message_ids = place
+            one = PutResult(
+                result.status, offset, size, queue_offset, result.store_timestamp, message_ids
+            )
+            call = _call(peer, opaque, serialization)
+            answer_put(self._broker, call, topic, queue_id, count, one)
+
+    def _answer_failed(self, answers: "LaneAnswers", _result: PutResult) -> None:
+        reply = Reply(ResponseCode.SYSTEM_ERROR, remark="the native message path has failed")
+        for peer, opaque, serialization, *_ in answers.rows():
+            _call(peer, opaque, serialization).answer(reply)
+
+    def _fail(self, error: BaseException) -> None:
+        """Leave all sends to the handlers from now on: a bug must not cost a message."""
+        self._has_failed = True
+        self._broker.log.error("lane.failed", error=describe(error), action="report this bug")
+
+
+def _call(peer: object, opaque: int, serialization: int) -> Call[None]:
+    call: Call[None] = Call(RequestCode.SEND_MESSAGE_V2, None, opaque)
+    call.peer, call.serialization = peer, serialization
+    return call
+
+
+def _build(broker: Broker) -> "SendLane":
+    settings = broker.settings
+    pieces = sent_pieces(broker.send_ext, ResponseCode.SUCCESS)
+    return accel.SendLane(
+        store_host=broker.store_host,
+        cluster=broker.cluster_pair,
+        frame_bytes_max=FRAME_BYTES_MAX,
+        body_bytes_max=settings.max_message_size,
+        request_bytes_max=settings.mapped_file_size_commit_log - BLANK_BYTES_MIN,
+        json=list(pieces.json),
+        binary_head=pieces.binary_head,
+        flag=pieces.flag,
+        binary_entries=pieces.binary_entries,
+    )

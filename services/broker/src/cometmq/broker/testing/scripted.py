@@ -1,0 +1,174 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A whole broker without sockets, threads or files, driven step by step.
+
+Connections get bytes by hand and keep what they are sent, the disk is in memory, jobs of workers
+run at once, and the clock stands still. Two such brokers that are driven alike are equal in every
+byte, so a test can compare two ways of doing the same.
+"""
+
+import asyncio
+from collections.abc import Callable
+from typing import Any, NamedTuple, TypeVar, cast
+
+from cometmq.broker.addresses import Ports
+from cometmq.broker.assembly import Inputs, assemble
+from cometmq.broker.handlers import HANDLERS
+from cometmq.broker.handlers.arrivals import connect_arrivals
+from cometmq.broker.handlers.send_lane import BrokerLane, open_lane
+from cometmq.broker.settings import BrokerSettings
+from cometmq.broker.store_driver import Workers
+from cometmq.remoting.commands import COMMANDS
+from cometmq.remoting.connection import Codec
+from cometmq.remoting.frame import FrameReader
+from cometmq.remoting.log import NO_LOG
+from cometmq.remoting.transport.client import RemotingClient
+from cometmq.remoting.transport.dispatch import Dispatcher, Hooks
+from cometmq.remoting.transport.hub import Hub
+from cometmq.remoting.transport.lane_peer import LanePeer
+from cometmq.remoting.transport.protocol import PeerProtocol
+from cometmq.remoting.transport.settings import ClientSettings, ServerSettings
+from cometmq.remoting.transport.tasks import TaskSet
+from cometmq.runtime.clock import FakeClock
+from cometmq.runtime.settings import load
+from cometmq.store.message_store import MessageStore
+from cometmq.store.testing.memory_disk import MemoryDisk
+
+T = TypeVar("T")
+
+TURNS = 4  # of the loop: receive, commit, answers, what they wake
+
+
+class InlineWorker:
+    """Runs a job when it is submitted."""
+
+    def submit(self, job: Callable[[], T]) -> asyncio.Future[T]:
+        future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+        try:
+            future.set_result(job())
+        except Exception as error:  # noqa: BLE001  # as a thread would pass it on
+            future.set_exception(error)
+        return future
+
+
+class Wire:
+    """The transport of one connection: keeps what is written, and reports what it is asked."""
+
+    def __init__(self, number: int) -> None:
+        self._number = number
+        self.sent = bytearray()
+        self.is_reading = True
+        self._is_closing = False
+
+    def get_extra_info(self, _name: str) -> tuple[str, int]:
+        return ("127.0.0.1", 40_000 + self._number)
+
+    def set_write_buffer_limits(self, **_: int) -> None:
+        return
+
+    def get_write_buffer_size(self) -> int:
+        return 0
+
+    def is_closing(self) -> bool:
+        return self._is_closing
+
+    def pause_reading(self) -> None:
+        self.is_reading = False
+
+    def resume_reading(self) -> None:
+        self.is_reading = True
+
+    def close(self) -> None:
+        self._is_closing = True
+
+    def abort(self) -> None:
+        self._is_closing = True
+
+    def write(self, data: bytes) -> None:
+        self.sent += data
+
+
+class Connected(NamedTuple):
+    """One connection of a scripted broker."""
+
+    peer: LanePeer
+    wire: Wire
+
+
+class ScriptedBroker:
+    """A broker that does nothing unless it is told to."""
+
+    def __init__(self, *, server: ServerSettings | None = None, **settings: str) -> None:
+        server = server or ServerSettings()
+        self.disk = MemoryDisk()
+        self.clock = FakeClock()
+        loaded = load(BrokerSettings, prefix="COMETMQ_TEST", env={}, cli=settings)
+        self._store_settings = loaded.value
+        worker: Any = InlineWorker()
+        store = self._open_store()
+        inputs = Inputs(
+            loaded,
+            self.clock,
+            NO_LOG,
+            Workers(worker, worker, worker, worker),
+            store,
+            RemotingClient(ClientSettings(), log=NO_LOG, clock_ms=self.clock.monotonic_ms),
+            Ports(10911, None, 10912),
+            None,
+            None,
+        )
+        self.broker = broker = assemble(inputs)
+        self.hub: Hub[PeerProtocol] = Hub(
+            Codec(COMMANDS), server, clock_ms=self.clock.monotonic_ms, log=NO_LOG
+        )
+        self._dispatcher = Dispatcher(
+            HANDLERS,
+            broker,
+            Hooks(),
+            in_flight_max=(server.in_flight_per_connection_max, server.in_flight_max),
+            tasks=TaskSet(NO_LOG),
+            stats=self.hub.stats,
+            log=NO_LOG,
+        )
+        self.lane: BrokerLane | None = open_lane(broker)
+        self.hub.lane = self.lane
+        connect_arrivals(broker, self.hub.flush)
+        self.connections: list[Connected] = []
+
+    def _open_store(self) -> MessageStore:
+        return MessageStore.open(
+            self._store_settings, disk=self.disk, clock_ms=self.clock.now_ms, log=NO_LOG
+        )
+
+    def connect(self) -> Connected:
+        """Open one more connection."""
+        peer, wire = LanePeer(self.hub, self._dispatcher), Wire(len(self.connections))
+        peer.connection_made(cast("asyncio.Transport", wire))
+        self.connections.append(Connected(peer, wire))
+        return self.connections[-1]
+
+    async def settle(self) -> None:
+        """Let the loop turn until received requests are committed and answered."""
+        for _ in range(TURNS):
+            await asyncio.sleep(0)
+
+    def log_bytes(self) -> bytes:
+        """Return the whole commit log."""
+        log = self.broker.store.commit_log
+        files = [self.disk.contents[file.path] for file in log.files.files]
+        return b"".join(map(bytes, files))[: log.end - log.files.first]
+
+    def queue_entries(self) -> dict[tuple[str, int], tuple[int, list[tuple[int, int, int]]]]:
+        """Return begin and entries of every queue."""
+        store = self.broker.store
+        found = {}
+        for key in sorted(store.queue_ids()):
+            queue = store.queue(*key)
+            assert queue is not None
+            count = queue.max_offset - queue.min_offset
+            found[key] = queue.min_offset, queue.read_entries(queue.min_offset, count)
+        return found
+
+
+def frames_of(data: bytes) -> list[tuple[int, bytes, bytes]]:
+    """Return the frames of a stream."""
+    return FrameReader().feed(data)

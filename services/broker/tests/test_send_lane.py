@@ -1,0 +1,401 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A broker with the native lane equals one without: every file, table, figure and answer."""
+
+import asyncio
+import errno
+import json
+import random
+import struct
+import tempfile
+from typing import Any, NamedTuple
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from cometmq.broker.handlers.send_lane import IS_BUILT
+from cometmq.broker.testing.scripted import ScriptedBroker, frames_of
+from cometmq.remoting.codes import RequestCode
+from cometmq.remoting.message.batch import BatchItem, join_batch
+from cometmq.remoting.transport.settings import ServerSettings
+
+pytestmark = pytest.mark.skipif(not IS_BUILT, reason="cometmq-accel is built only with cargo")
+
+TOPIC = "Orders"
+PEERS = 5
+
+
+def frame(code: int, ext: dict[str, str], body: bytes = b"", **options: Any) -> bytes:
+    """Return a request as official clients write it, JSON or binary."""
+    opaque, flag = options.get("opaque", 1), options.get("flag", 0)
+    if options.get("is_binary"):
+        entries = b"".join(
+            struct.pack(">H", len(k.encode())) + k.encode() + struct.pack(">I", len(v.encode()))
+            + v.encode()
+            for k, v in ext.items()
+        )  # fmt: skip
+        head = struct.pack(">hBhiiii", code, 0, 401, opaque, flag, 0, len(entries)) + entries
+    else:
+        said = {
+            "code": code, "extFields": ext, "flag": flag, "language": "JAVA", "opaque": opaque,
+            "serializeTypeCurrentRPC": "JSON", "version": 401,
+        }  # fmt: skip
+        is_ascii = options.get("is_ascii", True)
+        head = json.dumps(said, separators=(",", ":"), ensure_ascii=is_ascii).encode()
+    word = (1 << 24 if options.get("is_binary") else 0) | len(head)
+    return struct.pack(">II", 4 + len(head) + len(body), word) + head + body
+
+
+class Step(NamedTuple):
+    """One thing that both brokers get."""
+
+    action: str
+    peer: int = 0
+    data: bytes = b""
+    amount: int = 0
+
+
+class Script:
+    """A random series of steps, most of them plain sends."""
+
+    def __init__(self, seed: int, *, oddity: float) -> None:
+        self.rng = random.Random(seed)
+        self.oddity = oddity
+        self.number = 0
+        self.plain_count = 0
+        self.steps: list[Step] = []
+
+    def chance(self, share: float) -> bool:
+        return self.rng.random() < share
+
+    def odd(self, share: float) -> bool:
+        return self.rng.random() < share * self.oddity
+
+    def write(self, turns: int) -> list[Step]:
+        for _ in range(turns):
+            for peer in range(PEERS):
+                data = b"".join(self.request() for _ in range(self.rng.randrange(8)))
+                self.cut(peer, data)
+            if self.odd(0.3):
+                self.disturb()
+            self.steps.append(Step("settle"))
+        self.steps.append(Step("heal"))
+        self.steps.append(Step("settle"))
+        return self.steps
+
+    def cut(self, peer: int, data: bytes) -> None:
+        """Deliver the bytes in up to four chunks, cut anywhere."""
+        cuts = sorted(self.rng.randrange(len(data) + 1) for _ in range(self.rng.randrange(4)))
+        for start, end in zip([0, *cuts], [*cuts, len(data)], strict=True):
+            if start < end:
+                self.steps.append(Step("receive", peer, data[start:end]))
+
+    def disturb(self) -> None:
+        rng = self.rng
+        action = rng.choice(["advance", "fail", "heal", "replicate", "pause", "resume", "close",
+                             "tick", "role", "garbage"])  # fmt: skip
+        if action == "garbage":
+            data = self.request() + rng.choice(
+                [bytes(rng.randrange(256) for _ in range(40)), b"\0\0\0\x0c\0\0\0\x08{broken}"]
+            )
+            self.steps.append(Step("receive", rng.randrange(PEERS), data))
+        else:
+            amount = rng.choice([1, 40, 900, 6000])
+            self.steps.append(Step(action, rng.randrange(PEERS), amount=amount))
+
+    def request(self) -> bytes:
+        if self.odd(0.06):
+            return self.other_request()
+        return self.batch() if self.chance(0.1) else self.send()
+
+    def other_request(self) -> bytes:
+        """Return a request that is no send; some change what sends depend on."""
+        rng = self.rng
+        self.number += 1
+        code, ext, body = rng.choice([
+            (RequestCode.UPDATE_AND_CREATE_TOPIC, self.topic(), b""),
+            (RequestCode.UPDATE_AND_CREATE_TOPIC, self.topic(), b""),
+            (RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": rng.choice(["New0", "New1"])}, b""),
+            (RequestCode.UPDATE_BROKER_CONFIG, {}, self.changed_settings()),
+            (RequestCode.GET_MAX_OFFSET, {"topic": TOPIC, "queueId": "0"}, b""),
+            (RequestCode.PULL_MESSAGE, self.pull(), b""),
+            (RequestCode.GET_ALL_TOPIC_CONFIG, {}, b""),
+            (9999, {}, b"?"),
+        ])  # fmt: skip
+        return frame(int(code), ext, body, opaque=self.number, is_binary=self.chance(0.3))
+
+    def topic(self) -> dict[str, str]:
+        queues = str(self.rng.choice([1, 4, 8]))
+        return {
+            "topic": self.rng.choice([TOPIC, "New0", "New1"]), "defaultTopic": "TBW102",
+            "readQueueNums": queues, "writeQueueNums": self.rng.choice([queues, "2"]),
+            "perm": self.rng.choice(["6", "6", "4"]), "topicSysFlag": "0", "order": "false",
+            "topicFilterType": self.rng.choice(["SINGLE_TAG", "SINGLE_TAG", "MULTI_TAG"]),
+        }  # fmt: skip
+
+    def pull(self) -> dict[str, str]:
+        return {
+            "consumerGroup": "g", "topic": TOPIC, "queueId": "0", "queueOffset": "0",
+            "maxMsgNums": "4", "sysFlag": "4", "commitOffset": "0", "suspendTimeoutMillis": "0",
+            "subscription": "*", "subVersion": "0",
+        }  # fmt: skip
+
+    def changed_settings(self) -> bytes:
+        name, values = self.rng.choice([
+            ("maxMessageSize", ["200", "4096", "65536"]),
+            ("regionId", ["DefaultRegion", "east", "50% off"]),
+            ("traceOn", ["true", "false"]),
+            ("brokerPermission", ["6", "4"]),
+            ("startAcceptSendRequestTimeStamp", ["0", "1700000000500"]),
+            ("flushDiskType", ["SYNC_FLUSH", "ASYNC_FLUSH"]),
+            ("sendThreadPoolQueueCapacity", ["7", "10000"]),
+            ("rejectTransactionMessage", ["true", "false"]),
+        ])  # fmt: skip
+        return f"{name}={self.rng.choice(values)}\n".encode()
+
+    def properties(self, *, is_item: bool = False) -> str:
+        rng = self.rng
+        pairs = [f"UNIQ_KEY\x01{rng.getrandbits(128):032X}"]
+        if self.chance(0.5) and not is_item:
+            pairs.append("WAIT\x01" + rng.choice(["true", "true", "true", "false", "TRUE", "no"]))
+        if self.chance(0.4):
+            pairs.append("TAGS\x01" + rng.choice(["TagA", "TagB", "x" * 70]))
+        if self.chance(0.4):
+            pairs.append("KEYS\x01" + rng.choice(["k1", "order_1 order_2", " a  b ", "k1 k1"]))
+        if self.chance(0.2):
+            pairs.append(
+                rng.choice(["a\x01b", "a\x01ü€😀", 'q\x01"quoted\\ / \n\t', "x\x01y\x01z"])
+            )
+        if self.odd(0.2):
+            pairs.append(rng.choice([
+                "CLUSTER\x01other", "a\x01", "\x01b", "novalue", "UNIQ_KEY\x01again", "\x01",
+                "TAGS\x01Ünï", "KEYS\x01ключ", "WAIT\x01", "CLUSTER\x01",
+            ]))  # fmt: skip
+        if self.odd(0.03) and not is_item:
+            pairs.append(rng.choice(["long\x01" + "é" * 16300, "long\x01" + "w" * 40000]))
+        if self.odd(0.06):
+            pairs.append(rng.choice(["DELAY\x013", "DELAY\x01x", "DELAY\x010", "TRAN_MSG\x01true",
+                                     "TRAN_MSG\x01false", "DELAY\x01"]))  # fmt: skip
+        rng.shuffle(pairs)
+        return "" if self.odd(0.03) else "\x02".join(pairs) + rng.choice(["", "", "\x02"])
+
+    def header(self, *, is_batch: bool) -> dict[str, str]:
+        rng = self.rng
+        topics = [TOPIC] * 12 + ["Payments"] * 4
+        if self.oddity:
+            topics += ["New0", "New1", "bad topic!", "%RETRY%g", "SCHEDULE_TOPIC_XXXX", "t" * 128]
+        ext = {
+            "a": "producers", "b": rng.choice(topics), "c": "TBW102", "d": "4",
+            "e": str(rng.randrange(4)), "f": rng.choice(["0", "0", "0", "1", "769", "2"]),
+            "g": str(1_700_000_000_000 + self.number), "h": rng.choice(["0", "7"]),
+            "i": self.properties(), "j": rng.choice(["0", "1"]), "k": "false",
+            "m": "true" if is_batch else "false",
+        }  # fmt: skip
+        if self.chance(0.1):
+            ext["l"] = "16"
+        if self.odd(0.1):
+            ext[rng.choice("fhe")] = str(rng.choice([-1, 4, 8, 12, 16, 32, 2**31 - 1, 2**31]))
+        if self.odd(0.08):
+            ext.pop(rng.choice("abcdefghijkm"))
+        if self.odd(0.08):
+            ext[rng.choice("bdefghjklm")] = rng.choice(
+                ["+3", "x", "", "007", "99999999999", "-1", "1e3", " 1", "ü", "TRUE", "\u0663"]
+            )
+        if self.odd(0.05):
+            ext["n" if self.chance(0.5) else "zz"] = "broker-a"
+        if self.chance(0.3):
+            keys = list(ext)
+            rng.shuffle(keys)
+            ext = {key: ext[key] for key in keys}
+        return ext
+
+    def framed(self, code: int, ext: dict[str, str], body: bytes) -> bytes:
+        rng = self.rng
+        flag = rng.choice([0] * 20 + [2, 4]) if self.oddity else 0
+        opaque = rng.choice([self.number, 2**31 - 1 - self.number])
+        if self.odd(0.05):
+            opaque = -self.number
+        data = frame(
+            code, ext, body, opaque=opaque, flag=flag, is_binary=self.chance(0.5),
+            is_ascii=self.chance(0.5),
+        )  # fmt: skip
+        if self.odd(0.02):  # a byte of the header that is not what it should be
+            broken = bytearray(data)
+            broken[rng.randrange(8, len(data) - len(body))] ^= 1 << rng.randrange(8)
+            return bytes(broken)
+        return data
+
+    def send(self) -> bytes:
+        self.number += 1
+        self.plain_count += 1
+        size = self.rng.choice([0, 1, 50, 128, 300])
+        if self.odd(0.03):
+            size = 5000
+        return self.framed(310, self.header(is_batch=False), self.rng.randbytes(size))
+
+    def batch(self) -> bytes:
+        self.number += 1
+        self.plain_count += 1
+        rng = self.rng
+        items = [
+            BatchItem(rng.choice([0, 5]), rng.randbytes(rng.choice([0, 30, 100])),
+                      self.properties(is_item=True))
+            for _ in range(rng.randrange(0 if self.odd(0.3) else 1, 6))
+        ]  # fmt: skip
+        body = join_batch(items)
+        if self.odd(0.1):
+            body = rng.choice([body[:-1], body + b"\0", rng.randbytes(40)])
+        code = rng.choice([310, 320, 320])
+        return self.framed(code, self.header(is_batch=code == 310 or self.chance(0.9)), body)
+
+
+async def play(broker: ScriptedBroker, steps: list[Step]) -> None:
+    for queue_nums, topic in ((4, TOPIC), (4, "Payments")):
+        broker.broker.topics.create(topic, queue_nums=queue_nums)
+    for _ in range(PEERS):
+        broker.connect()
+    for step in steps:
+        peer, wire = broker.connections[step.peer]
+        match step.action:
+            case "receive":
+                if peer.is_open and not wire.is_closing():
+                    peer.data_received(step.data)
+            case "settle":
+                await broker.settle()
+            case "advance":
+                broker.clock.advance(step.amount)
+            case "fail":
+                broker.disk.fault = lambda operation, path: (
+                    errno.ENOSPC if operation == "write" and "commitlog" in path else 0
+                )
+            case "heal":
+                broker.disk.fault = None
+                broker.clock.advance(5_000)
+                broker.broker.driver.tick()
+                broker.broker.driver.tick()
+                broker.broker.store.note_replicated(broker.broker.store.commit_log.end)
+            case "replicate":
+                store = broker.broker.store
+                store.note_replicated(store.commit_log.end - step.amount)
+            case "pause":
+                peer.pause_writing()
+            case "resume":
+                peer.resume_writing()
+            case "close":
+                if len(broker.connections) < 12:
+                    peer.connection_lost(None)
+                    broker.connections[step.peer] = broker.connect()
+                    broker.connections.pop()
+            case "tick":
+                broker.broker.driver.tick()
+            case "role":
+                broker.broker.store.role_writable = step.amount > 100
+
+
+def state_of(broker: ScriptedBroker, wires: list[Any]) -> dict[str, Any]:
+    """Return everything that a broker has made of its steps."""
+    store, stats = broker.broker.store, broker.broker.stats
+    return {
+        "log": broker.log_bytes(),
+        "queues": broker.queue_entries(),
+        "answers": [bytes(wire.sent) for wire in wires],
+        "reading": [wire.is_reading for wire in wires],
+        "closed": [wire.is_closing() for wire in wires],
+        "in flight": [peer.in_flight for peer, _ in broker.connections],
+        "transport": msgspec.to_builtins(broker.hub.stats),
+        "store": store.stats()._asdict(),
+        "topics": msgspec.json.encode(broker.broker.topics.as_table()),
+        "statistics": {
+            topic: (one.put_count, one.put_bytes, one.request_count, one.is_active)
+            for topic, one in stats.topics.items()
+        },
+        "counts": (stats.put_count, stats.put_failed_count, stats.busy_count,
+                   stats.any_queue_count, stats.get_count),
+        "waiting": broker.broker.driver.waiting_count,
+    }  # fmt: skip
+
+
+class Case(NamedTuple):
+    """Settings of both brokers."""
+
+    options: dict[str, str]
+    server: ServerSettings = ServerSettings()
+    needs_replicas: bool = False
+
+
+CASES = {
+    "asynchronous": Case({}),
+    "small files": Case({"mappedFileSizeCommitLog": "40000", "maxIndexNum": "90"}),
+    "synchronous": Case({"flushDiskType": "SYNC_FLUSH", "mappedFileSizeCommitLog": "100000"}),
+    "replicated": Case({}, needs_replicas=True),
+    "both": Case({"flushDiskType": "SYNC_FLUSH"}, needs_replicas=True),
+    "no index": Case({"messageIndexEnable": "false"}),
+    "bounded": Case(
+        {"sendThreadPoolQueueCapacity": "9", "flushDiskType": "SYNC_FLUSH"},
+        ServerSettings(in_flight_per_connection_max=11, in_flight_max=30),
+    ),
+}
+
+
+def run(case: Case, steps: list[Step], *, lane: bool) -> tuple[dict[str, Any], int]:
+    async def main(root: str) -> tuple[dict[str, Any], int]:
+        options = {
+            "storePathRootDir": root,  # for the tables; the store is in memory
+            "brokerIP1": "10.1.2.3", "maxMessageSize": "4096", "maxHashSlotNum": "2000",
+            "maxIndexNum": "100000", "mappedFileSizeConsumeQueue": "20000",
+            "mappedFileSizeCommitLog": "1000000",
+        }  # fmt: skip
+        options |= case.options | {"nativeLaneEnable": str(lane).lower()}
+        broker = ScriptedBroker(server=case.server, **options)
+        broker.broker.store.needs_replicas = case.needs_replicas
+        assert (broker.lane is not None) is lane
+        wires: list[Any] = []
+        connect = broker.connect
+
+        def connect_and_keep() -> Any:
+            connected = connect()
+            wires.append(connected.wire)
+            return connected
+
+        broker.connect = connect_and_keep  # type: ignore[method-assign]
+        await play(broker, steps)
+        state = state_of(broker, wires)
+        broker.broker.store.close()
+        state["files"] = {
+            path.removeprefix(root): bytes(data) for path, data in broker.disk.contents.items()
+        }
+        return state, broker.lane.request_count if broker.lane else 0
+
+    with tempfile.TemporaryDirectory() as root:
+        return asyncio.run(main(root))
+
+
+def compare(case: Case, steps: list[Step]) -> int:
+    """Run both brokers, compare them, and return how many requests the lane took."""
+    without, _ = run(case, steps, lane=False)
+    with_lane, count = run(case, steps, lane=True)
+    for name, value in without.items():
+        if name == "answers":
+            for one, other in zip(value, with_lane[name], strict=True):
+                assert frames_of(other) == frames_of(one)
+        assert with_lane[name] == value, name
+    return count
+
+
+@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("seed", range(3))
+def test_plain_sends_give_the_same_broker_through_the_lane(name, seed):
+    script = Script(seed, oddity=0)
+    steps = script.write(turns=30)
+    count = compare(CASES[name], steps)
+    if name != "bounded":
+        assert count > 0.95 * script.plain_count
+
+
+@pytest.mark.parametrize("name", CASES)
+@settings(max_examples=8, deadline=None)
+@given(seed=st.integers(0, 2**32), oddity=st.sampled_from([0.1, 0.3, 1.0]))
+def test_odd_sends_and_disturbances_give_the_same_broker(name, seed, oddity):
+    script = Script(seed, oddity=oddity)
+    compare(CASES[name], script.write(turns=25))
