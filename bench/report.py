@@ -42,7 +42,10 @@ UNITS: Final[Mapping[str, tuple[str, str, float]]] = {
 
 @dataclass(frozen=True)
 class Row:
-    """One metric of one workload: medians over the rounds."""
+    """One metric of one workload: medians over the rounds.
+
+    `java` is the other contestant; it may be CometMQ without its native message path.
+    """
 
     workload: Load | Scenario
     metric: str
@@ -88,9 +91,15 @@ def rows(samples: Samples) -> Iterator[Row]:
         by_server = samples.get(workload.name, {})
         for metric in UNITS:
             comet = _median(by_server.get("comet", ()), metric)
-            java = _median(by_server.get("java", ()), metric)
+            java = _median(by_server.get(other(samples), ()), metric)
             if comet is not None or java is not None:
                 yield Row(workload, metric, comet, java)
+
+
+def other(samples: Samples) -> str:
+    """The contestant beside CometMQ."""
+    names = {name for by_server in samples.values() for name in by_server}
+    return "python" if "python" in names else "java"
 
 
 def _median(rounds: Sequence[Sample], metric: str) -> float | None:
@@ -106,14 +115,17 @@ def _cpu_name() -> str:
 
 def table(result: Result, baseline: Result | None = None) -> str:
     """The ratios as text, one line per metric, aims and verdicts beside them."""
-    lines = [f"{'':42}{'CometMQ':>12}{'Java':>12}{'ratio':>8}{'before':>8}  aim"]
-    before = (baseline or {}).get("ratios", {})
+    is_beside_java = other(result["samples"]) == "java"
+    beside = "Java" if is_beside_java else "on Python"
+    lines = [f"{'':42}{'CometMQ':>12}{beside:>12}{'ratio':>8}{'before':>8}  aim"]
+    before = (baseline or {}).get("ratios", {}) if is_beside_java else {}
     title = ""
     for row in rows(result["samples"]):
         if row.workload.title != title:
             title = row.workload.title
             lines.append(title)
-        lines.append(_line(row, before.get(f"{row.workload.name}.{row.metric}")))
+        aims = row.aims if is_beside_java else ()
+        lines.append(_line(row, before.get(f"{row.workload.name}.{row.metric}"), aims))
     floor = ", ".join(f"{k} {v:,.0f}/s" for k, v in result["floor_messages_per_s"].items())
     if floor:
         lines.append(f"generator against a server that only answers: {floor}")
@@ -135,7 +147,7 @@ def others_cpus(result: Result) -> float:
     return max(map(max, medians), default=0.0)
 
 
-def _line(row: Row, before: float | None) -> str:
+def _line(row: Row, before: float | None, aims: Sequence[Aim]) -> str:
     name, unit, divisor = UNITS[row.metric]
     cells = [
         f"  {name + ' [' + unit + ']':<40}",
@@ -143,7 +155,7 @@ def _line(row: Row, before: float | None) -> str:
         f"{row.ratio:>8.3f}" if row.ratio is not None else f"{'-':>8}",
         f"{before:>8.3f}" if before is not None else f"{'-':>8}",
     ]
-    return "".join(cells) + "  " + ", ".join(verdict(row, aim) for aim in row.aims)
+    return "".join(cells) + "  " + ", ".join(verdict(row, aim) for aim in aims)
 
 
 def cell(value: float | None, divisor: float) -> str:

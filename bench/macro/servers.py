@@ -40,6 +40,11 @@ def comet_cluster(directory: Path) -> Cluster:
     return CometCluster(directory, BROKER_CONF)
 
 
+def python_cluster(directory: Path) -> Cluster:
+    """CometMQ without its native message path."""
+    return CometCluster(directory, BROKER_CONF | {"nativeLaneEnable": False})
+
+
 def java_cluster(directory: Path) -> Cluster:
     """RocketMQ's name server and broker, the broker with a 4 GB G1 heap."""
     return JavaCluster(directory, BROKER_CONF, heap=JAVA_HEAP)
@@ -47,6 +52,7 @@ def java_cluster(directory: Path) -> Cluster:
 
 CLUSTERS: Final[dict[str, Callable[[Path], Cluster]]] = {
     "comet": comet_cluster,
+    "python": python_cluster,
     "java": java_cluster,
 }
 
@@ -206,5 +212,6 @@ def _start_comet(directory: Path, serialization: str) -> float:
 
 _STARTS: Final[dict[str, Callable[[Path, str], float]]] = {
     "comet": _start_comet,
+    "python": _start_comet,  # the way of sends makes no difference to a start
     "java": _start_java,
 }

@@ -1,0 +1,105 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Time sends through the native path beside the same sends through the handlers.
+
+Two brokers without sockets and files get the same chunks in alternation: processor time per
+message from the bytes of the request to the bytes of the answer, the best tenth of the rounds.
+"""
+
+import asyncio
+import gc
+import tempfile
+import time
+from collections.abc import Iterator
+from typing import Final
+
+import uvloop
+
+from cometmq.broker.handlers.send_lane import IS_BUILT
+from cometmq.broker.testing.scripted import ScriptedBroker
+from cometmq.remoting import RawCommand, Serialization
+from cometmq.remoting.header import encode_frame
+
+TOPIC: Final = "Bench"
+QUEUES: Final = 4
+ROUNDS: Final = 60
+TURNS: Final = 8
+SHAPES: Final = ((8, 32, 128), (64, 1, 128), (8, 32, 1024))  # connections, in flight, bytes
+
+
+def send(number: int, body: bytes, serialization: Serialization) -> bytes:
+    """Return a send as the Java client writes it."""
+    ext = {
+        "a": "bench", "b": TOPIC, "c": "TBW102", "d": "4", "e": str(number % QUEUES), "f": "0",
+        "g": str(1_700_000_000_000 + number), "h": "0",
+        "i": f"UNIQ_KEY\x01{number:032X}\x02WAIT\x01true", "j": "0", "k": "false", "m": "false",
+    }  # fmt: skip
+    command = RawCommand(code=310, opaque=number, ext=ext, body=body, serialization=serialization)
+    return encode_frame(command)
+
+
+def chunks(shape: tuple[int, int, int], serialization: Serialization) -> Iterator[list[bytes]]:
+    """Yield what all connections send in one turn."""
+    connections, in_flight, size = shape
+    body, number = b"x" * size, 0
+    while True:
+        turn = []
+        for _ in range(connections):
+            numbers = range(number, number + in_flight)
+            turn.append(b"".join(send(one, body, serialization) for one in numbers))
+            number += in_flight
+        yield turn
+
+
+async def one_round(broker: ScriptedBroker, turns: list[list[bytes]]) -> float:
+    """Return nanoseconds per turn."""
+    start = time.thread_time_ns()
+    for turn in turns:
+        for (peer, _), data in zip(broker.connections, turn, strict=True):
+            peer.data_received(data)
+        await asyncio.sleep(0)
+    spent = time.thread_time_ns() - start
+    await broker.settle()
+    for _, wire in broker.connections:
+        wire.sent.clear()
+    return spent / len(turns)
+
+
+async def measure(shape: tuple[int, int, int], serialization: Serialization, root: str) -> None:
+    """Print one line."""
+    connections, in_flight, size = shape
+    brokers = []
+    for is_native in (True, False):
+        broker = ScriptedBroker(
+            storePathRootDir=root, brokerIP1="10.0.0.1", nativeLaneEnable=str(is_native).lower(),
+            mappedFileSizeCommitLog=str(64 << 20),
+        )  # fmt: skip
+        broker.broker.topics.create(TOPIC, queue_nums=QUEUES)
+        for _ in range(connections):
+            broker.connect()
+        brokers.append(broker)
+    source = chunks(shape, serialization)
+    times: tuple[list[float], list[float]] = ([], [])
+    gc.collect()
+    gc.freeze()
+    for _ in range(ROUNDS):
+        turns = [next(source) for _ in range(TURNS)]
+        for broker, taken in zip(brokers, times, strict=True):
+            taken.append(await one_round(broker, turns))
+    native, python = (sorted(taken)[len(taken) // 10] / connections / in_flight for taken in times)
+    name = f"{connections} x {in_flight}, {size} bytes, {serialization.name}"
+    print(f"{name:32s}{native:8.0f} ns native{python:8.0f} ns on Python{python / native:6.1f}x")
+
+
+def main() -> None:
+    """Print one line for each shape and serialization."""
+    if not IS_BUILT:
+        print("cometmq-accel is not installed: make setup builds it where cargo is there")
+        return
+    for serialization in Serialization:
+        for shape in SHAPES:
+            with tempfile.TemporaryDirectory() as root:
+                uvloop.run(measure(shape, serialization, root))
+
+
+if __name__ == "__main__":
+    main()
