@@ -17,6 +17,7 @@ from cometmq.broker.handlers.arrivals import connect_arrivals
 from cometmq.broker.handlers.send_lane import BrokerLane, open_lane
 from cometmq.broker.settings import BrokerSettings
 from cometmq.broker.store_driver import Workers
+from cometmq.broker.tables.journal import Journal
 from cometmq.remoting.commands import COMMANDS
 from cometmq.remoting.connection import Codec
 from cometmq.remoting.frame import FrameReader
@@ -109,12 +110,13 @@ class ScriptedBroker:
             loaded,
             self.clock,
             NO_LOG,
-            Workers(worker, worker, worker, worker),
+            Workers(worker, worker, worker, worker, worker),
             store,
             RemotingClient(ClientSettings(), log=NO_LOG, clock_ms=self.clock.monotonic_ms),
             Ports(10911, None, 10912),
             None,
             None,
+            Journal(self.disk, store.layout.journal, log=NO_LOG),
         )
         self.broker = broker = assemble(inputs)
         self.hub: Hub[PeerProtocol] = Hub(
