@@ -39,6 +39,7 @@ SHAPES: Final = ((8, 32), (32, 8), (64, 1), (1, 1))
 TURNS: Final = 8
 ROUNDS: Final = 150
 PULLS: Final = 100
+SUBSCRIPTION, SUSPEND, COMMIT = 4, 2, 1
 ENCODER: Final = FrameEncoder()
 
 
@@ -130,13 +131,14 @@ async def measure(app: BrokerApp, serialization: Serialization, connections: int
         peer.connection_lost(None)
 
 
-def pulls(serialization: int, queue_length: int) -> Iterator[bytes]:
+def pulls(serialization: int, queue_length: int, *, commits: bool = False) -> Iterator[bytes]:
     """Yield pulls of one queue from its begin to its end, again and again."""
     number = 0
+    flags = SUBSCRIPTION | SUSPEND | (COMMIT if commits else 0)
     while True:
         header = PullMessage(
-            "bench_group", TOPIC, 0, number * 32 % queue_length, 32, 4, 0, 15_000,
-            1_700_000_000_000, "*", "TAG",
+            f"bench_group_{number % 16}", TOPIC, 0, number * 32 % queue_length, 32, flags, number,
+            15_000, 1_700_000_000_000, "*", "TAG",
         )  # fmt: skip
         out: list[Any] = []
         ENCODER.encode_request(out, serialization, number, Request(11, header))
@@ -166,6 +168,29 @@ def measure_pulls(
     peer.connection_lost(None)
 
 
+async def measure_commits(app: BrokerApp, serialization: Serialization, in_flight: int) -> None:
+    """Print one line for pulls with a commit each, beside pulls without, to the end of turns."""
+    (peer,) = make_peers(app, 1)
+    length = app.broker.store.max_offset(TOPIC, 0) // 32 * 32
+    sources = [pulls(int(serialization), length, commits=commits) for commits in (False, True)]
+    best = [float("inf")] * 2
+    for number in range(2 * ROUNDS):
+        source = sources[number % 2]
+        turns = [b"".join(next(source) for _ in range(in_flight)) for _ in range(TURNS * 2)]
+        start = time.thread_time_ns()
+        for data in turns:
+            peer.data_received(data)
+            await asyncio.sleep(0)
+        each = (time.thread_time_ns() - start) / (len(turns) * in_flight)
+        best[number % 2] = min(best[number % 2], each)
+    without, with_commit = best
+    print(
+        f"{serialization.name:9s} pull 1 x {in_flight:2d} {without:7.0f} ns,"
+        f" with a commit {with_commit:7.0f} ns ({with_commit / without:.3f})"
+    )
+    peer.connection_lost(None)
+
+
 async def run(options: argparse.Namespace) -> None:
     """Start a broker and measure."""
     with tempfile.TemporaryDirectory() as folder:
@@ -182,6 +207,8 @@ async def run(options: argparse.Namespace) -> None:
             for connections, in_flight in SHAPES:
                 await measure(app, serialization, connections, in_flight, send_profile)
             measure_pulls(app, serialization, pull_profile)
+            for in_flight in (1, 8, 32):
+                await measure_commits(app, serialization, in_flight)
             if profile is not None:
                 break
         if profile is not None:
