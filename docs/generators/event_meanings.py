@@ -88,6 +88,8 @@ MEANINGS: Final[Mapping[str, str]] = {
     "has them.",
     "journal.left_out": "Entries were not applied to a table: another program wrote its file, or "
     "the file is newer.",
+    "journal.not_deleted": "A full file of the journal could not be deleted; tried again after the "
+    "next save.",
     "journal.sync_failed": "The journal was not synced; all tables are saved instead.",
     "journal.write_failed": "The journal was not written: until it is, a kill costs the offsets "
     "since their last save. Retried each second.",

@@ -4,6 +4,7 @@
 import copy
 import errno
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -58,11 +59,32 @@ class MemoryFiles:
         self.contents[target] = self.contents.pop(source)
 
 
+class InlineWorker:
+    """Runs jobs at once, or never, as a kill may have it."""
+
+    def __init__(self, *, is_dead: bool = False) -> None:
+        self.is_dead = is_dead
+
+    def submit(self, job: Callable[[], object]) -> "Future[object]":
+        future: Future[object] = Future()
+        if not self.is_dead:
+            try:
+                future.set_result(job())
+            except DiskError as error:
+                future.set_exception(error)
+        return future
+
+
 class Node:
     """Tables and journal of one run of a broker."""
 
     def __init__(
-        self, disk: MemoryDisk, files: MemoryFiles, *, file_bytes: int = FILE_BYTES
+        self,
+        disk: MemoryDisk,
+        files: MemoryFiles,
+        *,
+        file_bytes: int = FILE_BYTES,
+        worker: Any = None,
     ) -> None:
         def file(name: str, type_: type[Any]) -> JsonTable[Any]:
             path = f"/config/{name}"
@@ -76,7 +98,8 @@ class Node:
         groups = file("subscriptionGroup.json", SubscriptionGroupTable)
         self.groups = Groups(groups, clock_ms=lambda: 1)
         self.tables: tuple[Journaled, ...] = (self.offsets, self.topics, self.groups)
-        self.journal = Journal(disk, FOLDER, log=self.log, file_bytes=file_bytes)
+        jobs: Any = worker or InlineWorker()
+        self.journal = Journal(disk, FOLDER, worker=jobs, log=self.log, file_bytes=file_bytes)
         for table in self.tables:
             self.journal.attach(table)
         self.journal.begin()
@@ -329,6 +352,38 @@ def test_full_files_go_once_every_table_is_saved() -> None:
     assert node.killed(file_bytes=SMALL_BYTES).state() == node.state()
 
 
+def test_a_kill_before_full_files_are_deleted_loses_nothing() -> None:
+    node = Node(
+        MemoryDisk(), MemoryFiles(), file_bytes=SMALL_BYTES, worker=InlineWorker(is_dead=True)
+    )
+    for offset in range(400):
+        node.offsets.commit("g", "T", 0, offset)
+        node.journal.write()
+        if offset in {200, 300}:
+            node.save(node.offsets)
+    files = node.disk.names(FOLDER)
+    after = node.killed(file_bytes=SMALL_BYTES)
+    assert after.offsets.committed("g", "T", 0) == 399
+    assert after.log.named("journal.damaged") == []
+    after.save(after.offsets)
+    assert len(after.disk.names(FOLDER)) == 1 < len(files)
+
+
+def test_a_file_that_cannot_be_deleted_is_deleted_later() -> None:
+    node = Node(MemoryDisk(), MemoryFiles(), file_bytes=SMALL_BYTES)
+    node.disk.fault = lambda operation, _: errno.EIO if operation == "delete" else 0
+    for offset in range(200):
+        node.offsets.commit("g", "T", 0, offset)
+        node.journal.write()
+    node.save(node.offsets)
+    assert node.log.named("journal.not_deleted")
+    assert node.journal.fault == ""
+    node.disk.fault = None
+    node.save(node.offsets)
+    assert len(node.disk.names(FOLDER)) == 1
+    assert node.killed(file_bytes=SMALL_BYTES).state() == node.state()
+
+
 def test_tables_that_cannot_be_saved_stop_the_journal_at_its_bound() -> None:
     node = Node(MemoryDisk(), MemoryFiles(), file_bytes=SMALL_BYTES)
     for offset in range(3000):
@@ -421,8 +476,15 @@ def test_a_change_of_another_shape_ends_the_changes_of_its_table() -> None:
     assert after.groups.get("g") is not None
 
 
-async def test_a_stop_leaves_no_journal_unless_a_table_is_not_saved() -> None:
-    node = Node(MemoryDisk(), MemoryFiles())
+@pytest.fixture
+def worker() -> Iterator[Worker]:
+    worker = Worker("test-config")
+    yield worker
+    worker.close()
+
+
+async def test_a_stop_leaves_no_journal_unless_a_table_is_not_saved(worker: Worker) -> None:
+    node = Node(MemoryDisk(), MemoryFiles(), worker=worker)
     node.offsets.commit("g", "T", 0, 1)
     node.journal.write()
     await node.journal.close()
@@ -431,13 +493,6 @@ async def test_a_stop_leaves_no_journal_unless_a_table_is_not_saved() -> None:
         node.save(table)
     await node.journal.close()
     assert node.disk.names(FOLDER) == []
-
-
-@pytest.fixture
-def worker() -> Iterator[Worker]:
-    worker = Worker("test-config")
-    yield worker
-    worker.close()
 
 
 async def test_a_sync_makes_the_journal_survive_a_power_failure(worker: Worker) -> None:
@@ -478,7 +533,8 @@ def test_filters_are_journaled_with_their_lifetime() -> None:
         file = JsonTable("/config/consumerFilter.json", decode=partial(decode_json, FilterFile),
                          encode=encode_json, files=files)  # fmt: skip
         table = FilterSubscriptions(file, clock_ms=clock.now_ms, keep_dead_ms=10)
-        journal = Journal(disk, FOLDER, file_bytes=FILE_BYTES)
+        worker: Any = InlineWorker()
+        journal = Journal(disk, FOLDER, worker=worker, file_bytes=FILE_BYTES)
         journal.attach(table)
         journal.begin()
         journals.append(journal)

@@ -148,6 +148,15 @@ class RedoLog:
             self._disk.remove(self._path(old))
             self._starts.remove(old)
 
+    def forget_below(self, start: int) -> list[str]:
+        """Stop using the files before the one that starts there; return their paths.
+
+        The caller deletes them in this order, and may do so on a thread.
+        """
+        old = [one for one in self._starts if one < start]
+        del self._starts[: len(old)]
+        return [self._path(one) for one in old]
+
     def clear(self) -> None:
         """Delete all files; appending continues with `begin_file`."""
         for start in self._starts:

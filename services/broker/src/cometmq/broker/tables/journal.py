@@ -79,7 +79,7 @@ class Journal:
         disk: Disk,
         folder: str,
         *,
-        worker: Worker | None = None,
+        worker: Worker,
         log: Log = NO_LOG,
         file_bytes: int = FILE_BYTES,
     ) -> None:
@@ -99,6 +99,8 @@ class Journal:
         self._has_new_marks = False
         self._changed: dict[str, Journaled] = {}  # with noted changes
         self._last_changes: dict[str, int] = {}  # table -> number of the last entry with it
+        self._doomed: list[str] = []  # files that are no longer used
+        self._is_deleting = False
         self._is_synced = True
         self._unsynced: list[DiskFile] = []  # full ones
         self._syncing: asyncio.Future[None] | None = None
@@ -162,8 +164,7 @@ class Journal:
 
     async def close(self) -> None:
         """Delete the files if all tables are saved; the caller knows that no save has failed."""
-        if self._syncing is not None:
-            await asyncio.wait([self._syncing])
+        await self._worker.submit(lambda: None)  # after a sync and a deletion before it
         for table in self._tables.values():
             table.noted = None
         if not any(table.is_dirty for table in self._tables.values()):
@@ -275,10 +276,11 @@ class Journal:
         if not self._has_new_marks:
             self._has_new_marks = True
             self.schedule()
-        self._attempt(self._drop)
+        self._drop()
+        self._attempt(self._delete)
 
     def _drop(self) -> None:
-        """Delete the full files whose changes are all in the files of the tables."""
+        """Stop using the full files whose changes are all in the files of the tables."""
         needed = self.number
         for name, last in self._last_changes.items():
             saved = min(self._marks[name].values())
@@ -286,10 +288,30 @@ class Journal:
                 needed = min(needed, saved)
         for start in sorted(self._ends):
             if self._ends[start] > needed:
-                return
+                break
             later = self._files.starts[self._files.starts.index(start) + 1]
-            self._files.drop_below(later)
+            self._doomed += self._files.forget_below(later)
             del self._ends[start]
+
+    def _delete(self) -> None:
+        """Delete superfluous files on the worker: it may take 30 ms to free the blocks of one.
+
+        They go in order, the oldest first, so that the entries that are left have no gap.
+        """
+        paths = list(self._doomed)
+        if not paths or self._is_deleting:
+            return
+        future = self._worker.submit(partial(_remove, self._disk, paths))
+        self._is_deleting = True
+        future.add_done_callback(partial(self._deleted, len(paths)))
+
+    def _deleted(self, count: int, future: asyncio.Future[None]) -> None:
+        self._is_deleting = False
+        error = None if future.cancelled() else future.exception()
+        if error is None:
+            del self._doomed[:count]
+        else:
+            self._log.warning("journal.not_deleted", error=describe(error))
 
     # Syncs
 
@@ -298,7 +320,6 @@ class Journal:
         file = self._files.file
         if self._syncing is not None or self._is_synced or file is None:
             return
-        assert self._worker is not None
         files, self._unsynced = [*self._unsynced, file], []
         self._is_synced = True
         self._syncing = self._worker.submit(partial(_sync, self._disk, self._folder, files))
@@ -311,6 +332,11 @@ class Journal:
             self.failed_count += 1
             self._log.error("journal.sync_failed", folder=self._folder, error=describe(error))
             self.filled()  # the kernel may have dropped the changes: the tables have them
+
+
+def _remove(disk: Disk, paths: list[str]) -> None:
+    for path in paths:
+        disk.remove(path)
 
 
 def _sync(disk: Disk, folder: str, files: list[DiskFile]) -> None:
