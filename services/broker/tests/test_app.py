@@ -21,6 +21,7 @@ from cometmq.broker.app import BrokerApp, check_settings, explicit_ha_port, serv
 from cometmq.broker.settings import BrokerSettings
 from cometmq.broker.store_driver import StoreDriver, Workers
 from cometmq.remoting.codes import RequestCode
+from cometmq.remoting.commands.offsets import UpdateConsumerOffset
 from cometmq.remoting.commands.send import SendMessageV2
 from cometmq.remoting.errors import LockHeld, SettingsError
 from cometmq.remoting.log import NO_LOG
@@ -29,6 +30,8 @@ from cometmq.remoting.transport.settings import ClientSettings, TlsMode
 from cometmq.runtime.admin_http import AdminHttp
 from cometmq.runtime.clock import FakeClock, SystemClock
 from cometmq.runtime.settings import Loaded, load
+from cometmq.store.disk import OsDisk
+from cometmq.store.journal import read_journal
 from cometmq.store.testing.builders import StoreRig, make_message
 from cometmq.store.testing.memory_disk import MemoryDisk
 from cometmq.store.upkeep.flush import FlushJob
@@ -137,6 +140,43 @@ async def test_a_broker_can_be_embedded(tmp_path: Path) -> None:
         await admin.stop()
     assert (tmp_path / "config" / "topics.json").exists()
     assert not (tmp_path / "abort").exists()
+
+
+@pytest.mark.parametrize("is_oneway", [False, True])
+async def test_a_commit_is_journaled_before_its_answer_or_with_the_turn(
+    tmp_path: Path, is_oneway: bool
+) -> None:
+    loaded = settings(
+        listenPort="0",
+        bindAddress="127.0.0.1",
+        brokerIP1="127.0.0.1",
+        storePathRootDir=str(tmp_path),
+    )
+    app = BrokerApp(loaded, log=NO_LOG, clock=SystemClock())
+    await app.start()
+    journal = app.broker.journal
+    assert journal is not None
+    if not is_oneway:
+        journal.schedule = lambda: None  # only the write of the answer is left
+    client = RemotingClient(ClientSettings(), clock_ms=SystemClock().monotonic_ms)
+    address = app.addresses[0]
+    header = UpdateConsumerOffset("G", "T", 0, 7)
+    if is_oneway:
+        number = journal.number
+        await client.invoke_oneway(
+            address, RequestCode.UPDATE_CONSUMER_OFFSET, header, timeout_ms=10_000
+        )
+        async with asyncio.timeout(10):
+            while journal.number == number:  # noqa: ASYNC110  # no answer tells
+                await asyncio.sleep(0.001)
+    else:
+        await client.invoke(address, RequestCode.UPDATE_CONSUMER_OFFSET, header, timeout_ms=10_000)
+    found = read_journal(OsDisk(read_only=True), str(tmp_path / "config" / "journal"))
+    (entry,) = found.entries_of("consumerOffset.json")
+    assert bytes(entry.changes["consumerOffset.json"]) == b'{"T@G":{"0":7}}'
+    await client.close()
+    await app.stop()
+    assert list((tmp_path / "config" / "journal").iterdir()) == []
 
 
 async def test_a_stop_answers_pending_sends(
