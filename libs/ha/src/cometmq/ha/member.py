@@ -386,10 +386,6 @@ def _opened(member: Member, event: Opened) -> Reaction:
     return msgspec.structs.replace(member, role=Role.MASTER), (Lead(member.found),)
 
 
-def _lapsed(member: Member, event: LeaseLapsed) -> Reaction:
-    return _fenced(member)
-
-
 def _park(member: Member, event: ParkOrder) -> Reaction:
     if event.target == member.me.ordinal:
         raise OrderRefused(Refusal.NOT_IN_SYNC, f"broker {event.target} is the master already")
@@ -414,7 +410,7 @@ def _failed(member: Member, event: StoreFailed) -> Reaction:
     return _changed(member, Role.FAILED), (CloseToClients(), StopFollowing())
 
 
-def _fenced(member: Member) -> Reaction:
+def _fenced(member: Member, event: LeaseLapsed | None = None) -> Reaction:
     return _changed(member, Role.FENCED), (CloseToClients(), ReadRecord())
 
 
@@ -482,14 +478,14 @@ TRANSITIONS: Final[Mapping[tuple[Role, type], Callable[..., Reaction]]] = {
     (Role.MASTER, FenceOrder): _fence_as_master,
     (Role.MASTER, ParkOrder): _park,
     (Role.MASTER, EpochSeen): _epoch_seen_as_master,
-    (Role.MASTER, LeaseLapsed): _lapsed,
+    (Role.MASTER, LeaseLapsed): _fenced,
     (Role.MASTER, StoreFailed): _failed,
     (Role.PARKING, RecordRead): _record_while_master,
     (Role.PARKING, PromoteOrder): _promote_as_master,
     (Role.PARKING, FollowOrder): _follow_as_master,
     (Role.PARKING, FenceOrder): _fence_as_master,
     (Role.PARKING, EpochSeen): _epoch_seen_as_master,
-    (Role.PARKING, LeaseLapsed): _lapsed,
+    (Role.PARKING, LeaseLapsed): _fenced,
     (Role.PARKING, Unparked): _unparked,
     (Role.PARKING, HandedOver): _handed_over,
     (Role.PARKING, StoreFailed): _failed,

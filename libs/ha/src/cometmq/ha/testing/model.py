@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Every step that a small group can take, performed by the modules that brokers and electors use.
 
-The model adds their surroundings: disks, a network that delays and repeats, clients, crashes. There
-is no clock: a step may happen whenever it is possible, so every timeout takes its worst possible
-length. Methods are hooks: if a subclass drops one rule, the check must fail.
+There is no time: a step can happen whenever it is possible, so every timeout is as short or as long
+as it is worst.
 """
 
 from collections.abc import Iterable, Iterator
@@ -11,35 +10,23 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from cometmq.ha import election, epochs, in_sync
+from cometmq.ha import election, in_sync
 from cometmq.ha import member as members
-from cometmq.ha import record as records
 from cometmq.ha import state as states
-from cometmq.ha.election import Status
 from cometmq.ha.in_sync import Ack, AckRefused
-from cometmq.ha.member import Member, OrderRefused, Role
-from cometmq.ha.port import CONFLICT, UNKNOWN, Answer, Outcome, applied
-from cometmq.ha.record import Copy, Policy, Record, TablesAt, Versioned
-from cometmq.ha.state import Boot, Standing, State
-from cometmq.ha.testing import invariants
-from cometmq.ha.testing.world import Bounds, Node, Stream, World, Write
+from cometmq.ha.member import OrderRefused, Role
+from cometmq.ha.port import Answer
+from cometmq.ha.record import Policy, Record, Versioned
+from cometmq.ha.state import Standing
+from cometmq.ha.testing.machinery import Machinery
+from cometmq.ha.testing.world import Stream, World
 
 Step = tuple[str, World]
 PROVEN: Final = Standing.PROVEN
-NO_TABLES: Final = {"tables": (), "tables_epoch": 0, "tables_start": 0}
 
 
-class Model:
-    """All steps of a group within given bounds."""
-
-    def __init__(self, bounds: Bounds) -> None:
-        self.bounds = bounds
-        self.group = election.Group(
-            name="g",
-            ordinals=tuple(range(bounds.nodes)),
-            policy=bounds.policy,
-            min_in_sync=bounds.min_in_sync,
-        )
+class Model(Machinery):
+    """The steps of a group within bounds."""
 
     def first(self) -> World:
         """Return a newly started group after the steps of the script."""
@@ -80,8 +67,6 @@ class Model:
             yield from self._any_steps(world, ordinal)
         yield from self._record_steps(world)
         yield from self._elector_steps(world)
-
-    # ---- a master ----------------------------------------------------------------------------
 
     def _master_steps(self, world: World, ordinal: int) -> Iterator[Step]:
         node, left = world.nodes[ordinal], world.left
@@ -170,12 +155,6 @@ class Model:
         changes = len(tables) - stream.tables_start
         return self.lead(world, ordinal, in_sync.tables_changed(node.leading, changes))
 
-    def lead(self, world: World, ordinal: int, leading: in_sync.Leadership) -> World:
-        """Replace a master's view; whatever the new view confirms is answered at once."""
-        return invariants.noted(self._with_node(world, ordinal, leading=leading), ordinal)
-
-    # ---- a slave -----------------------------------------------------------------------------
-
     def _slave_steps(self, world: World, ordinal: int) -> Iterator[Step]:
         node = world.nodes[ordinal]
         follower = node.member
@@ -212,15 +191,6 @@ class Model:
             world = self._with_node(world, ordinal, tables_epoch=stream.epoch)
         return self._acknowledge(world, ordinal, stream)
 
-    def truncate(self, node: Node, stream: Stream) -> tuple[tuple[int, ...], epochs.History]:
-        """Return a follower's log and history after the handshake."""
-        point = epochs.common_point(node.history, len(node.log), stream.history, len(stream.log))
-        return node.log[: point.offset], point.history
-
-    def reach(self, history: epochs.History, stream: Stream, end: int) -> epochs.History:
-        """Return the history of a follower that has copied up to `end`."""
-        return epochs.reached(history, stream.history, end)
-
     def copy(self, world: World, ordinal: int, stream: Stream) -> World:
         """Append the master's next message and acknowledge it."""
         node = world.nodes[ordinal]
@@ -236,8 +206,6 @@ class Model:
             tables = len(node.tables) - node.tables_start
         ack = Ack(node.member.me, stream.epoch, len(node.log), tables)
         return replace(world, acks=world.acks | {ack})
-
-    # ---- any member --------------------------------------------------------------------------
 
     def _any_steps(self, world: World, ordinal: int) -> Iterator[Step]:
         node, left = world.nodes[ordinal], world.left
@@ -283,88 +251,6 @@ class Model:
             yield f"{ordinal} {name}", after
             yield from self._crash_after_promise(world, after, ordinal)
 
-    def react(self, world: World, ordinal: int, event: members.Event) -> World:
-        """Pass an event to a member and perform its actions."""
-        after, actions = members.react(world.nodes[ordinal].member, event)
-        world = self._with_node(world, ordinal, member=after)
-        for action in actions:
-            world = self.perform(world, ordinal, action)
-        return world
-
-    def perform(self, world: World, ordinal: int, action: members.Action) -> World:
-        """Perform one action of a member; reads are steps of their own."""
-        match action:
-            case members.SavePromise(epoch=epoch):
-                return self.save_promise(world, ordinal, epoch)
-            case members.StopFollowing():
-                return self._with_node(world, ordinal, is_connected=False)
-            case members.CloseToClients() | members.ForwardParked():
-                return self._with_node(world, ordinal, leading=None)
-            case members.BeginEpoch(epoch=epoch, tables=at):
-                return self._begun(world, ordinal, epoch, at)
-            case members.Lead(found=found):
-                return self.open(world, ordinal, found)
-            case members.Claim(base=base, record=record) if record.epoch <= world.left.epochs:
-                return self.swap(world, base, record)[0]
-            case _:
-                return world
-
-    def _begun(self, world: World, ordinal: int, epoch: int, at: TablesAt | None) -> World:
-        """Fetch tables if need be, and begin the epoch; without them nothing happens."""
-        node = world.nodes[ordinal]
-        tables = node.tables
-        if at and (at.epoch, at.changes) > self._tables_position(node):
-            source = world.nodes[at.copy.ordinal]
-            if source.state.copy != at.copy:
-                return world
-            tables = source.tables
-        world = self._with_node(
-            world,
-            ordinal,
-            history=self.begin(node.history, epoch, len(node.log)),
-            tables=tables,
-            tables_epoch=epoch,
-            tables_start=len(tables),
-        )
-        return self.react(world, ordinal, members.Opened(epoch))
-
-    def _tables_position(self, node: Node) -> tuple[int, int]:
-        return node.tables_epoch, len(node.tables) - node.tables_start
-
-    def begin(self, history: epochs.History, epoch: int, end: int) -> epochs.History:
-        """Return the history of a log after an epoch begins at its end."""
-        return epochs.begun(history, epoch, end)
-
-    def save_promise(self, world: World, ordinal: int, epoch: int) -> World:
-        """Make a promise durable."""
-        state = states.promised(world.nodes[ordinal].state, epoch)
-        return self._with_node(world, ordinal, state=state)
-
-    def open(self, world: World, ordinal: int, found: Versioned) -> World:
-        """Make a member the master."""
-        node = world.nodes[ordinal]
-        leading = self.first_view(world, ordinal, found)
-        stream = Stream(
-            epoch=found.record.epoch,
-            owner=ordinal,
-            log=node.log,
-            history=node.history,
-            tables=node.tables,
-            tables_start=len(node.tables),
-        )
-        others = [one for one in world.streams if one.epoch != stream.epoch]
-        streams = tuple(sorted([*others, stream], key=lambda one: one.epoch))
-        invariants.check_opening(world, ordinal)
-        return self.lead(replace(world, streams=streams), ordinal, leading)
-
-    def first_view(self, world: World, ordinal: int, found: Versioned) -> in_sync.Leadership:
-        """Return a new master's initial view; in the worst case it knows no confirm offset."""
-        return in_sync.lead(
-            world.nodes[ordinal].member.me, found, start=len(world.nodes[ordinal].log)
-        )
-
-    # ---- crashes -----------------------------------------------------------------------------
-
     def _crash_after_promise(self, before: World, after: World, ordinal: int) -> Iterator[Step]:
         """Yield the crash between saving a promise and the actions that depend on it."""
         promised = after.nodes[ordinal].state.promised
@@ -373,71 +259,6 @@ class Model:
             world = self.save_promise(replace(before, left=left), ordinal, promised)
             node = world.nodes[ordinal]
             yield f"{ordinal} is killed after promising", self._restarted(world, ordinal, node)
-
-    def host_crash(self, world: World, ordinal: int, end: int) -> World:
-        """Truncate the log to what had reached the disk, and restart."""
-        node = world.nodes[ordinal]
-        cut = replace(
-            node,
-            log=node.log[:end],
-            history=self.recovered_history(node.history, end),
-            **({} if end == len(node.log) else NO_TABLES),
-            state=self.restarted_state(node.state),
-        )
-        return self._restarted(world, ordinal, cut)
-
-    def recovered_history(self, history: epochs.History, end: int) -> epochs.History:
-        """Return the history of a log that ends at `end` after recovery."""
-        return epochs.truncated(history, end)
-
-    def restarted_state(self, state: State) -> State:
-        """Return the state after an unclean boot."""
-        boot = Boot(boot_id=f"{state.boot_id}'", was_closed=False)
-        copy = state.copy
-        after = states.started(state, boot, lambda: f"{copy.incarnation}'")
-        return replace(after, boot_id=state.boot_id)
-
-    def _restarted(self, world: World, ordinal: int, node: Node) -> World:
-        fresh = Member(me=node.state.copy, promised=node.state.promised)
-        node = replace(node, member=fresh, leading=None, is_connected=False)
-        world = self._with_node(world, ordinal, node)
-        return self.react(world, ordinal, members.Recovered())
-
-    # ---- the record --------------------------------------------------------------------------
-
-    def write(
-        self, world: World, base: Versioned | None, record: Record, *, is_counted: bool = True
-    ) -> Iterator[tuple[str, World, Outcome]]:
-        """Yield the possible fates of a write: answered at once, lost, or applied late."""
-        left = world.left
-        if is_counted:
-            if not left.writes:
-                return
-            left = replace(left, writes=left.writes - 1)
-            world = replace(world, left=left)
-        yield "", *self.swap(world, base, record)
-        if left.lost:
-            late = world.late | {Write(base, record)}
-            yield (
-                " (lost)",
-                replace(world, late=late, left=replace(left, lost=left.lost - 1)),
-                UNKNOWN,
-            )
-
-    def swap(self, world: World, base: Versioned | None, record: Record) -> tuple[World, Outcome]:
-        """Compare and swap, or create the record if the write has no base."""
-        if base is None:
-            is_applied = world.cell is None
-        else:
-            is_applied = records.may_replace(world.cell, base, record)
-        if not is_applied:
-            return world, CONFLICT
-        outcome = applied(record, str(world.writes + 1))
-        late = world.late
-        if not self.bounds.deletions:  # the others were based on an older version
-            late = frozenset()
-        world = replace(world, cell=outcome.written, writes=world.writes + 1, late=late)
-        return world, outcome
 
     def _record_steps(self, world: World) -> Iterator[Step]:
         for write in world.late:
@@ -451,8 +272,6 @@ class Model:
             left = replace(world.left, deletions=world.left.deletions - 1)
             # versions restart, as they do for a new file
             yield "the record is deleted", replace(world, cell=None, writes=0, left=left)
-
-    # ---- electors ----------------------------------------------------------------------------
 
     def _elector_steps(self, world: World) -> Iterator[Step]:
         if world.cell is not None and world.cell.record.epoch >= world.left.epochs:
@@ -505,39 +324,3 @@ class Model:
                     world = replace(world, fence_epoch=epoch)
                 order = members.FenceOrder(epoch)
                 yield from self._orders(world, ordinal, order, f"is fenced with {epoch}")
-
-    def status(self, node: Node) -> Status:
-        """Return the answer of a member to an elector."""
-        tables_epoch, changes = self._tables_position(node)
-        return Status(
-            copy=node.member.me,
-            role=node.member.role,
-            promised=node.state.promised,
-            epoch=node.member.epoch,
-            last_log_epoch=epochs.last_epoch(node.history),
-            max_offset=len(node.log),
-            tables_epoch=tables_epoch,
-            tables=changes,
-            standing=node.state.standing,
-        )
-
-    # ---- helpers -----------------------------------------------------------------------------
-
-    def _new_node(self, ordinal: int) -> Node:
-        name = "mxyz"[ordinal]
-        state = states.created("g", ordinal, "b", lambda: name)
-        fresh = Member(me=Copy(ordinal, name), promised=0)
-        return Node(state=state, member=members.react(fresh, members.Recovered())[0])
-
-    def _with_node(
-        self, world: World, ordinal: int, node: Node | None = None, **changes: object
-    ) -> World:
-        node = replace(node or world.nodes[ordinal], **changes)
-        nodes = world.nodes
-        return replace(world, nodes=(*nodes[:ordinal], node, *nodes[ordinal + 1 :]))
-
-    def _with_stream(self, world: World, epoch: int, **changes: object) -> World:
-        streams = tuple(
-            replace(one, **changes) if one.epoch == epoch else one for one in world.streams
-        )
-        return replace(world, streams=streams)
