@@ -40,7 +40,8 @@ class StoreFolder:
         Return whether the last stop was clean.
         """
         disk, layout = self._disk, self._layout
-        for path in (layout.commit_log, layout.consume_queue, layout.index, layout.config):
+        folders = layout.commit_log, layout.consume_queue, layout.index, layout.config
+        for path in (*folders, layout.checksums):
             disk.make_folder(path)
         for path in layout.left_behind(disk.names):
             disk.remove(path)

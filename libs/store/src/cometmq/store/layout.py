@@ -29,6 +29,7 @@ class Layout:
         "_log_temporary",
         "abort",
         "checkpoint",
+        "checksums",
         "commit_log",
         "config",
         "consume_queue",
@@ -53,10 +54,15 @@ class Layout:
         self.progress = f"{root}/progress"
         self.abort = f"{root}/abort"
         self.lock = f"{root}/lock"
+        self.checksums = f"{root}/checksums"  # RocketMQ accepts no foreign file in `commitlog/`
 
     def queue_folder(self, topic: str, queue_id: int) -> str:
         """Return the folder of one consume queue."""
         return f"{self.consume_queue}/{topic}/{queue_id}"
+
+    def checksum_file(self, start: int) -> str:
+        """Return the file with the checksums of the log file that begins at `start`."""
+        return f"{self.checksums}/{file_name(start)}"
 
     def temporary(self, path: str) -> str:
         """Return the temporary path under which a file is created before it is renamed.

@@ -27,6 +27,7 @@ from cometmq.store.queues.matching_reader import BLOCK_COUNT_MAX, RecordTest
 from cometmq.store.queues.pulls import Pulls
 from cometmq.store.reads import Lookup
 from cometmq.store.recovery.checkpoint import CheckpointFiles
+from cometmq.store.recovery.checksum_trust import load_checksums
 from cometmq.store.recovery.recovery import LastRun, Recovered, Recovery
 from cometmq.store.replica import Replica
 from cometmq.store.results import (
@@ -116,11 +117,14 @@ class MessageStore:
         was_clean = self._folder.prepare()
         checkpoints = CheckpointFiles(self._parts.disk, self.layout)
         checkpoint, progress = checkpoints.load()
-        self._parts.commit_log.files.load()
+        files = self._parts.commit_log.files
+        files.load()
         self._queues.load()
         self._parts.index.load()
+        load_checksums(self._parts, checkpoint, checkpoints.last_progress())
         last_run = LastRun(checkpoint, progress, was_clean)
         self.recovered = recovered = Recovery(self._parts, last_run).run()
+        self._parts.checksums.truncate(files, recovered.end)
         self._folder.mark_open()
         self._begin(checkpoints, recovered, max(recovered.last_timestamp, checkpoint.log_timestamp))
 

@@ -8,6 +8,7 @@ from cometmq.remoting.log import Log
 from cometmq.store.disk import Disk
 from cometmq.store.index.index import Index
 from cometmq.store.layout import Layout
+from cometmq.store.log.checksums import Checksums
 from cometmq.store.log.commit_log import CommitLog
 from cometmq.store.queues.queue_table import QueueTable
 from cometmq.store.settings import StoreSettings
@@ -23,6 +24,7 @@ class Parts:
     disk: Disk
     layout: Layout
     commit_log: CommitLog
+    checksums: Checksums
     queues: QueueTable
     index: Index
     appender: Appender
@@ -45,6 +47,7 @@ def build_parts(
         disk=disk,
         layout=layout,
         commit_log=commit_log,
+        checksums=Checksums(disk, layout, settings.mapped_file_size_commit_log),
         queues=queues,
         index=index,
         appender=appender,

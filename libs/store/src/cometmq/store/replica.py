@@ -27,10 +27,12 @@ class Arrival(NamedTuple):
 class Replica:
     """Appends and truncates replicated bytes."""
 
-    __slots__ = ("_checkpointer", "_commit_log", "_dispatcher", "_flusher", "_index", "_queues")
+    __slots__ = ("_checkpointer", "_checksums", "_commit_log", "_dispatcher", "_flusher", "_index",
+                 "_queues")  # fmt: skip
 
     def __init__(self, parts: Parts, *, flusher: Flusher, checkpointer: Checkpointer) -> None:
         self._commit_log = parts.commit_log
+        self._checksums = parts.checksums
         self._queues = parts.queues
         self._index = parts.index
         self._flusher = flusher
@@ -89,6 +91,7 @@ class Replica:
         for queue in self._queues.queues.values():
             queue.recover(log.min_offset, offset)
         self._index.recover(name="", written_count=0, offset_end=offset)
+        self._checksums.truncate(log.files, offset)
         log.truncate(offset)
         self._flusher.note_truncated(offset)
         self._checkpointer.note_truncated(offset)

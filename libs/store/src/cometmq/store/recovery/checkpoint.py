@@ -118,6 +118,10 @@ class CheckpointFiles:
             progress = None
         return checkpoint, progress
 
+    def last_progress(self) -> Progress | None:
+        """Return this program's last progress, even if another one has used the store since."""
+        return Progress.decode(self._progress.read(0, _PROGRESS_BYTES))
+
     def save(self, progress: Progress) -> None:
         """Write and sync both files; runs on a worker thread.
 

@@ -6,9 +6,11 @@ records the offset up to which everything is on the disk. Recovery starts there.
 """
 
 from collections.abc import Callable
+from functools import partial
 from typing import Final
 
 from cometmq.store.errors import DiskError
+from cometmq.store.log.checksums import spans
 from cometmq.store.pacing import has_passed
 from cometmq.store.parts import Parts
 from cometmq.store.queues.consume_queue import ConsumeQueue
@@ -26,10 +28,16 @@ VERIFY_BYTES_MAX: Final = 64 << 20
 """Distance of the verify offset: how much of the log recovery checks again for damage."""
 
 
+SEAL_BYTES_MAX: Final = 64 << 20
+"""How much of a log that was not stopped in order the first checkpoint covers with checksums; the
+scrubber computes those that older parts lack."""
+
+
 class Checkpointer:
     """Tracks changes since the last checkpoint and plans the next one."""
 
     __slots__ = (
+        "_checksums",
         "_commit_log",
         "_dirty",
         "_disk",
@@ -43,12 +51,14 @@ class Checkpointer:
         "_verify_offset",
         "dispatched_offset",
         "offset",
+        "sealed_offset",
     )
 
     def __init__(self, parts: Parts, *, files: CheckpointFiles, flusher: Flusher) -> None:
         self._disk = parts.disk
         self._files = files
         self._commit_log = parts.commit_log
+        self._checksums = parts.checksums
         self._queues = parts.queues
         self._index = parts.index
         self._flusher = flusher
@@ -59,12 +69,15 @@ class Checkpointer:
         self._verify_offset = 0
         self.offset = -1  # no checkpoint written yet
         self.dispatched_offset = 0
+        self.sealed_offset = 0
+        """The offset before which checkpoints compute no more checksums."""
 
     def begin(self, *, start: int, end: int, last_timestamp: int) -> None:
         """Adopt the result of recovery: every queue with entries in memory is dirty."""
         self._dirty = {queue for queue in self._queues.queues.values() if queue.tail_bytes}
         self._timestamp = last_timestamp
         self._verify_offset = start
+        self.sealed_offset = max(min(start, end), end - SEAL_BYTES_MAX)
         self.dispatched_offset = end
 
     def note_commit(self, batch: Batch) -> None:
@@ -87,6 +100,7 @@ class Checkpointer:
     def note_truncated(self, offset: int) -> None:
         """Adopt the end of a truncated log."""
         self.dispatched_offset = offset
+        self.sealed_offset = min(self.sealed_offset, offset)
         self._verify_offset = min(self._verify_offset, self._commit_log.min_offset)
         self.offset = -1
 
@@ -121,10 +135,12 @@ class Checkpointer:
             checkpoint=checkpoint,
             index_name=index_name,
         )
+        unsealed = spans(self._commit_log.files, self.sealed_offset, progress.offset)
         return CheckpointJob(
             disk=self._disk,
             files=self._files,
             flush=self._flusher.plan(),
+            seal=partial(self._checksums.extend, unsealed),
             writes=[
                 QueueWrite(queue, queue.written_offset, queue.unwritten())
                 for queue in self._dirty
@@ -149,6 +165,7 @@ class Checkpointer:
                 self._dirty.discard(queue)
         self._index.mark_flushed(job.index_flushes)
         self._flusher.note_flushed(job.flush)
+        self.sealed_offset = job.progress.offset
         self.offset = job.progress.offset
 
     def give_back(self, job: CheckpointJob) -> None:

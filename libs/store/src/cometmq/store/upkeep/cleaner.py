@@ -121,8 +121,10 @@ class Cleaner:
         count = min(decision.delete_count, self._synced_count())
         if not count:
             return
+        files = self._commit_log.files
         paths = self._commit_log.forget_first(count)
-        self._doomed += paths
+        starts = range(files.first - len(paths) * files.file_size, files.first, files.file_size)
+        self._doomed += paths + self._parts.checksums.take_paths(starts)
         self._must_trim = True
         self._parts.log.info("files.expired", count=len(paths), first=paths[0])
 

@@ -46,19 +46,22 @@ class CheckpointJob:
 
     name = "checkpoint"
 
-    def __init__(
+    def __init__(  # noqa: PLR0913  # one for each part that is brought to the disk
         self,
         *,
         disk: Disk,
         files: CheckpointFiles,
         flush: FlushJob,
+        seal: Callable[[], None],
         writes: Sequence[QueueWrite],
         index_flushes: Sequence[IndexFlush],
         progress: Progress,
         on_done: Callable[["CheckpointJob", Exception | None], None],
     ) -> None:
+        """Take what each part lacks; `seal` computes the checksums of the synced log."""
         self._disk = disk
         self._files = files
+        self._seal = seal
         self._on_done = on_done
         self.flush = flush
         self.writes = writes
@@ -68,6 +71,7 @@ class CheckpointJob:
     def run(self) -> None:
         """Write and sync the log, queues and index, then the checkpoint."""
         self.flush.run()
+        self._seal()  # not on the thread of syncs: sends wait for those
         written: dict[str, DiskFile] = {}
         folders: set[str] = set()
         for queue, queue_offset, entries in self.writes:

@@ -1,0 +1,36 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Ranges of the log whose bytes are known to be damaged: sorted, disjoint, usually none."""
+
+from bisect import bisect_right
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+
+class DamagedRange(NamedTuple):
+    """The physical offsets from `start` up to `end`."""
+
+    start: int
+    end: int
+
+
+def merged(ranges: Iterable[DamagedRange]) -> tuple[DamagedRange, ...]:
+    """Sort ranges and join those that touch or overlap."""
+    found: list[DamagedRange] = []
+    for start, end in sorted(ranges):
+        if found and start <= found[-1].end:
+            found[-1] = DamagedRange(found[-1].start, max(end, found[-1].end))
+        else:
+            found.append(DamagedRange(start, end))
+    return tuple(found)
+
+
+def clipped(ranges: Iterable[DamagedRange], first: int, end: int) -> tuple[DamagedRange, ...]:
+    """Return the parts of the ranges that lie between two offsets."""
+    parts = (DamagedRange(max(it.start, first), min(it.end, end)) for it in ranges)
+    return tuple(part for part in parts if part.start < part.end)
+
+
+def overlaps(ranges: Sequence[DamagedRange], offset: int, size: int) -> bool:
+    """Return whether a record at this offset shares a byte with one of the ranges."""
+    before = bisect_right(ranges, (offset + size - 1, 1 << 63)) - 1
+    return before >= 0 and ranges[before].end > offset

@@ -1,0 +1,44 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which checksums of the log a start trusts."""
+
+from cometmq.store.log.file_sequence import FileSequence
+from cometmq.store.log.log_scanner import first_record
+from cometmq.store.parts import Parts
+from cometmq.store.recovery.checkpoint import Checkpoint, Progress
+
+
+def load_checksums(parts: Parts, checkpoint: Checkpoint, own: Progress | None) -> None:
+    """Load the checksums; delete those that may describe other bytes than the log's.
+
+    `own` is this program's last progress, even if another program has used the store since.
+    """
+    files, checksums = parts.commit_log.files, parts.checksums
+    count = checksums.keep(files, trusted_end(files, checkpoint, own))
+    checksums.load()
+    if count:
+        parts.log.info("checksums.forgotten", file_count=count)
+
+
+def trusted_end(files: FileSequence, checkpoint: Checkpoint, progress: Progress | None) -> int:
+    """Return the start of the first log file that another program may have written.
+
+    A broker of RocketMQ does not know the checksums. It may have cut the log and written other
+    records where checksums describe the old ones. Such records are newer than this program's last
+    ones, so every file that begins with a newer record is the other program's, and the file before
+    them may be.
+
+    | progress | checkpoint | trusted |
+    |---|---|---|
+    | none | - | nothing |
+    | yes | not newer | everything |
+    | yes | newer | the files before the newest one that begins with a record of this program |
+    """
+    if progress is None:
+        return files.first
+    if progress.is_newest(checkpoint):
+        return files.end
+    for start in range(files.end - files.file_size, files.first, -files.file_size):
+        scan = first_record(files, start)
+        if scan is not None and 0 < scan.store_timestamp <= progress.checkpoint.log_timestamp:
+            return start
+    return files.first
