@@ -65,6 +65,10 @@ MEANINGS: Final[Mapping[str, str]] = {
     "queues.write_failed": "Consume queues or the index could not be written: sends are refused "
     "meanwhile.",
     "read.failed": "A read from disk failed; its request was answered with code 1.",
+    "log.damaged": "Bytes of the log differ from their checksum or cannot be read. `messages` are "
+    "gone, unless the file is restored; pulls skip them.",
+    "scrub.failed": "The log could not be compared with its checksums; tried again.",
+    "scrub.unsaved": "The comparison of the log with its checksums begins again after a restart.",
     "records.damaged": "A pull met unreadable records and skipped them.",
     "record.dropped": "Recovery dropped the last record: its end was never written.",
     "store.failed": "An fsync failed: sends are refused until the broker is restarted.",

@@ -47,10 +47,25 @@ class StoreFolder:
             disk.remove(path)
         return not disk.exists(layout.abort)
 
-    def mark_open(self) -> None:
-        """Create the abort file durably; if the next start finds it, the process was killed."""
+    def has_rebooted(self, boot_id: str) -> bool:
+        """Return whether the host may have crashed with a program that did not stop in order.
+
+        Then the page cache was lost. RocketMQ's abort file is empty, so that its boot is unknown.
+        """
+        disk, path = self._disk, self._layout.abort
+        if not disk.exists(path):
+            return False
+        return not boot_id or disk.open(path).read(0, len(boot_id) + 1) != boot_id.encode()
+
+    def mark_open(self, boot_id: str) -> None:
+        """Create the abort file durably; a start that finds it must recover after a kill."""
         disk, layout = self._disk, self._layout
-        disk.create(layout.abort, 0, temporary=layout.temporary(layout.abort))
+        temporary = layout.temporary(layout.abort)
+        file = disk.create(layout.abort, len(boot_id), temporary=temporary)
+        if boot_id:
+            file.write(0, [boot_id.encode()])
+            file.sync()
+            file.close()
         disk.sync_folder(layout.root)
 
     def mark_clean(self) -> None:

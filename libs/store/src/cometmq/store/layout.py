@@ -38,6 +38,7 @@ class Layout:
         "lock",
         "progress",
         "root",
+        "scrub",
     )
 
     def __init__(self, settings: StoreSettings) -> None:
@@ -55,6 +56,7 @@ class Layout:
         self.abort = f"{root}/abort"
         self.lock = f"{root}/lock"
         self.checksums = f"{root}/checksums"  # RocketMQ accepts no foreign file in `commitlog/`
+        self.scrub = f"{self.checksums}/scrub.json"
 
     def queue_folder(self, topic: str, queue_id: int) -> str:
         """Return the folder of one consume queue."""

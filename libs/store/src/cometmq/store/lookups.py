@@ -42,7 +42,7 @@ class Lookups:
         data = yield _log_read(log, physical_offset, _FIRST_BYTES)
         size = int.from_bytes(data[:_SIZE_BYTES], "big", signed=True)
         read = _log_read(log, physical_offset, size)
-        if not RECORD_BYTES_MIN <= size == read.size:
+        if not RECORD_BYTES_MIN <= size == read.size or log.is_damaged(physical_offset, size):
             return None
         if size > len(data):
             data = yield read

@@ -44,6 +44,7 @@ from cometmq.store.upkeep.checkpointer import Checkpointer
 from cometmq.store.upkeep.flush import Flusher, FlushJob
 from cometmq.store.upkeep.housekeeping import Housekeeping
 from cometmq.store.upkeep.jobs import Job
+from cometmq.store.upkeep.scrubber import Scrubber
 from cometmq.store.writing.append import Batch
 from cometmq.store.writing.pending_puts import Condition, PendingPuts
 from cometmq.store.writing.runs import RunSource
@@ -90,6 +91,7 @@ class MessageStore:
         self._pending: PendingPuts
         self._checkpointer: Checkpointer
         self._housekeeping: Housekeeping
+        self._scrubber: Scrubber
         self._replica: Replica
         self.recovered: Recovered
 
@@ -102,18 +104,24 @@ class MessageStore:
         clock_ms: Callable[[], int],
         log: Log = NO_LOG,
         memory_bytes: int = MEMORY_BYTES_DEFAULT,
+        boot_id: str = "",
     ) -> Self:
-        """Lock, load and recover a store; blocks. Raise LockHeld, CorruptStore or DiskError."""
+        """Lock, load and recover a store; blocks. Raise LockHeld, CorruptStore or DiskError.
+
+        `boot_id` changes when the host starts again; without it, every kill counts as a crash of
+        the host, after which the last files are compared with their checksums.
+        """
         store = cls(settings, disk=disk, clock_ms=clock_ms, log=log, memory_bytes=memory_bytes)
         store._folder.claim()
         try:
-            store._load()
+            store._load(boot_id)
         except BaseException:
             store._folder.release()
             raise
         return store
 
-    def _load(self) -> None:
+    def _load(self, boot_id: str) -> None:
+        host_crashed = self._folder.has_rebooted(boot_id)
         was_clean = self._folder.prepare()
         checkpoints = CheckpointFiles(self._parts.disk, self.layout)
         checkpoint, progress = checkpoints.load()
@@ -121,12 +129,13 @@ class MessageStore:
         files.load()
         self._queues.load()
         self._parts.index.load()
-        load_checksums(self._parts, checkpoint, checkpoints.last_progress())
+        trusted_end = load_checksums(self._parts, checkpoint, checkpoints.last_progress())
         last_run = LastRun(checkpoint, progress, was_clean)
         self.recovered = recovered = Recovery(self._parts, last_run).run()
         self._parts.checksums.truncate(files, recovered.end)
-        self._folder.mark_open()
+        self._folder.mark_open(boot_id)
         self._begin(checkpoints, recovered, max(recovered.last_timestamp, checkpoint.log_timestamp))
+        self._scrubber.begin(trusted_end, host_crashed=host_crashed)
 
     def _begin(
         self, checkpoints: CheckpointFiles, recovered: Recovered, last_timestamp: int
@@ -143,6 +152,7 @@ class MessageStore:
             last_timestamp=last_timestamp,
         )
         self._housekeeping = Housekeeping(parts, flusher=flusher, checkpointer=self._checkpointer)
+        self._scrubber = Scrubber(parts, self._checkpointer, self._pulls.forget)
         self._replica = Replica(parts, flusher=flusher, checkpointer=self._checkpointer)
         is_slave = self._parts.settings.broker_role is BrokerRole.SLAVE
         self.write_state.set(Refusal.ROLE, holds=is_slave)
@@ -257,6 +267,13 @@ class MessageStore:
         """Return slow work that is due: run it in order on one worker, then call its `done`."""
         return self._housekeeping.jobs(now_ms)
 
+    def scrub_job(self, now_ms: int) -> Job | None:
+        """Return the comparison of the log with its checksums that is due; run it as a job.
+
+        It may run beside all other jobs, so it has a worker of its own.
+        """
+        return self._scrubber.job(now_ms)
+
     def clean_expired(self) -> None:
         """Delete expired files at the next opportunity, whatever the hour."""
         self._housekeeping.cleaner.ask()
@@ -283,6 +300,12 @@ class MessageStore:
         `joined` allows the records to come as one piece, for callers that concatenate them anyway.
         """
         return self._pulls.get(topic, queue_id, offset, count_max, accept, bytes_max, joined=joined)
+
+    def note_loaded(self, topic: str, queue_id: int, offset: int, result: GetResult) -> None:
+        """Log what a cold read has left out; the read itself ran on a worker thread."""
+        queue = self._queues.get(topic, queue_id)
+        if queue is not None and result.damaged_count:
+            self._pulls.note_damaged(queue, offset, result.damaged_count)
 
     def find_messages(
         self,
@@ -378,6 +401,7 @@ class MessageStore:
         """Truncate log, queues and index at this record border; blocks."""
         self.commit()
         self._replica.truncate(offset, self._clock_ms())
+        self._scrubber.note_truncated(offset)
         self._pulls.forget()
 
     # State
@@ -444,6 +468,9 @@ class MessageStore:
             tuple(sorted(self.write_state.refusals)),
             self._housekeeping.cleaner.used_percent,
             len(self.commit_log.files.files),
+            self._scrubber.scrubbed_bytes,
+            self._scrubber.damaged_bytes,
+            self._scrubber.damaged_message_count,
         )
 
     def close(self) -> None:
@@ -457,6 +484,7 @@ class MessageStore:
         # The abort file may go only after everything is on the disk: its absence makes the next
         # start skip most checks.
         is_clean = self._housekeeping.finish()
+        self._scrubber.finish()
         self.write_state.set(Refusal.CLOSED, holds=True)
         if is_clean:
             self._folder.mark_clean()

@@ -171,6 +171,24 @@ class StoreSettings(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     clean_file_forcibly_enable: Annotated[
         bool, Meta(description="Whether files may be deleted before they expire.", extra=MUTABLE)
     ] = True
+    log_scrub_hours: Annotated[
+        int,
+        Meta(
+            ge=0,
+            le=8760,
+            description="Time in which the whole log is compared with its checksums; 0: never.",
+            extra=MUTABLE,
+        ),
+    ] = 168
+    log_scrub_rate_max: Annotated[
+        int,
+        Meta(
+            ge=64 << 10,
+            le=64 << 20,
+            description="Bytes per second that this comparison reads at most.",
+            extra=MUTABLE,
+        ),
+    ] = 32 << 20
     max_message_size: Annotated[
         int, Meta(ge=1, le=1 << 30, description="Largest body of a message, bytes.", extra=MUTABLE)
     ] = 4 << 20

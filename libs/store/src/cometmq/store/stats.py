@@ -49,3 +49,6 @@ class StoreStats(NamedTuple):
     refusals: tuple[str, ...]
     disk_used_percent: int
     commit_log_file_count: int
+    scrubbed_bytes: int
+    damaged_bytes: int
+    damaged_message_count: int

@@ -11,6 +11,7 @@ from typing import NamedTuple
 from cometmq.remoting.types import Buffer
 from cometmq.store.disk import Disk, DiskFile
 from cometmq.store.layout import Layout
+from cometmq.store.log.damage import DamagedRange, overlaps
 from cometmq.store.log.file_sequence import FileSequence
 
 
@@ -21,6 +22,7 @@ class LogView(NamedTuple):
     file_size: int
     first: int
     end: int
+    damage: Sequence[DamagedRange] = ()
 
     def read(self, offset: int, count: int, *, may_block: bool) -> Buffer | None:
         """Return bytes from one file; None if reading them would block and `may_block` is false."""
@@ -29,6 +31,10 @@ class LogView(NamedTuple):
             return self.files[index].read(position, count)
         return self.files[index].read_cached(position, count)
 
+    def is_damaged(self, offset: int, size: int) -> bool:
+        """Return whether a record at this offset lies in a part that is known to be damaged."""
+        return bool(self.damage) and overlaps(self.damage, offset, size)
+
 
 class CommitLog:
     """The files of the log, its end, and the confirm offset up to which readers may see it.
@@ -36,12 +42,13 @@ class CommitLog:
     The confirm offset never exceeds `end`; without replication, every commit advances it.
     """
 
-    __slots__ = ("_view", "confirm_offset", "end", "files")
+    __slots__ = ("_view", "confirm_offset", "damage", "end", "files")
 
     def __init__(self, disk: Disk, layout: Layout, file_size: int) -> None:
         self.files = FileSequence(disk, layout.commit_log, file_size, layout.temporary)
         self.end = 0
         self.confirm_offset = 0
+        self.damage: Sequence[DamagedRange] = ()
         self._view: LogView | None = None
 
     @property
@@ -55,13 +62,20 @@ class CommitLog:
         view = self._view
         if view is None or view.end != self.confirm_offset:
             files = self.files
-            view = LogView(tuple(files.files), files.file_size, files.first, self.confirm_offset)
+            view = LogView(
+                tuple(files.files), files.file_size, files.first, self.confirm_offset, self.damage
+            )
             self._view = view
         return view
 
     def forget_view(self) -> None:
         """Discard the cached snapshot after files were added or removed."""
         self._view = None
+
+    def set_damage(self, damage: Sequence[DamagedRange]) -> None:
+        """Replace the ranges from which readers get no records."""
+        self.damage = damage
+        self.forget_view()
 
     def write(self, offset: int, records: Sequence[Buffer]) -> None:
         """Write whole records to the file that holds `offset`, creating it if necessary."""

@@ -353,6 +353,21 @@ class ConsumeQueue:
             middle = (low + high) // 2
         return low
 
+    def offsets_between(self, start: int, end: int) -> range:
+        """Return the offsets whose records share bytes with a range of the log.
+
+        Reads files only, as `first_at` does, so it may run on a worker thread.
+        """
+        low, stop = self.first_at(start), self.written_offset
+        if low > self.min_offset:
+            offset, size, _ = self._file_entry(low - 1)
+            if size != FILLER_SIZE and offset + size > start:
+                low -= 1
+        high = low
+        while high < stop and self._file_entry(high)[0] < end:
+            high += 1
+        return range(low, high)
+
     def trim(self, queue_offset: int) -> list[str]:
         """Set the first offset; return the paths of the files before it."""
         self.min_offset = max(self.min_offset, queue_offset)

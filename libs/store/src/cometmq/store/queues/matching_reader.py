@@ -120,7 +120,8 @@ def _search(
         if found.is_full(rows[at][1], rows[at][0], place):
             return False
         stop = _block(rows, at, place)
-        if stop == at:  # the log no longer has it
+        if stop == at:  # the log no longer has it, or it is known to be damaged
+            found.damaged_count += _is_in(*rows[at][:2], place.log)
             found.status = GetStatus.MESSAGE_WAS_REMOVING
             found.scanned_count += 1
             at += 1
@@ -161,7 +162,7 @@ def _block(rows: Sequence[QueueRow], start: int, place: _Place) -> int:
     """Return the end of the adjacent records that one read covers; `start` if there are none."""
     log = place.log
     first, size, _ = rows[start]
-    if not _is_in(first, size, log):
+    if not _is_in(first, size, log) or log.is_damaged(first, size):
         return start
     border = first - (first - log.first) % log.file_size + log.file_size  # the file's end
     border = min(border, first + BLOCK_BYTES_MAX, log.end)
@@ -169,7 +170,7 @@ def _block(rows: Sequence[QueueRow], start: int, place: _Place) -> int:
         border = min(border, place.memory_start)
     end, stop = first + size, start + 1
     for offset, size, _ in rows[stop : start + place.block_count]:
-        if offset < end or offset + size > border or size <= 0:
+        if offset < end or offset + size > border or size <= 0 or log.is_damaged(offset, size):
             break
         end = offset + size
         stop += 1

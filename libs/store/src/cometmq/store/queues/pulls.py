@@ -4,6 +4,8 @@
 Hot path: `get` once per pull, on top of `read_queue`; bench/micro/bench_broker.py.
 """
 
+from typing import Final
+
 from cometmq.remoting.log import Log
 from cometmq.store.log.commit_log import CommitLog
 from cometmq.store.queues.consume_queue import ConsumeQueue
@@ -15,6 +17,8 @@ from cometmq.store.reads import Lookup
 from cometmq.store.results import GetResult, GetStatus, TagFilter
 from cometmq.store.settings import StoreSettings
 from cometmq.store.stats import Counters
+
+TOLD_COUNT_MAX: Final = 1_000
 
 
 class Pulls:
@@ -29,6 +33,7 @@ class Pulls:
         "_memory_bytes",
         "_queues",
         "_recent",
+        "_told",
     )
 
     def __init__(
@@ -48,6 +53,7 @@ class Pulls:
         self._memory_bytes = memory_bytes
         self._log = log
         self._recent = RecentReads()
+        self._told: set[tuple[str, int, int]] = set()
         self._limits = ReadLimits.of(settings, memory_bytes)
         self._limits_by_count: dict[int, ReadLimits] = {}
 
@@ -114,9 +120,18 @@ class Pulls:
     def _note_read(self, queue: ConsumeQueue, offset: int, result: GetResult) -> None:
         self._counters.get_message_count += result.count
         if result.damaged_count:
+            self.note_damaged(queue, offset, result.damaged_count)
+
+    def note_damaged(self, queue: ConsumeQueue, offset: int, count: int) -> None:
+        """Log that a pull left records out; once for each place, however often it is read."""
+        place = (queue.topic, queue.queue_id, offset)
+        if len(self._told) >= TOLD_COUNT_MAX:
+            self._told.clear()
+        if place not in self._told:
+            self._told.add(place)
             self._log.error(
                 "records.damaged", topic=queue.topic, queue_id=queue.queue_id, queue_offset=offset,
-                count=result.damaged_count, action="cometmq store verify",
+                count=count, action="cometmq store verify",
             )  # fmt: skip
 
     def apply(self, settings: StoreSettings) -> None:
@@ -126,5 +141,5 @@ class Pulls:
         self._recent.clear()
 
     def forget(self) -> None:
-        """Drop the cached reads, because the log was truncated."""
+        """Drop the cached reads, because the log was truncated or is damaged."""
         self._recent.clear()

@@ -225,6 +225,10 @@ def _read_records(selection: _Selection, log: LogView, *, may_block: bool) -> li
     """Return the records; adjacent records are slices of one read."""
     records: list[Buffer] = []
     rest = selection.wanted
+    if log.damage:
+        rest = [(size, offset) for size, offset in rest if not log.is_damaged(offset, size)]
+        # No read across the damage: the disk may be unable to read it.
+        selection = selection._replace(is_ordered=False)
     while rest:
         span_start = rest[0][1]
         span_end = _dense_end(rest, selection, log)

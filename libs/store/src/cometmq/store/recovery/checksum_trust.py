@@ -7,16 +7,20 @@ from cometmq.store.parts import Parts
 from cometmq.store.recovery.checkpoint import Checkpoint, Progress
 
 
-def load_checksums(parts: Parts, checkpoint: Checkpoint, own: Progress | None) -> None:
+def load_checksums(parts: Parts, checkpoint: Checkpoint, own: Progress | None) -> int:
     """Load the checksums; delete those that may describe other bytes than the log's.
+
+    Return the offset before which checksums, and damage found with them, are trusted.
 
     `own` is this program's last progress, even if another program has used the store since.
     """
     files, checksums = parts.commit_log.files, parts.checksums
-    count = checksums.keep(files, trusted_end(files, checkpoint, own))
+    end = trusted_end(files, checkpoint, own)
+    count = checksums.keep(files, end)
     checksums.load()
     if count:
         parts.log.info("checksums.forgotten", file_count=count)
+    return end
 
 
 def trusted_end(files: FileSequence, checkpoint: Checkpoint, progress: Progress | None) -> int:

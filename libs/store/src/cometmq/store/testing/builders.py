@@ -122,6 +122,14 @@ class StoreRig:
                     error = caught
                 job.done(error)
 
+    def scrub(self, rounds: int = 20, elapsed_ms: int = 20_000) -> None:
+        """Advance the clock and run the comparisons with the checksums that are due."""
+        for _ in range(rounds):
+            job = self.store.scrub_job(self.clock.advance(elapsed_ms))
+            if job is not None:
+                job.run()
+                job.done(None)
+
     def flush(self, now_ms: int | None = None) -> None:
         """Run the sync that is due."""
         job = self.store.flush_job(self.clock.now_ms if now_ms is None else now_ms)

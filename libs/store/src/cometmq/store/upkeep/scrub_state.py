@@ -1,0 +1,46 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The file that keeps the scrubber's place, and the damage it knows, over restarts.
+
+The file is not needed: without it, or if it is damaged, the scrubber begins again and finds the
+same damage.
+"""
+
+import msgspec
+
+from cometmq.store.disk import Disk
+from cometmq.store.errors import DiskError
+from cometmq.store.layout import Layout
+from cometmq.store.log.damage import DamagedRange
+
+
+class ScrubState(msgspec.Struct, frozen=True, rename="camel"):
+    """The round of the scrubber, and the damaged ranges of the log."""
+
+    offset: int = 0
+    round_end: int = 0
+    round_began_ms: int = 0
+    damage: tuple[DamagedRange, ...] = ()
+
+
+def load_state(disk: Disk, layout: Layout) -> ScrubState:
+    """Return the state of the last run; a new one if there is none that can be read."""
+    path = layout.scrub
+    try:
+        if not disk.exists(path):
+            return ScrubState()
+        file = disk.open(path)
+        return msgspec.json.decode(file.read(0, file.size()), type=ScrubState)
+    except (DiskError, msgspec.DecodeError, msgspec.ValidationError):
+        return ScrubState()
+
+
+def save_state(disk: Disk, layout: Layout, state: ScrubState) -> None:
+    """Replace the file durably; blocks."""
+    data = msgspec.json.encode(state)
+    prepared = layout.temporary(layout.scrub)
+    file = disk.create(prepared, len(data), temporary=f"{prepared}.empty.new")
+    file.write(0, [data])
+    file.sync()
+    file.close()
+    disk.rename(prepared, layout.scrub)
+    disk.sync_folder(layout.checksums)
