@@ -9,9 +9,11 @@ import asyncio
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import NamedTuple, TypeVar
 
 from cometmq.remoting.errors import Overloaded
+from cometmq.runtime.boot import use_idle_io
 
 T = TypeVar("T")
 
@@ -34,14 +36,18 @@ class Worker:
     __slots__ = ("_done_count", "_executor", "_failed_count", "_pending_count", "_pending_max",
                  "name")  # fmt: skip
 
-    def __init__(self, name: str, *, pending_count_max: int = PENDING_COUNT_MAX) -> None:
+    def __init__(
+        self, name: str, *, pending_count_max: int = PENDING_COUNT_MAX, has_idle_io: bool = False
+    ) -> None:
+        """Start no thread yet; `has_idle_io` lets the disk serve all others first."""
         assert pending_count_max > 0
         self.name = name
         self._pending_max = pending_count_max
         self._pending_count = 0
         self._done_count = 0
         self._failed_count = 0
-        self._executor = ThreadPoolExecutor(1, name, initializer=_set_thread_name, initargs=(name,))
+        begin = partial(_begin, name, has_idle_io=has_idle_io)
+        self._executor = ThreadPoolExecutor(1, name, initializer=begin)
 
     def submit(self, job: Callable[[], T]) -> asyncio.Future[T]:
         """Run the job on the thread; raise Overloaded if too many jobs are pending."""
@@ -68,5 +74,7 @@ class Worker:
             self._done_count += 1
 
 
-def _set_thread_name(name: str) -> None:
+def _begin(name: str, *, has_idle_io: bool) -> None:  # an initializer
     threading.current_thread().name = name
+    if has_idle_io:
+        use_idle_io()

@@ -48,6 +48,7 @@ from cometmq.remoting.transport.client import RemotingClient
 from cometmq.remoting.transport.server import Server
 from cometmq.remoting.transport.settings import ClientSettings, ServerSettings
 from cometmq.runtime.admin_http import AdminHttp
+from cometmq.runtime.boot import boot_id
 from cometmq.runtime.clock import Clock
 from cometmq.runtime.memory import memory_limit_bytes
 from cometmq.runtime.places import check_port, listening, prepare_folder
@@ -215,6 +216,7 @@ class BrokerApp:
             clock_ms=self._clock.now_ms,
             log=self._log,
             memory_bytes=memory_limit_bytes(),
+            boot_id=boot_id(),
         )
 
     def _open_journal(self, store: MessageStore, workers: Workers) -> Journal:

@@ -265,6 +265,18 @@ STORE_FAMILIES: Final[tuple[Family[StoreStats], ...]] = (
         "cometmq_store_disk_used_ratio", "Used share of the disk.",
         lambda s: s.disk_used_percent / 100,
     ),
+    counter(
+        "cometmq_store_scrubbed_bytes_total", "Bytes of the log compared with their checksums.",
+        lambda s: s.scrubbed_bytes,
+    ),
+    gauge(
+        "cometmq_store_damaged_bytes", "Bytes of the log known to be damaged.",
+        lambda s: s.damaged_bytes,
+    ),
+    gauge(
+        "cometmq_store_damaged_messages", "Messages in them, which are not delivered.",
+        lambda s: s.damaged_message_count,
+    ),
 )  # fmt: skip
 
 

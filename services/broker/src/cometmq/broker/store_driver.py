@@ -47,11 +47,14 @@ class Workers(NamedTuple):
     read: Worker  # cold reads of consumers that catch up
     replicate: Worker  # cold reads of slaves that catch up
     config: Worker  # config tables
+    scrub: Worker  # comparing the log with its checksums: yields the disk to the others
 
     @classmethod
     def start(cls) -> "Workers":
         """A thread starts with its first job."""
-        return cls(*(Worker(f"cometmq-{name}") for name in cls._fields))
+        return cls(
+            *(Worker(f"cometmq-{name}", has_idle_io=name == "scrub") for name in cls._fields)
+        )
 
     def close(self) -> None:
         """Wait for submitted jobs; blocks."""
@@ -270,11 +273,18 @@ class StoreDriver:
     def tick(self) -> None:
         """Start the flush and the housekeeping that are due; called every 100 ms."""
         self._flush()
-        for job in self._store.jobs(self._clock.now_ms()):
-            future = self._workers.store.submit(job.run)
-            self._jobs.add(future)
-            future.add_done_callback(self._jobs.discard)
-            future.add_done_callback(partial(self._job_ended, job))
+        now_ms = self._clock.now_ms()
+        for job in self._store.jobs(now_ms):
+            self._start(job, self._workers.store)
+        scrub = self._store.scrub_job(now_ms)
+        if scrub is not None:
+            self._start(scrub, self._workers.scrub)
+
+    def _start(self, job: Job, worker: Worker) -> None:
+        future = worker.submit(job.run)
+        self._jobs.add(future)
+        future.add_done_callback(self._jobs.discard)
+        future.add_done_callback(partial(self._job_ended, job))
 
     @property
     def read_count(self) -> int:

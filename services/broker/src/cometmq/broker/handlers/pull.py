@@ -153,6 +153,7 @@ def _pull(broker: Broker, call: Call[PullMessage], *, may_hold: bool) -> Reply |
     def loaded(messages: GetResult) -> None:
         waited_ms = broker.clock.monotonic_ms() - started_ms
         broker.stats.count_wait(header.topic, header.consumer_group, waited_ms)
+        broker.store.note_loaded(header.topic, header.queue_id, header.queue_offset, messages)
         answer(broker, call, lambda: _conclude(broker, pull, messages))
 
     broker.driver.read(call, result.load, loaded)

@@ -1,0 +1,33 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Facts of the running kernel that Python has no names for."""
+
+import ctypes
+import os
+import platform
+from pathlib import Path
+from typing import Final
+
+_BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
+_IOPRIO_SET: Final = {"x86_64": 251, "aarch64": 30}  # numbers of the system call
+_THIS_THREAD: Final = (1, 0)  # IOPRIO_WHO_PROCESS, the caller
+_IDLE_CLASS: Final = 3 << 13
+
+
+def boot_id() -> str:
+    """Return an id that changes when the host starts again; empty if it is unknown."""
+    try:
+        return _BOOT_ID.read_text("ascii").strip()
+    except (OSError, ValueError):
+        return ""
+
+
+def use_idle_io() -> bool:
+    """Let the disk serve the calling thread after all others; return whether the kernel agrees.
+
+    The I/O schedulers bfq and mq-deadline obey; with `none` the call has no effect.
+    """
+    number = _IOPRIO_SET.get(platform.machine())
+    if number is None or os.uname().sysname != "Linux":
+        return False
+    result: int = ctypes.CDLL(None).syscall(number, *_THIS_THREAD, _IDLE_CLASS)
+    return result == 0
