@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Verify a store completely: every record, queue entry and index entry.
 
-One pass over the log compares each record with its queue entry; then each index file is followed
-entry by entry. Nothing is changed.
+One walk through the log compares each record with its queue entry; then each index file is followed
+entry by entry, and the log is compared with its checksums. Nothing is changed.
 
 What counts as damage depends on how the store was last used:
 
@@ -27,6 +27,7 @@ from cometmq.remoting.message.record import Scan
 from cometmq.store.disk import Disk, OsDisk
 from cometmq.store.errors import CorruptStore, DiskError
 from cometmq.store.index.index_file import IndexFile
+from cometmq.store.inspection.checksum_check import damaged_parts
 from cometmq.store.inspection.inspect import StoreView, open_view
 from cometmq.store.inspection.overlay import OverlayDisk
 from cometmq.store.journal import read_journal
@@ -58,6 +59,7 @@ class FindingKind(StrEnum):
     FILE_DAMAGED = "file-damaged"
     START_REFUSED = "start-refused"
     LOG_DAMAGED = "log-damaged"
+    CHECKSUM_WRONG = "checksum-wrong"
     QUEUE_ENTRY_WRONG = "queue-entry-wrong"
     QUEUE_ENTRY_MISSING = "queue-entry-missing"
     QUEUE_ENTRY_WITHOUT_RECORD = "queue-entry-without-record"
@@ -290,6 +292,8 @@ class _Verifier:
             self._parts.commit_log.set_end(files.end)
             self._check_rest_of_queues()
             self._check_index()
+            for part in damaged_parts(view, end):
+                self._note(FindingKind.CHECKSUM_WRONG, *part)
         except DiskError as error:
             if error.errno != errno.EIO:
                 raise

@@ -145,6 +145,11 @@ class Checksums:
                     result.unknown[number] = entry
         return result
 
+    def prove(self, parts: Sequence[Span]) -> bool:
+        """Return whether all blocks are covered and right; may block."""
+        checks = [self.check(span) for span in parts]
+        return not any(check.damaged or check.unknown for check in checks)
+
     def learn(self, start: int, entries: dict[int, Entry], generation: int) -> None:
         """Write entries that `check` has found missing, unless entries were taken back since."""
         with self._lock:

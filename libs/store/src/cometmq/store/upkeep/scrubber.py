@@ -107,7 +107,8 @@ class Scrubber:
         files, end = self._parts.commit_log.files, self._parts.commit_log.end
         self._state = state = load_state(self._parts.disk, self._parts.layout)
         known = clipped(merged(state.damage), files.first, min(end, trusted_end))
-        damage = [part for part in known if not self._is_whole(part)]
+        checksums = self._parts.checksums
+        damage = [part for part in known if not checksums.prove(spans(files, *part))]
         for gone in set(known) - set(damage):
             self._parts.log.info(
                 "log.damage_gone", physical_offset=gone.start, size=gone.end - gone.start
@@ -115,7 +116,7 @@ class Scrubber:
         if host_crashed and files.files and end > files.first:
             begin = max(files.first, files.first + self._file_count(end) * files.file_size)
             for span in spans(files, begin, end):
-                damage += self._parts.checksums.check(span).damaged
+                damage += checksums.check(span).damaged
             self._parts.log.info("log.verified", physical_offset=begin, size=end - begin)
         self._state = msgspec.structs.replace(state, damage=())
         queues = list(self._parts.queues.queues.values())
@@ -127,12 +128,6 @@ class Scrubber:
         """Return the number of files before those that a start reads."""
         files = self._parts.commit_log.files
         return -(-(end - files.first) // files.file_size) - FILES_AT_START
-
-    def _is_whole(self, damage: DamagedRange) -> bool:
-        """Return whether the checksums prove that a range was restored."""
-        parts = spans(self._parts.commit_log.files, *damage)
-        checks = [self._parts.checksums.check(span) for span in parts]
-        return not any(check.damaged or check.unknown for check in checks)
 
     def finish(self) -> None:
         """Save the place of the round; blocks."""

@@ -1,0 +1,50 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Compare the log of a store that is looked at with its checksums."""
+
+from typing import NamedTuple
+
+from cometmq.store.errors import DiskError
+from cometmq.store.inspection.inspect import StoreView
+from cometmq.store.log.checksums import Checksums, spans
+from cometmq.store.log.damage import DamagedRange, clipped, merged
+from cometmq.store.recovery.checksum_trust import trusted_end
+from cometmq.store.upkeep.scrub_state import load_state
+from cometmq.store.upkeep.scrubber import described, messages_in
+
+
+class DamagedPart(NamedTuple):
+    """Bytes of one log file that are not those that were written."""
+
+    path: str
+    text: str
+
+
+def damaged_parts(view: StoreView, end: int) -> list[DamagedPart]:
+    """Return what differs from its checksum, or was found damaged by a broker, before `end`.
+
+    The queues must be measured.
+    """
+    files, layout = view.files, view.parts.layout
+    checksums = Checksums(view.disk, layout, files.file_size)
+    checksums.load()
+    end = min(end, trusted_end(files, view.checkpoint, view.progress))
+    found: list[DamagedRange] = []
+    for span in spans(files, files.first, end):
+        try:
+            found += checksums.check(span).damaged
+        except DiskError as error:
+            if not view.is_deletion(error):
+                raise
+    known = clipped(load_state(view.disk, layout).damage, files.first, end)
+    found += [it for it in known if not checksums.prove(spans(files, *it))]
+    return [_part(view, damage) for damage in merged(found)]
+
+
+def _part(view: StoreView, damage: DamagedRange) -> DamagedPart:
+    position = (damage.start - view.files.first) % view.files.file_size
+    messages = described(messages_in(view.parts.queues.queues.values(), damage))
+    return DamagedPart(
+        view.files.file_at(damage.start).path,
+        f"{damage.end - damage.start} bytes from byte {position} (physical offset {damage.start})"
+        f" differ from their checksum; messages: {messages or 'none'}",
+    )

@@ -1,0 +1,74 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What `verify` says about bytes that changed behind the back of the store."""
+
+import pytest
+
+from cometmq.store.inspection.inspect import dump_log
+from cometmq.store.inspection.verify import FindingKind, StoreState, verify_store
+from cometmq.store.testing.builders import SMALL, StoreRig, make_message
+from cometmq.store.testing.memory_disk import MemoryDisk
+
+
+@pytest.fixture
+def disk():
+    return MemoryDisk()
+
+
+@pytest.fixture
+def rig(disk):
+    rig = StoreRig(disk)
+    for number in range(60):
+        rig.put(make_message(queue_id=number % 2, body=b"%d" % number, properties={"p": "x" * 30}))
+    rig.work(3)
+    return rig
+
+
+def verify(disk):
+    return verify_store("/store", disk=disk, settings=SMALL)
+
+
+def change_property(disk, number):
+    """Change a byte of a record's properties, where no CRC of RocketMQ notices; return its file."""
+    record = list(dump_log("/store", disk=disk))[number]
+    start = record.physical_offset - record.physical_offset % 4096
+    path = f"/store/commitlog/{start:020d}"
+    disk.contents[path][record.physical_offset - start + record.size - 5] ^= 1
+    return path
+
+
+@pytest.mark.parametrize("how", ["stopped", "killed", "running"])
+def test_a_changed_property_is_damage_with_the_names_of_its_messages(disk, rig, how):
+    if how == "stopped":
+        rig.store.close()
+    elif how == "killed":
+        disk.crash()
+    path = change_property(disk, 3)
+    found = verify(disk)
+    assert found.state is StoreState.DAMAGED
+    (finding,) = found.findings
+    assert (finding.kind, finding.place) == (FindingKind.CHECKSUM_WRONG, path)
+    assert finding.text.startswith("4096 bytes from byte 0 (physical offset 0) differ")
+    assert finding.text.endswith("messages: T/0: 0-15, T/1: 0-15")
+
+
+def test_damaged_checksums_are_no_damage(disk, rig):
+    rig.store.close()
+    for path in [path for path in disk.contents if path.startswith("/store/checksums/")]:
+        disk.contents[path][5:] = b"\xff" * (len(disk.contents[path]) - 5)
+    assert verify(disk).state is StoreState.HEALTHY
+
+
+def test_what_a_broker_has_found_is_damage_even_without_its_checksum(disk, rig):
+    change_property(disk, 3)
+    rig.scrub(1)
+    rig.store.close()
+    disk.contents["/store/checksums/" + "0" * 20][:] = bytes(12)
+    (finding,) = verify(disk).findings
+    assert finding.kind is FindingKind.CHECKSUM_WRONG
+
+
+def test_damage_behind_the_last_message_of_a_file_costs_no_message(disk, rig):
+    rig.store.close()
+    disk.contents["/store/commitlog/" + "0" * 20][4095] ^= 1
+    (finding,) = verify(disk).findings
+    assert finding.kind is FindingKind.CHECKSUM_WRONG
