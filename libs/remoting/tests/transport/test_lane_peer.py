@@ -176,7 +176,7 @@ def play(steps: Steps, bounds: ServerSettings, *, has_lane: bool) -> World:
                 for _ in range(3):
                     await asyncio.sleep(0)
         world.peer.resume_writing()
-        for _ in range(8):
+        for _ in range(40):
             await asyncio.sleep(0)
             world.commit()
         await asyncio.sleep(0)
@@ -259,5 +259,29 @@ def test_a_flood_waits_for_later_turns_behind_what_the_lane_takes():
     bounds = ServerSettings(calls_per_turn_max=2)
     data = b"".join(request(PLAIN, number) for number in range(40))
     world = play([(data, "")], bounds, has_lane=True)
-    assert world.taken_count == 16  # eight for each call that a handler would serve
+    assert world.taken_count == 40  # four in each turn, twice as many as handlers would serve
     assert world.served == list(range(40))
+
+
+@given(series(ends_badly=False))
+@settings(deadline=None)
+def test_a_lane_changes_nothing_in_long_chunks(steps):
+    """Turns end elsewhere, so answers may leave in other turns: their order stays."""
+    bounds = ServerSettings(calls_per_turn_max=2)
+    without = play(steps, bounds, has_lane=False)
+    with_lane = play(steps, bounds, has_lane=True)
+    assert with_lane.served == without.served
+    assert with_lane.peer.in_flight == without.peer.in_flight == 0
+    assert with_lane.peer.buffered_bytes == without.peer.buffered_bytes
+    assert sorted(FrameReader().feed(bytes(with_lane.wire.sent))) == sorted(
+        FrameReader().feed(bytes(without.wire.sent))
+    )
+    assert with_lane.wire.is_reading
+
+
+def test_a_fault_behind_a_long_chunk_ends_the_connection_in_its_turn():
+    data = b"".join(request(PLAIN, number) for number in range(4)) + GARBAGE
+    world = play([(data, "")], ServerSettings(calls_per_turn_max=2), has_lane=True)
+    assert world.served == [0, 1, 2, 3]
+    assert not world.peer.is_open
+    assert world.hub.stats.protocol_errors == 1

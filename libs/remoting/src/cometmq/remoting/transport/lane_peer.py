@@ -1,9 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """A connection whose plain requests a lane may take.
 
-Invariants: requests of a chunk are served in their order, whoever serves them. A chunk that is no
-protocol ends the connection before any of its requests is served. Whenever a lane cannot go on, the
-rest of the chunk is decoded and served as it would be without a lane.
+Invariants: requests of a chunk are served in their order, whoever serves them. Whenever a lane
+cannot go on, the rest of the chunk is decoded and served as it would be without a lane. A chunk
+that is no protocol ends the connection before any of its requests is served.
+
+A lane takes a bounded number of frames of a connection in a turn of the loop, as handlers do. What
+is left of a longer chunk waits as bytes for the next turn, and nothing more is read meanwhile; so a
+flood costs the others no more than without a lane. A fault of the protocol behind that bound is
+seen in its own turn, as if the chunk had been cut there.
 
 Hot path: `_receive` runs once per chunk; bench/micro/bench_lane.py.
 """
@@ -11,15 +16,34 @@ Hot path: `_receive` runs once per chunk; bench/micro/bench_lane.py.
 from typing import Any, Final
 
 from cometmq.remoting.command import Call
+from cometmq.remoting.errors import RemoteProtocolError
+from cometmq.remoting.transport.dispatch import Dispatcher
+from cometmq.remoting.transport.hub import Hub
 from cometmq.remoting.transport.lane import Lane, Part
-from cometmq.remoting.transport.protocol import PeerProtocol
+from cometmq.remoting.transport.protocol import TIGHT_WRITE_BYTES, PeerProtocol
 
-_STAGED_PER_CALL: Final = 8
-"""A lane serves so many requests in the time that a handler needs for one."""
+_FRAMES_PER_CALL: Final = 2
+"""Frames that a lane may take where a handler would serve one. They take an eighth of its time, but
+more would hide a flood: chunks of 256 KB, with up to 600 sends, must count as long turns."""
 
 
 class LanePeer(PeerProtocol):
     """A connection to a server that may have a lane."""
+
+    def __init__(self, hub: "Hub[PeerProtocol]", dispatcher: Dispatcher[Any]) -> None:
+        """Wait for the socket."""
+        super().__init__(hub, dispatcher)
+        self._held = b""  # received, but more than a turn may take
+
+    @property
+    def buffered_bytes(self) -> int:
+        """The approximate memory of unsent output and of what is received but not served."""
+        return super().buffered_bytes + len(self._held)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Remove the connection and fail its pending requests."""
+        self._held = b""
+        super().connection_lost(exc)
 
     def reply_encoded(self, data: bytes, count: int) -> None:
         """Send the encoded answers to so many requests that the lane has taken."""
@@ -29,12 +53,17 @@ class LanePeer(PeerProtocol):
         connection = self._connection
         connection.out.append(data)
         connection.out_bytes += len(data)
-        if connection.out_bytes > self._flush_bytes:
+        if connection.out_bytes > self._flush_bytes or (
+            connection.out_bytes > TIGHT_WRITE_BYTES and self._hub.budget.is_tight
+        ):
             self.flush()
         elif not self._is_dirty:
             self._mark_dirty()
 
     def _receive(self, data: bytes) -> None:
+        if self._held:
+            self._held += data
+            return
         lane = self._hub.lane
         if lane is None or self._backlog or not self.is_writable:
             super()._receive(data)
@@ -42,7 +71,8 @@ class LanePeer(PeerProtocol):
         data = self._connection.join(data)
         if not data:
             return
-        parts = lane.stage(self, data, self._hub.calls_max * _STAGED_PER_CALL)
+        frames_max = self._hub.calls_max * _FRAMES_PER_CALL
+        parts = lane.stage(self, data, frames_max)
         if not parts:
             super()._receive(data)
         elif len(parts) == 1 and parts[0][0] and parts[0][3] == len(data):
@@ -51,7 +81,7 @@ class LanePeer(PeerProtocol):
                 lane.drop()
                 super()._receive(data)
         else:
-            self._receive_parts(lane, data, parts)
+            self._receive_parts(lane, data, parts, frames_max)
 
     def _put(self, lane: Lane, part: Part) -> bool:
         count, staged_bytes, _, _ = part
@@ -60,29 +90,39 @@ class LanePeer(PeerProtocol):
         self._dispatcher.note_staged(self, count)
         return True
 
-    def _receive_parts(self, lane: Lane, data: bytes, parts: list[Part]) -> None:
+    def _receive_parts(self, lane: Lane, data: bytes, parts: list[Part], frames_max: int) -> None:
         """Serve parts of a lane and parts of handlers in turn."""
         connection, now_ms = self._connection, self._hub.clock_ms()
         calls: list[list[Call[Any]]] = []
+        rest: list[Call[Any]] = []
+        behind = data[parts[-1][3] :]
         try:
             # Everything is decoded first: a fault of the protocol refuses the whole chunk.
             for count, _, start, end in parts:
                 calls.append([] if count else connection.receive_whole(data[start:end], now_ms))
-            rest = connection.receive(data[parts[-1][3] :], now_ms)
+            call_count = sum(map(len, calls))
+            count = call_count + sum(part[0] for part in parts)
+            if count < frames_max:
+                rest = connection.receive(behind, now_ms)
+            else:
+                self._held = behind
         except BaseException:
             lane.drop()
             raise
-        call_count = sum(map(len, calls))
-        fits = call_count <= self._hub.calls_max and self._dispatcher.has_room(
-            self, call_count + sum(part[0] for part in parts)
-        )
+        fits = call_count <= self._hub.calls_max and self._dispatcher.has_room(self, count)
         index = self._serve_parts(lane, parts, calls) if fits else 0
         lane.drop()
         left: list[Call[Any]] = []
         for (count, _, start, end), known in zip(parts[index:], calls[index:], strict=True):
             left += connection.receive_whole(data[start:end], now_ms) if count else known
-        self._serve_left(left + rest, is_new=index < len(parts))
+        left += rest
+        if left and self.is_writable:
+            self._serve(left)
+        else:
+            self._backlog = left
         self._end_chunk()
+        if self._held and not self._backlog and self.is_writable:
+            self._fall_behind()
 
     def _serve_parts(self, lane: Lane, parts: list[Part], calls: list[list[Call[Any]]]) -> int:
         """Serve parts in their order; return the number of those that are done.
@@ -100,14 +140,11 @@ class LanePeer(PeerProtocol):
                 return index
         return len(parts)
 
-    def _serve_left(self, calls: list[Call[Any]], *, is_new: bool) -> None:
-        """Serve calls that no lane takes; calls behind a full turn wait for the next one."""
-        if not calls:
-            return
-        if not self.is_writable:
-            self._backlog = calls
-        elif is_new:
-            self._serve(calls)
-        else:
-            self._backlog = calls
-            self._fall_behind()
+    def _serve_backlog(self) -> None:
+        super()._serve_backlog()
+        if self._held and self.is_writable and not (self._backlog or self._is_behind):
+            data, self._held = self._held, b""
+            try:
+                self._receive(data)
+            except RemoteProtocolError as error:
+                self._refuse(error)

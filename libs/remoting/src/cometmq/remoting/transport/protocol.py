@@ -45,7 +45,7 @@ _CALL_BYTES: Final = 1_024  # a small request with its decoded header
 # uvloop keeps a buffer whole until the kernel has taken all of it, and counts only the rest as
 # unsent. Writes of 4 MiB let a slow reader take twice the memory that the budget counts; writes of
 # this size avoid that, but cost pulls of 250 KB 40 % more processor time.
-_TIGHT_WRITE_BYTES: Final = 256 * 1024
+TIGHT_WRITE_BYTES: Final = 256 * 1024
 
 
 class PeerProtocol(asyncio.Protocol):
@@ -106,9 +106,7 @@ class PeerProtocol(asyncio.Protocol):
             if self._is_open and data:
                 self._receive(data)
         except RemoteProtocolError as error:
-            hub.stats.protocol_errors += 1
-            hub.log.warning("connection.refused", peer=self.address, error=str(error))
-            self.abort()
+            self._refuse(error)
 
     def eof_received(self) -> None:
         """Return None, so that the transport closes: half-open connections are not kept."""
@@ -242,7 +240,7 @@ class PeerProtocol(asyncio.Protocol):
             size = self._encode_reply(out, serialization, opaque, failure)
         connection.out_bytes += size
         if connection.out_bytes > self._flush_bytes or (
-            connection.out_bytes > _TIGHT_WRITE_BYTES and self._hub.budget.is_tight
+            connection.out_bytes > TIGHT_WRITE_BYTES and self._hub.budget.is_tight
         ):
             self.flush()
         return self._is_open and not self._pauses & _UNSENT_OUTPUT
@@ -330,6 +328,12 @@ class PeerProtocol(asyncio.Protocol):
 
     # -- private ----------------------------------------------------------------------------
 
+    def _refuse(self, error: RemoteProtocolError) -> None:
+        """End the connection of a peer that breaks the protocol."""
+        self._hub.stats.protocol_errors += 1
+        self._hub.log.warning("connection.refused", peer=self.address, error=str(error))
+        self.abort()
+
     def _receive(self, data: bytes) -> None:
         connection = self._connection
         calls = connection.receive(data, self._hub.clock_ms())
@@ -364,6 +368,11 @@ class PeerProtocol(asyncio.Protocol):
         if self._backlog and self._is_open and not self._pauses & _BACKLOG:
             calls, self._backlog = self._backlog, []
             self._serve(calls)
+
+    @property
+    def _is_behind(self) -> bool:
+        """Whether received requests wait for their turn of the loop."""
+        return bool(self._pauses & _BACKLOG)
 
     def _fall_behind(self) -> None:
         """Postpone the remaining requests, so that other connections get their turn first."""
