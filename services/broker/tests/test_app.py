@@ -242,7 +242,7 @@ async def test_a_drain_waits_for_a_running_checkpoint() -> None:
     clock = FakeClock()
     rig = StoreRig(MemoryDisk())
     stalled = StalledWorker()
-    workers = Workers(stalled, stalled, stalled, stalled, stalled)  # type: ignore[arg-type]
+    workers = Workers(*[stalled] * len(Workers._fields))  # type: ignore[arg-type]
     driver = StoreDriver(rig.store, workers=workers, clock=clock, log=NO_LOG)
     driver.put(make_message(), lambda _: None)
     driver.commit()

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Verify a store completely: every record, queue entry and index entry.
 
-One walk through the log compares each record with its queue entry; then each index file is followed
+One pass over the log compares each record with its queue entry; then each index file is followed
 entry by entry, and the log is compared with its checksums. Nothing is changed.
 
 What counts as damage depends on how the store was last used:

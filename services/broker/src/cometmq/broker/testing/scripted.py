@@ -110,13 +110,13 @@ class ScriptedBroker:
             loaded,
             self.clock,
             NO_LOG,
-            Workers(worker, worker, worker, worker, worker),
+            Workers(*[worker] * len(Workers._fields)),
             store,
             RemotingClient(ClientSettings(), log=NO_LOG, clock_ms=self.clock.monotonic_ms),
             Ports(10911, None, 10912),
             None,
             None,
-            Journal(self.disk, store.layout.journal, log=NO_LOG),
+            Journal(self.disk, store.layout.journal, worker=worker, log=NO_LOG),
         )
         self.broker = broker = assemble(inputs)
         self.hub: Hub[PeerProtocol] = Hub(
