@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from cometmq.client.testing import MemoryCluster
+from cometmq.client.testing import LOSE_ANSWER, MemoryCluster
+from cometmq.remoting.codes import RequestCode
 
 GUIDE = Path(__file__).resolve().parents[3] / "docs" / "guides" / "client.md"
 PROGRAMS = re.findall(r"```python\n(.*?)```", GUIDE.read_text(encoding="utf-8"), re.DOTALL)
@@ -17,6 +18,10 @@ PROGRAMS = re.findall(r"```python\n(.*?)```", GUIDE.read_text(encoding="utf-8"),
 
 @pytest.mark.parametrize("program", PROGRAMS, ids=range(len(PROGRAMS)))
 async def test_a_program_of_the_guide_runs(program: str, cluster: MemoryCluster) -> None:
+    await _run(program, cluster)
+
+
+async def _run(program: str, cluster: MemoryCluster) -> None:
     process = await asyncio.create_subprocess_exec(
         sys.executable,
         "-W",
@@ -34,6 +39,15 @@ async def test_a_program_of_the_guide_runs(program: str, cluster: MemoryCluster)
         if process.returncode is None:
             process.kill()
     assert process.returncode == 0, errors.decode()
+
+
+async def test_the_retry_program_survives_lost_answers(cluster: MemoryCluster) -> None:
+    (program,) = [one for one in PROGRAMS if "new_message_id" in one]
+    cluster.broker.fail(RequestCode.SEND_MESSAGE_V2, LOSE_ANSWER, times=3)
+    await _run(program, cluster)
+    messages = cluster.messages("Orders")
+    assert len(messages) == 4
+    assert len({message.message_id for message in messages}) == 1
 
 
 def test_the_guide_has_programs() -> None:

@@ -11,12 +11,14 @@ from cometmq.client import (
     Message,
     NoNamesrv,
     NoRoute,
+    Outage,
     Producer,
     ProducerOptions,
     SendFailed,
     SendStatus,
+    SendTimeout,
 )
-from cometmq.client.testing import DISCONNECT, HANG, MemoryCluster, eventually
+from cometmq.client.testing import DISCONNECT, HANG, LOSE_ANSWER, MemoryCluster, eventually
 from cometmq.remoting.bodies.queues import MessageQueue
 from cometmq.remoting.codes import RequestCode, ResponseCode
 from cometmq.remoting.errors import (
@@ -203,6 +205,80 @@ async def test_the_last_failure_names_the_attempts(cluster: MemoryCluster) -> No
     assert isinstance(caught.value.__cause__, ServerError)
 
 
+async def _send_form(form: str, producer: Producer, queue: MessageQueue) -> None:
+    message = Message("T", b"x")
+    match form:
+        case "send":
+            await producer.send(message)
+        case "batch":
+            await producer.send_batch([message])
+        case "queue":
+            await producer.send(message, queue=queue)
+        case "ordered":
+            await producer.send_ordered(message, "key")
+        case _:
+            await producer.send_oneway(message)
+
+
+@pytest.mark.parametrize("form", ["send", "batch", "queue", "ordered", "oneway"])
+async def test_every_form_of_send_raises_alike_if_the_broker_is_down(
+    cluster: MemoryCluster, form: str
+) -> None:
+    cluster.create_topic("T")
+    async with Producer("pg", cluster.namesrv) as producer:
+        (queue, *_) = await producer.queues("T")
+        await cluster.broker.stop()
+        with pytest.raises(SendFailed):  # may be the one that finds the connection closed
+            await producer.send(Message("T", b"first"))
+        with pytest.raises(SendFailed, match="the message to the topic T was not stored") as caught:
+            await _send_form(form, producer, queue)
+    assert not caught.value.may_be_stored
+    assert caught.value.brokers[0] == "broker-a"
+
+
+@pytest.mark.parametrize("form", ["send", "queue", "ordered"])
+async def test_a_message_whose_answer_is_lost_may_be_stored(
+    cluster: MemoryCluster, form: str
+) -> None:
+    cluster.create_topic("T")
+    async with Producer("pg", cluster.namesrv) as producer:
+        (queue, *_) = await producer.queues("T")
+        cluster.broker.fail(SEND, LOSE_ANSWER)
+        cluster.broker.fail(SEND, ServerError("disk"), times=2)
+        with pytest.raises(SendFailed, match="which may be stored") as caught:
+            await _send_form(form, producer, queue)
+    assert caught.value.may_be_stored
+    assert len(cluster.messages("T")) == 1
+
+
+async def test_a_refusal_does_not_hide_that_an_earlier_attempt_may_be_stored(
+    cluster: MemoryCluster,
+) -> None:
+    cluster.broker.fail(SEND, LOSE_ANSWER)
+    cluster.broker.fail(SEND, SystemBusy("busy"))
+    async with Producer("pg", cluster.namesrv) as producer:
+        with pytest.raises(SendFailed, match="which may be stored") as caught:
+            await producer.send(Message("T", b"x"))
+    assert isinstance(caught.value.__cause__, SystemBusy)
+
+
+async def test_a_timeout_is_a_failed_send_too(cluster: MemoryCluster) -> None:
+    cluster.broker.fail(SEND, HANG)
+    options = ProducerOptions(retry_times=0, send_timeout_ms=100)
+    async with Producer("pg", cluster.namesrv, options=options) as producer:
+        with pytest.raises(SendTimeout, match="which may be stored") as caught:
+            await producer.send(Message("T", b"x"))
+    assert caught.value.may_be_stored
+
+
+async def test_one_class_catches_every_outage(cluster: MemoryCluster) -> None:
+    assert all(issubclass(kind, Outage) for kind in (SendFailed, NoNamesrv, BrokerMissing))
+    async with Producer("pg", cluster.namesrv) as producer:
+        await cluster.stop()
+        with pytest.raises(Outage):
+            await producer.send(Message("T", b"x"))
+
+
 async def test_retries_can_be_switched_off(cluster: MemoryCluster) -> None:
     cluster.broker.fail(SEND, ServerError("disk"))
     async with Producer("pg", cluster.namesrv, options=ProducerOptions(retry_times=0)) as producer:
@@ -251,8 +327,10 @@ async def test_a_broker_that_is_back_is_found_at_once(pair: MemoryCluster, is_on
     async with Producer("pg", pair.namesrv) as producer:
         await producer.send(Message("T", b"x"))
         send = producer.send_oneway if is_oneway else producer.send
-        with pytest.raises(BrokerMissing, match="broker-b"):
+        with pytest.raises(SendFailed, match="broker-b") as caught:
             await send(Message("T", b"y"), queue=queue)
+        assert isinstance(caught.value.__cause__, BrokerMissing)
+        assert not caught.value.may_be_stored
         await pair.start_broker(pair.brokers[1])
         await send(Message("T", b"z"), queue=queue)
         await eventually(lambda: len(pair.brokers[1].messages("T")) == 1)

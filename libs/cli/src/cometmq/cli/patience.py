@@ -56,7 +56,7 @@ class Patience:
 
         A topic that no name server knows may be a typing error, until a message has been stored.
         """
-        cause = error.__cause__ if isinstance(error, SendFailed) else error
+        cause = (error.__cause__ or error) if isinstance(error, SendFailed) else error
         if isinstance(cause, CommandError):
             return cause.code in BUSY
         if isinstance(cause, NoRoute):

@@ -17,6 +17,7 @@ from cometmq.client.errors import (
     NoRoute,
     NotARequest,
     SendFailed,
+    SendTimeout,
     WrongServer,
 )
 from cometmq.client.hooks import (
@@ -73,6 +74,7 @@ from cometmq.remoting.errors import (
     FlushSlaveTimeout,
     MessageIllegal,
     NoPermission,
+    Outage,
     Overloaded,
     ProtocolError,
     QueryNotFound,
@@ -143,6 +145,7 @@ __all__ = [
     "NotARequest",
     "OrderlyListener",
     "OrderlyResult",
+    "Outage",
     "Overloaded",
     "Producer",
     "ProducerOptions",
@@ -163,6 +166,7 @@ __all__ = [
     "SendHook",
     "SendResult",
     "SendStatus",
+    "SendTimeout",
     "ServerError",
     "ServiceNotAvailable",
     "SessionCredentials",

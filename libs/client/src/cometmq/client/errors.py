@@ -6,7 +6,7 @@ The codes equal the Java client's, so that its documentation applies.
 
 from typing import Final
 
-from cometmq.remoting.errors import CometError
+from cometmq.remoting.errors import CometError, Outage, RequestTimeout
 
 NO_NAMESRV: Final = 10004
 NO_ROUTE: Final = 10005
@@ -51,7 +51,7 @@ class NoReply(ClientError):
     code = NO_REPLY
 
 
-class NoNamesrv(ClientError):
+class NoNamesrv(ClientError, Outage):
     """No name server address was given, or none of the name servers answers."""
 
     code = NO_NAMESRV
@@ -77,7 +77,7 @@ def no_route(topic: str) -> NoRoute:
     )
 
 
-class BrokerMissing(ClientError):
+class BrokerMissing(ClientError, Outage):
     """No route has the broker: it was stopped, or its name is wrong."""
 
     code = BROKER_MISSING
@@ -91,14 +91,26 @@ def broker_missing(broker_name: str) -> BrokerMissing:
     )
 
 
-class SendFailed(ClientError):
-    """A message was not stored, after all attempts; `__cause__` is the last error.
+class SendFailed(ClientError, Outage):
+    """No attempt to send was confirmed; `__cause__` is the last error."""
 
-    If an attempt timed out, the message may be stored nevertheless.
-    """
+    def __init__(
+        self,
+        text: str,
+        *,
+        brokers: tuple[str, ...],
+        may_be_stored: bool,
+        code: int | None = None,
+    ) -> None:
+        """`brokers` were tried in this order; `code` is that of the last answer.
 
-    def __init__(self, text: str, *, brokers: tuple[str, ...], code: int | None = None) -> None:
-        """`brokers` were tried in this order; `code` is that of the last answer."""
+        `may_be_stored` is true if a broker may have received the message without answering.
+        """
         super().__init__(text)
         self.brokers = brokers
+        self.may_be_stored = may_be_stored
         self.code = code
+
+
+class SendTimeout(SendFailed, RequestTimeout):
+    """No attempt to send was confirmed before the time was over."""

@@ -29,7 +29,11 @@ class RemoteProtocolError(ProtocolError):
     """The peer sent something that the protocol forbids; its connection is closed."""
 
 
-class TransportError(CometError):
+class Outage(CometError):
+    """A server that the request needs cannot be used now; the same request may succeed later."""
+
+
+class TransportError(Outage):
     """A request got no answer because the transport failed."""
 
     address: str = ""

@@ -19,7 +19,7 @@ from cometmq.cli.demo.rebuild import Rebuilder
 from cometmq.cli.demo.reports import read_reports
 from cometmq.client import Message, Producer
 from cometmq.client.admin import AdminClient
-from cometmq.remoting.errors import CometError, SystemBusy, TransportError
+from cometmq.remoting.errors import CometError, Outage, SystemBusy
 from cometmq.remoting.log import NO_LOG
 from cometmq.runtime.hangup import cancel_on_signals
 from cometmq.runtime.service import new_event_loop, one_line
@@ -143,7 +143,7 @@ async def _send_line(producer: Producer, message: Message, name: str) -> None:
     for attempt in range(SEND_ATTEMPTS):
         try:
             await producer.send_ordered(message, name)
-        except (SystemBusy, TransportError):
+        except (SystemBusy, Outage):
             if attempt == SEND_ATTEMPTS - 1:
                 raise
             await asyncio.sleep(SEND_PAUSE_S)

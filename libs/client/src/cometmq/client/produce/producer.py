@@ -144,8 +144,8 @@ class Producer(Client):
     ) -> SendResult:
         """Store a message, and return where; without `queue`, one is chosen, with retries.
 
-        Raise the broker's CommandError if it refuses, SendFailed after the last attempt,
-        InvalidArgument before any.
+        Raise the broker's CommandError if it refuses, SendFailed after the last attempt (its
+        `may_be_stored` says whether a broker may have the message), InvalidArgument before any.
         """
         sender = self._sending()
         timeout_ms = whole_or(self.options.send_timeout_ms, timeout_ms, "timeout_ms")
@@ -166,7 +166,7 @@ class Producer(Client):
                 f"the queue is one of the topic {queue.topic}, the message is for {prepared.topic}"
             )
         await sender.route(prepared.topic)
-        return await sender.send_to(queue, prepared, timeout_ms=timeout_ms)
+        return await sender.send(prepared, timeout_ms=timeout_ms, queue=queue)
 
     async def send_ordered(
         self,
@@ -186,7 +186,7 @@ class Producer(Client):
             prepared = await sender.outgoing.prepare(message)
             route = await sender.route(prepared.topic)
             queue = sender.choose_by(selector, route, message, argument)
-            return await sender.send_to(queue, prepared, timeout_ms=timeout_ms)
+            return await sender.send(prepared, timeout_ms=timeout_ms, queue=queue)
 
     async def send_oneway(self, message: Message, *, queue: MessageQueue | None = None) -> None:
         """Send a message without an acknowledgement."""
@@ -253,7 +253,7 @@ class Producer(Client):
         """Send a message and return the reply of its consumer.
 
         The queue is `queue`, or chosen by `selector` from `argument`, or by the producer. Raise
-        NoReply on timeout, SendFailed if the request was not stored.
+        NoReply on timeout, SendFailed if no broker confirmed the request.
         """
         timeout_ms = whole_or(self.options.send_timeout_ms, timeout_ms, "timeout_ms")
         deadline_ms = monotonic_ms() + timeout_ms
@@ -265,12 +265,15 @@ class Producer(Client):
                     prepared = await self._sending().outgoing.prepare(message, extra=extra)
                     chosen = await self._requested(prepared, message, queue, argument, selector)
                     await self._send_by(deadline_ms, prepared, chosen)
-            except (CommandError, TransportError) as error:
+            except SendFailed:
                 if not reply.done():  # the answer may be lost although the request was served
-                    raise SendFailed(
-                        f"the request to the topic {message.topic} was not stored: {error}",
-                        brokers=(),
-                    ) from error
+                    raise
+            except (CommandError, TransportError) as error:
+                raise SendFailed(
+                    f"the request to the topic {message.topic} was not stored: {error}",
+                    brokers=(),
+                    may_be_stored=False,
+                ) from error
             with suppress(TimeoutError):
                 async with asyncio.timeout((deadline_ms - monotonic_ms()) / 1000):
                     return await reply

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """An in-memory cluster for tests of programs that send or consume; shipped and typed."""
 
-from cometmq.client.testing.broker import DISCONNECT, HANG, MemoryBroker
+from cometmq.client.testing.broker import DISCONNECT, HANG, LOSE_ANSWER, MemoryBroker
 from cometmq.client.testing.cluster import MemoryCluster
 from cometmq.client.testing.waiting import eventually
 
-__all__ = ["DISCONNECT", "HANG", "MemoryBroker", "MemoryCluster", "eventually"]
+__all__ = ["DISCONNECT", "HANG", "LOSE_ANSWER", "MemoryBroker", "MemoryCluster", "eventually"]

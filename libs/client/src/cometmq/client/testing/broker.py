@@ -45,6 +45,8 @@ HANG: Final = "hang"
 """For `MemoryBroker.fail`: accept the request and never answer."""
 DISCONNECT: Final = "disconnect"
 """For `MemoryBroker.fail`: close the connection instead of answering."""
+LOSE_ANSWER: Final = "lose-answer"
+"""For `MemoryBroker.fail`: serve the request, but close the connection instead of answering."""
 
 _Held = tuple[Call[pull.PullMessage], asyncio.TimerHandle]
 
@@ -116,7 +118,10 @@ class MemoryBroker:
     # -- for tests ----------------------------------------------------------------------------
 
     def fail(self, code: int, fault: CommandError | str, *, times: int = 1) -> None:
-        """Answer the next requests of a code with an error, or not at all (HANG, DISCONNECT)."""
+        """Answer the next requests of a code with an error, or not at all.
+
+        HANG and DISCONNECT ignore the request, LOSE_ANSWER serves it.
+        """
         self._faults.setdefault(int(code), deque()).extend([fault] * times)
 
     def store_less_safely(self, code: ResponseCode, *, times: int = 1) -> None:
@@ -149,7 +154,9 @@ class MemoryBroker:
             fault = faults.popleft()
             if isinstance(fault, CommandError):
                 raise fault
-            if fault == DISCONNECT:
+            if fault == LOSE_ANSWER:
+                handler(broker, call)
+            if fault in (DISCONNECT, LOSE_ANSWER):
                 call.peer.close()
             return None
 

@@ -16,7 +16,7 @@ import msgspec
 from cometmq.client.clock import monotonic_ms, wall_ms
 from cometmq.client.cluster.instance import ClientInstance
 from cometmq.client.cluster.routes import Route
-from cometmq.client.errors import ClientError, InvalidArgument, SendFailed
+from cometmq.client.errors import ClientError, InvalidArgument, SendFailed, SendTimeout
 from cometmq.client.hooks import MessageKind, SendContext, SendHooks
 from cometmq.client.message import Message, SendResult, SendStatus
 from cometmq.client.namespace import Namespace
@@ -33,6 +33,7 @@ from cometmq.remoting.errors import (
     CommandError,
     ConnectFailed,
     ConnectionLost,
+    Outage,
     Overloaded,
     RemoteProtocolError,
     RequestTimeout,
@@ -47,6 +48,8 @@ SendHeader = SendMessage | SendMessageV2
 NO_EXT: Final[Mapping[str, str]] = {}
 _SEND_BATCH: Final = int(RequestCode.SEND_BATCH_MESSAGE)
 _START_DELIVER_TIME: Final = "__STARTDELIVERTIME"
+_UNANSWERED: Final = (ConnectionLost, RequestTimeout, RemoteProtocolError)
+"""Errors after which the broker may have stored the message."""
 _FULL_PAUSE_S: Final = 0.002
 _BUSY_PAUSE_MS: Final = 100  # doubled at each attempt
 
@@ -92,47 +95,54 @@ class MessageSender:
             queue_nums=options.default_topic_queue_nums,
         )
 
-    async def send(self, prepared: Prepared, *, timeout_ms: int) -> SendResult:
-        """Send to a chosen queue, and after a failure to a queue of another broker."""
+    async def send(
+        self, prepared: Prepared, *, timeout_ms: int, queue: MessageQueue | None = None
+    ) -> SendResult:
+        """Send to a chosen queue, and after a failure to a queue of another broker.
+
+        With `queue`, send to that queue, once. Raise SendFailed unless the broker refuses.
+        """
         begin_ms = monotonic_ms()
         route = self._instance.routes.get(prepared.topic)
         if route is None or not route.publish_queues:
             route = await self.route(prepared.topic)
-        attempts = 1 + self._options.retry_times
-        asked: list[str] = []
-        failure: Exception | None = None
-        while len(asked) < attempts:
+        attempts = 1 if queue is not None else 1 + self._options.retry_times
+        tried = _Attempts([])
+        while len(tried.brokers) < attempts:
             left_ms = timeout_ms - (monotonic_ms() - begin_ms)
             if left_ms <= 0:
-                self.failed_count += 1
-                raise _unconfirmed(asked, timeout_ms, failure) from failure
-            queue = self._choose(route, asked[-1] if asked else None)
-            asked.append(queue.broker_name)
+                break
+            chosen = queue or self._choose(route, tried.brokers[-1] if tried.brokers else None)
+            tried.brokers.append(chosen.broker_name)
             try:
-                result = await self.send_to(queue, prepared, timeout_ms=left_ms)
-            except (TransportError, ClientError, RemoteProtocolError) as error:
-                failure = error
-            except CommandError as error:
-                if not await self._may_retry(error, len(asked), left_ms):
+                result = await self.send_to(chosen, prepared, timeout_ms=left_ms)
+            except (TransportError, ClientError, RemoteProtocolError, CommandError) as error:
+                tried.note(error)
+                if not self._may_retry(error, is_chosen=queue is not None):
+                    if tried.may_be_stored:
+                        break  # this refusal says nothing about an earlier attempt
                     self.failed_count += 1
                     raise
-                failure = error
+                if len(tried.brokers) < attempts:
+                    await _pause_if_busy(error, len(tried.brokers), left_ms)
             else:
                 is_safe = result.status is SendStatus.SEND_OK
-                if is_safe or not self._options.retry_another_broker_when_not_stored:
+                may_retry = queue is None and self._options.retry_another_broker_when_not_stored
+                if is_safe or not may_retry:
                     return result
-                failure = SendFailed(f"stored as {result.status.name}", brokers=tuple(asked))
+                tried.failure = CommandError(result.status, f"stored as {result.status.name}")
+                tried.may_be_stored = True
             route = self._instance.routes.get(prepared.topic) or route
         self.failed_count += 1
-        raise _gave_up(prepared, asked, monotonic_ms() - begin_ms, failure) from failure
+        raise tried.gave_up(prepared, monotonic_ms() - begin_ms, timeout_ms) from tried.failure
 
-    async def _may_retry(self, error: CommandError, attempt: int, left_ms: int) -> bool:
-        """Return whether another attempt may succeed; pause first if the broker is busy."""
+    def _may_retry(self, error: Exception, *, is_chosen: bool) -> bool:
+        """Return whether another attempt may succeed; `is_chosen` if the caller chose the queue."""
+        if not isinstance(error, CommandError):
+            return not (is_chosen and isinstance(error, InvalidArgument))
         if isinstance(error, AccessDenied):  # its code is one of the transient failures
             return False
         if error.code == ResponseCode.SYSTEM_BUSY and self._options.retry_when_busy:
-            pause_ms = min(_BUSY_PAUSE_MS << (attempt - 1), left_ms // 2)
-            await asyncio.sleep(pause_ms / 1000)
             return True
         return error.code in self._options.retry_codes
 
@@ -169,7 +179,17 @@ class MessageSender:
     async def send_oneway(
         self, queue: MessageQueue, prepared: Prepared, *, timeout_ms: int
     ) -> None:
-        """Send to one queue without an acknowledgement."""
+        """Send to one queue without an acknowledgement; SendFailed if it cannot be sent."""
+        begin_ms = monotonic_ms()
+        try:
+            await self._send_oneway(queue, prepared, timeout_ms)
+        except Outage as error:
+            self.failed_count += 1
+            tried = _Attempts([queue.broker_name])
+            tried.note(error)
+            raise tried.gave_up(prepared, monotonic_ms() - begin_ms, timeout_ms) from error
+
+    async def _send_oneway(self, queue: MessageQueue, prepared: Prepared, timeout_ms: int) -> None:
         address = await self._instance.find_master(queue.broker_name, prepared.topic)
         context = None
         if self._hooks is not None:
@@ -221,7 +241,7 @@ class MessageSender:
             await asyncio.sleep(_FULL_PAUSE_S)
             left_ms = deadline_ms - monotonic_ms()
             if left_ms <= 0:
-                raise RequestTimeout(f"the output buffer of the connection to {address} is full")
+                raise Overloaded(f"the output buffer of the connection to {address} is full")
             try:
                 return await remoting.invoke(
                     address, code, header, body, timeout_ms=left_ms, ok=STORED_CODES
@@ -319,24 +339,40 @@ class MessageSender:
             self._faults.note(broker_name, now_ms - begin_ms, now_ms=now_ms, failed=failed)
 
 
-def _unconfirmed(asked: list[str], timeout_ms: int, failure: Exception | None) -> RequestTimeout:
-    place = f" at {', '.join(asked)}" if asked else ""
-    reason = f": {failure}" if failure is not None else ""
-    return RequestTimeout(
-        f"no broker has confirmed the message in {timeout_ms} ms; it may be stored{place}{reason}"
-    )
+class _Attempts(msgspec.Struct, gc=False):
+    """The failed attempts to send a message."""
+
+    brokers: list[str]
+    failure: Exception | None = None
+    may_be_stored: bool = False
+
+    def note(self, error: Exception) -> None:
+        self.failure = error
+        self.may_be_stored = self.may_be_stored or isinstance(error, _UNANSWERED)
+
+    def gave_up(self, prepared: Prepared, cost_ms: int, timeout_ms: int) -> SendFailed:
+        message = f"the message to the topic {prepared.topic}"
+        if self.may_be_stored:
+            start = f"no broker has confirmed {message}, which may be stored: gave up"
+        else:
+            start = f"{message} was not stored"
+        count = "1 attempt" if len(self.brokers) == 1 else f"{len(self.brokers)} attempts"
+        place = f" at {', '.join(self.brokers)}" if self.brokers else ""
+        failure = self.failure
+        reason = f": {failure}" if failure is not None else ""
+        is_late = cost_ms >= timeout_ms or isinstance(failure, RequestTimeout)
+        return (SendTimeout if is_late else SendFailed)(
+            f"{start} after {count} in {cost_ms} ms{place}{reason}",
+            brokers=tuple(self.brokers),
+            may_be_stored=self.may_be_stored,
+            code=failure.code if isinstance(failure, CommandError | ClientError) else None,
+        )
 
 
-def _gave_up(
-    prepared: Prepared, asked: list[str], cost_ms: int, failure: Exception | None
-) -> SendFailed:
-    reason = f": {failure}" if failure is not None else ""
-    return SendFailed(
-        f"the message to the topic {prepared.topic} was not stored after {len(asked)} attempts in "
-        f"{cost_ms} ms at {', '.join(asked)}{reason}",
-        brokers=tuple(asked),
-        code=failure.code if isinstance(failure, CommandError | ClientError) else None,
-    )
+async def _pause_if_busy(error: Exception, attempt: int, left_ms: int) -> None:
+    if isinstance(error, CommandError) and error.code == ResponseCode.SYSTEM_BUSY:
+        pause_ms = min(_BUSY_PAUSE_MS << (attempt - 1), left_ms // 2)
+        await asyncio.sleep(pause_ms / 1000)
 
 
 def _result(response: Response, queue: MessageQueue, prepared: Prepared) -> SendResult:
