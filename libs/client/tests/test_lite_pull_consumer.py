@@ -97,6 +97,30 @@ async def test_commits_can_be_asked_for(stored: MemoryCluster) -> None:
         assert await consumer.committed(QUEUE_0) == count
 
 
+MANUAL = LitePullOptions(consume_from=ConsumeFrom.FIRST_OFFSET, auto_commit=False)
+
+
+async def test_without_auto_commit_close_commits_nothing(stored: MemoryCluster) -> None:
+    async with consumer_of(stored, MANUAL) as consumer:
+        seen = 0
+        async for _ in consumer:
+            seen += 1
+            if seen == 25:
+                break
+        assert await consumer.poll(timeout_ms=0) == []
+    assert stored.committed("lg", "T").get(QUEUE_0, 0) == 0
+
+
+async def test_without_auto_commit_close_keeps_what_was_committed(stored: MemoryCluster) -> None:
+    async with consumer_of(stored, MANUAL) as consumer:
+        for _ in range(3):
+            await consumer.next_message()
+        await consumer.commit()
+        await consumer.next_message()
+        await consumer.next_message()
+    assert stored.committed("lg", "T").get(QUEUE_0) == 3
+
+
 async def test_positions_move_inside_the_queue(stored: MemoryCluster) -> None:
     async with consumer_of(stored) as consumer:
         await consumer.seek(QUEUE_0, 20)

@@ -378,7 +378,13 @@ class LitePullOptions(ConsumerOptions, frozen=True, kw_only=True, forbid_unknown
     suspend_ms: Annotated[
         int, Meta(ge=1, description="How long a broker holds a pull without messages.")
     ] = 20_000
-    auto_commit: Annotated[bool, Meta(description="Commit at intervals, inside `poll`.")] = True
+    auto_commit: Annotated[
+        bool,
+        Meta(
+            description="Commit at intervals, inside `poll`, and at `close`. If false, only "
+            "`commit` commits."
+        ),
+    ] = True
     auto_commit_interval_ms: Annotated[int, Meta(ge=1_000, description="Interval.")] = 5_000
     poll_timeout_ms: Annotated[int, Meta(ge=0, description="Default timeout of `poll`.")] = 5_000
     total_count_max: Annotated[

@@ -3,15 +3,19 @@
 
 Invariants
     A message counts as consumed when the application requests the next ones, or commits. Messages
-    that were pulled but not returned are never committed.
+    that were pulled but not returned are never committed. Without `auto_commit`, only `commit`
+    commits, as in Java.
 """
 
 import asyncio
 from collections import deque
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
+import msgspec
+
 from cometmq.client.clock import monotonic_ms
 from cometmq.client.consume.member import CONSUME_ACTIVELY, GroupMember, MemberParts
+from cometmq.client.consume.queues.offsets import HeldOffsets
 from cometmq.client.consume.queues.process_queue import ProcessQueue
 from cometmq.client.consume.queues.reader import Reader
 from cometmq.client.consume.queues.topic_watch import QueuesChanged, QueueWatch
@@ -40,7 +44,10 @@ class PullGroup(GroupMember[LitePullOptions]):
         """`assigned` queues are read without rebalancing."""
         self._assigned = assigned
         self._watched = watched
-        super().__init__(parts)
+        self._held = None if parts.options.auto_commit else HeldOffsets(parts.offsets)
+        super().__init__(
+            parts if self._held is None else msgspec.structs.replace(parts, offsets=self._held)
+        )
         self._waiting: deque[tuple[ProcessQueue, list[MessageExt]]] = deque()
         self._waiting_count = 0
         self._arrived = Wakeup()
@@ -105,7 +112,10 @@ class PullGroup(GroupMember[LitePullOptions]):
         self._settle()
         if queues is None:
             self._committed_ms = monotonic_ms()
-        await self._offsets.commit(self.queues if queues is None else queues)
+        wanted = self.queues if queues is None else queues
+        if self._held is not None:
+            self._held.release(wanted)
+        await self._offsets.commit(wanted)
 
     def interrupt(self) -> None:
         """Make a pending poll return."""

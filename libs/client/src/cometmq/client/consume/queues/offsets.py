@@ -123,6 +123,42 @@ class Positions:
         return self.offsets.get(queue) if queue in self.unsaved else None
 
 
+class HeldOffsets:
+    """Withholds progress from an offset store until `release`: only explicit commits store it.
+
+    First offsets and resets pass, as they are not progress of the application.
+    """
+
+    def __init__(self, store: OffsetStore) -> None:
+        self._store = store
+        self._progress: dict[MessageQueue, int] = {}
+        self.read = store.read
+        self.position = store.position
+        self.unsaved = store.unsaved
+        self.persist = store.persist
+        self.commit = store.commit
+
+    def update(self, queue: MessageQueue, offset: int, *, is_reset: bool = False) -> None:
+        """Note an offset, or withhold it."""
+        if is_reset or self._store.position(queue) is None:
+            self._progress.pop(queue, None)
+            self._store.update(queue, offset, is_reset=is_reset)
+        else:
+            self._progress[queue] = offset
+
+    def release(self, queues: Iterable[MessageQueue]) -> None:
+        """Pass the withheld offsets of these queues to the store."""
+        for queue in queues:
+            offset = self._progress.pop(queue, None)
+            if offset is not None:
+                self._store.update(queue, offset)
+
+    def forget(self, queue: MessageQueue) -> None:
+        """Drop the offset in memory."""
+        self._progress.pop(queue, None)
+        self._store.forget(queue)
+
+
 class RemoteOffsets:
     """Offsets at the brokers, shared by the members of a group."""
 
