@@ -4,6 +4,7 @@
 import asyncio
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextvars import ContextVar
 from enum import Enum, auto
 from typing import Any, ClassVar, Generic, Protocol, TypeAlias, TypeVar, cast
 
@@ -141,6 +142,12 @@ class Watch(Protocol):
         """Call the listener and return its result."""
 
 
+_CALL: ContextVar[tuple[object, asyncio.Task[Any] | None] | None] = ContextVar(
+    "cometmq_listener_call", default=None
+)
+"""The caller of the running listener, and the task that waits for its end."""
+
+
 class ListenerCaller(Generic[R]):
     """Calls a listener: a coroutine function on the loop, a plain function on a bounded pool."""
 
@@ -166,6 +173,7 @@ class ListenerCaller(Generic[R]):
 
     async def call(self, messages: list[MessageExt]) -> R:
         """Return the listener's result; its exceptions propagate."""
+        _CALL.set((self, asyncio.current_task()))
         if self._pool is None:
             result: Any = await cast("Awaitable[Any]", self._listener(messages))
         else:
@@ -176,6 +184,19 @@ class ListenerCaller(Generic[R]):
         if not isinstance(result, kind):
             raise ListenerError(_wrong_result(result, is_orderly=kind is OrderlyResult))
         return result
+
+    def is_calling_from_here(self) -> bool:
+        """Return whether the running code is the listener, on its task or its thread.
+
+        Tasks that the listener has created are not: the call can end before they do.
+        """
+        found = _CALL.get()
+        if found is None or found[0] is not self:
+            return False
+        try:
+            return asyncio.current_task() is found[1]
+        except RuntimeError:  # a thread without a loop: that of a plain function
+            return True
 
     async def call_safely(self, messages: list[MessageExt], failure: R) -> R:
         """Return the listener's result, or `failure` after logging an exception."""

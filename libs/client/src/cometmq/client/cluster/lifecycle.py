@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The lifecycle of producers, consumers and admin clients: each starts once and closes once."""
 
+import asyncio
 from abc import ABC, abstractmethod
 from contextlib import AsyncExitStack
 from enum import StrEnum
@@ -51,6 +52,8 @@ class Client(ABC):
         self.state = ClientState.CREATE_JUST
         self._stack = AsyncExitStack()
         self._instance: ClientInstance | None = None
+        self._closed: asyncio.Event | None = None
+        """Set at the end of the first `close`."""
 
     async def start(self) -> None:
         """Start; a client can start only once."""
@@ -67,15 +70,29 @@ class Client(ABC):
         self.state = ClientState.RUNNING
 
     async def close(self) -> None:
-        """Finish the calls in flight and leave; does nothing if the client is not running."""
+        """Finish the calls in flight and leave; does nothing if the client is not running.
+
+        All callers wait for the same end. Raise ClientStateError inside a listener, for which
+        `close` would wait.
+        """
+        self.check_outside_calls()
         if self.state is not ClientState.RUNNING:
+            if self._closed is not None and not self._closed.is_set():
+                assert self._instance is not None
+                self._instance.check_loop(self.KIND)
+                await self._closed.wait()
             return
         self._running()
         self.state = ClientState.SHUTDOWN_ALREADY
+        self._closed = asyncio.Event()
         try:
             await self._stack.aclose()
         finally:
             self._log.flush()
+            self._closed.set()
+
+    def check_outside_calls(self) -> None:  # noqa: B027  # most clients call no listener
+        """Raise ClientStateError inside a call of the application that `close` waits for."""
 
     @property
     def client_id(self) -> str:

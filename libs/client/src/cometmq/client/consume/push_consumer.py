@@ -14,7 +14,7 @@ from cometmq.client.consume.member import MemberParts
 from cometmq.client.consume.push_member import PushGroup
 from cometmq.client.consume.queues.offsets import OffsetStore
 from cometmq.client.consume.queues.rebalance import AllocateStrategy
-from cometmq.client.errors import InvalidArgument
+from cometmq.client.errors import ClientStateError, InvalidArgument
 from cometmq.client.functions import check_function
 from cometmq.client.listener import Listener, OrderlyListener
 from cometmq.client.log import PROGRAM_LOG
@@ -108,6 +108,15 @@ class PushConsumer(GroupConsumer[PushOptions, PushGroup]):
         self._member = member
         self._log.info("consumer.started", group=self.group, client_id=instance.client_id)
         return instance
+
+    def check_outside_calls(self) -> None:
+        """Raise ClientStateError inside the listener: its call would wait for its own end."""
+        if self._member is not None and self._member.is_calling_from_here():
+            raise ClientStateError(
+                "`close` was called by the listener, and would wait for the listener to end: "
+                "return first, and close from another task or thread; for example, the listener "
+                "sets an asyncio.Event that the program waits for"
+            )
 
     def _consume_timeout_ms(self) -> int:
         return self.options.consume_timeout_ms

@@ -211,6 +211,10 @@ class PushGroup(GroupMember[PushOptions]):
         await self._readers.close(is_drained=not running_count)
         await self._background.close()
 
+    def is_calling_from_here(self) -> bool:
+        """Return whether the running code is the listener."""
+        return self._caller.is_calling_from_here()
+
     def close_caller(self) -> None:
         """Release the threads of the listener."""
         self._caller.close()

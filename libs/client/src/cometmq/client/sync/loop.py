@@ -102,7 +102,8 @@ class SyncClient(Generic[ClientT]):
         self._run(self._inner.start())
 
     def close(self) -> None:
-        """Finish the calls in flight and leave."""
+        """Finish the calls in flight and leave; ClientStateError inside a listener."""
+        self._inner.check_outside_calls()
         self._run(self._inner.close())
 
     def __enter__(self) -> Self:
@@ -115,6 +116,7 @@ class SyncClient(Generic[ClientT]):
         exc: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
+        self._inner.check_outside_calls()
         self._run(self._inner.__aexit__(exc_type, exc, traceback))
 
     @staticmethod
