@@ -3,6 +3,7 @@
 
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from typing import Any
 
 import pytest
 
@@ -129,6 +130,30 @@ async def test_offsets_are_cloned(admin: AdminClient, producer: Producer) -> Non
     assert await admin.committed_offset("h", QUEUE) == 2
     with pytest.raises(InvalidArgument, match="to itself"):
         await admin.clone_offsets("g", "g", "T")
+    with pytest.raises(InvalidArgument, match="nobody has no stored offset in the topic T"):
+        await admin.clone_offsets("nobody", "h", "T")
+    assert await admin.committed_offset("h", QUEUE) == 2
+
+
+@pytest.mark.parametrize(
+    ("call", "text"),
+    [
+        (lambda it: it.commit_offset("g", QUEUE, "1"), "offset must be a whole number"),
+        (lambda it: it.commit_offset("g", QUEUE, -5), "of at least 0, not -5"),
+        (lambda it: it.commit_offset(None, QUEUE, 1), "consumer_group is wrong: Expected `str`"),
+        (lambda it: it.search_offset(QUEUE, "yesterday"), "timestamp is wrong: Expected `int`"),
+        (lambda it: it.search_offset(QUEUE, 1.5), "timestamp is wrong: Expected `int`"),
+        (lambda it: it.committed_offset(object(), QUEUE), "consumer_group is wrong"),
+        (lambda it: it.namesrv.get_kv("n", 7), "key is wrong: Expected `str`"),
+    ],
+)
+async def test_wrong_arguments_do_not_close_the_connection(
+    admin: AdminClient, producer: Producer, call: Any, text: str
+) -> None:
+    await send(producer, 1)
+    with pytest.raises(InvalidArgument, match=text):
+        await call(admin)
+    assert await admin.max_offset(QUEUE) == 1
 
 
 async def test_connections_of_producers_and_consumers(

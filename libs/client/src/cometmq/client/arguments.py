@@ -1,10 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """Checks arguments of calls: a wrong one is named at the call, not deep inside it."""
 
-from typing import Any
+from typing import Any, TypeVar
+
+import msgspec
 
 from cometmq.client.errors import InvalidArgument
 from cometmq.remoting.bodies.queues import MessageQueue
+
+HeaderT = TypeVar("HeaderT", bound=msgspec.Struct)
 
 
 def whole(value: Any, name: str, *, low: int = 0, high: int | None = None) -> int:
@@ -19,6 +23,23 @@ def whole(value: Any, name: str, *, low: int = 0, high: int | None = None) -> in
 def whole_or(default: int, value: Any, name: str, *, low: int = 1) -> int:
     """Like `whole`; None means `default`."""
     return default if value is None else whole(value, name, low=low)
+
+
+def checked_header(header: HeaderT) -> HeaderT:
+    """Return a header whose fields have the declared types; InvalidArgument names a wrong one.
+
+    A wrong header could not be encoded or would be refused as malformed, and the peer would close
+    the connection that all other calls share.
+    """
+    kind = type(header)
+    found = {}
+    for field in msgspec.structs.fields(kind):
+        value = getattr(header, field.name)
+        try:
+            found[field.name] = msgspec.convert(value, field.type)
+        except msgspec.ValidationError as error:
+            raise InvalidArgument(f"{field.name} is wrong: {error}, in {value!r}") from None
+    return kind(**found)
 
 
 def check_queue(queue: object) -> None:

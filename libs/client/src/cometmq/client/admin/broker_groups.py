@@ -4,6 +4,7 @@
 from typing import Final
 
 from cometmq.client.admin.calls import BrokerCalls
+from cometmq.client.arguments import whole
 from cometmq.remoting.bodies.connections import ConsumerConnections, ProducerConnections
 from cometmq.remoting.bodies.dialect import decode_json, encode_json
 from cometmq.remoting.bodies.offsets import (
@@ -112,8 +113,8 @@ class BrokerGroups(BrokerCalls):
         return None if response.code else _offset(response)
 
     async def commit_offset(self, group: str, topic: str, queue_id: int, offset: int) -> None:
-        """Set the offset of a group in a queue, forwards or backwards."""
-        header = offsets.UpdateConsumerOffset(group, topic, queue_id, offset)
+        """Set the offset of a group in a queue, forwards or backwards; at least 0."""
+        header = offsets.UpdateConsumerOffset(group, topic, queue_id, whole(offset, "offset"))
         await self.invoke(Code.UPDATE_CONSUMER_OFFSET, header)
 
     async def min_offset(self, topic: str, queue_id: int) -> int:

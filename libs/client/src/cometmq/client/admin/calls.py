@@ -6,7 +6,7 @@ from typing import Final, TypeVar
 
 import msgspec
 
-from cometmq.client.arguments import whole_or
+from cometmq.client.arguments import checked_header, whole_or
 from cometmq.client.cluster.server_kinds import refuse_namesrv
 from cometmq.remoting.bodies.dialect import decode_json
 from cometmq.remoting.codes import RequestCode as Code
@@ -41,7 +41,8 @@ class BrokerCalls:
         ok: Collection[int] = SUCCESS,
         timeout_ms: int | None = None,
     ) -> Response:
-        """Send any request of the catalogue."""
+        """Send any request of the catalogue; InvalidArgument if a field has the wrong type."""
+        header = None if header is None else checked_header(header)
         timeout_ms = whole_or(self._timeout_ms, timeout_ms, "timeout_ms")
         try:
             return await self._remoting.invoke(

@@ -150,14 +150,22 @@ class OffsetAdmin(AdminBase):
     async def clone_offsets(
         self, source: str, destination: str, topic: str
     ) -> dict[MessageQueue, int]:
-        """Copy the offsets of one group in a topic to another; return them."""
+        """Copy the stored offsets of one group in a topic to another; return them.
+
+        Queues without a stored offset are left alone; InvalidArgument if there is none at all.
+        """
         if source == destination:
             raise InvalidArgument(f"{source} cannot be cloned to itself")
         cloned: dict[MessageQueue, int] = {}
-        for found in await self.lag(source, topic):
-            if found.committed_offset >= 0:
-                await self.commit_offset(destination, found.queue, found.committed_offset)
-                cloned[found.queue] = found.committed_offset
+        for broker in await self._brokers_of(topic):
+            table = (await broker.consumer_offsets()).offset_table
+            for queue_id, offset in sorted(table.get(f"{topic}@{source}", {}).items()):
+                await broker.commit_offset(destination, topic, queue_id, offset)
+                cloned[MessageQueue(topic, broker.name, queue_id)] = offset
+        if not cloned:
+            raise InvalidArgument(
+                f"the group {source} has no stored offset in the topic {topic}: nothing was cloned"
+            )
         return cloned
 
 

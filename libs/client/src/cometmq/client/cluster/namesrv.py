@@ -8,6 +8,7 @@ from typing import Final
 
 import msgspec
 
+from cometmq.client.arguments import checked_header
 from cometmq.client.cluster.discovery import fetch_namesrv_list
 from cometmq.client.cluster.server_kinds import refuse_broker
 from cometmq.client.errors import InvalidArgument, NoNamesrv
@@ -146,6 +147,7 @@ class Namesrv:
         body: bytes,
         ok: Collection[int] = _SUCCESS,
     ) -> Response:
+        header = None if header is None else checked_header(header)
         try:
             return await self._remoting.invoke(
                 address, code, header, body, timeout_ms=self._timeout_ms, ok=ok

@@ -11,7 +11,7 @@ from cometmq.remoting.bodies.connections import (
     ProducerConnections,
 )
 from cometmq.remoting.bodies.dialect import encode_json
-from cometmq.remoting.bodies.offsets import QueueOffsetTable
+from cometmq.remoting.bodies.offsets import ConsumerOffsetTable, QueueOffsetTable
 from cometmq.remoting.bodies.queues import GroupList, MessageQueue
 from cometmq.remoting.bodies.stats import ConsumeStats, OffsetPair, TopicOffset, TopicStats
 from cometmq.remoting.codes import RequestCode
@@ -81,6 +81,14 @@ def get_consume_stats(broker: MemoryBroker, call: Call[admin.GetConsumeStats]) -
     return Reply(body=encode_json(ConsumeStats(offset_table=table)))
 
 
+def get_all_consumer_offset(broker: MemoryBroker, _call: Call[None]) -> Reply:
+    """Return all committed offsets."""
+    table: dict[str, dict[int, int]] = {}
+    for (group, topic, queue_id), offset in broker.offsets.items():
+        table.setdefault(f"{topic}@{group}", {})[queue_id] = offset
+    return Reply(body=encode_json(ConsumerOffsetTable(table)))
+
+
 def query_topic_consume_by_who(
     broker: MemoryBroker, call: Call[admin.QueryTopicConsumeByWho]
 ) -> Reply:
@@ -138,6 +146,7 @@ ADMIN_HANDLERS: Final[Mapping[int, Handler[Any]]] = {
     RequestCode.GET_CONSUMER_CONNECTION_LIST: get_consumer_connection_list,
     RequestCode.GET_PRODUCER_CONNECTION_LIST: get_producer_connection_list,
     RequestCode.GET_TOPIC_STATS_INFO: get_topic_stats_info,
+    RequestCode.GET_ALL_CONSUMER_OFFSET: get_all_consumer_offset,
     RequestCode.GET_CONSUME_STATS: get_consume_stats,
     RequestCode.QUERY_TOPIC_CONSUME_BY_WHO: query_topic_consume_by_who,
     RequestCode.INVOKE_BROKER_TO_RESET_OFFSET: invoke_broker_to_reset_offset,
