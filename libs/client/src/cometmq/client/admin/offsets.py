@@ -87,7 +87,12 @@ class OffsetAdmin(AdminBase):
     async def committed_offset(self, group: str, queue: MessageQueue) -> int | None:
         """Return the committed offset of a group; None if there is none."""
         master = await self._master_of(queue)
-        return await master.committed_offset(group, queue.topic, queue.queue_id)
+        offset = await master.committed_offset(group, queue.topic, queue.queue_id)
+        if offset:
+            return offset
+        # A broker also answers 0 for a young queue without an offset: its table tells them apart.
+        table = (await master.consumer_offsets()).offset_table
+        return table.get(f"{queue.topic}@{group}", {}).get(queue.queue_id)
 
     async def commit_offset(self, group: str, queue: MessageQueue, offset: int) -> None:
         """Set the offset of a group; connected members do not notice, and overwrite it."""
