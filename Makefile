@@ -65,7 +65,7 @@ test: setup ## Unit, property, golden and integration tests
 test-all: test crash fuzz load compat spark-test-all ## Everything, long forms included
 
 .PHONY: crash
-crash: setup ## Kill -9, torn tails, full disks: at least 200 kills (RUNS=n)
+crash: setup ## Kill -9, torn tails, damaged bytes, full disks: at least 200 kills (RUNS=n)
 	$(BIN)/pytest -q tests/crash --kills=$(or $(RUNS),200) --timeout=5400
 
 .PHONY: ha-model
