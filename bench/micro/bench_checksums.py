@@ -26,7 +26,7 @@ def extend(folder: str, block_bytes: int) -> float:
     """Cover the log part by part; return milliseconds of processor time per MiB."""
     layout = Layout(StoreSettings(store_path_root_dir=folder))
     disk = OsDisk()
-    vars(checksums).update(BLOCK_BYTES=block_bytes, CHUNK_BYTES=64 * block_bytes)
+    vars(checksums).update(BLOCK_BYTES=block_bytes)
     for name in disk.names(layout.checksums):
         disk.remove(f"{layout.checksums}/{name}")
     sums = Checksums(disk, layout, LOG_BYTES)

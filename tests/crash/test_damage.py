@@ -19,7 +19,8 @@ from cometmq.remoting.message.record import MessageRecord, decode_record, decode
 
 TOPIC: Final = "damaged"
 COUNT: Final = 60
-VICTIM: Final = 20
+VICTIM: Final = 25  # in the second block of the log, which is complete
+BODY_BYTES: Final = 3000
 PROGRESS: Final = struct.Struct(">8sq")
 RETRY_IMMEDIATELY: Final = 20
 
@@ -58,7 +59,7 @@ async def killed(broker: BrokerChild, random: Random, *, is_below: bool) -> Sent
         if not is_below:
             await client.configure(flushIntervalConsumeQueue=3_600_000)
         for number in range(COUNT):
-            body = random.randbytes(300)
+            body = random.randbytes(BODY_BYTES)
             await client.send(TOPIC, 0, body, keys=f"k{number}-" + "x" * 80)
         if is_below:
             await until(lambda: is_covered(broker.store), 20)
@@ -128,7 +129,7 @@ async def test_damage_below_the_progress_is_named_and_not_delivered(
         assert VICTIM in gone
         assert event["messages"] == f"{TOPIC}/0: {gone[0]}-{gone[-1]}"
         assert event["message_count"] == len(gone) == gone[-1] - gone[0] + 1 < COUNT
-        assert all(len(record.body) == 300 for record in found.values())
+        assert all(len(record.body) == BODY_BYTES for record in found.values())
         assert all(record.keys for record in found.values())
         assert (await broker.readiness()).get("store", "ok") == "ok"
         assert await broker.stop() == 0

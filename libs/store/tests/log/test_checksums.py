@@ -16,16 +16,17 @@ from cometmq.store.testing.builders import StoreRig, make_message, small_setting
 from cometmq.store.testing.memory_disk import MemoryDisk
 
 FILE_BYTES: Final = 5 * BLOCK_BYTES + 1000
+BODY_BYTES: Final = BLOCK_BYTES // 15
 SETTINGS: Final[StoreSettings] = small_settings(mapped_file_size_commit_log=FILE_BYTES)
 LOG: Final = "/store/commitlog/" + "0" * 20
 SUMS: Final = "/store/checksums/" + "0" * 20
 
 
-def filled(disk: MemoryDisk, *, count: int = 150, body_bytes: int = 1000) -> StoreRig:
+def filled(disk: MemoryDisk) -> StoreRig:
     rig = StoreRig(disk, SETTINGS)
     random = Random(1)
-    for _ in range(count):
-        rig.put(make_message(body=random.randbytes(body_bytes)))
+    for _ in range(150):
+        rig.put(make_message(body=random.randbytes(BODY_BYTES)))
     rig.work(3)
     return rig
 
@@ -57,12 +58,12 @@ def test_a_checkpoint_covers_everything_before_it(disk):
 def test_a_block_that_grows_is_covered_after_each_checkpoint(disk):
     rig = StoreRig(disk, SETTINGS)
     for _ in range(60):
-        rig.put(make_message(body=bytes(500)))
+        rig.put(make_message(body=bytes(BODY_BYTES // 2)))
         rig.work(2)
         assert checked(rig, disk) == Check([], {})
 
 
-@given(place=st.integers(0, 120_000), bit=st.integers(0, 7))
+@given(place=st.integers(0, 7 * BLOCK_BYTES), bit=st.integers(0, 7))
 def test_every_flipped_bit_is_found_in_its_block(place, bit):
     disk = MemoryDisk()
     rig = filled(disk)
@@ -126,7 +127,7 @@ def test_a_log_that_was_cut_and_written_again_is_not_damaged(keep, count, killed
     rig.store.truncate(rig.entry("T", 0, keep).physical_offset)
     assert checked(rig, disk) == Check([], {})
     for number in range(count):
-        rig.put(make_message(body=b"%d" % number * 300))
+        rig.put(make_message(body=b"%d" % number * (BODY_BYTES // 3)))
     rig.work(3)
     if killed:
         disk.crash()
@@ -143,7 +144,7 @@ def test_no_history_of_stops_and_kills_looks_like_damage(steps):
     for number, step in enumerate(steps):
         if step == "put":
             for _ in range(15):
-                rig.put(make_message(body=b"%d" % number * 700))
+                rig.put(make_message(body=b"%d" % number * (BODY_BYTES // 2)))
         elif step == "checkpoint":
             rig.work(2)
         else:
@@ -182,7 +183,7 @@ def test_checksums_expire_with_their_file(disk):
     settings = small_settings(mapped_file_size_commit_log=FILE_BYTES, delete_when="99")
     rig = StoreRig(disk, settings)
     for _ in range(300):
-        rig.put(make_message(body=bytes(1000)))
+        rig.put(make_message(body=bytes(BODY_BYTES)))
     rig.work(3)
     assert SUMS in disk.contents
     rig.clock.advance(100 * 3_600_000)
