@@ -1,7 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""HANDLERS: every request that the broker serves, on one page. Other codes are answered with code
-3.
-"""
+"""HANDLERS lists every request that the broker serves. Any other code is answered with code 3."""
 
 from collections.abc import Mapping
 from typing import Final
@@ -104,4 +102,4 @@ HANDLERS: Final[Mapping[int, Handler[Broker]]] = {
 }
 
 VIP_EXCLUDED: Final = frozenset({Code.PULL_MESSAGE, Code.LITE_PULL_MESSAGE})
-"""Requests not served on the second port, so that pulls cannot delay sends there."""
+"""Requests refused on the second port, so that pulls cannot delay sends there."""

@@ -97,7 +97,7 @@ async def update_global_white_addrs_config(
 
 
 def get_broker_cluster_acl_info(broker: Broker, _call: Call[NoHeader]) -> Reply:
-    """Return the versions of the files, for tools that compare brokers."""
+    """Return the versions of the account files, so that tools can compare brokers."""
     accounts = _keeper(broker, ServerError).control.accounts
     return Reply(
         header=GetBrokerClusterAclInfoReply(
@@ -111,7 +111,7 @@ def get_broker_cluster_acl_info(broker: Broker, _call: Call[NoHeader]) -> Reply:
 
 
 def get_broker_cluster_acl_config(broker: Broker, _call: Call[NoHeader]) -> Reply:
-    """Return all accounts, with their secrets, and the addresses that need no account."""
+    """Return all accounts with their secrets, and the addresses that need no account."""
     accounts = _keeper(broker, ServerError).control.accounts
     config = AclConfig(
         global_white_addrs=[addresses.text for addresses in accounts.white_addresses],
@@ -132,7 +132,7 @@ async def _change(
     error_type: type[CodedError],
     refusal: str,
 ) -> None:
-    """Change a file; raise an answer with the reason if that fails."""
+    """Change a file; raise CommandError with the reason if that fails."""
     try:
         is_changed = await keeper.change(edit)
     except (AclError, CometError) as error:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Administration that concerns no single topic or group."""
+"""Administrative requests that are not about a single topic or group."""
 
 from collections.abc import Mapping
 from functools import partial
@@ -40,13 +40,13 @@ from cometmq.store.reads import Lookup
 
 
 def refuse_on_slave(broker: Broker) -> None:
-    """Raise the answer of a slave to a change: it copies its tables from the master."""
+    """Refuse a change on a slave, which copies its tables from the master."""
     if not broker.is_master:
         raise ServerError(remarks.SLAVE_MODIFY_REFUSED)
 
 
 async def save_table(broker: Broker, table: Saved) -> None:
-    """Wait until the current content of a table is on disk; raise an answer if saving fails."""
+    """Wait until the current content of a table is on disk; raise CommandError if saving fails."""
     try:
         await broker.saver.save(table)
     except OSError as error:
@@ -55,10 +55,10 @@ async def save_table(broker: Broker, table: Saved) -> None:
 
 
 async def update_broker_config(broker: Broker, call: Call[NoHeader]) -> Reply:
-    """Change settings that are mutable at run time: all of the request or none.
+    """Change mutable settings; apply either all changes of the request or none.
 
-    Compatibility: RocketMQ sets any key it knows, even a key that is read only at the start, such
-    as a path. Here such a key is refused with the reason. Unknown keys are ignored by both.
+    Compatibility: RocketMQ sets any key it knows, even one that it reads only at startup, such as a
+    path. Here such a key is refused with the reason. Both ignore unknown keys.
     """
     try:
         changes = properties.parse(str(call.body, "utf-8"))
@@ -86,7 +86,7 @@ async def update_broker_config(broker: Broker, call: Call[NoHeader]) -> Reply:
 
 
 def get_broker_config(broker: Broker, _call: Call[NoHeader]) -> Reply:
-    """Return all settings, including keys of the file that only RocketMQ has."""
+    """Return all settings, including keys in the file that only RocketMQ has."""
     version = encode_json(broker.settings_version).decode()
     return Reply(
         header=GetBrokerConfigReply(version=version), body=broker.loaded.as_properties().encode()
@@ -94,7 +94,7 @@ def get_broker_config(broker: Broker, _call: Call[NoHeader]) -> Reply:
 
 
 def get_broker_runtime_info(broker: Broker, call: Call[NoHeader]) -> None:
-    """Answer with the figures of tools and dashboards, after reading the state of the disk."""
+    """Read the disk's state, then answer with the figures that tools and dashboards show."""
 
     def read(oldest: MessageRecord | None) -> None:
         broker.driver.read(call, partial(read_disk, broker.settings, oldest), answer)
@@ -117,7 +117,7 @@ def get_all_delay_offset(broker: Broker, _call: Call[NoHeader]) -> Reply:
 
 
 def get_consumer_connection_list(broker: Broker, call: Call[GetConsumerConnectionList]) -> Reply:
-    """Return the members of a connected group and their subscriptions."""
+    """Return the members and subscriptions of a connected group."""
     name = call.header.consumer_group
     group = broker.consumers.group(name)
     if group is None:
@@ -160,7 +160,7 @@ def view_broker_stats_data(broker: Broker, call: Call[ViewBrokerStatsData]) -> R
 
 
 def stored_ms(broker: Broker, queue: MessageQueue, offset: int) -> Lookup[int]:
-    """Find the store time of a message, 0 without one."""
+    """Return the store time of a message in milliseconds; 0 if there is no message."""
     if offset < 0:
         return 0
     found = yield from broker.store.store_time(queue.topic, queue.queue_id, offset)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs after each commit: sends pending answers and answers the pulls that the commit woke.
+"""After each commit, sends pending answers and answers the pulls that the commit woke.
 
 A message may wake the pulls of thousands of consumers. Each turn of the loop answers a bounded
-number of them, so that other requests, first of all the send itself, do not wait for all of them.
+number of them, so that other requests, above all the send itself, do not wait for every pull.
 """
 
 import asyncio
@@ -13,10 +13,10 @@ from cometmq.broker.handlers.pull import serve_arrivals
 
 
 def connect_arrivals(broker: Broker, flush: Callable[[], None]) -> None:
-    """Make commits wake held pulls and send answers; `flush` sends pending answers.
+    """Make commits wake held pulls and send pending answers; `flush` does the sending.
 
-    The driver cannot get these callbacks in its constructor: they need the broker, which holds
-    the driver, and the server, which needs the broker.
+    The driver cannot take these callbacks in its constructor: they need the broker, which holds the
+    driver, and the server, which needs the broker.
     """
     broker.store.add_arrival_listener(broker.hold.arrived)
     broker.driver.after_commit = Arrivals(broker, flush).serve

@@ -1,7 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Decodes the bodies of requests: a malformed one is the sender's error, answered but not
-logged.
-"""
+"""Decodes request bodies. A malformed body is the sender's error: it is answered but not logged."""
 
 from typing import Any, TypeVar
 
@@ -13,7 +11,7 @@ T = TypeVar("T")
 
 
 def json_body(call: Call[Any], type_: type[T]) -> T:
-    """Return the typed body of a request; raise an answer to a malformed one."""
+    """Return the typed body of a request; raise CommandError if it is malformed."""
     try:
         return decode_json(type_, call.body)
     except RemoteProtocolError as error:

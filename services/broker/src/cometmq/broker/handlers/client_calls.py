@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Requests that the broker forwards to clients: offsets (223), state (307), consuming one message
-(309).
+"""Requests that the broker forwards to clients: read offsets (223), report state (307), consume one
+message (309).
 
-Compatibility: RocketMQ asks the members of a group one after the other; here all are asked at once,
-so that the answer takes no longer than the slowest member. Only the fields of the command are
-forwarded to a client: RocketMQ forwards signatures too.
+Compatibility: RocketMQ asks the members of a group one after the other. Here all are asked at once,
+so the answer takes no longer than the slowest member. Only the fields that the command defines are
+forwarded, whereas RocketMQ forwards signatures too.
 """
 
 import asyncio
@@ -46,14 +46,13 @@ STATUS_TIMEOUT_MS: Final = 5_000
 
 
 def check_versions(members: Collection[Client]) -> None:
-    """Raise an answer if a client of the group is too old for resets and such requests."""
+    """Refuse the request if a client of the group is too old to understand it."""
     for client in members:
         if client.version < RESET_OFFSET_MIN:
             raise ServerError(remarks.client_too_old(version_name(client.version)))
 
 
 def call_failed(broker: Broker, code: RequestCode, client: Client, reason: str) -> None:
-    """Log that a request to a client failed."""
     broker.log.warning(
         "client_call.failed",
         code=int(code),
@@ -66,7 +65,7 @@ def call_failed(broker: Broker, code: RequestCode, client: Client, reason: str) 
 async def invoke_broker_to_get_consumer_status(
     broker: Broker, call: Call[InvokeBrokerToGetConsumerStatus]
 ) -> Reply:
-    """Collect the offsets in a topic from the members of a group, or from one of them.
+    """Collect a group's offsets in a topic from all of its members, or from one of them.
 
     Members that do not answer in time are left out.
     """
@@ -104,14 +103,14 @@ async def _status(
 
 
 async def get_consumer_running_info(broker: Broker, call: Call[GetConsumerRunningInfo]) -> Reply:
-    """Forward the request to the client, and its answer back."""
+    """Forward the request to the client, and return the client's answer."""
     header = call.header
     client = _online(broker, header.consumer_group, header.client_id)
     return await _pass_on(call, header.consumer_group, client, header)
 
 
 async def consume_message_directly(broker: Broker, call: Call[ConsumeMessageDirectly]) -> Reply:
-    """Make a client consume one stored message now, and return the result."""
+    """Make a client consume one stored message immediately, and return the result."""
     header = call.header
     client = _online(broker, header.consumer_group, header.client_id)
     body = await _stored_message(broker, header.msg_id)
@@ -131,7 +130,7 @@ async def _stored_message(broker: Broker, message_id: str | None) -> bytes:
 
 
 def _online(broker: Broker, group_name: str, client_id: str | None) -> Client:
-    """Return a member of a group; raise the reason if it is offline or too old."""
+    """Return a member of a group; raise CommandError if it is offline or too old."""
     group = broker.consumers.group(group_name)
     members = () if group is None else group.clients.values()
     client = next((member for member in members if member.client_id == client_id), None)
@@ -146,7 +145,7 @@ def _online(broker: Broker, group_name: str, client_id: str | None) -> Client:
 async def _pass_on(
     call: Call[Any], group: str, client: Client, header: msgspec.Struct, body: Body = b""
 ) -> Reply:
-    """Return a client's answer unchanged, or raise the reason for its absence."""
+    """Return a client's answer unchanged; raise CommandError if there is none."""
     try:
         answer = await client.peer.invoke(call.code, header, body, timeout_ms=CALL_TIMEOUT_MS)
     except RequestTimeout as error:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Requests about clients: heartbeats, unregistration, members of a group, checks of filters."""
+"""Requests about clients: heartbeats, unregistration, group members, filter checks."""
 
 from typing import Final
 
@@ -28,7 +28,7 @@ SQL_CHARS_PER_CLIENT_MAX: Final = 32_768  # compiling them takes about 0.1 s
 
 
 def heart_beat(broker: Broker, call: Call[NoHeader]) -> Reply:
-    """Register the client's groups; unknown consumer groups are created if that is allowed."""
+    """Register the client's groups; create unknown consumer groups if the settings allow it."""
     beat = json_body(call, Heartbeat)
     groups = [consumer.group_name for consumer in beat.consumer_data_set]
     groups += [producer.group_name for producer in beat.producer_data_set]
@@ -67,7 +67,7 @@ def unregister_client(broker: Broker, call: Call[UnregisterClient]) -> Reply:
 
 
 def get_consumer_list_by_group(broker: Broker, call: Call[GetConsumerListByGroup]) -> Reply:
-    """Return the client ids of a group, among which its members share the queues."""
+    """Return the client ids of a group; its members use them to share out the queues."""
     group = broker.consumers.group(call.header.consumer_group)
     if group is None:
         raise ServerError(remarks.consumers_offline(call.header.consumer_group))
@@ -75,7 +75,7 @@ def get_consumer_list_by_group(broker: Broker, call: Call[GetConsumerListByGroup
 
 
 def check_client_config(broker: Broker, call: Call[NoHeader]) -> Reply | None:
-    """Check before a consumer starts whether the broker supports its filter."""
+    """Check whether the broker supports a consumer's filter, before the consumer starts."""
     subscription = json_body(call, ClientConfigCheck).subscription_data
     if subscription is None or is_tag_type(subscription.expression_type):
         return OK
@@ -98,13 +98,13 @@ def _check_expression(expression: str) -> Reply:
 
 
 def connection_closed(broker: Broker, peer: Peer) -> None:
-    """Unregister a client whose connection closed; the other members of its groups are notified."""
+    """Unregister the client of a closed connection, and notify the other members of its groups."""
     broker.producers.drop(peer)
     broker.consumers.drop(peer, notify=broker.settings.notify_consumer_ids_changed_enable)
 
 
 def expire_clients(broker: Broker) -> None:
-    """Close clients without heartbeats and drop expired locks; called every 10 s."""
+    """Close clients that missed their heartbeats and drop expired locks; called every 10 s."""
     now_ms = broker.clock.monotonic_ms()
     for peer in broker.producers.silent(now_ms) | broker.consumers.silent(now_ms):
         broker.log.warning("client.expired", peer=peer.address)
@@ -137,7 +137,7 @@ def _register_consumer(broker: Broker, data: ConsumerData, client: Client) -> No
 
 
 def _may_notify(broker: Broker, config: SubscriptionGroupConfig | None) -> bool:
-    """Return whether the settings of broker and group allow notices of changed members."""
+    """Return whether the broker and the group allow notices about changed members."""
     if not broker.settings.notify_consumer_ids_changed_enable:
         return False
     return config is None or config.notify_consumer_ids_changed_enable

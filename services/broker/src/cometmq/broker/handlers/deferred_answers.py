@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Answers outside of the dispatcher: to held pulls, and after reads from disk.
+"""Answers that are sent outside the dispatcher: to held pulls, and after reads from disk.
 
-As in the dispatcher any exception is caught: a bug in one call becomes its answer and a log line,
-and the other calls of the same turn are still answered.
+As in the dispatcher, any exception is caught: a bug in one call produces an error answer and a log
+line, and the other calls of the same turn are still answered.
 """
 
 import asyncio
@@ -24,7 +24,7 @@ T = TypeVar("T")
 def answer(
     broker: Broker, call: Call[Any], work: Callable[[], Reply | msgspec.Struct | None]
 ) -> None:
-    """Answer with the result of the work, or with its failure."""
+    """Answer with the result of the work, or with its error."""
     try:
         reply = work()
     except CommandError as error:
@@ -52,9 +52,9 @@ def look_up(
     *,
     is_part_of_put: bool = False,
 ) -> None:
-    """Answer with a value derived from a search's result: at once if all its reads are in memory.
+    """Answer with a value derived from a search result; immediately if all its reads are in memory.
 
-    A search that is part of a put continues after its peer has closed the connection.
+    A search that is part of a put continues even if its peer closes the connection.
     """
 
     def done(found: T) -> None:
@@ -72,7 +72,7 @@ def look_up(
 
 
 async def found(broker: Broker, lookup: Lookup[T]) -> T:
-    """Return the result of a search; raise its failure as an answer."""
+    """Return the result of a search; raise CommandError if the search fails."""
     future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
     broker.driver.look_up(lookup, partial(settle, future), partial(_fail_search, broker, future))
     return await future

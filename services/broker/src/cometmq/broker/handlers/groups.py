@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Administration of subscription groups."""
+"""Administrative requests about subscription groups."""
 
 from cometmq.broker.broker import Broker
 from cometmq.broker.handlers.admin import refuse_on_slave, save_table
@@ -30,9 +30,9 @@ async def update_and_create_subscriptiongroup(broker: Broker, call: Call[NoHeade
 
 
 async def delete_subscriptiongroup(broker: Broker, call: Call[DeleteSubscriptiongroup]) -> Reply:
-    """Delete a group, and its offsets if the request says so.
+    """Delete a group, and also its offsets if the request says so.
 
-    Compatibility: connected consumers stay connected; where groups are created automatically, their
+    Compatibility: connected consumers stay connected. If groups are created automatically, their
     next heartbeat creates the group again.
     """
     refuse_on_slave(broker)
@@ -54,7 +54,7 @@ async def get_all_subscriptiongroup_config(broker: Broker, _call: Call[NoHeader]
 
 
 def get_subscriptiongroup_config(broker: Broker, call: Call[GetSubscriptiongroupConfig]) -> Reply:
-    """Return one group; requested by 5.x tools."""
+    """Return one group; only 5.x tools request it."""
     config = broker.groups.get(call.header.group)
     if config is None:
         raise SubscriptionGroupNotExist(f"No group in this broker. group: {call.header.group}")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Locks that orderly consumers take on queues before they consume from them."""
+"""Queue locks, which orderly consumers take before they consume."""
 
 from cometmq.broker.broker import Broker
 from cometmq.broker.handlers.bodies import json_body
@@ -10,7 +10,7 @@ from cometmq.remoting.commands.table import NoHeader
 
 
 def lock_batch_mq(broker: Broker, call: Call[NoHeader]) -> Reply:
-    """Lock queues that are free or the client's own; answer with the queues that it holds."""
+    """Lock queues that are free or already the client's; answer with all queues it now holds."""
     asked = json_body(call, LockBatch)
     granted = broker.locks.lock(
         asked.consumer_group,

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Clean-up requests, and small queries of tools.
+"""Clean-up requests, and small queries from tools.
 
-The store's jobs delete later: as in RocketMQ, an answer only confirms that the request was
+The store's jobs do the deleting later. As in RocketMQ, an answer only confirms that the request was
 accepted.
 """
 
@@ -18,17 +18,18 @@ from cometmq.remoting.names import SYSTEM_TOPICS
 
 
 def clean_expired_consume_queue(broker: Broker, _call: Call[NoHeader]) -> Reply:
-    """Drop the entries of queues, and the files, whose messages the log no longer contains.
+    """Drop queue entries and files that point to messages no longer in the log.
 
-    Compatibility: RocketMQ deletes a queue without messages, so that it starts at 0 again although
-    consumers have committed higher offsets; here it keeps its last file and its offsets.
+    Compatibility: RocketMQ deletes a queue that has no messages left, so its offsets restart at 0
+    although consumers have committed higher ones. Here the queue keeps its last file and its
+    offsets.
     """
     broker.store.clean_queues()
     return OK
 
 
 async def clean_unused_topic(broker: Broker, call: Call[NoHeader]) -> Reply:
-    """Delete the queues of topics that the broker does not have."""
+    """Delete the queues of topics that are not configured on this broker."""
     for topic in sorted(broker.store.topics()):
         if topic in broker.topics.table or is_system_topic(topic):
             continue
@@ -54,7 +55,7 @@ def get_system_topic_list(broker: Broker, _call: Call[NoHeader]) -> Reply:
 def register_filter_server(
     broker: Broker, _call: Call[RegisterFilterServer]
 ) -> RegisterFilterServerReply:
-    """Answer with the broker's name and id: RocketMQ 4.9 no longer has filter servers."""
+    """Answer with the broker's name and id; RocketMQ 4.9 no longer has filter servers."""
     return RegisterFilterServerReply(
         broker_name=broker.settings.broker_name, broker_id=broker.role.broker_id
     )

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Committed offsets (14, 15) and the ends of queues (29 to 32)."""
+"""Committed offsets (14, 15), and queries about the bounds of queues (29 to 32)."""
 
 from cometmq.broker.broker import Broker
 from cometmq.broker.handlers.deferred_answers import look_up
@@ -27,13 +27,13 @@ from cometmq.store.results import BoundaryType
 def query_consumer_offset(
     broker: Broker, call: Call[QueryConsumerOffset]
 ) -> QueryConsumerOffsetReply | None:
-    """Return the committed offset; without one, 0 or "not found".
+    """Return the committed offset; if there is none, answer with 0 or "not found".
 
-    Compatibility: after "not found" the client obeys its consumeFromWhere. As RocketMQ does, 0 is
-    answered while the queue's first message is in memory, so that a new group reads a young topic
-    from its start. With youngQueueStartsAtZero=false, 0 is answered only if the whole queue is new
-    to the group. C++ clients always get RocketMQ's rule: the bindings on top of them (Python's, for
-    one) cannot set consumeFromWhere.
+    Compatibility: after "not found" the client applies its consumeFromWhere. Like RocketMQ, the
+    broker answers 0 while the queue's first message is in memory, so that a new group reads a young
+    topic from its beginning. With youngQueueStartsAtZero=false, it answers 0 only if the whole
+    queue is new to the group. C++ clients always get RocketMQ's rule, because bindings built on
+    them (Python's, for one) cannot set consumeFromWhere.
     """
     header = call.header
     committed = broker.offsets.committed(header.consumer_group, header.topic, header.queue_id)
@@ -53,7 +53,7 @@ def _without_commit(starts_at_zero: bool) -> QueryConsumerOffsetReply:
 def _starts_at_zero(
     broker: Broker, header: QueryConsumerOffset, *, by_rocketmq_rule: bool
 ) -> Lookup[bool]:
-    """Find whether a group without an offset must start with the queue's first message."""
+    """Find out whether a group without an offset must start with the queue's first message."""
     topic, queue_id = header.topic, header.queue_id
     store = broker.store
     if store.max_offset(topic, queue_id) <= 0:
@@ -72,7 +72,9 @@ def _starts_at_zero(
 
 
 def _is_in_memory(broker: Broker, topic: str, queue_id: int) -> Lookup[bool]:
-    """Find whether a queue's first message is so young that RocketMQ counts it as in memory."""
+    """Find out whether a queue's first message is so recent that RocketMQ would count it as in
+    memory.
+    """
     physical_offset = yield from broker.store.place(topic, queue_id, 0)
     if physical_offset < 0:
         return False
@@ -82,7 +84,7 @@ def _is_in_memory(broker: Broker, topic: str, queue_id: int) -> Lookup[bool]:
 
 
 def _subscription_age_ms(broker: Broker, group_name: str, topic: str) -> int | None:
-    """Return how long the connected group has subscribed to the topic; None if unknown."""
+    """Return how long the connected group has been subscribed to the topic; None if unknown."""
     group = broker.consumers.group(group_name)
     subscribed_ms = None if group is None else group.subscribed_ms.get(topic)
     return None if subscribed_ms is None else broker.clock.monotonic_ms() - subscribed_ms
@@ -97,7 +99,7 @@ def update_consumer_offset(broker: Broker, call: Call[UpdateConsumerOffset]) -> 
 
 
 def search_offset_by_timestamp(broker: Broker, call: Call[SearchOffsetByTimestamp]) -> None:
-    """Answer with the offset of the message stored nearest to a time."""
+    """Answer with the offset of the message whose store time is nearest to the requested time."""
     header = call.header
     boundary = BoundaryType.__members__.get((header.boundary_type or "").upper())
     lookup = broker.store.offset_by_time(
@@ -107,7 +109,7 @@ def search_offset_by_timestamp(broker: Broker, call: Call[SearchOffsetByTimestam
 
 
 def get_max_offset(broker: Broker, call: Call[GetMaxOffset]) -> GetMaxOffsetReply:
-    """Return the offset of the queue's next message."""
+    """Return the offset that the queue's next message will get."""
     return GetMaxOffsetReply(broker.store.max_offset(call.header.topic, call.header.queue_id))
 
 
@@ -116,6 +118,6 @@ def get_min_offset(broker: Broker, call: Call[GetMinOffset]) -> GetMinOffsetRepl
 
 
 def get_earliest_msg_storetime(broker: Broker, call: Call[GetEarliestMsgStoretime]) -> None:
-    """Answer with the store time of the queue's oldest message, -1 without one."""
+    """Answer with the store time of the queue's oldest message; -1 if the queue is empty."""
     lookup = broker.store.earliest_store_time(call.header.topic, call.header.queue_id)
     look_up(broker, call, lookup, GetEarliestMsgStoretimeReply)

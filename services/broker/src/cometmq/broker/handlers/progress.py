@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Progress of groups: GET_CONSUME_STATS (208), GET_BROKER_CONSUME_STATS (317) for all groups, the
-groups of a topic (300), and the age of unconsumed messages (303).
+"""Consumer progress: of one group (GET_CONSUME_STATS, 208) or of all groups
+(GET_BROKER_CONSUME_STATS, 317), the groups of a topic (300), and the age of unconsumed messages
+(303).
 
-Compatibility: a topic to which a connected group no longer subscribes is left out; a queue without
-an offset counts as 0. Times of messages are texts in the broker's time zone.
+Compatibility: a topic to which a connected group no longer subscribes is left out, and a queue
+without an offset counts as 0. Message times are strings in the broker's time zone.
 """
 
 import asyncio
@@ -41,7 +42,7 @@ TURN_QUEUES_MAX: Final = 256  # without reads: about 0.5 ms
 
 
 def get_consume_stats(broker: Broker, call: Call[GetConsumeStats]) -> None:
-    """Answer with a group's progress in all of its topics, or in the requested one."""
+    """Answer with a group's progress in all of its topics, or only in the requested one."""
     group, topic = call.header.consumer_group, call.header.topic
     asked = [topic] if topic and not topic.isspace() else sorted(broker.offsets.topics_of(group))
     topics = _present_topics(broker, group, asked)
@@ -61,10 +62,10 @@ def get_consume_stats(broker: Broker, call: Call[GetConsumeStats]) -> None:
 
 
 async def get_broker_consume_stats(broker: Broker, call: Call[GetBrokerConsumeStats]) -> None:
-    """Answer with the progress of all groups, or only in ordered topics.
+    """Answer with the progress of all groups, optionally only in ordered topics.
 
-    Compatibility: RocketMQ's answer is unbounded; here it is refused where it would not fit into a
-    frame.
+    Compatibility: RocketMQ's answer is unbounded. Here the request is refused if the answer would
+    not fit in a frame.
     """
     _check_size(broker)
     stats = BrokerConsumeStats(broker_addr=broker.address)
@@ -99,10 +100,11 @@ def query_topic_consume_by_who(broker: Broker, call: Call[QueryTopicConsumeByWho
 
 
 def query_consume_time_span(broker: Broker, call: Call[QueryConsumeTimeSpan]) -> None:
-    """Answer with store times per queue: of its first and last message, and of a group's last one.
+    """Answer with three store times per queue: its first message, its last, and the last one that
+    the group consumed.
 
-    Compatibility: where the next message of the group is deleted, RocketMQ reports the time since
-    1970; here it is the age of the oldest remaining message.
+    Compatibility: if the group's next message has been deleted, RocketMQ reports the time since
+    1970; here the delay is the age of the oldest remaining message.
     """
     topic, group = call.header.topic, call.header.group
     config = broker.topics.get(topic)
@@ -123,7 +125,9 @@ def query_consume_time_span(broker: Broker, call: Call[QueryConsumeTimeSpan]) ->
 def _offsets(
     broker: Broker, group: str, topic: str, queue_count: int
 ) -> Lookup[dict[MessageQueue, OffsetPair]]:
-    """Find a group's offset in each queue of a topic, and the store time of its last message."""
+    """Find a group's offset in each queue of a topic, and the store time of the last message it
+    consumed there.
+    """
     name = broker.settings.broker_name
     table = {}
     for queue_id in range(queue_count):
@@ -156,7 +160,7 @@ def _check_size(broker: Broker) -> None:
 
 
 def _present_topics(broker: Broker, group: str, topics: Iterable[str]) -> list[str]:
-    """Return the topics that exist and to which the group still subscribes."""
+    """Return the topics that still exist and to which the group still subscribes."""
     online = broker.consumers.group(group)
     subscribed = online.subscriptions.keys() if online is not None else ()
     return [

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """PULL_MESSAGE (11) and LITE_PULL_MESSAGE (361): read a queue, or hold the pull until it grows.
 
-Compatibility: the checks are in RocketMQ's order, and the remark of an answer is the name of the
-store's status. A pull is held at most once: after its wake-up it is answered, found or not.
+Compatibility: the checks are in RocketMQ's order, and an answer's remark is the name of the store's
+status. A pull is held at most once: after it wakes up, it is answered whether or not it finds a
+message.
 """
 
 from collections.abc import Mapping
@@ -62,11 +63,11 @@ _CORRECTED: Final = frozenset(
         GetStatus.OFFSET_OVERFLOW_BADLY,
     }
 )
-"""RocketMQ's slave answers these with the offset of the request."""
+"""A RocketMQ slave answers these statuses with the request's own offset."""
 
 
 class AdmittedPull(msgspec.Struct):
-    """A pull that passed the checks, with everything that decides its answer."""
+    """A pull that passed the checks, with everything that determines its answer."""
 
     call: Call[PullMessage]
     group: SubscriptionGroupConfig
@@ -80,7 +81,9 @@ def pull_message(broker: Broker, call: Call[PullMessage]) -> Reply | None:
 
 
 def resume(broker: Broker, held: HeldPull) -> None:
-    """Answer a held pull: its queue has grown, its deadline has passed, or the broker stops."""
+    """Answer a held pull after its queue has grown, its deadline has passed, or the broker began to
+    stop.
+    """
     call = held.call
     if not call.peer.is_open:
         return
@@ -174,7 +177,7 @@ def _matching(
 
 
 def _check(broker: Broker, call: Call[PullMessage]) -> SubscriptionGroupConfig:
-    """Return the group's configuration; raise the reason if it may not read this queue."""
+    """Return the group's configuration; raise CommandError if it may not read this queue."""
     header = call.header
     if not broker.settings.broker_permission & _READ:
         raise NoPermission(remarks.broker_pull_forbidden(broker.host))
@@ -201,7 +204,6 @@ def _check(broker: Broker, call: Call[PullMessage]) -> SubscriptionGroupConfig:
 
 
 def _conclude(broker: Broker, pull: AdmittedPull, result: GetResult) -> Reply | None:
-    """Answer or hold the pull."""
     header = pull.call.header
     code = _CODES.get(result.status)
     if code is None:  # an empty queue
@@ -256,7 +258,7 @@ def _suggested_broker(broker: Broker, group: SubscriptionGroupConfig, result: Ge
 
 
 def _report_moved(broker: Broker, header: PullMessage, result: GetResult) -> None:
-    """Store an event for operators: a consumer lost messages or is ahead of the queue."""
+    """Store an event for operators: a consumer has lost messages or is ahead of the queue."""
     event = OffsetMoved(
         header.consumer_group,
         MovedQueue(broker.settings.broker_name, header.queue_id, header.topic),
@@ -268,4 +270,4 @@ def _report_moved(broker: Broker, header: PullMessage, result: GetResult) -> Non
 
 
 def _ignore(_: PutResult) -> None:
-    """Drop the result: no client waits for this event."""
+    """Ignore the result: no client is waiting for this event to be stored."""

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The filter of a pull: its own expression, or the registered subscription of its group.
+"""Chooses the filter of a pull: its own expression, or its group's registered subscription.
 
 Compatibility: the checks are in RocketMQ's order. A pull that carries an invalid SQL expression
-gets every message; an invalid registered one is refused with code 27.
+gets every message; if the registered expression is invalid, the pull is refused with code 27.
 """
 
 from typing import Final, TypeAlias
@@ -33,13 +33,13 @@ BROADCASTING: Final = "BROADCASTING"
 _SUBSCRIPTION: Final = int(PullSysFlag.SUBSCRIPTION)
 
 MessageFilter: TypeAlias = TagFilter | RecordFilter | None
-"""By tag code, by record, or None for all messages."""
+"""Filters by tag code or by record; None accepts all messages."""
 
 
 def message_filter(
     broker: Broker, call: Call[PullMessage], group: SubscriptionGroupConfig
 ) -> MessageFilter:
-    """Return the filter of a pull, or raise the reason if it cannot be determined."""
+    """Return the filter of a pull; raise CommandError if it cannot be determined."""
     header = call.header
     if header.sys_flag & _SUBSCRIPTION:
         return _own_filter(broker, header)
@@ -53,7 +53,9 @@ def message_filter(
 
 
 def subscription_filter(subscription: SubscriptionData) -> TagFilter | None:
-    """Return the filter of a registered subscription to tags: its own hash codes decide."""
+    """Return the filter of a registered tag subscription, which matches by the hash codes it
+    contains.
+    """
     if subscription.class_filter_mode or subscription.sub_string == "*":
         return None
     return tag_filter(frozenset(subscription.code_set))
@@ -92,7 +94,9 @@ def _registered_sql(
 
 
 def _retry_filter(broker: Broker, header: PullMessage) -> RecordFilter | None:
-    """Return the filter that applies the group's filters for the original topics of its retries."""
+    """Return a filter that tests each retried message with the group's filter for its original
+    topic.
+    """
     group = header.topic.removeprefix(RETRY_PREFIX)
     if group == header.topic or not broker.filters.knows(group):
         return None

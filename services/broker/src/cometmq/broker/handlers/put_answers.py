@@ -40,7 +40,7 @@ def answer_put(
     count: int,
     result: PutResult,
 ) -> None:
-    """Answer a send when its result is known."""
+    """Answer a send once its result is known."""
     status = result.status
     if status is _PUT_OK:
         code = _SUCCESS
@@ -59,14 +59,14 @@ def answer_put(
 def answer_delayed(
     broker: Broker, call: Call[Any], level_id: int, queue_id: int, result: PutResult
 ) -> None:
-    """Answer a send whose message is delayed first."""
+    """Answer a send whose message goes to a delay level first."""
     if result.status.is_stored:
         broker.stats.count_delayed(level_id, result.size)
     answer_put(broker, call, SCHEDULE_TOPIC, queue_id, 1, result)
 
 
 def refusal(broker: Broker, status: PutStatus) -> tuple[int, str]:
-    """Return code and remark for a message that was not stored."""
+    """Return the code and remark for a message that was not stored."""
     if status is PutStatus.SERVICE_NOT_AVAILABLE:
         usage = broker.store.stats().disk_used_percent / 100
         return int(ResponseCode.SERVICE_NOT_AVAILABLE), refusals.service_not_available(usage)

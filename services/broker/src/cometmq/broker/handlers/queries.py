@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""QUERY_MESSAGE (12), VIEW_MESSAGE_BY_ID (33), QUERY_CONSUME_QUEUE (321): messages by key and by
-offset id, and the entries of a queue."""
+"""QUERY_MESSAGE (12), VIEW_MESSAGE_BY_ID (33) and QUERY_CONSUME_QUEUE (321): find messages by key
+or offset id, and list the entries of a queue.
+"""
 
 from typing import Final
 
@@ -25,11 +26,11 @@ from cometmq.store.reads import Lookup
 from cometmq.store.results import QueryResult
 
 ENTRIES_MAX: Final = 10_000
-"""Bound on the entries of one answer; keeps the turn of the loop short."""
+"""Maximum number of entries in one answer, to keep the turn of the loop short."""
 
 
 def query_message(broker: Broker, call: Call[QueryMessage]) -> None:
-    """Answer with the messages of a topic that have a key."""
+    """Answer with the messages of a topic that have the requested key."""
     header = call.header
     default = broker.settings.default_query_max_num
     lookup = broker.store.query(
@@ -66,11 +67,11 @@ def view_message_by_id(broker: Broker, call: Call[ViewMessageById]) -> None:
 
 
 def query_consume_queue(broker: Broker, call: Call[QueryConsumeQueue]) -> None:
-    """Answer with entries of a queue, and with a group's subscription to its topic.
+    """Answer with the entries of a queue and the group's subscription to its topic.
 
-    Compatibility: an index outside the queue is no failure but a remark without a body, and so is a
-    queue of the topic that never had a message. `eval` is never set: it concerns extended entries,
-    which this store does not write.
+    Compatibility: an index outside the queue is not an error; the answer has a remark and no body.
+    The same goes for a queue of the topic that never had a message. `eval` is never set, because it
+    concerns extended entries, which this store does not write.
     """
     header = call.header
     look_up(broker, call, _entries(broker, header), lambda reply: reply)

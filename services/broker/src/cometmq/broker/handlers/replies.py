@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """SEND_REPLY_MESSAGE (324, 325): pushes a reply to the requesting client (326), and stores it.
 
-Compatibility: as in RocketMQ the code of the answer says whether the requester accepted the reply,
-and its fields where the reply is stored; it is stored even when the requester did not accept it. It
-is stored unchanged: without the pair that names the cluster, never delayed. Unlike in RocketMQ, a
+Compatibility: as in RocketMQ, the answer's code says whether the requester accepted the reply, and
+its fields say where the reply is stored. It is stored even if the requester did not accept it. It
+is stored unchanged: no cluster property is added, and it is never delayed. Unlike in RocketMQ, a
 stored reply keeps the flag that says how its body is compressed.
 """
 
@@ -34,7 +34,7 @@ NOT_STORED: Final = "0"
 
 
 async def send_reply_message(broker: Broker, call: Call[SendHeader]) -> Reply:
-    """Push a reply to its requester and store it; answered when both are done."""
+    """Push a reply to its requester and store it; answer when both are done."""
     try:
         config = admit(broker, call)
         queue_id = choose_queue(broker, config, call.header.queue_id, call)
@@ -77,7 +77,7 @@ def _store(broker: Broker, call: Call[SendHeader], queue_id: int) -> asyncio.Fut
 def _where(
     broker: Broker, call: Call[SendHeader], queue_id: int, result: PutResult
 ) -> SendMessageReply | None:
-    """Return where a reply is stored; None, with a warning in the log, if it is not."""
+    """Return where a reply is stored; if it could not be stored, log a warning and return None."""
     if result.status is PutStatus.PUT_OK or result.status in STORED_CODES:
         broker.stats.count_put(call.header.topic, 1, result.size)
         return SendMessageReply(result.message_id, queue_id, result.queue_offset)
@@ -87,7 +87,7 @@ def _where(
 
 
 async def _push(broker: Broker, call: Call[SendHeader]) -> str | None:
-    """Push the reply to the client that sent the request; return the remark of a failure."""
+    """Push the reply to the client that sent the request; return the remark if that fails."""
     client_id = property_value(call.header.properties, PropertyKey.REPLY_TO_CLIENT)
     if client_id is None:
         return remarks.REPLY_TO_CLIENT_MISSING
@@ -108,7 +108,7 @@ async def _push(broker: Broker, call: Call[SendHeader]) -> str | None:
 
 
 async def _hand_over(broker: Broker, call: Call[SendHeader], requester: Peer) -> None:
-    """Send the reply and wait for the client's answer; raise any answer but success."""
+    """Send the reply and wait for the client's answer; raise unless the answer is success."""
     sent = call.header
     now_ms = broker.clock.now_ms()
     properties = append_property(sent.properties, PropertyKey.PUSH_REPLY_TIME, str(now_ms))

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Resets of connected groups (222), corrections (308) and copies (314) of offsets.
+"""Offset resets of connected groups (222), offset corrections (308) and copies of offsets (314).
 
-Compatibility: as in RocketMQ a reset changes no stored offset: the members get the new offsets
-(220), and commit from there on.
+Compatibility: as in RocketMQ, a reset changes no stored offset. The members receive the new offsets
+(220) and commit from there on.
 """
 
 from collections.abc import Sequence
@@ -41,7 +41,7 @@ BEHIND: Final = (1 << 63) - 1  # as a corrected offset: the group is behind all 
 
 
 def invoke_broker_to_reset_offset(broker: Broker, call: Call[InvokeBrokerToResetOffset]) -> None:
-    """Make all members of a group continue at a time; answer with the offsets."""
+    """Make all members of a group continue from a point in time; answer with the offsets."""
     header = call.header
     config = broker.topics.get(header.topic)
     if config is None:
@@ -54,7 +54,7 @@ def invoke_broker_to_reset_offset(broker: Broker, call: Call[InvokeBrokerToReset
 
 
 def _queues(header: InvokeBrokerToResetOffset, config: TopicConfig) -> Sequence[int]:
-    """Return the queues to reset: all of the topic, or the one that a 5.x tool names."""
+    """Return the queues to reset: all queues of the topic, or the one that a 5.x tool specifies."""
     if header.queue_id is None or header.queue_id < 0:
         return range(config.write_queue_nums)
     if header.queue_id >= max(config.write_queue_nums, config.read_queue_nums):
@@ -63,7 +63,7 @@ def _queues(header: InvokeBrokerToResetOffset, config: TopicConfig) -> Sequence[
 
 
 def _members(broker: Broker, header: InvokeBrokerToResetOffset) -> ConsumerGroup:
-    """Return the connected group; raise the reason if it cannot be reset."""
+    """Return the connected group; raise CommandError if it cannot be reset."""
     group = broker.consumers.group(header.group)
     if group is None:
         raise ConsumerNotOnline(
@@ -78,10 +78,10 @@ def _members(broker: Broker, header: InvokeBrokerToResetOffset) -> ConsumerGroup
 def _targets(
     broker: Broker, header: InvokeBrokerToResetOffset, queue_ids: Sequence[int]
 ) -> Lookup[dict[MessageQueue, int]]:
-    """Find the new offset in each queue; without force never above the committed one.
+    """Find the new offset in each queue; unless forced, it never exceeds the committed one.
 
-    Compatibility: RocketMQ refuses the request when one queue has no stored offset, such as a queue
-    that was just added; here the group's offset in it counts as 0.
+    Compatibility: RocketMQ refuses the request when one queue has no stored offset, for example
+    because it was just added. Here the group's offset in that queue counts as 0.
     """
     targets = {}
     for queue_id in queue_ids:
@@ -107,10 +107,10 @@ def _target(broker: Broker, header: InvokeBrokerToResetOffset, queue_id: int) ->
 def _reset(
     broker: Broker, call: Call[InvokeBrokerToResetOffset], targets: dict[MessageQueue, int]
 ) -> Reply:
-    """Send the new offsets to the members, with C++ clients in their own form.
+    """Send the new offsets to the members; C++ clients get them in their own form.
 
-    Compatibility: RocketMQ sends isForce=false whatever the request says, and chooses the form by
-    the language of the tool, which members of other languages cannot read.
+    Compatibility: RocketMQ sends isForce=false whatever the request says. It chooses the form by
+    the tool's language, so members written in other languages cannot read it.
     """
     header = call.header
     group = _members(broker, header)
@@ -141,11 +141,11 @@ def _row(queue: MessageQueue, offset: int) -> QueueOffset:
 
 
 def query_correction_offset(broker: Broker, call: Call[QueryCorrectionOffset]) -> Reply:
-    """Return the least offset of all groups in each queue of a topic.
+    """Return the lowest offset of any group in each queue of a topic.
 
-    Where the compared group is behind all others, the answer contains RocketMQ's greatest number.
+    If the compared group is behind all others, the answer contains RocketMQ's largest number.
 
-    Compatibility: RocketMQ deletes the offsets of the filtered groups; here they are only left out
+    Compatibility: RocketMQ deletes the offsets of the filtered groups. Here they are only left out
     of the answer.
     """
     header = call.header
@@ -162,10 +162,10 @@ def query_correction_offset(broker: Broker, call: Call[QueryCorrectionOffset]) -
 
 
 def clone_group_offset(broker: Broker, call: Call[CloneGroupOffset]) -> Reply:
-    """Copy the offsets of a group to another, in one topic or in all of its topics.
+    """Copy one group's offsets to another group, in one topic or in all of its topics.
 
-    Unless the request is for an offline group, topics that the connected group has left are
-    skipped.
+    Topics that the connected group no longer subscribes to are skipped, unless the request is for
+    an offline group.
 
     Compatibility: RocketMQ copies nothing when the request is for all topics.
     """

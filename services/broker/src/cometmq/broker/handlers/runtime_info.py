@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The figures of GET_BROKER_RUNTIME_INFO (28), all as text.
+"""The figures of GET_BROKER_RUNTIME_INFO (28), all as strings.
 
-Compatibility: all keys but WRITES_REFUSED and REPLICATION_REFUSED are RocketMQ's, because tools and
-exporters look for them by name; the figure of a part that only RocketMQ has (thread pools, its
-transient buffers) is a constant that means "idle". Rates are three numbers: over 10 s, a minute and
-ten minutes.
+Compatibility: all keys except WRITES_REFUSED and REPLICATION_REFUSED are RocketMQ's, because tools
+and exporters look them up by name. For a part that only RocketMQ has (thread pools, its transient
+buffers), the figure is a constant that means "idle". A rate is three numbers: the averages over 10
+s, one minute and ten minutes.
 """
 
 import shutil
@@ -28,7 +28,7 @@ WITHOUT_MEANING: Final = {  # parts that only RocketMQ has
 WRITES_REFUSED: Final = "writesRefused"
 """Only CometMQ has this key, and only while its store refuses messages: the reasons."""
 SEND_PATH: Final = "sendPath"
-"""Only CometMQ has this key: `native`, or `python` and why."""
+"""Only CometMQ has this key: `native`, or `python` with the reason."""
 
 REPLICATION_REFUSED: Final = "replicationRefused"
 """Only CometMQ has this key, and only while a slave cannot follow its master: the reason."""
@@ -37,7 +37,7 @@ _UNITS: Final = ("B", "KiB", "MiB", "GiB", "TiB")
 
 
 class DiskFigures(NamedTuple):
-    """The figures that need a read from disk."""
+    """The figures that require reading the disk."""
 
     commit_log: Path
     total_bytes: int
@@ -47,7 +47,7 @@ class DiskFigures(NamedTuple):
 
 
 def read_disk(settings: BrokerSettings, oldest: MessageRecord | None) -> DiskFigures:
-    """Read the disk; may block, so call it on a worker thread."""
+    """Read the disk figures; may block, so call it on a worker thread."""
     root = Path(settings.store_path_root_dir).expanduser()
     named = settings.store_path_commit_log
     commit_log = Path(named).expanduser() if named else root / "commitlog"
@@ -159,7 +159,7 @@ def _times(broker: Broker) -> dict[str, str]:
 
 
 def _queues(broker: Broker) -> dict[str, str]:
-    """Return the pending work: sends before a sync, reads from disk."""
+    """Return the amounts of pending work: sends waiting for a sync, and reads from disk."""
     settings, driver = broker.settings, broker.driver
     return {
         "sendThreadPoolQueueSize": str(driver.waiting_count),
@@ -177,7 +177,7 @@ def _queues(broker: Broker) -> dict[str, str]:
 
 
 def _delays(broker: Broker) -> dict[str, str]:
-    """Return level -> delivered and existing messages, for levels that were ever used."""
+    """Return level -> delivered and stored message counts, for every level that was ever used."""
     return {
         f"scheduleMessageOffset_{level}": (
             f"{offset},{broker.store.max_offset(SCHEDULE_TOPIC, level - 1)}"
@@ -196,7 +196,7 @@ def duration_text(elapsed_ms: int) -> str:
 
 
 def size_text(size: int) -> str:
-    """Format a number of bytes with a unit: 924 B, 2.3 KiB."""
+    """Format a byte count with a unit: 924 B, 2.3 KiB."""
     value = float(size)
     unit = 0
     while value >= 1024 and unit < len(_UNITS) - 1:

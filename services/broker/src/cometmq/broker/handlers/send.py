@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """SEND_MESSAGE (10), SEND_MESSAGE_V2 (310), SEND_BATCH_MESSAGE (320).
 
-Hot path: `send_message` runs once per message (budget 2 us beside the store's put). The checks are
-in RocketMQ's order; all checks that concern only unusual requests are behind one test.
+Hot path: `send_message` runs once per message (budget 2 us on top of the store's put). The checks
+are in RocketMQ's order; a single test skips all checks that only unusual requests need.
 
-Compatibility: as in RocketMQ, the write permission of a topic is not checked on a send (routes hide
-such queues), and every answer carries MSG_REGION and TRACE_ON.
+Compatibility: as in RocketMQ, a send does not check the topic's write permission (routes hide such
+queues), and every answer carries MSG_REGION and TRACE_ON.
 """
 
 from functools import partial
@@ -54,7 +54,7 @@ _WRITE: Final = int(Perm.WRITE)
 
 
 def send_message(broker: Broker, call: Call[SendHeader]) -> Reply | None:
-    """Store one message, or a batch if the header says so; answered after the commit."""
+    """Store one message, or a batch if the header says so; answer after the commit."""
     try:
         if call.header.batch:
             _send_batch(broker, call)
@@ -123,7 +123,7 @@ def _put_half(
     wait: str | None,
     queue_id: int,
 ) -> None:
-    """Store a half message: consumers get it when its transaction is committed."""
+    """Store a half message; consumers receive it when its transaction commits."""
     if broker.settings.reject_transaction_message:
         raise NoPermission(refusals.transaction_forbidden(broker.host))
     broker.topics.create(HALF_TOPIC, queue_nums=QUEUE_COUNT)
@@ -185,7 +185,7 @@ def _batch_message(
     item: BatchItem,
     common_text: str,
 ) -> NewMessage:
-    """Return one message of a batch: its own properties, then the properties of the request."""
+    """Return one message of a batch, with its own properties followed by those of the request."""
     header = call.header
     text = join_properties(item.properties, common_text)
     sent = read_sent(text, "")
@@ -208,7 +208,7 @@ def _batch_message(
 
 
 def admit(broker: Broker, call: Call[SendHeader]) -> TopicConfig:
-    """Return the topic's configuration, or raise the reason for refusing the message."""
+    """Return the topic's configuration; raise CommandError if the message is refused."""
     topic = call.header.topic
     config = broker.topics.table.get(topic)
     if (
@@ -226,7 +226,7 @@ def admit(broker: Broker, call: Call[SendHeader]) -> TopicConfig:
 def _admit_unusual(
     broker: Broker, call: Call[SendHeader], config: TopicConfig | None
 ) -> TopicConfig:
-    """Admit an unusual message by all checks, in RocketMQ's order."""
+    """Run all checks on an unusual message, in RocketMQ's order."""
     settings = broker.settings
     topic = call.header.topic
     if settings.start_accept_send_request_time_stamp:
@@ -251,7 +251,7 @@ def _check_start(broker: Broker) -> None:
 
 
 def _unknown_topic(broker: Broker, header: SendHeader) -> TopicConfig:
-    """Create the topic from its default topic if that is allowed, or raise the refusal."""
+    """Create the topic from its default topic if that is allowed; otherwise raise CommandError."""
     topic = header.topic
     check_topic(topic)
     if topic in SEND_FORBIDDEN_TOPICS:
@@ -274,7 +274,7 @@ def _unknown_topic(broker: Broker, header: SendHeader) -> TopicConfig:
 
 
 def choose_queue(broker: Broker, config: TopicConfig, queue_id: int, call: Call[SendHeader]) -> int:
-    """Return the queue to write to; a negative queue id lets the broker choose."""
+    """Return the queue to write to; for a negative queue id, the broker chooses."""
     if queue_id < 0:
         broker.stats.any_queue_count += 1
         return broker.stats.any_queue_count % max(1, config.write_queue_nums)
@@ -284,7 +284,7 @@ def choose_queue(broker: Broker, config: TopicConfig, queue_id: int, call: Call[
 
 
 def _redirect(broker: Broker, call: Call[SendHeader], topic: str, queue_id: int) -> tuple[str, int]:
-    """Return where a consumer's own retry goes: its retry topic or its dead-letter topic."""
+    """Return where a consumer's own retry goes: to its retry topic or its dead-letter topic."""
     header = call.header
     group_name = topic.removeprefix(RETRY_PREFIX)
     group = broker.group(group_name)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""CONSUMER_SEND_MSG_BACK (36): retry a message later, or move it to the dead-letter topic."""
+"""CONSUMER_SEND_MSG_BACK (36): retries a message later, or moves it to the dead-letter topic."""
 
 from functools import partial
 from typing import Final
@@ -23,7 +23,7 @@ _WRITE: Final = int(Perm.WRITE)
 
 
 def consumer_send_msg_back(broker: Broker, call: Call[ConsumerSendMsgBack]) -> Reply | None:
-    """Store a copy in the group's retry topic or dead-letter topic; answered when stored."""
+    """Store a copy in the group's retry topic or dead-letter topic; answer once it is stored."""
     header = call.header
     group = _check(broker, header)
     if group.retry_queue_nums <= 0:

@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The lane for plain sends: `cometmq.accel` between the connections and the store.
+"""The native lane for plain sends: connects `cometmq.accel` to the connections and the store.
 
-The native code takes sends to the topics that `admit` has just admitted, and makes records, queue
+The native code takes sends to topics that `admit` has just admitted, and builds the records, queue
 entries, index keys and answers of a whole commit. Everything that a send depends on is compared
-here, once per chunk: after any change of topics or settings the lane learns its topics anew, and
-while the broker has a reason to look at every send it takes none.
+here, once per chunk. After any change of topics or settings the lane relearns its topics; while the
+broker has a reason to inspect every send, the lane takes none.
 
-Equality with the handlers is tested by `services/broker/tests/test_send_lane.py`.
+`services/broker/tests/test_send_lane.py` tests that the lane and the handlers produce the same
+result.
 """
 
 from functools import partial
@@ -42,7 +43,7 @@ _PUT_OK: Final = PutStatus.PUT_OK
 
 
 def open_lane(broker: Broker) -> "BrokerLane | None":
-    """Give a broker its lane and return it, if it may have one; note the reason if not."""
+    """Create the broker's lane and return it; if it may not have one, record the reason."""
     reason = _reason_against(broker)
     lane = BrokerLane(broker) if reason is None else None
     broker.lane = lane
@@ -65,7 +66,7 @@ def _reason_against(broker: Broker) -> str | None:
 
 
 class BrokerLane:
-    """Both sides of the lane: takes sends from connections, and is a source of runs."""
+    """Both ends of the lane: it takes sends from connections, and supplies runs to the store."""
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
@@ -79,13 +80,13 @@ class BrokerLane:
     # Connections: see `cometmq.remoting.transport.lane`
 
     def learn(self, config: TopicConfig) -> None:
-        """Take sends to a topic that a handler has just admitted."""
+        """Take sends to this topic from now on; a handler has just admitted one."""
         topic = config.topic_name
         if topic[0] != "%" and config.topic_filter_type != MULTI_TAG and is_topic(topic):
             self._native.learn(topic, max(config.write_queue_nums, config.read_queue_nums))
 
     def stage(self, peer: Staging, data: bytes, count_max: int) -> list[Part] | None:
-        """Stage the plain sends of a chunk, unless something lets the broker look at each."""
+        """Stage the plain sends of a chunk, unless the broker has a reason to inspect each send."""
         if not self._follow() or self._is_busy():
             return None
         try:
@@ -144,7 +145,7 @@ class BrokerLane:
         store_timestamp: int,
         queue_of: QueueOf,
     ) -> PlacedRun:
-        """Encode accepted sends at their place in the log."""
+        """Encode accepted sends at their position in the log."""
         try:
             done, message_count, records, entries, keys, groups = self._native.place(
                 first, count, offset, file_end, store_timestamp, queue_of
@@ -161,7 +162,7 @@ class BrokerLane:
         self._answer_each(self._native.unplaced(first, count), result)
 
     def release(self) -> None:
-        """Forget all sends; the commit has their records and answers."""
+        """Forget all sends; the commit now holds their records and answers."""
         self._native.release()
         self._put_count = 0
 
@@ -180,7 +181,7 @@ class BrokerLane:
             peer.reply_encoded(data, count)
 
     def _answer_each(self, answers: "LaneAnswers", result: PutResult) -> None:
-        """Answer as the handler of a send would: the result is no plain success."""
+        """Answer each send as its handler would, because the result is not plain success."""
         for peer, opaque, serialization, topic, queue_id, count, place in answers.rows():
             offset, size, queue_offset, message_ids = place
             one = PutResult(
@@ -195,7 +196,7 @@ class BrokerLane:
             _call(peer, opaque, serialization).answer(reply)
 
     def _fail(self, error: BaseException) -> None:
-        """Leave all sends to the handlers from now on: a bug must not cost a message."""
+        """Leave all sends to the handlers from now on, because a bug must not cost a message."""
         self._has_failed = True
         self._broker.log.error("lane.failed", error=describe(error), action="report this bug")
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Administration of topics."""
+"""Administrative requests about topics."""
 
 from cometmq.broker.broker import Broker
 from cometmq.broker.handlers.admin import refuse_on_slave, save_table, stored_ms
@@ -28,10 +28,10 @@ PERM_MAX = 7
 
 
 async def update_and_create_topic(broker: Broker, call: Call[UpdateAndCreateTopic]) -> Reply:
-    """Create or replace a topic; answered when it is saved and reachable name servers have it.
+    """Create or replace a topic; answer once it is saved and all reachable name servers have it.
 
-    Compatibility: RocketMQ takes any number of queues; here it is bounded, because each queue costs
-    memory, a scan and a place in every route. The remark of success is RocketMQ's.
+    Compatibility: RocketMQ accepts any number of queues. Here the number is bounded, because each
+    queue costs memory, a scan and an entry in every route. The success remark is RocketMQ's.
     """
     header = call.header
     refuse_on_slave(broker)
@@ -55,8 +55,8 @@ async def update_and_create_topic(broker: Broker, call: Call[UpdateAndCreateTopi
 async def delete_topic_in_broker(broker: Broker, call: Call[DeleteTopicInBroker]) -> Reply:
     """Delete a topic and its queues.
 
-    Compatibility: committed offsets stay, and name servers keep the topic until they get a request
-    of their own (216).
+    Compatibility: committed offsets stay, and name servers keep the topic until they receive their
+    own request (216).
     """
     topic = call.header.topic
     refuse_on_slave(broker)
@@ -76,7 +76,7 @@ async def get_all_topic_config(broker: Broker, _call: Call[NoHeader]) -> Reply:
 
 
 def get_topic_config(broker: Broker, call: Call[GetTopicConfig]) -> Reply:
-    """Return one topic; requested by 5.x tools."""
+    """Return one topic; only 5.x tools request it."""
     config = broker.topics.get(call.header.topic)
     if config is None:
         raise TopicNotExist(f"No topic in this broker. topic: {call.header.topic}")
@@ -84,7 +84,7 @@ def get_topic_config(broker: Broker, call: Call[GetTopicConfig]) -> Reply:
 
 
 def get_topic_stats_info(broker: Broker, call: Call[GetTopicStatsInfo]) -> None:
-    """Answer with the offsets of each queue and the store time of its last message."""
+    """Answer with each queue's offsets and the store time of its last message."""
     topic, store = call.header.topic, broker.store
     config = broker.topics.get(topic)
     if config is None:

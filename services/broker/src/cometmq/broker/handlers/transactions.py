@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""END_TRANSACTION (37), RESUME_CHECK_HALF_MESSAGE (323), and the requests of the txn-checker.
+"""END_TRANSACTION (37), RESUME_CHECK_HALF_MESSAGE (323), and the txn-checker's requests.
 
-The txn-checker decides when to check with a producer (ASK_TRANSACTION_STATE) and when to give up a
-half message (SET_TRANSACTION_ASIDE); the broker has the messages and the connections.
+The txn-checker decides when to check with a producer (ASK_TRANSACTION_STATE) and when to give up on
+a half message (SET_TRANSACTION_ASIDE); the broker has the messages and the connections.
 
 Invariants: a committed message and the op message that ends its half message are contiguous in the
-log, written by one append. A request's fields are compared with the record of the half message, and
-the record's position with its queue: clients may forge offsets.
+log, written by one append. A request's fields are compared with the half message's record, and the
+record's position with its queue, because clients may forge offsets.
 """
 
 import random
@@ -63,7 +63,8 @@ _FOLLOWER: Final = "Transactions are ended by the master of the broker group"
 def end_transaction(broker: Broker, call: Call[EndTransaction]) -> Reply | None:
     """Commit or roll back a half message.
 
-    Compatibility: a request that leaves it open has no effect; RocketMQ does not even answer it.
+    Compatibility: a request that leaves the transaction open has no effect; RocketMQ does not even
+    answer it.
     """
     header = call.header
     if header.commit_or_rollback not in _DECISIONS:
@@ -94,7 +95,7 @@ def _check_role(broker: Broker) -> None:
 
 
 def _check_end(header: EndTransaction, half: MessageRecord | None) -> MessageRecord:
-    """Return the half message; raise the first mismatch in RocketMQ's order."""
+    """Return the half message; raise CommandError for the first mismatch, in RocketMQ's order."""
     if half is None:
         raise ServerError(remarks.HALF_MESSAGE_NOT_FOUND)
     group = half.properties.get(PropertyKey.PRODUCER_GROUP)
@@ -131,7 +132,7 @@ def _store_end(
     *,
     count_put_of: str | None = None,
 ) -> Reply | None:
-    """Store the messages that end a half message; concurrent ends of it share one result."""
+    """Store the messages that end a half message; concurrent requests share one result."""
     transactions = broker.transactions
     state = transactions.begin_end(half.queue_offset, call)
     if state is EndState.ENDED:
@@ -152,7 +153,6 @@ def _store_end(
 
 
 def _answer(broker: Broker, call: Call[Any], result: PutResult) -> None:
-    """Answer with the result of a put."""
     status = result.status
     if status is PutStatus.PUT_OK:
         call.answer(OK)
@@ -210,14 +210,14 @@ def _ask(broker: Broker, half: MessageRecord, place: tuple[str, int]) -> AskTran
 
 
 def _as_sent(half: MessageRecord, place: tuple[str, int]) -> bytes:
-    """Return the half message as its producer sent it: with the real topic and queue."""
+    """Return the half message as its producer sent it, with the real topic and queue."""
     message = half.to_new_message()
     message.topic, message.queue_id = place
     return encode_record(message, half.queue_offset, half.physical_offset, half.store_timestamp)
 
 
 def set_transaction_aside(broker: Broker, call: Call[SetTransactionAside]) -> None:
-    """Move a half message that no producer could end to the topic for operators."""
+    """Move a half message whose outcome no producer reported to the operators' topic."""
     _check_role(broker)
 
     def found(half: MessageRecord | None) -> Reply | None:
@@ -236,7 +236,7 @@ def _set_aside(
 
 
 def resume_check_half_message(broker: Broker, call: Call[ResumeCheckHalfMessage]) -> None:
-    """Store a half message again, with its checks reset."""
+    """Store a half message again, with its check count reset."""
     _check_role(broker)
     try:
         offset = parse_offset_message_id(call.header.msg_id or "").physical_offset
@@ -265,11 +265,13 @@ def _store_again(broker: Broker, call: Call[Any], message: NewMessage) -> None:
 
 
 def recall_transactions(broker: Broker) -> None:
-    """Create the topics that the store has, and search the half messages that an earlier run ended.
+    """Create the transaction topics found in the store, and search for half messages that an
+    earlier run ended.
 
     The search runs in the background.
 
-    Compatibility: RocketMQ's broker reads op messages without a topic; ours are pulled.
+    Compatibility: RocketMQ's broker reads op messages without a topic configuration; ours are
+    pulled.
     """
     for topic in (HALF_TOPIC, OP_HALF_TOPIC):
         if broker.store.queue(topic, HALF_QUEUE_ID) is not None:
@@ -284,7 +286,7 @@ def recall_transactions(broker: Broker) -> None:
 
 
 def forget_ended(broker: Broker) -> None:
-    """Drop the ends of half messages that the txn-checker has examined."""
+    """Forget which half messages ended, once the txn-checker has examined them."""
     examined = broker.offsets.committed(CHECK_GROUP, HALF_TOPIC, HALF_QUEUE_ID)
     if examined is not None:
         broker.transactions.ended.forget_below(examined)
