@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Subscription groups: their configuration, its version and its file.
 
-Compatibility: subscriptionGroup.json as RocketMQ writes it. A group created by its first heartbeat
-may broadcast; one created by mqadmin without `-d` may not, because the tool sends that value.
-consumeFromMinEnable is kept but, as in RocketMQ, never evaluated.
+Compatibility: subscriptionGroup.json has RocketMQ's format. A group created by its first heartbeat
+may broadcast. One created by mqadmin without `-d` may not, because the tool sends that value.
+consumeFromMinEnable is stored but, as in RocketMQ, never used.
 """
 
 from collections.abc import Callable
@@ -21,7 +21,7 @@ from cometmq.remoting.names import BOOT_GROUPS
 from cometmq.store.json_config import JsonTable
 
 COUNT_MAX: Final = 100_000
-"""Bound on groups created by heartbeats; administrators may create more."""
+"""Maximum number of groups created by heartbeats; administrators may create more."""
 
 GroupTable: TypeAlias = SubscriptionGroupTable
 
@@ -48,7 +48,7 @@ class Groups(VersionedTable[GroupTable, SubscriptionGroupConfig]):
             self.table.setdefault(name, SubscriptionGroupConfig(group_name=name))
 
     def find(self, name: str, *, auto_create: bool) -> SubscriptionGroupConfig | None:
-        """Return a group; create it if that is allowed and its name is legal."""
+        """Return a group; if it is unknown, create it if that is allowed and its name is legal."""
         config = self.table.get(name)
         if config is not None or not (auto_create or is_system_group(name)):
             return config
@@ -62,7 +62,6 @@ class Groups(VersionedTable[GroupTable, SubscriptionGroupConfig]):
         return config
 
     def put(self, config: SubscriptionGroupConfig) -> None:
-        """Add or replace a group."""
         old = self.table.get(config.group_name)
         self.table[config.group_name] = config
         self._note(config.group_name)
@@ -79,7 +78,7 @@ class Groups(VersionedTable[GroupTable, SubscriptionGroupConfig]):
         return True
 
     def replace(self, table: GroupTable) -> None:
-        """Become a copy of the master's table, in its version."""
+        """Replace the table, including its version, by the master's."""
         self._become(table.subscription_group_table, table.data_version)
 
     def disable(self, name: str) -> bool:
@@ -91,7 +90,7 @@ class Groups(VersionedTable[GroupTable, SubscriptionGroupConfig]):
         return True
 
     def as_table(self) -> GroupTable:
-        """Return version and groups: the answer of code 201."""
+        """Return the version and all groups, as the answer to code 201."""
         return SubscriptionGroupTable(
             data_version=self.version, subscription_group_table=self.table
         )

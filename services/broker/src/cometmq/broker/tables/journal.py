@@ -1,22 +1,23 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The journal of the tables: what has changed since their files were last saved.
+"""The journal of the tables: the changes made since their files were last saved.
 
-Tables are saved at intervals, as in RocketMQ, so a kill would lose the changes since then: up to
-five seconds of committed offsets. The journal has them. All changes of one turn of the event loop
-are one entry and one write, which happens before any answer of that turn leaves. A write reaches
-the page cache, which survives the process. With SYNC_FLUSH the journal is synced twice a second;
-no answer waits for that, because a lost offset is a redelivery and never a lost message.
+Tables are saved at intervals, as in RocketMQ, so a kill would lose the changes since the last save:
+up to five seconds of committed offsets. The journal keeps these changes. All changes made in one
+turn of the event loop form one entry and are written at once, before any answer of that turn is
+sent. A write reaches the page cache, which survives the process. With SYNC_FLUSH the journal is
+synced twice a second; no answer waits for that, because a lost offset causes a redelivery, never a
+lost message.
 
-A start applies the entries to the tables' files (`cometmq.store.journal` says which). A follower of
-another broker can do the same: it takes a snapshot of the tables together with `number`, in one
-turn, and from then on applies the changes of every entry with the next number, in the turn in which
-it arrives (`Journaled.apply_changes`). After a number that does not follow the last one, or a
-restart of the other broker, it takes a new snapshot. Marks belong to the files of one broker and
-are not sent.
+At startup the entries are applied to the tables' files (`cometmq.store.journal` says which
+entries). A follower of another broker can do the same. It takes a snapshot of the tables together
+with `number`, in one turn. From then on it applies the changes of each entry with the next number,
+in the turn in which the entry arrives (`Journaled.apply_changes`). If a number does not follow the
+last one, or the other broker restarts, it takes a new snapshot. Marks belong to the files of one
+broker and are not sent.
 
 Failures: nothing waits for the journal, least of all a send. If it cannot be written, requests are
-answered as before and the tables are saved at intervals, which is RocketMQ's promise; `/readyz`
-fails, and the changes stay noted in the tables until a retry has written them.
+answered as before and the tables are saved at intervals, which is what RocketMQ guarantees;
+`/readyz` fails, and the tables keep noting changes until a retry has written them.
 """
 
 import asyncio
@@ -48,7 +49,7 @@ from cometmq.store.redo_log import RedoLog
 SYNC_INTERVAL_MS: Final = 500
 RETRY_INTERVAL_MS: Final = 1_000
 FILES_MAX: Final = 16
-"""Bound for the time in which tables cannot be saved; usually there are one or two files."""
+"""Maximum number of files while tables cannot be saved; usually there are one or two."""
 _MARKS_MAX: Final = 8  # of one table: saves that failed may have replaced the file all the same
 
 
@@ -56,23 +57,23 @@ class Journaled(Saved, Protocol):
     """A table whose changes are journaled."""
 
     noted: Callable[[], None] | None
-    """The table calls it at the first change after `forget_noted`; None: nothing is noted."""
+    """Called on the first change after `forget_noted`; None means that changes are not noted."""
 
     def noted_changes(self) -> list[bytes]:
-        """Return the noted changes as JSON, each piece far smaller than a file of the journal."""
+        """Return the noted changes as JSON, in pieces far smaller than a journal file."""
 
     def forget_noted(self) -> None:
-        """Forget the noted changes: the journal has them."""
+        """Forget the noted changes, because the journal now has them."""
 
     def apply_changes(self, data: msgspec.Raw) -> None:
-        """Apply a piece of changes, note nothing, and set `is_dirty`.
+        """Apply one piece of changes without noting it, and set `is_dirty`.
 
-        Raises ValueError or CometError for JSON of another shape.
+        Raises ValueError or CometError if the JSON has another shape.
         """
 
 
 class Journal:
-    """Only the event loop may use it; `sync` runs on the worker."""
+    """The journal; only the event loop may use it, except that `sync` runs its work on a worker."""
 
     def __init__(
         self,
@@ -83,7 +84,7 @@ class Journal:
         log: Log = NO_LOG,
         file_bytes: int = FILE_BYTES,
     ) -> None:
-        """Read what the last run has left; `attach` each table, then call `begin`."""
+        """Read what the last run left behind; `attach` each table, then call `begin`."""
         self._disk = disk
         self._worker = worker
         self._folder = folder
@@ -120,7 +121,7 @@ class Journal:
     # Start and stop
 
     def attach(self, table: Journaled) -> None:
-        """Apply what the journal has to a loaded table, and note its changes from now on."""
+        """Apply the journal's entries to a loaded table, and note its changes from now on."""
         name = table.file.path.name
         digest = table.file.loaded_digest
         entries = self._found.entries_of(name)
@@ -148,7 +149,7 @@ class Journal:
             self._log.info("journal.replayed", table=name, entries=len(entries))
 
     def begin(self) -> None:
-        """Begin to write, after the last table is attached."""
+        """Start writing; call this after the last table is attached."""
         cut, fault = self._found.cut, self._found.fault
         self._found.entries.clear()
         if cut is not None:
@@ -163,7 +164,7 @@ class Journal:
         self.write()
 
     async def close(self) -> None:
-        """Delete the files if all tables are saved; the caller knows that no save has failed."""
+        """Delete the files if all tables are saved; the caller must know that no save failed."""
         await self._worker.submit(lambda: None)  # after a sync and a deletion before it
         for table in self._tables.values():
             table.noted = None
@@ -178,12 +179,12 @@ class Journal:
         self._changed[name] = self._tables[name]
 
     def write(self) -> None:
-        """Append what is noted; called before answers leave, and at the end of the turn."""
+        """Append the noted changes; called before answers are sent, and at the end of the turn."""
         if (self._changed or self._has_new_marks) and not self.fault:
             self._attempt(self._write)
 
     def retry(self) -> None:
-        """Write again after a failure; called by a timer."""
+        """Try to write again after a failure; called by a timer."""
         if self.fault:
             self.fault = ""
             self._has_new_marks = True
@@ -255,7 +256,7 @@ class Journal:
     # Saves of the tables' files
 
     def mark(self, name: str, digest: str, number: int) -> None:
-        """Note that a file is about to get a content that includes all entries up to a number."""
+        """Record that a file is about to be saved with all entries up to this number."""
         marks = self._marks[name]
         marks.pop(digest, None)
         marks[digest] = number
@@ -265,8 +266,8 @@ class Journal:
         self.write()
 
     def saved(self, name: str) -> None:
-        """Note that the file has the content that was marked last, and delete what it makes
-        superfluous.
+        """Record that the file has the content marked last; delete journal files that it
+        obsoletes.
         """
         marks = self._marks.get(name)
         if not marks:
@@ -280,7 +281,7 @@ class Journal:
         self._attempt(self._delete)
 
     def _drop(self) -> None:
-        """Stop using the full files whose changes are all in the files of the tables."""
+        """Stop using full journal files whose changes are all saved in the tables' files."""
         needed = self.number
         for name, last in self._last_changes.items():
             saved = min(self._marks[name].values())
@@ -294,9 +295,9 @@ class Journal:
             del self._ends[start]
 
     def _delete(self) -> None:
-        """Delete superfluous files on the worker: it may take 30 ms to free the blocks of one.
+        """Delete unneeded files on the worker: freeing the blocks of one may take 30 ms.
 
-        They go in order, the oldest first, so that the entries that are left have no gap.
+        The oldest file goes first, so that the remaining entries have no gap.
         """
         paths = list(self._doomed)
         if not paths or self._is_deleting:
@@ -316,7 +317,9 @@ class Journal:
     # Syncs
 
     def sync(self) -> None:
-        """Sync what was written since the last sync, on the worker, unless a sync is running."""
+        """Sync what was written since the last sync, on the worker; no-op while a sync is
+        running.
+        """
         file = self._files.file
         if self._syncing is not None or self._is_synced or file is None:
             return

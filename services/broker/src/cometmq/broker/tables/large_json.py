@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tables of hundreds of thousands of entries as JSON, encoded in steps of about 0.2 ms."""
+"""Encodes tables of hundreds of thousands of entries as JSON, in steps of about 0.2 ms."""
 
 from collections.abc import Callable, Mapping
 from typing import Final, TypeVar
@@ -20,8 +20,8 @@ def encode_large(
 ) -> Steps[bytes]:
     """Return the JSON of a struct, with the table in place of its last empty map.
 
-    `weigh` returns the number of values in an entry. The result may or may not reflect entries that
-    are added, changed or removed meanwhile.
+    `weigh` returns the number of values in an entry. Entries that are added, changed or removed
+    during the encoding may or may not appear in the result.
     """
     begin, _, end = encode_json(around).rpartition(b"{}")
     pieces: list[bytes] = []

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Committed offsets: where each consumer group continues in each queue.
+"""Committed offsets: the position from which each consumer group continues in each queue.
 
-Compatibility: RocketMQ stores any offset without a check of group, topic or queue, and the last
-value wins, even backwards. Here the table has a bound, so that clients cannot exhaust the memory.
+Compatibility: RocketMQ stores any offset without checking the group, topic or queue, and the last
+value wins, even if it goes backwards. Here the table has a bound, so that clients cannot exhaust
+memory.
 """
 
 from collections.abc import Callable, Mapping
@@ -24,20 +25,20 @@ PIECE_COUNT_MAX: Final = 32_768  # offsets in a piece of changes: less than 1 MB
 PIECE_CHARS_MAX: Final = 1 << 20  # of all names in it
 
 COUNT_MAX: Final = 2_000_000
-"""Offsets of all groups and queues together: about 600 MB with their names."""
+"""Maximum number of offsets, over all groups and queues: about 600 MB with their names."""
 
 NO_NAMES: Final[frozenset[str]] = frozenset()
 NO_QUEUES: Final[Mapping[int, int]] = MappingProxyType({})
 
 OffsetTable: TypeAlias = dict[str, dict[int, int]]
 OffsetChanges: TypeAlias = dict[str, dict[int, int | None]]
-"""`topic@group` -> queue -> next queue offset, None if it is removed."""
+"""`topic@group` -> queue -> next queue offset; None means that it was removed."""
 
 _CHANGES_DECODER: Final = msgspec.json.Decoder(OffsetChanges)
 
 
 class OffsetFile(msgspec.Struct, rename="camel"):
-    """consumerOffset.json: `topic@group` -> queue -> next queue offset."""
+    """The content of consumerOffset.json: `topic@group` -> queue -> next queue offset."""
 
     offset_table: OffsetTable = {}
 
@@ -57,12 +58,14 @@ class Offsets:
             self._list(key)
 
     def committed(self, group: str, topic: str, queue_id: int) -> int | None:
-        """Return the next queue offset of the group, None if it never committed."""
+        """Return the group's next queue offset; None if it never committed one."""
         queues = self.table.get(f"{topic}{KEY_SEPARATOR}{group}")
         return None if queues is None else queues.get(queue_id)
 
     def commit(self, group: str, topic: str, queue_id: int, offset: int) -> None:
-        """Set the group's next queue offset; raise SystemBusy for a new entry at the bound."""
+        """Set the group's next queue offset; raise SystemBusy if a new entry would exceed the
+        bound.
+        """
         key = f"{topic}{KEY_SEPARATOR}{group}"
         queues = self.table.get(key)
         if queues is not None and queues.get(queue_id) == offset:
@@ -80,7 +83,6 @@ class Offsets:
             self._note(key, queue_id, offset)
 
     def _note(self, key: str, queue_id: int, offset: int | None) -> None:
-        """Note one change for the journal."""
         noted = self._noted.get(key)
         if noted is not None:
             noted[queue_id] = offset
@@ -90,7 +92,7 @@ class Offsets:
         self._noted[key] = {queue_id: offset}
 
     def overwrite(self, table: OffsetTable) -> None:
-        """Set the offsets of another table; groups and topics that it lacks stay as they are."""
+        """Copy the offsets of another table; groups and topics that it lacks keep theirs."""
         for key, queues in table.items():
             known = self.table.get(key)
             if known == queues:
@@ -102,7 +104,7 @@ class Offsets:
             self._set(key, queues)
 
     def queues(self, group: str, topic: str) -> Mapping[int, int]:
-        """Return queue -> offset of the group in the topic."""
+        """Return the group's offsets in the topic, as queue -> offset."""
         return self.table.get(f"{topic}{KEY_SEPARATOR}{group}", NO_QUEUES)
 
     def topics_of(self, group: str) -> AbstractSet[str]:
@@ -112,7 +114,9 @@ class Offsets:
         return self._groups.get(topic, NO_NAMES)
 
     def clone(self, source: str, target: str, topic: str) -> None:
-        """Replace a group's offsets in a topic by another group's, unless that has none."""
+        """Replace a group's offsets in a topic by another group's, unless the other group
+        has none.
+        """
         offsets = self.queues(source, topic)
         if not offsets:
             return
@@ -123,7 +127,7 @@ class Offsets:
         self._set(f"{topic}{KEY_SEPARATOR}{target}", offsets)
 
     def _set(self, key: str, offsets: Mapping[int, int]) -> None:
-        """Replace the offsets of a group in a topic; the caller has counted them."""
+        """Replace a group's offsets in a topic; the caller has already counted them."""
         self._note_removed(key)
         self.table[key] = dict(offsets)
         self._list(key)
@@ -148,7 +152,7 @@ class Offsets:
             self.is_dirty = True
 
     def noted_changes(self) -> list[bytes]:
-        """Return the noted offsets, the last value of each; usually in one piece."""
+        """Return the last value of each noted offset, usually in one piece."""
         pieces: list[OffsetChanges] = []
         count = chars = 0
         for key, queues in self._noted.items():
@@ -164,7 +168,7 @@ class Offsets:
         self._noted = {}
 
     def apply_changes(self, data: msgspec.Raw) -> None:
-        """Apply a piece of `noted_changes`; nothing is noted."""
+        """Apply a piece of `noted_changes` without noting it."""
         for key, offsets in _CHANGES_DECODER.decode(data).items():
             queues = self.table.get(key)
             if queues is None:
@@ -183,12 +187,12 @@ class Offsets:
         self.is_dirty = True
 
     def encode(self) -> Steps[bytes]:
-        """Return the content of the file, which is also the answer of code 43."""
+        """Return the content of the file, which is also the answer to code 43."""
         return encode_large(OffsetFile(), self.table, len)
 
     def encode_for_file(self) -> Steps[bytes]:
-        """Return the content of the file and clear `is_dirty`; set it again if that is not
-        completed.
+        """Clear `is_dirty` and return the content of the file; set `is_dirty` again if encoding
+        does not complete.
         """
         self.is_dirty = False
         is_whole = False
@@ -201,7 +205,7 @@ class Offsets:
                 self.is_dirty = True
 
     def _list(self, key: str) -> None:
-        """Index the group and topic of a key; a file may contain malformed keys."""
+        """Index a key by group and topic; a file may contain malformed keys."""
         names = key.split(KEY_SEPARATOR)
         if len(names) == 2:
             topic, group = names

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The broker's tables and their files, as `runtime.saves` saves them.
+"""The broker's tables and their files, as saved by `runtime.saves`.
 
-With a journal, each save is marked in it before the file is replaced (`tables/journal.py`).
+If there is a journal, each save is marked in it before the file is replaced (`tables/journal.py`).
 """
 
 from functools import partial
@@ -26,35 +26,35 @@ class TableFile(Protocol):
 
 
 class Saved(Protocol):
-    """A table that is saved when it has changed."""
+    """A table that is saved after it has changed."""
 
     @property
     def file(self) -> Any:
-        """Its `TableFile`; None for a table in memory only."""
+        """The table's `TableFile`; None if the table is kept only in memory."""
 
     @property
     def is_dirty(self) -> bool:
-        """Whether it differs from the last save."""
+        """Whether the table has changed since its last save."""
 
     def encode_for_file(self) -> bytes | Steps[bytes]:
         """Return the content of the file and clear `is_dirty`."""
 
 
 class SaveMarks(Protocol):
-    """The part of the journal that concerns saves."""
+    """The part of the journal that saves use."""
 
     number: int
-    """The number of the last entry."""
+    """The number of the journal's last entry."""
 
     def mark(self, name: str, digest: str, number: int) -> None:
-        """Note that a file is about to get a content that includes all entries up to a number."""
+        """Record that a file is about to be saved with all entries up to this number."""
 
     def saved(self, name: str) -> None:
-        """Note that the file has the content that was marked last."""
+        """Record that the file now has the content marked last."""
 
 
 class TableSaver:
-    """Saves tables that have files; requests for tables without one are ignored."""
+    """Saves tables to their files; requests for tables without a file are ignored."""
 
     def __init__(
         self,
@@ -79,7 +79,9 @@ class TableSaver:
         return self._saver.failed_count
 
     def request(self, table: Saved) -> None:
-        """Schedule a save of a table, with its content at the time of the write."""
+        """Schedule a save of a table; the file gets the table's content at the time of the
+        write.
+        """
         if table.file is not None:
             self._saver.request(table.file.path, partial(self._begin, table))
 
@@ -88,7 +90,7 @@ class TableSaver:
             self.request(table)
 
     async def save(self, table: Saved) -> None:
-        """Return when the current content of the table is on disk; raise OSError if that fails."""
+        """Wait until the current content of the table is on disk; raise OSError if that fails."""
         if table.file is not None:
             await self._saver.save(table.file.path, partial(self._begin, table))
 

@@ -2,10 +2,10 @@
 """Topics: their configuration, its version and its file.
 
 Invariants: each change gives the table a new version. The table knows which topics changed since
-any version that it had in this run, and only these are sent to name servers.
+any version that it had in this run, and sends only these to name servers.
 
-Compatibility: topics.json and creation by the first send as RocketMQ does them. A topic's order
-flag follows the name server's ORDER_TOPIC_CONFIG, whatever a request contains.
+Compatibility: topics.json has RocketMQ's format, and a first send creates a topic as in RocketMQ. A
+topic's order flag follows the name server's ORDER_TOPIC_CONFIG, whatever a request contains.
 """
 
 from collections.abc import Callable, Collection, Iterable, Mapping
@@ -49,9 +49,7 @@ class Topics(VersionedTable[TopicConfigTable, TopicConfig]):
         changed: Callable[[], None] = lambda: None,
         log: Log = NO_LOG,
     ) -> None:
-        """Load the file; `changed` is called after each change, to save it and notify name
-        servers.
-        """
+        """Load the file; `changed` is called after each change, to save and notify name servers."""
         super().__init__(
             file,
             lambda loaded: loaded.topic_config_table,
@@ -66,7 +64,7 @@ class Topics(VersionedTable[TopicConfigTable, TopicConfig]):
         self._ordered_as_of: tuple[DataVersion, frozenset[str]] | None = None
 
     def boot(self, settings: BrokerSettings) -> None:
-        """Add the topics that every broker has; existing ones keep their configuration."""
+        """Add the topics that every broker has; existing topics keep their configuration."""
         wanted = {config.topic_name: config for config in boot_topics(settings)}
         self.reserved = reserved_names(settings)
         missing = wanted.keys() - self.table.keys()
@@ -82,8 +80,8 @@ class Topics(VersionedTable[TopicConfigTable, TopicConfig]):
     def adopt(self, queues: Mapping[str, int]) -> None:
         """Recreate topics that have messages but no configuration (topic -> queue count).
 
-        A broker that is killed between storing the first message of a new topic and saving the
-        table leaves such topics behind; without this their messages could not be read.
+        If a broker is killed after storing the first message of a new topic but before saving the
+        table, such a topic is left behind, and its messages could not be read.
         """
         for topic, queue_count in queues.items():
             is_known = topic in self.table or is_system_topic(topic)
@@ -101,7 +99,7 @@ class Topics(VersionedTable[TopicConfigTable, TopicConfig]):
         sys_flag: int = 0,
         auto_create: bool = True,
     ) -> TopicConfig | None:
-        """Return the topic, created after its template if need be; None if that is refused."""
+        """Return the topic, creating it from its template if necessary; None if that is refused."""
         known = self.table.get(topic)
         if known is not None:
             return known
@@ -122,7 +120,9 @@ class Topics(VersionedTable[TopicConfigTable, TopicConfig]):
     def create(
         self, topic: str, *, queue_nums: int, perm: int = READ_WRITE, sys_flag: int = 0
     ) -> TopicConfig:
-        """Return the topic, created with these values if need be (retry, dead letters, system)."""
+        """Return the topic, creating it with these values if necessary (retry, dead-letter,
+        system).
+        """
         known = self.table.get(topic)
         if known is not None:
             return known
@@ -133,7 +133,8 @@ class Topics(VersionedTable[TopicConfigTable, TopicConfig]):
     def put(self, config: TopicConfig) -> None:
         """Add or replace a topic; its order flag stays as the name servers set it.
 
-        An unchanged topic also counts as a change: a name server may have dropped it.
+        Putting an identical configuration also counts as a change, because a name server may have
+        dropped the topic.
         """
         old = self.table.get(config.topic_name)
         if old is not None and old.order != config.order:
@@ -159,10 +160,10 @@ class Topics(VersionedTable[TopicConfigTable, TopicConfig]):
         return True
 
     def replace(self, table: TopicConfigTable) -> None:
-        """Become a copy of the master's table, in its version.
+        """Replace the table, including its version, by the master's.
 
-        The caller registers with all name servers again: changes since one of our own earlier
-        versions are unknown.
+        The caller then registers with all name servers again, because changes since one of our own
+        earlier versions are unknown.
         """
         self._changed_at.clear()
         self._all_changed_at = table.data_version.counter
@@ -170,7 +171,7 @@ class Topics(VersionedTable[TopicConfigTable, TopicConfig]):
         self._become(table.topic_config_table, table.data_version)
 
     def set_ordered(self, ordered: Collection[str]) -> None:
-        """Take over the list of ordered topics from the name servers' configuration."""
+        """Adopt the list of ordered topics from the name servers' configuration."""
         if self._ordered_as_of == (self.version, frozenset(ordered)):
             return
         stale = [
@@ -183,39 +184,39 @@ class Topics(VersionedTable[TopicConfigTable, TopicConfig]):
         self._ordered_as_of = self.version, frozenset(ordered)
 
     def touch(self) -> None:
-        """Mark all topics as changed, for example after a change of the broker's own permission."""
+        """Mark all topics as changed, for example after the broker's own permission has changed."""
         self._all_changed_at = self.version.counter + 1
         self._bump()
 
     def changes(self, since: DataVersion | None) -> dict[str, TopicConfig]:
-        """Return the topics that changed after a version; all topics if that version is unknown."""
+        """Return the topics that changed after a version; all topics if the version is unknown."""
         if since is None or since.counter < self._all_changed_at:
             return dict(self.table)
         changed = (topic for topic, count in self._changed_at.items() if count > since.counter)
         return {topic: self.table[topic] for topic in changed}
 
     def is_reserved(self, topic: str) -> bool:
-        """Return whether administrators must leave the topic alone."""
+        """Return whether administrators may not change the topic."""
         return topic in self.reserved or is_system_topic(topic)
 
     def as_table(self) -> TopicConfigTable:
-        """Return version and topics: the answer of code 21."""
+        """Return the version and all topics, as the answer to code 21."""
         return TopicConfigTable(data_version=self.version, topic_config_table=self.table)
 
     def apply_changes(self, data: msgspec.Raw) -> None:
-        """Apply a piece of `noted_changes`; name servers then get all topics."""
+        """Apply a piece of `noted_changes`; name servers are then sent all topics."""
         super().apply_changes(data)
         self._all_changed_at = self.version.counter
 
     def _store(self, config: TopicConfig) -> None:
-        """Set a configuration, to be followed by a call of `_bump`, whose version it gets."""
+        """Set a configuration; the caller then calls `_bump` to assign the version."""
         self.table[config.topic_name] = config
         self._note(config.topic_name)
         self._changed_at[config.topic_name] = self.version.counter + 1
 
 
 def boot_topics(settings: BrokerSettings) -> Iterable[TopicConfig]:
-    """Return the topics that a broker with these settings creates at its first start."""
+    """Return the topics that a broker with these settings creates on its first start."""
     shared = READ_WRITE | Perm.INHERIT
     yield _config(SELF_TEST_TOPIC, 1)
     if settings.auto_create_topic_enable:

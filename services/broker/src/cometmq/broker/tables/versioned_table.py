@@ -30,7 +30,7 @@ PIECE_COUNT_MAX: Final = 4096
 
 
 class ConfigChanges(msgspec.Struct, Generic[ConfigT], rename="camel"):
-    """A piece of the changes of a table, as the journal keeps it."""
+    """One piece of a table's changes, as the journal stores it."""
 
     data_version: DataVersion
     changed: dict[str, ConfigT] = {}
@@ -48,7 +48,7 @@ class VersionedTable(ABC, Generic[FileT, ConfigT]):
         changed: Callable[[], None],
         log: Log,
     ) -> None:
-        """Load the file; `entries` returns the configurations in its content."""
+        """Load the file; `entries` returns the configurations from its content."""
         loaded = file.load() if file is not None else None
         self.file = file
         self.table: dict[str, ConfigT] = {} if loaded is None else dict(entries(loaded))
@@ -67,7 +67,7 @@ class VersionedTable(ABC, Generic[FileT, ConfigT]):
 
     @abstractmethod
     def as_table(self) -> FileT:
-        """Return version and configurations as they are saved."""
+        """Return the version and configurations in their saved form."""
 
     def encode_for_file(self) -> bytes:
         """Return the content of the file and clear `is_dirty`."""
@@ -75,7 +75,7 @@ class VersionedTable(ABC, Generic[FileT, ConfigT]):
         return encode_json(self.as_table())
 
     def noted_changes(self) -> list[bytes]:
-        """Return the version and the noted configurations, a bounded number in each piece."""
+        """Return the version and the noted configurations; each piece holds a bounded number."""
         names = list(self._noted)
         return [
             self._piece(names[start : start + PIECE_COUNT_MAX])
@@ -92,7 +92,7 @@ class VersionedTable(ABC, Generic[FileT, ConfigT]):
         self._is_noted = False
 
     def apply_changes(self, data: msgspec.Raw) -> None:
-        """Apply a piece of `noted_changes`; nothing is noted."""
+        """Apply a piece of `noted_changes` without noting it."""
         changes = decode_json(self._changes_type, bytes(data))
         self.table |= changes.changed
         for name in changes.removed:
@@ -101,14 +101,13 @@ class VersionedTable(ABC, Generic[FileT, ConfigT]):
         self.is_dirty = True
 
     def _become(self, table: Mapping[str, ConfigT], version: DataVersion) -> None:
-        """Replace all configurations and the version."""
         before, self.table, self.version = self.table, dict(table), version
         names = before.keys() | self.table.keys()
         self._note(*(name for name in names if before.get(name) != self.table.get(name)))
         self._changed()
 
     def _note(self, *names: str) -> None:
-        """Note configurations that are added, replaced or removed, and the version in any case."""
+        """Note configurations that were added, replaced or removed, and always the version."""
         self.is_dirty = True
         if self.noted is None:
             return
