@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Server-side filters of messages."""
+"""Server-side message filters."""

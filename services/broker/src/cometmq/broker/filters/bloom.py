@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The bits of a subscription in RocketMQ's bloom filter (docs/protocol/store.md).
 
-Compatibility: filters here use the properties alone and neither write nor read bit maps; the bits
+Compatibility: filters here use only the properties, and neither write nor read bit maps. The bits
 are in consumerFilter.json so that a Java broker can take over the file.
 """
 
@@ -16,15 +16,15 @@ _C2: Final = 0x4CF5AD432745937F
 
 
 class BloomPlaces(msgspec.Struct, frozen=True, rename="camel"):
-    """The bits of one subscription, and the size of the filter in bits."""
+    """The bit positions of one subscription, and the size of the filter in bits."""
 
     bit_num: int = 0
     bit_pos: tuple[int, ...] = ()
 
 
 def bloom_places(text: str, *, error_percent: int, expected_count: int) -> BloomPlaces:
-    """Return the bits of a text in a filter for `expected_count` texts with this rate of false
-    hits.
+    """Return the bit positions of a string in a filter designed for `expected_count` strings and
+    this false-positive rate.
     """
     error_rate = error_percent / 100
     hash_count = math.ceil(math.log(error_rate) / math.log(0.5))

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Limits the time for compiling SQL expressions: short ones at once, longer ones in steps.
+"""Limits the time spent compiling SQL expressions: short ones at once, longer ones in steps.
 
-Any client may send expressions, and the longest takes 25 ms. So expressions above the current
-allowance are compiled one after the other, a step in each turn of the loop, and the total number of
-characters per second is bounded.
+Any client may send expressions, and the longest takes 25 ms. Expressions that exceed the current
+allowance are therefore compiled one after the other, a step in each turn of the loop, and the total
+number of characters per second is bounded.
 """
 
 from collections.abc import Callable, Iterator
@@ -14,10 +14,10 @@ from cometmq.remoting.errors import SystemBusy
 
 COMPILED_CHARS_MAX: Final = 64 << 10
 COMPILED_CHARS_PER_S: Final = 32 << 10
-"""Characters compiled in a burst, and per second: a character takes about 3 us of the loop."""
+"""Characters compiled per burst and per second; each takes about 3 us on the loop."""
 AT_ONCE_CHARS_MAX: Final = 1 << 10
 WAITING_MAX: Final = 1_000
-"""Pending callbacks of expressions that are being compiled."""
+"""Maximum number of callbacks waiting for expressions to be compiled."""
 
 Later = Callable[[Callable[[], None]], object]
 
@@ -27,10 +27,10 @@ def _at_once(work: Callable[[], None]) -> None:
 
 
 class Compiler:
-    """The current allowance, and the queue of pending expressions."""
+    """Tracks the current allowance and the queue of pending expressions."""
 
     def __init__(self, clock_ms: Callable[[], int], call_soon: Later = _at_once) -> None:
-        """`call_soon` runs the next step of the work, in a later turn of the loop."""
+        """`call_soon` schedules the next step in a later turn of the loop."""
         self._clock_ms = clock_ms
         self._call_soon = call_soon
         self._left = COMPILED_CHARS_MAX
@@ -41,7 +41,7 @@ class Compiler:
         self._parts: Iterator[None] | None = None
 
     def check(self, expression: str) -> None:
-        """Raise SystemBusy unless the expression is compiled, or may be compiled at once."""
+        """Raise SystemBusy unless the expression is already compiled or may be compiled at once."""
         if self._may_now(expression):
             return
         if expression not in self._waiting:
@@ -50,10 +50,10 @@ class Compiler:
             raise SystemBusy("[COMPILING_FILTER]the filter is being compiled, try again later")
 
     def when_ready(self, expression: str, then: Callable[[], None]) -> None:
-        """Call `then` when the expression is compiled or may be: now or in a later turn of the
-        loop.
+        """Call `then`, now or in a later turn of the loop, once the expression is compiled or may
+        be.
 
-        Raises SystemBusy when too many callbacks are pending.
+        Raises SystemBusy if too many callbacks are pending.
         """
         if self._may_now(expression):
             then()
@@ -98,7 +98,6 @@ class Compiler:
             self._call_soon(self._go_on)
 
     def _go_on(self) -> None:
-        """Run the next step of the oldest pending expression."""
         expression = next(iter(self._waiting))
         if self._parts is None:
             self._parts = compiling(expression)
@@ -115,4 +114,4 @@ class Compiler:
 
 
 def _ignore() -> None:
-    """The caller of `check` was refused and has to retry: there is nothing to call."""
+    """Do nothing: `check` refused its caller, who must retry, so there is no callback."""

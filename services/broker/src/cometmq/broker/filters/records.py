@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Filters that need a message's properties: they test its stored record.
+"""Filters that need a message's properties, and therefore test its stored record.
 
 Hot path: `matches` runs once per message that a filtered pull tests (budget 2 us). Only the
-properties that the filter names are decoded; bench/micro/bench_sql.py.
+properties that the filter uses are decoded; see bench/micro/bench_sql.py.
 
-Compatibility: with filterSupportRetry the messages of a retry topic are filtered by the expressions
-for their original topics, and a message of a topic without expression passes.
+Compatibility: with filterSupportRetry, the messages of a retry topic are filtered by the
+expressions for their original topics; a message passes if its topic has no expression.
 """
 
 import itertools
@@ -23,19 +23,19 @@ _VALUE_SEPARATOR = b"\x01"
 _PAIR_SEPARATOR = b"\x02"
 COMPARISONS_MAX: Final = 64  # for the records of one read: about 20 us
 NAMES_MAX: Final = 8
-"""Above this number of properties a full parse is faster than one search for each."""
+"""Above this number of properties, a full parse is faster than searching for each one."""
 VERDICTS_MAX: Final = 16_384  # of all filters
 VERDICT_BYTES_MAX: Final = 64
-"""Bound on the values of one cached verdict: 6 MB for all verdicts."""
+"""Maximum size of the values of one cached verdict; all verdicts together take up to 6 MB."""
 
 
 class RecordFilter:
-    """The test of a stored record, and how many records to test per read."""
+    """Tests stored records; also says how many records to test per read."""
 
     __slots__ = ("block_count", "matches")
 
     def __init__(self, matches: Callable[[Buffer], bool], *, comparison_count: int) -> None:
-        """`comparison_count` is the most comparisons that one test may make."""
+        """`comparison_count` is the maximum number of comparisons in one test."""
         self.matches = matches
         self.block_count = max(1, min(BLOCK_COUNT_MAX, COMPARISONS_MAX // comparison_count))
 
@@ -66,11 +66,11 @@ def _record_filter(sql: SqlFilter) -> RecordFilter:
 
 _numbers: Final = itertools.count()
 _verdicts: Final[dict[tuple[int | bytes | None, ...], bool]] = {}
-"""Cache of verdicts by filter and values: most filtered properties have few distinct values."""
+"""Caches verdicts by filter and values, since most filtered properties have few distinct values."""
 
 
 def _judge(sql: SqlFilter, number: int, values: list[bytes | None]) -> bool:
-    """Apply an expression to values; cache the verdict for short ones."""
+    """Apply an expression to values; cache the verdict if the values are short."""
     verdict = sql.matches_values(_texts(values))
     if len(values) <= NAMES_MAX and sum(map(len, filter(None, values))) <= VERDICT_BYTES_MAX:
         if len(_verdicts) >= VERDICTS_MAX:
@@ -93,7 +93,7 @@ def retry_record_filter(filter_of: Callable[[str], SqlFilter | None]) -> RecordF
 
 
 def reader(names: Sequence[str]) -> Callable[[bytes], list[str | None]]:
-    """Return a function that finds the values of some properties in a property text."""
+    """Return a function that extracts the values of some properties from encoded properties."""
     read = raw_reader(names)
     return lambda text: _texts(read(text))
 
@@ -103,7 +103,7 @@ def _texts(values: list[bytes | None]) -> list[str | None]:
 
 
 def raw_reader(names: Sequence[str]) -> Callable[[bytes], list[bytes | None]]:
-    """Return a function that finds the encoded values of some properties."""
+    """Return a function that extracts the values of some properties without decoding them."""
     if len(names) > NAMES_MAX:
         keys = [name.encode() for name in names]
         return lambda text: list(map(_all_values(text).get, keys))
@@ -121,7 +121,7 @@ def raw_reader(names: Sequence[str]) -> Callable[[bytes], list[bytes | None]]:
 
 
 def _last_filled(text: bytes, mark: bytes) -> bytes | None:
-    """Return the last value that is not empty: the last one of equal names counts."""
+    """Return the last non-empty value: if a name occurs more than once, its last value counts."""
     if mark not in text:
         return None
     text, empty = text + _PAIR_SEPARATOR, mark + _PAIR_SEPARATOR

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The SQL filters of consumer groups by topic, with their lifetime.
+"""The SQL filters of consumer groups by topic, and their lifetime.
 
-Heartbeats register filters; when the last member leaves they are marked dead, and a day later they
-are deleted, so a group that returns within that time finds its filter. An invalid expression is not
-kept, so the group's pulls are refused until it sends a valid one.
+Heartbeats register filters. When the last member leaves, the group's filters are marked dead; a day
+later they are deleted, so a group that returns within that time finds its filter again. An invalid
+expression is not stored, so the group's pulls are refused until it sends a valid one.
 
-Compatibility: consumerFilter.json and the rules about versions are RocketMQ's. Loaded filters count
-as dead since 30 s before the start.
+Compatibility: consumerFilter.json and the version rules are RocketMQ's. Loaded filters count as
+having died 30 s before startup.
 """
 
 from collections.abc import Callable, Collection, Iterable
@@ -30,14 +30,14 @@ from cometmq.store.json_config import JsonTable
 SAVE_INTERVAL_MS: Final = 10_000
 COUNT_MAX: Final = 10_000
 CHARS_MAX: Final = 8 << 20
-"""Bounds on all filters of all groups and topics, and on their characters."""
+"""Limits on the number of filters and on their characters, over all groups and topics."""
 EXPRESSION_SHOWN: Final = 200
 PIECE_CHARS_MAX: Final = 1 << 20  # of the expressions in a piece of changes
 _DEAD_BEFORE_START_MS: Final = 30_000
 
 
 class FilterData(msgspec.Struct, rename="camel"):
-    """One group's filter of one topic, as the file stores it."""
+    """One group's filter for one topic, as stored in the file."""
 
     bloom_filter_data: BloomPlaces | None = None
     born_time: int = 0
@@ -55,7 +55,7 @@ class FilterData(msgspec.Struct, rename="camel"):
         return self.dead_time >= self.born_time
 
     def compiled(self) -> SqlFilter | None:
-        """Return the filter; None for an invalid expression or unknown type in the file."""
+        """Return the filter; None if the file contains an invalid expression or an unknown type."""
         if self.expression_type != EXPRESSION_TYPE:
             return None
         try:
@@ -70,13 +70,13 @@ class TopicFilters(msgspec.Struct, rename="camel"):
 
 
 class FilterFile(msgspec.Struct, rename="camel"):
-    """consumerFilter.json."""
+    """The content of consumerFilter.json."""
 
     filter_data_by_topic: dict[str, TopicFilters] = {}
 
 
 class FilterChanges(msgspec.Struct, rename="camel"):
-    """Changed and removed filters, as the journal keeps them."""
+    """Changed and removed filters, as the journal stores them."""
 
     changed: list[FilterData] = []
     removed: list[tuple[str, str]] = []  # group and topic
@@ -120,11 +120,11 @@ class FilterSubscriptions:
 
     @property
     def count(self) -> int:
-        """Number of filters, dead ones included."""
+        """The number of filters, including dead ones."""
         return self._count
 
     def get(self, topic: str, group: str) -> FilterData | None:
-        """Return a group's filter of a topic, even if the group has left."""
+        """Return a group's filter for a topic, even if the group has left."""
         topics = self._filters.get(group)
         return None if topics is None else topics.get(topic)
 
@@ -133,13 +133,17 @@ class FilterSubscriptions:
         return group in self._filters
 
     def compiled(self, data: FilterData) -> SqlFilter | None:
-        """Return the filter, None if it is invalid; raise SystemBusy while it is being compiled."""
+        """Return the filter, or None if it is invalid; raise SystemBusy while it is being
+        compiled.
+        """
         if data.expression_type == EXPRESSION_TYPE:
             self.compiler.check(data.expression)
         return data.compiled()
 
     def register(self, group: str, subscriptions: Iterable[SubscriptionData]) -> None:
-        """Take over the filters of a member's heartbeat; filters of other topics become dead."""
+        """Adopt the filters in a member's heartbeat; the group's filters for other topics become
+        dead.
+        """
         wanted: set[str] = set()
         for subscription in subscriptions:
             wanted.add(subscription.topic)
@@ -156,13 +160,13 @@ class FilterSubscriptions:
                 del self._compiling[other_group, topic]
 
     def unregister(self, group: str) -> None:
-        """Mark the filters of a group dead after its last member has left."""
+        """Mark a group's filters dead after its last member has left."""
         self._cancel_compiling(group, ())
         for data in self._filters.get(group, {}).values():
             self._mark_dead(data)
 
     def clean(self) -> None:
-        """Delete the filters of groups that left long ago."""
+        """Delete filters that have been dead for longer than `keep_dead_ms`."""
         oldest_ms = self._clock_ms() - self._keep_dead_ms
         for group, topics in list(self._filters.items()):
             for topic, data in list(topics.items()):
@@ -180,7 +184,9 @@ class FilterSubscriptions:
         return encode_json(FilterFile(by_topic))
 
     def noted_changes(self) -> list[bytes]:
-        """Return the noted filters; pieces are bounded, as an expression may be long."""
+        """Return the noted filters; the size of a piece is bounded, because expressions may be
+        long.
+        """
         pieces = [FilterChanges()]
         chars = 0
         for group, topic in self._noted:
@@ -199,7 +205,7 @@ class FilterSubscriptions:
         self._noted = {}
 
     def apply_changes(self, raw: msgspec.Raw) -> None:
-        """Apply a piece of `noted_changes` as if the file had it; nothing is noted."""
+        """Apply a piece of `noted_changes` as if it came from the file, without noting it."""
         changes = decode_json(FilterChanges, bytes(raw))
         noted, self.noted = self.noted, None
         replaced = [(data.consumer_group, data.topic) for data in changes.changed]

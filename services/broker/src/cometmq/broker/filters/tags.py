@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tag expressions: `*`, or tags separated by `||`.
 
-The broker compares hash codes of queue entries only; a client compares the tags themselves.
+The broker compares only the hash codes in queue entries; a client compares the tags themselves.
 """
 
 from collections.abc import Callable
@@ -16,14 +16,14 @@ TagFilter: TypeAlias = Callable[[int], bool]
 
 
 def is_tag_type(expression_type: str | None) -> bool:
-    """Return whether an expression selects tags, the default type."""
+    """Return whether an expression type selects tags, which is the default."""
     return not expression_type or expression_type == EXPRESSION_TYPE
 
 
 def tag_codes(expression: str | None) -> frozenset[int] | None:
-    """Return the hash codes of the selected tags, None for all messages.
+    """Return the hash codes of the selected tags; None means all messages.
 
-    Raises ValueError for an expression without any tag, as RocketMQ's parser does.
+    Raises ValueError if the expression contains no tag, as RocketMQ's parser does.
     """
     if not expression or expression == ALL:
         return None
@@ -36,5 +36,5 @@ def tag_codes(expression: str | None) -> frozenset[int] | None:
 
 
 def tag_filter(codes: frozenset[int] | None) -> TagFilter | None:
-    """Return a test of one entry's tag code; None accepts everything."""
+    """Return a function that tests an entry's tag code; None accepts everything."""
     return None if codes is None else codes.__contains__

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""SQL92 filters: an expression becomes a function of a message's properties."""
+"""SQL92 filters: compiles an expression to a function of a message's properties."""
 
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping
@@ -22,17 +22,17 @@ __all__ = [
 
 EXPRESSION_TYPE: Final = "SQL92"
 CACHE_CHARS_MAX: Final = 1 << 20
-"""Characters of the cached expressions; each costs about 75 bytes of memory compiled."""
+"""Total characters of cached expressions; each costs about 75 bytes once compiled."""
 _EXPRESSION_COST: Final = 64  # of one cached expression beside its characters
 
 
 class SqlFilter:
-    """A compiled expression; it is immutable, so all subscriptions to it share it."""
+    """A compiled expression; it is immutable, so that subscriptions can share it."""
 
     __slots__ = ("__weakref__", "comparison_count", "expression", "matches_values", "names")
 
     def __init__(self, expression: str, node: Node | None = None) -> None:
-        """Call `compile_sql` instead, which caches; `node` is the parsed expression."""
+        """Call `compile_sql`, which caches, instead; `node` is the parsed expression."""
         node = node or parse(expression)
         self.expression = expression
         self.comparison_count = max(1, comparison_count(node))
@@ -46,7 +46,7 @@ class SqlFilter:
 
 
 class _Compiled:
-    """Cache of recently used expressions: the filter, or the error text of an invalid one."""
+    """A cache of recently used expressions: holds the filter, or the error text if invalid."""
 
     def __init__(self) -> None:
         self._found: OrderedDict[str, SqlFilter | str] = OrderedDict()
@@ -85,7 +85,7 @@ def _compile(expression: str) -> SqlFilter | str:
 
 
 def compile_sql(expression: str) -> SqlFilter:
-    """Return the filter for an expression; raise SqlError for an invalid one."""
+    """Return the filter for an expression; raise SqlError if it is invalid."""
     found = _compiled.get(expression)
     if isinstance(found, str):
         raise SqlError(found)
@@ -93,7 +93,7 @@ def compile_sql(expression: str) -> SqlFilter:
 
 
 def compiling(expression: str) -> Iterator[None]:
-    """Compile in steps and fill the cache of `compile_sql`."""
+    """Compile in steps, and store the result in the cache of `compile_sql`."""
     try:
         node = yield from parsing(expression)
         _compiled.put(expression, SqlFilter(expression, node))
@@ -102,5 +102,5 @@ def compiling(expression: str) -> Iterator[None]:
 
 
 def is_compiled(expression: str) -> bool:
-    """Return whether `compile_sql` would find the expression in its cache."""
+    """Return whether the cache of `compile_sql` contains the expression."""
     return expression in _compiled

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Errors of expressions, in the words of RocketMQ's parser.
+"""Errors in expressions, in the words of RocketMQ's parser.
 
-Compatibility: clients show the text unchanged to users, with the Java class in front, and tools
+Compatibility: clients show the text to users unchanged, prefixed with the Java class, and tools
 search for it.
 """
 
@@ -11,35 +11,35 @@ _PARSER: Final = "org.apache.rocketmq.filter.parser."
 
 
 class SqlError(ValueError):
-    """An invalid expression; the text is the remark of code 23."""
+    """The expression is invalid; the text is the remark of code 23."""
 
 
 class EvaluationError(Exception):
-    """Values that cannot be compared: the message does not match."""
+    """Two values cannot be compared, so the message does not match."""
 
 
 def syntax_error(text: str) -> SqlError:
-    """Return the error of an expression that breaks the grammar."""
+    """Return the error for an expression that violates the grammar."""
     return SqlError(f"{_PARSER}ParseException: {text}")
 
 
 def lexical_error(text: str) -> SqlError:
-    """Return the error of a character that starts no token."""
+    """Return the error for a character that cannot start a token."""
     return SqlError(f"{_PARSER}TokenMgrError: Lexical error {text}")
 
 
 def meaning_error(text: str) -> SqlError:
-    """Return the error of an expression with operands of the wrong type."""
+    """Return the error for an operand of the wrong type."""
     return SqlError(f"java.lang.RuntimeException: {text}")
 
 
 def number_error(text: str) -> SqlError:
-    """Return the error of a number out of range."""
+    """Return the error for a number that is out of range."""
     return SqlError(f'java.lang.NumberFormatException: For input string: "{text}"')
 
 
 def escaped(text: str) -> str:
-    """Return a text as Java's parser shows it."""
+    """Return a string escaped the way Java's parser shows it."""
     return "".join(_ESCAPES.get(char) or _printable(char) for char in text)
 
 

@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Compiles the tree of an expression to a function that runs for each message.
+"""Compiles an expression tree to a function that runs for each message.
 
-A node becomes a closure over the values of the properties that the expression names, in the order
-of `names`. Three-valued logic: a condition is true, false or None (unknown); only true matches.
+A node becomes a closure over the values of the properties that the expression uses, in the order of
+`names`. Conditions have three-valued logic: true, false or None (unknown); only true matches.
 
-Hot path: once per message that a filtered pull tests (budget 1 us for two comparisons);
-bench/micro/bench_sql.py. The usual comparisons (property with constant) have closures of their own.
+Hot path: runs once per message that a filtered pull tests (budget 1 us for two comparisons); see
+bench/micro/bench_sql.py. The most common comparisons (a property with a constant) have closures of
+their own.
 """
 
 import operator
@@ -35,7 +36,7 @@ from cometmq.broker.filters.sql.values import (
 )
 
 Values: TypeAlias = Sequence[str | None]
-"""The values of the properties that the expression names; None for a missing one."""
+"""The values of the properties that the expression uses; None if a property is missing."""
 Evaluate: TypeAlias = Callable[[Values], Value]
 
 _TESTS: Final[dict[str, Callable[[int, int], bool]]] = {
@@ -53,7 +54,7 @@ _FINDS: Final[dict[str, Callable[[str, str], bool]]] = {
 
 
 def compiled(node: Node, names: dict[str, int]) -> Evaluate:
-    """Return the function of a node; properties that it names are added to `names`."""
+    """Return the function for a node; add the properties that it uses to `names`."""
     return _MAKERS[type(node)](node, names)
 
 
@@ -149,7 +150,7 @@ def _compare(node: Compare, names: dict[str, int]) -> Evaluate:
 
 
 def _folded(node: Node) -> Node:
-    """Return a signed number as one constant."""
+    """Return a signed number as a single constant."""
     if isinstance(node, Minus) and isinstance(node.operand, Constant):
         return Constant(_minus(node, {})(()))
     return node
@@ -235,7 +236,7 @@ _MAKERS: Final[dict[type, Callable[[Any, dict[str, int]], Evaluate]]] = {
 
 
 def matcher(node: Node) -> tuple[tuple[str, ...], Callable[[Values], bool]]:
-    """Return the properties that a condition names, and the test of their values."""
+    """Return the properties that a condition uses, and the function that tests their values."""
     names: dict[str, int] = {}
     evaluate = compiled(node, names)
 

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The grammar of SQL92 filters, as data.
 
-Compatibility: RocketMQ 4.9.4's precedence and its quirks (NOT and the signs bind tighter than any
-comparison, comparisons may be chained, IN takes texts only), with the operators that 5.x added:
-CONTAINS, STARTSWITH, ENDSWITH. Terminals have the names that appear in error texts.
+Compatibility: this is RocketMQ 4.9.4's precedence with its quirks (NOT and signs bind tighter than
+any comparison, comparisons may be chained, IN accepts only strings), plus the operators that 5.x
+added: CONTAINS, STARTSWITH, ENDSWITH. Terminals have the names that appear in error texts.
 """
 
 from collections.abc import Mapping

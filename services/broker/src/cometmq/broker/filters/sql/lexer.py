@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Splits an expression into tokens, on demand.
 
-Compatibility: the longest token wins, keywords match in any case. Text after the end of the
-expression is never read, so errors there go unnoticed. Columns count as RocketMQ's do: from 1, a
+Compatibility: the longest token wins, and keywords match in any case. Text after the end of the
+expression is never read, so errors in it go unnoticed. Columns count as in RocketMQ: from 1, and a
 tab advances to the next multiple of eight.
 """
 
@@ -40,8 +40,8 @@ class Token(msgspec.Struct, gc=False, frozen=True):
 
 
 def tokens(text: str) -> Iterator[Token]:
-    """Yield the tokens, then one of the kind END; raise SqlError at a character that starts
-    none.
+    """Yield the tokens, then one of kind END; raise SqlError if a character cannot start a
+    token.
     """
     at = 0
     while True:
@@ -70,13 +70,13 @@ def _kind(match: re.Match[str]) -> str:
 
 
 def place(text: str, index: int) -> str:
-    """Return line and column of a character, as error texts show them."""
+    """Return the line and column of a character, as error texts show them."""
     line, column = _position(text, index)
     return f"line {line}, column {column}"
 
 
 def _position(text: str, index: int) -> tuple[int, int]:
-    """Return line and column of a character, both from 1; (0, 0) before the first one."""
+    """Return the line and column of a character, both from 1; (0, 0) before the first character."""
     if index < 0:
         return 0, 0
     before = text[:index].replace("\r\n", "\n").replace("\r", "\n")
@@ -87,7 +87,7 @@ def _position(text: str, index: int) -> tuple[int, int]:
 
 
 def _no_token(text: str, start: int) -> SqlError:
-    """Describe the character that fits no token, or the end of the text inside of one."""
+    """Describe the character that starts no token, or the end of input inside a token."""
     fault = start
     if text[start] == "'" or text.startswith("/*", start):
         fault = len(text) - 1  # unterminated

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Expressions as trees, and the operands that each operator accepts.
 
-The functions create nodes and raise SqlError for invalid operands; `str` shows a node as RocketMQ's
-error texts do.
+The functions create nodes and raise SqlError for invalid operands; `str` renders a node the way
+RocketMQ's error texts do.
 """
 
 from typing import Final, TypeAlias
@@ -28,11 +28,11 @@ from cometmq.broker.filters.sql.values import (
 )
 
 DEPTH_MAX: Final = 100
-"""Bound on the nesting of operators; a chain of AND or OR counts once."""
+"""Maximum nesting depth of operators; a chain of AND or OR counts once."""
 
 
 class Property(msgspec.Struct, frozen=True):
-    """A property of the message."""
+    """A message property."""
 
     name: str
     depth: int = 1
@@ -48,7 +48,7 @@ class Constant(msgspec.Struct, frozen=True):
     depth: int = 1
 
     def __str__(self) -> str:
-        """Return the literal in the syntax of expressions."""
+        """Return the literal in expression syntax."""
         value = self.value
         if value is None:
             return "NULL"
@@ -60,7 +60,7 @@ class Constant(msgspec.Struct, frozen=True):
 
 
 class Minus(msgspec.Struct, frozen=True):
-    """The negated number; null for all other values."""
+    """A negated number; null if the value is not a number."""
 
     operand: "Node"
     depth: int
@@ -78,7 +78,9 @@ class Invert(msgspec.Struct, frozen=True):
 
 
 class Cast(msgspec.Struct, frozen=True):
-    """A property used as a condition: false if it exists, because a text is never true."""
+    """A property used as a condition: false if the property exists, because a string is
+    never true.
+    """
 
     operand: Property
     depth: int
@@ -137,7 +139,7 @@ class Search(msgspec.Struct, frozen=True):
     depth: int
 
     def __str__(self) -> str:
-        """Return operator and operand; the text is not shown."""
+        """Return the operator and operand; the searched string is not shown."""
         return f"({'NOT ' if self.is_negated else ''}{self.word} {self.operand})"
 
 
@@ -145,7 +147,7 @@ Node: TypeAlias = Property | Constant | Minus | Invert | Cast | Compare | Logic 
 
 
 def whole(image: str) -> Constant:
-    """Return an integer constant: 32 bits if it fits, else 64."""
+    """Return an integer constant: 32-bit if the value fits, otherwise 64-bit."""
     digits = image.rstrip("lL")
     if len(digits) > len(str(LONG_MAX)) or int(digits) > LONG_MAX:
         raise number_error(digits)
@@ -154,7 +156,9 @@ def whole(image: str) -> Constant:
 
 
 def floating(image: str) -> Constant:
-    """Return a double; zero raises, because RocketMQ takes it for an underflow."""
+    """Return a double constant; zero raises SqlError, because RocketMQ treats it as an
+    underflow.
+    """
     number = float(image)
     if number == float("inf"):
         raise meaning_error(f"{image} is greater than {DOUBLE_MAX}")
@@ -164,7 +168,7 @@ def floating(image: str) -> Constant:
 
 
 def text(image: str) -> Constant:
-    """Return a text from its quoted form, in which a quote is doubled."""
+    """Return a string constant from its quoted form, in which quotes are doubled."""
     return Constant(unquoted(image))
 
 
@@ -183,7 +187,7 @@ def invert(operand: Node) -> Invert:
 
 
 def as_condition(node: Node) -> Node:
-    """Return a node in a place that requires a condition."""
+    """Return a node where the grammar requires a condition."""
     if isinstance(node, Property):
         return Cast(node, 2)
     if not _is_condition(node):
@@ -192,7 +196,7 @@ def as_condition(node: Node) -> Node:
 
 
 def logic(symbol: str, left: Node, right: Node) -> Logic:
-    """Combine two conditions; a chain becomes one node."""
+    """Combine two conditions; a chain of the same operator becomes one node."""
     first, second = as_condition(left), as_condition(right)
     if isinstance(first, Logic) and first.symbol == symbol:
         parts = (*first.parts, second)
@@ -219,7 +223,7 @@ def is_null(operand: Node) -> Compare:
 
 
 def ordered(symbol: str, left: Node, right: Node) -> Compare:
-    """Compare for order: only properties and numbers have one."""
+    """Build an ordering comparison; only properties and numbers have an order."""
     for side in (left, right):
         is_number = isinstance(side, Constant) and _is_number(side.value)
         if not is_number and (isinstance(side, Constant) or _is_condition(side)):
@@ -248,7 +252,7 @@ def search(word: str, operand: Node, wanted: str, *, is_negated: bool) -> Search
 
 
 def comparison_count(node: Node) -> int:
-    """Return the most comparisons that a condition makes: the measure of its cost."""
+    """Return the maximum number of comparisons that a condition makes, which measures its cost."""
     match node:
         case Logic(parts=parts):
             return sum(map(comparison_count, parts))

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Parses text to a tree: each rule of the grammar becomes a node as soon as it is complete.
+"""Parses an expression to a tree: each rule of the grammar becomes a node once it is complete.
 
-Compatibility: as in RocketMQ an expression ends before the first token that cannot continue it, and
-the rest is ignored (`a > 5 foo` is `a > 5`). Error texts repeat RocketMQ's parser, with the
-tokens that it would have accepted.
+Compatibility: as in RocketMQ, an expression ends before the first token that cannot continue it,
+and the rest is ignored (`a > 5 foo` is `a > 5`). Error texts repeat those of RocketMQ's parser,
+with the tokens that it would have accepted.
 """
 
 from collections.abc import Collection, Generator
@@ -22,9 +22,9 @@ from cometmq.broker.filters.sql.lexer import END, Token, place, tokens
 from cometmq.broker.filters.sql.nodes import Node
 
 CHARS_MAX: Final = 8_192
-"""Bounds the time of the broker: an expression of this length takes 25 ms, in steps."""
+"""Limits the time spent parsing: an expression of this length takes 25 ms, in steps."""
 PART_TOKENS: Final = 64
-"""Tokens per step of the work: about 0.4 ms."""
+"""Tokens parsed per step, which takes about 0.4 ms."""
 
 _SYMBOLS: Final = {"GREATER": ">", "GREATER_EQUAL": ">=", "LESS": "<", "LESS_EQUAL": "<="}
 _AFTER_NOT: Final = ("BETWEEN", "IN", "GREATER", "GREATER_EQUAL", "LESS", "LESS_EQUAL")
@@ -32,7 +32,7 @@ _AFTER_NOT: Final = ("BETWEEN", "IN", "GREATER", "GREATER_EQUAL", "LESS", "LESS_
 
 @v_args(inline=True)
 class _Build(Transformer[Leaf, Node]):
-    """Creates the nodes; methods are named after rules of the grammar."""
+    """Creates the nodes; each method is named after a grammar rule."""
 
     either = staticmethod(lambda left, _, right: nodes.logic("||", left, right))
     both = staticmethod(lambda left, _, right: nodes.logic("&&", left, right))
@@ -87,7 +87,7 @@ _PARSER: Final = Lark(GRAMMAR, parser="lalr", lexer=_NoLexer, transformer=_Build
 
 
 def parse(text: str) -> Node:
-    """Return the condition in a text; raise SqlError for an invalid one."""
+    """Return the condition in an expression; raise SqlError if it is invalid."""
     parts = parsing(text)
     while True:
         try:
@@ -98,7 +98,7 @@ def parse(text: str) -> Node:
 
 
 def parsing(text: str) -> Generator[None, None, Node]:
-    """Parse like `parse`, with a yield after each step of the work."""
+    """Parse like `parse`, but yield after each step of the work."""
     if len(text) > CHARS_MAX:
         raise SqlError(f"an expression may have at most {CHARS_MAX} characters, not {len(text)}")
     parser = _PARSER.parse_interactive()
@@ -131,7 +131,7 @@ def _feed(parser: InteractiveParser, text: str) -> Generator[None, None, Token]:
 def _unexpected(
     text: str, parser: InteractiveParser, token: Token, expected: Collection[str]
 ) -> SqlError:
-    """Return the error about a token in the wrong place."""
+    """Return the error for a token that the grammar does not allow at its position."""
     stack = parser.parser_state.value_stack
     kinds = [leaf.type if isinstance(leaf, Leaf) else "" for leaf in stack]
     wanted = [kind for kind in SHOWN if kind in expected]

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """The values of filters, and how RocketMQ compares them.
 
-Properties are texts. A number in the expression determines the type as which a text is read: `a >
-5` reads `a` as an int, `a > 5000000000` as a long, `a > 5.0` as a double. A text that cannot be
-read as that type is an error, and the message does not match.
+Properties are strings. A number in the expression determines the type that a property's value is
+parsed as: `a > 5` parses `a` as an int, `a > 5000000000` as a long, `a > 5.0` as a double. If the
+value cannot be parsed as that type, the evaluation fails and the message does not match.
 
-Compatibility: Java's conversions, including surprising ones (`1.5` is no int, `0x1p3` is a double,
-`NaN` equals itself and is greater than everything).
+Compatibility: these are Java's conversions, including surprising ones (`1.5` is not an int, `0x1p3`
+is a double, `NaN` equals itself and is greater than everything else).
 """
 
 import math
@@ -41,7 +41,7 @@ _HEX_DOUBLE: Final = re.compile(
 
 
 def parse_int(text: str, highest: int = INT_MAX) -> int:
-    """Read a text as Java's Integer.valueOf does, or with LONG_MAX as Long.valueOf."""
+    """Parse a string as Java's Integer.valueOf does, or as Long.valueOf if given LONG_MAX."""
     digits = text[1:] if text[:1] in {"+", "-"} else text
     if not digits.isdecimal() or max(digits) > "\uffff":
         raise _no_number(text)
@@ -56,7 +56,7 @@ def parse_int(text: str, highest: int = INT_MAX) -> int:
 
 
 def parse_double(text: str) -> float:
-    """Read a text as Java's Double.valueOf does."""
+    """Parse a string as Java's Double.valueOf does."""
     trimmed = text.strip(_BLANKS)
     match = _DOUBLE.fullmatch(trimmed)
     if match is not None:
@@ -75,7 +75,7 @@ def _no_number(text: str) -> EvaluationError:
 
 
 def compare_doubles(left: float, right: float) -> int:
-    """Order all doubles: -0.0 before 0.0, NaN last and equal to itself."""
+    """Compare in a total order: -0.0 before 0.0, NaN last and equal to itself."""
     if left < right:
         return -1
     if left > right:
@@ -90,9 +90,9 @@ def _rank(number: float) -> int:
 
 
 def compare(left: Value, right: Value) -> int:
-    """Compare two values that are not null, converting the left one to the right one's type.
+    """Compare two non-null values, converting the left one to the right one's type.
 
-    Raise EvaluationError where Java fails; return -1 for values without an order.
+    Raise EvaluationError where Java throws an exception; return -1 for values without an order.
     """
     if isinstance(left, str) and isinstance(right, str):
         return (left > right) - (left < right)
@@ -120,14 +120,14 @@ def _compare_booleans(left: Value, right: Value) -> int:
 
 
 def read_as(text: str, sample: Value) -> int | float:
-    """Read a text as a number of the sample's type."""
+    """Parse a string as a number of the sample's type."""
     if isinstance(sample, float):
         return parse_double(text)
     return parse_int(text, LONG_MAX if isinstance(sample, Long) else INT_MAX)
 
 
 def double_text(number: float) -> str:
-    """Return a number as Java prints it."""
+    """Format a number as Java prints it."""
     if not math.isfinite(number):
         return {math.inf: "Infinity", -math.inf: "-Infinity"}.get(number, "NaN")
     if number == 0 or 1e-3 <= abs(number) < 1e7:
