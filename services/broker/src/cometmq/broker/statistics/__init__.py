@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Statistics of the broker: counters, their time windows, and daily totals."""
+"""The broker's statistics: counters, their time windows, and daily totals."""

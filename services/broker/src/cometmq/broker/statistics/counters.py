@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Counters of the broker: plain integers, read at scrape and by admin commands.
+"""The broker's counters: plain integers, read at scrape time and by admin commands.
 
-The loop only adds. Rates come from copies that timers take: of the totals once a second for the
-windows of GET_BROKER_RUNTIME_INFO (10 s, 1 min, 10 min), of each active source every ten seconds
-for the windows of VIEW_BROKER_STATS_DATA (`sampler.py`).
+The loop only increments them. Rates are computed from copies that timers take: once a second a copy
+of the totals, for the windows of GET_BROKER_RUNTIME_INFO (10 s, 1 min, 10 min); every ten seconds a
+copy of each active source, for the windows of VIEW_BROKER_STATS_DATA (`sampler.py`).
 
 Invariants: the tables are bounded; above the bound, new sources share one set of counters. A source
-becomes active when it is incremented, and inactive when a round finds its figures unchanged; the
+becomes active when it is incremented, and inactive when a round finds its figures unchanged. The
 copies that it misses are added before the next increment or read.
 """
 
@@ -25,7 +25,7 @@ SOURCES_MAX: Final = 200_000  # of topics, and of groups in topics
 
 
 class Source(Protocol):
-    """A set of counters that is sampled."""
+    """A set of counters whose figures are sampled."""
 
     windows: Windows | None
     is_active: bool
@@ -35,7 +35,7 @@ class Source(Protocol):
 
 
 class TopicStats(msgspec.Struct, gc=False):
-    """Counters of stored messages of one topic; a request may carry several messages."""
+    """Counters of one topic's stored messages; a request may carry several messages."""
 
     put_count: int = 0
     put_bytes: int = 0
@@ -44,7 +44,7 @@ class TopicStats(msgspec.Struct, gc=False):
     is_active: bool = False
 
     def figures(self) -> tuple[int, ...]:
-        """Return the values that `TOPIC_FIGURES` names."""
+        """Return the values in the order of `TOPIC_FIGURES`."""
         return self.request_count, self.put_count, self.put_bytes
 
 
@@ -60,12 +60,12 @@ class GroupStats(msgspec.Struct, gc=False):
     is_active: bool = False
 
     def figures(self) -> tuple[int, ...]:
-        """Return the values that `GROUP_FIGURES` names."""
+        """Return the values in the order of `GROUP_FIGURES`."""
         return self.pull_count, self.get_count, self.get_bytes, self.send_back_count, self.wait_ms
 
 
 class LevelStats(msgspec.Struct, gc=False):
-    """Messages that started and ended their delay in one level."""
+    """Counters of the messages that entered and left one delay level."""
 
     put_count: int = 0
     put_bytes: int = 0
@@ -75,7 +75,7 @@ class LevelStats(msgspec.Struct, gc=False):
     is_active: bool = False
 
     def figures(self) -> tuple[int, ...]:
-        """Return the values that `LEVEL_FIGURES` names."""
+        """Return the values in the order of `LEVEL_FIGURES`."""
         return self.put_count, self.put_bytes, self.get_count, self.get_bytes
 
 
@@ -143,15 +143,15 @@ class BrokerStats:
 
     @property
     def put_bytes(self) -> int:
-        """Bytes of the messages stored for clients."""
+        """Total size of the messages stored for clients, in bytes."""
         return self._other_topics.put_bytes + sum(s.put_bytes for s in self.topics.values())
 
     def figures(self) -> tuple[int, ...]:
-        """Return the values that `BROKER_FIGURES` names."""
+        """Return the values in the order of `BROKER_FIGURES`."""
         return self.put_count, self.get_count
 
     def count_put(self, topic: str, count: int, size: int, request_count: int = 1) -> None:
-        """Count stored messages, by default those of one request."""
+        """Count stored messages, which by default came in one request."""
         stats = self.topics.get(topic)
         if stats is None:
             stats = self._new_topic(topic)
@@ -172,13 +172,15 @@ class BrokerStats:
         stats.get_bytes += size
 
     def count_delayed(self, queue_id: int, size: int) -> None:
-        """Count a message whose delay starts, in addition to `count_put`."""
+        """Count a message whose delay begins, in addition to `count_put`."""
         level = self.level(queue_id)
         level.put_count += 1
         level.put_bytes += size
 
     def count_delivered(self, topic: str, queue_id: int, size: int) -> None:
-        """Count a message whose delay is over: as read from its level and stored in its topic."""
+        """Count a message whose delay is over, both as read from its level and as stored in its
+        topic.
+        """
         level = self.level(queue_id)
         level.get_count += 1
         level.get_bytes += size
@@ -189,12 +191,14 @@ class BrokerStats:
         self.count_put(topic, 1, size)
 
     def count_wait(self, topic: str, group: str, waited_ms: int) -> None:
-        """Count how long a pull waited for the disk; not called for pulls that did not wait."""
+        """Count the time that a pull waited for the disk; not called for pulls that did
+        not wait.
+        """
         self.group(topic, group).wait_ms += waited_ms
         self.get_time_max_ms = max(self.get_time_max_ms, waited_ms)
 
     def group(self, topic: str, group: str) -> GroupStats:
-        """Return the counters of a group in a topic, for an increment."""
+        """Return the counters of a group in a topic, to be incremented."""
         stats = self.groups.get((topic, group))
         if stats is None:
             if len(self.groups) >= SOURCES_MAX:
@@ -205,7 +209,7 @@ class BrokerStats:
         return stats
 
     def level(self, queue_id: int) -> LevelStats:
-        """Return the counters of a delay level, for an increment."""
+        """Return the counters of a delay level, to be incremented."""
         stats = self.levels.get(queue_id)
         if stats is None:
             stats = self.levels[queue_id] = LevelStats()
@@ -214,7 +218,7 @@ class BrokerStats:
         return stats
 
     def activate(self, source: Source) -> None:
-        """Sample a source from now on; call this before its figures change."""
+        """Start to sample a source; call this before its figures change."""
         self.catch_up(source)
         source.is_active = True
         self.active[id(source)] = source
@@ -237,13 +241,13 @@ class BrokerStats:
             self.active.pop(id(self.groups.pop(key)), None)
 
     def sample(self, now_ms: int, *, put_count: int) -> None:
-        """Copy the totals; `put_count` is the store's."""
+        """Copy the totals; `put_count` comes from the store."""
         self.samples.append(
             Sample(now_ms, put_count, self.get_count, self.found_count, self.miss_count)
         )
 
     def rate(self, field: str, window_s: int) -> float:
-        """Return the growth per second of a total of `Sample` over the window."""
+        """Return the growth per second of one total in `Sample` over the window."""
         if len(self.samples) < 2:
             return 0.0
         newest = self.samples[-1]

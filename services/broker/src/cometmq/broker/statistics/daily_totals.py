@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The totals at the last two midnights (pure); a timer calls `sample` every 10 s.
 
-Compatibility: as in RocketMQ they start at zero with each start of the broker.
+Compatibility: as in RocketMQ, the totals restart at zero when the broker starts.
 """
 
 from collections.abc import Callable
@@ -14,7 +14,7 @@ SAMPLE_INTERVAL_MS: Final = 10_000
 
 
 class Totals(msgspec.Struct, frozen=True):
-    """Messages since the broker's start."""
+    """Message counts since the broker started."""
 
     put_count: int = 0
     get_count: int = 0
@@ -29,7 +29,7 @@ class History:
         self._day = _local_day(now_ms)
 
     def sample(self, now_ms: int) -> None:
-        """After midnight, copy the totals of the day."""
+        """After midnight, keep a copy of the day's totals."""
         day = _local_day(now_ms)
         if day != self._day:
             self._day = day

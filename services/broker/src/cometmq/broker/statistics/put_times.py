@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Latency of puts: measured per commit, not per message (pure).
+"""Latency of puts, measured per commit rather than per message (pure).
 
 All messages of a commit, or of the sync that they waited for, count with the latency of the oldest
-of them: no time has to be kept per message, and the figures never look better than they are.
-Latencies below one millisecond are not counted: they are the difference to the number of all stored
-messages.
+of them. So no time has to be stored per message, and the figures never look better than reality.
+Latencies below one millisecond are not counted; their number is the count of all stored messages
+minus the counted ones.
 
-Compatibility: the classes follow RocketMQ's putMessageDistributeTime. They and the
-percentiles describe the last whole minute, or the time since the start during the first one.
+Compatibility: the classes are those of RocketMQ's putMessageDistributeTime. The classes and the
+percentiles describe the last whole minute or, during the first minute, the time since startup.
 """
 
 from collections.abc import Callable, Mapping
@@ -25,12 +25,12 @@ _CLASSES: Final = {
 
 
 class PutTimes:
-    """Latencies of the current minute and of the last one."""
+    """The latencies of the current minute and of the previous one."""
 
     __slots__ = ("_counts", "_last", "_put_count", "_seen_count", "max_ms")
 
     def __init__(self, put_count: Callable[[], int]) -> None:
-        """`put_count` returns the number of messages stored since the start."""
+        """`put_count` returns the number of messages stored since startup."""
         self.max_ms = 0
         self._put_count = put_count
         self._seen_count = 0  # messages stored before this minute
@@ -38,7 +38,9 @@ class PutTimes:
         self._last: Mapping[int, int] | None = None
 
     def add(self, elapsed_ms: int, count: int) -> None:
-        """Count messages with the same latency; latencies below one millisecond are ignored."""
+        """Count messages that have the same latency; latencies below one millisecond are
+        ignored.
+        """
         if elapsed_ms <= 0:
             return
         self.max_ms = max(self.max_ms, elapsed_ms)
@@ -46,13 +48,13 @@ class PutTimes:
         self._counts[elapsed_ms] = self._counts.get(elapsed_ms, 0) + count
 
     def rotate(self) -> None:
-        """Start another minute."""
+        """Start a new minute."""
         self._last = self._current()
         self._counts = {}
         self._seen_count = self._put_count()
 
     def classes(self) -> dict[str, int]:
-        """Return class -> number of messages."""
+        """Return the number of messages in each latency class."""
         counts = dict.fromkeys(_CLASSES, 0)
         for elapsed_ms, count in self._shown().items():
             name = next(name for name, end_ms in _CLASSES.items() if elapsed_ms < end_ms)
@@ -60,7 +62,9 @@ class PutTimes:
         return counts
 
     def percentile(self, share: float) -> int:
-        """Return the latency that this share of the messages did not exceed; 0 without messages."""
+        """Return the latency that this share of the messages did not exceed; 0 if there
+        are none.
+        """
         shown = self._shown()
         wanted = sum(shown.values()) * share
         passed = 0

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Copies the figures of active sources, and looks up statistics for tools (pure).
 
-A round starts every ten seconds. One step copies a bounded number of sources, so that a broker with
-very many sources never stalls: the rest of the round follows in later steps. A source whose figures
-are unchanged since its last copy becomes inactive and costs nothing: `catch_up` adds its later
-copies, which are all alike, when they are needed.
+A round starts every ten seconds. Each step copies a bounded number of sources, so that a broker
+with very many sources never stalls; the rest of the round follows in later steps. A source whose
+figures have not changed since its last copy becomes inactive and costs nothing. Its later copies,
+which are all identical, are added by `catch_up` when they are needed.
 """
 
 from collections.abc import Callable, Iterator
@@ -28,7 +28,7 @@ STEP_COUNT_MAX: Final = 1_000  # about 2 ms, 10 ms for new sources
 
 
 class StatSampler:
-    """`step` is called every second."""
+    """Samples the active sources; a timer calls `step` every second."""
 
     def __init__(self, stats: BrokerStats, *, now_ms: int) -> None:
         """The first round starts one interval from now; times are monotonic."""
@@ -70,7 +70,7 @@ class StatSampler:
 
 
 class Statistic(NamedTuple):
-    """A statistic of code 315: a figure of a source, and the figure that counts its calls."""
+    """A statistic for code 315: a figure of a source, and the figure that counts its calls."""
 
     find: Callable[[BrokerStats, str, str], Source | None]  # by the key, in a cluster
     figures: tuple[str, ...]
@@ -124,7 +124,7 @@ STATISTICS: Final = {
 def find_statistic(
     stats: BrokerStats, name: str, key: str, *, cluster: str
 ) -> BrokerStatsData | None:
-    """Return a statistic; None if its source never counted anything, as in RocketMQ."""
+    """Return a statistic; as in RocketMQ, None if its source has never counted anything."""
     statistic = STATISTICS.get(name)
     source = statistic.find(stats, key, cluster) if statistic is not None else None
     if statistic is None or source is None:
@@ -141,7 +141,7 @@ def find_statistic(
 
 
 def pull_rate(stats: BrokerStats, topic: str, group: str) -> float:
-    """Return the messages per second that the group got from the topic in the last minute."""
+    """Return the messages per second that the group pulled from the topic over the last minute."""
     source = stats.groups.get((topic, group))
     if source is None or source.windows is None:
         return 0.0

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Growth of counters over the last minute, hour and day (pure).
 
-A counter only counts. Every ten seconds, ten minutes and hour its figures are copied here, and a
-statistic is the difference between the newest and the oldest copy.
+A counter only counts. Its figures are copied here every ten seconds, every ten minutes and every
+hour, and a statistic is the difference between the newest and the oldest copy.
 
-Compatibility: the intervals and numbers of copies are RocketMQ's, so the figures of code 315 mean
-the same: the first copy counts from one interval before it, and a period without a copy is all
-zeros.
+Compatibility: the intervals and the numbers of copies are RocketMQ's, so the figures of code 315
+mean the same. The first copy counts growth from one interval before it, and a period without a copy
+is all zeros.
 """
 
 from array import array
@@ -31,7 +31,7 @@ PERIODS: Final = (MINUTE, HOUR, DAY)
 
 
 class Window:
-    """The copies of one period, as rows of the time and the figures."""
+    """The copies of one period; each row holds a time and the figures."""
 
     __slots__ = ("_rows",)
 
@@ -55,7 +55,7 @@ class Window:
         return self._rows[-len(figures) :].tolist() == list(figures)
 
     def item(self, width: int, value_at: int, times_at: int | None) -> StatsItem:
-        """Return the growth of one figure; `times_at` is the figure that counts the calls."""
+        """Return the growth of one figure; `times_at` is the index of the call counter."""
         rows = self._rows
         if not rows:
             return StatsItem()
@@ -71,7 +71,9 @@ class Window:
 
 
 class Rounds:
-    """When copies were due: the newest times of each period, as many as a window keeps."""
+    """The times at which copies were due: the newest ones of each period, as many as a window
+    keeps.
+    """
 
     __slots__ = ("times",)
 
@@ -85,7 +87,7 @@ class Rounds:
 
 
 class Windows:
-    """All periods of one source of figures."""
+    """The windows of one source of figures, one per period."""
 
     __slots__ = ("_copied_ms", "_width", "_windows")
 
@@ -104,7 +106,7 @@ class Windows:
         return self._windows[MINUTE].is_last(figures)
 
     def catch_up(self, rounds: Rounds, figures: Sequence[int]) -> None:
-        """Add the copies that were left out while the figures did not change."""
+        """Add the copies that were skipped while the figures did not change."""
         for period, times in rounds.times.items():
             for at_ms in times:
                 if at_ms > self._copied_ms:
@@ -115,7 +117,7 @@ class Windows:
         return self._windows[period].item(self._width, value_at, times_at)
 
     def data(self, value_at: int, times_at: int | None) -> BrokerStatsData:
-        """Return the growth of one figure in all periods."""
+        """Return the growth of one figure in each period."""
         return BrokerStatsData(
             stats_day=self.item(DAY, value_at, times_at),
             stats_hour=self.item(HOUR, value_at, times_at),
