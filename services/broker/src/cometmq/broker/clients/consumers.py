@@ -5,8 +5,9 @@ Invariants: a group is in the table as long as it has a connection. Each change 
 topics is reported once to `changed`, before the call that caused it returns; `changed` notifies all
 members, so that they rebalance.
 
-Compatibility: as in RocketMQ the newest heartbeat sets the group's model and topics, a subscription
-is replaced only by a higher subVersion, and members are not notified of a replacement alone.
+Compatibility: as in RocketMQ, the newest heartbeat sets the group's model and topics, a
+subscription is replaced only by one with a higher subVersion, and a replacement alone does not
+notify the members.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -41,7 +42,7 @@ class ConsumerGroup(msgspec.Struct):
         return list(self.clients)
 
     def client_ids(self) -> list[str]:
-        """Return the ids of all members, one for each connection."""
+        """Return the client ids of all members, one per connection."""
         return [client.client_id for client in self.clients.values()]
 
 
@@ -56,8 +57,8 @@ class Consumers:
         emptied: Callable[[str], None] = lambda _: None,
         log: Log = NO_LOG,
     ) -> None:
-        """`changed` gets groups with other members or topics, `emptied` the names of removed
-        groups.
+        """`changed` receives groups whose members or topics changed; `emptied` receives the names
+        of removed groups.
         """
         self._emptied = emptied
         self._groups: dict[str, ConsumerGroup] = {}
@@ -66,7 +67,7 @@ class Consumers:
         self._log = log
 
     def register(self, data: ConsumerData, client: Client, *, notify: bool = True) -> bool:
-        """Merge one group of a heartbeat; return whether members or topics changed."""
+        """Merge one group of a heartbeat; return whether its members or topics changed."""
         group = self._groups.get(data.group_name)
         if group is None:
             group = ConsumerGroup(
@@ -96,7 +97,7 @@ class Consumers:
         return is_changed
 
     def unregister(self, name: str, peer: Peer, *, notify: bool = True) -> None:
-        """Remove a connection from a group; the last one removes the group."""
+        """Remove a connection from a group, and the group if that was its last connection."""
         group = self._groups.get(name)
         if group is None:
             return
@@ -118,7 +119,7 @@ class Consumers:
             self.unregister(name, peer, notify=notify)
 
     def silent(self, now_ms: int) -> set[Peer]:
-        """Return the connections whose clients missed their heartbeats for too long."""
+        """Return the connections whose clients have missed their heartbeats for too long."""
         return {client.peer for client in self._members() if client.is_silent(now_ms)}
 
     def group(self, name: str) -> ConsumerGroup | None:
@@ -128,7 +129,7 @@ class Consumers:
         return list(self._groups.values())
 
     def subscription(self, group: str, topic: str) -> SubscriptionData | None:
-        """Return the subscription of a connected group to a topic."""
+        """Return a connected group's subscription to a topic."""
         found = self._groups.get(group)
         return None if found is None else found.subscriptions.get(topic)
 
@@ -138,11 +139,13 @@ class Consumers:
 
     @property
     def client_count(self) -> int:
-        """Registrations: a client counts once in each of its groups."""
+        """The number of registrations: a client counts once in each of its groups."""
         return sum(len(group.clients) for group in self._groups.values())
 
     def _warn_of_mismatch(self, group: ConsumerGroup) -> None:
-        """Log once a minute that members subscribe differently and so miss messages."""
+        """Warn, at most once a minute, that members subscribe differently and therefore miss
+        messages.
+        """
         logged_ms = group.mismatch_logged_ms
         if logged_ms is not None and group.updated_ms - logged_ms < MISMATCH_INTERVAL_MS:
             return
@@ -163,7 +166,7 @@ class Consumers:
 
 
 def notify_members(group: ConsumerGroup) -> None:
-    """Ask all members to rebalance (code 40); a member that cannot read now gets it later."""
+    """Ask all members to rebalance (code 40); a slow reader gets the request later."""
     header = NotifyConsumerIdsChanged(consumer_group=group.name)
     for peer in group.peers():
         peer.send(RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, header)
@@ -179,7 +182,7 @@ def _add_member(group: ConsumerGroup, client: Client) -> bool:
 
 
 def _merge_subscriptions(group: ConsumerGroup, asked: Iterable[SubscriptionData]) -> bool:
-    """Add newer subscriptions and remove absent ones; return whether the topics changed."""
+    """Add newer subscriptions and remove absent ones; return whether the set of topics changed."""
     known = group.subscriptions
     wanted = {subscription.topic: subscription for subscription in asked}
     is_changed = wanted.keys() != known.keys()

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Connected producers by group (pure).
 
-A client is identified by its connection: it registers with each heartbeat and leaves by request, by
-closing the connection, or by silence. Times are monotonic.
+A client is identified by its connection. It registers with each heartbeat, and leaves by request,
+by closing the connection, or by missing its heartbeats. Times are monotonic.
 """
 
 from typing import Final
@@ -15,7 +15,7 @@ CLIENT_SILENCE_MS: Final = 120_000  # heartbeats come every 30 s
 
 
 class Client(msgspec.Struct):
-    """One client program on one connection."""
+    """A client program on one connection."""
 
     peer: Peer
     client_id: str
@@ -24,15 +24,16 @@ class Client(msgspec.Struct):
     seen_ms: int
 
     def is_silent(self, now_ms: int) -> bool:
-        """Return whether the client missed its heartbeats for too long."""
+        """Return whether the client has missed its heartbeats for too long."""
         return now_ms - self.seen_ms > CLIENT_SILENCE_MS
 
 
 class Producers:
-    """group -> connection -> client, and the connections of each client id.
+    """Maps group -> connection -> client, and each client id to its connections.
 
-    Compatibility: RocketMQ loses the connection of a client as soon as one of its groups leaves, or
-    one of its older connections closes; here it is known until its last registration ends.
+    Compatibility: RocketMQ loses track of a client's connection as soon as one of the client's
+    groups leaves or one of its older connections closes. Here the connection is kept until its last
+    registration ends.
     """
 
     def __init__(self) -> None:
@@ -56,7 +57,7 @@ class Producers:
         places[client.peer] = places.get(client.peer, 0) + 1
 
     def unregister(self, group: str, peer: Peer) -> None:
-        """Remove the connection from the group; the last one removes the group."""
+        """Remove a connection from a group, and the group if that was its last connection."""
         clients = self._groups.get(group)
         client = None if clients is None else clients.pop(peer, None)
         if clients is None or client is None:
@@ -75,7 +76,7 @@ class Producers:
             self.unregister(group, peer)
 
     def silent(self, now_ms: int) -> set[Peer]:
-        """Return the connections whose clients missed their heartbeats for too long."""
+        """Return the connections whose clients have missed their heartbeats for too long."""
         return {
             client.peer
             for clients in self._groups.values()
@@ -87,7 +88,7 @@ class Producers:
         return [(group, list(clients.values())) for group, clients in self._groups.items()]
 
     def clients(self, group: str) -> list[Client]:
-        """Return the clients of a group; empty when it is not connected."""
+        """Return the clients of a group; empty if the group is not connected."""
         return list(self._groups.get(group, {}).values())
 
     def find(self, client_id: str) -> Peer | None:
@@ -101,11 +102,11 @@ class Producers:
 
     @property
     def client_count(self) -> int:
-        """Registrations: a client counts once in each of its groups."""
+        """The number of registrations: a client counts once in each of its groups."""
         return sum(map(len, self._groups.values()))
 
     def _leave_place(self, client: Client) -> None:
-        """Decrement the number of groups of a client on its connection."""
+        """Decrement the number of groups that a client has on its connection."""
         places = self._places[client.client_id]
         places[client.peer] -= 1
         if not places[client.peer]:

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Locks of queues for orderly consumers: one client of a group per queue (pure).
+"""Queue locks of orderly consumers: at most one client of a group holds each queue (pure).
 
-Compatibility: a lock expires 60 s after its last renewal; clients renew theirs every 20 s and
-consider them lost after 30 s. Locks are not persisted: after a restart the first client to ask gets
-them.
+Compatibility: a lock expires 60 s after its last renewal; clients renew their locks every 20 s and
+consider them lost after 30 s. Locks are not persisted: after a restart, the first client to ask
+gets them.
 """
 
 from collections.abc import Iterable
@@ -18,7 +18,7 @@ COUNT_MAX: Final = 200_000  # of all groups together: about 100 MB
 
 
 class QueueLock(msgspec.Struct):
-    """The holder of a queue, and the time of its last renewal."""
+    """The client that holds a queue, and the time of its last renewal."""
 
     client_id: str
     granted_ms: int
@@ -29,7 +29,7 @@ class QueueLock(msgspec.Struct):
 
 
 class QueueLocks:
-    """group -> queue -> lock."""
+    """All locks, as group -> queue -> lock."""
 
     def __init__(self) -> None:
         self._groups: dict[str, dict[MessageQueue, QueueLock]] = {}
@@ -37,7 +37,9 @@ class QueueLocks:
     def lock(
         self, group: str, client_id: str, queues: Iterable[MessageQueue], *, now_ms: int
     ) -> list[MessageQueue]:
-        """Grant queues that are free, expired or the client's own; return all that it holds now."""
+        """Lock queues that are free, expired or the client's own; return all queues it now
+        holds.
+        """
         table = self._groups.setdefault(group, {})
         room = COUNT_MAX - self.count
         granted = []
@@ -64,7 +66,7 @@ class QueueLocks:
             del self._groups[group]
 
     def expire(self, *, now_ms: int) -> int:
-        """Drop expired locks, so that dead groups take no memory; return their number."""
+        """Drop expired locks, so that dead groups use no memory; return how many were dropped."""
         dropped = 0
         for group, table in list(self._groups.items()):
             expired = [queue for queue, held in table.items() if held.is_expired(now_ms)]
@@ -77,7 +79,7 @@ class QueueLocks:
 
     @property
     def count(self) -> int:
-        """Number of locks, including expired ones not yet dropped."""
+        """The number of locks, including expired ones that are not yet dropped."""
         return sum(map(len, self._groups.values()))
 
 

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Finds groups that read so far behind that they slow down all others (off by default).
 
-Compatibility: RocketMQ measures the distance of a pull; here the committed offset is used, so that
-a group counts whether or not it is pulling at the moment. Only connected groups count: others cost
-nothing.
+Compatibility: RocketMQ measures how far behind a pull reads. Here the committed offset is used, so
+that a group counts even if it is not pulling at the moment. Only connected groups count, since the
+others cost nothing.
 """
 
 from collections.abc import Iterable
@@ -20,7 +20,7 @@ class QueueSource(Protocol):
     """The part of the store that the measurement uses."""
 
     def place(self, topic: str, queue_id: int, offset: int) -> Lookup[int]:
-        """Find the position of a message in the log, -1 if there is none."""
+        """Find the log position of a message; -1 if there is no such message."""
 
 
 def slow_groups(
@@ -31,7 +31,7 @@ def slow_groups(
     log_end: int,
     behind_bytes_max: int,
 ) -> Lookup[list[str]]:
-    """Find the groups with a queue whose next message lies further behind than allowed."""
+    """Find the groups that have a queue whose next message is further behind than allowed."""
     slow = []
     for group in list(groups):
         oldest = yield from _oldest_place(group, offsets, store, log_end=log_end)
@@ -43,7 +43,9 @@ def slow_groups(
 def _oldest_place(
     group: ConsumerGroup, offsets: Offsets, store: QueueSource, *, log_end: int
 ) -> Lookup[int]:
-    """Find the lowest log position of the group's next messages; without any, the log's end."""
+    """Find the lowest log position of the group's next messages; if it has none, the end of the
+    log.
+    """
     oldest = log_end
     for topic in list(group.subscriptions):
         for queue_id, offset in list(offsets.queues(group.name, topic).items()):

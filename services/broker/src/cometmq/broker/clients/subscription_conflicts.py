@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The subscriptions of each member of a group, to detect members that differ (pure).
 
-A group has one subscription: the broker filters for all of its members by the newest heartbeat, and
-the queues of a topic are shared even among members that do not subscribe to it. Members with
-different subscriptions miss messages without an error, so the broker logs a warning.
+A group has one subscription: for all members the broker filters by the newest heartbeat, and a
+topic's queues are shared even among members that do not subscribe to it. Members with different
+subscriptions miss messages without an error, so the broker logs a warning.
 """
 
 from collections.abc import Iterable
@@ -19,11 +19,13 @@ NOTHING: Final = ""
 TEXT_CHARS_MAX: Final = 200  # of an expression in the log
 
 SubscriptionSet: TypeAlias = frozenset[tuple[str, str]]
-"""(topic, expression) pairs, equal for expressions that mean the same."""
+"""(topic, expression) pairs; expressions with the same meaning are equal."""
 
 
 class Mismatch(NamedTuple):
-    """Two members with different subscriptions to a topic; an empty text means none."""
+    """Two members with different subscriptions to a topic; an empty expression means no
+    subscription.
+    """
 
     topic: str
     client_id: str
@@ -33,7 +35,7 @@ class Mismatch(NamedTuple):
 
 
 class MemberSubscriptions:
-    """The subscriptions of each member of one group; members without any do not count."""
+    """The subscriptions of each member of one group; members without any are ignored."""
 
     __slots__ = ("_members",)
 
@@ -43,7 +45,7 @@ class MemberSubscriptions:
 
     @property
     def count(self) -> int:
-        """How many different subscription sets the members have."""
+        """The number of different subscription sets among the members."""
         return len(self._members)
 
     def set(self, peer: Peer, client_id: str, asked: Iterable[SubscriptionData]) -> None:
@@ -62,7 +64,7 @@ class MemberSubscriptions:
                 return
 
     def mismatch(self) -> Mismatch | None:
-        """Return two members with different subscriptions, None while all are equal."""
+        """Return two members with different subscriptions, or None if all are equal."""
         if len(self._members) < 2:
             return None
         (first, members), (other, other_members) = list(self._members.items())[:2]
@@ -77,7 +79,7 @@ class MemberSubscriptions:
 
 
 def _meaning(subscription: SubscriptionData) -> str:
-    """Return an expression in a form independent of the order and spacing of its tags."""
+    """Normalize an expression, so that the order and spacing of its tags do not matter."""
     text = subscription.sub_string.strip()
     if (subscription.expression_type or TAG) != TAG:
         return f"{subscription.expression_type} {text}"
