@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Accounts as checks use them: a snapshot that is replaced as a whole when files change."""
+"""Accounts in the form that checks use: a snapshot that is replaced as a whole when files
+change.
+"""
 
 from collections.abc import Mapping, Sequence
 from typing import Final
@@ -22,12 +24,12 @@ from cometmq.remoting.signature import Signer
 
 KEY_CHARS_MIN: Final = 7
 SHARED_TOPICS: Final = frozenset({HALF_TOPIC, OP_HALF_TOPIC, CHECK_MAX_TIME_TOPIC, SCHEDULE_TOPIC})
-"""Default rights do not cover these topics: they hold messages of all topics."""
+"""Default rights do not cover these topics, because they hold messages of all topics."""
 _TRANSACTIONS: Final = retry_topic(CHECK_GROUP)
 
 
 class Account:
-    """One account, ready to check requests."""
+    """One account, ready for checking requests."""
 
     __slots__ = (
         "access_key",
@@ -41,7 +43,7 @@ class Account:
     )
 
     def __init__(self, config: AclAccount) -> None:
-        """Parse the values of a file; raise AclError for an invalid one."""
+        """Parse the values from a file; raise AclError if one is invalid."""
         if not has_keys(config):
             raise AclError("accessKey and secretKey must be longer than 6")
         self.config = config
@@ -57,7 +59,7 @@ class Account:
         }
 
     def right_to(self, resource: str) -> Right:
-        """Return the right to a topic or, by its retry topic, to a group."""
+        """Return the right to a topic or, given its retry topic, to a group."""
         right = self.rights.get(resource)
         if right is not None:
             return right
@@ -67,7 +69,7 @@ class Account:
 
 
 class Accounts:
-    """The accounts of all files."""
+    """The accounts from all files."""
 
     def __init__(
         self,
@@ -77,7 +79,7 @@ class Accounts:
         version: DataVersion,
         versions: Mapping[str, DataVersion],
     ) -> None:
-        """`accounts` has each access key once; `versions` maps the path of a file to its
+        """`accounts` contains each access key once; `versions` maps each file's path to its
         version.
         """
         self.by_key = {account.access_key: account for account in accounts}
@@ -92,6 +94,6 @@ class Accounts:
 
 
 def has_keys(config: AclAccount) -> bool:
-    """Return whether access key and secret are present and long enough."""
+    """Return whether both access key and secret are present and long enough."""
     keys = (config.access_key, config.secret_key)
     return all(key is not None and len(key) >= KEY_CHARS_MIN for key in keys)

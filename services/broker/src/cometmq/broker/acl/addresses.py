@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Patterns of remote addresses: `*`, `10.0.*.*`, `10.0.0.1-50`, `10.0.0.{1,2}`, lists, IPv6.
 
-Compatibility: every pattern that RocketMQ takes means the same here, except for a range before the
-last part: `10.1-9.0.7` is one machine in each of nine networks, while RocketMQ ignores the parts
-after the range. Lists may contain patterns that RocketMQ refuses there, such as ranges.
+Compatibility: every pattern that RocketMQ accepts means the same here, except one with a range
+before the last part: `10.1-9.0.7` is one machine in each of nine networks, whereas RocketMQ ignores
+the parts after the range. Lists may contain patterns that RocketMQ rejects there, such as ranges.
 """
 
 import struct
@@ -14,7 +14,7 @@ from typing import Final
 from cometmq.broker.acl.errors import AclError
 
 Ranges = tuple[tuple[int, int], ...]
-"""Lowest and highest value of each part: 4 of an IPv4 address, 8 of an IPv6 address."""
+"""Lowest and highest value of each part: 4 parts for IPv4, 8 for IPv6."""
 
 _ALL_ADDRESSES: Final = ("*", "*.*.*.*", "*:*:*:*:*:*:*:*")
 _PORT_BYTES: Final = 4
@@ -29,13 +29,15 @@ class Addresses:
     __slots__ = ("_has_all", "_patterns", "text")
 
     def __init__(self, text: str | None) -> None:
-        """Parse a pattern; a blank one is the empty set. Raise AclError for an invalid one."""
+        """Parse a pattern; a blank one is the empty set. Raise AclError if it is invalid."""
         self.text = (text or "").strip()
         self._has_all = self.text in _ALL_ADDRESSES
         self._patterns = () if self._has_all else tuple(map(_ranges, _alternatives(self.text)))
 
     def matches(self, host: bytes) -> bool:
-        """Return whether a peer's packed address, followed by its port, is in the set."""
+        """Return whether the set contains a peer, given as its packed address followed by
+        its port.
+        """
         if self._has_all:
             return True
         address = host[:-_PORT_BYTES]
@@ -48,7 +50,7 @@ class Addresses:
 
 
 def _alternatives(text: str) -> Iterator[str]:
-    """Yield the single patterns of a list, or of one whose last part is a list."""
+    """Yield the single patterns of a list, or of a pattern whose last part is a list."""
     head, tails = "", text
     if text.endswith("}"):
         head, brace, tails = text[:-1].rpartition("{")
@@ -86,7 +88,7 @@ def _pattern(text: str) -> Ranges:
 
 
 def _expanded(text: str) -> list[str]:
-    """Return the eight parts of an IPv6 pattern: `::` stands for the missing zeros."""
+    """Return the eight parts of an IPv6 pattern, replacing `::` by the omitted zeros."""
     left, gap, right = text.partition("::")
     before, after = (side.split(":") if side else [] for side in (left, right))
     zeros = max(0, _V6_PARTS - len(before) - len(after)) if gap else 0

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The rights that each request needs: the whole of it on one page.
+"""The rights that each request needs, all on one page.
 
 The order is RocketMQ's: a global white address, a known access key, a white address of the account,
-the signature, sending of traces, the role of an administrator, the right to each topic and group
+the signature, sending traces, the administrator role, the right to each topic and group
 that the request names.
 
 Compatibility, where more is checked than in RocketMQ 4.9.4:
@@ -39,7 +39,7 @@ from cometmq.remoting.names import REPLY_SUFFIX, RETRY_PREFIX, TRACE_TOPIC, retr
 from cometmq.remoting.signature import ACCESS_KEY
 
 Need = tuple[str, Right]
-"""A topic, or a group by its retry topic, and the right to it."""
+"""A topic, or a group given by its retry topic, and the right it requires."""
 
 
 def _sending(call: Call[SendMessage | SendMessageV2]) -> Iterator[Need]:
@@ -105,7 +105,7 @@ NEEDS: Final[Mapping[int, Callable[[Call[Any]], Iterator[Need]]]] = {
     Code.GET_CONSUMER_LIST_BY_GROUP: _listing_members,
     Code.UPDATE_CONSUMER_OFFSET: _committing,
 }
-"""All other requests need a signature only."""
+"""All other requests need only a signature."""
 
 ADMIN_CODES: Final = frozenset(
     {
@@ -138,13 +138,13 @@ class AccessControl:
     """Checks requests against the newest accounts."""
 
     def __init__(self, accounts: Accounts, own: Account | None = None) -> None:
-        """`own` is the account of programs in this process; it stays when the files change."""
+        """`own` is the account of programs in this process; it is kept when the files change."""
         self.accounts = accounts
         self._own = {} if own is None else {own.access_key: own}
         self.refused_count = 0
 
     def check(self, _context: object, call: Call[Any]) -> None:
-        """Raise the answer to a request that is not allowed."""
+        """Raise AccessDenied or another CommandError if the request is not allowed."""
         try:
             self._check(call)
         except ServerError:

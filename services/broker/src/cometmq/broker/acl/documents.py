@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One file of accounts: YAML text to accounts, and changes back to text.
+"""One account file: parses YAML text to accounts, and writes changes back to text.
 
-Compatibility: keys, types and layout are the same as in RocketMQ's plain_acl.yml, and RocketMQ
-can read the files written here. Unknown keys are kept, as are the comments before the first key;
-RocketMQ loses them all.
+Compatibility: keys, types and layout are those of RocketMQ's plain_acl.yml, and RocketMQ can read
+the files written here. Unknown keys and the comments before the first key are kept; RocketMQ loses
+both.
 """
 
 from collections.abc import Mapping, Sequence
@@ -18,7 +18,7 @@ from cometmq.remoting.bodies.acl import AclAccount
 from cometmq.remoting.bodies.topic_config import DataVersion
 
 ACCOUNTS_MAX: Final = 10_000
-"""Bound on the accounts that administrators may add to a file."""
+"""Maximum number of accounts that administrators may add to a file."""
 
 _Loader: Final = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _Dumper: Final = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
@@ -35,7 +35,7 @@ class Content(NamedTuple):
 
 
 class Document:
-    """A file's text as keys and values; raise AclError if it is no file of accounts."""
+    """An account file's keys and values; raises AclError if the text is not an account file."""
 
     def __init__(self, text: str) -> None:
         self._head = _leading_comments(text)
@@ -50,7 +50,7 @@ class Document:
         self._values: dict[str, Any] = values
 
     def read(self) -> Content:
-        """Return the content of the file; raise AclError if any of it is invalid."""
+        """Return the content of the file; raise AclError if any part of it is invalid."""
         texts = _texts(self._values.get(_WHITE), _WHITE) or []
         version = _items(self._values.get(_VERSION), _VERSION)
         return Content(
@@ -75,7 +75,7 @@ class Document:
         self._values[_WHITE] = list(texts)
 
     def text(self, version: DataVersion) -> str:
-        """Return the text with a new version."""
+        """Return the text of the file with a new version."""
         self._values[_VERSION] = [{"counter": version.counter, "timestamp": version.timestamp}]
         return self._head + str(
             yaml.dump(
@@ -123,7 +123,7 @@ def _texts(value: Any, name: str) -> list[str] | None:
 
 
 def _text(value: Any) -> str | None:
-    """Return a scalar as Java reads it into a text; YAML parses some keys as numbers."""
+    """Return a scalar as the string that Java reads; YAML parses some keys as numbers."""
     if value is None or isinstance(value, str):
         return value
     if isinstance(value, bool):
@@ -156,7 +156,7 @@ def _account(values: Mapping[str, Any]) -> Account:
 
 
 def _given(config: AclAccount) -> dict[str, Any]:
-    """Return the keys of an account that a request sets, in RocketMQ's order."""
+    """Return the account keys that a request sets, in RocketMQ's order."""
     values: dict[str, Any] = {
         _ACCESS_KEY: config.access_key,
         "secretKey": config.secret_key,

@@ -1,15 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Errors in accounts and their files, and refusals of requests.
+"""Errors in accounts and account files, and refusals of requests.
 
-Compatibility: the texts repeat RocketMQ 4.9.4's AclException, for which users search; a
-refusal also names the line of RocketMQ that refuses the request.
+Compatibility: the texts repeat RocketMQ 4.9.4's AclException, because users search for them. A
+refusal also cites the line of RocketMQ's source that refuses the request.
 """
 
 from cometmq.remoting.errors import ServerError, SettingsError
 
 
 class AclFileError(SettingsError):
-    """A file of accounts cannot be used."""
+    """An account file cannot be used."""
 
 
 class AclError(ValueError):
@@ -17,7 +17,7 @@ class AclError(ValueError):
 
 
 def refused(reason: str, place: str) -> ServerError:
-    """Return the answer to a request that is not allowed."""
+    """Return the error for a request that is not allowed."""
     return ServerError(
         f"org.apache.rocketmq.acl.common.AclException: {reason}, "
         f"org.apache.rocketmq.acl.plain.PlainPermissionManager.{place}"

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""All files of accounts: read together, changed one at a time. Calls block: use a worker thread.
+"""All account files: read together, changed one at a time. Calls block, so use a worker thread.
 
 Invariants: accounts are returned only if all files are valid; an invalid file changes nothing. A
-change is validated together with the other files before it is written, and a file is replaced
-atomically, so that a crash leaves the old or the new one.
+change is validated together with the other files before it is written. A file is replaced
+atomically, so that a crash leaves the old or the new version.
 """
 
 import shutil
@@ -21,11 +21,11 @@ from cometmq.remoting.log import Log
 from cometmq.store.json_config import TEMPORARY_SUFFIX, ConfigFiles, OsFiles
 
 TOOLS_FILE: Final = "tools.yml"
-"""The key file of the administrators' tools is in the same folder; it is not a file of accounts."""
+"""The key file of the admin tools, which is in the same folder but is not an account file."""
 
 
 class Change:
-    """One edit of a batch that is written together, and its own result."""
+    """One edit in a batch that is written together, with its own result."""
 
     __slots__ = ("edit", "result")
 
@@ -35,7 +35,7 @@ class Change:
 
 
 class AclFiles:
-    """`plain_acl.yml`, and every `*.yml` in the folder `acl` beside it."""
+    """`plain_acl.yml` and every `*.yml` in the folder `acl` next to it."""
 
     def __init__(
         self,
@@ -45,7 +45,7 @@ class AclFiles:
         log: Log,
         files: ConfigFiles | None = None,
     ) -> None:
-        """`files` lets tests inject a failing disk."""
+        """`files` lets tests inject disk failures."""
         self.path = path
         self.folder = path.parent / "acl"
         self._clock_ms = clock_ms
@@ -57,19 +57,19 @@ class AclFiles:
         self._versions: Mapping[Path, DataVersion] = {}
 
     def load(self) -> Accounts:
-        """Read all files; raise AclFileError if one of them cannot be used."""
+        """Read all files; raise AclFileError if any of them cannot be used."""
         texts = self._read()
         self._texts = texts
         return self._parse_all(texts)
 
     def reload(self) -> Accounts | None:
-        """Read the files again; None if they are unchanged since the last read, valid or not."""
+        """Read the files again; return None if no text has changed since the last read."""
         return None if self._read() == self._texts else self.load()
 
     def change(self, changes: Sequence[Change]) -> None:
-        """Apply changes in order; read all files once, write each changed file once.
+        """Apply changes in order; read all files once, and write each changed file once.
 
-        An invalid change gets its error and alters nothing; AclFileError fails all.
+        An invalid change gets an error and alters nothing; an AclFileError makes all changes fail.
         """
         before = self._read()
         self._staged = after = dict(before)
@@ -90,19 +90,19 @@ class AclFiles:
             raise
 
     def put_account(self, config: AclAccount) -> Accounts:
-        """Add or change an account, in its current file or by default in plain_acl.yml."""
+        """Add an account to plain_acl.yml, or change an existing account in its own file."""
         path = self._owner(config.access_key) or self.path
         return self._change(path, lambda document: document.put_account(config))
 
     def delete_account(self, access_key: str) -> Accounts | None:
-        """Delete an account; None if it does not exist."""
+        """Delete an account; return None if it does not exist."""
         path = self._owner(access_key)
         if path is None:
             return None
         return self._change(path, lambda document: document.remove_account(access_key))
 
     def set_white_addresses(self, texts: Sequence[str], path: str | None) -> Accounts | None:
-        """Replace the addresses that need no account, in one file; None for an unknown file."""
+        """Replace one file's addresses that need no account; return None if the file is unknown."""
         chosen = Path(path) if path else self.path
         if chosen != self.path and chosen not in self._read():
             return None
@@ -163,7 +163,7 @@ class AclFiles:
         )
 
     def _change(self, path: Path, edit: Callable[[Document], None]) -> Accounts:
-        """Rewrite a file if all files are valid with its new content."""
+        """Rewrite a file, provided that all files are valid together with its new content."""
         texts = self._read()
         self._parse_all(texts)
         try:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rights: PUB to send to a topic, SUB to consume a topic or to be in a group."""
+"""Rights: PUB allows sending to a topic, SUB allows consuming it or joining a group."""
 
 from collections.abc import Iterable
 from enum import IntFlag
@@ -10,7 +10,7 @@ from cometmq.remoting.names import RETRY_PREFIX, retry_topic
 
 
 class Right(IntFlag):
-    """RocketMQ's numbers."""
+    """A right, with RocketMQ's numeric value."""
 
     DENY = 1
     PUB = 4
@@ -27,12 +27,12 @@ _RIGHTS: Final = {
 
 
 def parse_right(text: str | None) -> Right:
-    """Return a right; a missing or unknown text is DENY."""
+    """Return the right; a missing or unknown value means DENY."""
     return _RIGHTS.get((text or "").strip(), Right.DENY)
 
 
 def parse_resources(texts: Iterable[str], *, is_group: bool) -> dict[str, Right]:
-    """Return the rights of `NAME=RIGHT` texts; a group is keyed by its retry topic."""
+    """Return the rights in `NAME=RIGHT` strings; a group's key is its retry topic."""
     rights = {}
     for text in texts:
         items = _items(text)
@@ -45,7 +45,7 @@ def parse_resources(texts: Iterable[str], *, is_group: bool) -> dict[str, Right]
 
 
 def check_resources(texts: Iterable[str]) -> None:
-    """Raise AclError if one of the texts in a request is not `NAME=RIGHT`."""
+    """Raise AclError if a string in a request does not have the form `NAME=RIGHT`."""
     for text in texts:
         items = _items(text)
         if len(items) != 2:
@@ -55,7 +55,7 @@ def check_resources(texts: Iterable[str]) -> None:
 
 
 def resource_text(resource: str) -> str:
-    """Return a topic or group as refusals name it."""
+    """Return a topic or group in the form used by refusals."""
     if resource.startswith(RETRY_PREFIX):
         return f"group:{resource.removeprefix(RETRY_PREFIX)}"
     return f"topic:{resource}"
