@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Replication: the stream of the log from a master to its slaves, and the slaves' tables."""
+"""Replication: streams the log from a master to its slaves, and copies its tables."""

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A slave's copies of its master's tables, and its questions about the master's log.
+"""A slave's copies of its master's tables, and its queries about the master's log.
 
-Compatibility: RocketMQ's requests, 3 s after the start and every 10 s. Topics and groups are
-replaced when their version differs. Committed offsets overwrite the slave's own, even backwards.
-Positions of delay levels are saved for the day on which the slave becomes master. Filters, locks
-and connected clients are not copied, and nothing flows from slave to master.
+Compatibility: the requests are RocketMQ's, sent 3 s after startup and then every 10 s. Topics and
+groups are replaced if their version differs. Committed offsets overwrite the slave's own, even if
+they go backwards. The positions of delay levels are saved for the day when the slave becomes a
+master. Filters, locks and connected clients are not copied, and nothing flows from slave to master.
 
-Each request may fail without the others; a failure is logged once until a round succeeds.
+Each request may fail independently of the others; a failure is logged once, until a round succeeds.
 """
 
 from collections.abc import Awaitable, Callable, Mapping
@@ -38,14 +38,14 @@ REQUEST_TIMEOUT_MS: Final = 3_000
 
 
 class LogEnd(Protocol):
-    """The end of a log."""
+    """The part of a log that reports its end."""
 
     @property
     def end(self) -> int: ...
 
 
 class Copied(msgspec.Struct, frozen=True):
-    """The tables that are copied."""
+    """The tables to copy."""
 
     topics: Topics
     groups: Groups
@@ -54,7 +54,9 @@ class Copied(msgspec.Struct, frozen=True):
 
 
 class MasterCopies:
-    """Asks the master; `step` copies its tables, `inspect` tells whether its log fits."""
+    """Sends requests to the master: `step` copies its tables, `inspect` checks that the
+    logs fit.
+    """
 
     def __init__(  # noqa: PLR0913  # the collaborators, each by name
         self,
@@ -71,7 +73,7 @@ class MasterCopies:
         clock: Clock,
         log: Log,
     ) -> None:
-        """`note_unfit` is called when a comparison of the logs shows that they do not fit."""
+        """`note_unfit` is called when a comparison shows that the logs do not fit."""
         self._tables = tables
         self._status = status
         self._client = client
@@ -118,9 +120,11 @@ class MasterCopies:
             self._status.tables_copied_ms = self._clock.monotonic_ms()
 
     async def inspect(self) -> None:
-        """Raise UnfitLog if the master is another one, or its log cannot continue this one.
+        """Raise UnfitLog if the master is a different broker, or if its log cannot continue this
+        one.
 
-        Return if the master's address is unknown or it does not answer: the stream shows the rest.
+        Return without an error if the master's address is unknown or it does not answer; the stream
+        then detects any problem.
         """
         address = self._master_address()
         if not address:
@@ -136,7 +140,7 @@ class MasterCopies:
         self._judge()
 
     def _judge(self) -> None:
-        """Raise UnfitLog if the master's log, as last measured, cannot continue this one."""
+        """Raise UnfitLog if the master's log, as last reported, cannot continue this one."""
         end, status = self._commit_log.end, self._status
         if status.unfit is Unfit.AHEAD:
             # The master's log may have grown beyond ours since, but it is not the same log.
@@ -212,6 +216,8 @@ class MasterCopies:
         return bytes(response.body)
 
     def _master_address(self) -> str:
-        """Return the address of the master, unless it is this broker, just demoted."""
+        """Return the master's address, unless it is this broker's own because it was just
+        demoted.
+        """
         address = self._registration.master_address
         return "" if address == self._registration.identity.broker_addr else address

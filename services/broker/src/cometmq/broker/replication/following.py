@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The slave's side: follow the master's log.
+"""The slave's side: follows the master's log.
 
-The slave connects to its master, reports the end of its log at once, and appends what arrives:
-whole records only, one write and one acknowledgement for everything that a turn of the loop has
-received. An acknowledgement says that the bytes are in the slave's page cache, as in RocketMQ.
+The slave connects to its master, reports the end of its log immediately, and appends what arrives:
+only whole records, with one write and one acknowledgement for everything received in one turn of
+the loop. As in RocketMQ, an acknowledgement means that the bytes are in the slave's page cache.
 
-A log that does not fit is never a silent stall. The slave asks the master for its name and for the
-bounds of its log before it connects, follows the headers of all records that arrive, and reports
-each reason once, with what to do.
+A log that does not fit never stalls silently. Before it connects, the slave asks the master for its
+name and the bounds of its log. It then follows the headers of all records that arrive, and reports
+each problem once, with the action to take.
 """
 
 import asyncio
@@ -34,14 +34,14 @@ RETRY_FIRST_MS: Final = 200
 RETRY_MAX_MS: Final = 5_000
 IDLE_MS: Final = 500
 REFUSED_COUNT_MAX: Final = 2
-"""Connections that the master closes without an answer before that is reported."""
+"""Connections closed by the master without an answer before a warning is logged."""
 
 RECORD_OVERHEAD_BYTES: Final = 256 << 10
 """Header, topic and properties of a record, rounded up."""
 
 
 class Follower:
-    """Keeps one connection to the master; `run` is the background task that does it."""
+    """Maintains one connection to the master, in the background task `run`."""
 
     def __init__(  # noqa: PLR0913  # the collaborators, each by name
         self,
@@ -56,9 +56,9 @@ class Follower:
         clock: Clock,
         log: Log,
     ) -> None:
-        """`address` returns the master's HA address, or nothing if none is known.
+        """`address` returns the master's HA address, or None if no master is known.
 
-        `inspect` asks the master whether the logs fit; it raises UnfitLog if they do not.
+        `inspect` asks the master whether the logs fit, and raises UnfitLog if they do not.
         """
         self.store = store
         self.driver = driver
@@ -74,7 +74,7 @@ class Follower:
         self._last_error = ""
 
     async def run(self) -> None:
-        """Follow the master for as long as this broker is a slave that knows one."""
+        """Follow the master while this broker is a slave with a known master."""
         try:
             failed_count = 0
             while True:
@@ -97,7 +97,7 @@ class Follower:
             self._stream.close()
 
     def tick(self) -> None:
-        """Report again when that is due; close a connection that is silent or not wanted."""
+        """Send a report if one is due; close a connection that is silent or no longer wanted."""
         if self._stream is None:
             return
         if self._may_follow():
@@ -123,7 +123,7 @@ class Follower:
         return self._is_slave() and not is_dead
 
     async def _try(self, address: str) -> None:
-        """Follow until the connection ends, and log why it did."""
+        """Follow until the connection ends, and log why it ended."""
         status = self.status
         if status.unfit is None:
             status.state = FollowState.CONNECTING
@@ -160,7 +160,7 @@ class Follower:
             self._log.warning("replica.lost", master=address, error=describe(error))
 
     def _is_news(self, address: str, error: Exception) -> bool:
-        """Return whether this failure differs from the last one; a connection resets that."""
+        """Return whether this failure differs from the last one, which a connection clears."""
         text = f"{address} {describe(error)}"
         is_news, self._last_error = text != self._last_error, text
         return is_news
@@ -187,7 +187,7 @@ class Follower:
             stream.close()
 
     def note_following(self, offset: int) -> None:
-        """The master has answered with the bytes or the offset that this log ends at."""
+        """Record that the master continues this log with a transfer or a heartbeat at its end."""
         status = self.status
         if status.state is FollowState.FOLLOWING:
             return
@@ -230,7 +230,7 @@ class _MasterStream(asyncio.Protocol):
             self._transport.abort()
 
     def tick(self, now_ms: int) -> None:
-        """Report as a sign of life; give up a master that is silent."""
+        """Report as a sign of life; close the connection if the master is silent."""
         settings = self._follower.settings()
         if now_ms - self._heard_ms > settings.ha_housekeeping_interval:
             silent_ms = now_ms - self._heard_ms
@@ -264,7 +264,7 @@ class _MasterStream(asyncio.Protocol):
             self._follower.note_following(self._commit_log.end)
 
     def _begin_at(self, offset: int, end: int) -> int:
-        """Begin an empty log where the master's begins; no other gap is possible."""
+        """Begin an empty log where the master's log begins; no other gap is allowed."""
         if end or self._records.end or self._commit_log.end:
             raise UnfitLog(
                 Unfit.OFFSET, f"the master sends offset {offset}, this log ends at {end}"

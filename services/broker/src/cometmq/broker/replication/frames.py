@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Frames of RocketMQ 4.9's replication stream: bytes in, values out (pure).
 
-A slave sends reports: the end of its log, 8 bytes. The first one asks for the log from there on,
-later ones acknowledge. The master sends transfers: physical offset, size, and that many bytes of
-the log; a transfer of size 0 is a heartbeat that names the next offset. Nothing else exists: no
-handshake, no identity, no checksum (docs/protocol/replication.md).
+A slave sends reports of 8 bytes: the offset at which its log ends. The first report requests the
+log from there on; later ones acknowledge. The master sends transfers: a physical offset, a size,
+and that many bytes of the log. A transfer of size 0 is a heartbeat that carries the next offset.
+There is nothing else: no handshake, no identity, no checksum (docs/protocol/replication.md).
 """
 
 import struct
@@ -20,31 +20,31 @@ REPORT_BYTES: Final = _REPORT.size
 HEADER_BYTES: Final = _HEADER.size
 
 FRAME_BYTES_MAX: Final = 4 << 20
-"""RocketMQ's slave reads into a buffer of this size and stalls for ever on a larger frame."""
+"""RocketMQ's slave reads into a buffer of this size and stalls forever on a larger frame."""
 
 BODY_BYTES_MAX: Final = FRAME_BYTES_MAX - HEADER_BYTES
 
 
 class Transfer(NamedTuple):
-    """Bytes of the log that begin at `offset`; without bytes it is a heartbeat."""
+    """Log bytes that begin at `offset`; a transfer without bytes is a heartbeat."""
 
     offset: int
     data: bytes
 
 
 def encode_report(offset: int) -> bytes:
-    """Return a slave's request or acknowledgement."""
+    """Encode a slave's request or acknowledgement."""
     return _REPORT.pack(offset)
 
 
 def encode_header(offset: int, size: int) -> bytes:
-    """Return what precedes `size` bytes of the log."""
+    """Encode the header that precedes `size` bytes of the log."""
     assert 0 <= size <= BODY_BYTES_MAX
     return _HEADER.pack(offset, size)
 
 
 class ReportReader:
-    """Splits what a master receives into reports."""
+    """Splits the bytes that a master receives into reports."""
 
     __slots__ = ("_rest",)
 
@@ -52,9 +52,9 @@ class ReportReader:
         self._rest = b""
 
     def feed(self, data: bytes) -> list[int]:
-        """Return the reports that are complete now; raise RemoteProtocolError for a negative one.
+        """Return the newly completed reports; raise RemoteProtocolError if one is negative.
 
-        An offset with the top bit set is never one of RocketMQ's streams.
+        An offset whose top bit is set never belongs to RocketMQ's stream.
         """
         data = self._rest + data
         end = len(data) - len(data) % REPORT_BYTES
@@ -67,9 +67,10 @@ class ReportReader:
 
 
 class TransferReader:
-    """Splits what a slave receives into transfers.
+    """Splits the bytes that a slave receives into transfers.
 
-    Memory is bounded: a frame above `FRAME_BYTES_MAX` is refused by its header.
+    Memory is bounded: a frame larger than `FRAME_BYTES_MAX` is refused as soon as its header
+    arrives.
     """
 
     __slots__ = ("_count", "_parts", "_wanted")
@@ -80,7 +81,7 @@ class TransferReader:
         self._wanted = HEADER_BYTES  # no frame is complete with fewer bytes than these
 
     def feed(self, data: bytes) -> list[Transfer]:
-        """Return the transfers that are complete now; raise RemoteProtocolError for a bad one."""
+        """Return the newly completed transfers; raise RemoteProtocolError if one is malformed."""
         self._parts.append(data)
         self._count += len(data)
         if self._count < self._wanted:

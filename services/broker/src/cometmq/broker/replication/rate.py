@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A bound on bytes per second (pure)."""
+"""A limit on bytes per second (pure)."""
 
 from typing import Final
 
 BURST_MS: Final = 100
-"""What may be sent at once after a pause, as a share of a second."""
+"""The burst allowed after a pause, as a fraction of a second at the full rate."""
 
 
 class RateLimit:
-    """A token bucket; a rate of 0 is no limit."""
+    """A token bucket; a rate of 0 means no limit."""
 
     __slots__ = ("_bytes_left", "_last_ms")
 
@@ -17,7 +17,7 @@ class RateLimit:
         self._last_ms: int | None = None
 
     def wait_ms(self, now_ms: int, bytes_per_s: int) -> int:
-        """Return how long to wait before the next bytes; 0 if they may be sent now."""
+        """Return how long to wait before sending the next bytes; 0 if they may be sent now."""
         if not bytes_per_s:
             return 0
         burst = bytes_per_s * BURST_MS / 1000
@@ -30,5 +30,5 @@ class RateLimit:
         return 1 + int(-self._bytes_left * 1000 / bytes_per_s)
 
     def spend(self, count: int) -> None:
-        """Count bytes that were sent; they may exceed what was left."""
+        """Count bytes that were sent; they may exceed the remaining allowance."""
         self._bytes_left -= count

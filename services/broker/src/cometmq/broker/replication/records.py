@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Record borders in a stream of log bytes (pure).
 
-RocketMQ's stream cuts the log anywhere. A log that ends inside a record cannot be told from a log
-that has diverged, so a CometMQ slave appends whole records only, and a CometMQ master ends its
+RocketMQ's stream cuts the log anywhere. A log that ends inside a record is indistinguishable from a
+log that has diverged, so a CometMQ slave appends only whole records, and a CometMQ master ends its
 transfers at record borders. The header of each record contains its physical offset, so following
-the headers also proves that the bytes belong where they are put.
+the headers also proves that the bytes are written where they belong.
 """
 
 import struct
@@ -28,16 +28,18 @@ HEAD_BYTES: Final = _HEAD.size
 
 
 class Cut(NamedTuple):
-    """Where a piece of the log may be cut."""
+    """The point at which a piece of the log may be cut."""
 
     whole_bytes: int  # of the records at its beginning
     next_size: int  # of the record behind them; 0 if its header is incomplete
 
 
 def whole_records(data: Buffer, offset: int, file_size: int, bytes_max: int) -> Cut:
-    """Return how many bytes at the beginning of `data`, at this offset of the log, are records.
+    """Return how many bytes at the start of `data`, which lies at this log offset, are whole
+    records.
 
-    Stop before `bytes_max`, but not before the first record. Raise UnfitLog where no record is.
+    Stop before `bytes_max`, but not before the first record. Raise UnfitLog if there is no record
+    at an expected position.
     """
     cursor, end = 0, len(data)
     while end - cursor >= BLANK_BYTES_MIN:
@@ -62,7 +64,7 @@ def whole_records(data: Buffer, offset: int, file_size: int, bytes_max: int) -> 
 
 
 def is_border(head: Buffer, offset: int, file_size: int) -> bool:
-    """Return whether a record begins here; `head` is the first `HEAD_BYTES` or the file's rest."""
+    """Return whether a record begins here; `head` holds `HEAD_BYTES`, fewer at the file's end."""
     try:
         cut = whole_records(head, offset, file_size, 0)
     except UnfitLog:
@@ -76,7 +78,7 @@ class RecordStream:
     __slots__ = ("_count", "_file_size", "_parts", "_record_bytes_max", "_wanted", "end")
 
     def __init__(self, end: int, *, file_size: int, record_bytes_max: int) -> None:
-        """Expect bytes from `end` on; hold back at most one record of `record_bytes_max`."""
+        """Expect bytes from `end` on; buffer at most one record of `record_bytes_max`."""
         self.end = end  # of everything received, records and their beginnings
         self._file_size = file_size
         self._record_bytes_max = record_bytes_max
@@ -86,11 +88,13 @@ class RecordStream:
 
     @property
     def held_bytes(self) -> int:
-        """The number of bytes that wait for the rest of their record."""
+        """The number of bytes waiting for the rest of their record."""
         return self._count
 
     def feed(self, data: bytes) -> bytes:
-        """Return the records that are complete now, joined; raise UnfitLog for other bytes."""
+        """Return the newly completed records, joined; raise UnfitLog if the bytes are not
+        records.
+        """
         self._parts.append(data)
         self._count += len(data)
         self.end += len(data)

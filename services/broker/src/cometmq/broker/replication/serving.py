@@ -1,17 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The master's side: accept slaves on haListenPort and send them the log.
+"""The master's side: accepts slaves on haListenPort and sends them the log.
 
 Each connection reads the log in slices of bounded size, one per turn of the loop, and only while
-its socket takes bytes; a slow slave costs a slice of memory and never delays senders. Slices that
-are not in the page cache are read on a thread. A commit wakes all slaves once per turn, and the
-acknowledgements of a turn answer senders together.
+its socket accepts bytes. A slow slave costs the memory of one slice and never delays senders.
+Slices that are not in the page cache are read on a thread. A commit wakes all slaves once per turn,
+and all acknowledgements of a turn complete the pending sends together.
 
 Rules that RocketMQ's master lacks: the first report must lie at a record border within the log, an
-acknowledgement must not exceed what was sent, and it counts only while its connection lives. An
-empty slave gets the whole log, not only its last file.
+acknowledgement must not exceed what was sent, and it counts only as long as its connection is open.
+An empty slave gets the whole log, not only its last file.
 
-The first 8 bytes decide which stream a connection speaks. RocketMQ's is an offset, so its top bit
-is never set; another protocol can share the port by setting it.
+The first 8 bytes decide which stream a connection uses. RocketMQ's begins with an offset, so its
+top bit is never set; another protocol can share the port by setting it.
 """
 
 import asyncio
@@ -45,10 +45,10 @@ from cometmq.store.message_store import MessageStore
 
 TICK_INTERVAL_MS: Final = 100
 SLICE_BYTES: Final = 256 << 10
-"""Read and sent in one turn of the loop for each slave: about 0.1 ms."""
+"""Bytes read and sent per slave in one turn of the loop, which takes about 0.1 ms."""
 
 UNSENT_BYTES_MAX: Final = 1 << 20
-"""Bytes that the socket has not taken; above, the slave waits."""
+"""Bytes that the socket has not accepted; above this limit the slave waits."""
 
 OPENING_BYTES: Final = 8
 _REMEMBERED_REFUSALS_MAX: Final = 100
@@ -83,7 +83,7 @@ class LogServer:
         self._refusals: set[tuple[str, str, str]] = set()
 
     async def listen(self, host: str, port: int) -> int:
-        """Accept slaves on a port (0: any); return it."""
+        """Accept slaves on a port, and return it; 0 picks a free port."""
         loop = asyncio.get_running_loop()
         for address in (host,) if host else ALL_ADDRESSES:
             listener = await loop.create_server(partial(_Opening, self), address, port)
@@ -92,7 +92,7 @@ class LogServer:
         return port
 
     def close(self) -> None:
-        """Close the port and all connections; what was written to them is still sent."""
+        """Close the port and all connections; output already written to them is still sent."""
         for listener in self._listeners:
             listener.close()
         self._listeners.clear()
@@ -102,12 +102,12 @@ class LogServer:
             stream.finish()
 
     def wake(self) -> None:
-        """Send what the log has got; call it once per turn."""
+        """Send what was appended to the log; call this once per turn."""
         for stream in tuple(self._streams):
             stream.pump()
 
     def tick(self) -> None:
-        """Send heartbeats that are due, and close connections that are silent."""
+        """Send the heartbeats that are due, and close silent connections."""
         now_ms = self.clock.monotonic_ms()
         silent_ms = self.settings().ha_housekeeping_interval
         connections: list[_Opening | SlaveStream] = [*self._openings, *self._streams]
@@ -119,7 +119,7 @@ class LogServer:
             stream.beat(now_ms)
 
     def admit(self, opening: "_Opening") -> bool:
-        """Count a new connection; return False if there are too many."""
+        """Count a new connection; return False if there are already too many."""
         count_max = self.settings().ha_connections_max
         if len(self._openings) + len(self._streams) >= count_max:
             self._log.warning(
@@ -131,7 +131,7 @@ class LogServer:
         return True
 
     def opened(self, opening: "_Opening", stream: "SlaveStream") -> None:
-        """Replace an opening by the stream that its first bytes ask for."""
+        """Replace an opening connection by the stream that its first bytes request."""
         self._openings.discard(opening)
         self._streams.add(stream)
         self.slaves.connected.add(stream.slave)
@@ -141,7 +141,7 @@ class LogServer:
         self._openings.discard(opening)
 
     def started(self, stream: "SlaveStream") -> None:
-        """A slave's first report was accepted."""
+        """Register a slave whose first report was accepted."""
         slave = stream.slave
         slave.is_following = True
         self._log.info("slave.connected", slave=slave.address, offset=slave.acked_offset)
@@ -162,7 +162,7 @@ class LogServer:
             )
 
     def note_refused(self, address: str, error: UnfitLog) -> None:
-        """Count a refusal; log it once per host, reason and text: slaves try again for ever."""
+        """Count a refusal; log it once per host, reason and text, because slaves retry forever."""
         self.slaves.refused_counts[error.reason] += 1
         entry = address.rpartition(":")[0], error.reason.value, str(error)
         if entry in self._refusals:
@@ -187,7 +187,7 @@ class LogServer:
 
 
 class _Opening(asyncio.Protocol):
-    """A connection whose first bytes have not arrived."""
+    """A connection whose first bytes have not arrived yet."""
 
     def __init__(self, server: LogServer) -> None:
         self._server = server
@@ -270,12 +270,12 @@ class SlaveStream(asyncio.Protocol):
         self._server.ended(self)
 
     def close(self) -> None:
-        """Close the connection at once."""
+        """Close the connection at once, discarding pending output."""
         self._server.ended(self)
         self._transport.abort()
 
     def finish(self) -> None:
-        """Close the connection after its pending output is sent."""
+        """Close the connection after its pending output has been sent."""
         self._server.ended(self)
         self._transport.close()
 
@@ -304,7 +304,7 @@ class SlaveStream(asyncio.Protocol):
             self._server.acked()
 
     def _check_request(self, offset: int) -> None:
-        """Start at this offset if it is in the log and a record begins there."""
+        """Start at this offset, provided that it lies in the log and a record begins there."""
         log = self._commit_log
         end, first = log.confirm_offset, log.min_offset
         if offset == 0:
@@ -338,7 +338,7 @@ class SlaveStream(asyncio.Protocol):
     # The log
 
     def pump(self) -> None:
-        """Send the next slice, unless the slave has everything or cannot take it now."""
+        """Send the next slice, unless the slave is up to date or cannot accept it now."""
         is_busy = self._is_reading or self._is_scheduled or self._is_paused
         if is_busy or not self.slave.is_following or self._transport.is_closing():
             return
@@ -360,7 +360,7 @@ class SlaveStream(asyncio.Protocol):
         self.pump()
 
     def _read(self, offset: int, count: int, done: Callable[[Buffer], None]) -> None:
-        """Call `done` with up to `count` bytes of one file of the log."""
+        """Call `done` with up to `count` bytes from one file of the log."""
         view = self._commit_log.view()
         if offset < view.first:
             text = f"the slave has the log up to {offset}; it is deleted up to {view.first}"
@@ -404,7 +404,7 @@ class SlaveStream(asyncio.Protocol):
         self.close()
 
     def _send(self, data: Buffer) -> None:
-        """Send the whole records at the beginning of a slice."""
+        """Send the whole records at the start of a slice."""
         start = self.slave.sent_offset
         try:
             frames = self._frames(memoryview(data), start)
@@ -423,7 +423,7 @@ class SlaveStream(asyncio.Protocol):
             self._loop.call_soon(self._pump_now)
 
     def _frames(self, data: memoryview, start: int) -> list[Buffer]:
-        """Return headers and bodies; note how far they reach."""
+        """Return headers and bodies, and record how far they reach."""
         slave = self.slave
         frames: list[Buffer] = []
         batch_bytes = min(self._server.settings().ha_transfer_batch_size, BODY_BYTES_MAX)
@@ -440,7 +440,7 @@ class SlaveStream(asyncio.Protocol):
         return frames
 
     def _frame_bytes(self, rest: memoryview, place: int, batch_bytes: int) -> int:
-        """Return the size of the next body; 0 if its record must be read in a larger slice."""
+        """Return the size of the next body; 0 if its first record needs a larger slice."""
         if self._record_left:
             count = min(self._record_left, len(rest), BODY_BYTES_MAX)
             self._record_left -= count
@@ -462,7 +462,7 @@ class SlaveStream(asyncio.Protocol):
         return 0
 
     def beat(self, now_ms: int) -> None:
-        """Send a heartbeat if nothing was sent for a while."""
+        """Send a heartbeat if nothing has been sent for a while."""
         interval_ms = self._server.settings().ha_send_heartbeat_interval
         if not self.slave.is_following or self._is_paused or now_ms - self._sent_ms < interval_ms:
             return

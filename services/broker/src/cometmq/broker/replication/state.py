@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a broker knows of its slaves and of its master: figures for puts, tools and metrics."""
+"""What a broker knows about its slaves and its master: figures for puts, tools and metrics."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -10,7 +10,7 @@ from cometmq.broker.replication.unfit import Unfit
 
 @dataclass(slots=True, eq=False)
 class Slave:
-    """One connected slave, as its master sees it."""
+    """A connected slave, as seen by its master."""
 
     address: str
     sent_offset: int = 0  # end of what was sent, and of what the slave asked to skip
@@ -19,7 +19,9 @@ class Slave:
 
 
 class Slaves:
-    """The slaves that are connected now. Acknowledgements count as long as their connection."""
+    """The currently connected slaves. An acknowledgement counts only while its connection
+    is open.
+    """
 
     def __init__(self) -> None:
         self.connected: set[Slave] = set()
@@ -27,36 +29,36 @@ class Slaves:
         self.sent_bytes = 0
 
     def following(self) -> list[Slave]:
-        """Return the slaves that receive the log."""
+        """Return the slaves that are receiving the log."""
         return [slave for slave in self.connected if slave.is_following]
 
     def acked_offset(self) -> int:
-        """Return the largest offset that a connected slave has acknowledged; 0 without one.
+        """Return the largest offset that a connected slave has acknowledged; 0 if there is none.
 
-        Compatibility: RocketMQ's SYNC_MASTER waits for any one slave, the fastest.
+        Compatibility: RocketMQ's SYNC_MASTER waits for any one slave, that is, for the fastest.
         """
         return max((slave.acked_offset for slave in self.following()), default=0)
 
     def may_replicate(self, end: int, behind_bytes_max: int) -> bool:
-        """Return whether a slave is near enough to wait for it."""
+        """Return whether some slave is close enough for a send to wait for it."""
         following = self.following()
         return any(end - slave.acked_offset < behind_bytes_max for slave in following)
 
     def lags(self, end: int) -> Iterable[tuple[str, int]]:
-        """Return address and missing bytes of each slave."""
+        """Return the address of each slave and how many bytes it is behind."""
         following = self.following()
         return [(slave.address, max(0, end - slave.acked_offset)) for slave in following]
 
 
 class FollowState(StrEnum):
-    """What a slave is doing about its master."""
+    """The state of a slave towards its master."""
 
     IDLE = "idle"
-    """Not a slave, or no master is known."""
+    """The broker is not a slave, or no master is known."""
     CONNECTING = "connecting"
     FOLLOWING = "following"
     UNFIT = "unfit"
-    """The logs do not fit: a person must act."""
+    """The logs do not fit, so an operator must act."""
     FAILED = "failed"
     """The slave's own disk refuses the log."""
 
@@ -77,13 +79,15 @@ class Following:
     table_failed_count: int = 0
 
     def behind_bytes(self, end: int) -> int:
-        """Return how far a log that ends here was behind when the master was last asked."""
+        """Return how far behind the master a log that ends here was when the master was
+        last asked.
+        """
         return max(0, self.master_max_offset - end)
 
 
 @dataclass(slots=True)
 class Replication:
-    """Both sides; every broker has both, because roles change."""
+    """Both sides of replication; every broker has both, because roles change."""
 
     slaves: Slaves = field(default_factory=Slaves)
     following: Following = field(default_factory=Following)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Why a slave's log does not fit its master's, and what a person can do about it (pure)."""
+"""Why a slave's log does not fit its master's, and what an operator can do about it (pure)."""
 
 from collections.abc import Mapping
 from enum import StrEnum
@@ -9,7 +9,7 @@ from cometmq.remoting.errors import CometError
 
 
 class Unfit(StrEnum):
-    """Closed list: these are the values of a metric's label."""
+    """The reasons; the list is closed, because these are values of a metric label."""
 
     AHEAD = "ahead"
     EXPIRED = "expired"
@@ -43,7 +43,7 @@ ACTIONS: Final[Mapping[Unfit, str]] = {
 
 
 class UnfitLog(CometError):
-    """The log of one broker does not continue the other's."""
+    """One broker's log does not continue the other's."""
 
     def __init__(self, reason: Unfit, text: str) -> None:
         super().__init__(text)
@@ -51,5 +51,5 @@ class UnfitLog(CometError):
 
     @property
     def action(self) -> str:
-        """What a person can do."""
+        """The action that an operator can take."""
         return ACTIONS[self.reason]
