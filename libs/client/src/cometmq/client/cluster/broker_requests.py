@@ -37,10 +37,10 @@ class ConsumerMember(Protocol):
         """Return the group and its subscriptions for heartbeats."""
 
     def wake(self) -> None:
-        """Rebalance now: members or routes have changed."""
+        """Rebalance now, because members or routes have changed."""
 
     async def reset_offsets(self, topic: str, offsets: Mapping[MessageQueue, int]) -> None:
-        """Continue at these offsets."""
+        """Continue consuming a topic from these offsets."""
 
     def consumed_offsets(self, topic: str) -> dict[MessageQueue, int]:
         """Return the consumed offset of each owned queue of a topic."""
@@ -51,7 +51,7 @@ class ConsumerMember(Protocol):
     async def consume_directly(
         self, record: MessageRecord, broker_name: str
     ) -> ConsumeMessageDirectlyResult:
-        """Pass one message to the listener now, outside of any queue."""
+        """Pass one message to the listener now, bypassing the queues."""
 
 
 class TransactionMember(Protocol):
@@ -76,7 +76,7 @@ class Members(Protocol):
 
 
 def notify_consumer_ids_changed(members: Members, call: Call[NotifyConsumerIdsChanged]) -> Reply:
-    """Rebalance."""
+    """Make the consumer rebalance."""
     consumer = members.consumers.get(call.header.consumer_group)
     if consumer is not None:
         consumer.wake()
@@ -86,7 +86,7 @@ def notify_consumer_ids_changed(members: Members, call: Call[NotifyConsumerIdsCh
 async def reset_consumer_client_offset(
     members: Members, call: Call[ResetConsumerClientOffset]
 ) -> Reply:
-    """Continue at the offsets that an administrator has chosen."""
+    """Make the consumer continue from the offsets that an administrator has chosen."""
     consumer = _member(members, call.header.group)
     table = decode_json(QueueOffsetTable, call.body)
     await consumer.reset_offsets(call.header.topic, table.offset_table)
@@ -109,7 +109,7 @@ def get_consumer_running_info(members: Members, call: Call[GetConsumerRunningInf
 
 
 async def consume_message_directly(members: Members, call: Call[ConsumeMessageDirectly]) -> Reply:
-    """Pass the message of the request to the listener."""
+    """Pass the message in the request to the listener."""
     consumer = _member(members, call.header.consumer_group)
     record = decode_record(call.body)
     result = await consumer.consume_directly(record, call.header.broker_name or "")

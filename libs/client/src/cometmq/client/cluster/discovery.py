@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Name server lists served over HTTP by an address server.
 
-Compatibility: the body is RocketMQ's, `host:port;host:port` on the first line; after any failure
-the known list stays in use.
+Compatibility: the body has RocketMQ's format, `host:port;host:port` on the first line. If a fetch
+fails, the client keeps using the addresses it has.
 """
 
 import asyncio
@@ -17,7 +17,7 @@ _LIST_BYTES_MAX: Final = 64 * 1024
 
 
 def check_url(url: str) -> None:
-    """Raise unless the address is HTTP or HTTPS."""
+    """Raise InvalidArgument unless `url` is an HTTP or HTTPS URL."""
     if urlsplit(url).scheme not in {"http", "https"}:
         raise InvalidArgument(f"namesrv_url is not an HTTP URL: {url!r}")
 

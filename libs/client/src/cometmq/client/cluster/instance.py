@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The state shared by all producers and consumers with one client id: connections, routes,
+"""The state shared by all producers and consumers with the same client id: connections, routes,
 heartbeats.
 
 Invariants
-    A broker in a route gets a heartbeat when it is first seen, after its connection was lost, and
-    every `heartbeat_interval_ms`.
+    Every broker in a route receives a heartbeat when it is first seen, after its connection is
+    lost, and every `heartbeat_interval_ms`.
 """
 
 import asyncio
@@ -55,7 +55,7 @@ _INSTANCES: Final["WeakKeyDictionary[asyncio.AbstractEventLoop, dict[object, Cli
 
 
 class ClientInstance:
-    """One client id at all brokers, shared by any number of producers and consumers."""
+    """The connections of one client id, shared by any number of producers and consumers."""
 
     def __init__(
         self,
@@ -66,7 +66,7 @@ class ClientInstance:
         is_named: bool = False,
         log: Log,
     ) -> None:
-        """Requires a running loop; no connection is opened yet."""
+        """Create an instance on the running event loop; no connection is opened yet."""
         self.options = options
         self.client_id = client_id_of(options, suffix=suffix, is_named=is_named)
         self.namespace = namespace_of(options)
@@ -107,10 +107,10 @@ class ClientInstance:
     async def acquire(
         cls, options: ClientOptions, *, suffix: str = "", is_named: bool = False, log: Log
     ) -> "ClientInstance":
-        """Return the instance of that name on this loop.
+        """Return the instance with this name on the current event loop, creating it if necessary.
 
-        The name DEFAULT always makes a new instance, unless `is_named`: clients that keep files
-        under their client id must find them again.
+        The name DEFAULT creates a new instance every time, unless `is_named` is set. Clients that
+        keep files under their client id set it, so that they find the files again.
         """
         base = _base_options(options)
         addresses = await find_addresses(base.namesrv, base.namesrv_url)
@@ -129,7 +129,7 @@ class ClientInstance:
         return instance
 
     async def release(self) -> None:
-        """Close all connections when the last user leaves."""
+        """Close all connections when the last client releases the instance."""
         self._user_count -= 1
         if self._user_count:
             return
@@ -141,16 +141,16 @@ class ClientInstance:
 
     @property
     def is_of_parent(self) -> bool:
-        """Return whether this process was forked after the start."""
+        """Return whether this process was forked after the instance was created."""
         return os.getpid() != self._process_id
 
     def check_process(self) -> None:
-        """Raise in a forked child: the sockets belong to the parent."""
+        """Raise in a forked child, because the sockets belong to its parent."""
         if self.is_of_parent:
             raise ClientStateError("this client was started before a fork: start one in the child")
 
     def check_loop(self, kind: str) -> None:
-        """Raise inside another event loop than that of the start, where no call would return."""
+        """Raise in an event loop other than the client's own, where no call would ever return."""
         try:
             loop = asyncio.get_running_loop()
         except RuntimeError:
@@ -164,7 +164,7 @@ class ClientInstance:
             )
 
     def register_producer(self, group: str) -> None:
-        """Include the group in heartbeats from now on."""
+        """Include the producer group in heartbeats."""
         if group in self.producers:
             raise InvalidArgument(
                 f"this client has a producer of the group {group} already: use that one, or give "
@@ -173,9 +173,7 @@ class ClientInstance:
         self.producers.add(group)
 
     def register_consumer(self, group: str, consumer: ConsumerMember) -> None:
-        """Include the group in heartbeats, and forward broker requests to the consumer, from now
-        on.
-        """
+        """Include the group in heartbeats, and forward broker requests to the consumer."""
         if group in self.consumers:
             raise InvalidArgument(
                 f"this client has a consumer of the group {group} already: use that one, or give "
@@ -186,7 +184,7 @@ class ClientInstance:
     async def unregister(
         self, *, producer_group: str | None = None, consumer_group: str | None = None
     ) -> None:
-        """Leave a group at every broker, so that the other members take over at once."""
+        """Unregister a group at every broker, so that its other members take over at once."""
         if producer_group is not None:
             self.producers.discard(producer_group)
         if consumer_group is not None:
@@ -211,13 +209,13 @@ class ClientInstance:
     # -- brokers ------------------------------------------------------------------------------
 
     def master(self, broker_name: str) -> str:
-        """Return the address of the master; BrokerMissing if there is none."""
+        """Return the address of the master; raise BrokerMissing if there is none."""
         return self.channel(self.routes.master(broker_name))
 
     async def find_master(self, broker_name: str, topic: str) -> str:
-        """Return the address of the master; without one, refresh the route of `topic` once.
+        """Return the address of the master; if there is none, refresh the route of `topic` first.
 
-        A broker that was away may be back before the next regular refresh.
+        A broker that was down may come back before the next regular refresh.
         """
         try:
             return self.master(broker_name)
@@ -226,7 +224,7 @@ class ClientInstance:
             return self.master(broker_name)
 
     def channel(self, address: str) -> str:
-        """Return the address for all requests but pulls: the VIP port if enabled."""
+        """Return the address for all requests except pulls, which is the VIP port if enabled."""
         if not self.options.vip_channel:
             return address
         host, port = parse_address(address)
@@ -235,7 +233,7 @@ class ClientInstance:
     def suspect(self, address: str) -> None:
         """Check soon whether an unresponsive broker is alive and still in the routes.
 
-        An unreachable broker is checked every second already.
+        Unreachable brokers are already checked every second.
         """
         if address in self.outages:
             return
@@ -281,12 +279,12 @@ class ClientInstance:
         self._heartbeat_due.set()
 
     async def be_known(self) -> None:
-        """Return once every known broker has our heartbeat, so that it can send us requests."""
+        """Wait until every known broker has received our heartbeat and can send us requests."""
         if not self._greeted.issuperset(self.routes.addresses(with_slaves=False)):
             await self.heartbeat()
 
     async def heartbeat(self) -> bool:
-        """Send a heartbeat to every known broker; False if one needs a retry soon."""
+        """Send a heartbeat to every known broker; return False if one needs a retry soon."""
         if not self.producers and not self.consumers:
             return True
         heartbeat = Heartbeat(
@@ -333,7 +331,7 @@ class ClientInstance:
                 self.routes.look_soon()
 
     def _on_close(self, peer: PeerProtocol) -> None:
-        """Brokers forget the groups of a lost connection, so the next one needs a heartbeat."""
+        """Send a heartbeat soon, because brokers forget the groups of a lost connection."""
         if peer.address in self.namesrv.addresses or not self._user_count:
             return
         if peer.address in self._greeted:
@@ -346,7 +344,7 @@ class ClientInstance:
 
 
 def _base_options(options: ClientOptions) -> ClientOptions:
-    """Return the options common to all clients, to decide whether two may share an instance."""
+    """Return the options common to all clients, which decide whether two can share an instance."""
     names = ClientOptions.__struct_fields__
     values: dict[str, Any] = {name: getattr(options, name) for name in names}
     return msgspec.convert(values, ClientOptions)

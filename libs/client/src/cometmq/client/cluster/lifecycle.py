@@ -42,12 +42,12 @@ def unusable(kind: str, state: ClientState) -> str:
 
 
 class Client(ABC):
-    """A client with a lifecycle: `async with` starts it and closes it."""
+    """The base of all clients; `async with` starts and closes a client."""
 
     KIND: str
 
     def __init__(self, log: Log) -> None:
-        """`log` is wrapped, so that repeated events are limited."""
+        """Wrap `log` to limit repeated events."""
         self._log = log if isinstance(log, LimitedLog) else LimitedLog(log)
         self.state = ClientState.CREATE_JUST
         self._stack = AsyncExitStack()
@@ -56,7 +56,7 @@ class Client(ABC):
         """Set at the end of the first `close`."""
 
     async def start(self) -> None:
-        """Start; a client can start only once."""
+        """Start the client; it can be started only once."""
         if self.state is not ClientState.CREATE_JUST:
             raise ClientStateError(_ONCE[self.state].format(kind=self.KIND))
         self.state = ClientState.START_FAILED
@@ -113,32 +113,34 @@ class Client(ABC):
 
     @abstractmethod
     async def _enter(self, stack: AsyncExitStack) -> ClientInstance:
-        """Start; push the steps of `close` onto the stack in reverse order."""
+        """Start the client, pushing the steps of `close` onto the stack in reverse order."""
 
     def _running(self) -> ClientInstance:
-        """Return the instance; ClientStateError before the start, after the close, after a fork,
-        or in another event loop.
+        """Return the instance.
+
+        Raise ClientStateError before the start, after the close, after a fork, or in another
+        event loop.
         """
         instance = self._owned()
         instance.check_loop(self.KIND)
         return instance
 
     def _owned(self) -> ClientInstance:
-        """Like `_running`, for attributes that any thread and loop may read."""
+        """Like `_running`, but for attributes that any thread or event loop may read."""
         if self.state is not ClientState.RUNNING or self._instance is None:
             raise ClientStateError(unusable(self.KIND, self.state))
         self._instance.check_process()
         return self._instance
 
     def __enter__(self) -> Self:
-        """Raise: `with` instead of `async with` would otherwise fail without naming the remedy."""
+        """Raise an error that tells the user to write `async with` instead of `with`."""
         raise TypeError(
             f"an asynchronous {self.KIND} is started by `async with`; for a plain `with`, use the "
             "class of the same name in cometmq.client.sync"
         )
 
     def __exit__(self, *_: object) -> None:  # noqa: B027
-        """Defined because Python looks it up before it calls `__enter__`."""
+        """Do nothing; Python looks this method up before it calls `__enter__`."""
 
     async def __aenter__(self) -> Self:
         await self.start()

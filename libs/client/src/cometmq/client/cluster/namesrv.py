@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The name servers of a client: one is in use, and the next one replaces it on failure."""
+"""The name servers of a client, which uses one at a time and switches to the next on failure."""
 
 import os
 import random
@@ -31,7 +31,7 @@ _SUCCESS: Final = (ResponseCode.SUCCESS,)
 
 
 async def find_addresses(text: str, url: str) -> list[str]:
-    """Return the addresses given, else from the environment, else from the server at `url`."""
+    """Return the addresses in `text`, else in the environment, else from the server at `url`."""
     text = text or os.getenv(NAMESRV_VARIABLE, "")
     if not text and url:
         text = await fetch_namesrv_list(url)
@@ -61,7 +61,7 @@ def parse_addresses(text: str) -> list[str]:
 
 
 def _reasons(failures: Mapping[str, TransportError]) -> str:
-    """Join the errors of all name servers; some errors contain the address already."""
+    """Join the errors of all name servers; some errors already contain the address."""
     return "; ".join(
         str(error) if address in str(error) else f"{address}: {error}"
         for address, error in failures.items()
@@ -77,12 +77,12 @@ def _is_address(text: str) -> bool:
 
 
 class Namesrv:
-    """Sends requests to name servers, which hold the same data but do not know each other."""
+    """Sends requests to name servers, which hold the same data independently of each other."""
 
     def __init__(
         self, addresses: Sequence[str], remoting: RemotingClient, *, timeout_ms: int
     ) -> None:
-        """Start at a random one, so that clients spread over them."""
+        """Start with a random name server, so that clients are spread over all of them."""
         self.addresses: list[str] = []
         self._remoting = remoting
         self._timeout_ms = timeout_ms
@@ -90,7 +90,7 @@ class Namesrv:
         self.replace(addresses)
 
     def replace(self, addresses: Sequence[str]) -> bool:
-        """Switch to these name servers; False if they are the same."""
+        """Switch to these name servers; return False if they are already in use."""
         if sorted(addresses) == sorted(self.addresses):
             return False
         self.addresses = list(addresses)
@@ -112,7 +112,7 @@ class Namesrv:
         *,
         ok: Collection[int] = _SUCCESS,
     ) -> Response:
-        """Send to the current name server; on a broken connection try the others in turn."""
+        """Send to the current name server; if its connection fails, try the others in turn."""
         failures: dict[str, TransportError] = {}
         error: TransportError | None = None
         for _ in self.addresses:
@@ -127,7 +127,7 @@ class Namesrv:
     async def invoke_all(
         self, code: RequestCode, header: msgspec.Struct | None = None, body: bytes = b""
     ) -> list[Response]:
-        """Send to every name server, as a change must reach each; raise the first failure."""
+        """Send a change to every name server; if some fail, raise the first failure."""
         answers: list[Response] = []
         failure: CometError | None = None
         for address in self.addresses:
@@ -157,7 +157,7 @@ class Namesrv:
             raise
 
     async def route(self, topic: str) -> TopicRoute | None:
-        """Return the route of a topic; None if there is none."""
+        """Return the route of a topic, or None if there is none."""
         response = await self.invoke(
             RequestCode.GET_ROUTEINFO_BY_TOPIC,
             GetRouteinfoByTopic(topic, accept_standard_json_only=True),

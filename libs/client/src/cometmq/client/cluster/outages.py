@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which servers do not answer now: one warning per outage, reminders, and one line at its end.
+"""Tracks unreachable servers: logs one warning per outage, reminders, and one line when it ends.
 
 Without it, every pull, heartbeat and rebalance would log the same lost connection.
 """
@@ -16,7 +16,7 @@ from cometmq.remoting.log import Log
 from cometmq.remoting.transport.tasks import describe
 
 REMIND_MS: Final = 30_000
-"""Interval of warnings about a server that still does not answer."""
+"""Interval between warnings about a server that is still unreachable."""
 
 NAMESRV: Final = "namesrv"
 """Stands for all name servers, in place of an address."""
@@ -37,8 +37,8 @@ class _Outage(msgspec.Struct):
 class Outages:
     """The unreachable servers of one client instance.
 
-    Heartbeats decide about brokers, look-ups of routes about the name servers. Other failed
-    requests are counted while their server is unreachable, and logged as details.
+    Heartbeats detect outages of brokers, route lookups those of the name servers. Other failed
+    requests are counted while their server is unreachable, and logged at debug level.
     """
 
     def __init__(
@@ -49,7 +49,7 @@ class Outages:
         is_probed: Callable[[str], bool],
         clock_ms: Callable[[], int] = monotonic_ms,
     ) -> None:
-        """`groups` returns the groups of this client, `is_probed` whether an address gets
+        """`groups` returns the groups of this client; `is_probed` returns whether an address gets
         heartbeats.
         """
         self._log = log
@@ -62,7 +62,7 @@ class Outages:
         return peer in self._open
 
     def note(self, peer: str, error: Exception) -> None:
-        """Begin an outage, or count one more failure and perhaps log a reminder."""
+        """Begin an outage, or count one more failure and log a reminder if one is due."""
         now_ms = self._clock_ms()
         outage = self._open.get(peer)
         facts: dict[str, object]
@@ -85,7 +85,7 @@ class Outages:
             )
 
     def end(self, peer: str) -> None:
-        """Log that a server works again, if it was unreachable."""
+        """End an outage, if there is one, and log that the server answers again."""
         outage = self._open.pop(peer, None)
         if outage is None:
             return
@@ -97,7 +97,7 @@ class Outages:
             )
 
     def keep_only(self, addresses: Collection[str]) -> None:
-        """End the outages of brokers that no route has any more."""
+        """End the outages of brokers that are no longer in any route."""
         for peer in self._open.keys() - {NAMESRV, *addresses}:
             outage = self._open.pop(peer)
             self._log.info(
@@ -105,7 +105,7 @@ class Outages:
             )
 
     def failed(self, event: str, error: Exception, /, **facts: object) -> None:
-        """Log a failed step: as a detail if an outage explains it, else as a warning."""
+        """Log a failed step: at debug level if an outage explains it, else as a warning."""
         if self._is_explained(error):
             self._log.debug(event, **facts, error=describe(error))
         else:
@@ -132,4 +132,4 @@ class Outages:
 
 
 FailureLog = Callable[..., None]
-"""`Outages.failed`: called with an event, the error, and facts."""
+"""The type of `Outages.failed`, which takes an event, the error, and facts."""

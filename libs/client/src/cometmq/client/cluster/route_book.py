@@ -2,8 +2,8 @@
 """The cached routes of a client, and the addresses of their brokers.
 
 Invariants
-    A route is never dropped because a name server has lost it: the server may have restarted, and
-    the brokers register again soon.
+    A route stays cached even if a name server no longer has it: the server may have restarted, and
+    the brokers will register again soon.
 """
 
 import asyncio
@@ -22,15 +22,15 @@ from cometmq.remoting.names import AUTO_CREATE_TOPIC
 from cometmq.remoting.transport.tasks import TaskSet, describe
 
 SETTLE_MS: Final = 1_000
-"""Time to collect refresh requests before a refresh, so that a burst causes only one."""
+"""How long refresh requests are collected before a refresh, so that a burst causes only one."""
 
 MISSING_MS: Final = 500
 MISSING_SOON_COUNT: Final = 120
 MISSING_LATER_MS: Final = 5_000
-"""Interval of route lookups for a subscribed topic that does not exist."""
+"""Interval between route lookups for a subscribed topic that does not exist."""
 
 REPORT_AGAIN_MS: Final = 60_000
-"""Interval of warnings about a subscribed topic that does not exist."""
+"""Interval between warnings about a subscribed topic that does not exist."""
 
 
 class RouteBook:
@@ -45,7 +45,7 @@ class RouteBook:
         outages: Outages,
         log: Log,
     ) -> None:
-        """`wanted` returns the topics that consumers need; `outages` hears of name servers."""
+        """`wanted` returns the topics that consumers need; `outages` tracks the name servers."""
         self._outages = outages
         self._namesrv = namesrv
         self._wanted = wanted
@@ -70,14 +70,14 @@ class RouteBook:
         return self._routes.get(topic)
 
     async def find(self, topic: str) -> Route:
-        """Return the route of a topic, fetching an unknown one; raise NoRoute if there is none."""
+        """Return the route of a topic, fetching it if necessary; raise NoRoute if there is none."""
         found = self._routes.get(topic) or await self.refresh(topic)
         if found is None:
             raise no_route(topic)
         return found
 
     async def find_for_sending(self, topic: str, *, default_topic: str, queue_nums: int) -> Route:
-        """Return the route for sending; an unknown topic uses the route of the default topic."""
+        """Return the route for sending; an unknown topic gets the route of the default topic."""
         found = self._routes.get(topic) or await self.refresh(topic)
         if found is None:
             data = await self._namesrv.route(default_topic)
@@ -120,7 +120,7 @@ class RouteBook:
                 self._log.warning("route.unknown", topic=topic, error=describe(error))
 
     def _report_unknown(self, topic: str) -> None:
-        """Retry topics are not reported: brokers create them later."""
+        """Warn about an unknown topic, unless it is a retry topic, which brokers create later."""
         now_ms = monotonic_ms()
         reported_ms = self._reported_ms.get(topic)
         is_repeated = reported_ms is not None and now_ms - reported_ms < REPORT_AGAIN_MS
@@ -137,14 +137,14 @@ class RouteBook:
     async def meet_brokers(self, topics: Collection[str]) -> None:
         """Connect to the brokers of topics, or to the brokers that may create a missing topic.
 
-        So brokers know the group and its subscription before the first message is stored.
+        This tells them about the group and its subscription before the first message is stored.
         """
         await self.refresh_all(topics)
         if not self._routes.keys() >= set(topics):
             await self.refresh_all([AUTO_CREATE_TOPIC])
 
     def look_soon(self) -> None:
-        """Refresh the routes soon: a broker does not answer."""
+        """Refresh the routes soon, because a broker does not answer."""
         self._due.set()
 
     def find_missing_soon(self) -> None:
@@ -188,14 +188,14 @@ class RouteBook:
                     yield address
 
     def master(self, broker_name: str) -> str:
-        """Return the address of the master; BrokerMissing if there is none."""
+        """Return the address of the master; raise BrokerMissing if there is none."""
         address = self._ids(broker_name).get(MASTER_ID)
         if address is None:
             raise broker_missing(broker_name)
         return address
 
     def any_of(self, broker_name: str, *, preferred_id: int = MASTER_ID) -> tuple[int, str]:
-        """Return id and address of the preferred broker of a replica group, else of another one."""
+        """Return the id and address of the preferred broker of a replica group, or of any other."""
         addresses = self._ids(broker_name)
         for broker_id in (preferred_id, preferred_id + 1):
             if broker_id in addresses:

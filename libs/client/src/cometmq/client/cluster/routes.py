@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Routes as clients use them: the queues for sending and reading, and their brokers. Pure."""
+"""Routes as clients use them: the queues to send to and read from, and their brokers.
+
+All functions here are pure.
+"""
 
 from collections.abc import Mapping
 from typing import Final
@@ -24,10 +27,10 @@ class Route(msgspec.Struct, frozen=True):
 
 
 def route_of(topic: str, data: TopicRoute) -> Route:
-    """Convert the answer of a name server.
+    """Convert a name server's response to a route.
 
-    Messages go to the queues of writable topics at brokers with a master. An order configuration of
-    the topic (`broker:count;broker:count`) overrides the number of queues.
+    Messages are sent to the queues of writable topics at brokers with a master. If the topic has an
+    order configuration (`broker:count;broker:count`), it overrides the number of queues.
     """
     brokers = {broker.broker_name: dict(broker.broker_addrs) for broker in data.broker_datas}
     queues = sorted(data.queue_datas, key=lambda queue: queue.broker_name)

@@ -9,15 +9,15 @@ from cometmq.remoting.errors import CommandError, RequestCodeNotSupported, Trans
 from cometmq.remoting.transport.client import RemotingClient
 
 ROUTES: Final = (RequestCode.GET_ROUTEINFO_BY_TOPIC, RequestCode.GET_BROKER_CLUSTER_INFO)
-"""Requests that every name server serves, RocketMQ's of any version included."""
+"""Requests that every name server serves, including any version of RocketMQ's."""
 
 
 async def refuse_broker(
     remoting: RemotingClient, address: str, code: RequestCode, timeout_ms: int
 ) -> None:
-    """Raise WrongServer if the server that does not serve `code` is a broker.
+    """Raise WrongServer if a server that does not support `code` is a broker.
 
-    Other codes prove nothing: an old name server may lack them.
+    Only a code in ROUTES proves that by itself: an old name server may not support the others.
     """
     if code in ROUTES or await _serves(
         remoting, address, RequestCode.GET_BROKER_RUNTIME_INFO, timeout_ms
