@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Preparation of outgoing messages: checks, ids, compression, batches.
+"""Prepares outgoing messages: checks, ids, compression, batches.
 
 Hot path
-    `Outgoing.prepare` runs once per sent message; budget 5 us: bench/micro/bench_client.py.
+    `Outgoing.prepare` runs once per sent message; its budget is 5 us (bench/micro/bench_client.py).
 """
 
 import asyncio
@@ -36,7 +36,7 @@ from cometmq.remoting.message.properties import (
 from cometmq.remoting.names import RETRY_PREFIX
 
 _COMPRESS_AWAY_BYTES: Final = 32 * 1024
-"""Bodies of at least this size are compressed on a thread: zlib takes 1 ms for 50 KiB."""
+"""Bodies of at least this size are compressed on another thread: zlib takes 1 ms for 50 KiB."""
 
 _UNIQUE_KEY: Final = PropertyKey.UNIQUE_KEY.value
 _INSTANCE_ID: Final = PropertyKey.INSTANCE_ID.value
@@ -46,14 +46,14 @@ _SEND_BATCH: Final = int(RequestCode.SEND_BATCH_MESSAGE)
 _REPLY: Final = int(RequestCode.SEND_REPLY_MESSAGE_V2)
 _REPLY_V1: Final = int(RequestCode.SEND_REPLY_MESSAGE)
 _BATCH_ITEM_BYTES: Final = 5 * 4 + 2 + len("\x02UNIQ_KEY\x01") + 56
-"""Fixed fields of one batch item, and the unique key that every item gets."""
+"""Size of a batch item's fixed fields and of the unique key that every item gets."""
 
 
 class Prepared(msgspec.Struct, gc=False):
     """A message or batch, ready to be sent."""
 
     topic: str
-    """The full name."""
+    """The full topic name."""
     body: bytes
     properties: str
     message_id: str
@@ -86,7 +86,8 @@ class Outgoing:
     async def prepare(
         self, message: Message, *, extra: Mapping[str, str] | None = None
     ) -> Prepared:
-        """Check a message, assign its id and compress it; InvalidArgument if it cannot be sent.
+        """Check a message, assign its id and compress it; raise InvalidArgument if it cannot be
+        sent.
 
         `extra` holds properties that applications cannot set.
         """
@@ -119,7 +120,7 @@ class Outgoing:
         )
 
     def prepare_batch(self, messages: Sequence[Message]) -> Prepared:
-        """Join messages of one topic into one request; InvalidArgument if they do not fit."""
+        """Join messages of one topic into one request; raise InvalidArgument if they do not fit."""
         check_list(messages)
         for message in messages:
             check_message(message, self._options.body_bytes_max)
@@ -175,7 +176,7 @@ class Outgoing:
 
 
 def properties_text(properties: dict[str, str]) -> str:
-    """Encode properties; InvalidArgument if a name or value contains a separator."""
+    """Encode properties; raise InvalidArgument if a name or value contains a separator."""
     text = render_properties(properties)
     count = len(properties)
     if text.count(VALUE_SEPARATOR) != count or text.count(PAIR_SEPARATOR) != count - 1:
@@ -186,7 +187,7 @@ def properties_text(properties: dict[str, str]) -> str:
 
 
 def check_list(messages: object) -> None:
-    """Raise unless several messages were given, as a list or a tuple."""
+    """Raise InvalidArgument unless `messages` is a sequence other than a string."""
     if not isinstance(messages, Sequence) or isinstance(messages, str | bytes):
         raise InvalidArgument(
             f"messages must be a list of Message, not {type(messages).__name__}: [message], or "
@@ -195,7 +196,7 @@ def check_list(messages: object) -> None:
 
 
 def check_batch(messages: Sequence[Message]) -> None:
-    """Raise for batches that RocketMQ refuses."""
+    """Raise InvalidArgument for batches that RocketMQ would refuse."""
     if not messages:
         raise InvalidArgument("the batch is empty")
     first = messages[0]
@@ -215,7 +216,7 @@ def check_batch(messages: Sequence[Message]) -> None:
 def split_messages(messages: Iterable[Message], *, bytes_max: int) -> Iterable[list[Message]]:
     """Yield lists of messages whose batches stay below `bytes_max`, in order.
 
-    A message that is too large on its own becomes a list of one; sending it fails.
+    A message that is too large by itself becomes a list of one, and sending it fails.
     """
     if isinstance(messages, Message):
         check_list(messages)

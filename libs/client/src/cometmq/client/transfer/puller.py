@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A single pull: the choice of the broker, the flags, and the meaning of the answer."""
+"""A single pull: chooses the broker, sets the flags, and interprets the answer."""
 
 from collections.abc import Mapping
 from enum import IntEnum
@@ -55,13 +55,13 @@ class Pulled(msgspec.Struct):
 
 
 class PullStyle(msgspec.Struct, frozen=True):
-    """The flags of all pulls of a consumer."""
+    """The flags that a consumer sets in all its pulls."""
 
     count_max: int
     suspend_ms: int
     timeout_ms: int
     has_subscription: bool
-    """Every pull carries its subscription, instead of relying on the last heartbeat."""
+    """Whether every pull carries its subscription, instead of relying on the last heartbeat."""
     is_lite: bool
 
 
@@ -69,7 +69,7 @@ class Puller:
     """Pulls for one consumer group."""
 
     def __init__(self, instance: ClientInstance, group: str, style: PullStyle) -> None:
-        """Pulls go to masters first; brokers may suggest other replicas."""
+        """Pull from masters first; brokers may suggest other replicas later."""
         self._instance = instance
         self._group = group
         self._style = style
@@ -86,7 +86,7 @@ class Puller:
     ) -> Pulled:
         """Read a queue from an offset.
 
-        An empty queue holds the request at the broker for as long as the style says.
+        If the queue has no new messages, the broker holds the request for as long as `style` says.
         """
         instance, style = self._instance, self._style
         broker_id, address = instance.routes.any_of(
@@ -161,9 +161,7 @@ class Puller:
     def _decode(
         self, body: bytes, queue: MessageQueue, subscription: SubscriptionData, pulled: Pulled
     ) -> None:
-        """Decode the messages. Brokers filter by a tag's hash, so the tag itself is compared
-        here.
-        """
+        """Decode messages, comparing the tag itself because brokers filter by its hash."""
         try:
             records = decode_records(body)
         except CorruptRecord as error:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Queue selection: round robin, by key, and away from slow or dead brokers.
+"""Queue selection: round robin, by key, and avoiding slow or dead brokers.
 
-Pure: the clock and the random start are parameters. The selectors for ordered sending use Java's
-hash rule, so that producers in several languages put a key into the same queue.
+Everything here is pure: the clock and the random start are parameters. The selectors for ordered
+sending use Java's hash rule, so that producers in any language send a key to the same queue.
 """
 
 import random
@@ -15,33 +15,33 @@ from cometmq.remoting.bodies.queues import MessageQueue
 from cometmq.remoting.message.flags import java_hash
 
 LATENCY_BOUNDS_MS: Final = (50, 100, 550, 1800, 3000, 5000, 15000)
-"""A send that took at least this long ..."""
+"""Latencies from which a broker is avoided for the duration at the same index of BACK_OFF_MS."""
 
 BACK_OFF_MS: Final = (0, 0, 2000, 5000, 6000, 10000, 30000)
-"""... excludes its broker for this long (the table of RocketMQ 5.3)."""
+"""How long a broker is avoided after such a latency (the table of RocketMQ 5.3)."""
 
 FAILURE_LATENCY_MS: Final = 30000
-"""A failed send counts as one of this duration."""
+"""The latency that a failed send counts as."""
 
 QueueSelector = Callable[[Sequence[MessageQueue], Any, Any], MessageQueue]
-"""Chooses one of the queues from (queues, message, argument)."""
+"""Takes (queues, message, argument) and returns one of the queues."""
 
 
 class RoundRobin:
     """Chooses the queues in turn, avoiding the broker that has just failed."""
 
     def __init__(self, start: int = 0) -> None:
-        """Producers start at random numbers, so that they spread over the queues."""
+        """Producers pass a random `start`, so that they spread over the queues."""
         self._numbers = count(start)
 
     def next_number(self) -> int:
-        """Return the next number of the round."""
+        """Return the next number in the sequence."""
         return next(self._numbers)
 
     def choose(
         self, queues: Sequence[MessageQueue], *, not_broker: str | None = None
     ) -> MessageQueue:
-        """Return the next queue, of another broker than `not_broker` if possible."""
+        """Return the next queue, at a broker other than `not_broker` if possible."""
         assert queues
         for _ in queues:
             queue = queues[self.next_number() % len(queues)]
@@ -51,13 +51,13 @@ class RoundRobin:
 
 
 class LatencyFaults:
-    """Remembers the latency of brokers, and excludes slow or failing ones for a while."""
+    """Remembers the latency of brokers, and avoids slow or failing ones for a while."""
 
     def __init__(self) -> None:
         self._faults: dict[str, tuple[int, int]] = {}  # broker: (latency_ms, available_from_ms)
 
     def note(self, broker_name: str, latency_ms: int, *, now_ms: int, failed: bool = False) -> None:
-        """Account for a finished send."""
+        """Record the outcome of a send."""
         counted_ms = FAILURE_LATENCY_MS if failed else latency_ms
         self._faults[broker_name] = (latency_ms, now_ms + back_off_ms(counted_ms))
 
@@ -74,7 +74,7 @@ class LatencyFaults:
         now_ms: int,
         not_broker: str | None = None,
     ) -> MessageQueue:
-        """Return a queue of an available broker, else of the better half, else any."""
+        """Return a queue of an available broker, else of the better half, else of any."""
         assert queues
         for _ in queues:
             queue = queues[round_robin.next_number() % len(queues)]
@@ -87,9 +87,7 @@ class LatencyFaults:
         return round_robin.choose(candidates or queues, not_broker=not_broker)
 
     def _better_half(self, broker_names: set[str]) -> set[str]:
-        """Return the half of the brokers that become available first, then by latency; at least
-        one.
-        """
+        """Return the half of the brokers (at least one) that are available soonest or fastest."""
         ranked = sorted(
             broker_names, key=lambda name: (*reversed(self._faults.get(name, (0, 0))), name)
         )
@@ -105,17 +103,17 @@ def back_off_ms(latency_ms: int) -> int:
 
 
 def by_hash(queues: Sequence[MessageQueue], _message: Any, argument: Any) -> MessageQueue:
-    """Return the queue of a key: Java's hash code modulo the number of queues, made positive.
+    """Return the queue for a key: Java's hash code modulo the number of queues, made positive.
 
-    Text hashes as a Java String, an int as a Java Integer or Long, a bool as a Java Boolean;
-    convert anything else to text first.
+    A str hashes like a Java String, an int like an Integer or Long, a bool like a Boolean; convert
+    anything else to a str first.
     """
     remainder = abs(java_hash_code(argument)) % len(queues)
     return queues[remainder]
 
 
 def by_random(queues: Sequence[MessageQueue], _message: Any, _argument: Any) -> MessageQueue:
-    """Return any queue."""
+    """Return a random queue."""
     return random.choice(queues)  # noqa: S311  # spreads load, hides nothing
 
 

@@ -2,8 +2,8 @@
 """Sending: choose a queue, send the message, and retry at another broker.
 
 Hot path
-    `MessageSender.send` runs once per sent message; budget 25 us including the transport. It awaits
-    nothing but the answer: bench/micro/bench_client.py.
+    `MessageSender.send` runs once per sent message; its budget is 25 us, including the transport
+    (bench/micro/bench_client.py). It awaits nothing but the answer.
 """
 
 import asyncio
@@ -69,7 +69,7 @@ class MessageSender:
     ) -> None:
         """Start with a random queue, so that producers spread over the queues.
 
-        `group` is a full name; the namespace of messages is that of the instance unless given.
+        `group` is a full name; messages are in the namespace of the instance by default.
         """
         self._instance = instance
         self._group = group
@@ -212,7 +212,7 @@ class MessageSender:
         *,
         timeout_ms: int,
     ) -> None:
-        """Send a oneway request, waiting for room in the output buffer."""
+        """Send a oneway request once the output buffer has room."""
         deadline_ms = monotonic_ms() + timeout_ms
         while True:
             try:
@@ -227,9 +227,7 @@ class MessageSender:
     async def _invoke(
         self, address: str, code: int, header: SendHeader, body: bytes, timeout_ms: int
     ) -> Response:
-        """Send, waiting for room in the output buffer; a full buffer is no failure of the
-        broker.
-        """
+        """Send once the output buffer has room; a full buffer is not a broker failure."""
         remoting = self._instance.remoting
         try:
             return await remoting.invoke(
@@ -391,7 +389,7 @@ def _result(response: Response, queue: MessageQueue, prepared: Prepared) -> Send
 
 
 def _kind(prepared: Prepared) -> MessageKind:
-    """Return the kind of a message for hooks; a batch holds only normal ones."""
+    """Return the kind of a message for hooks; a batch contains only normal messages."""
     if prepared.sys_flag & TRANSACTION_PREPARED:
         return MessageKind.TRANSACTION_HALF
     if len(prepared.messages) == 1:
