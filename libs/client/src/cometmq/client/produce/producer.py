@@ -33,7 +33,7 @@ from cometmq.remoting.log import Log
 from cometmq.remoting.names import DEFAULT_PRODUCER_GROUP
 
 NO_ARGUMENT: Final = object()
-"""Marks a request without a selector argument: its queue is chosen as for any message."""
+"""Marks a request without a selector argument; its queue is chosen as for any other message."""
 
 
 class ProducerStats(msgspec.Struct, frozen=True):
@@ -59,7 +59,7 @@ class Producer(Client):
         options: ProducerOptions | None = None,
         log: Log = PROGRAM_LOG,
     ) -> None:
-        """Take the name servers from `namesrv`, or from the option of that name."""
+        """Use the name servers in `namesrv`, or else in the option of that name."""
         super().__init__(log)
         check_group(group)
         if group == DEFAULT_PRODUCER_GROUP:
@@ -78,7 +78,7 @@ class Producer(Client):
         self._room = asyncio.Semaphore(self.options.pending_sends_max)
 
     def add_hook(self, hook: SendHook) -> None:
-        """Call a hook around every attempt to send."""
+        """Call a hook before and after every attempt to send."""
         self._check_unstarted()
         check_hook(hook, "before_send", "after_send")
         self._hooks.append(hook)
@@ -123,7 +123,7 @@ class Producer(Client):
         await instance.heartbeat()
 
     async def _drain(self) -> None:
-        """Acquire the whole semaphore: then no send is in flight."""
+        """Wait until no send is in flight, by acquiring the whole semaphore."""
         running_count = self.options.pending_sends_max
         try:
             async with asyncio.timeout(self.options.send_timeout_ms / 1000):
@@ -142,7 +142,7 @@ class Producer(Client):
         queue: MessageQueue | None = None,
         timeout_ms: int | None = None,
     ) -> SendResult:
-        """Store a message, and return where; without `queue`, one is chosen, with retries.
+        """Send a message and return where it is stored; without `queue`, choose one and retry.
 
         Raise the broker's CommandError if it refuses, SendFailed after the last attempt (its
         `may_be_stored` says whether a broker may have the message), InvalidArgument before any.
@@ -176,7 +176,7 @@ class Producer(Client):
         selector: QueueSelector = by_hash,
         timeout_ms: int | None = None,
     ) -> SendResult:
-        """Store a message in the queue that `selector` chooses by `argument`; no retries.
+        """Send a message, without retries, to the queue that `selector` chooses by `argument`.
 
         Messages with the same argument keep their order if each send is awaited before the next.
         """
@@ -204,10 +204,10 @@ class Producer(Client):
         queue: MessageQueue | None = None,
         timeout_ms: int | None = None,
     ) -> SendResult:
-        """Store messages of one topic in one queue by one request: all of them or none.
+        """Store messages of one topic in one queue with a single request: all of them or none.
 
-        All must have the same `wait_store_ok` and no delay level; their total size is at most
-        `body_bytes_max` (`split_batch` makes such lists). Batches are not compressed.
+        All must have the same `wait_store_ok` and no delay level, and their total size must not
+        exceed `body_bytes_max`; `split_batch` makes such lists. Batches are not compressed.
         """
         sender = self._sending()
         timeout_ms = whole_or(self.options.send_timeout_ms, timeout_ms, "timeout_ms")
@@ -220,7 +220,7 @@ class Producer(Client):
     def split_batch(
         self, messages: Iterable[Message], *, bytes_max: int | None = None
     ) -> Iterable[list[Message]]:
-        """Yield lists of messages that `send_batch` accepts, in order."""
+        """Split messages into lists that `send_batch` accepts, keeping their order."""
         limit = whole_or(self.options.body_bytes_max, bytes_max, "bytes_max")
         return split_messages(messages, bytes_max=limit)
 
@@ -250,7 +250,7 @@ class Producer(Client):
         argument: Any = NO_ARGUMENT,
         selector: QueueSelector = by_hash,
     ) -> MessageExt:
-        """Send a message and return the reply of its consumer.
+        """Send a message and return its consumer's reply.
 
         The queue is `queue`, or chosen by `selector` from `argument`, or by the producer. Raise
         NoReply on timeout, SendFailed if no broker confirmed the request.
@@ -290,7 +290,7 @@ class Producer(Client):
         argument: Any,
         selector: QueueSelector,
     ) -> MessageQueue | None:
-        """Return the queue of a request, once every broker can route the reply to this client."""
+        """Choose the queue of a request, and wait until any broker can route the reply to us."""
         sender = self._sending()
         route = await sender.route(prepared.topic)
         await self._running().be_known()
@@ -308,7 +308,7 @@ class Producer(Client):
             await self._sending().send(prepared, timeout_ms=left_ms)
 
     async def reply(self, request: MessageExt, body: bytes) -> SendResult:
-        """Reply to a consumed request; NotARequest for any other message."""
+        """Reply to a consumed request; raise NotARequest for any other message."""
         return await self.send(reply_message(request, body))
 
     def stats(self) -> ProducerStats:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Calls of local transactions and check listeners, which applications write."""
+"""Calls the local transactions and check listeners that applications write."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -16,24 +16,24 @@ Answer: TypeAlias = TransactionState | None
 Decision: TypeAlias = tuple[TransactionState, BaseException | None]
 
 LocalTransaction: TypeAlias = Callable[[Message, Any], Answer | Awaitable[Answer]]
-"""The local work of a transaction; the message has its id, which names the transaction."""
+"""The local work of a transaction, which the message's id identifies."""
 
 SyncLocalTransaction: TypeAlias = Callable[[Message, Any], Answer]
-"""The same as a plain function."""
+"""Like LocalTransaction, but a plain function."""
 
 CheckListener: TypeAlias = Callable[[MessageExt], Answer | Awaitable[Answer]]
-"""Determines the state of a message's transaction, perhaps one of another process."""
+"""Determines the state of a message's transaction, which another process may have begun."""
 
 
 class StateCaller:
-    """Calls a coroutine function on the loop, a plain function on a bounded pool."""
+    """Calls coroutine functions on the loop, and plain functions on a bounded thread pool."""
 
     def __init__(self, thread_count: int, *, name: str) -> None:
         """Threads are created on demand."""
         self._pool = ThreadPoolExecutor(thread_count, thread_name_prefix=f"cometmq-{name}")
 
     async def call(self, function: Callable[..., Any], *arguments: object) -> Decision:
-        """Return the decision; an exception means UNKNOWN."""
+        """Return the decision, which is UNKNOWN if the function raises."""
         try:
             if is_coroutine_function(function):
                 answer = await cast("Awaitable[Any]", function(*arguments))
@@ -53,7 +53,7 @@ class StateCaller:
 
 
 def state_of(answer: object) -> TransactionState:
-    """Convert a result; ListenerError if it is none."""
+    """Convert the result of a call; raise ListenerError if it is not a state or None."""
     if answer is None:
         return TransactionState.UNKNOWN
     if not isinstance(answer, TransactionState):

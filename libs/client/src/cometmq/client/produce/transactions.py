@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Transactional producers: a message is delivered only if a local transaction commits.
 
-A half message is stored where no consumer sees it; then the local transaction runs; then its state
-is sent to the broker. If the state does not arrive, the broker asks any producer of the group.
+First a half message is stored where no consumer sees it, then the local transaction runs, and then
+its state is sent to the broker. If the state does not arrive, the broker asks any producer of the
+group for it.
 
-Compatibility: results mean the same as in the Java client 4.9.4. The state is sent oneway: a lost
-request leaves the transaction open.
+Compatibility: results mean the same as in the Java client 4.9.4. The state is sent oneway, so a
+lost request leaves the transaction open.
 """
 
 import asyncio
@@ -56,14 +57,14 @@ class TransactionSendResult(SendResult, frozen=True):
 
     state: TransactionState
     error: BaseException | None = None
-    """The exception of the local transaction; the broker will ask for its state."""
+    """The exception that the local transaction raised; the broker will ask for its state."""
 
 
 class Transaction:
-    """A stored half message; it is delivered if `end` is called with COMMIT."""
+    """A stored half message, which is delivered if `end` is called with COMMIT."""
 
     def __init__(self, message: Message, result: SendResult, tell: "Tell") -> None:
-        """`tell` sends the state to the broker; the message has its unique key."""
+        """`tell` sends the state to the broker; `message` includes its unique key."""
         self._tell = tell
         self._final: TransactionState | None = None
         self.message = message
@@ -76,18 +77,18 @@ class Transaction:
 
     @property
     def is_safe(self) -> bool:
-        """Whether the half message is stored as safely as the broker's settings ask; else roll
-        back.
+        """Whether the half message is stored as safely as the broker's settings require; if not,
+        roll back.
         """
         return self.result.status is SendStatus.SEND_OK
 
     async def end(
         self, state: TransactionState, error: BaseException | None = None
     ) -> TransactionSendResult:
-        """Send the state to the broker; it asks again after UNKNOWN. A failure is only logged.
+        """Send the state to the broker, which asks again after UNKNOWN; a failure is only logged.
 
-        COMMIT and ROLLBACK are final: the same state again does nothing, another state raises
-        ClientStateError.
+        COMMIT and ROLLBACK are final: repeating the same state does nothing, and any other state
+        raises ClientStateError.
         """
         if not isinstance(state, TransactionState):
             raise InvalidArgument(
@@ -126,10 +127,10 @@ class _Question(msgspec.Struct, frozen=True):
 
 
 class TransactionProducer(Producer, TransactionMember):
-    """Sends messages whose delivery depends on a local transaction, and ordinary ones.
+    """Sends messages whose delivery depends on a local transaction, as well as ordinary ones.
 
-    Producers of the group must stay connected: brokers ask them about open transactions. `execute`
-    and `check` are coroutine functions, or plain ones, which are called on threads.
+    Producers of the group must stay connected, because brokers ask them about open transactions.
+    `execute` and `check` may be coroutine functions, or plain functions, which run on threads.
     """
 
     options: TransactionOptions
@@ -144,7 +145,7 @@ class TransactionProducer(Producer, TransactionMember):
         options: TransactionOptions | None = None,
         log: Log = PROGRAM_LOG,
     ) -> None:
-        """`check` answers brokers; `execute` is the default of `send_in_transaction`."""
+        """`check` answers brokers; `execute` is the default for `send_in_transaction`."""
         check_function(check, "check", "message")
         if execute is not None:
             check_function(execute, "execute", "message", "argument")
@@ -167,7 +168,7 @@ class TransactionProducer(Producer, TransactionMember):
         self._check_caller: StateCaller
 
     def add_end_hook(self, hook: EndHook) -> None:
-        """Call a hook at every end of a transaction."""
+        """Call a hook whenever a transaction ends."""
         self._check_unstarted()
         check_hook(hook, "end_transaction")
         self._end_hooks.append(hook)
@@ -175,7 +176,7 @@ class TransactionProducer(Producer, TransactionMember):
     # -- life ---------------------------------------------------------------------------------
 
     async def _enter(self, stack: AsyncExitStack) -> ClientInstance:
-        """Start as a producer that brokers may ask."""
+        """Connect as a producer that brokers may ask about transactions."""
         options = self.options
         self._execute_caller = StateCaller(options.execute_concurrency, name="transaction")
         self._check_caller = StateCaller(options.check_concurrency, name="check")
@@ -204,8 +205,8 @@ class TransactionProducer(Producer, TransactionMember):
     ) -> TransactionSendResult:
         """Store a half message, run the local transaction, and send its state to the broker.
 
-        A transaction that raises or returns None stays open: the broker will ask. If the half
-        message is not stored safely, the transaction does not run, and the result is ROLLBACK.
+        If the transaction raises or returns None, it stays open and the broker will ask. If the
+        half message is not stored safely, the transaction does not run and the result is ROLLBACK.
         """
         if execute is not None:
             check_function(execute, "execute", "message", "argument")
@@ -236,10 +237,10 @@ class TransactionProducer(Producer, TransactionMember):
         )
 
     async def begin(self, message: Message, *, timeout_ms: int | None = None) -> Transaction:
-        """Store a half message; call `end` of the returned transaction once it is decided.
+        """Store a half message; once the outcome is known, call `end` on the returned transaction.
 
-        A message sent again after an error may be stored twice: the broker asks about half
-        messages that are not ended.
+        If a message is sent again after an error, it may be stored twice, and the broker asks about
+        the half message that was never ended.
         """
         sender = self._sending()
         if message.delay_level:
@@ -305,7 +306,7 @@ class TransactionProducer(Producer, TransactionMember):
     # -- questions of brokers -----------------------------------------------------------------
 
     def check(self, header: CheckTransactionState, record: MessageRecord, address: str) -> None:
-        """Queue a check; excess requests are dropped, as the broker repeats them next round."""
+        """Queue a check; excess requests are dropped, because the broker repeats them later."""
         try:
             question = _Question(header, received(record, "", self._namespace), address)
             self._questions.put_nowait(question)
