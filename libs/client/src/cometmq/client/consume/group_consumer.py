@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The base of all group consumers: membership, and queues that are assigned and revoked."""
+"""The base of all group consumers: membership, and the assignment and revocation of queues."""
 
 from abc import abstractmethod
 from contextlib import AsyncExitStack
@@ -68,7 +68,7 @@ class GroupConsumer(Client, Generic[OptionsT, MemberT]):
         offsets: OffsetStore | None = None,
         log: Log = PROGRAM_LOG,
     ) -> None:
-        """Take the name servers from `namesrv`, or from the option of that name.
+        """Use the name servers in `namesrv`, or else in the option of that name.
 
         Offsets are stored at the brokers unless `offsets` is given.
         """
@@ -96,7 +96,7 @@ class GroupConsumer(Client, Generic[OptionsT, MemberT]):
     def on_assigned(self, callback: CallbackT) -> CallbackT:
         """Call a function with newly assigned queues, before their first message is delivered.
 
-        A plain function runs on a thread; also usable as a decorator.
+        A plain function runs on a thread. Can also be used as a decorator.
         """
         self._check_unstarted()
         check_function(callback, "on_assigned", "queues")
@@ -106,8 +106,8 @@ class GroupConsumer(Client, Generic[OptionsT, MemberT]):
     def on_revoked(self, callback: CallbackT) -> CallbackT:
         """Call a function with queues that were revoked.
 
-        None of their messages is in work then, and the consumed ones are committed. Closing revokes
-        all queues. A callback that takes longer than a minute is cancelled.
+        By then none of their messages is being processed, and the consumed ones are committed.
+        Closing revokes all queues. A callback that takes longer than a minute is cancelled.
         """
         self._check_unstarted()
         check_function(callback, "on_revoked", "queues")
@@ -115,7 +115,7 @@ class GroupConsumer(Client, Generic[OptionsT, MemberT]):
         return callback
 
     def add_hook(self, hook: ConsumeHook) -> None:
-        """Call a hook around every list of messages that is consumed."""
+        """Call a hook before and after each list of messages is consumed."""
         self._check_unstarted()
         check_hook(hook, "before_consume", "after_consume")
         self._hooks.append(hook)
@@ -129,7 +129,7 @@ class GroupConsumer(Client, Generic[OptionsT, MemberT]):
     # -- life ---------------------------------------------------------------------------------
 
     async def _check_subscriptions(self, instance: ClientInstance) -> None:
-        """Compile SQL conditions at the brokers, so that a syntax error is raised here."""
+        """Have the brokers compile SQL conditions, so that a syntax error is raised here."""
         for wanted in self._subscriptions.values():
             if wanted.expression_type == ExpressionType.SQL92:
                 await self._check_subscription(instance, wanted)
@@ -159,7 +159,7 @@ class GroupConsumer(Client, Generic[OptionsT, MemberT]):
     async def _enter_group(
         self, stack: AsyncExitStack, *, suffix: str = ""
     ) -> tuple[ClientInstance, MemberT]:
-        """Announce the group to every broker; the member is not started yet."""
+        """Announce the group to every broker; the returned member is not started yet."""
         is_broadcasting = self.options.message_model is MessageModel.BROADCASTING
         instance = await ClientInstance.acquire(
             self.options, suffix=suffix, is_named=is_broadcasting, log=self._log
@@ -186,7 +186,7 @@ class GroupConsumer(Client, Generic[OptionsT, MemberT]):
     async def _make_watch(
         self, instance: ClientInstance, stack: AsyncExitStack
     ) -> ConsumeWatch | None:
-        """Return the observer of listener calls; None if nothing observes them."""
+        """Return the observer of listener calls, or None if nothing observes them."""
         hooks, options = self._hooks, self.options
         if options.trace:
             hooks = [*hooks, await consumer_trace(instance, self.group, options, stack)]
@@ -217,7 +217,7 @@ class GroupConsumer(Client, Generic[OptionsT, MemberT]):
 
     @abstractmethod
     def _make_member(self, parts: MemberParts[OptionsT]) -> MemberT:
-        """Return what does the work."""
+        """Return the member that does this consumer's work."""
 
     # -- subscriptions and queues -------------------------------------------------------------
 

@@ -29,9 +29,9 @@ SUBSCRIBE_OR_ASSIGN: Final = (
 class LitePullConsumer(GroupConsumer[LitePullOptions, PullGroup]):
     """Prefetches messages, and returns them on request: `async for message in consumer`.
 
-    It either subscribes to topics, whose queues the group shares, or is assigned queues. A message
-    counts as consumed when the next one is requested. If `async with` ends with an exception, the
-    messages returned last are not committed.
+    It either subscribes to topics, whose queues are shared among the group, or is assigned queues.
+    A message counts as consumed when the next one is requested. If `async with` ends with an
+    exception, the messages returned last are not committed.
     """
 
     OPTIONS = LitePullOptions
@@ -52,7 +52,7 @@ class LitePullConsumer(GroupConsumer[LitePullOptions, PullGroup]):
     ) -> None:
         """Receive messages of a topic that match the tags `A || B`, or a selector.
 
-        May also be called while running.
+        May also be called while the consumer is running.
         """
         topic = self._namespace.wrap(topic)
         check_topic(topic)
@@ -65,7 +65,7 @@ class LitePullConsumer(GroupConsumer[LitePullOptions, PullGroup]):
     def assign(
         self, queues: Iterable[MessageQueue], expression: str | MessageSelector = ALL
     ) -> None:
-        """Read exactly these queues, without rebalancing; call before the start."""
+        """Read exactly these queues, without rebalancing; must be called before the start."""
         if self._subscriptions and self._assigned is None:
             raise ClientStateError(SUBSCRIBE_OR_ASSIGN)
         if self.state is not ClientState.CREATE_JUST:
@@ -77,9 +77,10 @@ class LitePullConsumer(GroupConsumer[LitePullOptions, PullGroup]):
             self._subscriptions[queue.topic] = self._wanted(queue.topic, expression)
 
     def on_queues_changed(self, topic: str, callback: QueuesChanged) -> None:
-        """Call a function with all queues of a topic whenever they change; call before the start.
+        """Call a function with all queues of a topic whenever they change.
 
-        For consumers that `assign` queues, because they are not rebalanced.
+        Must be called before the start. Meant for consumers that use `assign`, which are not
+        rebalanced.
         """
         self._check_unstarted()
         check_function(callback, "on_queues_changed", "topic", "queues")
@@ -117,15 +118,18 @@ class LitePullConsumer(GroupConsumer[LitePullOptions, PullGroup]):
     # -- messages -----------------------------------------------------------------------------
 
     async def poll(self, timeout_ms: int | None = None) -> list[MessageExt]:
-        """Return some messages of one queue; an empty list if none arrive in time.
+        """Return messages of one queue, or an empty list if none arrive in time.
 
-        The messages of the previous call count as consumed now.
+        The messages returned by the previous call now count as consumed.
         """
         wait_ms = whole_or(self.options.poll_timeout_ms, timeout_ms, "timeout_ms", low=0)
         return await self._readable().poll(wait_ms)
 
     async def next_message(self, timeout_ms: int | None = None) -> MessageExt | None:
-        """Return one message, or None if none arrives in time; the previous one is now consumed."""
+        """Return one message, or None if none arrives in time.
+
+        The message returned by the previous call now counts as consumed.
+        """
         wait_ms = whole_or(self.options.poll_timeout_ms, timeout_ms, "timeout_ms", low=0)
         messages = await self._readable().poll(wait_ms, count_max=1)
         return messages[0] if messages else None
@@ -157,9 +161,9 @@ class LitePullConsumer(GroupConsumer[LitePullOptions, PullGroup]):
         return self.state is ClientState.RUNNING and not self._is_finishing
 
     async def commit(self, queues: Iterable[MessageQueue] | None = None) -> None:
-        """Commit everything returned so far, and return when it is stored.
+        """Commit everything returned so far, and wait until it is stored.
 
-        If `queues` is given, only their offsets are stored now.
+        If `queues` is given, only their offsets are stored.
         """
         wanted = None if queues is None else self._full_names(queues)
         await self._polled().commit(wanted)
@@ -184,13 +188,13 @@ class LitePullConsumer(GroupConsumer[LitePullOptions, PullGroup]):
         return [self._namespace.wrap_queue(queue) for queue in queues]
 
     async def seek(self, queue: MessageQueue, offset: int) -> None:
-        """Continue at an offset of an assigned queue; InvalidArgument if it is outside the
-        queue.
+        """Continue from an offset of an assigned queue; raise InvalidArgument if it is out of
+        range.
         """
         await self._polled().seek(self._namespace.wrap_queue(queue), whole(offset, "offset"))
 
     async def seek_to_begin(self, queue: MessageQueue) -> None:
-        """Continue at the oldest message."""
+        """Continue from the oldest message."""
         member, queue = self._polled(), self._namespace.wrap_queue(queue)
         await member.seek(queue, (await member.bounds(queue))[0])
 
@@ -200,7 +204,7 @@ class LitePullConsumer(GroupConsumer[LitePullOptions, PullGroup]):
         await member.seek(queue, (await member.bounds(queue))[1])
 
     async def committed(self, queue: MessageQueue) -> int | None:
-        """Return the committed offset of the group; None if there is none."""
+        """Return the committed offset of the group, or None if there is none."""
         return await self._polled().stored_offset(self._namespace.wrap_queue(queue))
 
     async def offset_for_timestamp(self, queue: MessageQueue, timestamp_ms: int) -> int:

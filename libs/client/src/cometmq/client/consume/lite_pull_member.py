@@ -61,7 +61,7 @@ class PullGroup(GroupMember[LitePullOptions]):
         return () if self._assigned is not None else super().topics
 
     async def start(self) -> None:
-        """Start to pull, and to watch topics."""
+        """Start pulling and watching topics."""
         if self._watched:
             watch = QueueWatch(self._instance, self._group, self._watched)
             interval_ms = self._options.queue_check_interval_ms
@@ -84,7 +84,7 @@ class PullGroup(GroupMember[LitePullOptions]):
     # -- polling ------------------------------------------------------------------------------
 
     async def poll(self, timeout_ms: int, *, count_max: int | None = None) -> list[MessageExt]:
-        """Return the messages of one pull; an empty list if none arrive in time."""
+        """Return the messages of one pull, or an empty list if none arrive in time."""
         await self.advance()
         deadline_ms = monotonic_ms() + timeout_ms
         while True:
@@ -99,7 +99,9 @@ class PullGroup(GroupMember[LitePullOptions]):
                 return []
 
     async def advance(self) -> None:
-        """Mark the returned messages as consumed, and commit them if the interval is over."""
+        """Mark the returned messages as consumed, and commit them if the commit interval has
+        passed.
+        """
         self._settle()
         options = self._options
         if options.auto_commit and monotonic_ms() - self._committed_ms >= (
@@ -108,7 +110,7 @@ class PullGroup(GroupMember[LitePullOptions]):
             await self._persist()
 
     async def commit(self, queues: Collection[MessageQueue] | None = None) -> None:
-        """Commit everything returned so far, and return when it is stored."""
+        """Commit everything returned so far, and wait until it is stored."""
         self._settle()
         if queues is None:
             self._committed_ms = monotonic_ms()
@@ -152,7 +154,7 @@ class PullGroup(GroupMember[LitePullOptions]):
     # -- positions ----------------------------------------------------------------------------
 
     def reader(self, queue: MessageQueue) -> Reader:
-        """Return the reader of an assigned queue; InvalidArgument for another."""
+        """Return the reader of an assigned queue; raise InvalidArgument for any other queue."""
         reader = self._readers.get(queue)
         if reader is None:
             raise InvalidArgument(
@@ -161,7 +163,7 @@ class PullGroup(GroupMember[LitePullOptions]):
         return reader
 
     async def seek(self, queue: MessageQueue, offset: int) -> None:
-        """Read an assigned queue from an offset."""
+        """Continue reading an assigned queue from an offset."""
         self.reader(queue)
         begin, end = await self.bounds(queue)
         if not begin <= offset <= end:
@@ -188,7 +190,7 @@ class PullGroup(GroupMember[LitePullOptions]):
     async def consume_directly(
         self, record: MessageRecord, broker_name: str
     ) -> ConsumeMessageDirectlyResult:
-        """Refuse: there is no listener."""
+        """Refuse, because there is no listener."""
         raise ServerError(f"the consumer group {self._group} pulls: it has no listener")
 
     def _style(self) -> PullStyle:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """A member of a consumer group: its queues, its offsets, and its state as brokers see it.
 
-`assignment` decides which queues the member owns, `readers` pull them, `offsets` keep the progress;
-`push_member` and `lite_pull_member` process the messages.
+`assignment` decides which queues the member owns, `readers` pulls from them, and `offsets` keeps
+track of progress; `push_member` and `lite_pull_member` process the messages.
 """
 
 import asyncio
@@ -62,7 +62,7 @@ class MemberParts(msgspec.Struct, Generic[OptionsT]):
 
 
 class GroupMember(ABC, Generic[OptionsT]):
-    """The common part of push and pull members."""
+    """The base of push and pull members."""
 
     CONSUME_TYPE: ClassVar[str]
 
@@ -138,13 +138,13 @@ class GroupMember(ABC, Generic[OptionsT]):
         self._sharing = self._background.keep(self._assigner.run, name="rebalance")
 
     async def _end_sharing(self) -> None:
-        """Keep the owned queues, and take no others."""
+        """Keep the owned queues, but take no others."""
         if self._sharing is not None:
             self._sharing.cancel()
             await asyncio.wait([self._sharing])
 
     async def _share(self, topic: str, queues: Collection[MessageQueue]) -> bool:
-        """Take our share of a topic; leave it again if it was unsubscribed meanwhile."""
+        """Take our share of a topic; give it up again if the topic was unsubscribed meanwhile."""
         is_complete = await self._take(topic, queues)
         if topic not in self.topics:
             await self.unsubscribed(topic)
@@ -155,7 +155,7 @@ class GroupMember(ABC, Generic[OptionsT]):
         await self._take(topic, [])
 
     async def _take(self, topic: str, queues: Collection[MessageQueue]) -> bool:
-        """Own exactly these queues of a topic; False if some could not be taken yet."""
+        """Own exactly these queues of a topic; return False if some could not be taken yet."""
         return await self._readers.take(topic, queues)
 
     @property
@@ -186,7 +186,7 @@ class GroupMember(ABC, Generic[OptionsT]):
         self._assigner.wake()
 
     async def reset_offsets(self, topic: str, offsets: Mapping[MessageQueue, int]) -> None:
-        """Continue at these offsets in the queues that this member owns."""
+        """Continue from these offsets in the queues that this member owns."""
         for queue, offset in offsets.items():
             if self._readers.get(queue) is not None:
                 await self._readers.seek(queue, offset)
@@ -231,13 +231,13 @@ class GroupMember(ABC, Generic[OptionsT]):
     async def consume_directly(
         self, record: MessageRecord, broker_name: str
     ) -> ConsumeMessageDirectlyResult:
-        """Pass one message to the listener now, outside of any queue."""
+        """Pass one message to the listener now, bypassing the queues."""
 
     # -- decided by the kinds of consumers ---------------------------------------------------------
 
     @abstractmethod
     def _style(self) -> PullStyle:
-        """Return how to pull."""
+        """Return the pull flags of this kind of consumer."""
 
     @abstractmethod
     def _sink(self, process_queue: ProcessQueue, messages: list[MessageExt]) -> None:
@@ -251,7 +251,7 @@ class GroupMember(ABC, Generic[OptionsT]):
         return False
 
     def _make_locks(self) -> QueueLocks | None:
-        """Return the locks of orderly consumers, which allow one reader per queue."""
+        """Return the queue locks of an orderly consumer, or None for any other."""
         return None
 
     def _may_commit(self, queue: MessageQueue) -> bool:
@@ -272,7 +272,7 @@ class GroupMember(ABC, Generic[OptionsT]):
         return await first_offset(queue, self._offsets, self._queue_offsets, self._options)
 
     def _left(self, process_queue: ProcessQueue, offset: int) -> None:
-        """Move the offset of consumed messages, and wake the reader, as there is room again."""
+        """Advance the offset past consumed messages, and wake the reader, which has room again."""
         self._offsets.update(process_queue.queue, offset)
         reader = self._readers.get(process_queue.queue)
         if reader is not None:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Pull consumers: the application chooses queue and offset of each read, and keeps the offsets.
+"""Pull consumers: the application chooses the queue and offset of each read, and keeps the offsets.
 
-Java's DefaultMQPullConsumer. Java deprecates it in favour of lite pull, but only a pull consumer
-can read any position of any queue without a subscription.
+This is Java's DefaultMQPullConsumer. Java deprecates it in favour of lite pull, but only a pull
+consumer can read from any position of any queue without a subscription.
 """
 
 from contextlib import AsyncExitStack
@@ -23,8 +23,9 @@ from cometmq.remoting.bodies.queues import MessageQueue
 class PullConsumer(GroupConsumer[PullOptions, PlainPullGroup]):
     """Reads any queue from any offset: `await consumer.pull(queue, offset)`.
 
-    The group shares the queues of topics passed to `register`; `queues_in_balance` returns this
-    member's share, and `on_assigned` and `on_revoked` report changes.
+    The members of the group share the queues of the topics passed to `register`;
+    `queues_in_balance` returns this member's share, and `on_assigned` and `on_revoked` report
+    changes.
     """
 
     OPTIONS = PullOptions
@@ -60,9 +61,10 @@ class PullConsumer(GroupConsumer[PullOptions, PlainPullGroup]):
         expression: str | MessageSelector = ALL,
         kind: ExpressionType = ExpressionType.TAG,
     ) -> Pulled:
-        """Read a queue from an offset; the answer comes at once, with or without messages.
+        """Read a queue from an offset without waiting for messages.
 
-        `status` is the result, and `next_offset` is always the position to continue at.
+        The `status` of the result says what was found; its `next_offset` is always where to
+        continue.
         """
         return await self._pull(queue, offset, count_max, expression, kind, is_waiting=False)
 
@@ -109,21 +111,21 @@ class PullConsumer(GroupConsumer[PullOptions, PlainPullGroup]):
         return [self._namespace.unwrap_queue(queue) for queue in share]
 
     async def fetch_offset(self, queue: MessageQueue, *, from_store: bool = False) -> int | None:
-        """Return the offset of the group; None if none was ever committed.
+        """Return the offset of the group, or None if none was ever committed.
 
-        An offset noted by `update_offset` takes precedence, unless `from_store` is set.
+        An offset recorded by `update_offset` takes precedence, unless `from_store` is set.
         """
         return await self._plain().offset_of(
             self._namespace.wrap_queue(queue), from_store=from_store
         )
 
     def update_offset(self, queue: MessageQueue, offset: int) -> None:
-        """Note the consumed offset; it is stored at intervals, by `commit`, and on close."""
+        """Record the consumed offset, which is stored at intervals, by `commit`, and on close."""
         queue, offset = self._namespace.wrap_queue(queue), whole(offset, "offset")
         self._plain().note_offset(queue, offset)
 
     async def commit(self) -> None:
-        """Store all noted offsets, and return when they are stored."""
+        """Store all recorded offsets, and wait until they are stored."""
         await self._plain().commit()
 
     async def min_offset(self, queue: MessageQueue) -> int:

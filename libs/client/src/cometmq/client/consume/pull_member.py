@@ -53,7 +53,7 @@ class PlainPullGroup(GroupMember[PullOptions]):
 
     @property
     def queue_offsets(self) -> QueueOffsets:
-        """Offset queries about the ends of queues."""
+        """Queries for the bounds of queues."""
         return self._queue_offsets
 
     async def start(self) -> None:
@@ -62,7 +62,9 @@ class PlainPullGroup(GroupMember[PullOptions]):
         self._background.keep(self._keep_offsets, name="persist-offsets")
 
     async def stop(self) -> None:
-        """Revoke the queues, so that the application can note its last offsets, then store them."""
+        """Revoke the queues, so that the application can record its last offsets, then store
+        them.
+        """
         await self._end_sharing()
         await self._ownership.told_revoked(self.queues)
         await self._background.close()
@@ -86,7 +88,7 @@ class PlainPullGroup(GroupMember[PullOptions]):
         self._shares.pop(topic, None)
 
     async def _take(self, topic: str, queues: Collection[MessageQueue]) -> bool:
-        """Note our share of a topic, and report the changes to the application."""
+        """Record our share of a topic, and report the changes to the application."""
         before, now = self._shares.get(topic, frozenset()), frozenset(queues)
         self._shares[topic] = now
         if lost := before - now:
@@ -128,19 +130,19 @@ class PlainPullGroup(GroupMember[PullOptions]):
         return await self._offsets.read(queue)
 
     def note_offset(self, queue: MessageQueue, offset: int) -> None:
-        """Note the consumed offset of the group."""
+        """Record the consumed offset of the group."""
         self._noted.add(queue)
         self._offsets.update(queue, offset, is_reset=True)
 
     async def commit(self) -> None:
-        """Store all noted offsets."""
+        """Store all recorded offsets."""
         for topic in {queue.topic for queue in self._noted}:
             with suppress(CometError):  # queues whose broker stays unknown fail below
                 await self._instance.routes.find(topic)
         await self._offsets.commit(self._noted)
 
     def consumed_offsets(self, topic: str) -> dict[MessageQueue, int]:
-        """Return the noted offsets of a topic."""
+        """Return the recorded offsets of a topic."""
         noted = ((queue, self._offsets.position(queue)) for queue in self._noted)
         return {
             queue: offset for queue, offset in noted if queue.topic == topic and offset is not None
@@ -149,7 +151,7 @@ class PlainPullGroup(GroupMember[PullOptions]):
     async def consume_directly(
         self, record: MessageRecord, broker_name: str
     ) -> ConsumeMessageDirectlyResult:
-        """Refuse: there is no listener."""
+        """Refuse, because there is no listener."""
         raise ServerError(f"the consumer group {self._group} pulls: it has no listener")
 
     # -- inside -------------------------------------------------------------------------------

@@ -36,8 +36,8 @@ class PushConsumer(GroupConsumer[PushOptions, PushGroup]):
     """Calls a listener with the messages of its topics; the members of a group share the queues.
 
     A message is consumed when the listener returns. If the listener raises, or returns
-    `ConsumeResult.RECONSUME_LATER`, the message is redelivered later. If the option `orderly`
-    is set, the messages of a queue are delivered one list after the other, and the listener returns
+    `ConsumeResult.RECONSUME_LATER`, the message is redelivered later. If the option `orderly` is
+    set, the messages of a queue are delivered one list at a time, and the listener returns
     `OrderlyResult`.
     """
 
@@ -54,7 +54,7 @@ class PushConsumer(GroupConsumer[PushOptions, PushGroup]):
         offsets: OffsetStore | None = None,
         log: Log = PROGRAM_LOG,
     ) -> None:
-        """Take the name servers from `namesrv`, or from the option of that name."""
+        """Use the name servers in `namesrv`, or else in the option of that name."""
         super().__init__(
             group,
             namesrv,
@@ -80,9 +80,9 @@ class PushConsumer(GroupConsumer[PushOptions, PushGroup]):
     ) -> None:
         """Receive messages of a topic that match the tags `A || B`, or a selector.
 
-        May also be called while running. All members of a group must have the same subscriptions: a
-        broker keeps one per group and topic, so messages for the other members would be lost. A
-        member that sees another subscription logs `subscription.mismatched`.
+        May also be called while the consumer is running. All members of a group must have the same
+        subscriptions: a broker keeps one per group and topic, so the other members would miss
+        messages. A member that sees a different subscription logs `subscription.mismatched`.
         """
         topic = self._namespace.wrap(topic)
         check_topic(topic)
@@ -146,7 +146,9 @@ class PushConsumer(GroupConsumer[PushOptions, PushGroup]):
         return await self._joined().give_back(message, delay_level)
 
     async def reset_to_timestamp(self, timestamp_ms: int) -> None:
-        """Move the owned queues to the messages stored at a timestamp (resetOffsetByTimeStamp)."""
+        """Continue all owned queues from the messages stored at a timestamp
+        (resetOffsetByTimeStamp).
+        """
         await self._joined().reset_to(whole(timestamp_ms, "timestamp_ms"))
 
     def _joined(self) -> PushGroup:

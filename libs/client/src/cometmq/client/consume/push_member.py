@@ -62,11 +62,11 @@ class Delivers(Protocol):
         """Send back messages that the listener has kept for longer than `timeout_ms`."""
 
     async def stop(self, drain_ms: int) -> int:
-        """Start no new calls, and return how many still run after `drain_ms`."""
+        """Start no more calls; return how many are still running after `drain_ms`."""
 
 
 class DropsFailed:
-    """Drops failed messages: broadcasting has no redelivery."""
+    """Drops failed messages, because broadcasting has no redelivery."""
 
     def __init__(self, group: str, log: Log) -> None:
         self._group = group
@@ -169,13 +169,11 @@ class PushGroup(GroupMember[PushOptions]):
         return QueueLocks(self._instance, self._group, self._offsets, lost=self._locks_lost)
 
     def _locks_lost(self, queues: Collection[MessageQueue]) -> None:
-        """Leave queues locked by another member; if they are ours, rebalancing assigns them
-        again.
-        """
+        """Leave queues that another member has locked; rebalancing takes back any that are ours."""
         self._background.spawn(self._begin_anew(queues), name="locks-lost")
 
     async def _begin_anew(self, queues: Collection[MessageQueue]) -> None:
-        """Drop queues with everything pulled from them, and rebalance to take back our share."""
+        """Drop queues and everything pulled from them, then rebalance to take back our share."""
         self._log.warning("locks.lost", group=self._group, count=len(queues))
         await self._readers.drop(queues, is_lost=True)
         self._assigner.wake()
@@ -187,7 +185,7 @@ class PushGroup(GroupMember[PushOptions]):
             self._locks.renew_soon()
 
     async def start(self) -> None:
-        """Rebalance, and start to pull and to deliver."""
+        """Rebalance, and start pulling and delivering."""
         self._delivery.start(self._background, concurrency=self._options.concurrency)
         await self._begin_sharing()
         self._background.keep(self._keep_offsets, name="persist-offsets")
@@ -216,7 +214,7 @@ class PushGroup(GroupMember[PushOptions]):
         return self._caller.is_calling_from_here()
 
     def close_caller(self) -> None:
-        """Release the threads of the listener."""
+        """Release the listener's threads."""
         self._caller.close()
 
     def suspend(self, *, is_suspended: bool) -> None:
@@ -233,7 +231,7 @@ class PushGroup(GroupMember[PushOptions]):
         return await self._failed.send_back(message, delay_level)
 
     async def reset_to(self, timestamp_ms: int) -> None:
-        """Move all owned queues to a timestamp."""
+        """Continue all owned queues from a timestamp."""
         for topic in tuple(self.topics):
             queues = self._readers.of_topic(topic)
             offsets = {queue: await self._queue_offsets.at(queue, timestamp_ms) for queue in queues}
@@ -293,7 +291,9 @@ class PushGroup(GroupMember[PushOptions]):
         return self._options.pull_interval_ms
 
     def _limits(self, topic: str) -> Limits:
-        """Return the limits of one queue; topic-wide limits are divided among its owned queues."""
+        """Return the limits of one queue; per-topic limits are divided among the topic's owned
+        queues.
+        """
         options = self._options
         count_max, bytes_max = options.queue_count_max, options.queue_bytes_max
         if options.topic_count_max or options.topic_bytes_max:

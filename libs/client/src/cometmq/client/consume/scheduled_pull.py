@@ -22,15 +22,15 @@ from cometmq.remoting.log import Log
 from cometmq.remoting.transport.tasks import describe
 
 PullCallback = Callable[[PullConsumer, MessageQueue], Awaitable[int | None]]
-"""Pulls from a queue; returns the delay until the next call in ms, None for 200."""
+"""Pulls from a queue; returns the delay in ms until the next call, or None for 200 ms."""
 
 DELAY_MS: Final = 200
 
 
 class ScheduledPull:
-    """Shares the queues of topics in the group, and calls a function for each owned queue.
+    """Shares the queues of topics among the group, and calls a function for each owned queue.
 
-    A queue has at most one call at a time, which is cancelled when the queue is revoked.
+    Each queue has at most one call at a time, which is cancelled when the queue is revoked.
     """
 
     def __init__(
@@ -43,7 +43,7 @@ class ScheduledPull:
         concurrency: int = 20,
         log: Log = PROGRAM_LOG,
     ) -> None:
-        """`concurrency` limits the concurrent calls over all queues."""
+        """`concurrency` limits how many calls run at once, over all queues."""
         self.consumer = PullConsumer(group, namesrv, options=options, strategy=strategy, log=log)
         self.consumer.on_assigned(self._assigned)
         self.consumer.on_revoked(self._revoked)
@@ -81,7 +81,7 @@ class ScheduledPull:
             await asyncio.sleep(delay_s)
 
     async def _call(self, callback: PullCallback, queue: MessageQueue) -> float:
-        """Return the seconds until the next call, also after a failure."""
+        """Return the seconds until the next call, even after a failure."""
         try:
             delay_ms = await _awaitable(callback(self.consumer, queue))
             return (DELAY_MS if delay_ms is None else delay_ms) / 1000
@@ -110,7 +110,7 @@ class ScheduledPull:
         await self.consumer.start()
 
     async def close(self) -> None:
-        """Cancel the calls, store the offsets, and leave."""
+        """Cancel the calls, store the offsets, and leave the group."""
         await self._revoked(list(self._tasks))
         await self.consumer.close()
 

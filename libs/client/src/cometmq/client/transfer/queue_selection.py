@@ -87,7 +87,7 @@ class LatencyFaults:
         return round_robin.choose(candidates or queues, not_broker=not_broker)
 
     def _better_half(self, broker_names: set[str]) -> set[str]:
-        """Return the half of the brokers (at least one) that are available soonest or fastest."""
+        """Rank brokers by availability, then latency; return the better half, at least one."""
         ranked = sorted(
             broker_names, key=lambda name: (*reversed(self._faults.get(name, (0, 0))), name)
         )

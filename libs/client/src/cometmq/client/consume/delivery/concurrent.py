@@ -2,9 +2,9 @@
 """Concurrent delivery: several tasks take pulled messages and call the listener.
 
 Invariants
-    A message leaves its process queue only when it is consumed or accepted back by the broker, so
+    A message leaves its process queue only once it is consumed or the broker has taken it back, so
     the committed offset never passes an unconsumed message. Results for a dropped queue are
-    ignored: its new owner receives these messages too.
+    ignored, because its new owner receives these messages too.
 """
 
 import asyncio
@@ -25,7 +25,7 @@ from cometmq.remoting.log import Log
 from cometmq.remoting.transport.tasks import TaskSet
 
 RETRY_HERE_MS: Final = 5_000
-"""Delay before the listener gets a message again that no broker accepted back."""
+"""Delay before a message that no broker took back is passed to the listener again."""
 
 LATE_COUNT_MAX: Final = 16
 LATE_LEVEL: Final = 3
@@ -33,14 +33,14 @@ _TURN_COUNT: Final = 64  # batches that one task may consume before it yields to
 
 
 class GivesBack(Protocol):
-    """Accepts messages that were not consumed."""
+    """Takes back messages that were not consumed."""
 
     async def send_back(self, message: MessageExt, delay_level: int) -> bool:
         """Return whether the broker accepted the message."""
 
 
 Consumed = Callable[[ProcessQueue, int], None]
-"""Called with a process queue and its committable offset after messages left it."""
+"""Called with a process queue and its committable offset after messages have left it."""
 
 
 class _Batch(msgspec.Struct):
@@ -49,7 +49,7 @@ class _Batch(msgspec.Struct):
 
 
 class Delivery:
-    """Calls the listener with up to `concurrency` lists at the same time."""
+    """Calls the listener with up to `concurrency` lists of messages at a time."""
 
     def __init__(
         self,
@@ -80,7 +80,9 @@ class Delivery:
         self.resize(concurrency)
 
     def resize(self, concurrency: int) -> None:
-        """Change the number of tasks; surplus tasks end after the messages already queued."""
+        """Change the number of tasks; surplus tasks end after the messages that are already
+        queued.
+        """
         assert self._background is not None
         for number in range(self._worker_count, concurrency):
             self._background.keep(self._work, name=f"deliver-{number}")
@@ -91,21 +93,23 @@ class Delivery:
     def submit(self, process_queue: ProcessQueue, messages: list[MessageExt]) -> None:
         """Queue messages of one queue for the listener.
 
-        Either all of them are readable or none; unreadable ones go back without a call.
+        They are either all readable or all unreadable; unreadable messages go back without a call.
         """
         step, put = self._batch_count_max, self._ready.put_nowait
         for start in range(0, len(messages), step):
             put(_Batch(process_queue, messages[start : start + step]))
 
     async def stop(self, drain_ms: int) -> int:
-        """Start no new calls, and return how many still run after `drain_ms`."""
+        """Start no more calls; return how many are still running after `drain_ms`."""
         self._is_stopping = True
         running_count = await self._calls.left_after(drain_ms)
         self._caller.close()
         return running_count
 
     async def give_back_late(self, process_queue: ProcessQueue, *, timeout_ms: int) -> None:
-        """Send back the first messages that the listener has kept for longer than `timeout_ms`."""
+        """Send back the leading messages that the listener has kept for longer than
+        `timeout_ms`.
+        """
         late = process_queue.late(
             started_before_ms=monotonic_ms() - timeout_ms, count_max=LATE_COUNT_MAX
         )

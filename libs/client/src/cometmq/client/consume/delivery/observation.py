@@ -44,8 +44,8 @@ class ConsumeWatch:
         return result
 
     def polled(self, messages: Sequence[MessageExt]) -> None:
-        """Report messages returned by `poll`; what the application does with them is not
-        visible.
+        """Report messages returned by `poll`; the client cannot see how the application uses
+        them.
         """
         if not messages:
             return

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Orderly delivery: the messages of a queue reach the listener one list after the other.
+"""Orderly delivery: the messages of a queue reach the listener one list at a time.
 
 Invariants
-    At most one listener call runs per queue, even while the queue changes hands, and a list begins
-    only while the lock on the queue is certainly valid. A list that was not consumed is redelivered
-    before any later message, unless it becomes a dead letter. An exception from an application's
+    At most one listener call runs per queue, even while the queue changes hands, and a call starts
+    only while the queue's lock is certainly valid. A list that was not consumed is redelivered
+    before any later message, unless it becomes a dead letter. An exception in an application's
     offset store never stops a queue for good.
 """
 
@@ -32,7 +32,7 @@ PAUSE_MAX_MS: Final = 30_000
 
 
 class GivesUp(Protocol):
-    """Accepts messages that have used up their deliveries."""
+    """Takes messages that have no deliveries left."""
 
     async def give_up(self, message: MessageExt) -> bool:
         """Return whether the broker accepted the message."""
@@ -45,7 +45,7 @@ class Guards(Protocol):
         """Return whether the queue is certainly locked by this member."""
 
     async def recovers(self, process_queue: ProcessQueue) -> bool:
-        """Try to lock the queue again; False if it must restart at its committed offset."""
+        """Try to lock the queue again; return False if it must restart at its committed offset."""
 
 
 class OrderlyLimits(msgspec.Struct, frozen=True):
@@ -54,7 +54,7 @@ class OrderlyLimits(msgspec.Struct, frozen=True):
     batch_count_max: int
     suspend_queue_ms: int
     reconsume_times_max: int | None
-    """Redeliveries before a message is given up; None for no limit."""
+    """How often a message is redelivered before it is given up; None means no limit."""
 
 
 class _Turn:
@@ -66,7 +66,9 @@ class _Turn:
         self.is_served = False
 
     def add(self, messages: list[MessageExt]) -> None:
-        """Insert by offset: readable and unreadable messages of a pull arrive separately."""
+        """Insert by offset, because readable and unreadable messages of a pull arrive
+        separately.
+        """
         is_sorted = not self.waiting or messages[0].queue_offset > self.waiting[-1].queue_offset
         self.waiting.extend(messages)
         if not is_sorted:
@@ -84,7 +86,7 @@ class _Turn:
         return taken
 
     def give_back(self, messages: list[MessageExt]) -> None:
-        """Put messages back before all others."""
+        """Put messages back in front of all others."""
         self.waiting.extendleft(reversed(messages))
 
 
@@ -118,7 +120,7 @@ class OrderlyDelivery:
         self._background: TaskSet | None = None
 
     def start(self, background: TaskSet, *, concurrency: int) -> None:
-        """Start to serve up to `concurrency` queues at a time."""
+        """Start serving up to `concurrency` queues at a time."""
         self._background = background
         self.resize(concurrency)
 
@@ -148,14 +150,14 @@ class OrderlyDelivery:
             )
 
     async def stop(self, drain_ms: int) -> int:
-        """Start no new calls, and return how many still run after `drain_ms`."""
+        """Start no more calls; return how many are still running after `drain_ms`."""
         self._is_stopping = True
         running_count = await self._calls.left_after(drain_ms)
         self._caller.close()
         return running_count
 
     async def give_back_late(self, process_queue: ProcessQueue, *, timeout_ms: int) -> None:
-        """Does nothing: later messages cannot overtake the current one, however long it takes."""
+        """Do nothing: later messages cannot overtake the current one, however long it takes."""
 
     # -- inside -------------------------------------------------------------------------------
 
@@ -173,7 +175,7 @@ class OrderlyDelivery:
             turn.is_served = False
 
     def _failed(self, held: ProcessQueue, error: Exception) -> int:
-        """Log an unexpected failure; return how long the queue backs off."""
+        """Log an unexpected failure; return the queue's back-off in ms."""
         queue = held.queue
         self._log.error(
             "delivery.failed", topic=queue.topic, queue_id=queue.queue_id, error=describe(error)
@@ -184,7 +186,7 @@ class OrderlyDelivery:
         return not (self._is_stopping or held.is_dropped or held.is_leaving)
 
     async def _next_list(self, held: ProcessQueue, turn: _Turn, lock: asyncio.Lock) -> int:
-        """Deliver the next list; return the pause before the following one."""
+        """Deliver the next list; return the pause in ms before the following one."""
         if not self._guards.is_valid(held.queue) and not await self._guards.recovers(held):
             held.is_dropped = True
             return 0
@@ -248,7 +250,7 @@ class OrderlyDelivery:
         *,
         are_dead: bool = False,
     ) -> int:
-        """Put messages back for another delivery; give up those without deliveries left."""
+        """Put messages back for redelivery; give up those that have no deliveries left."""
         times_max = self._limits.reconsume_times_max
         again: list[MessageExt] = []
         for message in messages:

@@ -25,7 +25,7 @@ class _Totals(msgspec.Struct, gc=False):
 
 
 class TopicRate:
-    """Counters of one topic, with samples of the last minute."""
+    """Counters of one topic, with samples from the last minute."""
 
     def __init__(self, now_ms: int) -> None:
         self.totals = _Totals(now_ms)
@@ -37,7 +37,7 @@ class TopicRate:
             self._samples.append(msgspec.structs.replace(self.totals, at_ms=now_ms))
 
     def status(self, now_ms: int) -> ConsumeStatus:
-        """Return rates over the last minute, or since the start."""
+        """Return rates over the last minute, or since the consumer started if that is shorter."""
         first, last = self._samples[0], self.totals
         seconds = max(1, now_ms - first.at_ms) / 1000
         calls = last.call_count - first.call_count

@@ -34,7 +34,7 @@ class SendBack:
         *,
         max_reconsume_times: int,
     ) -> None:
-        """`sender` is used where the broker of a message cannot take it back."""
+        """`sender` is used when a message's own broker cannot take it back."""
         self._instance = instance
         self._group = group
         self._sender = sender
@@ -62,7 +62,7 @@ class SendBack:
         return await self._is_sent_anew(message)
 
     async def give_up(self, message: MessageExt) -> bool:
-        """Make a dead letter of a message; return whether a broker accepted it."""
+        """Turn a message into a dead letter; return whether a broker accepted it."""
         if isinstance(message, UnreadableMessage):
             return await self.send_back(message, DEAD_LETTER_LEVEL)
         # The broker makes a dead letter of a retry message that has no deliveries left.
@@ -130,8 +130,9 @@ def retry_message(
 ) -> Prepared:
     """Return the message that a consumer sends to the retry topic of its group.
 
-    `group` and `topic`, the origin of the message, are full names. Java delays even the last
-    delivery: brokers then bury it late, and RocketMQ 5.0 delivers it again instead.
+    `group` and `topic`, where the message came from, are full names. Java delays even a message
+    that has no deliveries left, so brokers dead-letter it late, and RocketMQ 5.0 redelivers it
+    instead.
     """
     properties = dict(message.properties)
     for name in (PropertyKey.TRANSACTION_PREPARED, PropertyKey.MIN_OFFSET, PropertyKey.MAX_OFFSET):

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Checks that the members of a group subscribe alike, as RocketMQ requires.
+"""Checks that all members of a group have the same subscriptions, as RocketMQ requires.
 
-A broker keeps one subscription per group and topic, and members divide the queues of a topic
-although only some of them may want it. Members that disagree miss messages without any error.
+A broker keeps one subscription per group and topic, and all members share the queues of a topic
+even if only some of them subscribe to it. Members that disagree miss messages without any error.
 """
 
 from collections.abc import Mapping, Sequence
@@ -21,7 +21,7 @@ from cometmq.remoting.names import RETRY_PREFIX
 from cometmq.remoting.transport.tasks import describe
 
 SETTLE_MS: Final = 3_000
-"""Age from which a subscription has reached the brokers in a heartbeat."""
+"""Age at which a subscription has reached the brokers in a heartbeat."""
 
 _ADVICE: Final = (
     "members miss messages: give all members of the group the same subscriptions, or groups of "
@@ -32,7 +32,7 @@ _ADVICE: Final = (
 class Agreement:
     """Compares our subscriptions with those that a broker has for the group.
 
-    Whichever member subscribed last is the one that the broker knows, so the others see the
+    A broker keeps the subscription of the member that subscribed last, so the others see the
     difference.
     """
 
@@ -50,7 +50,7 @@ class Agreement:
         self._compared: Sequence[str] = ()
 
     async def check(self, address: str, members: Sequence[str]) -> None:
-        """Ask a broker once after each change of the members, when our heartbeat has arrived."""
+        """Ask a broker once after each change of members, when our heartbeat has arrived."""
         if members == self._compared:
             return
         if len(members) > 1:
@@ -87,7 +87,7 @@ class Agreement:
             )
 
     def _differences(self, theirs: ConsumerConnections) -> list[tuple[str, str, str]]:
-        """Return topic, our subscription and the other one, each in words."""
+        """Return each topic that differs, with our subscription and the broker's in words."""
         table = theirs.subscription_table
         found = [
             (self._instance.namespace.unwrap(topic), ours, other)
@@ -102,7 +102,7 @@ class Agreement:
 
 
 def _words(wanted: SubscriptionData | None) -> str:
-    """Return a subscription as text that is equal for equal filters."""
+    """Return a subscription as text; equal filters give equal text."""
     if wanted is None:
         return "nothing"
     tags = " || ".join(sorted(wanted.tags_set)) or wanted.sub_string

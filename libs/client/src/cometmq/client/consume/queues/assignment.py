@@ -16,14 +16,14 @@ from cometmq.remoting.errors import AccessDenied, CometError, ServerError
 from cometmq.remoting.transport.tasks import describe
 
 TakeQueues = Callable[[str, Collection[MessageQueue]], Awaitable[bool]]
-"""Own exactly these queues of a topic; False if some could not be taken yet."""
+"""Takes exactly these queues of a topic; returns False if some could not be taken yet."""
 
 
 class Assigner:
-    """Computes which queues this member owns, again after every change.
+    """Computes which queues this member owns, and recomputes this after every change.
 
     All members compute the same division from the same sorted lists, so no coordinator is needed.
-    While members join and leave, two may hold one queue for a moment.
+    While members join and leave, two of them may briefly hold the same queue.
     """
 
     def __init__(
@@ -37,7 +37,7 @@ class Assigner:
         take: TakeQueues,
         agreement: Agreement,
     ) -> None:
-        """`take` is called once per topic and round.
+        """`take` is called once per topic in each round.
 
         Without a `strategy`, as in broadcasting, the member takes all queues.
         """
@@ -52,7 +52,7 @@ class Assigner:
         self._due = Wakeup()
 
     def wake(self) -> None:
-        """Rebalance now: members or routes have changed."""
+        """Rebalance now, because members or routes have changed."""
         self._due.set()
 
     async def run(self) -> None:
@@ -63,7 +63,7 @@ class Assigner:
             is_complete = await self.share()
 
     async def share(self) -> bool:
-        """Rebalance every topic once; False if a retry is needed soon."""
+        """Rebalance every topic once; return False if a retry is needed soon."""
         is_complete = True
         for topic in sorted(self._topics()):
             try:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Counts listener calls in flight, and waits for their end.
+"""Counts listener calls in flight, and waits until they have ended.
 
 Hot path
     `began` and `ended` run once per list of messages, so an event is created only for a waiter.
@@ -9,7 +9,7 @@ import asyncio
 
 
 class Calls:
-    """Counts the listener calls of a consumer, or those with messages of one queue."""
+    """Counts the listener calls of a consumer, or only those for one queue."""
 
     def __init__(self) -> None:
         self._count = 0
@@ -30,19 +30,19 @@ class Calls:
         self._count += 1
 
     def ended(self) -> None:
-        """Note that a call has ended and its result is processed."""
+        """Record that a call has ended and its result has been processed."""
         self._count -= 1
         if self._idle is not None and not self._count:
             self._idle.set()
 
     async def idle(self) -> None:
-        """Wait until no call is in flight; only for callers that prevent new calls."""
+        """Wait until no call is in flight; the caller must prevent new calls."""
         if self._count:
             self._idle = self._idle or asyncio.Event()
             await self._idle.wait()
 
     async def left_after(self, timeout_ms: int) -> int:
-        """Wait until no call is in flight, and return 0; return their number on timeout."""
+        """Wait until no call is in flight and return 0, or return their number on timeout."""
         try:
             async with asyncio.timeout(timeout_ms / 1000):
                 await self.idle()

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Notices when two processes use one file: RocketMQ's offset files have no owner.
+"""Detects two processes that use the same offset file, which RocketMQ does not protect.
 
-The lock is a file of its own, because saves replace the offset file. Java clients take no lock, so
-only processes with this client are noticed.
+The lock is a separate file, because each save replaces the offset file. Java clients take no lock,
+so only processes that use this client are detected.
 """
 
 import contextlib
@@ -15,14 +15,14 @@ class FileClaim:
     """An advisory lock beside a file, held until `release` or the end of the process."""
 
     def __init__(self, path: Path) -> None:
-        """Nothing is locked yet; the lock is `path` with `.lock` appended."""
+        """Prepare to lock `path` with `.lock` appended; nothing is locked yet."""
         self._lock_path = path.with_name(path.name + ".lock")
         self._descriptor: int | None = None
 
     def take(self) -> str:
-        """Lock, and return ""; return the process id of the owner if another one has the lock.
+        """Take the lock and return ""; if another process has it, return that process's id.
 
-        Raise OSError if there can be no lock here.
+        Raise OSError if the file cannot be created or locked.
         """
         self._lock_path.parent.mkdir(parents=True, exist_ok=True)
         descriptor = os.open(self._lock_path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
@@ -41,7 +41,7 @@ class FileClaim:
         return ""
 
     def release(self) -> None:
-        """Unlock; the empty file stays, as removing it would race with the next owner."""
+        """Unlock; the empty file stays, because removing it would race with the next owner."""
         if self._descriptor is not None:
             descriptor, self._descriptor = self._descriptor, None
             with contextlib.suppress(OSError):

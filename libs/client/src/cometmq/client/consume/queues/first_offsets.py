@@ -68,7 +68,9 @@ async def first_offset(
     offsets: QueueOffsets,
     options: ConsumerOptions,
 ) -> int:
-    """Return the committed offset, or else what the options say; raise CometError to retry later.
+    """Return the committed offset, or else the offset at which the options say to start.
+
+    Raise CometError if the caller must retry later.
 
     Compatibility: retry topics are read from their beginning, except by a group that starts at a
     timestamp.

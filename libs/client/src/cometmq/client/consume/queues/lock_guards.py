@@ -19,7 +19,7 @@ class AlwaysOurs:
         return True
 
     async def recovers(self, process_queue: ProcessQueue) -> bool:
-        """Required by the protocol, never called, as every queue counts as locked."""
+        """Required by the protocol, but never called, because every queue counts as locked."""
         del process_queue
         return True
 
@@ -44,7 +44,9 @@ class LockGuards:
         return self._locks.is_valid(queue)
 
     async def recovers(self, process_queue: ProcessQueue) -> bool:
-        """Lock a queue again after its lock expired; False if another member had it meanwhile."""
+        """Lock a queue again after its lock expired; return False if another member had it
+        meanwhile.
+        """
         queue = process_queue.queue
         while not (process_queue.is_dropped or process_queue.is_leaving):
             is_ours = await self._locks.recover(queue)

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Queue locks at the brokers, so that only one member of an orderly group reads a queue.
+"""Queue locks at the brokers, which let only one member of an orderly group read a queue.
 
 Invariants
-    A lock counts as valid for 30 s from the moment of our request; brokers keep it for 60 s. So no
-    other member can hold the lock yet when ours expires, whatever was delayed. An expired lock
-    counts again only if the committed offset is as we left it: another member may have locked the
-    queue, consumed from it and unlocked it.
+    A lock counts as valid for 30 s from the moment of our request; brokers keep it for 60 s. So
+    when ours expires, no other member can hold the lock yet, whatever was delayed. An expired lock
+    becomes valid again only if the committed offset is as we left it, because another member may
+    have locked the queue, consumed from it and unlocked it.
 """
 
 import asyncio
@@ -29,11 +29,11 @@ VALID_MS: Final = 30_000
 CALL_TIMEOUT_MS: Final = 1_000
 
 Lost = Callable[[Collection[MessageQueue]], None]
-"""Called with queues that another member has locked now, or had locked meanwhile."""
+"""Called with queues that another member has locked, or had locked in the meantime."""
 
 
 class LockTimes(msgspec.Struct, frozen=True, gc=False):
-    """When a lock was last granted, by two clocks."""
+    """When a lock was last granted, according to two clocks."""
 
     asked_ms: int
     wall_ms: int
@@ -76,12 +76,12 @@ class QueueLocks:
         return queue in self._held
 
     def granted_ms(self, queue: MessageQueue) -> int:
-        """Return when the lock was last granted, by the wall clock; 0 if it is not held."""
+        """Return when the lock was last granted, in wall clock ms; 0 if it is not held."""
         times = self._held.get(queue)
         return times.wall_ms if times is not None else 0
 
     def renew_soon(self) -> None:
-        """Renew at once: a restarted broker has lost all locks."""
+        """Renew at once, because a restarted broker has lost all locks."""
         self._due.set()
 
     async def run(self) -> None:
@@ -92,7 +92,7 @@ class QueueLocks:
             delay_ms = self._renew_ms if await self.renew() else RETRY_SOON_MS
 
     async def renew(self) -> bool:
-        """Renew all held locks; False if a broker did not answer."""
+        """Renew all held locks; return False if a broker did not answer."""
         lost: list[MessageQueue] = []
         regained: dict[MessageQueue, LockTimes] = {}
         is_complete = True
@@ -118,7 +118,7 @@ class QueueLocks:
         return is_complete
 
     async def acquire(self, queues: Iterable[MessageQueue]) -> list[MessageQueue]:
-        """Lock queues; return the granted ones."""
+        """Lock queues; return those that were granted."""
         mine: list[MessageQueue] = []
         async with self._calling:
             for asked in _by_broker(queues):
@@ -128,7 +128,9 @@ class QueueLocks:
         return mine
 
     async def recover(self, queue: MessageQueue) -> bool | None:
-        """Lock a queue whose lock has expired; return whether we got it, None if it is unknown."""
+        """Lock a queue whose lock has expired; return whether we got it, or None if that is
+        unknown.
+        """
         async with self._calling:
             granted = await self._ask([queue])
         if granted is None:
@@ -138,7 +140,7 @@ class QueueLocks:
         return await self._regain(queue, granted[queue])
 
     async def release(self, queues: Iterable[MessageQueue]) -> None:
-        """Release locks, so that other members need not wait for their expiry."""
+        """Release locks, so that other members need not wait until they expire."""
         async with self._calling:
             ours = self._asked.intersection(queues)
             self._asked -= ours
@@ -149,11 +151,13 @@ class QueueLocks:
                     group.create_task(self._release(asked))
 
     async def release_all(self) -> None:
-        """Release all locks, including requested ones whose answer is missing."""
+        """Release all locks, including requested ones that were never answered."""
         await self.release(tuple(self._asked))
 
     async def _regain(self, queue: MessageQueue, times: LockTimes) -> bool | None:
-        """Revalidate an expired lock unless another member has committed; None to retry later."""
+        """Revalidate an expired lock unless another member has committed; return None to retry
+        later.
+        """
         try:
             stored = await self._offsets.read(queue)
         except Exception as error:  # noqa: BLE001  # an offset store may be application code
@@ -170,7 +174,9 @@ class QueueLocks:
         return True
 
     async def _ask(self, queues: list[MessageQueue]) -> dict[MessageQueue, LockTimes] | None:
-        """Lock queues of one broker; return the granted ones, None if it does not answer."""
+        """Lock queues of one broker; return those granted, or None if the broker does not
+        answer.
+        """
         instance, asked_ms = self._instance, self._clock_ms()
         self._asked.update(queues)
         try:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The offsets of a consumer group, stored by the broker or in a local file.
 
-Both keep offsets in memory and store them at intervals, so noting progress costs nothing.
+Both stores keep offsets in memory and write them at intervals, so recording progress is cheap.
 """
 
 import asyncio
@@ -33,8 +33,9 @@ class OffsetStore(Protocol):
     """Stores the offsets of one group."""
 
     async def read(self, queue: MessageQueue) -> int | None:
-        """Return the stored offset; None if there is none, CometError if the store is
-        unavailable.
+        """Return the stored offset, or None if there is none.
+
+        Raise CometError if the store is unavailable.
         """
 
     def position(self, queue: MessageQueue) -> int | None:
@@ -44,25 +45,27 @@ class OffsetStore(Protocol):
         """Return the offset in memory if it is not stored yet."""
 
     def update(self, queue: MessageQueue, offset: int, *, is_reset: bool = False) -> None:
-        """Note an offset; a lower offset than the current one counts only with `is_reset`."""
+        """Record an offset; one lower than the current offset counts only with `is_reset`."""
 
     async def persist(self, queues: Iterable[MessageQueue]) -> None:
-        """Store the noted offsets of these queues; failures are logged, and retried next time."""
+        """Store the recorded offsets of these queues; failures are logged, and retried next
+        time.
+        """
 
     async def commit(self, queues: Iterable[MessageQueue]) -> None:
-        """Store the noted offsets of these queues, and return when stored; CometError on
+        """Store the recorded offsets of these queues and wait for it; raise CometError on
         failure.
         """
 
     def forget(self, queue: MessageQueue) -> None:
-        """Drop the offset in memory: another member owns the queue now."""
+        """Drop the offset in memory, because another member owns the queue now."""
 
 
 class Positions:
     """Offsets in memory, and which of them are not stored yet.
 
-    An offset that was read from the store and has not moved is never written back: the previous
-    owner of the queue may have committed a higher one in the meantime.
+    An offset that was read from the store and has not moved is never written back, because the
+    previous owner of the queue may have committed a higher one in the meantime.
     """
 
     def __init__(self) -> None:
@@ -73,12 +76,12 @@ class Positions:
         self._read: dict[MessageQueue, int] = {}
 
     def note_read(self, queue: MessageQueue, offset: int) -> None:
-        """Note the stored offset; brokers return 0 also for queues without an offset."""
+        """Record the stored offset; brokers also return 0 for queues that have none."""
         if offset > 0:
             self._read[queue] = offset
 
     def update(self, queue: MessageQueue, offset: int, *, is_reset: bool) -> None:
-        """Note an offset."""
+        """Record an offset; one lower than the current offset counts only with `is_reset`."""
         known = self.offsets.get(queue)
         if known == offset or (known is not None and offset < known and not is_reset):
             return
@@ -90,7 +93,7 @@ class Positions:
     def to_tell(self, queues: Iterable[MessageQueue]) -> list[MessageQueue]:
         """Return the queues whose offset must be sent oneway.
 
-        Each offset is sent twice. A Java broker handles pulls and commits on different threads, so
+        Each offset is sent twice: a Java broker handles pulls and commits on different threads, so
         an earlier pull that carries an older offset may undo a commit.
         """
         return [one for one in queues if one in self.unsaved or self._told.get(one) == 1]
@@ -100,7 +103,7 @@ class Positions:
         return [one for one in queues if one in self.unsaved or one in self._told]
 
     def note_sent(self, queue: MessageQueue, *, is_answered: bool) -> None:
-        """Note that an offset was sent; `is_answered` confirms it."""
+        """Record that an offset was sent; `is_answered` means that the broker has confirmed it."""
         self.unsaved.discard(queue)
         if is_answered:
             self._told.pop(queue, None)
@@ -172,8 +175,8 @@ class RemoteOffsets:
     async def read(self, queue: MessageQueue) -> int | None:
         """Return the offset that the broker has.
 
-        Compatibility: Java takes any refusal for "no offset", so a busy broker sends the group to
-        the end of the queue; here the caller retries.
+        Compatibility: Java treats any refusal as "no offset", so a busy broker sends the group to
+        the end of the queue; here the caller retries instead.
         """
         offset = await self._stored(queue)
         if offset is not None:
@@ -205,7 +208,7 @@ class RemoteOffsets:
         return self._positions.unsaved_offset(queue)
 
     def update(self, queue: MessageQueue, offset: int, *, is_reset: bool = False) -> None:
-        """Note an offset."""
+        """Record an offset; one lower than the current offset counts only with `is_reset`."""
         self._positions.update(queue, offset, is_reset=is_reset)
 
     async def persist(self, queues: Iterable[MessageQueue]) -> None:
@@ -217,10 +220,11 @@ class RemoteOffsets:
                 self._instance.outages.failed("offset.unsaved", error, group=self._group)
 
     async def commit(self, queues: Iterable[MessageQueue]) -> None:
-        """Send the offsets and wait for the brokers' confirmation; CometError if one refuses.
+        """Send the offsets and wait until the brokers confirm them; raise CometError if one
+        refuses.
 
         A Java broker may lose concurrent first offsets of a group in a topic, so these are sent one
-        after the other.
+        at a time.
         """
         waiting = self._positions.to_commit(queues)
         fresh = {queue for queue in waiting if _table(queue) not in self._tables}
@@ -294,7 +298,7 @@ class LocalOffsets:
     """Offsets in a local file, in the Java client's format."""
 
     def __init__(self, path: Path, *, log: Log = PROGRAM_LOG) -> None:
-        """The folder is created when needed."""
+        """The folder is created when it is first needed."""
         self._path = path
         self._log = log
         self._writing = asyncio.Lock()
@@ -304,7 +308,7 @@ class LocalOffsets:
         self._stored: Mapping[MessageQueue, int] | None = None
 
     async def claim(self, group: str) -> None:
-        """Warn if another process uses the file; call `release` at the end."""
+        """Warn if another process uses the file; call `release` when done."""
         try:
             owner = await asyncio.to_thread(self._claim.take)
         except OSError:
@@ -334,11 +338,11 @@ class LocalOffsets:
         return self._positions.offsets.get(queue)
 
     def unsaved(self, queue: MessageQueue) -> int | None:
-        """Return the offset in memory unless the file has it."""
+        """Return the offset in memory unless it is already in the file."""
         return self._positions.unsaved_offset(queue)
 
     def update(self, queue: MessageQueue, offset: int, *, is_reset: bool = False) -> None:
-        """Note an offset."""
+        """Record an offset; one lower than the current offset counts only with `is_reset`."""
         self._positions.update(queue, offset, is_reset=is_reset)
 
     async def persist(self, queues: Iterable[MessageQueue]) -> None:

@@ -1,15 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """Taking and leaving queues, in an order that loses no message and informs the application.
 
-Taking a queue: lock it if the consumer is orderly, find its first offset, call `on_assigned`, then
-read. Leaving a queue: stop reading, finish or disown running calls, store its offset, call
+To take a queue: lock it if the consumer is orderly, find its first offset, call `on_assigned`, then
+read. To leave a queue: stop reading, finish or disown running calls, store its offset, call
 `on_revoked`, then unlock.
 
 Invariants
-    The offset of a locked queue is stored only while the lock is certainly valid: the next owner
-    may have stored a higher one. An unlocked queue goes to its next owner at once, so its offset
-    is stored in a single attempt, at once. The lock is released whatever the store or the
-    application does.
+    The offset of a locked queue is stored only while the lock is certainly valid, because the next
+    owner may have stored a higher one. A queue without a lock goes to its next owner at once, so
+    its offset is stored immediately, in a single attempt. The lock is released whatever the store
+    or the application does.
 """
 
 import asyncio
@@ -31,27 +31,25 @@ from cometmq.remoting.names import RETRY_PREFIX
 from cometmq.remoting.transport.tasks import TaskSet, describe
 
 QueuesCallback = Callable[[list[MessageQueue]], Awaitable[None] | None]
-"""A coroutine function, or a plain one, which is called on a thread."""
+"""A coroutine function, or a plain function, which is called on a thread."""
 
 FORCED_LEAVE_MS: Final = 60_000
-"""How long to wait for the listener of a queue without a lock, and for a callback of revoked
-queues.
-"""
+"""How long to wait for the listener of a queue without a lock, and for an `on_revoked` callback."""
 
 LEAVE_COMMIT_MS: Final = 20_000
-"""How long storing the offsets of locked queues is retried when they are left."""
+"""How long to retry storing the offsets of locked queues that are being left."""
 
 END_COMMIT_MS: Final = 5_000
-"""The same on close, where the caller is waiting."""
+"""The same on close, when the caller is waiting."""
 
 COMMIT_RETRY_MS: Final = 500
 
 
 class OwnershipCallbacks(msgspec.Struct):
-    """Callbacks about owned queues; the retry topic's queues are left out."""
+    """Callbacks about owned queues, except those of the retry topic."""
 
     group: str
-    """For the log."""
+    """Names the group in log entries."""
     assigned: QueuesCallback | None = None
     revoked: QueuesCallback | None = None
 
@@ -86,7 +84,7 @@ class Ownership:
         return free if self._locks is None else await self._locks.acquire(free)
 
     async def disclaim(self, queues: Collection[MessageQueue]) -> None:
-        """Release claims on queues that could not be read in the end."""
+        """Release claims on queues that turned out not to be readable."""
         if self._locks is not None:
             await self._locks.release(queues)
 
@@ -129,7 +127,7 @@ class Ownership:
             self._leaving.update(dict.fromkeys((one.queue for one in part), task))
 
     async def close(self, held: Collection[ProcessQueue], *, is_drained: bool) -> None:
-        """Leave all queues; if not `is_drained`, calls still running are disowned."""
+        """Leave all queues; unless `is_drained`, calls that are still running are disowned."""
         self._disown(held)
         if self._leaving and is_drained:
             _, late = await asyncio.wait(
@@ -160,9 +158,9 @@ class Ownership:
             self._failed("offset.unsaved", error, group=self._group)
 
     async def _store(self, queues: Collection[MessageQueue], limit_ms: int) -> None:
-        """Store offsets, with retries while the queues are ours and `limit_ms` is not over.
+        """Store offsets, retrying for up to `limit_ms` while the queues are ours.
 
-        Offsets lost nevertheless cause redelivery to the next owner.
+        If offsets are lost nevertheless, their messages are redelivered to the next owner.
         """
         deadline_ms = monotonic_ms() + limit_ms
         while True:
@@ -193,9 +191,9 @@ class Ownership:
         return waits
 
     def _apart(self, held: Collection[ProcessQueue]) -> list[Collection[ProcessQueue]]:
-        """Group queues that leave independently, so that no queue keeps the others locked.
+        """Group queues that can be left independently, so that none keeps the others locked.
 
-        Such a queue would be a busy one, or one whose broker does not answer.
+        Otherwise a busy listener or an unresponsive broker would delay all queues.
         """
         if self._locks is None:
             return [held]
@@ -222,7 +220,7 @@ class Ownership:
                 self._leaving.pop(queue, None)
 
     async def _wait(self, held: Iterable[ProcessQueue]) -> None:
-        """Wait for the listener: without limit while a lock keeps other members away."""
+        """Wait for the listener, without limit while a lock keeps other members away."""
         limit_s = None if self._locks is not None else FORCED_LEAVE_MS / 1000
         try:
             async with asyncio.timeout(limit_s):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The messages of one queue between their pull and the end of their consumption.
+"""The messages of one queue, from their pull until they are consumed.
 
 Invariants
     `committable` never passes an unconsumed message: after a crash the group continues there, so a
@@ -16,7 +16,7 @@ from cometmq.remoting.bodies.running_info import ProcessQueueInfo
 
 
 class ProcessQueue:
-    """The messages that one consumer holds of one queue."""
+    """The messages of one queue that a consumer holds."""
 
     def __init__(self, queue: MessageQueue, next_offset: int) -> None:
         self.queue = queue
@@ -49,7 +49,7 @@ class ProcessQueue:
         return self._order[-1] - self._order[0] if self._order else 0
 
     def begun_anew(self, next_offset: int) -> "ProcessQueue":
-        """Drop everything held; return an empty queue, which still waits for running calls."""
+        """Drop all held messages; return an empty queue, which still waits for running calls."""
         self.is_dropped = True
         fresh = ProcessQueue(self.queue, next_offset)
         fresh.calls = self.calls
@@ -73,7 +73,7 @@ class ProcessQueue:
         return [message for message in messages if message.queue_offset in self._held]
 
     def start(self, messages: Iterable[MessageExt], now_ms: int) -> None:
-        """Note when the listener received these messages."""
+        """Record when the listener received these messages."""
         for message in messages:
             self._started_ms[message.queue_offset] = now_ms
 

@@ -22,7 +22,7 @@ from cometmq.remoting.log import Log
 NOT_READY_CODES: Final = frozenset(
     {ResponseCode.SUBSCRIPTION_NOT_EXIST, ResponseCode.SUBSCRIPTION_NOT_LATEST}
 )
-"""The broker has not processed our heartbeat yet; takes milliseconds after a start."""
+"""Refusals by a broker that has not processed our heartbeat yet, which takes milliseconds."""
 
 NOT_READY_DELAY_MS: Final = 100
 NOT_READY_COUNT_MAX: Final = 30
@@ -36,9 +36,9 @@ Sink = Callable[[ProcessQueue, list[MessageExt]], None]
 
 
 class Limits(msgspec.Struct, frozen=True):
-    """Bounds of the messages held for one queue: `queue_count_max` and its siblings.
+    """Limits on the messages held for one queue: `queue_count_max` and its siblings.
 
-    They are checked before a pull, so one pull may exceed them (by `pull_count_max` messages).
+    They are checked before a pull, so one pull may exceed them by up to `pull_count_max` messages.
     """
 
     count_max: int
@@ -68,7 +68,9 @@ class ReadContext(msgspec.Struct):
     is_suspended: Callable[[], bool]
     """True while pulled messages must not be delivered."""
     pulled: Callable[[str, int, int], None]
-    """Called with topic, count and duration in ms of each pull that returned messages."""
+    """Called with the topic, message count and duration in ms of each pull that returned
+    messages.
+    """
     not_ready: Callable[[], None]
     """Called when a broker does not know our subscription."""
     failed: FailureLog
@@ -77,9 +79,9 @@ class ReadContext(msgspec.Struct):
     """False while another member may own the queue and have committed a higher offset."""
     pull_interval_ms: int = 0
     commits_by_pull: bool = True
-    """Pulls carry the committed offset."""
+    """Whether pulls carry the committed offset."""
     takes_unreadable: bool = False
-    """The sink also receives lists of unreadable messages; otherwise these are skipped."""
+    """Whether the sink also receives lists of unreadable messages, which are otherwise skipped."""
 
 
 class Reader:
@@ -93,7 +95,7 @@ class Reader:
         self._refused_count = 0
 
     def progressed(self) -> None:
-        """Check for room again: messages were consumed, or settings have changed."""
+        """Check for room again, because messages were consumed or settings have changed."""
         self._room.set()
 
     async def run(self) -> None:
@@ -156,8 +158,8 @@ class Reader:
     def _commit_offset(self) -> int | None:
         """Return the offset for a pull to carry: only progress that is not stored yet.
 
-        A Java broker handles pulls and commits on different threads, and another member may own the
-        queue already: an offset repeated without need can undo a later commit.
+        A Java broker handles pulls and commits on different threads, and another member may already
+        own the queue, so repeating an offset needlessly can undo a later commit.
         """
         context, queue = self._context, self.process_queue.queue
         if not context.commits_by_pull:
@@ -166,7 +168,7 @@ class Reader:
         return offset if offset and context.may_commit(queue) else None
 
     async def _becomes(self, condition: Callable[[], bool]) -> bool:
-        """Wait until the condition holds; False once the queue is dropped."""
+        """Wait until the condition holds; return False if the queue is dropped first."""
         held = self.process_queue
         while not held.is_dropped:
             if condition():

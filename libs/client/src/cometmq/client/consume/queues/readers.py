@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The readers of all owned queues, and the steps when queues are taken or dropped.
+"""The readers of all owned queues, and the steps by which queues are taken or dropped.
 
 Invariants
-    A queue is read only after its first offset is known and `on_assigned` was called. A dropped
-    reader never reads again: a queue that is assigned again gets a new one, at the committed
-    offset.
+    A queue is read only after its first offset is known and `on_assigned` has been called. A
+    dropped reader never reads again: a queue that is assigned again gets a new reader, which
+    starts at the committed offset.
 """
 
 import asyncio
@@ -45,7 +45,7 @@ class Readers:
 
     @property
     def process_queues(self) -> list[ProcessQueue]:
-        """The held messages, by owned queue."""
+        """The held messages of each owned queue."""
         return [reader.process_queue for reader in self._readers.values()]
 
     def get(self, queue: MessageQueue) -> Reader | None:
@@ -62,7 +62,7 @@ class Readers:
             reader.progressed()
 
     async def take(self, topic: str, queues: Collection[MessageQueue]) -> bool:
-        """Own exactly these queues of a topic; False if some cannot be read yet."""
+        """Own exactly these queues of a topic; return False if some cannot be read yet."""
         lost = [queue for queue in self.of_topic(topic) if queue not in queues]
         await self.drop(lost)
         fresh = [queue for queue in queues if queue not in self._readers]
@@ -96,7 +96,7 @@ class Readers:
             await self._ownership.leave(held, is_lost=is_lost)
 
     async def seek(self, queue: MessageQueue, offset: int) -> None:
-        """Read an owned queue again from an offset, dropping the messages held of it."""
+        """Continue reading an owned queue from an offset, dropping its held messages."""
         before = self._remove(queue)
         self._context.offsets.update(queue, offset, is_reset=True)
         reader = self._readers[queue] = Reader(self._context, queue, offset)
@@ -124,7 +124,7 @@ class Readers:
         await self._ownership.close(held, is_drained=is_drained)
 
     async def _open(self, queue: MessageQueue) -> bool:
-        """Find the first offset of a queue; False if it is not known now."""
+        """Find where to start reading a queue; return False if that is unknown for now."""
         try:
             offset = await self._first_offset(queue)
         except CometError as error:
@@ -143,7 +143,7 @@ class Readers:
         return True
 
     def _run(self, queue: MessageQueue) -> None:
-        """Start to read an owned queue, unless a reader exists."""
+        """Start reading an owned queue, unless it is being read already."""
         reader = self._readers.get(queue)
         if reader is not None and queue not in self._tasks:
             name = f"read-{queue.topic}-{queue.queue_id}"

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The allocation strategies of RocketMQ, which decide who owns a queue, as pure functions.
+"""RocketMQ's allocation strategies, which decide which member owns a queue, as pure functions.
 
 All members of a group must compute the same division, in whatever language they are written, so
-each strategy equals the Java one exactly. Queues are sorted by (topic, broker name, queue id),
-client ids as text; a client that is not in the list gets no queues.
+each strategy matches Java's exactly. Queues are sorted by (topic, broker name, queue id), and
+client ids as strings; a client that is not in the list gets no queues.
 """
 
 import hashlib
@@ -33,7 +33,7 @@ class AllocateStrategy(Protocol):
 
 
 class AllocateAveragely:
-    """Contiguous blocks; the first ``n mod c`` members get one queue more."""
+    """Assigns contiguous blocks; the first ``n mod c`` members get one more queue."""
 
     name: Final = "AVG"
 
@@ -50,7 +50,7 @@ class AllocateAveragely:
 
 
 class AllocateByCircle:
-    """Dealt out like cards: queue i belongs to member ``i mod c``."""
+    """Deals queues like cards: queue i belongs to member ``i mod c``."""
 
     name: Final = "AVG_BY_CIRCLE"
 
@@ -64,7 +64,7 @@ class AllocateByCircle:
 
 
 class AllocateByConfig:
-    """A fixed list, independent of the other members."""
+    """Assigns a fixed list of queues, independently of the other members."""
 
     name: Final = "CONFIG"
 
@@ -79,9 +79,9 @@ class AllocateByConfig:
 
 
 class AllocateByMachineRoom:
-    """Only queues of brokers named ``room@name`` with a known room, divided equally.
+    """Divides the queues of brokers named ``room@name`` in the given rooms; ignores all others.
 
-    The remainder goes one each to the first members, from the end of the list.
+    The remaining queues, from the end of the list, go one each to the first members.
     """
 
     name: Final = "MACHINE_ROOM"
@@ -110,7 +110,7 @@ class AllocateByMachineRoom:
 
 
 class AllocateByConsistentHash:
-    """Members own arcs of a hash ring, so that few queues move when a member joins or leaves."""
+    """Gives members arcs of a hash ring, so that few queues move when a member joins or leaves."""
 
     name: Final = "CONSISTENT_HASH"
 
@@ -122,7 +122,7 @@ class AllocateByConsistentHash:
     def allocate(
         self, client_id: str, queues: Sequence[MessageQueue], client_ids: Sequence[str]
     ) -> list[MessageQueue]:
-        """Return the queues whose place on the ring belongs to `client_id`."""
+        """Return the queues whose position on the ring belongs to `client_id`."""
         if client_id not in client_ids:
             return []
         ring = {
@@ -143,7 +143,7 @@ class AllocateByConsistentHash:
 
 
 class AllocateMachineRoomNearby:
-    """Each room's queues go to the members in that room; other rooms' queues are shared by all."""
+    """Gives a room's queues to the members in that room, or to all members if it has none."""
 
     def __init__(
         self,
@@ -161,7 +161,7 @@ class AllocateMachineRoomNearby:
     def allocate(
         self, client_id: str, queues: Sequence[MessageQueue], client_ids: Sequence[str]
     ) -> list[MessageQueue]:
-        """Return the share of the own room, then the share of each room without members."""
+        """Return the share of the client's own room, then shares of rooms without members."""
         if client_id not in client_ids:
             return []
         by_room = _grouped(queues, self._broker_room)
@@ -175,13 +175,13 @@ class AllocateMachineRoomNearby:
 
 
 def ring_place(text: str) -> int:
-    """Return the place on the ring: the first four bytes of the MD5, as Java's MD5Hash."""
+    """Return a position on the ring: the first four bytes of an MD5 digest, as in Java."""
     digest = hashlib.md5(text.encode(), usedforsecurity=False).digest()
     return int.from_bytes(digest[:4], "big")
 
 
 def java_queue_text(queue: MessageQueue) -> str:
-    """Return a queue as Java prints it, which is the input of the ring's hash."""
+    """Return a queue as Java prints it, which is what the ring hashes."""
     return (
         f"MessageQueue [topic={queue.topic}, brokerName={queue.broker_name}, "
         f"queueId={queue.queue_id}]"

@@ -19,14 +19,14 @@ class QueueWatch:
     def __init__(
         self, instance: ClientInstance, group: str, callbacks: Mapping[str, QueuesChanged]
     ) -> None:
-        """Watch topics, given by their full names."""
+        """Watch the topics in `callbacks`, which have full names."""
         self._group = group
         self._instance = instance
         self._callbacks = callbacks
         self._known: dict[str, list[MessageQueue]] = {}
 
     async def run(self, *, interval_ms: int) -> None:
-        """Check at intervals; the queues found first count as no change."""
+        """Check at intervals; the first check reports no change."""
         while True:
             await self._instance.routes.refresh_all(self._callbacks)
             for topic, callback in tuple(self._callbacks.items()):
