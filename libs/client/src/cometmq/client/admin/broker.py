@@ -16,7 +16,7 @@ from cometmq.remoting.names import AUTO_CREATE_TOPIC
 
 
 class BrokerAdmin(BrokerTransactions, BrokerAcl):
-    """Queries and changes one broker; every refusal raises the CommandError of its code."""
+    """Queries and changes one broker; a refusal raises the CommandError for its code."""
 
     # -- topics -------------------------------------------------------------------------------
 
@@ -39,11 +39,11 @@ class BrokerAdmin(BrokerTransactions, BrokerAcl):
         await self.invoke(Code.UPDATE_AND_CREATE_TOPIC, header)
 
     async def delete_topic(self, topic: str) -> None:
-        """Delete a topic with its messages."""
+        """Delete a topic and its messages."""
         await self.invoke(Code.DELETE_TOPIC_IN_BROKER, topics.DeleteTopicInBroker(topic))
 
     async def topic_stats(self, topic: str) -> TopicStats:
-        """Return begin, end and last store time of each queue."""
+        """Return the begin offset, end offset and last store time of each queue."""
         header = topics.GetTopicStatsInfo(topic)
         return await self._json(TopicStats, Code.GET_TOPIC_STATS_INFO, header)
 
@@ -58,7 +58,9 @@ class BrokerAdmin(BrokerTransactions, BrokerAcl):
     # -- figures ------------------------------------------------------------------------------
 
     async def stats(self, name: str, key: str) -> BrokerStatsData:
-        """Return one statistic of the last minute, hour and day; ServerError if there is none."""
+        """Return one statistic over the last minute, hour and day; raise ServerError if there is
+        none.
+        """
         header = admin.ViewBrokerStatsData(name, key)
         return await self._json(BrokerStatsData, Code.VIEW_BROKER_STATS_DATA, header)
 

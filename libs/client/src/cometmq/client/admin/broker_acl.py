@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Administration of one broker: accounts and addresses of access control."""
+"""Administration of one broker: access control accounts and addresses."""
 
 from collections.abc import Iterable
 

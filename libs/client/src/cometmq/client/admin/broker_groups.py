@@ -25,7 +25,7 @@ from cometmq.remoting.commands import admin, callbacks, clients, groups, offsets
 from cometmq.remoting.errors import RemoteProtocolError
 
 PROXIED_TIMEOUT_MS: Final = 15_000
-"""For requests that a broker forwards to a client; brokers give up after 10 s."""
+"""Timeout of requests that a broker forwards to a client; brokers give up after 10 s."""
 END: Final = -1
 """The timestamp that stands for the end of a queue."""
 
@@ -70,13 +70,13 @@ class BrokerGroups(BrokerCalls):
         return await self._json(ConsumeStats, Code.GET_CONSUME_STATS, header)
 
     async def groups_of(self, topic: str) -> list[str]:
-        """Return the groups that consume a topic, or have an offset in it."""
+        """Return the groups that consume a topic or have an offset in it."""
         header = admin.QueryTopicConsumeByWho(topic)
         return (await self._json(GroupList, Code.QUERY_TOPIC_CONSUME_BY_WHO, header)).group_list
 
     async def time_spans(self, topic: str, group: str) -> list[QueueTimeSpan]:
-        """Return the age of the messages of each queue, and of the next one that a group
-        consumes.
+        """Return when each queue's messages, and the last one that a group consumed, were
+        stored.
         """
         header = admin.QueryConsumeTimeSpan(topic, group)
         spans = await self._json(ConsumeTimeSpans, Code.QUERY_CONSUME_TIME_SPAN, header)
@@ -106,7 +106,7 @@ class BrokerGroups(BrokerCalls):
     # -- offsets ------------------------------------------------------------------------------
 
     async def committed_offset(self, group: str, topic: str, queue_id: int) -> int | None:
-        """Return the committed offset of a group in a queue; None if there is none."""
+        """Return the committed offset of a group in a queue, or None if there is none."""
         header = offsets.QueryConsumerOffset(group, topic, queue_id)
         ok = (ResponseCode.SUCCESS, ResponseCode.QUERY_NOT_FOUND)
         response = await self.invoke(Code.QUERY_CONSUMER_OFFSET, header, ok=ok)
@@ -133,7 +133,7 @@ class BrokerGroups(BrokerCalls):
         return _offset(await self.invoke(Code.SEARCH_OFFSET_BY_TIMESTAMP, header))
 
     async def earliest_store_time(self, topic: str, queue_id: int) -> int | None:
-        """Return when the oldest message of a queue was stored; None for an empty queue."""
+        """Return when the oldest message of a queue was stored, or None for an empty queue."""
         header = offsets.GetEarliestMsgStoretime(topic, queue_id)
         reply = (await self.invoke(Code.GET_EARLIEST_MSG_STORETIME, header)).header
         if not isinstance(reply, offsets.GetEarliestMsgStoretimeReply):
@@ -151,9 +151,9 @@ class BrokerGroups(BrokerCalls):
     async def reset_offsets(
         self, topic: str, group: str, timestamp_ms: int, *, is_forced: bool = True
     ) -> dict[MessageQueue, int]:
-        """Make the connected members of a group continue at a timestamp, or at the END.
+        """Make the connected members of a group continue from a timestamp, or from the END.
 
-        A queue moves forwards only with `is_forced`.
+        A queue moves forward only if `is_forced` is set.
         """
         header = admin.InvokeBrokerToResetOffset(topic, group, timestamp_ms, is_forced)
         response = await self.invoke(Code.INVOKE_BROKER_TO_RESET_OFFSET, header)
@@ -169,7 +169,7 @@ class BrokerGroups(BrokerCalls):
     async def correction_offsets(
         self, topic: str, group: str, *, other_groups: str | None = None
     ) -> dict[int, int]:
-        """Return the lowest offsets of `other_groups` by queue id, used to correct those of
+        """Return the lowest offsets of `other_groups` by queue id, for correcting those of
         `group`.
         """
         header = admin.QueryCorrectionOffset(group, topic, other_groups)

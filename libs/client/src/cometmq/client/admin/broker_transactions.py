@@ -27,7 +27,7 @@ _ENDING_TAG: Final = "d"
 
 
 class Span(msgspec.Struct, frozen=True):
-    """The part of a queue that is not examined yet."""
+    """The part of a queue that has not been examined yet."""
 
     begin: int
     end: int
@@ -57,17 +57,17 @@ class HalfMessage(msgspec.Struct, frozen=True):
 
     @property
     def group(self) -> str:
-        """The producer group, whose members brokers ask."""
+        """The producer group whose members the broker asks."""
         return self.message.properties.get(PropertyKey.PRODUCER_GROUP, "")
 
     @property
     def topic(self) -> str:
-        """The topic that it is delivered to on commit."""
+        """The topic to which it is delivered on commit."""
         return self.message.properties.get(PropertyKey.REAL_TOPIC, "")
 
     @property
     def queue_id(self) -> int:
-        """The queue that it is delivered to on commit."""
+        """The queue to which it is delivered on commit."""
         return int(self.message.properties.get(PropertyKey.REAL_QUEUE_ID, "0"))
 
 
@@ -90,13 +90,13 @@ class BrokerTransactions(BrokerMessages, BrokerGroups):
         return max(0, await self.min_offset(topic, QUEUE_ID), committed or 0)
 
     async def read_halves(self, span: Span) -> AsyncIterator[HalfMessage]:
-        """Read half messages of ended and of open transactions."""
+        """Read half messages, whether their transactions have ended or are still open."""
         async for message in self._read(HALF_TOPIC, span):
             yield HalfMessage(message)
 
     async def read_ends(self, span: Span) -> AsyncIterator[tuple[int, int]]:
-        """Read op messages: each yields its own offset and the offset of the half message that
-        it ends.
+        """Read op messages; yield the offset of each and the offset of the half message that it
+        ends.
         """
         async for message in self._read(OP_HALF_TOPIC, span):
             if message.tag == _ENDING_TAG:
@@ -165,6 +165,6 @@ class BrokerTransactions(BrokerMessages, BrokerGroups):
         await self.invoke(Code.END_TRANSACTION, header)
 
     async def resume_check(self, offset_message_id: str) -> None:
-        """Resume the checks of a half message that the broker had given up."""
+        """Resume the checks of a half message on which the broker had given up."""
         header = ResumeCheckHalfMessage(offset_message_id)
         await self.invoke(Code.RESUME_CHECK_HALF_MESSAGE, header)

@@ -21,7 +21,7 @@ SUCCESS: Final = (ResponseCode.SUCCESS,)
 
 
 class BrokerCalls:
-    """Calls one broker; every refusal raises the CommandError of its code."""
+    """Calls one broker; a refusal raises the CommandError for its code."""
 
     def __init__(
         self, remoting: RemotingClient, address: str, *, timeout_ms: int, name: str = ""

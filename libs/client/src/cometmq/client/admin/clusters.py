@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Administration of clusters: all their brokers with their statistics."""
+"""Administration of clusters: all their brokers, with statistics."""
 
 import asyncio
 

@@ -100,8 +100,8 @@ class DeadLetterAdmin(MessageAdmin, TopicAdmin):
     ) -> SendResult:
         """Send a dead letter again with its keys, properties and original id.
 
-        By default only the group that gave up receives it, with the full number of attempts. With
-        `topic`, all groups that consume the topic receive it.
+        By default only the group that gave it up receives it, with the full number of attempts.
+        With `topic`, all groups that consume that topic receive it.
         """
         kept = {PropertyKey.ORIGIN_MESSAGE_ID: origin_message_id(message)}
         if topic is None:

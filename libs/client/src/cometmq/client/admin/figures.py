@@ -9,8 +9,8 @@ from cometmq.remoting.bodies.stats import BrokerStatsData
 
 
 class Load(msgspec.Struct, frozen=True):
-    """One direction: messages per second, queued requests, and the age of the oldest in the
-    queue.
+    """The load in one direction: messages per second, queued requests, and the age of the
+    oldest.
     """
 
     tps: float = 0.0
@@ -19,7 +19,7 @@ class Load(msgspec.Struct, frozen=True):
 
 
 class Traffic(msgspec.Struct, frozen=True):
-    """A statistic: the rate of the last minute and the count of the last day."""
+    """A statistic: the rate over the last minute and the count over the last day."""
 
     tps: float = 0.0
     count: int = 0
@@ -105,7 +105,9 @@ def _totals(facts: Mapping[str, str], name: str) -> tuple[int, int, int]:
 
 
 def _number(facts: Mapping[str, str], name: str, default: float = 0.0) -> float:
-    """Brokers report rates over three periods in one text; the first number is the shortest."""
+    """Return the first number of a value: brokers report rates over three periods, shortest
+    first.
+    """
     words = facts.get(name, "").split()
     try:
         return float(words[0]) if words else default

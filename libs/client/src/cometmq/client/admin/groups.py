@@ -33,12 +33,12 @@ class GroupAdmin(AdminBase):
     async def delete_group(
         self, group: str, *, remove_offsets: bool = False, cluster: str | None = None
     ) -> None:
-        """Delete a consumer group at every master, with its offsets if wanted."""
+        """Delete a consumer group at every master, optionally with its offsets."""
         for master in (await self.masters(cluster)).values():
             await master.delete_group(group, remove_offsets=remove_offsets)
 
     async def consumer_connections(self, group: str) -> ConsumerConnections:
-        """Return the connected members of a group; ConsumerNotOnline if there are none."""
+        """Return the connected members of a group; raise ConsumerNotOnline if there are none."""
         found: ConsumerConnections | None = None
         for _, answer in await self.ask_each(
             (await self.masters()).values(),
@@ -54,7 +54,7 @@ class GroupAdmin(AdminBase):
         return found
 
     async def producer_connections(self, group: str, topic: str) -> ProducerConnections:
-        """Return the connected members of a producer group; ServerError if there are none."""
+        """Return the connected members of a producer group; raise ServerError if there are none."""
         found = ProducerConnections()
         refusal: ServerError | None = None
         for broker in await self._brokers_of(topic):
@@ -70,7 +70,7 @@ class GroupAdmin(AdminBase):
         return found
 
     async def consuming_groups(self, topic: str) -> list[str]:
-        """Return the groups that consume a topic, or have an offset in it."""
+        """Return the groups that consume a topic or have an offset in it."""
         found: set[str] = set()
         brokers = await self._brokers_of(topic)
         for _, groups in await self.ask_each(brokers, lambda it: it.groups_of(topic)):
@@ -78,8 +78,8 @@ class GroupAdmin(AdminBase):
         return sorted(found)
 
     async def time_spans(self, topic: str, group: str) -> list[QueueTimeSpan]:
-        """Return the age of the messages of each queue, and of the next one that a group
-        consumes.
+        """Return when each queue's messages, and the last one that a group consumed, were
+        stored.
         """
         found: list[QueueTimeSpan] = []
         brokers = await self._brokers_of(topic)
@@ -92,7 +92,7 @@ class GroupAdmin(AdminBase):
     ) -> ConsumerRunningInfo:
         """Return the running info that a connected consumer reports, forwarded by a broker.
 
-        A member may be connected to some brokers only, so each broker is tried.
+        A member may be connected to only some of the brokers, so each broker is tried.
         """
         refusal: CommandError = ConsumerNotOnline(f"the consumer group[{group}] not online")
         for master in (await self.masters()).values():

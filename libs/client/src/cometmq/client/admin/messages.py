@@ -28,7 +28,9 @@ class MessageAdmin(AdminBase):
     """Finds messages."""
 
     async def view_message(self, message_id: str, topic: str) -> MessageExt:
-        """Return a message by its offset message id or its unique key; QueryNotFound if absent."""
+        """Return a message by its offset message id or its unique key; raise QueryNotFound if
+        absent.
+        """
         # An id that is no offset message id of this cluster may still be a unique key.
         with suppress(ValueError, ServerError, BrokerMissing):
             return await self._view_stored(message_id, topic)
@@ -47,7 +49,7 @@ class MessageAdmin(AdminBase):
         begin_ms: int = 0,
         end_ms: int = FOREVER_MS,
     ) -> list[MessageExt]:
-        """Return messages by key, oldest first; an empty list if there are none."""
+        """Return messages by key, oldest first, or an empty list if there are none."""
         return await self._query(
             topic,
             lambda broker: broker.query(
@@ -89,7 +91,7 @@ class MessageAdmin(AdminBase):
         expression: str = "*",
         group: str = TOOLS_GROUP,
     ) -> AsyncIterator[Pulled]:
-        """Yield the messages of a queue between two offsets, one answer at a time; commit nothing.
+        """Yield the messages of a queue between two offsets, one pull at a time; commit nothing.
 
         Messages at `end` and beyond are left out; messages deleted meanwhile are skipped.
         """

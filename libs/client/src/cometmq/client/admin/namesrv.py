@@ -31,7 +31,7 @@ class NamesrvAdmin:
 
     @property
     def address(self) -> str:
-        """The address of this name server if it came from `each`, else of the first."""
+        """The address of this name server if it came from `each`, else that of the first."""
         return self.addresses[0]
 
     def each(self) -> list["NamesrvAdmin"]:
@@ -47,7 +47,7 @@ class NamesrvAdmin:
         )
 
     async def route(self, topic: str) -> TopicRoute | None:
-        """Return the route of a topic; None if there is none."""
+        """Return the route of a topic, or None if there is none."""
         return await self._namesrv.route(topic)
 
     async def topics(self) -> list[str]:
@@ -102,7 +102,7 @@ class NamesrvAdmin:
         await self._namesrv.invoke_all(Code.PUT_KV_CONFIG, header)
 
     async def get_kv(self, namespace: str, key: str) -> str | None:
-        """Return a value; None if there is none."""
+        """Return a value, or None if there is none."""
         header = headers.GetKvConfig(namespace, key)
         response = await self._namesrv.invoke(Code.GET_KV_CONFIG, header, ok=_FOUND_OR_NOT)
         if response.code == ResponseCode.QUERY_NOT_FOUND:
@@ -129,7 +129,7 @@ class NamesrvAdmin:
     # -- the name servers themselves ----------------------------------------------------------
 
     async def config(self) -> dict[str, str]:
-        """Return the settings of the name server that answers."""
+        """Return the settings of the name server in use."""
         return parse_settings((await self._namesrv.invoke(Code.GET_NAMESRV_CONFIG)).body)
 
     async def update_config(self, changes: Mapping[str, str]) -> None:

@@ -42,18 +42,22 @@ class ClientAdmin:
         return await self._admin.search_offset(self._namespace.wrap_queue(queue), timestamp_ms)
 
     async def earliest_store_time(self, queue: MessageQueue) -> int | None:
-        """Return when the oldest message of a queue was stored, in milliseconds; None if empty."""
+        """Return when the oldest message of a queue was stored, in milliseconds, or None if
+        empty.
+        """
         return await self._admin.earliest_store_time(self._namespace.wrap_queue(queue))
 
     async def view_message(self, message_id: str, topic: str) -> MessageExt:
-        """Return a message by its offset message id or its unique key; QueryNotFound if absent."""
+        """Return a message by its offset message id or its unique key; raise QueryNotFound if
+        absent.
+        """
         found = await self._admin.view_message(message_id, self._namespace.wrap(topic))
         return self._seen(found)
 
     async def query_by_key(
         self, topic: str, key: str, *, count_max: int, begin_ms: int, end_ms: int
     ) -> list[MessageExt]:
-        """Return messages by key, oldest first; an empty list if there are none."""
+        """Return messages by key, oldest first, or an empty list if there are none."""
         found = await self._admin.query_by_key(
             self._namespace.wrap(topic),
             key,

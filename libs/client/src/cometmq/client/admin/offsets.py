@@ -24,7 +24,7 @@ class QueueLag(msgspec.Struct, frozen=True):
 
     @property
     def lag(self) -> int:
-        """Messages not consumed yet."""
+        """How many messages are not consumed yet."""
         return self.max_offset - self.committed_offset
 
 
@@ -34,11 +34,11 @@ class Rollback(msgspec.Struct, frozen=True):
     queue: MessageQueue
     broker_offset: int
     consumer_offset: int
-    """The offset before."""
+    """The offset before the change."""
     timestamp_offset: int
-    """The offset of the requested timestamp."""
+    """The offset at the requested timestamp."""
     rollback_offset: int
-    """The offset now."""
+    """The offset after the change."""
 
 
 class OffsetAdmin(AdminBase):
@@ -80,12 +80,14 @@ class OffsetAdmin(AdminBase):
         return await master.search_offset(queue.topic, queue.queue_id, timestamp_ms)
 
     async def earliest_store_time(self, queue: MessageQueue) -> int | None:
-        """Return when the oldest message of a queue was stored, in milliseconds; None if empty."""
+        """Return when the oldest message of a queue was stored, in milliseconds, or None if
+        empty.
+        """
         master = await self._master_of(queue)
         return await master.earliest_store_time(queue.topic, queue.queue_id)
 
     async def committed_offset(self, group: str, queue: MessageQueue) -> int | None:
-        """Return the committed offset of a group; None if there is none."""
+        """Return the committed offset of a group, or None if there is none."""
         master = await self._master_of(queue)
         offset = await master.committed_offset(group, queue.topic, queue.queue_id)
         if offset:
@@ -95,7 +97,7 @@ class OffsetAdmin(AdminBase):
         return table.get(f"{queue.topic}@{group}", {}).get(queue.queue_id)
 
     async def commit_offset(self, group: str, queue: MessageQueue, offset: int) -> None:
-        """Set the offset of a group; connected members do not notice, and overwrite it."""
+        """Set the offset of a group; connected members do not notice, and will overwrite it."""
         master = await self._master_of(queue)
         await master.commit_offset(group, queue.topic, queue.queue_id, offset)
 
@@ -104,10 +106,10 @@ class OffsetAdmin(AdminBase):
     async def reset_offsets(
         self, group: str, topic: str, timestamp_ms: int, *, is_forced: bool = True
     ) -> dict[MessageQueue, int]:
-        """Make a group continue at a timestamp, or at the END; return the offsets.
+        """Make a group continue from a timestamp, or from the END; return the offsets.
 
-        Connected members seek; if there are none, the stored offsets change. A queue moves
-        forwards only with `is_forced`.
+        Connected members seek; if there are none, the stored offsets change. A queue moves forward
+        only if `is_forced` is set.
         """
         whole(timestamp_ms, "timestamp_ms", low=END)
         found: dict[MessageQueue, int] = {}
@@ -126,7 +128,7 @@ class OffsetAdmin(AdminBase):
     async def reset_members(
         self, group: str, topic: str, timestamp_ms: int, *, is_forced: bool = True
     ) -> dict[MessageQueue, int]:
-        """Make the connected members of a group continue at a timestamp, or at the END.
+        """Make the connected members of a group continue from a timestamp, or from the END.
 
         Raise ConsumerNotOnline if there are none. The stored offsets follow when the members
         commit.
@@ -144,7 +146,7 @@ class OffsetAdmin(AdminBase):
     ) -> list[Rollback]:
         """Set the stored offsets of a group to a timestamp, or to the END.
 
-        Connected members do not notice, and overwrite them.
+        Connected members do not notice, and will overwrite them.
         """
         whole(timestamp_ms, "timestamp_ms", low=END)
         moved: list[Rollback] = []
@@ -175,7 +177,9 @@ class OffsetAdmin(AdminBase):
 
 
 async def _positions(broker: BrokerAdmin, group: str, topic: str) -> dict[MessageQueue, OffsetPair]:
-    """Queues without a stored offset are reported at their beginning."""
+    """Return the offsets of each queue; one without a stored offset is reported at its
+    beginning.
+    """
     table = (await broker.consume_stats(group)).offset_table
     known = {queue: pair for queue, pair in table.items() if queue.topic == topic}
     if known:

@@ -25,14 +25,14 @@ T = TypeVar("T")
 
 
 class AdminBase(Client):
-    """Finds the servers for the admin calls."""
+    """Finds the servers to which admin calls go."""
 
     KIND = "admin"
 
     def __init__(
         self, namesrv: str = "", *, options: ClientOptions | None = None, log: Log = PROGRAM_LOG
     ) -> None:
-        """Take the name servers from `namesrv`, or from the option of that name."""
+        """Use the name servers in `namesrv`, or else in the option of that name."""
         super().__init__(log)
         self.options = checked(options or ClientOptions(), namesrv, is_exact=True)
 
@@ -91,15 +91,15 @@ class AdminBase(Client):
         return {name: group[MASTER_ID] for name, group in groups.items() if MASTER_ID in group}
 
     def unreachable(self, _broker: BrokerAdmin, error: TransportError) -> None:
-        """Called for a broker that did not answer; raises, unless a subclass overrides it to go
-        on.
+        """Raise for a broker that did not answer; a subclass may override this to continue
+        instead.
         """
         raise error
 
     async def ask_all(
         self, brokers: Iterable[BrokerAdmin], question: Callable[[BrokerAdmin], Awaitable[T]]
     ) -> list[tuple[BrokerAdmin, T]]:
-        """Query brokers concurrently; raise the error of the first that does not answer."""
+        """Query brokers concurrently; raise the first error if one does not answer."""
         answers: list[tuple[BrokerAdmin, T]] = []
         for broker, outcome in await _outcomes(brokers, question):
             if isinstance(outcome, CometError):
@@ -116,7 +116,7 @@ class AdminBase(Client):
     ) -> list[tuple[BrokerAdmin, T]]:
         """Query brokers concurrently; return the answers in the order of the brokers.
 
-        A broker that refuses with an error of `skip` is left out; `unreachable` decides about a
+        A broker that refuses with an error in `skip` is left out; `unreachable` is called for a
         broker that does not answer.
         """
         answers: list[tuple[BrokerAdmin, T]] = []

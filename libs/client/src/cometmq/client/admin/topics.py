@@ -16,7 +16,7 @@ from cometmq.remoting.message.flags import Perm
 
 READ_WRITE: Final = int(Perm.READ | Perm.WRITE)
 ORDER_NAMESPACE: Final = "ORDER_TOPIC_CONFIG"
-"""Key-value namespace at the name servers: topic -> `broker:queues;broker:queues`."""
+"""Key-value namespace at the name servers, with values `broker:queues;broker:queues` by topic."""
 
 
 class TopicAdmin(AdminBase):
@@ -64,7 +64,7 @@ class TopicAdmin(AdminBase):
         await self.namesrv.delete_topic(topic, cluster=cluster)
 
     async def topic_stats(self, topic: str) -> dict[MessageQueue, TopicOffset]:
-        """Return begin, end and last store time of each queue."""
+        """Return the begin offset, end offset and last store time of each queue."""
         found: dict[MessageQueue, TopicOffset] = {}
         brokers = await self._brokers_of(topic)
         for _, stats in await self.ask_each(brokers, lambda it: it.topic_stats(topic)):

@@ -33,7 +33,7 @@ class MessageTrack(msgspec.Struct, frozen=True):
 
 
 class TrackAdmin(GroupAdmin, OffsetAdmin):
-    """Follows messages to their consumers."""
+    """Traces messages to their consumers."""
 
     async def message_tracks(self, message: MessageExt) -> list[MessageTrack]:
         """Return the state of a message in each group that consumes its topic."""
