@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Blocking clients for programs without an event loop.
 
-All clients of a process run on one event loop in a thread of its own. Options, messages and errors
-are those of `cometmq.client`; listeners are plain functions, called on other threads.
+All clients of a process run on one event loop in its own thread. Options, messages and errors are
+those of `cometmq.client`; listeners are plain functions, called on other threads.
 """
 
 from cometmq.client.sync.admin import AdminClient

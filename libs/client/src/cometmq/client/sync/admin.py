@@ -19,14 +19,14 @@ T = TypeVar("T")
 class AdminClient(SyncClient[client.AdminClient]):
     """Administration: `admin.call(lambda a: a.topics())` calls any method of the async client.
 
-    Methods that yield are called by `iterate`:
+    Methods that yield results are called with `iterate`:
     `for message in admin.iterate(lambda a: a.dead_letters("group"))`.
     """
 
     def __init__(
         self, namesrv: str = "", *, options: ClientOptions | None = None, log: Log = PROGRAM_LOG
     ) -> None:
-        """Take the name servers from `namesrv`, or from the option of that name."""
+        """Use the name servers in `namesrv`, or else in the option of that name."""
         super().__init__(client.AdminClient(namesrv, options=options, log=log))
 
     def call(self, method: Callable[[client.AdminClient], Awaitable[T]]) -> T:
@@ -34,7 +34,7 @@ class AdminClient(SyncClient[client.AdminClient]):
         return self._answer("`admin.call(lambda a: a.topics())`", method, lambda: self._inner)
 
     def iterate(self, method: Callable[[client.AdminClient], AsyncIterator[T]]) -> Iterator[T]:
-        """Yield the results of `read`, `dead_letters` or another method that yields."""
+        """Yield the results of `read`, `dead_letters` or any other method that yields."""
         check_function(method, "method", "admin")
         items: object = self._on_loop(lambda: method(self._inner))
         if inspect.iscoroutine(items):
@@ -46,7 +46,7 @@ class AdminClient(SyncClient[client.AdminClient]):
         return self._iterate(items)
 
     def __getattr__(self, name: str) -> NoReturn:
-        """Name the form of calls, as the methods of the async client are not repeated here."""
+        """Raise an AttributeError that shows how to call a method of the async client."""
         text = f"{type(self).__name__!r} object has no attribute {name!r}"
         method = getattr(client.AdminClient, name, None)
         if method is not None and not name.startswith("_"):

@@ -28,7 +28,7 @@ Callback = Callable[[list[MessageQueue]], None]
 
 
 class MemberConsumer(WorkingClient[GroupT]):
-    """The common part of all group members."""
+    """The base of all consumers that are group members."""
 
     def on_assigned(self, callback: Callback) -> Callback:
         """Call a function, on another thread, with newly assigned queues."""
@@ -39,7 +39,7 @@ class MemberConsumer(WorkingClient[GroupT]):
         return self._inner.on_revoked(callback)
 
     def add_hook(self, hook: ConsumeHook) -> None:
-        """Call a hook around every list of messages, on the clients' thread."""
+        """Call a hook before and after each list of messages, on the clients' thread."""
         self._inner.add_hook(hook)
 
     @property
@@ -57,7 +57,7 @@ class MemberConsumer(WorkingClient[GroupT]):
 
 
 class SubscribingConsumer(MemberConsumer[SubscriberT]):
-    """The common part of push and lite pull consumers."""
+    """The base of push and lite pull consumers."""
 
     def subscribe(
         self,
@@ -71,7 +71,7 @@ class SubscribingConsumer(MemberConsumer[SubscriberT]):
 
 
 class ReadingConsumer(MemberConsumer[GroupT], Generic[GroupT, OptionsT]):
-    """The common part of consumers without a listener."""
+    """The base of consumers without a listener."""
 
     INNER: type[GroupT]
     """The asynchronous consumer."""
@@ -86,7 +86,7 @@ class ReadingConsumer(MemberConsumer[GroupT], Generic[GroupT, OptionsT]):
         offsets: OffsetStore | None = None,
         log: Log = PROGRAM_LOG,
     ) -> None:
-        """Take the name servers from `namesrv`, or from the option of that name."""
+        """Use the name servers in `namesrv`, or else in the option of that name."""
         super().__init__(
             self.INNER(group, namesrv, options=options, strategy=strategy, offsets=offsets, log=log)
         )
@@ -106,7 +106,7 @@ class PushConsumer(SubscribingConsumer[client.PushConsumer]):
         offsets: OffsetStore | None = None,
         log: Log = PROGRAM_LOG,
     ) -> None:
-        """Take the name servers from `namesrv`, or from the option of that name."""
+        """Use the name servers in `namesrv`, or else in the option of that name."""
         super().__init__(
             client.PushConsumer(
                 group,
@@ -157,7 +157,7 @@ class LitePullConsumer(
     def assign(
         self, queues: Iterable[MessageQueue], expression: str | MessageSelector = ALL
     ) -> None:
-        """Read exactly these queues; call before the start."""
+        """Read exactly these queues; must be called before the start."""
         self._inner.assign(queues, expression)
 
     def on_queues_changed(
@@ -167,11 +167,11 @@ class LitePullConsumer(
         self._inner.on_queues_changed(topic, callback)
 
     def poll(self, timeout_ms: int | None = None) -> list[MessageExt]:
-        """Return some messages of one queue; an empty list if none arrive in time."""
+        """Return messages of one queue, or an empty list if none arrive in time."""
         return self._run(self._inner.poll(timeout_ms))
 
     def next_message(self, timeout_ms: int | None = None) -> MessageExt | None:
-        """Return one message; None if none arrives in time."""
+        """Return one message, or None if none arrives in time."""
         return self._run(self._inner.next_message(timeout_ms))
 
     def __iter__(self) -> Iterator[MessageExt]:
@@ -206,11 +206,11 @@ class LitePullConsumer(
         self._on_loop(lambda: self._inner.resume(queues))
 
     def seek(self, queue: MessageQueue, offset: int) -> None:
-        """Continue at an offset of an assigned queue."""
+        """Continue from an offset of an assigned queue."""
         self._run(self._inner.seek(queue, offset))
 
     def seek_to_begin(self, queue: MessageQueue) -> None:
-        """Continue at the oldest message."""
+        """Continue from the oldest message."""
         self._run(self._inner.seek_to_begin(queue))
 
     def seek_to_end(self, queue: MessageQueue) -> None:
@@ -218,7 +218,7 @@ class LitePullConsumer(
         self._run(self._inner.seek_to_end(queue))
 
     def committed(self, queue: MessageQueue) -> int | None:
-        """Return the committed offset of the group; None if there is none."""
+        """Return the committed offset of the group, or None if there is none."""
         return self._run(self._inner.committed(queue))
 
     def offset_for_timestamp(self, queue: MessageQueue, timestamp_ms: int) -> int:

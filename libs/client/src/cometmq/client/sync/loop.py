@@ -19,7 +19,7 @@ ClientT = TypeVar("ClientT", bound=Client)
 
 
 class LoopThread:
-    """An event loop in a thread of its own, until the process ends."""
+    """An event loop that runs in its own thread until the process ends."""
 
     def __init__(self) -> None:
         self._loop = asyncio.new_event_loop()
@@ -50,9 +50,10 @@ class LoopThread:
             raise
 
     def soon(self, function: Callable[[], object]) -> None:
-        """Schedule a call on the loop, without waiting.
+        """Schedule a call on the loop without waiting.
 
-        For signal handlers: the interrupted code may hold a lock that the loop needs to proceed.
+        Meant for signal handlers: the interrupted code may hold a lock that the loop needs to
+        proceed.
         """
         self._loop.call_soon_threadsafe(function)
 
@@ -78,7 +79,7 @@ def loop_thread() -> LoopThread:
 
 
 class SyncClient(Generic[ClientT]):
-    """The base of all blocking clients: a lifecycle, and calls that wait."""
+    """The base of all blocking clients: a lifecycle, and calls that block."""
 
     def __init__(self, inner: ClientT) -> None:
         self._inner = inner
@@ -98,7 +99,7 @@ class SyncClient(Generic[ClientT]):
         self._on_loop(lambda: self._inner.use_namesrv(addresses))
 
     def start(self) -> None:
-        """Start; a client can start only once."""
+        """Start the client; it can be started only once."""
         self._run(self._inner.start())
 
     def close(self) -> None:
@@ -124,7 +125,7 @@ class SyncClient(Generic[ClientT]):
         return loop_thread().run(work)
 
     def _on_loop(self, function: Callable[[], T]) -> T:
-        """Call a plain function that touches state of the loop."""
+        """Call, on the loop, a plain function that touches the loop's state."""
 
         async def call() -> T:
             return function()
@@ -132,7 +133,9 @@ class SyncClient(Generic[ClientT]):
         return self._run(call())
 
     def _answer(self, form: str, method: Callable[[Any], Awaitable[T]], target: Any) -> T:
-        """Return what a method of an asynchronous client answers; `form` is a valid call."""
+        """Return the result of a method of an async client; `form` is a valid call, shown in
+        errors.
+        """
         check_function(method, "method", "admin")
 
         async def call() -> T:
@@ -160,7 +163,7 @@ def _no_answer(found: object, form: str) -> str:
 
 
 class WorkingClient(SyncClient[ClientT]):
-    """The common part of producers and consumers."""
+    """The base of producers and consumers."""
 
     def call_admin(self, method: Callable[[ClientAdmin], Awaitable[T]]) -> T:
         """Return the result of an admin call: `call_admin(lambda a: a.queues("T"))`."""

@@ -27,13 +27,13 @@ class Producer(WorkingClient[client.Producer]):
         options: ProducerOptions | None = None,
         log: Log = PROGRAM_LOG,
     ) -> None:
-        """Take the name servers from `namesrv`, or from the option of that name."""
+        """Use the name servers in `namesrv`, or else in the option of that name."""
         super().__init__(client.Producer(group, namesrv, options=options, log=log))
 
     def send(
         self, message: Message, *, queue: MessageQueue | None = None, timeout_ms: int | None = None
     ) -> SendResult:
-        """Store a message and return where."""
+        """Send a message and return where it is stored."""
         return self._run(self._inner.send(message, queue=queue, timeout_ms=timeout_ms))
 
     def send_ordered(
@@ -44,7 +44,7 @@ class Producer(WorkingClient[client.Producer]):
         selector: QueueSelector = by_hash,
         timeout_ms: int | None = None,
     ) -> SendResult:
-        """Store a message in the queue that `selector` chooses by `argument`."""
+        """Send a message to the queue that `selector` chooses by `argument`."""
         return self._run(
             self._inner.send_ordered(message, argument, selector=selector, timeout_ms=timeout_ms)
         )
@@ -60,13 +60,13 @@ class Producer(WorkingClient[client.Producer]):
         queue: MessageQueue | None = None,
         timeout_ms: int | None = None,
     ) -> SendResult:
-        """Store messages of one topic in one queue by one request."""
+        """Store messages of one topic in one queue with a single request."""
         return self._run(self._inner.send_batch(messages, queue=queue, timeout_ms=timeout_ms))
 
     def split_batch(
         self, messages: Iterable[Message], *, bytes_max: int | None = None
     ) -> Iterable[list[Message]]:
-        """Yield lists of messages that `send_batch` accepts."""
+        """Split messages into lists that `send_batch` accepts."""
         return self._inner.split_batch(messages, bytes_max=bytes_max)
 
     def request(
@@ -78,7 +78,7 @@ class Producer(WorkingClient[client.Producer]):
         argument: Any = NO_ARGUMENT,
         selector: QueueSelector = by_hash,
     ) -> MessageExt:
-        """Send a message and return the reply of its consumer; NoReply on timeout."""
+        """Send a message and return its consumer's reply; raise NoReply on timeout."""
         return self._run(
             self._inner.request(
                 message, timeout_ms, queue=queue, argument=argument, selector=selector
@@ -86,11 +86,11 @@ class Producer(WorkingClient[client.Producer]):
         )
 
     def reply(self, request: MessageExt, body: bytes) -> SendResult:
-        """Reply to a consumed request; NotARequest for any other message."""
+        """Reply to a consumed request; raise NotARequest for any other message."""
         return self._run(self._inner.reply(request, body))
 
     def add_hook(self, hook: SendHook) -> None:
-        """Call a hook around every attempt to send, on the clients' thread."""
+        """Call a hook before and after every attempt to send, on the clients' thread."""
         self._inner.add_hook(hook)
 
     def add_forbidden_hook(self, hook: ForbiddenHook) -> None:

@@ -49,7 +49,7 @@ class PullConsumer(ReadingConsumer[client.PullConsumer, PullOptions]):
         expression: str = ALL,
         kind: ExpressionType = ExpressionType.TAG,
     ) -> Pulled:
-        """Read a queue from an offset; the answer comes at once."""
+        """Read a queue from an offset without waiting for messages."""
         return self._run(
             self._inner.pull(queue, offset, count_max=count_max, expression=expression, kind=kind)
         )
@@ -81,15 +81,15 @@ class PullConsumer(ReadingConsumer[client.PullConsumer, PullOptions]):
         return self._run(self._inner.queues_in_balance(topic))
 
     def fetch_offset(self, queue: MessageQueue, *, from_store: bool = False) -> int | None:
-        """Return the offset of the group; None if none was ever committed."""
+        """Return the offset of the group, or None if none was ever committed."""
         return self._run(self._inner.fetch_offset(queue, from_store=from_store))
 
     def update_offset(self, queue: MessageQueue, offset: int) -> None:
-        """Note the consumed offset; it is stored at intervals, by `commit`, and on close."""
+        """Record the consumed offset, which is stored at intervals, by `commit`, and on close."""
         self._on_loop(lambda: self._inner.update_offset(queue, offset))
 
     def commit(self) -> None:
-        """Store all noted offsets."""
+        """Store all recorded offsets."""
         self._run(self._inner.commit())
 
     def min_offset(self, queue: MessageQueue) -> int:
@@ -106,7 +106,7 @@ class PullConsumer(ReadingConsumer[client.PullConsumer, PullOptions]):
 
 
 PullCallback = Callable[[PullConsumer, MessageQueue], int | None]
-"""Pulls from a queue; returns the delay until the next call in ms, None for 200."""
+"""Pulls from a queue; returns the delay in ms until the next call, or None for 200 ms."""
 
 
 class ScheduledPull:
@@ -122,7 +122,7 @@ class ScheduledPull:
         concurrency: int = 20,
         log: Log = PROGRAM_LOG,
     ) -> None:
-        """`concurrency` limits the concurrent calls over all queues."""
+        """`concurrency` limits how many calls run at once, over all queues."""
         self._inner = client.ScheduledPull(
             group, namesrv, options=options, strategy=strategy, concurrency=concurrency, log=log
         )
@@ -162,7 +162,7 @@ class ScheduledPull:
         loop_thread().run(self._inner.start())
 
     def close(self) -> None:
-        """Start no more calls, wait for running ones, store the offsets, and leave."""
+        """Start no more calls, wait for running ones, store the offsets, and leave the group."""
         if getattr(self._own, "is_callback", False):
             raise ClientStateError(
                 "a callback cannot wait for its own end: call `close` from another thread"

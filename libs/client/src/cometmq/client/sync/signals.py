@@ -23,8 +23,8 @@ def on_signal(
 ) -> Iterator[None]:
     """Call a function on the main thread when a signal arrives, instead of its default action.
 
-    The second signal of a kind has its default action. The function must not block: it interrupts
-    the main thread anywhere, perhaps inside a client call.
+    A second signal of the same kind has its default action. The function must not block, because it
+    interrupts the main thread anywhere, perhaps inside a client call.
     """
     before = {number: signal.getsignal(number) for number in signals}
 

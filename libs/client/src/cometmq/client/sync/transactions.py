@@ -22,10 +22,10 @@ from cometmq.remoting.log import Log
 
 
 class TransactionProducer(Producer):
-    """Sends messages whose delivery depends on a local transaction, and ordinary ones.
+    """Sends messages whose delivery depends on a local transaction, as well as ordinary ones.
 
-    Local transactions run in the sending thread, so that they find its database session; `check` is
-    called on another thread.
+    Local transactions run in the sending thread, so that they can use its database session; `check`
+    is called on another thread.
     """
 
     def __init__(
@@ -38,14 +38,14 @@ class TransactionProducer(Producer):
         options: TransactionOptions | None = None,
         log: Log = PROGRAM_LOG,
     ) -> None:
-        """`check` answers brokers; `execute` is the default of `send_in_transaction`."""
+        """`check` answers brokers; `execute` is the default for `send_in_transaction`."""
         inner = AsyncTransactionProducer(group, namesrv, check=check, options=options, log=log)
         WorkingClient.__init__(self, inner)
         self._transactions = inner
         self._execute = execute
 
     def add_end_hook(self, hook: EndHook) -> None:
-        """Call a hook at every end of a transaction, on the clients' thread."""
+        """Call a hook whenever a transaction ends, on the clients' thread."""
         self._transactions.add_end_hook(hook)
 
     def send_in_transaction(
