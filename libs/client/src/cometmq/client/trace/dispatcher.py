@@ -2,8 +2,8 @@
 """Batches trace records for half a second, and sends them in the background.
 
 Invariants
-    Tracing never delays or fails a message: beyond `RECORD_COUNT_MAX` unsent records, new ones are
-    dropped and counted; send failures are logged.
+    Tracing never delays or fails a message. Once `RECORD_COUNT_MAX` records are unsent, new ones
+    are dropped and counted; send failures are logged.
 """
 
 import asyncio
@@ -18,12 +18,12 @@ from cometmq.remoting.transport.tasks import TaskSet, describe
 RECORD_COUNT_MAX: Final = 16_384
 BODY_CHARS_MAX: Final = 118_000
 KEYS_CHARS_MAX: Final = 24_000
-"""Per message; its properties together must stay below 32 KiB."""
+"""Limit per message, whose properties together must stay below 32 KiB."""
 GATHER_MS: Final = 500
 FLUSH_MS: Final = 3_000
 
 SendTrace = Callable[[str, str, Sequence[str]], Awaitable[None]]
-"""Sends a text with its keys to a topic."""
+"""Sends a trace, given as text, with its keys to a topic."""
 
 
 class _Segment:
@@ -63,7 +63,7 @@ class TraceDispatcher:
         self._dropped_count = 0
 
     def append(self, topic: str, records: Sequence[TraceRecord]) -> bool:
-        """Queue records for sending; False if the buffer is full."""
+        """Queue records for sending; return False if the buffer is full."""
         if self._record_count + len(records) > RECORD_COUNT_MAX:
             self._dropped_count += len(records)
             return False
@@ -81,7 +81,7 @@ class TraceDispatcher:
         return True
 
     async def close(self) -> None:
-        """Send the remaining records, for a limited time."""
+        """Send the remaining records, but only for a limited time."""
         self._leave_all()
         if self._sending:
             _, late = await asyncio.wait(self._sending, timeout=FLUSH_MS / 1000)

@@ -21,7 +21,7 @@ class TraceTopic:
     """Chooses the topic of traces."""
 
     def __init__(self, topic: str, channel: AccessChannel) -> None:
-        """Use `topic`, or in the cloud one topic per region."""
+        """Use `topic`, or one topic per region if the channel is CLOUD."""
         self._topic = topic
         self._is_by_region = channel is AccessChannel.CLOUD
 
@@ -35,14 +35,14 @@ class TraceTopic:
 
 
 class SendTraceHook:
-    """Traces the sends of a producer, and the ends of its transactions."""
+    """Traces a producer's sends, and the ends of its transactions."""
 
     def __init__(self, dispatcher: TraceDispatcher, topic: TraceTopic) -> None:
         self._dispatcher = dispatcher
         self._topic = topic
 
     def before_send(self, context: SendContext) -> None:
-        """Does nothing: the record needs the result."""
+        """Do nothing, because the record needs the result."""
 
     def after_send(self, context: SendContext) -> None:
         """Record a send with a result, unless the broker has disabled tracing."""
@@ -93,7 +93,7 @@ class SendTraceHook:
 
 
 class ConsumeTraceHook:
-    """Traces the listener calls of a consumer."""
+    """Traces a consumer's listener calls."""
 
     def __init__(
         self, dispatcher: TraceDispatcher, topic: TraceTopic, *, next_id: Callable[[], str]
@@ -125,7 +125,7 @@ class ConsumeTraceHook:
             self._dispatcher.append(self._topic.of(records[-1].region), records)
 
     def after_consume(self, context: ConsumeContext) -> None:
-        """Record its outcome."""
+        """Record the outcome of a listener call."""
         before: tuple[SubBefore, ...] = context.state.get(_BEFORE, ())
         if not before:
             return

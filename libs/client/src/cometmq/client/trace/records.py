@@ -22,7 +22,7 @@ _PUB_HOST_FIELDS: Final = 15
 
 
 class CorruptTrace(ValueError):
-    """A text is no valid trace record."""
+    """Text that is not a valid trace record."""
 
 
 class Pub(msgspec.Struct, frozen=True):
@@ -61,7 +61,7 @@ class SubBefore(msgspec.Struct, frozen=True):
     region: str | None
     group: str
     request_id: str
-    """Pairs it with its SubAfter."""
+    """Links it to its SubAfter."""
     message_id: str
     retry_times: int
     keys: str | None
@@ -134,7 +134,7 @@ def record_keys(record: TraceRecord) -> list[str]:
 
 
 def decode_trace(data: bytes | str) -> list[TraceRecord]:
-    """Return the records of a trace message's body; CorruptTrace if one is broken.
+    """Return the records of a trace message's body; raise CorruptTrace if one is broken.
 
     Unknown record types, written by newer clients, are skipped.
     """

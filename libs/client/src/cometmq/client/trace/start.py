@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Starts the tracing of a producer or consumer, over the connections of its own instance."""
+"""Starts tracing for a producer or consumer, over the connections of its own instance."""
 
 import itertools
 from collections.abc import Sequence
