@@ -132,7 +132,7 @@ def _queues(broker: MemoryBroker, topic: str) -> list[MessageQueue]:
 
 
 def offset_at(broker: MemoryBroker, queue: MessageQueue, timestamp_ms: int) -> int:
-    """Return the first offset stored at a timestamp or later; -1 is the end."""
+    """Return the first offset stored at or after a timestamp; -1 stands for the end."""
     place = (queue.topic, queue.queue_id)
     begin, end = broker.queues.min_offset(*place), broker.queues.max_offset(*place)
     if timestamp_ms >= 0:

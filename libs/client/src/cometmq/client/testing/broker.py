@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """An in-memory broker that speaks the real protocol over a real socket.
 
-It does what clients rely on (store, hold pulls, share groups, keep offsets, take messages back, end
-transactions) and nothing else: no disk, and no delays, so redelivery is immediate. Tests inject
-failures with `fail` and inspect `requests`.
+It does what clients rely on (store messages, hold pulls, track groups, keep offsets, take messages
+back, end transactions) and nothing else: no disk, and no delays, so redelivery is immediate. Tests
+inject failures with `fail` and inspect `requests`.
 """
 
 import asyncio
@@ -52,7 +52,7 @@ _Held = tuple[Call[pull.PullMessage], asyncio.TimerHandle]
 
 
 class MemoryBroker:
-    """One broker, the master of its name."""
+    """One broker, the master of its replica group."""
 
     def __init__(self, name: str, handlers: Mapping[int, Handler[Any]]) -> None:
         self.name = name
@@ -66,10 +66,10 @@ class MemoryBroker:
         self.groups: dict[str, dict[str, tuple[Peer, ConsumerData]]] = {}
         self.producers: dict[str, set[str]] = {}
         self.peers: dict[str, Peer] = {}
-        """The connections of producers by client id, for replies."""
+        """Connections of producers by client id, over which replies are pushed."""
         self.requests: Counter[int] = Counter()
         self.locks: dict[tuple[str, MessageQueue], str] = {}
-        """The client that holds each queue, by group and queue."""
+        """The client that holds each queue's lock, by group and queue."""
         self.ends: list[EndTransaction] = []
         """The transaction ends that producers have sent."""
         self.dead: list[MessageExt] = []
@@ -78,8 +78,10 @@ class MemoryBroker:
         """Server hooks that check every request; effective from the next start."""
         self.may_create_topics = True
         self.young_queue_starts_at_zero = True
-        """As the broker's setting: a new group starts with the first message of a queue until
-        some of it expired. False: `consume_from` applies to queues with messages."""
+        """Like the broker's setting: a new group starts with the first message of a queue until
+        some messages of the queue have expired. If False, `consume_from` applies to any queue
+        with messages.
+        """
         self.send_codes: deque[ResponseCode] = deque()
         self._faults: dict[int, deque[CommandError | str]] = {}
         self._held: dict[tuple[str, int], list[_Held]] = {}
@@ -87,7 +89,7 @@ class MemoryBroker:
 
     @property
     def address(self) -> str:
-        """The address that it listens on."""
+        """The address on which it listens."""
         return f"{LOOPBACK}:{self.port}"
 
     async def start(self) -> None:
@@ -125,7 +127,7 @@ class MemoryBroker:
         self._faults.setdefault(int(code), deque()).extend([fault] * times)
 
     def store_less_safely(self, code: ResponseCode, *, times: int = 1) -> None:
-        """Store the next messages, but answer a code such as FLUSH_DISK_TIMEOUT."""
+        """Store the next messages, but answer with a code such as FLUSH_DISK_TIMEOUT."""
         self.send_codes.extend([code] * times)
 
     @property
@@ -134,7 +136,7 @@ class MemoryBroker:
         return sum(len(held) for held in self._held.values())
 
     def messages(self, topic: str) -> list[MessageExt]:
-        """Return the messages of a topic; damaged ones as `UnreadableMessage`."""
+        """Return the messages of a topic, the damaged ones as `UnreadableMessage`."""
         return [self._message(record) for record in self.queues.records(topic)]
 
     # -- inside -------------------------------------------------------------------------------
@@ -170,11 +172,11 @@ class MemoryBroker:
 
     @property
     def store_host(self) -> bytes:
-        """The own address in the format of records."""
+        """The broker's address, in the format of records."""
         return pack_host(bytes((127, 0, 0, 1)), self.port)
 
     def wanted(self, call: Call[pull.PullMessage]) -> SubscriptionData:
-        """Return the subscription of a pull: its own, or that of the group's last heartbeat."""
+        """Return the subscription of a pull: its own, or the one in the group's last heartbeat."""
         header = call.header
         if header.sys_flag & PullSysFlag.SUBSCRIPTION:
             check_expression_type(header.expression_type)
@@ -189,7 +191,7 @@ class MemoryBroker:
         raise SubscriptionNotExist("the consumer's subscription not exist")
 
     def hold(self, call: Call[pull.PullMessage]) -> None:
-        """Hold a pull until a message arrives or its time is over."""
+        """Hold a pull until a message arrives or its hold time is over."""
         header = call.header
         key = (header.topic, header.queue_id)
         delay_s = header.suspend_timeout_millis / 1000
@@ -220,7 +222,7 @@ class MemoryBroker:
                 call.fail(error)
 
     def join(self, peer: Peer, heartbeat: Heartbeat) -> None:
-        """Register the client, and notify the other members of groups that have changed."""
+        """Register the client, and notify the other members of each group that has changed."""
         for producer in heartbeat.producer_data_set:
             self.producers.setdefault(producer.group_name, set()).add(heartbeat.client_id)
             self.peers[heartbeat.client_id] = peer
@@ -251,7 +253,7 @@ class MemoryBroker:
 
 
 def check_expression_type(kind: str | None) -> None:
-    """Refuse filters that real brokers evaluate and this one does not."""
+    """Refuse filters that real brokers evaluate but this one does not."""
     if kind == ExpressionType.SQL92:
         raise SubscriptionParseFailed(
             "MemoryCluster does not evaluate SQL92 conditions: test them against a broker, or "
@@ -260,7 +262,7 @@ def check_expression_type(kind: str | None) -> None:
 
 
 def pulled(broker: MemoryBroker, call: Call[pull.PullMessage]) -> Reply:
-    """Answer a pull with the messages present now."""
+    """Answer a pull with the messages that are stored now."""
     header, queues = call.header, broker.queues
     place = (header.topic, header.queue_id)
     begin, end = queues.min_offset(*place), queues.max_offset(*place)

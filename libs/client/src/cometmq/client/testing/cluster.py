@@ -87,7 +87,7 @@ class MemoryCluster:
         }
 
     def route(self, topic: str) -> TopicRoute | None:
-        """Return the route of a topic as the name server answers it."""
+        """Return the route of a topic as the name server returns it."""
         brokers = [
             broker
             for broker in self.brokers
@@ -122,7 +122,7 @@ class MemoryCluster:
 
     @staticmethod
     def broker_data(broker: MemoryBroker) -> BrokerData:
-        """Return name and address of a broker as routes hold them."""
+        """Return a broker's name and address as they appear in routes."""
         return BrokerData({0: broker.address}, broker.name, CLUSTER_NAME)
 
     async def __aenter__(self) -> Self:

@@ -82,7 +82,7 @@ def send_message(broker: MemoryBroker, call: Call[send.SendMessageV2]) -> Reply:
 async def send_reply_message(
     broker: MemoryBroker, call: Call[request_reply.SendReplyMessageV2]
 ) -> Reply:
-    """Push a reply to the client that waits for it."""
+    """Push a reply to the client that is waiting for it."""
     header = call.header
     requester = property_value(header.properties, PropertyKey.REPLY_TO_CLIENT)
     peer = broker.peers.get(requester or "")
@@ -108,7 +108,7 @@ async def send_reply_message(
 
 
 def _is_dead(header: send.SendMessageV2) -> bool:
-    """A consumer sends a message with no deliveries left to its retry topic."""
+    """Return whether a consumer sent the message to its retry topic with no deliveries left."""
     times_max = header.max_reconsume_times
     return (
         header.topic.startswith(RETRY_PREFIX)
@@ -218,7 +218,7 @@ def get_min_offset(
 def search_offset_by_timestamp(
     broker: MemoryBroker, call: Call[offsets.SearchOffsetByTimestamp]
 ) -> offsets.SearchOffsetByTimestampReply:
-    """Return the first offset stored at a timestamp or later."""
+    """Return the first offset stored at or after a timestamp."""
     header = call.header
     queue = MessageQueue(header.topic, broker.name, header.queue_id)
     return offsets.SearchOffsetByTimestampReply(offset_at(broker, queue, header.timestamp))

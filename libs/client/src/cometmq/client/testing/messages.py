@@ -10,7 +10,7 @@ QUEUE: Final = MessageQueue("T", "a", 0)
 
 
 def message_ext(queue_offset: int, body: bytes = b"", *, queue: MessageQueue = QUEUE) -> MessageExt:
-    """Return a message at a queue offset, which is its id too."""
+    """Return a message at a queue offset, which is also its id."""
     return MessageExt(
         topic=queue.topic,
         body=body,
