@@ -41,6 +41,6 @@ async def on_thread(
 
 
 def is_cancelled() -> bool:
-    """Tell a cancellation of this task from a CancelledError raised inside the called code."""
+    """Distinguish a cancellation of this task from a CancelledError raised by the called code."""
     task = asyncio.current_task()
     return task is not None and task.cancelling() > 0

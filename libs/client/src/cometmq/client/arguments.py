@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Checks arguments of calls: a wrong one is named at the call, not deep inside it."""
+"""Checks the arguments of calls, so that a wrong one is reported at the call, not deep inside."""
 
 from typing import Any, TypeVar
 
@@ -21,7 +21,7 @@ def whole(value: Any, name: str, *, low: int = 0, high: int | None = None) -> in
 
 
 def whole_or(default: int, value: Any, name: str, *, low: int = 1) -> int:
-    """Like `whole`; None means `default`."""
+    """Like `whole`, but None means `default`."""
     return default if value is None else whole(value, name, low=low)
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The clocks of clients, as functions: pure modules take them as parameters."""
+"""The clocks of clients, as functions that pure modules take as parameters."""
 
 import time
 from collections.abc import Callable

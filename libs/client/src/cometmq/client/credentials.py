@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Reads credentials from a file in the format of RocketMQ's `conf/tools.yml`.
 
-A module of its own, so that only programs that read such a file import a YAML parser.
+This is a separate module so that only programs that read such a file import a YAML parser.
 """
 
 from pathlib import Path

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Errors of the client, beside the broker's own refusals (`CommandError`).
+"""Errors of the client, in addition to the broker's own refusals (`CommandError`).
 
-The codes equal the Java client's, so that its documentation applies.
+Their codes match the Java client's, so that its documentation applies.
 """
 
 from typing import Final
@@ -24,7 +24,7 @@ class ClientError(CometError):
 
 
 class ClientStateError(ClientError):
-    """The client was not started, was started twice, or is already closed."""
+    """The client has not been started, was started twice, or is already closed."""
 
 
 class InvalidArgument(ClientError):
@@ -40,7 +40,7 @@ class IllegalMessage(InvalidArgument):
 
 
 class NotARequest(InvalidArgument):
-    """The message is no request, or its broker has no cluster name, so no reply can be sent."""
+    """The message is not a request, or its broker has no cluster name, so no reply can be sent."""
 
     code = NO_REPLY_MESSAGE
 
@@ -58,7 +58,7 @@ class NoNamesrv(ClientError, Outage):
 
 
 class WrongServer(NoNamesrv):
-    """A broker's address was given for a name server, or the other way round."""
+    """A broker's address was given where a name server's is needed, or the other way round."""
 
 
 class NoRoute(ClientError):
@@ -84,7 +84,7 @@ class BrokerMissing(ClientError, Outage):
 
 
 def broker_missing(broker_name: str) -> BrokerMissing:
-    """Return the error for a broker without a master in any route."""
+    """Return the error for a broker that has no master in the routes."""
     return BrokerMissing(
         f"no broker {broker_name} is in the routes, or it has no master: it is stopped, or its "
         "name is wrong"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Checks functions and hooks of the application when they are registered, not when called."""
+"""Checks the application's functions and hooks when they are registered, not when called."""
 
 import inspect
 from typing import Final
@@ -10,7 +10,9 @@ _YIELDS: Final = (inspect.isgeneratorfunction, inspect.isasyncgenfunction)
 
 
 def check_function(function: object, name: str, *parameters: str) -> None:
-    """Raise InvalidArgument, with the expected form, unless `function` takes these parameters."""
+    """Raise InvalidArgument, showing the expected form, unless `function` takes these
+    parameters.
+    """
     form = f"def {name}({', '.join(parameters)})"
     if not callable(function):
         raise InvalidArgument(
@@ -33,7 +35,7 @@ def check_function(function: object, name: str, *parameters: str) -> None:
 
 
 def is_coroutine_function(function: object) -> bool:
-    """Return whether a call returns a coroutine, also for objects with an async `__call__`."""
+    """Return whether a call returns a coroutine; works for objects with an async `__call__` too."""
     call = getattr(type(function), "__call__", None)  # noqa: B004
     return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(call)
 

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Hooks of applications around sending and consuming; message trace uses them too.
+"""Application hooks around sending and consuming; message trace uses them too.
 
 Invariants
-    An exception of a send or consume hook is logged, and changes nothing. A forbidden hook refuses
-    a message by raising: the exception reaches the caller of `send`.
+    An exception in a send or consume hook is logged and has no other effect. A forbidden hook
+    refuses a message by raising, and the exception reaches the caller of `send`.
 """
 
 from collections.abc import Iterable, Sequence
@@ -53,7 +53,7 @@ class SendContext(msgspec.Struct):
     """The message, or all messages of the batch."""
     message_id: str
     body_bytes: int
-    """The size in transit: compressed, or of the whole batch."""
+    """The size in transit, after compression; for a batch, its total size."""
     kind: MessageKind
     queue: MessageQueue
     address: str
@@ -67,7 +67,7 @@ class SendContext(msgspec.Struct):
     is_trace_on: bool = True
     """False if the broker has disabled tracing."""
     state: dict[str, Any] = {}
-    """For hooks, to keep data from `before` to `after`."""
+    """Lets a hook carry data from `before_send` to `after_send`."""
 
     @property
     def is_batch(self) -> bool:
@@ -85,7 +85,7 @@ class EndContext(msgspec.Struct, frozen=True):
     transaction_id: str | None
     state: TransactionState
     is_from_check: bool
-    """Whether the broker has asked for the state."""
+    """Whether the broker asked for the state."""
     address: str
     """The broker's address."""
     time_ms: int
@@ -99,25 +99,25 @@ class ConsumeContext(msgspec.Struct):
     begin_ms: int
     end_ms: int = 0
     outcome: ConsumeOutcome | None = None
-    """None before the call."""
+    """The result of the call; None before it."""
     is_success: bool = False
     """Whether all messages were consumed."""
     state: dict[str, Any] = {}
-    """For hooks, to keep data from `before` to `after`."""
+    """Lets a hook carry data from `before_consume` to `after_consume`."""
 
 
 class SendHook(Protocol):
-    """Called around every attempt to send."""
+    """Called before and after every attempt to send."""
 
     def before_send(self, context: SendContext) -> None:
-        """Called before the request leaves."""
+        """Called before the request is sent."""
 
     def after_send(self, context: SendContext) -> None:
-        """Called with result or error; a oneway send has neither."""
+        """Called with the result or the error; a oneway send has neither."""
 
 
 class EndHook(Protocol):
-    """Called at every end of a transaction."""
+    """Called whenever a transaction ends."""
 
     def end_transaction(self, context: EndContext) -> None:
         """Called before the broker is informed."""
@@ -131,10 +131,10 @@ class ForbiddenHook(Protocol):
 
 
 class ConsumeHook(Protocol):
-    """Called around every listener call."""
+    """Called before and after every listener call."""
 
     def before_consume(self, context: ConsumeContext) -> None:
-        """Called before the listener."""
+        """Called before the listener is called."""
 
     def after_consume(self, context: ConsumeContext) -> None:
         """Called with the outcome."""

@@ -32,7 +32,7 @@ def local_ip() -> str:
 
 
 def client_id_of(options: ClientOptions, *, suffix: str = "", is_named: bool = False) -> str:
-    """Return `ip@instance[@unit][@suffix]`, under which brokers know this client.
+    """Return `ip@instance[@unit][@suffix]`, the id under which brokers know this client.
 
     The name DEFAULT is replaced by a unique one, unless the client `is_named`.
     """
@@ -51,7 +51,7 @@ _GENERATORS: Final["WeakSet[UniqueIds]"] = WeakSet()
 
 
 def _renew_ids() -> None:
-    """A forked child must not repeat the ids of its parent."""
+    """Make sure that a forked child does not repeat its parent's ids."""
     for ids in _GENERATORS:
         ids.renew(process_id=os.getpid(), instance=_instance_number())
 
@@ -64,7 +64,7 @@ def _instance_number() -> int:
 
 
 def unique_ids(options: ClientOptions) -> UniqueIds:
-    """Return a generator of unique keys that no other generator of this machine repeats."""
+    """Return a generator of unique keys that no other generator on this machine repeats."""
     address = ip_address(options.client_ip or local_ip()).packed
     ids = UniqueIds(
         address=address,

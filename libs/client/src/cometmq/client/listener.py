@@ -22,7 +22,7 @@ DEAD_LETTER_LEVEL = -1
 
 
 class ConsumeResult(msgspec.Struct, frozen=True):
-    """The result of consuming a list of messages; a listener that returns None means SUCCESS.
+    """The result of consuming a list of messages; None returned by a listener means SUCCESS.
 
     Unconsumed messages are redelivered up to 16 times, then moved to the group's dead-letter topic.
     """
@@ -30,7 +30,7 @@ class ConsumeResult(msgspec.Struct, frozen=True):
     consumed_count: int | None = None
     """The number of consumed messages, counted from the first; None for all."""
     delay_level: int = 0
-    """The delay of redelivery: 0 grows with each delivery, 1 to 18 is one of the delay levels."""
+    """The delay of redelivery: 0 means longer each time, 1 to 18 is one of the delay levels."""
 
     SUCCESS: ClassVar["ConsumeResult"]
     RECONSUME_LATER: ClassVar["ConsumeResult"]
@@ -68,7 +68,7 @@ ConsumeResult.DEAD_LETTER = ConsumeResult(0, DEAD_LETTER_LEVEL)
 
 
 class OrderlyAction(Enum):
-    """The fate of the messages after an orderly listener returns."""
+    """What happens to the messages after an orderly listener returns."""
 
     COMMIT = auto()
     HOLD = auto()
@@ -77,23 +77,23 @@ class OrderlyAction(Enum):
 
 
 class OrderlyResult(msgspec.Struct, frozen=True):
-    """The result of consuming a list of messages in order; a listener that returns None: SUCCESS.
+    """The result of consuming a list of messages in order; None from a listener means SUCCESS.
 
-    Java's `autoCommit=false` maps to results: SUCCESS there is HOLD here, COMMIT is SUCCESS.
+    Java's `autoCommit=false` maps to results: SUCCESS there is HOLD here, and COMMIT is SUCCESS.
     """
 
     action: OrderlyAction = OrderlyAction.COMMIT
     pause_ms: int | None = None
-    """The pause before the queue is consumed again; None: `suspend_queue_ms`."""
+    """The pause before the queue is consumed again; None means `suspend_queue_ms`."""
 
     SUCCESS: ClassVar["OrderlyResult"]
-    """These messages and all held before them are consumed."""
+    """These messages and all those held before them are consumed."""
     HOLD: ClassVar["OrderlyResult"]
     """Continue, but commit nothing yet: a later ROLLBACK redelivers these messages."""
     ROLLBACK: ClassVar["OrderlyResult"]
     """Redeliver these and all held messages, after a pause."""
     SUSPEND: ClassVar["OrderlyResult"]
-    """Redeliver these after a pause, before any later one; an exception does the same."""
+    """Redeliver these after a pause, before any later message; an exception has the same effect."""
 
     @classmethod
     def suspend(cls, pause_ms: int) -> "OrderlyResult":
@@ -114,22 +114,22 @@ OrderlyResult.SUSPEND = OrderlyResult(OrderlyAction.SUSPEND)
 Listener: TypeAlias = Callable[
     [list[MessageExt]], ConsumeResult | Awaitable[ConsumeResult | None] | None
 ]
-"""A coroutine function, or a plain one, which is called on a thread."""
+"""A coroutine function, or a plain function, which is called on a thread."""
 
 OrderlyListener: TypeAlias = Callable[
     [list[MessageExt]], OrderlyResult | Awaitable[OrderlyResult | None] | None
 ]
-"""The same for a consumer with the option `orderly`."""
+"""Like Listener, for a consumer with the option `orderly`."""
 
 R = TypeVar("R", bound=ConsumeResult | OrderlyResult)
 
 
 class ListenerError(Exception):
-    """A listener returned an object that is no valid result."""
+    """A listener returned an object that is not a valid result."""
 
 
 def traced(error: BaseException) -> BaseException | None:
-    """Return the error to log with its traceback; None if that has no line of the application."""
+    """Return the error to log with its traceback, or None if no line of it is the application's."""
     return None if isinstance(error, ListenerError) else error
 
 
@@ -149,7 +149,7 @@ _CALL: ContextVar[tuple[object, asyncio.Task[Any] | None] | None] = ContextVar(
 
 
 class ListenerCaller(Generic[R]):
-    """Calls a listener: a coroutine function on the loop, a plain function on a bounded pool."""
+    """Calls coroutine functions on the loop, and plain functions on a bounded thread pool."""
 
     def __init__(
         self,

@@ -19,7 +19,7 @@ LOGGER_NAME: Final = "cometmq"
 
 REPEAT_WINDOW_MS: Final = 10_000
 REPEAT_COUNT_MAX: Final = 10
-"""Equal warnings or errors per window; one with a traceback is logged once."""
+"""How many equal warnings or errors are logged per window; only one if it has a traceback."""
 
 _KINDS_MAX: Final = 1_024
 _IDENTITY: Final = ("group", "topic", "peer", "task", "hook", "callback")
@@ -79,13 +79,13 @@ class _Window(msgspec.Struct):
     identity: dict[str, object]
     begin_ms: int
     error: dict[str, object]
-    """The fact `error` of the last event, if it has one."""
+    """The fact `error` of the last event, if it had one."""
     passed_count: int = 0
     suppressed_count: int = 0
 
 
 class LimitedLog:
-    """Limits repeated warnings and errors; the next one that passes has the suppressed count.
+    """Limits repeated warnings and errors; the next one that is logged has the suppressed count.
 
     Only the first failure of a kind has its traceback: a listener that fails for each of a million
     messages must not fill the disk.
@@ -113,7 +113,7 @@ class LimitedLog:
         self._limited(self._log.error, event, facts)
 
     def flush(self) -> None:
-        """Log how many events were suppressed since the last that passed, and the last error."""
+        """Log how many events were suppressed since the last one logged, and the last error."""
         windows, self._windows = self._windows, {}
         for window in windows.values():
             if window.suppressed_count:

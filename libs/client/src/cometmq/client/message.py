@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Messages as applications see them: to be sent, sent, and received."""
+"""Messages as applications see them: those to send, send results, and received messages."""
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -34,13 +34,13 @@ _host_text = lru_cache(maxsize=1024)(host_text)  # 0.9 us less per message
 
 
 class Message(msgspec.Struct):
-    """A message to send; sending neither changes nor keeps it."""
+    """A message to send; sending does not change or keep it."""
 
     topic: str
     body: bytes
     tag: str | None = None
     keys: str | Sequence[str] = ()
-    """Search keys of the message. A text is split at spaces: "a b" is two keys."""
+    """Search keys of the message. A string is split at spaces: "a b" is two keys."""
     properties: Mapping[str, str] = {}
     flag: int = 0
     delay_level: int = 0
@@ -118,7 +118,7 @@ def _joined(keys: Any) -> str:
 
 
 class SendStatus(IntEnum):
-    """How safely a message is stored; it is stored in every case."""
+    """How safely a message is stored; with any of these it is stored."""
 
     SEND_OK = ResponseCode.SUCCESS
     FLUSH_DISK_TIMEOUT = ResponseCode.FLUSH_DISK_TIMEOUT
@@ -162,13 +162,13 @@ class MessageExt(msgspec.Struct, frozen=True):
 
 
 class UnreadableMessage(MessageExt, frozen=True):
-    """A received message whose compressed body is corrupt, and is kept compressed in `body`."""
+    """A received message whose compressed body is corrupt; `body` holds the compressed bytes."""
 
 
 def received(
     record: MessageRecord, broker_name: str, namespace: Namespace = NO_NAMESPACE
 ) -> MessageExt:
-    """Convert a stored record for the application; CorruptRecord if the body is broken.
+    """Convert a stored record for the application; raise CorruptRecord if the body is broken.
 
     A message from a retry topic shows its original topic.
     """
@@ -216,12 +216,12 @@ def _as_message(
 
 
 def check_topic(topic: str) -> None:
-    """Raise for topic names that brokers refuse."""
+    """Raise InvalidArgument for topic names that brokers refuse."""
     _check_name("topic", topic, TOPIC_CHARS_MAX)
 
 
 def check_group(group: str) -> None:
-    """Raise for producer and consumer group names that brokers refuse."""
+    """Raise InvalidArgument for producer and consumer group names that brokers refuse."""
     _check_name("group", group, GROUP_CHARS_MAX)
 
 

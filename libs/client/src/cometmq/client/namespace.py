@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Namespaces: tenants of one cluster may use the same topic and group names.
+"""Namespaces, which let tenants of one cluster use the same topic and group names.
 
 Invariants
     Inside the client every topic and group has its full name, `ns%name`, as brokers see it;
@@ -30,7 +30,7 @@ _ENDPOINT: Final = re.compile(r"(?:\w+://)?(MQ_INST_\w+_\w+)\..*")
 
 
 class Namespace(msgspec.Struct, frozen=True):
-    """The namespace of one client; an empty one changes no name."""
+    """The namespace of one client; an empty namespace changes no name."""
 
     name: str = ""
 
@@ -55,7 +55,9 @@ class Namespace(msgspec.Struct, frozen=True):
         return prefix + rest[len(mark) :] if rest.startswith(mark) else resource
 
     def wrap_queue(self, queue: MessageQueue) -> MessageQueue:
-        """Return a queue with the full name of its topic; InvalidArgument if it is none."""
+        """Return a queue with the full name of its topic; raise InvalidArgument if it is no
+        queue.
+        """
         check_queue(queue)
         if not self.name:
             return queue
@@ -77,7 +79,7 @@ def is_system(resource: str) -> bool:
 
 
 def without_namespace(resource: str) -> str:
-    """Return a name without its namespace, whatever that is."""
+    """Return a name without its namespace, whichever that is."""
     if is_system(resource):
         return resource
     prefix, rest = _split(resource)

@@ -28,7 +28,7 @@ _PASSED_ON: Final = (PropertyKey.CORRELATION_ID, PropertyKey.REPLY_TO_CLIENT, Pr
 
 
 class ReplyMessage(Message):
-    """A reply message; made by `reply_message`."""
+    """A reply message; created by `reply_message`."""
 
     reply_properties: Mapping[str, str] = {}
     """The properties that route it to the requester."""
@@ -73,7 +73,7 @@ def request_properties(correlation_id: str, client_id: str, ttl_ms: int) -> dict
 
 
 class PendingReplies:
-    """The requests of one client instance whose replies are pending."""
+    """The requests of one client instance that are waiting for replies."""
 
     def __init__(self) -> None:
         self._waiting: dict[str, asyncio.Future[MessageExt]] = {}
@@ -85,7 +85,7 @@ class PendingReplies:
     async def expect(
         self, *, count_max: int
     ) -> AsyncIterator[tuple[str, asyncio.Future[MessageExt]]]:
-        """Yield a correlation id and the future of its reply; drop both at the end."""
+        """Yield a correlation id and the future of its reply; drop both on exit."""
         if len(self._waiting) >= count_max:
             raise ClientError(f"{len(self._waiting)} requests are pending already")
         correlation_id = str(uuid.uuid4())
@@ -98,7 +98,7 @@ class PendingReplies:
             future.cancel()
 
     def resolve(self, reply: MessageExt) -> bool:
-        """Complete the pending request of a reply; False if there is none any more."""
+        """Complete the pending request of a reply; return False if it is no longer pending."""
         correlation_id = reply.properties.get(PropertyKey.CORRELATION_ID, "")
         future = self._waiting.get(correlation_id)
         if future is None or future.done():
@@ -108,7 +108,7 @@ class PendingReplies:
 
 
 def pushed_reply(header: PushReplyMessageToClient, body: bytes) -> MessageExt:
-    """Convert a reply for the requester; CorruptRecord if the body is broken."""
+    """Convert a reply for the requester; raise CorruptRecord if the body is broken."""
     if header.sys_flag & SysFlag.COMPRESSED:
         body = decompress(body, compression_type(header.sys_flag))
     properties = parse_properties(header.properties)

@@ -424,9 +424,9 @@ def checked(
     kind: type[ClientOptions] = ClientOptions,
     is_exact: bool = False,
 ) -> OptionsT:
-    """Return the options with `namesrv` filled in; InvalidArgument if a value is out of bounds.
+    """Return the options with `namesrv` filled in; raise InvalidArgument if one is out of bounds.
 
-    With `is_exact`, options of another client are refused although they derive from `kind`. msgspec
+    With `is_exact`, options of another client are refused even if they derive from `kind`. msgspec
     checks bounds only on conversion, not on construction, so this converts.
     """
     if not isinstance(options, kind) or (is_exact and type(options) is not kind):
@@ -465,7 +465,7 @@ def _out_of_bounds(options: ClientOptions, values: Mapping[str, object], reason:
 
 
 def _meant(options: object, kind: type[ClientOptions]) -> str:
-    """Return a hint that names the right class, for options of another client."""
+    """Return a hint that names the right class if the options are those of another client."""
     if not isinstance(options, ClientOptions):
         return ""
     defaults = type(options)()
@@ -479,6 +479,6 @@ def _meant(options: object, kind: type[ClientOptions]) -> str:
 
 
 def producer_options(options: ClientOptions) -> ProducerOptions:
-    """Return producer options for another client, with the options that both have in common."""
+    """Convert the options of another client, keeping those that producers also have."""
     names = ClientOptions.__struct_fields__
     return ProducerOptions(**{name: getattr(options, name) for name in names})

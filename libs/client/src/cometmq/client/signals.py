@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Orderly shutdown on a signal: finish the messages in work, commit, leave.
+"""Orderly shutdown on a signal: finish the current messages, commit, leave the group.
 
 async with consumer:
     await until_signal()
@@ -32,8 +32,8 @@ def on_signal(
 ) -> Iterator[None]:
     """Call a function on the loop when a signal arrives, instead of its default action.
 
-    The second signal of a kind has its default action, so that users can end the process at once.
-    Only for the main thread, where Python handles signals.
+    A second signal of the same kind has its default action, so that users can end the process at
+    once. This works only in the main thread, where Python handles signals.
     """
     loop = asyncio.get_running_loop()
     before = {number: signal.getsignal(number) for number in signals}

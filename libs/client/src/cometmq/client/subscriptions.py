@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Subscriptions: all messages of a topic, some tags, or an SQL condition. Pure."""
+"""Subscriptions: all messages of a topic, some tags, or an SQL condition."""
 
 import re
 from collections.abc import Iterable
@@ -30,7 +30,7 @@ class ExpressionType(StrEnum):
 
 
 class MessageSelector(msgspec.Struct, frozen=True):
-    """Which messages of a topic a consumer receives; `subscribe` accepts it as expression."""
+    """Which messages of a topic a consumer receives; `subscribe` accepts it as an expression."""
 
     expression: str = ALL
     kind: ExpressionType = ExpressionType.TAG
@@ -91,7 +91,7 @@ def subscription(
 
 
 def doubt(wanted: SubscriptionData) -> str:
-    """Return why a tag filter probably matches no message, and what to write; empty if it may.
+    """Return why a tag filter probably matches nothing, and what to write instead; else "".
 
     Brokers accept any text as a tag, so such a consumer waits forever without an error.
     """

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""W3C trace context in message properties, so that a trace continues behind the queue.
+"""W3C trace context in message properties, so that a trace continues across the queue.
 
 If OpenTelemetry is installed (its API package suffices), sent messages carry the current
 span, and listeners run in the context of their message. Otherwise messages sent by a listener
@@ -75,10 +75,10 @@ def consuming(messages: Sequence[MessageExt]) -> Iterator[None]:
 
 
 class _Telemetry:
-    """The few OpenTelemetry calls in use."""
+    """The few OpenTelemetry calls that the client uses."""
 
     def __init__(self) -> None:
-        """The import happens here, so that it is skipped unless the option is on."""
+        """Import OpenTelemetry here, so that nothing is imported unless the option is on."""
         module = importlib.import_module("opentelemetry.trace.propagation.tracecontext")
         self._propagator: Any = module.TraceContextTextMapPropagator()
         self._context: Any = importlib.import_module("opentelemetry.context")

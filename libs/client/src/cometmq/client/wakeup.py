@@ -5,7 +5,7 @@ import asyncio
 
 
 class Wakeup:
-    """Wakes one waiting task; calls to `set` before it waits again count once."""
+    """Wakes one waiting task; several calls to `set` before it waits again count as one."""
 
     def __init__(self) -> None:
         self._event = asyncio.Event()
