@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Shut down on a signal: finish the message in work, commit, leave.
+"""Shut down on a signal: finish the current message, commit, leave the group.
 
 Start it with NAMESRV_ADDR=127.0.0.1:9876 python drain_on_signal.py
 """
@@ -39,7 +39,7 @@ async def push() -> None:
 
 
 async def pull() -> None:
-    """Iterate until the signal; the loop ends after the message in work."""
+    """Iterate until the signal; the loop ends after the current message."""
     options = LitePullOptions(consume_from=ConsumeFrom.FIRST_OFFSET)
     consumer = LitePullConsumer("labelling", options=options)
     consumer.subscribe("Parcels")
@@ -53,7 +53,7 @@ async def pull() -> None:
 
 
 async def main() -> None:
-    """Send one parcel, and consume it in both ways."""
+    """Send one parcel, and consume it both ways."""
     async with Producer("shop") as producer:
         await producer.send(Message("Parcels", b"one book"))
     await push()

@@ -13,10 +13,10 @@ class Timing:
     """Prints how long each attempt to send took."""
 
     def before_send(self, context: SendContext) -> None:
-        """Do nothing yet."""
+        """Do nothing."""
 
     def after_send(self, context: SendContext) -> None:
-        """Print result or error."""
+        """Print the result or the error."""
         took_ms = context.end_ms - context.begin_ms
         print(context.queue, context.error or context.result, took_ms)
 
@@ -25,13 +25,13 @@ class OnlyKnownTopics:
     """Forbids topics that are not on a list."""
 
     def check(self, context: SendContext) -> None:
-        """Raise to refuse."""
+        """Raise to refuse the message."""
         if context.queue.topic not in {"Orders", "Notices"}:
             raise InvalidArgument(f"nobody may send to {context.queue.topic}")
 
 
 async def main() -> None:
-    """Send to a known topic and to another."""
+    """Send to a listed topic and to one that is not listed."""
     producer = Producer("shop")
     producer.add_hook(Timing())
     producer.add_forbidden_hook(OnlyKnownTopics())

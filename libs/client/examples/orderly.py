@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Consume the steps of each order one after the other, and wait where one fails.
+"""Consume the steps of each order one after the other, and wait when one fails.
 
 Start it with NAMESRV_ADDR=127.0.0.1:9876 python orderly.py
 """

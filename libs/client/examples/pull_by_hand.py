@@ -20,7 +20,7 @@ async def look_back(topic: str) -> None:
 
 
 async def copy(topic: str, count: int) -> None:
-    """Pull our share of the queues every 100 ms until everything was seen."""
+    """Pull our share of the queues every 100 ms until everything has been seen."""
     seen = 0
     done = asyncio.Event()
 
@@ -42,7 +42,7 @@ async def copy(topic: str, count: int) -> None:
 
 
 async def main() -> None:
-    """Send ten messages to one queue, and read them in both ways."""
+    """Send ten messages to one queue, and read them both ways."""
     async with Producer("shop") as producer:
         await producer.send(Message("Readings", b"0"))
         queue = (await producer.queues("Readings"))[0]

@@ -19,7 +19,7 @@ from cometmq.client import (
 
 
 async def main() -> None:
-    """Run requester and replier in one process; they may run anywhere."""
+    """Run the requester and the replier in one process; they could run anywhere."""
     async with Producer("price-service") as answers, Producer("shop") as shop:
 
         async def listener(messages: list[MessageExt]) -> None:

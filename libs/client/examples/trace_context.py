@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Continue a W3C trace behind the queue; with OpenTelemetry installed, its spans are used.
+"""Continue a W3C trace across the queue; if OpenTelemetry is installed, its spans are used.
 
 Start it with NAMESRV_ADDR=127.0.0.1:9876 python trace_context.py
 """
@@ -20,7 +20,7 @@ PARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 
 
 async def main() -> None:
-    """Forward a message of a trace: what the listener sends belongs to that trace."""
+    """Forward a traced message; what the listener sends belongs to the same trace."""
     arrived = asyncio.Event()
     async with Producer("shop", options=ProducerOptions(trace_context=True)) as producer:
 

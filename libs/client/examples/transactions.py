@@ -18,7 +18,7 @@ class Orders:
     """The orders, each with its transaction."""
 
     def __init__(self, path: Path) -> None:
-        """Make the table."""
+        """Create the table."""
         self._path = path
         with closing(self._connect()) as database, database:
             database.execute("create table orders (price real check (price > 0), came_by text)")
@@ -27,7 +27,7 @@ class Orders:
         return sqlite3.connect(self._path)
 
     def add(self, message: Message, price: Any) -> TransactionState:
-        """The local transaction: one that fails rolls the message back too."""
+        """Run the local transaction; if it fails, the message is rolled back too."""
         try:
             with closing(self._connect()) as database, database:
                 database.execute("insert into orders values (?, ?)", (price, message.message_id))
@@ -36,7 +36,7 @@ class Orders:
         return TransactionState.COMMIT
 
     def check(self, message: MessageExt) -> TransactionState:
-        """Answer the check of a broker: is the row there?"""
+        """Answer a broker's check by looking for the row."""
         with closing(self._connect()) as database:
             query = "select count(*) from orders where came_by = ?"
             (count,) = database.execute(query, (message.message_id,)).fetchone()
@@ -44,7 +44,7 @@ class Orders:
 
 
 async def main() -> None:
-    """Add an order that is good, and one that is not."""
+    """Add one valid order and one that is not."""
     with tempfile.TemporaryDirectory() as folder:
         orders = Orders(Path(folder) / "orders.db")
         producer = TransactionProducer("orders", check=orders.check, execute=orders.add)

@@ -15,7 +15,7 @@ async def cluster() -> AsyncIterator[MemoryCluster]:
 
 @pytest.fixture
 async def pair() -> AsyncIterator[MemoryCluster]:
-    """Two brokers, each with two queues of the topic."""
+    """Start two brokers, each with two queues of the topic."""
     async with MemoryCluster(["broker-a", "broker-b"]) as cluster:
         cluster.create_topic("T", queue_count=2)
         yield cluster

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Admin calls against captured answers of Java servers, and in a cluster."""
+"""Admin calls against captured answers of Java servers, and in an in-memory cluster."""
 
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
@@ -170,7 +170,7 @@ def ids(calls: list[tuple[RequestCode, Any]]) -> list[str]:
 
 
 def check(code: RequestCode, call: Call[Any], result: object) -> None:
-    """The request has Java's fields, and the answer is understood."""
+    """Check that the request has Java's fields and that the answer is understood."""
     assert call.code == code
     assert call.ext.keys() <= CAPTURED[code].request.ext.keys() | OPTIONAL
     if _body(CAPTURED[code]) and code not in MAY_BE_EMPTY:
@@ -185,7 +185,7 @@ OPTIONAL = {
     "committed",
     "removeOffset",
 }
-"""Fields that the captured requests left out."""
+"""Fields that the captured requests leave out."""
 
 
 @pytest.mark.parametrize(("code", "invoke"), BROKER_CALLS, ids=ids(BROKER_CALLS))

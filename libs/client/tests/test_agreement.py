@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Members of a group that subscribe differently are told, with both subscriptions."""
+"""Warnings about members of a group that subscribe differently, with both subscriptions."""
 
 import asyncio
 

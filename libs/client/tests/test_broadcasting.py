@@ -133,7 +133,7 @@ async def test_the_file_is_javas(cluster: MemoryCluster, tmp_path: Path) -> None
 
 @pytest.fixture
 def owner(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
-    """A process that uses the offset file of `broadcast` until its input ends."""
+    """Run a process that uses the offset file of `broadcast` until its input ends."""
     path = tmp_path / "10.0.0.1@DEFAULT" / "cg" / "offsets.json"
     code = (
         "import sys, pathlib\n"

@@ -11,7 +11,7 @@ from cometmq.remoting.log import NO_LOG
 
 
 class LosesTheQueue:
-    """Accepts messages back, while another member takes over the queue."""
+    """Takes messages back while another member takes over the queue."""
 
     def __init__(self, held: ProcessQueue) -> None:
         self.held = held

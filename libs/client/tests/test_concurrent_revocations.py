@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Concurrent events: queues that are revoked during a seek, a reset, a close."""
+"""Concurrent events: queues that are revoked during a seek, a reset or a close."""
 
 import asyncio
 from typing import Any
@@ -138,7 +138,7 @@ async def test_a_callback_that_hangs_holds_the_end_up_only_for_a_while(
 
 
 async def test_a_queue_that_goes_during_a_seek_is_not_read(cluster: MemoryCluster) -> None:
-    """Its new owner would get the same messages, and lose its offset."""
+    """Otherwise its new owner would get the same messages, and lose its offset."""
     await send(cluster, *texts(3))
     consumer = lite(cluster)
     async with consumer:

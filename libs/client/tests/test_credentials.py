@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Signing: every request of every kind of client, and the sources of the secret."""
+"""Request signing in every kind of client, and where the secret comes from."""
 
 import asyncio
 import os
@@ -41,7 +41,7 @@ TRACE_TOPIC = "RMQ_SYS_TRACE_TOPIC"
 
 
 class Guard:
-    """A broker's check of signatures."""
+    """A broker's signature check."""
 
     def __init__(self) -> None:
         self.signer = Signer(GOOD.secret_key)

@@ -11,7 +11,7 @@ from cometmq.client.testing import MemoryCluster
 
 
 class AddressServer:
-    """Answers every HTTP request with one text."""
+    """Answers every HTTP request with the same text."""
 
     def __init__(self) -> None:
         self.status = "200 OK"

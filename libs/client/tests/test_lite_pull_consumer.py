@@ -20,7 +20,7 @@ QUEUE_0 = MessageQueue("T", "broker-a", 0)
 
 @pytest.fixture
 async def stored(cluster: MemoryCluster) -> MemoryCluster:
-    """25 messages in the first queue; every fifth has the tag A, the others B."""
+    """Store 25 messages in the first queue; every fifth has the tag A, the others B."""
     async with Producer("pg", cluster.namesrv) as producer:
         for number in range(25):
             tag = "B" if number % 5 else "A"

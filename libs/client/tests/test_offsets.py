@@ -116,7 +116,9 @@ async def test_moves_during_a_write_are_written_next(
 
 
 class FakeInstance:
-    """A broker with refusals chosen by the test, and concurrent events."""
+    """A client instance and broker that refuses commits, or changes state meanwhile, as a test
+    asks.
+    """
 
     def __init__(self) -> None:
         self.log = NO_LOG
@@ -173,7 +175,7 @@ async def test_an_unmoved_offset_is_not_written_back() -> None:
 
 
 async def test_an_unconfirmed_offset_is_sent_twice() -> None:
-    """Java's broker may serve an earlier pull, which has an older offset, after the commit."""
+    """Java's broker may handle an earlier pull, which carries an older offset, after the commit."""
     instance = FakeInstance()
     store = RemoteOffsets(instance, "g")  # type: ignore[arg-type]
     store.update(A, 7)
@@ -212,7 +214,7 @@ async def test_a_confirmed_offset_is_sent_once() -> None:
 
 
 class ForgetfulBroker(FakeInstance):
-    """Like Java's broker: concurrent first commits replace each other's table."""
+    """Like Java's broker, loses concurrent first commits: each replaces the other's table."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -242,7 +244,7 @@ async def test_of_a_groups_first_offsets_none_is_forgotten() -> None:
 
 
 async def test_a_beginning_that_the_broker_does_not_know_is_stored() -> None:
-    """Brokers answer 0 also for young queues, so the offset is stored to be sure."""
+    """Brokers also answer 0 for young queues, so the offset is stored to be sure."""
     instance = FakeInstance()
     store = RemoteOffsets(instance, "g")  # type: ignore[arg-type]
     store.update(A, await store.read(A) or 0)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Offsets of leaving queues: stored while ownership is certain, and never later."""
+"""Offsets of revoked queues, which are stored only while ownership is certain."""
 
 import asyncio
 from collections.abc import AsyncIterator, Collection, Iterable
@@ -161,7 +161,9 @@ async def test_a_broker_that_does_not_answer_keeps_no_queue_of_another_locked(
 async def test_no_offset_is_stored_while_the_lock_is_expired(
     leaving: Leaving, is_lost: bool
 ) -> None:
-    """Another member may have stored a higher offset, unless the lock proves to be still ours."""
+    """Another member may have stored a higher offset, unless the lock turns out to be ours
+    still.
+    """
     leaving.store.failures = [RequestTimeout("no answer")] * 1_000_000
     await leaving.owner().leave([held_to(leaving.store, A, 7)])
     await leaving.store.tried.wait()
@@ -215,7 +217,7 @@ async def test_close_stores_the_offset_of_a_busy_queue_that_is_leaving(
 async def test_without_a_lock_the_offset_is_stored_at_once_and_never_later(
     leaving: Leaving,
 ) -> None:
-    """The next owner starts meanwhile: a later store would reset its progress."""
+    """The next owner starts meanwhile, so a later store would reset its progress."""
     busy, owner = held_to(leaving.store, A, 7), leaving.owner(orderly=False)
     busy.calls.began()
     await owner.leave([busy])
@@ -228,7 +230,7 @@ async def test_without_a_lock_the_offset_is_stored_at_once_and_never_later(
 
 @pytest.mark.parametrize("then_ends", [False, True])
 async def test_no_offset_of_a_lost_queue_is_stored(leaving: Leaving, then_ends: bool) -> None:
-    """Even if its lock was granted again: another member had it in between."""
+    """Not even if its lock was granted again, because another member had it in between."""
     lost, owner = held_to(leaving.store, A, 7), leaving.owner()
     lost.calls.began()
     await owner.leave([lost], is_lost=True)

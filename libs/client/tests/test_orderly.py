@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Orderly consumption: one list of a queue at a time, in order, despite concurrent changes."""
+"""Orderly consumption: one list per queue at a time, in order, despite concurrent changes."""
 
 import asyncio
 from collections import Counter, defaultdict
@@ -53,7 +53,7 @@ def orderly(cluster: MemoryCluster, listener: Any, **fields: Any) -> PushConsume
 
 
 class InOrder:
-    """Fails the test if two calls for one queue overlap or go back."""
+    """Records an error if two calls for one queue overlap or the offsets go back."""
 
     def __init__(self) -> None:
         self.running: Counter[MessageQueue] = Counter()
@@ -277,7 +277,7 @@ async def test_a_queue_that_another_member_has_locked_is_not_read(cluster: Memor
 async def test_a_lock_taken_by_another_ends_the_queue_in_the_middle_of_a_list(
     cluster: MemoryCluster,
 ) -> None:
-    """Its results are ignored: the new owner has started at the committed offset."""
+    """Its results are ignored, because the new owner has started at the committed offset."""
     gate, begun = asyncio.Event(), asyncio.Event()
 
     async def listener(messages: list[MessageExt]) -> None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Push consumers as group members: rebalance, requests of brokers, lifecycle."""
+"""Push consumers as group members: rebalancing, broker requests, lifecycle."""
 
 import asyncio
 from typing import Any

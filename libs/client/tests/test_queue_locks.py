@@ -31,7 +31,7 @@ class Clock:
 
 
 class Offsets:
-    """The member has consumed up to 5; the test decides what the broker answers, and when."""
+    """A member that has consumed up to 5; the test decides what the broker answers, and when."""
 
     def __init__(self) -> None:
         self.stored: int | None = 5
@@ -51,7 +51,7 @@ class Offsets:
 
 
 class Locked:
-    """Locks of one member with a manual clock."""
+    """One member's locks, with a manual clock."""
 
     def __init__(self, instance: ClientInstance) -> None:
         self.clock = Clock()
@@ -150,7 +150,7 @@ async def test_a_refused_renewal_loses_the_queue(locked: Locked, cluster: Memory
 
 
 async def test_an_unconfirmed_lock_is_released_too(locked: Locked, cluster: MemoryCluster) -> None:
-    """The broker may have granted a cancelled request."""
+    """The broker may have granted the request although it was cancelled."""
     cluster.broker.fail(LOCK, HANG)
     async with asyncio.TaskGroup() as group:
         asking = group.create_task(locked.locks.acquire(QUEUES[:1]))

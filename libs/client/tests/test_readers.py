@@ -21,7 +21,7 @@ from cometmq.remoting.transport.tasks import TaskSet
 
 
 class NoMessages:
-    """Pulls that never end."""
+    """Pulls that never return."""
 
     async def pull(self, *_: Any, **__: Any) -> Any:
         await asyncio.Event().wait()
@@ -31,7 +31,7 @@ class NoMessages:
 
 
 class Script:
-    """Pulls that return prepared answers, then never end."""
+    """Pulls that return prepared answers, then never return again."""
 
     def __init__(self, answers: Iterable[Pulled]) -> None:
         self.answers = iter(answers)
@@ -47,7 +47,7 @@ class Script:
 
 
 class SlowOffsets:
-    """Offsets that are stored when the test allows it."""
+    """An offset store that waits until the test lets it continue."""
 
     def __init__(self) -> None:
         self.may_store = asyncio.Event()
@@ -156,7 +156,7 @@ async def test_a_recreated_queue_ignores_offsets_of_held_messages(
 async def test_offsets_of_an_uncertain_queue_are_not_committed(
     background: TaskSet,
 ) -> None:
-    """A member frozen for longer than its lock would reset the progress of the group."""
+    """Otherwise a member frozen for longer than its lock would reset the group's progress."""
     nothing = Pulled(PullStatus.NO_NEW, [], 5, 0, 5)
     script, offsets = Script([nothing, nothing]), SlowOffsets()
     offsets.may_store.set()

@@ -76,7 +76,7 @@ def test_messages_come_in_order_to_a_plain_function(served: MemoryCluster) -> No
 
 
 def test_callbacks_may_use_the_consumer(served: MemoryCluster) -> None:
-    """They run on a thread that is not the loop's."""
+    """They do not run on the loop's thread."""
     send(served, 5)
     consumer = lite(served)
     told: list[str] = []
@@ -113,7 +113,7 @@ def test_iterating_ends_when_asked(served: MemoryCluster) -> None:
 
 
 def test_the_end_is_asked_for_without_waiting_for_the_loop(served: MemoryCluster) -> None:
-    """A signal may interrupt a call that holds a lock which the loop needs."""
+    """A signal may interrupt a call that holds a lock that the loop needs."""
     go_on, is_stopped = threading.Event(), threading.Event()
 
     def stop_the_loop() -> None:

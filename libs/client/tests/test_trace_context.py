@@ -28,7 +28,7 @@ OPTIONS = ProducerOptions(trace_context=True)
 
 @pytest.fixture(autouse=True)
 def _without_telemetry(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Tests decide whether OpenTelemetry is installed."""
+    """Hide OpenTelemetry, so that each test decides whether it is installed."""
     monkeypatch.setattr(trace_context, "_telemetry", lambda: None)
     return
 
@@ -107,7 +107,7 @@ async def test_the_current_span_is_sent_unless_the_application_sets_one(
 
 
 class FakePropagator:
-    """A fake of the used part of OpenTelemetry's API."""
+    """A fake of the part of OpenTelemetry's API that the client uses."""
 
     def inject(self, carrier: MutableMapping[str, str]) -> None:
         carrier["traceparent"] = "injected"

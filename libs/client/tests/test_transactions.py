@@ -67,7 +67,7 @@ def producer(
 
 
 async def ends(cluster: MemoryCluster, count: int = 1) -> list[int]:
-    """Wait for `count` ends of transactions; return their states."""
+    """Wait until `count` transactions have ended; return their states."""
     await eventually(lambda: len(cluster.broker.ends) >= count)
     return [end.commit_or_rollback for end in cluster.broker.ends]
 

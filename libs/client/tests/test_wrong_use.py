@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Wrong use is refused at the call, by an error that names the fix."""
+"""Wrong use is refused at the call, with an error that names the fix."""
 
 import re
 from collections.abc import AsyncIterator
