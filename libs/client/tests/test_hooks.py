@@ -123,8 +123,6 @@ async def test_a_forbidden_message_is_not_sent(cluster: MemoryCluster) -> None:
 
 
 class Consumed:
-    """Records the consumed messages."""
-
     def __init__(self) -> None:
         self.contexts: list[ConsumeContext] = []
 

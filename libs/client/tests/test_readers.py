@@ -113,7 +113,7 @@ def readers_of(context: ReadContext, background: TaskSet) -> Readers:
 
 
 async def test_a_queue_taken_during_a_seek_keeps_one_reader(background: TaskSet) -> None:
-    """A second one would outlive the queue, and commit for its new owner."""
+    """A second reader would outlive the queue, and commit for its new owner."""
     offsets = SlowOffsets()
     context = context_of(NoMessages(), offsets)
 
@@ -135,7 +135,7 @@ async def test_a_queue_taken_during_a_seek_keeps_one_reader(background: TaskSet)
 async def test_a_recreated_queue_ignores_offsets_of_held_messages(
     background: TaskSet,
 ) -> None:
-    """Offsets of a recreated topic are lower: the old ones would skip its messages."""
+    """Offsets of a recreated topic are lower, so the old ones would skip its messages."""
     message = message_ext(100)
     script = Script(
         [

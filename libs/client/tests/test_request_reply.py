@@ -161,8 +161,6 @@ async def test_a_plain_message_cannot_be_replied_to(cluster: MemoryCluster) -> N
 
 
 class Requester:
-    """Holds the pending replies."""
-
     def __init__(self) -> None:
         self.replies = PendingReplies()
 

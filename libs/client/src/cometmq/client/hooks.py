@@ -144,8 +144,6 @@ HookT = TypeVar("HookT")
 
 
 class _Hooks(Generic[HookT]):
-    """The hooks of one client."""
-
     def __init__(self, hooks: Iterable[HookT], log: Log) -> None:
         self._hooks = tuple(hooks)
         self._log = log

@@ -71,7 +71,7 @@ class ClientOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
 
     namesrv: Annotated[
         str,
-        Meta(description="`host:port;host:port`; empty: the variable NAMESRV_ADDR."),
+        Meta(description="`host:port;host:port`; if empty, the variable NAMESRV_ADDR is used."),
     ] = ""
     namesrv_url: Annotated[
         str,
@@ -79,11 +79,11 @@ class ClientOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     ] = ""
     client_ip: Annotated[
         str,
-        Meta(description="Part of the client id; empty: this machine's outgoing address."),
+        Meta(description="Part of the client id; if empty, this machine's outgoing address."),
     ] = ""
     instance_name: Annotated[
         str,
-        Meta(description="Part of the client id; DEFAULT: replaced by a unique name."),
+        Meta(description="Part of the client id; DEFAULT is replaced by a unique name."),
     ] = "DEFAULT"
     unit_name: Annotated[str | None, Meta(description="Suffix of the client id.")] = None
     unit_mode: Annotated[
@@ -92,28 +92,28 @@ class ClientOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     namespace: Annotated[
         str,
         Meta(
-            description="Namespace of topics and groups; empty: taken from a name server address "
-            "`MQ_INST_x_y.host:port`, else none."
+            description="Namespace of topics and groups; if empty, it is taken from a name server "
+            "address such as `MQ_INST_x_y.host:port`."
         ),
     ] = ""
     access_channel: Annotated[
-        AccessChannel, Meta(description="CLOUD: one trace topic per region.")
+        AccessChannel, Meta(description="CLOUD uses one trace topic per region.")
     ] = AccessChannel.LOCAL
     trace_context: Annotated[
         bool,
         Meta(
             description="Continue W3C traces: sent messages carry `traceparent`, and listeners run "
-            "in the trace of their message; with OpenTelemetry if it is installed."
+            "in the trace of their message. OpenTelemetry is used if it is installed."
         ),
     ] = False
     poll_namesrv_interval_ms: Annotated[
-        int, Meta(ge=1, description="Interval of route refreshes.")
+        int, Meta(ge=1, description="Interval between route refreshes.")
     ] = 30_000
     heartbeat_interval_ms: Annotated[
-        int, Meta(ge=1, description="Interval of heartbeats to brokers.")
+        int, Meta(ge=1, description="Interval between heartbeats to brokers.")
     ] = 30_000
     persist_offset_interval_ms: Annotated[
-        int, Meta(ge=1, description="Interval of offset commits.")
+        int, Meta(ge=1, description="Interval between offset commits.")
     ] = 5_000
     api_timeout_ms: Annotated[
         int, Meta(ge=1, description="Timeout of calls other than sends and pulls.")
@@ -127,7 +127,7 @@ class ClientOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
         Meta(description="Keys that sign every request, for brokers with access control."),
     ] = None
     tls: Annotated[
-        TlsSettings, Meta(description="TLS of all connections; `enable` switches it on.")
+        TlsSettings, Meta(description="TLS for all connections; `enable` switches it on.")
     ] = TlsSettings()
 
 
@@ -147,7 +147,8 @@ class ProducerOptions(ClientOptions, frozen=True, kw_only=True, forbid_unknown_f
     delay_level_max: Annotated[
         int,
         Meta(
-            ge=1, description="Highest `delay_level`: the levels of the brokers' messageDelayLevel."
+            ge=1,
+            description="Highest `delay_level`, as in the brokers' messageDelayLevel.",
         ),
     ] = DELAY_LEVEL_MAX
     retry_another_broker_when_not_stored: Annotated[
@@ -173,13 +174,14 @@ class ProducerOptions(ClientOptions, frozen=True, kw_only=True, forbid_unknown_f
         TRACE_TOPIC
     )
     pending_requests_max: Annotated[
-        int, Meta(ge=1, description="Maximum of pending requests; further ones are refused.")
+        int, Meta(ge=1, description="Maximum number of pending requests; further ones are refused.")
     ] = 10_000
     compress_over_bytes: Annotated[
         int, Meta(ge=0, description="Bodies of at least this size are compressed.")
     ] = 4096
     compress_type: Annotated[
-        CompressionType, Meta(description="Algorithm; consumers before 4.9.4 read ZLIB only.")
+        CompressionType,
+        Meta(description="Algorithm; consumers before 4.9.4 read only ZLIB."),
     ] = CompressionType.ZLIB
     compress_level: Annotated[int, Meta(ge=0, le=9, description="Compression level.")] = 5
     body_bytes_max: Annotated[
@@ -190,7 +192,7 @@ class ProducerOptions(ClientOptions, frozen=True, kw_only=True, forbid_unknown_f
         Meta(description="Avoid slow and failing brokers for a while (sendLatencyFaultEnable)."),
     ] = False
     pending_sends_max: Annotated[
-        int, Meta(ge=1, description="Maximum of concurrent sends; further ones wait.")
+        int, Meta(ge=1, description="Maximum number of concurrent sends; further ones wait.")
     ] = 10_000
 
 
@@ -202,8 +204,8 @@ class TransactionOptions(ProducerOptions, frozen=True, kw_only=True, forbid_unkn
         Meta(
             ge=1,
             le=1000,
-            description="Maximum of concurrent local transactions that are plain functions, which "
-            "run on threads.",
+            description="Maximum number of concurrent local transactions that are plain functions, "
+            "which run on threads.",
         ),
     ] = 20
     check_concurrency: Annotated[
@@ -211,15 +213,15 @@ class TransactionOptions(ProducerOptions, frozen=True, kw_only=True, forbid_unkn
         Meta(
             ge=1,
             le=1000,
-            description="Maximum of concurrent checks (checkThreadPoolMaxSize).",
+            description="Maximum number of concurrent checks (checkThreadPoolMaxSize).",
         ),
     ] = 1
     pending_checks_max: Annotated[
         int,
         Meta(
             ge=1,
-            description="Maximum of pending checks; further ones are dropped, and repeated by the "
-            "broker (checkRequestHoldMax).",
+            description="Maximum number of pending checks; further ones are dropped, and the "
+            "broker repeats them (checkRequestHoldMax).",
         ),
     ] = 2_000
 
@@ -228,12 +230,13 @@ class ConsumerOptions(ClientOptions, frozen=True, kw_only=True, forbid_unknown_f
     """Common options of all consumers."""
 
     message_model: Annotated[
-        MessageModel, Meta(description="Deliver a message to one member of the group, or to each.")
+        MessageModel,
+        Meta(description="Deliver each message to one member of the group, or to all."),
     ] = MessageModel.CLUSTERING
     offsets_dir: Annotated[
         str,
         Meta(
-            description="Folder of `CLIENT_ID/GROUP/offsets.json` for BROADCASTING; empty: "
+            description="Folder of `CLIENT_ID/GROUP/offsets.json` for BROADCASTING; if empty, "
             "`.rocketmq_offsets` in the home folder."
         ),
     ] = ""
@@ -245,7 +248,8 @@ class ConsumerOptions(ClientOptions, frozen=True, kw_only=True, forbid_unknown_f
         ),
     ] = ConsumeFrom.LAST_OFFSET
     consume_timestamp_ms: Annotated[
-        int, Meta(ge=0, description="For ConsumeFrom.TIMESTAMP; 0: half an hour before the start.")
+        int,
+        Meta(ge=0, description="For ConsumeFrom.TIMESTAMP; 0 means half an hour before the start."),
     ] = 0
     trace: Annotated[
         bool, Meta(description="Send a trace of each consumed message (enableMsgTrace).")
@@ -255,7 +259,7 @@ class ConsumerOptions(ClientOptions, frozen=True, kw_only=True, forbid_unknown_f
     )
     rebalance_interval_ms: Annotated[
         int,
-        Meta(ge=1, description="Interval of rebalances without a notification from a broker."),
+        Meta(ge=1, description="Interval between rebalances that no broker has asked for."),
     ] = 20_000
     pull_count_max: Annotated[int, Meta(ge=1, le=1024, description="Messages per pull.")] = 32
     queue_count_max: Annotated[
@@ -263,18 +267,18 @@ class ConsumerOptions(ClientOptions, frozen=True, kw_only=True, forbid_unknown_f
         Meta(
             ge=1,
             le=65_535,
-            description="Maximum of messages pulled but not consumed, per queue.",
+            description="Maximum number of messages per queue that are pulled but not consumed.",
         ),
     ] = 1_000
     queue_bytes_max: Annotated[
-        int, Meta(ge=1, description="The same in bytes of their bodies.")
+        int, Meta(ge=1, description="Maximum total body size of those messages, in bytes.")
     ] = 100 * 1024 * 1024
     queue_span_max: Annotated[
         int,
         Meta(
             ge=1,
             le=65_535,
-            description="Maximum offset distance between the first and the last of them.",
+            description="Maximum distance between the first and the last offset of those messages.",
         ),
     ] = 2_000
     suspend_ms: Annotated[
@@ -301,7 +305,7 @@ class PushOptions(ConsumerOptions, frozen=True, kw_only=True, forbid_unknown_fie
         Meta(
             ge=1,
             le=CONCURRENCY_MAX,
-            description="Maximum of concurrent listener calls (consumeThreadMax).",
+            description="Maximum number of concurrent listener calls (consumeThreadMax).",
         ),
     ] = 20
     batch_count_max: Annotated[
@@ -309,7 +313,7 @@ class PushOptions(ConsumerOptions, frozen=True, kw_only=True, forbid_unknown_fie
         Meta(
             ge=1,
             le=1024,
-            description="Messages per listener call (consumeMessageBatchMaxSize).",
+            description="Maximum messages per listener call (consumeMessageBatchMaxSize).",
         ),
     ] = 1
     pull_interval_ms: Annotated[
@@ -319,21 +323,23 @@ class PushOptions(ConsumerOptions, frozen=True, kw_only=True, forbid_unknown_fie
         int,
         Meta(
             ge=0,
-            description="Like `queue_count_max`, for all owned queues of a topic; 0: no limit.",
+            description="Like `queue_count_max`, but for all owned queues of a topic; 0 means "
+            "no limit.",
         ),
     ] = 0
     topic_bytes_max: Annotated[
         int,
         Meta(
             ge=0,
-            description="Like `queue_bytes_max`, for all owned queues of a topic; 0: no limit.",
+            description="Like `queue_bytes_max`, but for all owned queues of a topic; 0 means "
+            "no limit.",
         ),
     ] = 0
     orderly: Annotated[
         bool,
         Meta(
-            description="Deliver the messages of a queue one list after the other, to one member "
-            "of the group at a time; the listener returns OrderlyResult."
+            description="Deliver the messages of a queue one list at a time, to one member of the "
+            "group at a time; the listener returns OrderlyResult."
         ),
     ] = False
     suspend_queue_ms: Annotated[
@@ -341,21 +347,22 @@ class PushOptions(ConsumerOptions, frozen=True, kw_only=True, forbid_unknown_fie
         Meta(
             ge=10,
             le=30_000,
-            description="Pause of a queue after a failure, with `orderly`.",
+            description="With `orderly`, how long a queue pauses after a failure.",
         ),
     ] = 1_000
     max_reconsume_times: Annotated[
         int,
         Meta(
             ge=-1,
-            description="Redeliveries before dead-lettering; -1: 16, with `orderly` no limit.",
+            description="Redeliveries before dead-lettering; -1 means 16, or with `orderly` no "
+            "limit.",
         ),
     ] = -1
     consume_timeout_ms: Annotated[
         int,
         Meta(
             ge=1,
-            description="A message is sent back if the listener keeps it for longer.",
+            description="A message that the listener keeps for longer is sent back.",
         ),
     ] = 15 * 60_000
     post_subscription_when_pull: Annotated[
@@ -366,7 +373,7 @@ class PushOptions(ConsumerOptions, frozen=True, kw_only=True, forbid_unknown_fie
         Meta(
             ge=0,
             description="How long `close` waits for running listener calls. A plain function runs "
-            "on a thread that cannot be stopped: a longer call delays the process's end.",
+            "on a thread that cannot be stopped, so a longer call delays process exit.",
         ),
     ] = 10_000
 
@@ -388,11 +395,14 @@ class LitePullOptions(ConsumerOptions, frozen=True, kw_only=True, forbid_unknown
     auto_commit_interval_ms: Annotated[int, Meta(ge=1_000, description="Interval.")] = 5_000
     poll_timeout_ms: Annotated[int, Meta(ge=0, description="Default timeout of `poll`.")] = 5_000
     total_count_max: Annotated[
-        int, Meta(ge=1, description="Maximum of messages pulled but not polled, over all queues.")
+        int,
+        Meta(
+            ge=1, description="Maximum number of messages pulled but not polled, over all queues."
+        ),
     ] = 10_000
     queue_check_interval_ms: Annotated[
         int,
-        Meta(ge=1, description="Interval of checks for on_queues_changed."),
+        Meta(ge=1, description="Interval between checks for on_queues_changed."),
     ] = 30_000
 
 
@@ -409,7 +419,7 @@ class PullOptions(ConsumerOptions, frozen=True, kw_only=True, forbid_unknown_fie
         int,
         Meta(
             ge=-1,
-            description="Redeliveries of a returned message; -1: 16.",
+            description="Redeliveries of a returned message; -1 means 16.",
         ),
     ] = -1
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Statistics of a running broker, parsed from text to numbers."""
+"""Statistics of a running broker, parsed from text into numbers."""
 
 from collections.abc import Mapping
 

@@ -260,7 +260,7 @@ class GroupConsumer(Client, Generic[OptionsT, MemberT]):
 
     @property
     def queues(self) -> list[MessageQueue]:
-        """The queues assigned to this member, without the retry topic."""
+        """The queues assigned to this member, excluding those of the retry topic."""
         if self._member is None:
             return []
         retry = retry_topic(self._full_group)

@@ -111,7 +111,7 @@ class LitePullConsumer(GroupConsumer[LitePullOptions, PullGroup]):
         exc: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        """Close; after an exception, the messages returned last are not committed."""
+        """Close; after an exception, the last returned messages are not committed."""
         self._is_committing = exc_type is None
         await super().__aexit__(exc_type, exc, traceback)
 

@@ -72,7 +72,7 @@ class PullGroup(GroupMember[LitePullOptions]):
             self._background.spawn(self._take_the_rest(left), name="assign")
 
     async def stop(self, *, is_committing: bool) -> None:
-        """Stop pulling; with `is_committing`, the messages returned last count as consumed."""
+        """Stop pulling; with `is_committing`, the last returned messages count as consumed."""
         self.interrupt()
         await self._end_sharing()
         self._readers.stop()

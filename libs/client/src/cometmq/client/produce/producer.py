@@ -158,7 +158,6 @@ class Producer(Client):
     async def _send_to(
         self, queue: MessageQueue, prepared: Prepared, timeout_ms: int
     ) -> SendResult:
-        """Send to the queue chosen by the application."""
         sender = self._sending()
         queue = self._namespace.wrap_queue(queue)
         if queue.topic != prepared.topic:

@@ -320,7 +320,6 @@ class TransactionProducer(Producer, TransactionMember):
             await self._answer(await self._questions.get())
 
     async def _answer(self, question: _Question) -> None:
-        """Call the check listener, and send its decision to the broker."""
         asked, message = question.header, question.message
         state, error = await self._check_caller.call(self._check, message)
         if error is not None:

@@ -24,7 +24,7 @@ _PERM: Final = int(Perm.READ | Perm.WRITE)
 
 
 class MemoryCluster:
-    """Serves clients over real sockets on loopback; all data is lost at the end."""
+    """Serves clients over real sockets on loopback; all data is lost when it stops."""
 
     def __init__(self, broker_names: Iterable[str] = ("broker-a",)) -> None:
         """Create one master per name."""

@@ -241,7 +241,7 @@ def check_client_config(_broker: MemoryBroker, call: Call[Any]) -> Reply:
 
 
 def query_message(broker: MemoryBroker, call: Call[queries.QueryMessage]) -> Reply:
-    """Return the records of a topic with a key, or with a unique key."""
+    """Return the records of a topic that have a key or unique key."""
     header = call.header
     found = [
         broker.queues.raw_record(record.physical_offset) or b""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Half messages of the in-memory broker: stored, ended, and checked when a test asks for it."""
+"""Half messages of the in-memory broker: stored, ended, and checked when a test requests it."""
 
 from cometmq.client.testing.broker import MemoryBroker
 from cometmq.remoting.codes import RequestCode

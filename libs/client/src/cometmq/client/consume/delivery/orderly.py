@@ -86,7 +86,6 @@ class _Turn:
         return taken
 
     def give_back(self, messages: list[MessageExt]) -> None:
-        """Put messages back in front of all others."""
         self.waiting.extendleft(reversed(messages))
 
 
