@@ -193,8 +193,8 @@ async def test_a_redelivery_is_a_detail_in_the_log(cluster: MemoryCluster) -> No
 @pytest.mark.parametrize(
     ("fields", "text"),
     [
-        ({"properties": {"colour": ""}}, "'colour' is blank"),
-        ({"properties": {" ": "red"}}, "a name or value of a property is blank"),
+        ({"properties": {"colour": ""}}, "not be blank: 'colour' is ''"),
+        ({"properties": {" ": "red"}}, "property names and values must not be blank"),
         ({"tag": "a||b"}, r"one tag, without \|\|"),
         ({"delay_level": 99}, "delay_level_max"),
     ],
@@ -210,8 +210,8 @@ async def test_values_that_would_be_lost(
 @pytest.mark.parametrize(
     ("fields", "text"),
     [
-        ({"keys": 17}, "keys must be text or a list of texts, not 17"),
-        ({"properties": None}, "properties must be a dict of text, not None"),
+        ({"keys": 17}, "keys must be a string or a list of strings, not 17"),
+        ({"properties": None}, "properties must be a dict of strings, not None"),
         ({"flag": "a"}, "flag of a message must be an int, not 'a'"),
     ],
 )

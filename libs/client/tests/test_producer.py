@@ -450,11 +450,11 @@ async def test_a_producer_starts_once(cluster: MemoryCluster) -> None:
     with pytest.raises(ClientStateError, match="not started: use it inside `async with"):
         await producer.send(Message("T", b"x"))
     await producer.start()
-    with pytest.raises(ClientStateError, match="started already"):
+    with pytest.raises(ClientStateError, match="already been started"):
         await producer.start()
     await producer.close()
     await producer.close()
-    with pytest.raises(ClientStateError, match="closed, and cannot be used again"):
+    with pytest.raises(ClientStateError, match="closed and cannot be used again"):
         await producer.send(Message("T", b"x"))
 
 
@@ -481,7 +481,7 @@ async def test_clients_of_one_name_share_their_connections(cluster: MemoryCluste
     second = Producer("pg2", cluster.namesrv, options=options)
     async with first, second:
         assert first.client_id == second.client_id == "127.0.0.1@shared"
-        with pytest.raises(InvalidArgument, match="already: use that one"):
+        with pytest.raises(InvalidArgument, match="already has a producer of the group"):
             await Producer("pg1", cluster.namesrv, options=options).start()
         await first.close()
         await second.send(Message("T", b"x"))

@@ -256,7 +256,7 @@ async def test_a_consumer_starts_once_and_only_with_a_group(cluster: MemoryClust
     with pytest.raises(ClientStateError):
         consumer.suspend()
     async with consumer:
-        with pytest.raises(ClientStateError, match="started already"):
+        with pytest.raises(ClientStateError, match="already been started"):
             await consumer.start()
 
 

@@ -69,7 +69,7 @@ def test_functions_without_a_signature_and_methods_are_listeners() -> None:
         (lambda c: c.on_assigned(lambda: None), r"on_assigned cannot be called as"),
         (lambda c: c.on_revoked(7), r"on_revoked is 7, which cannot be called"),
         (lambda c: c.add_hook(object()), r"object.before_consume is None"),
-        (lambda c: c.subscribe(7), "the name of a topic is text, not int"),
+        (lambda c: c.subscribe(7), "the name of a topic must be a string, not int"),
         (lambda c: c.subscribe(""), "the name of the topic is empty"),
         (lambda c: c.subscribe("T", ["A", "B"]), r"such as 'A \|\| B'"),
         (lambda c: c.subscribe("T", None), r"such as 'A \|\| B'"),
@@ -152,9 +152,9 @@ async def test_before_the_start_and_after_the_end(
     with pytest.raises(TypeError, match=r"`async with`.*cometmq\.client\.sync"), client:
         pass
     async with client:
-        with pytest.raises(ClientStateError, match="is started already"):
+        with pytest.raises(ClientStateError, match="has already been started"):
             await client.start()
-    with pytest.raises(ClientStateError, match="is closed, and cannot be used again"):
+    with pytest.raises(ClientStateError, match="is closed and cannot be used again"):
         await use(client)
     with pytest.raises(ClientStateError, match="is closed"):
         await client.start()
@@ -178,12 +178,12 @@ def test_the_synchronous_clients_say_the_same() -> None:
     [
         (Message("T", "text"), r"bytes, not str: encode it, body=text.encode\(\)"),  # type: ignore[arg-type]
         (Message("T", 5), "bytes, not int"),  # type: ignore[arg-type]
-        (Message(5, b"x"), "the name of a topic is text, not int"),  # type: ignore[arg-type]
-        (Message("T", b"x", tag=5), "a tag is text, not int"),  # type: ignore[arg-type]
-        (Message("T", b"x", keys=[5]), "a key is text, not int"),  # type: ignore[list-item]
-        (Message("T", b"x", properties={"price": 5}), "'price' is 5; write str"),  # type: ignore[dict-item]
-        (Message("T", b"x", delay_level="3"), "a delay level is a number"),  # type: ignore[arg-type]
-        (Message("T", b"x", delay_level=-1), "a delay level is a number from 0"),
+        (Message(5, b"x"), "the name of a topic must be a string, not int"),  # type: ignore[arg-type]
+        (Message("T", b"x", tag=5), "a tag must be a string, not int"),  # type: ignore[arg-type]
+        (Message("T", b"x", keys=[5]), "a key must be a string, not int"),  # type: ignore[list-item]
+        (Message("T", b"x", properties={"price": 5}), "'price' is 5; wrap both in str"),  # type: ignore[dict-item]
+        (Message("T", b"x", delay_level="3"), "a delay level must be a number"),  # type: ignore[arg-type]
+        (Message("T", b"x", delay_level=-1), "a delay level must be a number from 0"),
         (b"x", r"send a Message\(topic, body\), not bytes"),
     ],
 )
@@ -238,7 +238,7 @@ async def test_a_timeout_is_a_whole_number(cluster: MemoryCluster, timeout_ms: A
 @pytest.mark.parametrize("argument", [None, 1.5, ["a"]])
 async def test_an_argument_that_chooses_no_queue(cluster: MemoryCluster, argument: Any) -> None:
     async with Producer("pg", cluster.namesrv) as producer:
-        with pytest.raises(InvalidArgument, match="must be text or a whole number, such as an"):
+        with pytest.raises(InvalidArgument, match="must be a string or a whole number, such as an"):
             await producer.send_ordered(Message("T", b"x"), argument)
 
 
@@ -285,7 +285,7 @@ def test_an_option_out_of_bounds_is_named_with_its_value() -> None:
     text = "invalid option concurrency=0: Expected `int` >= 1"
     with pytest.raises(InvalidArgument, match=f"^{text}$"):
         PushConsumer("cg", ADDRESS, listener=print, options=PushOptions(concurrency=0))
-    with pytest.raises(InvalidArgument, match=r"namesrv must be text .* not \['a:1'\]"):
+    with pytest.raises(InvalidArgument, match=r"namesrv must be a string .* not \['a:1'\]"):
         Producer("pg", ["a:1"])  # type: ignore[arg-type]
 
 
@@ -298,13 +298,17 @@ async def test_messages_of_a_wrong_form(cluster: MemoryCluster) -> None:
                 await producer.send_batch(messages)
         with pytest.raises(InvalidArgument, match="must be a list of Message, not Message"):
             list(producer.split_batch(wrong[0]))
-        with pytest.raises(InvalidArgument, match="message_id of a message must be text, not 3"):
+        with pytest.raises(
+            InvalidArgument, match="message_id of a message must be a string, not 3"
+        ):
             await producer.send(Message("T", b"x", message_id=3))  # type: ignore[arg-type]
         with pytest.raises(InvalidArgument, match="a MessageExt that a consumer received, not 'x'"):
             await producer.reply("x", b"y")  # type: ignore[arg-type]
-        with pytest.raises(InvalidArgument, match="name of a topic is text, not NoneType"):
+        with pytest.raises(InvalidArgument, match="name of a topic must be a string, not NoneType"):
             await producer.queues(None)  # type: ignore[arg-type]
-        with pytest.raises(InvalidArgument, match=r"name servers must be text .* not \['a:1'\]"):
+        with pytest.raises(
+            InvalidArgument, match=r"name servers must be a string .* not \['a:1'\]"
+        ):
             producer.use_namesrv(["a:1"])  # type: ignore[arg-type]
 
 

@@ -86,8 +86,8 @@ class BrokerMissing(ClientError, Outage):
 def broker_missing(broker_name: str) -> BrokerMissing:
     """Return the error for a broker that has no master in the routes."""
     return BrokerMissing(
-        f"no broker {broker_name} is in the routes, or it has no master: it is stopped, or its "
-        "name is wrong"
+        f"the broker {broker_name} is not in the routes, or has no master: it was stopped, or "
+        "its name is wrong"
     )
 
 

@@ -57,7 +57,7 @@ def wire_properties(message: Message) -> dict[str, str]:
     """Return all properties of a message under RocketMQ's names."""
     properties: Any = message.properties
     if not isinstance(properties, Mapping):
-        raise InvalidArgument(f"properties must be a dict of text, not {properties!r}")
+        raise InvalidArgument(f"properties must be a dict of strings, not {properties!r}")
     found = dict(properties)
     if found:
         _check_properties(found)
@@ -76,7 +76,7 @@ def wire_properties(message: Message) -> dict[str, str]:
 
 def _tag_text(tag: Any) -> str:
     if not isinstance(tag, str):
-        raise InvalidArgument(f"a tag is text, not {type(tag).__name__}")
+        raise InvalidArgument(f"a tag must be a string, not {type(tag).__name__}")
     if "||" in tag:
         raise InvalidArgument(
             f"the tag {tag!r} matches no subscription: a message has one tag, without ||"
@@ -86,7 +86,9 @@ def _tag_text(tag: Any) -> str:
 
 def _delay_text(level: Any) -> str:
     if not isinstance(level, int) or level < 0:
-        raise InvalidArgument(f"a delay level is a number from 0 (no delay) to 18, not {level!r}")
+        raise InvalidArgument(
+            f"a delay level must be a number from 0 (no delay) to 18, not {level!r}"
+        )
     return str(level)
 
 
@@ -97,21 +99,22 @@ def _check_properties(properties: Mapping[Any, Any]) -> None:
     for name, value in properties.items():
         if not isinstance(name, str) or not isinstance(value, str):
             raise InvalidArgument(
-                f"properties are text: {name!r} is {value!r}; write str() around both"
+                f"property names and values must be strings: {name!r} is {value!r}; "
+                "wrap both in str()"
             )
         if not name.strip() or not value.strip():
             raise InvalidArgument(
-                f"a name or value of a property is blank: {name!r} is blank, or its value "
-                f"{value!r} is; consumers would not see it"
+                f"property names and values must not be blank: {name!r} is {value!r}; "
+                "consumers would not see it"
             )
 
 
 def _joined(keys: Any) -> str:
     if not isinstance(keys, Iterable):
-        raise InvalidArgument(f"keys must be text or a list of texts, not {keys!r}")
+        raise InvalidArgument(f"keys must be a string or a list of strings, not {keys!r}")
     for key in keys:
         if not isinstance(key, str):
-            raise InvalidArgument(f"a key is text, not {type(key).__name__}")
+            raise InvalidArgument(f"a key must be a string, not {type(key).__name__}")
         if " " in key:
             raise InvalidArgument("a key must not contain a space, which separates keys")
     return " ".join(keys)
@@ -227,7 +230,7 @@ def check_group(group: str) -> None:
 
 def _check_name(kind: str, name: object, chars_max: int) -> None:
     if not isinstance(name, str):
-        raise InvalidArgument(f"the name of a {kind} is text, not {type(name).__name__}")
+        raise InvalidArgument(f"the name of a {kind} must be a string, not {type(name).__name__}")
     if not name.strip():
         raise InvalidArgument(f"the name of the {kind} is empty: give it one")
     if len(name) > chars_max:
@@ -255,7 +258,7 @@ def check_message(message: Any, body_bytes_max: int) -> None:
     message_id: Any = message.message_id
     if message_id is not None and not isinstance(message_id, str):
         raise InvalidArgument(
-            f"the message_id of a message must be text, not {message_id!r}: "
+            f"the message_id of a message must be a string, not {message_id!r}: "
             "`producer.new_message_id()` returns one"
         )
     body: Any = message.body
@@ -263,9 +266,9 @@ def check_message(message: Any, body_bytes_max: int) -> None:
         advice = ": encode it, body=text.encode()" if isinstance(body, str) else ""
         raise IllegalMessage(f"the message body must be bytes, not {type(body).__name__}{advice}")
     if not message.body:
-        raise IllegalMessage("the message body is empty: brokers store no message without one")
+        raise IllegalMessage("the message body is empty: brokers do not store messages without one")
     if len(message.body) > body_bytes_max:
         raise IllegalMessage(
             f"the message body has {len(message.body)} bytes, more than body_bytes_max "
-            f"({body_bytes_max}); the broker's maxMessageSize bounds it too"
+            f"({body_bytes_max}); the broker's maxMessageSize limits it too"
         )

@@ -46,8 +46,8 @@ def reply_message(request: MessageExt, body: bytes) -> ReplyMessage:
     cluster = request.properties.get(PropertyKey.CLUSTER)
     if not cluster:
         raise NotARequest(
-            f"the message {request.message_id} is no request, or its broker has no cluster name: "
-            f"it has no property {PropertyKey.CLUSTER}"
+            f"the message {request.message_id} is not a request, or its broker has no cluster "
+            f"name: it has no property {PropertyKey.CLUSTER}"
         )
     properties = {PropertyKey.MSG_TYPE.value: REPLY_TYPE}
     for key in _PASSED_ON:

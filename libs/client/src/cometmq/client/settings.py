@@ -446,7 +446,7 @@ def checked(
         )
     if not isinstance(namesrv, str):
         raise InvalidArgument(
-            f"namesrv must be text such as '127.0.0.1:9876;127.0.0.2:9876', not {namesrv!r}"
+            f"namesrv must be a string such as '127.0.0.1:9876;127.0.0.2:9876', not {namesrv!r}"
         )
     values = msgspec.structs.asdict(options)
     if namesrv:

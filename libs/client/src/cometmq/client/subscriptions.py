@@ -61,12 +61,13 @@ def subscription(
         kind, expression = expression.kind, expression.expression
     if not isinstance(expression, str):
         raise InvalidArgument(
-            f"a subscription is text such as 'A || B', or a MessageSelector, not {expression!r}"
+            "a subscription must be a string such as 'A || B', or a MessageSelector, not "
+            f"{expression!r}"
         )
     try:
         kind = ExpressionType(kind)
     except ValueError:
-        raise InvalidArgument(f"the kind of a filter is TAG or SQL92, not {kind!r}") from None
+        raise InvalidArgument(f"the kind of a filter must be TAG or SQL92, not {kind!r}") from None
     if kind is ExpressionType.SQL92:
         if not expression:
             raise InvalidArgument("the SQL92 condition is empty: give one such as 'price > 5'")

@@ -116,7 +116,7 @@ class MessageAdmin(AdminBase):
         for name, data in (await self.cluster()).broker_addr_table.items():
             if address in data.broker_addrs.values():
                 return self.broker(address, name=name)
-        raise BrokerMissing(f"no broker of this name server has the address {address}")
+        raise BrokerMissing(f"no broker registered with this name server has the address {address}")
 
     async def _view_stored(self, message_id: str, topic: str) -> MessageExt:
         place = parse_offset_message_id(message_id)

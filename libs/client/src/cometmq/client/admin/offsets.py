@@ -29,7 +29,7 @@ class QueueLag(msgspec.Struct, frozen=True):
 
 
 class Rollback(msgspec.Struct, frozen=True):
-    """The change of a group's stored offset in one queue."""
+    """How a group's stored offset in one queue was changed."""
 
     queue: MessageQueue
     broker_offset: int
@@ -59,7 +59,7 @@ class OffsetAdmin(AdminBase):
         return found
 
     async def lag(self, group: str, topic: str | None = None) -> list[QueueLag]:
-        """Return the lag of a group in each queue, including its retry topic."""
+        """Return a group's lag in each queue, including the queues of its retry topic."""
         table = (await self.consume_stats(group, topic)).offset_table
         return [
             QueueLag(queue, pair.broker_offset, pair.consumer_offset, pair.last_timestamp)

@@ -16,7 +16,7 @@ from cometmq.remoting.message.flags import Perm
 
 READ_WRITE: Final = int(Perm.READ | Perm.WRITE)
 ORDER_NAMESPACE: Final = "ORDER_TOPIC_CONFIG"
-"""Key-value namespace at the name servers, with values `broker:queues;broker:queues` by topic."""
+"""Key-value namespace that maps a topic to `broker:queues;broker:queues`."""
 
 
 class TopicAdmin(AdminBase):

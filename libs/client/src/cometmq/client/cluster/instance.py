@@ -167,7 +167,7 @@ class ClientInstance:
         """Include the producer group in heartbeats."""
         if group in self.producers:
             raise InvalidArgument(
-                f"this client has a producer of the group {group} already: use that one, or give "
+                f"this client already has a producer of the group {group}: use that one, or give "
                 "one of them another group or instance_name"
             )
         self.producers.add(group)
@@ -176,7 +176,7 @@ class ClientInstance:
         """Include the group in heartbeats, and forward broker requests to the consumer."""
         if group in self.consumers:
             raise InvalidArgument(
-                f"this client has a consumer of the group {group} already: use that one, or give "
+                f"this client already has a consumer of the group {group}: use that one, or give "
                 "one of them another group or instance_name"
             )
         self.consumers[group] = consumer

@@ -27,12 +27,14 @@ class ClientState(StrEnum):
 _UNUSABLE: Final = {
     ClientState.CREATE_JUST: "this {kind} is not started: use it inside `async with {kind}:` (of "
     "cometmq.client.sync: `with {kind}:`), or call `start()` first",
-    ClientState.SHUTDOWN_ALREADY: "this {kind} is closed, and cannot be used again: make a new one",
-    ClientState.START_FAILED: "this {kind} did not start: make a new one, and see what its start "
-    "raised",
+    ClientState.SHUTDOWN_ALREADY: "this {kind} is closed and cannot be used again: "
+    "create a new one",
+    ClientState.START_FAILED: "this {kind} failed to start: fix what its start raised, then "
+    "create a new one",
 }
 _ONCE: Final = _UNUSABLE | {
-    ClientState.RUNNING: "this {kind} is started already: `async with` calls `start()` by itself"
+    ClientState.RUNNING: "this {kind} has already been started: `async with` calls "
+    "`start()` by itself"
 }
 
 

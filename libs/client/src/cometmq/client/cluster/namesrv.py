@@ -42,7 +42,7 @@ def parse_addresses(text: str) -> list[str]:
     """Parse `host:port;host:port`; raise NoNamesrv if it is empty."""
     if not isinstance(text, str):
         raise InvalidArgument(
-            f"name servers must be text such as '127.0.0.1:9876;127.0.0.2:9876', not {text!r}"
+            f"name servers must be a string such as '127.0.0.1:9876;127.0.0.2:9876', not {text!r}"
         )
     found = [part.strip().removeprefix("http://") for part in text.split(";")]
     addresses = [address for address in found if address]

@@ -123,7 +123,7 @@ class GroupConsumer(Client, Generic[OptionsT, MemberT]):
     def _check_unstarted(self) -> None:
         if self.state is not ClientState.CREATE_JUST:
             raise ClientStateError(
-                "add callbacks and hooks before the start: this consumer is started already"
+                "add callbacks and hooks before the start: this consumer has already been started"
             )
 
     # -- life ---------------------------------------------------------------------------------

@@ -70,7 +70,7 @@ class LitePullConsumer(GroupConsumer[LitePullOptions, PullGroup]):
             raise ClientStateError(SUBSCRIBE_OR_ASSIGN)
         if self.state is not ClientState.CREATE_JUST:
             raise ClientStateError(
-                "assign queues before the start: this consumer is started already"
+                "assign queues before the start: this consumer has already been started"
             )
         self._assigned = self._full_names(queues)
         for queue in self._assigned:

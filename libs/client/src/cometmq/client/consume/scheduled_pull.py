@@ -56,7 +56,7 @@ class ScheduledPull:
         """Call `callback` for the owned queues of a topic."""
         check_function(callback, "callback", "consumer", "queue")
         if topic in self._callbacks:
-            raise ClientStateError(f"the topic {topic} has a callback already")
+            raise ClientStateError(f"the topic {topic} already has a callback")
         self._callbacks[topic] = callback
         self.consumer.register(topic)
 

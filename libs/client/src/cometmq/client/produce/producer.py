@@ -91,7 +91,9 @@ class Producer(Client):
 
     def _check_unstarted(self) -> None:
         if self.state is not ClientState.CREATE_JUST:
-            raise ClientStateError("add hooks before the start: this producer is started already")
+            raise ClientStateError(
+                "add hooks before the start: this producer has already been started"
+            )
 
     # -- life ---------------------------------------------------------------------------------
 
@@ -162,7 +164,7 @@ class Producer(Client):
         queue = self._namespace.wrap_queue(queue)
         if queue.topic != prepared.topic:
             raise InvalidArgument(
-                f"the queue is one of the topic {queue.topic}, the message is for {prepared.topic}"
+                f"the queue belongs to the topic {queue.topic}, the message is for {prepared.topic}"
             )
         await sender.route(prepared.topic)
         return await sender.send(prepared, timeout_ms=timeout_ms, queue=queue)

@@ -96,8 +96,9 @@ class Outgoing:
         topic, message_id, properties = self._named(message)
         if message.delay_level > options.delay_level_max:
             raise InvalidArgument(
-                f"a delay level is at most {options.delay_level_max}, not {message.delay_level}: "
-                "if the brokers' messageDelayLevel has more levels, raise delay_level_max"
+                f"a delay level must be at most {options.delay_level_max}, not "
+                f"{message.delay_level}: if the brokers' messageDelayLevel has more levels, "
+                "raise delay_level_max"
             )
         if extra is not None:
             properties.update(extra)

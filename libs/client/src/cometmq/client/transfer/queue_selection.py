@@ -129,6 +129,6 @@ def java_hash_code(value: Any) -> int:
         folded = (value ^ (value >> 32)) & 0xFFFF_FFFF
         return folded - (1 << 32) if folded >> 31 else folded
     raise InvalidArgument(
-        "the argument that chooses the queue must be text or a whole number, such as an order id, "
-        f"not {value!r}"
+        "the argument that chooses the queue must be a string or a whole number, such as an order "
+        f"id, not {value!r}"
     )

@@ -40,7 +40,7 @@ LEAVE_COMMIT_MS: Final = 20_000
 """How long to retry storing the offsets of locked queues that are being left."""
 
 END_COMMIT_MS: Final = 5_000
-"""The same on close, when the caller is waiting."""
+"""How long to retry storing offsets on close, while the caller is waiting."""
 
 COMMIT_RETRY_MS: Final = 500
 
@@ -102,7 +102,7 @@ class Ownership:
                 "callback.failed",
                 group=self._group,
                 callback="on_revoked",
-                error=f"it took over {FORCED_LEAVE_MS} ms, and was cancelled",
+                error=f"it took longer than {FORCED_LEAVE_MS} ms, and was cancelled",
             )
 
     async def leave(self, held: Collection[ProcessQueue], *, is_lost: bool = False) -> None:

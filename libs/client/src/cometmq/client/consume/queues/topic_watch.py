@@ -19,7 +19,7 @@ class QueueWatch:
     def __init__(
         self, instance: ClientInstance, group: str, callbacks: Mapping[str, QueuesChanged]
     ) -> None:
-        """Watch the topics in `callbacks`, which have full names."""
+        """Watch the topics in `callbacks`, whose keys are full names."""
         self._group = group
         self._instance = instance
         self._callbacks = callbacks
