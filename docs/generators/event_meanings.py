@@ -151,8 +151,8 @@ MEANINGS: Final[Mapping[str, str]] = {
     "producer.undrained": "`close` gave up waiting for `running_count` sends.",
     "pull.failed": "A pull failed; tried again after a pause.",
     "queues.undrained": "Queues went away while their listener still worked.",
-    "subscription.doubtful": "A tag filter probably matches no message; `advice` has what "
-    "to write.",
+    "subscription.doubtful": "A filter is probably a mistake: it matches no message, or "
+    "others than meant; `advice` has what to write.",
     "strategy.failed": "An allocation strategy raised; the queues stay as they are.",
     "rebalance.failed": "A topic's queues could not be shared now; tried again.",
     "transaction.check_failed": "A check listener raised: the broker will ask again.",

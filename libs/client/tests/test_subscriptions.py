@@ -3,7 +3,7 @@
 
 import pytest
 
-from cometmq.client.subscriptions import ExpressionType, subscription
+from cometmq.client.subscriptions import ExpressionType, doubt, subscription
 
 
 def test_tags_and_their_codes_are_named_once() -> None:
@@ -22,3 +22,34 @@ def test_no_tag_means_every_message(text: str) -> None:
 def test_a_condition_travels_as_it_is() -> None:
     wanted = subscription("T", "a > 1", ExpressionType.SQL92, version_ms=0)
     assert (wanted.sub_string, wanted.expression_type, wanted.tags_set) == ("a > 1", "SQL92", [])
+
+
+@pytest.mark.parametrize(
+    ("condition", "advice"),
+    [
+        ("color LIKE 'r%'", "LIKE does not exist"),
+        ("a b c", "ignore everything from 'b' on"),
+        ("a = 5 b = 6", "ignore everything from 'b' on"),
+        ("(a = 5) (b = 6)", "ignore everything from '(' on"),
+        ("color = red", "write color = 'red'"),
+        ("color <> red AND a > 1", "write color <> 'red'"),
+        ("urgent", "write urgent = TRUE"),
+    ],
+)
+def test_a_doubtful_condition_has_advice(condition: str, advice: str) -> None:
+    assert advice in doubt(subscription("T", condition, ExpressionType.SQL92, version_ms=0))
+
+
+@pytest.mark.parametrize(
+    "condition",
+    [
+        "price BETWEEN 5 AND 10 AND color IN ('red', 'blue') AND (a IS NOT NULL OR b <> 'eu')",
+        "a > -5 -- the rest of the line",
+        "a = 'it''s LIKE b' AND NOT (b = 5L) /* a b */",
+        "a > b",
+        "TRUE",
+        "name NOT STARTSWITH 'x' and flag = true",
+    ],
+)
+def test_a_sound_condition_is_not_doubted(condition: str) -> None:
+    assert doubt(subscription("T", condition, ExpressionType.SQL92, version_ms=0)) == ""

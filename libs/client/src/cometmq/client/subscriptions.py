@@ -9,6 +9,7 @@ from typing import Final, Self
 import msgspec
 
 from cometmq.client.errors import InvalidArgument
+from cometmq.client.sql_doubts import doubt_of_condition
 from cometmq.remoting.bodies.heartbeat import SubscriptionData
 from cometmq.remoting.message.flags import tag_code
 
@@ -94,8 +95,11 @@ def subscription(
 def doubt(wanted: SubscriptionData) -> str:
     """Return why a tag filter probably matches nothing, and what to write instead; else "".
 
-    Brokers accept any text as a tag, so such a consumer waits forever without an error.
+    Brokers accept any text as a tag, and the beginning of a condition, so such a consumer waits
+    forever, or gets other messages, without an error.
     """
+    if wanted.expression_type == ExpressionType.SQL92:
+        return doubt_of_condition(wanted.sub_string)
     return next(filter(None, map(_doubt_of_tag, _tags(wanted))), "")
 
 
