@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Helpers for tests of handlers: peers without sockets, a broker in memory, captured exchanges."""
+"""Helpers for handler tests: peers without sockets, a broker in memory, captured exchanges."""
 
 from cometmq.broker.testing.brokers import MemoryStore, memory_broker
 from cometmq.broker.testing.logs import RecordingLog

@@ -55,7 +55,7 @@ class NoNamesrv:
 
 
 class MemoryStore:
-    """The store as the control plane sees it, answered from a table."""
+    """The store as the control plane sees it, with answers from a table."""
 
     def __init__(self) -> None:
         self.queues: dict[tuple[str, int], tuple[int, int, int]] = {}
@@ -65,7 +65,7 @@ class MemoryStore:
     def set_queue(
         self, topic: str, queue_id: int, *, max_offset: int, stored_ms: int, min_offset: int = 0
     ) -> None:
-        """Simulate a queue whose messages were all stored at one time."""
+        """Simulate a queue whose messages were all stored at the same time."""
         self.queues[topic, queue_id] = (min_offset, max_offset, stored_ms)
 
     def min_offset(self, topic: str, queue_id: int) -> int:
@@ -80,7 +80,9 @@ class MemoryStore:
         return stored_ms if low <= offset < high else -1
 
     def offset_by_time(self, topic: str, queue_id: int, timestamp: int) -> Lookup[int]:
-        """Find the first message if all were stored at or after the time, else the end."""
+        """Return the first offset if all messages were stored at or after the time, else
+        the end.
+        """
         low, high, stored_ms = self.queues.get((topic, queue_id), (0, 0, -1))
         yield from ()
         return low if timestamp <= stored_ms else high
@@ -121,7 +123,7 @@ class MemoryDriver:
         return 0
 
     def commit(self) -> None:
-        """Do nothing: no message is ever staged."""
+        """Do nothing, because no message is ever staged."""
 
     def read(self, call: Call[Any], job: Callable[[], T], done: Callable[[T], None]) -> None:
         done(job())
@@ -139,7 +141,7 @@ class MemoryDriver:
 
 
 class MemorySaver:
-    """Keeps saved tables, or fails as a full disk does."""
+    """Keeps saved tables, or fails as if the disk were full."""
 
     def __init__(self) -> None:
         self.saved: dict[str, bytes] = {}
@@ -157,7 +159,7 @@ class MemorySaver:
 
 
 class MemoryDelay:
-    """The progress of delay levels, as a test sets it."""
+    """The progress of delay levels, as set by a test."""
 
     def __init__(self) -> None:
         self.progress: dict[int, int] = {}
@@ -170,7 +172,9 @@ class MemoryDelay:
 
 
 def memory_broker(store: MemoryStore | None = None, /, **settings: str) -> Broker:
-    """Return a broker with these settings, by their external names, on top of the defaults."""
+    """Return a broker with these settings, given by their external names, on top of the
+    defaults.
+    """
     loaded = load(BrokerSettings, prefix="COMETMQ_TEST", env={}, cli={**SETTINGS, **settings})
     clock = FakeClock()
     topics = Topics(clock_ms=clock.now_ms)

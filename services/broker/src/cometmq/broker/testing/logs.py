@@ -10,7 +10,7 @@ class Event(NamedTuple):
 
 
 class RecordingLog:
-    """Keeps every event, whatever its level."""
+    """Records every event, whatever its level."""
 
     def __init__(self) -> None:
         self.events: list[Event] = []

@@ -56,7 +56,7 @@ class FakePeer:
         *,
         timeout_ms: int,
     ) -> Response:
-        """Answer from `answers`; a code that is not in it fails with a lost connection."""
+        """Answer from `answers`; a code that is missing there fails with a lost connection."""
         self.asked.append(Sent(int(code), header, body))
         lost = ConnectionLost(f"{self.address} does not answer {int(code)}")
         answer = self.answers.get(int(code), lost)
@@ -65,7 +65,7 @@ class FakePeer:
         return answer
 
     def reply(self, call: Call[Any], reply: Reply | msgspec.Struct) -> None:
-        """Record an answer that a handler sent later."""
+        """Record an answer that a handler sends later."""
         self.replies.append(reply if isinstance(reply, Reply) else Reply(header=reply))
 
     def close(self) -> None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A broker as a process of its own, and a name server that records registrations."""
+"""A broker in its own process, and a name server that records registrations."""
 
 import asyncio
 import signal
@@ -30,10 +30,12 @@ LOCALHOST: Final = "127.0.0.1"
 
 
 class BrokerProcess:
-    """`python -m cometmq.broker FILE` in a folder of its own; a context that ends it."""
+    """`python -m cometmq.broker FILE` in its own folder; as a context manager, it stops the
+    process.
+    """
 
     def __init__(self, folder: Path, **settings: str) -> None:
-        """Write the file; `settings` override the defaults of the tests, by external names."""
+        """Write the file; `settings` override the test defaults, by external names."""
         self.folder = folder
         self.file = folder / "broker.conf"
         self.address = ""
@@ -66,7 +68,7 @@ class BrokerProcess:
         await self.kill()
 
     async def start(self) -> None:
-        """Start the process; raise AssertionError with its output if it does not serve."""
+        """Start the process; raise AssertionError with its output if it does not become ready."""
         self._ready.clear()
         self._is_silent.clear()
         self._process = await asyncio.create_subprocess_exec(
@@ -96,7 +98,6 @@ class BrokerProcess:
             return await self._ended(self._process)
 
     async def kill(self) -> None:
-        """Send SIGKILL."""
         process = self._process
         if process is None:
             return
@@ -124,7 +125,7 @@ class BrokerProcess:
 
 
 def _event(line: bytes) -> dict[str, Any]:
-    """Parse a line of the log, or any other output of the process."""
+    """Parse a log line, or any other output of the process."""
     try:
         event = msgspec.json.decode(line)
     except msgspec.DecodeError:
@@ -133,7 +134,7 @@ def _event(line: bytes) -> dict[str, Any]:
 
 
 class RecordingNamesrv:
-    """A name server that records registrations, names masters to slaves, and has no routes."""
+    """A name server that records registrations, tells slaves their master, and has no routes."""
 
     def __init__(self) -> None:
         """Create this on the running loop; nothing listens yet."""
@@ -146,16 +147,16 @@ class RecordingNamesrv:
         self._server = self._new_server()
 
     async def start(self, port: int = 0) -> None:
-        """Listen on a free port, or on the given one."""
+        """Listen on the given port, by default on a free one."""
         self._server = self._new_server()
         self.address = f"{LOCALHOST}:{await self._server.listen(LOCALHOST, port)}"
 
     async def stop(self) -> None:
-        """Close all connections, as a name server does that ends."""
+        """Close all connections, as a name server does when it ends."""
         await self._server.close(0)
 
     async def wait_for(self, count: int) -> None:
-        """Wait until this number of registrations has arrived."""
+        """Wait until this many registrations have arrived."""
         async with asyncio.timeout(START_TIMEOUT_S):
             while len(self.registrations) < count:
                 self._changed.clear()

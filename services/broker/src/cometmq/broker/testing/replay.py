@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Captured exchanges through the real codec and a handler, without a socket."""
+"""Runs captured exchanges through the real codec and a handler, without a socket."""
 
 import inspect
 from collections.abc import Callable
@@ -25,7 +25,7 @@ _CODEC = Codec(COMMANDS)
 
 
 class Answer(msgspec.Struct):
-    """An answer after its way over the wire."""
+    """An answer that was encoded and decoded again."""
 
     code: int
     remark: str | None
@@ -44,7 +44,7 @@ def name_of(exchange: Exchange) -> str:
 
 
 def call_of(frame: GoldenFrame, peer: FakePeer) -> Call[Any]:
-    """Return the call for a captured request."""
+    """Return the call that a captured request makes."""
     connection = Connection(_CODEC, peer)
     (call,) = connection.receive(frame.data, 0)
     assert not connection.faults
@@ -63,14 +63,14 @@ async def replay(
 
 
 def frame_of(call: Call[Any], reply: Reply) -> bytes:
-    """Return an answer encoded as a frame."""
+    """Return the frame of an answer."""
     parts: list[Buffer] = []
     _CODEC.encoder.encode_reply(parts, call.serialization, call.opaque, reply)
     return b"".join(parts)
 
 
 async def serve(broker: Broker, call: Call[Any], handler: Handler) -> Reply:
-    """Call a handler of either kind; convert a refusal into its answer."""
+    """Call a handler, synchronous or not; convert a refusal into its answer."""
     try:
         result = handler(broker, call)
         if inspect.isawaitable(result):

@@ -32,17 +32,19 @@ SMALL_SETTINGS: Final = BrokerSettings(
 
 
 async def until(condition: Callable[[], object]) -> None:
-    """Return as soon as the condition holds; raise TimeoutError after `DEADLINE_S`."""
+    """Wait until the condition holds; raise TimeoutError after `DEADLINE_S`."""
     async with asyncio.timeout(DEADLINE_S):
         while not condition():  # noqa: ASYNC110  # an arbitrary condition has no event
             await asyncio.sleep(0.002)
 
 
 class Node:
-    """A store with its driver and both sides of replication; a context that ends them."""
+    """A store with its driver and both sides of replication; as a context manager, it
+    closes them.
+    """
 
     def __init__(self, disk: Disk | None = None, **changes: Any) -> None:
-        """`changes` are settings under their Python names. Create this on the running loop."""
+        """`changes` are settings by their Python names. Create this on the running loop."""
         self.settings = msgspec.structs.replace(SMALL_SETTINGS, **changes)
         self.disk = disk or MemoryDisk()
         self.rig = StoreRig(self.disk, self.settings)
@@ -96,7 +98,7 @@ class Node:
         self.workers.close()
 
     def follow(self, address: str) -> None:
-        """Start to follow a master."""
+        """Start following a master."""
         self.master_address = address
         self._task = asyncio.get_running_loop().create_task(self.follower.run())
 
@@ -112,7 +114,7 @@ class Node:
         return self.store.commit_log.end
 
     def put(self, message: NewMessage) -> list[PutResult]:
-        """Store a message with this turn's commit; its result is added to the list when known."""
+        """Store a message in this turn's commit; its result is appended to the list when known."""
         results: list[PutResult] = []
         self.driver.put(message, results.append)
         return results
@@ -124,7 +126,7 @@ class Node:
 
 
 class RawSlave:
-    """A connection that speaks the slave's side by hand."""
+    """A connection on which the test itself speaks the slave's side."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.reader = reader
@@ -133,16 +135,16 @@ class RawSlave:
 
     @classmethod
     async def connect(cls, address: str) -> Self:
-        """Connect; nothing is reported yet."""
+        """Connect without reporting anything yet."""
         host, _, port = address.rpartition(":")
         return cls(*await asyncio.open_connection(host, int(port)))
 
     def report(self, offset: int) -> None:
-        """Report, or acknowledge, the end of a log."""
+        """Report or acknowledge the end of a log."""
         self.writer.write(encode_report(offset))
 
     async def receive(self, count: int) -> list[Transfer]:
-        """Return the next transfers, with this many bytes of the log or more."""
+        """Return the next transfers, which together contain at least this many bytes of the log."""
         found: list[Transfer] = []
         async with asyncio.timeout(DEADLINE_S):
             while sum(len(transfer.data) for transfer in found) < count or not found:
@@ -153,7 +155,7 @@ class RawSlave:
         return found
 
     async def is_closed(self) -> bool:
-        """Wait until the other side closes the connection, whatever it sends before."""
+        """Wait until the other side closes the connection, ignoring whatever it sends first."""
         async with asyncio.timeout(DEADLINE_S):
             try:
                 while await self.reader.read(1 << 16):
@@ -163,7 +165,6 @@ class RawSlave:
         return True
 
     async def close(self) -> None:
-        """Close the connection."""
         self.writer.close()
         try:
             await self.writer.wait_closed()

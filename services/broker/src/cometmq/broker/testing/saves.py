@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A counter for the changes of a table."""
+"""Counts the changes of a table."""
 
 
 class Saves:
-    """Pass it as `changed`."""
+    """Counts its calls; pass it as `changed`."""
 
     def __init__(self) -> None:
         self.count = 0

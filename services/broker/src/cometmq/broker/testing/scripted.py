@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """A whole broker without sockets, threads or files, driven step by step.
 
-Connections get bytes by hand and keep what they are sent, the disk is in memory, jobs of workers
-run at once, and the clock stands still. Two such brokers that are driven alike are equal in every
-byte, so a test can compare two ways of doing the same.
+The test feeds bytes to connections, which keep the bytes sent to them. The disk is in memory,
+worker jobs run at once, and the clock stands still. Two such brokers that are driven alike are
+equal in every byte, so a test can compare two ways of doing the same thing.
 """
 
 import asyncio
@@ -40,7 +40,7 @@ TURNS = 4  # of the loop: receive, commit, answers, what they wake
 
 
 class InlineWorker:
-    """Runs a job when it is submitted."""
+    """Runs each job when it is submitted."""
 
     def submit(self, job: Callable[[], T]) -> asyncio.Future[T]:
         future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
@@ -52,7 +52,9 @@ class InlineWorker:
 
 
 class Wire:
-    """The transport of one connection: keeps what is written, and reports what it is asked."""
+    """The transport of one connection: keeps what is written, and records requests to pause or
+    close.
+    """
 
     def __init__(self, number: int) -> None:
         self._number = number
@@ -96,7 +98,7 @@ class Connected(NamedTuple):
 
 
 class ScriptedBroker:
-    """A broker that does nothing unless it is told to."""
+    """A broker that does nothing by itself; the test drives it."""
 
     def __init__(self, *, server: ServerSettings | None = None, **settings: str) -> None:
         server = server or ServerSettings()
@@ -142,14 +144,14 @@ class ScriptedBroker:
         )
 
     def connect(self) -> Connected:
-        """Open one more connection."""
+        """Open another connection."""
         peer, wire = LanePeer(self.hub, self._dispatcher), Wire(len(self.connections))
         peer.connection_made(cast("asyncio.Transport", wire))
         self.connections.append(Connected(peer, wire))
         return self.connections[-1]
 
     async def settle(self) -> None:
-        """Let the loop turn until received requests are committed and answered."""
+        """Run the loop until received requests are committed and answered."""
         for _ in range(TURNS):
             await asyncio.sleep(0)
 
@@ -160,7 +162,7 @@ class ScriptedBroker:
         return b"".join(map(bytes, files))[: log.end - log.files.first]
 
     def queue_entries(self) -> dict[tuple[str, int], tuple[int, list[tuple[int, int, int]]]]:
-        """Return begin and entries of every queue."""
+        """Return the first offset and the entries of every queue."""
         store = self.broker.store
         found = {}
         for key in sorted(store.queue_ids()):
@@ -172,5 +174,5 @@ class ScriptedBroker:
 
 
 def frames_of(data: bytes) -> list[tuple[int, bytes, bytes]]:
-    """Return the frames of a stream."""
+    """Split a stream into frames."""
     return FrameReader().feed(data)

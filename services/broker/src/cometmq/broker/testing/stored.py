@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A broker in memory with a real store in a folder, for tests of the data plane."""
+"""A broker in memory on top of a real store in a folder, for tests of the data plane."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -36,7 +36,7 @@ SMALL_FILES = {
 
 @asynccontextmanager
 async def stored_broker(folder: Path, **settings: str) -> AsyncIterator[Broker]:
-    """Run a broker on a store in a folder; puts are committed by `ask`."""
+    """Run a broker on a store in a folder; `ask` commits puts."""
     given = {"storePathRootDir": str(folder), **SMALL_FILES, **settings}
     loaded = load(BrokerSettings, prefix="COMETMQ_TEST", env={}, cli={**SETTINGS, **given})
     broker = memory_broker(**given)
@@ -69,7 +69,7 @@ async def stored_broker(folder: Path, **settings: str) -> AsyncIterator[Broker]:
 
 
 def clock_of(broker: Broker) -> FakeClock:
-    """Return the clock of a broker in memory, to be advanced."""
+    """Return the clock of a broker in memory, so that the test can advance it."""
     assert isinstance(broker.clock, FakeClock)
     return broker.clock
 
@@ -80,9 +80,9 @@ def call_with(code: int, header: Any, body: bytes = b"", **fields: Any) -> Call[
 
 
 def ask(broker: Broker, call: Call[Any]) -> Any:
-    """Serve a call and commit; return the reply, or None while it waits.
+    """Serve a call and commit; return the reply, or None while the reply is pending.
 
-    The type is Any because the header depends on the code of the call.
+    The type is Any because the header depends on the call's code.
     """
     try:
         result: Any = HANDLERS[call.code](broker, call)
@@ -95,6 +95,6 @@ def ask(broker: Broker, call: Call[Any]) -> Any:
 
 
 def last_answer(call: Call[Any]) -> Any:
-    """Return the answer that was sent later, None if there is none yet."""
+    """Return the answer that was sent later; None if there is none yet."""
     replies: list[Reply] = call.peer.replies
     return replies[-1] if replies else None
