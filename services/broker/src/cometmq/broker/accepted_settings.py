@@ -2,8 +2,8 @@
 """Keys of RocketMQ's broker.conf that have no effect here, each with the reason.
 
 They configure threads, buffers and parts that CometMQ does not have. They are accepted so that
-tools find the values that they look for. At the start the broker logs each of them whose value
-differs from RocketMQ's default.
+tools find the values they look for. At startup the broker logs each key whose value differs from
+RocketMQ's default.
 """
 
 from typing import Annotated, Final

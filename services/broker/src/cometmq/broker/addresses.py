@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Addresses of the broker: where it listens, and which address it advertises."""
+"""The broker's addresses: where it listens, and which address it advertises."""
 
 import socket
 import struct
@@ -15,7 +15,7 @@ _OUTSIDE: Final = ("192.0.2.1", 9)  # reserved for documentation: nothing is sen
 
 
 class Ports(NamedTuple):
-    """The ports of one broker; vip is None where the main port is too low for one."""
+    """The ports of one broker; vip is None if the main port is too low to have one."""
 
     main: int
     vip: int | None
@@ -23,7 +23,7 @@ class Ports(NamedTuple):
 
 
 def advertised_host(host: str, bind_address: str) -> str:
-    """Return the advertised address; without a setting, an address of this machine."""
+    """Return the advertised address; if none is configured, an address of this machine."""
     if host:
         return host.strip("[]")
     is_one = bind_address and not is_unspecified(bind_address)
@@ -31,7 +31,7 @@ def advertised_host(host: str, bind_address: str) -> str:
 
 
 def check_advertised(host: str, *, setting: str) -> None:
-    """Raise SettingsError for a wildcard address: clients cannot connect to it."""
+    """Raise SettingsError for a wildcard address, because clients cannot connect to it."""
     if host and is_unspecified(host):
         raise SettingsError(
             f"{setting}: others cannot connect to {host}; give the address under which they "
@@ -41,7 +41,7 @@ def check_advertised(host: str, *, setting: str) -> None:
 
 
 def is_unspecified(host: str) -> bool:
-    """Return whether an address or name is a wildcard: 0.0.0.0, ::, 0 and the like."""
+    """Return whether an address or name is a wildcard: 0.0.0.0, ::, 0 or an equivalent."""
     try:
         infos = socket.getaddrinfo(host.strip("[]"), None, type=socket.SOCK_STREAM)
     except OSError:
@@ -63,7 +63,7 @@ def is_own_address(host: str) -> bool:
 
 
 def choose_ports(listen_port: int, bind_address: str, *, ha_port: int | None) -> Ports:
-    """Return the ports; for listenPort 0 a free one whose neighbours are free too."""
+    """Return the ports; if listenPort is 0, choose a free port whose neighbours are free too."""
     if listen_port:
         return _ports(listen_port, ha_port)
     for _ in range(_FREE_PORT_TRIES):
@@ -92,7 +92,7 @@ def _is_free(bind_address: str, port: int) -> bool:
 
 
 def outward_ip() -> str:
-    """Return the address under which other machines most likely reach this one."""
+    """Return the address at which other machines most likely reach this one."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         try:
             probe.connect(_OUTSIDE)
@@ -106,7 +106,7 @@ def host_port(host: str, port: int) -> str:
 
 
 def packed_host(host: str, port: int, *, setting: str = "brokerIP1") -> bytes:
-    """Return an address as records contain it; a host name is resolved."""
+    """Return an address in the form that records contain; a host name is resolved."""
     try:
         infos = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     except OSError as error:

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Start and stop of a broker: the only module that makes things run.
+"""Starts and stops a broker; the only module that makes things run.
 
 Start: ports, store (recovered on a thread), tables and journal, server, name servers, timers. Stop:
 unregister from the name servers first, so that clients move to other brokers; stop accepting;
-answer held pulls; let open requests end; flush; save the tables; close the store.
+answer held pulls; let open requests finish; flush; save the tables; close the store.
 """
 
 import asyncio
@@ -64,11 +64,11 @@ ACL_FILE: Final = "plain_acl.yml"
 VIP_NOTE: Final = "the second port of the broker"
 HA_NOTE: Final = "the port for slaves"
 FIRST_ROUND_WAIT_MS: Final = 2_000
-"""Bound on how long a start waits for name servers that do not answer."""
+"""Maximum time that a start waits for name servers that do not answer."""
 
 
 class BrokerApp:
-    """`start` and `stop` must run in the same task."""
+    """A broker with everything that it runs; call `start` and `stop` in the same task."""
 
     def __init__(
         self,
@@ -82,7 +82,7 @@ class BrokerApp:
     ) -> None:
         """Open nothing yet.
 
-        `own_account` is for programs of the same process, in addition to the accounts of the files.
+        `own_account` is for programs in the same process, in addition to the accounts in the files.
         """
         self._own_account = own_account
         self._loaded = settings
@@ -98,7 +98,7 @@ class BrokerApp:
 
     @property
     def addresses(self) -> list[str]:
-        """The main port, then the port for short requests."""
+        """The main port, followed by the port for short requests."""
         ports = [self._ports.main, *([self._ports.vip] if self._ports.vip else [])]
         return [host_port(self.broker.host, port) for port in ports]
 
@@ -108,7 +108,7 @@ class BrokerApp:
         return self._broker
 
     async def start(self) -> None:
-        """Raise CometError or OSError if the settings or the environment do not allow a start."""
+        """Start; raise CometError or OSError if the settings or the environment do not allow it."""
         check_settings(self._loaded)
         try:
             await self._start()
@@ -179,7 +179,7 @@ class BrokerApp:
         )
 
     async def stop(self) -> None:
-        """Messages that were acknowledged are on disk afterwards."""
+        """Stop; afterwards all acknowledged messages are on disk."""
         if self._broker is None:
             return
         self._log.info("broker.stopping", addresses=self.addresses)
@@ -196,7 +196,7 @@ class BrokerApp:
         return "the outward address of this machine; brokerIP1 sets another"
 
     def _namesrv_lost(self, peer: Peer) -> None:
-        """Register again: a name server drops a broker when their connection closes."""
+        """Register again, because a name server drops a broker when their connection closes."""
         if self._broker is not None:
             self._broker.registration.connection_lost(peer.address)
 
@@ -290,7 +290,7 @@ class BrokerApp:
         client: RemotingClient,
         group: asyncio.TaskGroup,
     ) -> None:
-        """Follow the master if this broker is a slave, now or after a change of roles."""
+        """Follow the master if this broker is a slave, either now or after a role change."""
         status, log = broker.replication.following, self._log
 
         def is_slave() -> bool:
@@ -364,9 +364,9 @@ class BrokerApp:
             timer.cancel()
 
     async def _drain(self, broker: Broker, server: Server[Broker]) -> None:
-        """Answer held pulls, then let open requests end; timers still run.
+        """Answer held pulls, then let open requests finish; timers are still running.
 
-        Connections close only after the sends that wait for a flush have their answers.
+        Connections close only after the sends that wait for a flush have been answered.
         """
         broker.is_stopping = True
         broker.delay.stop()
@@ -390,13 +390,13 @@ class BrokerApp:
 
 
 def explicit_ha_port(loaded: Loaded[BrokerSettings]) -> int | None:
-    """Return haListenPort if it is set explicitly; by default it follows listenPort."""
+    """Return haListenPort if it is set explicitly; by default it is derived from listenPort."""
     is_default = loaded.origins.get("haListenPort", DEFAULT) == DEFAULT
     return None if is_default else loaded.value.ha_listen_port
 
 
 def master_ha_address(broker: Broker) -> str:
-    """Return where the master sends its log: by setting, else as the name servers report it."""
+    """Return the master's HA address: the setting, or else what the name servers report."""
     address = broker.settings.ha_master_address or broker.registration.master_ha_address
     return "" if address == broker.registration.identity.ha_server_addr else address
 
@@ -414,7 +414,7 @@ def acl_path(settings: BrokerSettings, config_path: Path | None) -> Path:
 
 
 def check_settings(loaded: Loaded[BrokerSettings]) -> None:
-    """Refuse settings whose feature does not exist, rather than run without it."""
+    """Refuse settings of features that do not exist, rather than run without them."""
     settings = loaded.value
     check_advertised(settings.broker_ip1, setting=loaded.label("brokerIP1"))
     check_advertised(settings.broker_ip2, setting=loaded.label("brokerIP2"))
@@ -428,7 +428,7 @@ def check_settings(loaded: Loaded[BrokerSettings]) -> None:
 
 
 def check_environment(loaded: Loaded[BrokerSettings], ports: Ports) -> None:
-    """Refuse ports and addresses that cannot be used, before any folder is created."""
+    """Refuse ports and addresses that cannot be used, before creating any folder."""
     settings = loaded.value
     for port, setting, note in (
         (ports.main, "listenPort", ""),
@@ -461,7 +461,7 @@ def server_settings(settings: BrokerSettings) -> ServerSettings:
 
 
 def store_fault(broker: Broker) -> str | None:
-    """Return why the store takes no messages; a slave's never does, but serves reads."""
+    """Return why the store accepts no messages; for a slave, its role is not a fault."""
     reasons = set(broker.store.stats().refusals)
     if broker.is_slave:
         reasons.discard(Refusal.ROLE)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Builds a broker around an open store; nothing runs yet."""
+"""Builds a broker around an open store, without running anything."""
 
 import asyncio
 from collections.abc import Callable
@@ -60,7 +60,7 @@ class Inputs(NamedTuple):
 
 
 class Tables(NamedTuple):
-    """The tables with files of their own."""
+    """The tables that are saved in their own files."""
 
     topics: Topics
     groups: Groups
@@ -71,10 +71,9 @@ class Tables(NamedTuple):
 def load_tables(
     inputs: Inputs, saver: TableSaver, config: Path, *, register: Callable[[], None]
 ) -> Tables:
-    """Load the tables, and apply the journal; topics that have messages but no configuration get
-    one.
+    """Load the tables and apply the journal; create topics that have messages but no configuration.
 
-    `register` is called after changes of topics, at the end of the loop's turn.
+    `register` is called at the end of the loop's turn after topics have changed.
     """
 
     def topics_changed() -> None:
@@ -120,11 +119,11 @@ def _filters(inputs: Inputs, config: Path) -> FilterSubscriptions:
 
 
 def assemble(inputs: Inputs) -> Broker:
-    """Build the broker; its tables are loaded from the store's config folder.
+    """Build the broker, loading its tables from the store's config folder.
 
     The parts form cycles: registration reads the topics, which announce their changes to it, and
-    some parts read settings that may be replaced. The local functions look up `broker` when they
-    are called, which is after this function has returned.
+    some parts read settings that may be replaced. The local functions therefore look up `broker`
+    when they are called, which is after this function has returned.
     """
     loaded, clock, log = inputs.loaded, inputs.clock, inputs.log
     settings = loaded.value
@@ -184,7 +183,7 @@ def assemble(inputs: Inputs) -> Broker:
 
 
 def _begin_journal(journal: Journal, broker: Broker) -> None:
-    """Begin to journal changes; tables that differ from their files are saved soon."""
+    """Start journaling changes; tables that differ from their files are saved soon."""
     saver = broker.saver
     tables: tuple[Journaled, ...] = (
         broker.topics, broker.groups, broker.offsets, broker.filters, broker.delay,

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Broker: the references that handlers may use.
 
-The event loop owns everything here, so there are no locks. `app.py` builds the broker; handlers
-receive it as their first argument; the domain objects inside never see it.
+The event loop owns everything here, so there are no locks. `app.py` builds the broker, handlers
+receive it as their first argument, and the domain objects inside never see it.
 """
 
 from dataclasses import dataclass, field
@@ -43,12 +43,12 @@ from cometmq.store.settings import BrokerRole
 
 
 class SendTaker(Protocol):
-    """A lane for sends, which takes those to topics that it has learned."""
+    """A lane for sends; it takes the sends to topics that it has learned."""
 
     request_count: int  # taken since the start
 
     def learn(self, config: TopicConfig) -> None:
-        """Take sends to a topic that a handler has just admitted."""
+        """Take sends to this topic from now on; a handler has just admitted one."""
 
 
 @dataclass(slots=True)
@@ -103,7 +103,7 @@ class Broker:
         self._take(RoleState(role, broker_id=settings.broker_id if is_slave else MASTER_ID))
 
     def obey(self, order: Order, *, epoch: int, broker_id: int) -> None:
-        """Change the role; raise OrderRefused, with nothing changed, if the order does not fit."""
+        """Change the role; if the order does not fit, raise OrderRefused and change nothing."""
         self._take(obey(self.role, order, epoch=epoch, broker_id=broker_id))
         self.registration.use_broker_id(broker_id)
 
@@ -123,11 +123,11 @@ class Broker:
         return self.role.role is Role.SLAVE
 
     def group(self, name: str) -> SubscriptionGroupConfig | None:
-        """Return a subscription group; an unknown one is created if the settings allow it."""
+        """Return a subscription group; create it if it is unknown and the settings allow it."""
         return self.groups.find(name, auto_create=self.settings.auto_create_subscription_group)
 
     def apply(self, loaded: Loaded[BrokerSettings]) -> None:
-        """Derive from the settings what the message path needs."""
+        """Adopt new settings, and derive from them what the message path needs."""
         settings = loaded.value
         self.loaded = loaded
         self.settings = settings

@@ -1,15 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """Delay levels: messages wait in SCHEDULE_TOPIC_XXXX and move to their real queue when due.
 
-Each level is one queue in the order of arrival, so only its head is examined.
+Each level is one queue in order of arrival, so only its head is examined.
 
-Invariants: the position of a level passes a message only when its copy is stored, and is saved only
-when the copy is on disk. After a crash, copies that the log already contains are found by their
-unique key, which avoids most duplicates.
+Invariants: the position of a level moves past a message only once its copy is stored, and is saved
+only once the copy is on disk. After a crash, copies that the log already contains are found by
+their unique key, which avoids most duplicates.
 
-Compatibility: delayOffset.json maps level (queue id + 1) to the next queue offset; the due time is
-the queue entry's tag code. A due time beyond now + delay means that the clock was set back: the
-message is due at once.
+Compatibility: delayOffset.json maps each level (queue id + 1) to the next queue offset; the due
+time is the queue entry's tag code. A due time later than now + delay means that the clock was set
+back, so the message is due at once.
 """
 
 from collections import deque
@@ -40,7 +40,7 @@ QUERY_COUNT_MAX: Final = 32  # messages of one key that are compared after a cra
 
 
 class DelayFile(msgspec.Struct, rename="camel"):
-    """delayOffset.json: level -> next queue offset."""
+    """The content of delayOffset.json: level -> next queue offset."""
 
     offset_table: dict[int, int] = {}
 
@@ -54,7 +54,7 @@ class DelayStore(Protocol):
 
     @property
     def flushed_offset(self) -> int:
-        """End of the log on disk."""
+        """The end of the log on disk."""
 
     def queue(self, topic: str, queue_id: int) -> ConsumeQueue | None: ...
 
@@ -113,7 +113,7 @@ class _Level:
 
 
 class DelayService:
-    """Moves due messages; `step` is called every 100 ms."""
+    """Delivers due messages; a timer calls `step` every 100 ms."""
 
     def __init__(  # noqa: PLR0913  # the collaborators, all but three by name
         self,
@@ -129,7 +129,8 @@ class DelayService:
     ) -> None:
         """Start at the saved offsets; nothing is delivered before the first step.
 
-        `delivered` gets topic, queue id of the level and size of each delivered message.
+        `delivered` is called with the topic, the level's queue id and the size of each delivered
+        message.
         """
         loaded = file.load()
         offsets = loaded.offset_table if loaded is not None else {}
@@ -155,23 +156,23 @@ class DelayService:
         self.skipped_count = 0
 
     def expect_copies(self, until_ms: int) -> None:
-        """Expect copies of messages due up to this time: the last run ended in a crash."""
+        """Expect copies of messages due up to this time, because the last run ended in a crash."""
         self._copied_until_ms = until_ms
 
     def clamp(self, level: int) -> int:
-        """Return a requested level, limited to the highest one."""
+        """Return the requested level, but at most the highest one."""
         return min(level, self._delays.level_max)
 
     def offsets(self) -> Mapping[int, int]:
-        """Return level -> next queue offset."""
+        """Return the next queue offset of each level."""
         return {number: level.offset for number, level in self._levels.items() if level.offset}
 
     def as_table(self) -> DelayFile:
-        """Return the answer of code 45."""
+        """Return the answer to code 45."""
         return DelayFile(dict(self.offsets()))
 
     def adopt(self, offsets: Mapping[int, int]) -> None:
-        """Take over the master's positions; they are used once this broker is the master."""
+        """Adopt the master's positions; they are used once this broker becomes the master."""
         for number, offset in offsets.items():
             level = self._levels.get(number)
             if level is not None and level.saved_offset != offset:
@@ -180,7 +181,7 @@ class DelayService:
                 self._note(level)
 
     def step(self, now_ms: int) -> None:
-        """Deliver due messages, and save the positions whose copies are on disk."""
+        """Deliver due messages, and save positions whose copies are on disk."""
         self._now_ms = now_ms
         for level in self._levels.values():
             if not self._is_stopped and level.pending_count == 0 and not level.is_reading:
@@ -190,7 +191,9 @@ class DelayService:
             self.save()
 
     def stop(self) -> None:
-        """Start no more deliveries: a stop waits for those in flight, and a backlog may be long."""
+        """Start no more deliveries: stopping waits for those in flight, and a backlog may
+        be long.
+        """
         self._is_stopped = True
 
     def save(self) -> None:
@@ -210,7 +213,9 @@ class DelayService:
         )
 
     def _read(self, level: _Level) -> None:
-        """Find and deliver due messages, in a later turn of the loop if the disk must be read."""
+        """Find and deliver due messages; if the disk must be read, do so in a later turn of the
+        loop.
+        """
         queue = self._store.queue(SCHEDULE_TOPIC, level.number - 1)
         if queue is None:
             return
@@ -240,7 +245,7 @@ class DelayService:
         self._continue(level)
 
     def _note_unreadable(self, level: _Level, error: Exception) -> None:
-        """Retry with the next step; the other levels go on."""
+        """Retry in the next step; the other levels continue."""
         level.is_reading = False
         if not level.is_unreadable:
             self._log.error("delay.unreadable", level=level.number, error=describe(error))
@@ -278,9 +283,9 @@ class DelayService:
         return message
 
     def _is_copied(self, record: MessageRecord, message: NewMessage, due_ms: int) -> Lookup[bool]:
-        """Return whether the log contains the delivered copy already.
+        """Return whether the log already contains the delivered copy.
 
-        Clients choose the unique key, so everything else that a copy carries must match too.
+        Clients choose the unique key, so all other parts of the copy must match too.
         """
         key = record.properties.get(PropertyKey.UNIQUE_KEY)
         if key is None:
@@ -307,8 +312,8 @@ class DelayService:
         self._continue(level)
 
     def _continue(self, level: _Level) -> None:
-        """Deliver the next batch of a backlog once the last one is stored; each search yields
-        turns.
+        """Deliver the next batch of a backlog once the last one is stored; other work runs in
+        between.
         """
         is_busy = self._is_stopped or level.pending_count or level.is_reading
         if level.is_behind and not is_busy and not level.has_failed:
@@ -334,14 +339,13 @@ class DelayService:
         self._noted[level.number] = level.saved_offset
 
     def noted_changes(self) -> list[bytes]:
-        """Return the noted positions."""
         return [encode_json(DelayFile(self._noted))]
 
     def forget_noted(self) -> None:
         self._noted = {}
 
     def apply_changes(self, data: msgspec.Raw) -> None:
-        """Apply `noted_changes` before the first step; nothing is noted."""
+        """Apply `noted_changes` without noting them; call this before the first step."""
         for number, offset in decode_json(DelayFile, bytes(data)).offset_table.items():
             level = self._levels.get(number)
             if level is not None:

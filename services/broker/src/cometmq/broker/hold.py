@@ -2,17 +2,17 @@
 """Held pulls by queue (pure): long polling without a thread or timer per pull.
 
 A pull that finds nothing stays here until a message arrives that its filter accepts, or until its
-deadline. Either moves it to `ready`; ready pulls are run again, a bounded number in each turn of
-the loop, and are not held a second time.
+deadline. It then moves to `ready`. Ready pulls are run again, a bounded number in each turn of the
+loop, and are not held a second time.
 
-An SQL filter needs the record, so the tag of an arrival does not decide. Pulls with such a filter
-go to `unsure`; the caller looks into the messages and calls `release` when one matches.
+An SQL filter needs the record, so the tag of an arriving message does not decide. Pulls with such a
+filter go to `unsure`; the caller tests the messages and calls `release` when one matches.
 
-Compatibility: an arrival with another tag leaves the pull held. `sweep` (every 5 s) wakes it when
-its queue has grown at all, so that the offset of a filtering consumer moves on.
+Compatibility: a message with another tag leaves the pull held. `sweep` (every 5 s) wakes a pull
+whose queue has grown at all, so that the offset of a filtering consumer advances.
 
-Idle cost: `expire` visits the pulls that are due, `sweep` the queues with an arrival or a new pull
-since the last sweep. Held pulls without traffic cost nothing until their deadline.
+Idle cost: `expire` visits only pulls that are due, and `sweep` only queues with a new message or a
+new pull since the last sweep. Held pulls without traffic cost nothing until their deadline.
 """
 
 from collections import deque
@@ -83,7 +83,7 @@ class HoldTable:
     def arrived(
         self, topic: str, queue_id: int, max_offset: int, tag_code: int | None, *_: Any
     ) -> None:
-        """Wake the pulls of a queue whose filter accepts a message that was just dispatched."""
+        """Wake a queue's pulls whose filter accepts a message that was just dispatched."""
         key = topic, queue_id
         if key in self._queues:
             self._unswept.add(key)
@@ -118,12 +118,14 @@ class HoldTable:
             self.release(held)
 
     def wake_all(self) -> None:
-        """Wake all pulls because the broker stops."""
+        """Wake all pulls because the broker is stopping."""
         for key in list(self._queues):
             self._wake(key, lambda _: True)
 
     def release(self, held: HeldPull) -> bool:
-        """Remove a pull that the caller answers; return False if it is not held any more."""
+        """Remove a pull that the caller is about to answer; return False if it is no
+        longer held.
+        """
         if not held.is_held:
             return False
         header = held.call.header
@@ -131,7 +133,7 @@ class HoldTable:
         return True
 
     def is_behind(self, held: HeldPull, max_offset: MaxOffset) -> bool:
-        """Return whether the queue has grown since the filter of a held pull last tested it."""
+        """Return whether the queue has grown since a held pull's filter last tested it."""
         header = held.call.header
         held.is_unsure = held.is_held and held.tested_offset < max_offset(
             header.topic, header.queue_id
@@ -139,7 +141,7 @@ class HoldTable:
         return held.is_unsure
 
     def take_unsure(self) -> list[HeldPull]:
-        """Return the pulls whose filter must test new messages."""
+        """Return the pulls whose filters must test new messages."""
         unsure, self.unsure = self.unsure, []
         return [held for held in unsure if held.is_held]
 

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Changes that the broker makes to a message before it is stored (pure).
+"""Changes that the broker makes to a message before storing it (pure).
 
-Hot path: `read_sent` runs once per stored message (budget 0.4 us for a text that differs from an
-earlier one only in its unique key). It caches what it derived from such texts.
+Hot path: `read_sent` runs once per stored message (budget 0.4 us if the properties differ from
+earlier ones only in the unique key). It caches what it derived from such properties.
 
-Compatibility: CLUSTER is added to every message. WAIT is removed from the text of a plain send
-only; batches and delayed messages keep it, as RocketMQ's do.
+Compatibility: CLUSTER is added to every message. WAIT is removed only from the properties of a
+plain send; as in RocketMQ, batches and delayed messages keep it.
 """
 
 from typing import Final
@@ -40,7 +40,9 @@ _REAL_QUEUE_ID: Final = PropertyKey.REAL_QUEUE_ID.value
 
 
 class SentProperties(msgspec.Struct, gc=False):
-    """The properties of a sent message: the text to store, and the values that the broker uses."""
+    """The properties of a sent message: the encoded form to store, and the values that the broker
+    uses.
+    """
 
     text: str
     tags: str | None = None
@@ -55,7 +57,7 @@ class SentProperties(msgspec.Struct, gc=False):
 
 
 class _Shape(msgspec.Struct, gc=False):
-    """The parsed form of a text, with the unique key cut out."""
+    """Parsed properties, with the unique key cut out."""
 
     before: str
     after: str
@@ -69,12 +71,12 @@ _shapes: dict[tuple[str, str, str], _Shape] = {}
 
 
 def cluster_pair(cluster_name: str) -> str:
-    """Return the pair that every stored message gets."""
+    """Return the encoded property that is added to every stored message."""
     return f"{_CLUSTER}{VALUE_SEPARATOR}{cluster_name}"
 
 
 def read_sent(text: str | None, cluster: str) -> SentProperties:
-    """Read the properties of a send; `cluster` is the pair that is appended to the text."""
+    """Read the properties of a send; `cluster` is the encoded property to append."""
     if not text:
         return SentProperties(cluster)
     before, _, rest = text.partition(_UNIQUE_START)
@@ -99,7 +101,9 @@ def read_sent(text: str | None, cluster: str) -> SentProperties:
 
 
 def _learn(before: str, key: str, after: str, cluster: str, sent: SentProperties) -> None:
-    """Cache the text around a unique key, if it is the only one and there are no other keys."""
+    """Cache the text around a unique key, if it occurs only once and the message has no
+    other keys.
+    """
     is_pair = not before or before.endswith(PAIR_SEPARATOR)
     if not is_pair or _UNIQUE_START in after or sent.keys != (key,):
         return
@@ -141,7 +145,7 @@ def _parse_sent(text: str, cluster: str) -> SentProperties:
 
 
 def _level(value: str) -> int:
-    """Return a delay level, 0 for anything but digits: clients may send any text."""
+    """Return a delay level; 0 unless it consists of digits, since clients may send anything."""
     try:
         return int(value)
     except ValueError:
@@ -151,7 +155,7 @@ def _level(value: str) -> int:
 def delay(message: NewMessage, level: int, *, wait: str | None = None) -> None:
     """Move a message into the queue of its delay level.
 
-    The real topic and queue travel in its properties, and stay there after delivery.
+    The real topic and queue are kept in its properties, even after delivery.
     """
     text = message.properties
     if wait is not None:
@@ -164,12 +168,12 @@ def delay(message: NewMessage, level: int, *, wait: str | None = None) -> None:
 
 
 def without_delay(text: str) -> str:
-    """Return the text of a message that must not be delayed (again)."""
+    """Return the properties of a message that must not be delayed (again)."""
     return without_property(text, _DELAY)
 
 
 def batch_text(common: SentProperties) -> str:
-    """Return the text that follows the properties of each item of a batch: WAIT stays in it."""
+    """Return the properties to append to those of each message in a batch; they keep WAIT."""
     if common.wait is None:
         return common.text
     return f"{_WAIT}{VALUE_SEPARATOR}{common.wait}{PAIR_SEPARATOR}{common.text}"
@@ -178,13 +182,14 @@ def batch_text(common: SentProperties) -> str:
 def sent_back(
     record: MessageRecord, *, topic: str, queue_id: int, delay_level: int, host: bytes
 ) -> NewMessage:
-    """Return a message that could not be consumed as one for its group's retry topic.
+    """Turn a message that could not be consumed into one for its group's retry topic.
 
-    The topic and the id of the first failed delivery stay in its properties; level 0 removes the
-    delay, as for the dead-letter topic.
+    The topic and the id of the first failed delivery are kept in its properties; level 0 removes
+    the delay, as for the dead-letter topic.
 
-    Compatibility: the text contains WAIT=false as RocketMQ's does, but the answer waits for the
-    flush like that of a send, because the consumer commits past the message after the answer.
+    Compatibility: the properties contain WAIT=false, as in RocketMQ. The answer nevertheless waits
+    for the flush like that of a send, because the consumer commits past the message after the
+    answer.
     """
     properties = dict(record.properties)
     properties.setdefault(PropertyKey.RETRY_TOPIC, record.topic)
@@ -202,9 +207,9 @@ def sent_back(
 
 
 def delivered(record: MessageRecord, *, host: bytes) -> NewMessage | None:
-    """Return a delayed message as one for its real queue; None if the message does not name one.
+    """Turn a delayed message into one for its real queue; return None if it does not specify one.
 
-    Compatibility: the text is not changed: REAL_TOPIC, REAL_QID and DELAY stay in it.
+    Compatibility: the properties are unchanged, so REAL_TOPIC, REAL_QID and DELAY remain.
     """
     topic = record.properties.get(_REAL_TOPIC)
     queue_id = _level(record.properties.get(_REAL_QUEUE_ID, ""))
@@ -226,7 +231,7 @@ class MovedQueue(msgspec.Struct, rename="camel"):
 
 
 class OffsetMoved(msgspec.Struct, rename="camel"):
-    """A consumer asked for an offset outside its queue."""
+    """A consumer requested an offset outside its queue."""
 
     consumer_group: str
     message_queue: MovedQueue
@@ -255,7 +260,9 @@ def moved_event(event: OffsetMoved, *, host: bytes, now_ms: int) -> NewMessage:
 
 
 def stored_bytes(record: MessageRecord) -> bytes:
-    """Return a record as it is stored in the log, the form in which pulls and queries answer."""
+    """Return a record as stored in the log, which is also the form that pulls and queries
+    return.
+    """
     return encode_record(
         record.to_new_message(),
         record.queue_offset,

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Metric families of a broker: its plain integers, mapped at each scrape."""
+"""The metric families of a broker, computed from its plain integers at each scrape."""
 
 from collections.abc import Callable, Iterable
 from typing import Final
@@ -39,7 +39,7 @@ def _get_sizes(broker: Broker) -> Iterable[Row]:
 
 
 def _lags(broker: Broker) -> Iterable[Row]:
-    """Count offline groups too."""
+    """Includes offline groups."""
     for key, queues in list(broker.offsets.table.items()):
         topic, _, group = key.partition("@")
         lag = sum(
@@ -50,7 +50,7 @@ def _lags(broker: Broker) -> Iterable[Row]:
 
 
 def _mismatches(broker: Broker) -> Iterable[Row]:
-    """Only groups whose members subscribe differently."""
+    """Includes only groups whose members subscribe differently."""
     counts = ((group.name, group.member_subscriptions.count) for group in broker.consumers.groups())
     return [((name,), count) for name, count in counts if count > 1]
 
@@ -174,7 +174,9 @@ FAMILIES: Final[tuple[Family[Broker], ...]] = (
 
 
 def _slave_lags(broker: Broker) -> Iterable[Row]:
-    """By host, the slowest of each: a new connection must not make a new series."""
+    """One series per host, for its slowest connection: a new connection must not create a
+    series.
+    """
     lags: dict[str, int] = {}
     for address, lag in broker.replication.slaves.lags(broker.store.confirm_offset):
         host = address.rpartition(":")[0]
@@ -188,7 +190,7 @@ def _refusals(broker: Broker) -> Iterable[Row]:
 
 
 def _unfit(broker: Broker) -> Iterable[Row]:
-    """Every reason, so that an alert does not depend on a series that appears."""
+    """Covers every reason, so that alerts do not depend on a series that appears only later."""
     current = broker.replication.following.unfit
     return [((reason.value,), int(reason is current)) for reason in Unfit]
 

@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Names of topics and groups: legal, reserved and forbidden ones.
+"""Names of topics and groups: which are legal, reserved or forbidden.
 
 Names become directories and JSON keys, so every name that a client chooses is checked here before
 anything is created for it.
 
-Compatibility: topics are checked as RocketMQ checks them. RocketMQ's broker takes any group name
-(only the Java clients check it), and clients of other languages use names outside the Java pattern.
-So this module refuses only dangerous ones: control characters, path separators, `..`, the separator
-of offset keys, and names that are too long.
+Compatibility: topics are checked as in RocketMQ. RocketMQ's broker accepts any group name (only the
+Java clients check it), and clients in other languages use names that do not match the Java pattern.
+So this module refuses only dangerous group names: those with control characters, path separators,
+`..` or the separator of offset keys, and those that are too long.
 """
 
 import re
@@ -31,14 +31,14 @@ _GROUP_DANGEROUS: Final = re.compile(r"[\x00-\x1f\x7f/\\@\ud800-\udfff]|\.\.")
 
 
 def check_topic(topic: str) -> None:
-    """Raise RocketMQ's answer to an illegal topic name."""
+    """Raise RocketMQ's error if a topic name is illegal."""
     remark = topic_fault(topic)
     if remark is not None:
         raise ServerError(remark)
 
 
 def topic_fault(topic: str) -> str | None:
-    """Return the remark about an illegal topic name, None for a legal one."""
+    """Return the remark about an illegal topic name; None if the name is legal."""
     if not topic or topic.isspace():
         return remarks.TOPIC_BLANK
     if _TOPIC_LEGAL.fullmatch(topic) is None:
@@ -55,7 +55,7 @@ def check_group(group: str) -> None:
 
 
 def group_fault(group: str) -> str | None:
-    """Return the remark about a dangerous group name, None for an acceptable one."""
+    """Return the remark about a dangerous group name; None if the name is acceptable."""
     if not group or group.isspace():
         return "the specified group is blank"
     if len(group) > GROUP_CHARS_MAX:
@@ -66,12 +66,12 @@ def group_fault(group: str) -> str | None:
 
 
 def can_retry(group: str) -> bool:
-    """Return whether the group's retry topic has a legal length in bytes."""
+    """Return whether the group's retry topic is short enough, in bytes, to be legal."""
     return len(group.encode()) <= RETRIED_GROUP_CHARS_MAX
 
 
 def is_system_topic(topic: str) -> bool:
-    """Return whether every broker reserves the topic."""
+    """Return whether the topic is reserved on every broker."""
     return topic in SYSTEM_TOPICS or topic.startswith(SYSTEM_TOPIC_PREFIX)
 
 

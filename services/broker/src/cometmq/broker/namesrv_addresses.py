@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Addresses of name servers: the entries of `namesrvAddr`, resolved again each time.
+"""Name server addresses: the entries of `namesrvAddr`, resolved anew each time.
 
-A DNS name stands for all its addresses: behind a headless service the broker must register with
-each name server. When a lookup fails, the addresses of the last one stay in use.
+A DNS name stands for all its addresses: behind a headless service, the broker must register with
+each name server. If a lookup fails, the addresses from the previous one stay in use.
 """
 
 import asyncio
@@ -30,13 +30,13 @@ class HostPort(NamedTuple):
 
 
 def parse_addresses(text: str) -> list[HostPort]:
-    """Split `host:port;host:port`; raise SettingsError with the malformed part."""
+    """Split `host:port;host:port`; raise SettingsError naming the malformed part."""
     return [_parse(part) for part in text.replace(",", ";").split(";") if part.strip()]
 
 
 class NamesrvAddresses:
     def __init__(self, text: str, *, lookup: Lookup | None = None, log: Log = NO_LOG) -> None:
-        """`lookup` returns the ip addresses of a host name."""
+        """`lookup` returns the IP addresses of a host name."""
         self._entries = parse_addresses(text)
         self._lookup = lookup or system_lookup
         self._log = log
@@ -46,7 +46,7 @@ class NamesrvAddresses:
         self._entries = parse_addresses(text)
 
     async def resolve(self) -> list[str]:
-        """Return `ip:port` of each name server without duplicates, in the order of the setting."""
+        """Return each name server as `ip:port`, without duplicates, in the order of the setting."""
         found: dict[str, None] = {}
         for entry in self._entries:
             for ip in await self._addresses(entry.host):
@@ -69,7 +69,7 @@ class NamesrvAddresses:
 
 
 async def system_lookup(host: str) -> list[str]:
-    """Ask the system's resolver; IPv6 addresses only if the name has no IPv4 address."""
+    """Ask the system's resolver; return IPv6 addresses only if the name has no IPv4 address."""
     loop = asyncio.get_running_loop()
     infos = await loop.getaddrinfo(host, None, type=socket.SOCK_STREAM)
     v4 = sorted({str(info[4][0]) for info in infos if info[0] == socket.AF_INET})

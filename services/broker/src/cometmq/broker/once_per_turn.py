@@ -1,12 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Work that several events of one turn of the loop share."""
+"""Work that is done once for several events of one turn of the loop."""
 
 import asyncio
 from collections.abc import Callable
 
 
 class OncePerTurn:
-    """Runs an action at the end of the loop's turn, however often it is called in the turn."""
+    """Runs an action once at the end of the loop's turn, however often it is called in
+    that turn.
+    """
 
     def __init__(self, action: Callable[[], None]) -> None:
         self._action = action

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Recently stored half messages (pure): most are ended at once, and need no read from the log.
+"""Recently stored half messages (pure): most end soon, and then need no read from the log.
 
 This is only a cache: any half message that is not here is in the log.
 """
@@ -41,7 +41,7 @@ class RecentHalves:
         return len(self._halves)
 
     def add(self, half: RecentHalf) -> None:
-        """Keep a half message, and drop the oldest above the limit; large bodies are not kept."""
+        """Keep a half message, dropping the oldest above the limit; large bodies are not kept."""
         if len(half.message.body) > BODY_BYTES_MAX:
             return
         self._halves[half.physical_offset] = half
@@ -49,5 +49,5 @@ class RecentHalves:
             self._halves.popitem(last=False)
 
     def take(self, physical_offset: int) -> RecentHalf | None:
-        """Remove and return the half message at an offset of the log."""
+        """Remove and return the half message at a log offset."""
         return self._halves.pop(physical_offset, None)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Remarks of the data plane that contain values of this broker, in RocketMQ's words."""
+"""Data-plane remarks that contain values of this broker, in RocketMQ's words."""
 
 from datetime import UTC, datetime
 
@@ -17,7 +17,7 @@ def before_start(start_ms: int) -> str:
 
 
 def topic_send_forbidden(topic: str) -> str:
-    """For a message sent back while its retry topic takes no messages."""
+    """Used when a message is sent back but its retry topic accepts no messages."""
     return f"the topic[{topic}] sending message is forbidden"
 
 
@@ -40,7 +40,7 @@ def describe(topic: TopicConfig) -> str:
 
 
 def permission(perm: int) -> str:
-    """Return permission bits as text: read, write, inherit."""
+    """Format permission bits as a string: read, write, inherit."""
     bits = ((Perm.READ, "R"), (Perm.WRITE, "W"), (Perm.INHERIT, "X"))
     return "".join(letter if perm & bit else "-" for bit, letter in bits)
 

@@ -1,16 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Registration with all name servers: at the start, at each change, and periodically.
+"""Registration with all name servers: at startup, after each change, and periodically.
 
-One link per name server, so that an unreachable one does not delay the others. A link remembers
-which version of the topic table its name server has acknowledged, and sends only later changes.
-After a lost connection it sends the whole table: the name server may have restarted, or have
-dropped the broker together with the connection.
+There is one link per name server, so that an unreachable one does not delay the others. A link
+remembers which version of the topic table its name server has acknowledged, and sends only later
+changes. After a lost connection it sends the whole table, because the name server may have
+restarted or may have dropped the broker together with the connection.
 
-The first registration is preceded by GET_BROKER_CLUSTER_INFO (106), to warn about a taken name.
+GET_BROKER_CLUSTER_INFO (106) precedes the first registration, to warn if the name is already taken.
 
-Compatibility: REGISTER_BROKER (103) plain or compressed, UNREGISTER_BROKER (104),
-QUERY_DATA_VERSION (322) when forceRegister is off. A broker without the permission to read or to
-write registers all its topics with that permission, as RocketMQ does.
+Compatibility: REGISTER_BROKER (103) plain or compressed, UNREGISTER_BROKER (104), and
+QUERY_DATA_VERSION (322) if forceRegister is off. As in RocketMQ, a broker that lacks read or write
+permission registers all its topics with its own permission.
 """
 
 import asyncio
@@ -59,7 +59,7 @@ class Invoker(Protocol):
         *,
         timeout_ms: int,
     ) -> Response:
-        """Send a request and wait for success; raise a CometError otherwise."""
+        """Send a request and wait until it succeeds; otherwise raise a CometError."""
 
 
 class Identity(msgspec.Struct, frozen=True):
@@ -73,7 +73,7 @@ class Identity(msgspec.Struct, frozen=True):
 
 
 class Link:
-    """The state of registration at one name server."""
+    """The registration state at one name server."""
 
     __slots__ = (
         "acknowledged",
@@ -98,7 +98,7 @@ class Link:
 
 
 class Registration:
-    """Keeps every name server up to date; `run` is the background task that does it."""
+    """Keeps every name server up to date, in the background task `run`."""
 
     def __init__(
         self,
@@ -128,17 +128,17 @@ class Registration:
 
     @property
     def period_ms(self) -> int:
-        """The period between registrations: the setting within RocketMQ's bounds."""
+        """The interval between registrations: the setting, limited to RocketMQ's bounds."""
         asked = self._settings().register_name_server_period
         return max(PERIOD_MIN_MS, min(asked, PERIOD_MAX_MS))
 
     @property
     def up_count(self) -> int:
-        """Number of name servers that accepted the last registration."""
+        """The number of name servers that accepted the last registration."""
         return sum(link.is_up for link in self.links.values())
 
     async def run(self) -> None:
-        """Resolve the name servers periodically and keep a task for each."""
+        """Resolve the name servers periodically, and keep a task for each."""
         async with asyncio.TaskGroup() as group:
             while True:
                 addresses = await self._addresses.resolve()
@@ -148,21 +148,23 @@ class Registration:
                 await _wait(self._resolve_now, self.period_ms)
 
     async def wait_for_first_round(self, timeout_ms: int) -> None:
-        """Return when each name server was tried once, or after the timeout.
+        """Wait until each name server has been tried once, or until the timeout.
 
-        Clients that ask for a route afterwards find it, if any name server is reachable.
+        Clients that then ask for a route find it, provided that a name server is reachable.
         """
         await _wait(self._first_round, timeout_ms)
 
     def notify(self) -> None:
-        """Make all links register now; returns immediately. Call it after each change of topics."""
+        """Make all links register now, and return immediately; call this after each change of
+        topics.
+        """
         for link in self.links.values():
             link.wake.set()
 
     async def announce(self) -> int:
         """Wait until each reachable name server has the current topics; return how many have them.
 
-        A name server that was unreachable before is tried too, but not waited for.
+        A name server that was already unreachable is tried too, but not waited for.
         """
         loop = asyncio.get_running_loop()
         waiters: list[asyncio.Future[bool]] = []
@@ -184,7 +186,7 @@ class Registration:
         self.register_again()
 
     def register_again(self) -> None:
-        """Register with all topics at every name server."""
+        """Register all topics again with every name server."""
         for link in self.links.values():
             link.acknowledged = None
             link.wake.set()
@@ -194,14 +196,16 @@ class Registration:
         self._resolve_now.set()
 
     def connection_lost(self, address: str) -> None:
-        """Register again in full: a name server drops brokers when their connection closes."""
+        """Register again in full, because a name server drops a broker when its connection
+        closes.
+        """
         link = self.links.get(address)
         if link is not None and link.is_up and not self._is_leaving:
             link.acknowledged = None
             link.wake.set()
 
     async def unregister(self) -> None:
-        """Tell all name servers that this broker leaves; no registration follows."""
+        """Tell all name servers that this broker is leaving; no registration follows."""
         self._is_leaving = True
         for address, task in self._tasks.items():
             task.cancel()
@@ -258,10 +262,10 @@ class Registration:
             await _wait(link.wake, self._pause_ms(link))
 
     async def _check_name(self, link: Link) -> None:
-        """Warn before the first registration if another address has this broker's name and id.
+        """Warn, before the first registration, if another address has this broker's name and id.
 
-        The broker registers nevertheless, as in RocketMQ: the other one may be an old process whose
-        end the name server has not noticed. Failures are left to the registration that follows.
+        The broker registers anyway, as in RocketMQ: the other one may be an old process that has
+        ended without the name server noticing. The registration that follows reports failures.
         """
         try:
             response = await self._client.invoke(
@@ -291,7 +295,9 @@ class Registration:
             self._first_round.set()
 
     def _pause_ms(self, link: Link) -> int:
-        """Return the pause before the next registration: short and growing while attempts fail."""
+        """Return the pause before the next registration; while attempts fail, it starts short and
+        grows.
+        """
         if link.is_up:
             return self.period_ms
         return min(self.period_ms, RETRY_FIRST_MS << min(link.failed_count - 1, 6))
@@ -325,7 +331,9 @@ class Registration:
         self._take_answer(response)
 
     def _whole_body(self, settings: BrokerSettings) -> tuple[bytes, int]:
-        """Return the encoded body of all topics and its checksum; encoded once per version."""
+        """Return the encoded body of all topics and its checksum; it is encoded once per
+        version.
+        """
         key = self._topics.version, settings.broker_permission, settings.compressed_register
         if self._whole is None or self._whole[0] != key:
             self._whole = key, *self._body(self._topics.changes(None), settings)
@@ -344,7 +352,7 @@ class Registration:
         return body, zlib.crc32(body) & CRC_MASK
 
     async def _is_stale(self, link: Link) -> bool:
-        """Ask whether the name server has another version than the current one."""
+        """Ask whether the name server's version differs from the current one."""
         version = self._topics.version
         response = await self._client.invoke(
             link.address,
@@ -364,7 +372,7 @@ class Registration:
         return False
 
     def _permitted(self, topics: Mapping[str, TopicConfig]) -> dict[str, TopicConfig]:
-        """Replace the permission of each topic if the broker lacks reading or writing."""
+        """Replace each topic's permission if the broker lacks read or write permission."""
         perm = self._settings().broker_permission
         if perm & READ_WRITE == READ_WRITE:
             return dict(topics)
@@ -372,7 +380,7 @@ class Registration:
         return {topic: replace(config, perm=perm) for topic, config in topics.items()}
 
     def _take_answer(self, response: Response) -> None:
-        """Take over the master's address and the list of ordered topics."""
+        """Adopt the master's address and the list of ordered topics."""
         self.master_address = response.ext.get("masterAddr", self.master_address)
         self.master_ha_address = response.ext.get("haServerAddr", self.master_ha_address)
         if response.body:
@@ -404,7 +412,7 @@ class Registration:
 
 
 def _release(link: Link) -> None:
-    """Complete the waiters of a link: no registration will follow."""
+    """Complete the waiters of a link, because no registration will follow."""
     for waiter in link.waiters:
         if not waiter.done():
             waiter.set_result(False)
@@ -412,7 +420,7 @@ def _release(link: Link) -> None:
 
 
 async def _wait(event: asyncio.Event, timeout_ms: int) -> None:
-    """Return when the event is set, or after the timeout."""
+    """Wait until the event is set, or until the timeout."""
     try:
         async with asyncio.timeout(timeout_ms / 1000):
             await event.wait()

@@ -16,19 +16,19 @@ class Fate(Enum):
 
 
 def consume_count_max(group_max: int, asked_max: int | None, *, version: int) -> int:
-    """Return how often a message may be retried; clients since 3.4.9 may send their own limit."""
+    """Return how often a message may be retried; clients from 3.4.9 on may send their own limit."""
     if version >= REQUEST_MAX_RECONSUME_MIN and asked_max is not None:
         return asked_max
     return group_max
 
 
 def fate(reconsume_times: int, count_max: int, delay_level: int = 0) -> Fate:
-    """Return the fate of a message; a negative level asks for the dead-letter topic."""
+    """Return what happens to a message; a negative level requests the dead-letter topic."""
     if delay_level < 0 or reconsume_times >= count_max:
         return Fate.DEAD
     return Fate.RETRY
 
 
 def retry_level(asked_level: int, reconsume_times: int) -> int:
-    """Return the delay level of the next try; for level 0 the broker chooses."""
+    """Return the delay level of the next retry; for level 0, the broker chooses."""
     return asked_level if asked_level > 0 else FIRST_RETRY_LEVEL + reconsume_times

@@ -1,11 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The role of a broker at run time: its states, and the order that leads from one to the next
-(pure).
+"""The broker's role at run time: its states, and the orders that change them (pure).
 
-A broker group is one master and its slaves. Orders come from an election or an operator; `obey` is
-the only place that decides what an order does. No program gives orders yet (ROADMAP.md). Every
-order carries the epoch for which it was given, so that a late order of an earlier election changes
-nothing.
+A broker group is one master and its slaves. Orders come from an election or an operator; only
+`obey` decides what an order does. No program gives orders yet (ROADMAP.md). Every order carries the
+epoch for which it was given, so that a late order from an earlier election changes nothing.
 
 A broker that does not replicate stays in the state that its settings describe, in epoch 0.
 """
@@ -25,11 +23,11 @@ class Role(StrEnum):
     SLAVE = "slave"
     """Follows a master: copies its log and tables, and serves reads."""
     FENCED = "fenced"
-    """Was a master and may have been replaced: takes no messages until the next order."""
+    """Was a master and may have been replaced, so it accepts no messages until the next order."""
 
 
 class RoleState(msgspec.Struct, frozen=True):
-    """A role, the epoch in which it was given, and the id at the name servers."""
+    """A role, the epoch in which it was assigned, and the broker id at the name servers."""
 
     role: Role
     epoch: int = 0
@@ -43,7 +41,7 @@ class Order(Enum):
 
 
 class OrderRefused(CometError):
-    """An order does not fit the state of the broker; the state is unchanged."""
+    """An order does not fit the broker's state; the state is unchanged."""
 
 
 MASTER_ID: Final = 0
@@ -58,14 +56,14 @@ TRANSITIONS: Final[Mapping[tuple[Role, Order], Role]] = {
     (Role.FENCED, Order.FOLLOW): Role.SLAVE,
     (Role.FENCED, Order.FENCE): Role.FENCED,
 }
-"""Role and order -> next role. Promoting a master is an error of the elector."""
+"""(role, order) -> next role. Promoting a master is an error by the elector."""
 
 
 def obey(state: RoleState, order: Order, *, epoch: int, broker_id: int) -> RoleState:
-    """Return the state after an order; raise OrderRefused if it is stale or impossible.
+    """Return the state after an order; raise OrderRefused if the order is stale or impossible.
 
-    A promotion needs an epoch above the current one: an epoch has one master, and a broker that
-    restarts never resumes its earlier epoch. Other orders may repeat within an epoch.
+    A promotion needs an epoch above the current one, because an epoch has one master and a broker
+    that restarts never resumes its earlier epoch. Other orders may be repeated within an epoch.
     """
     role = TRANSITIONS.get((state.role, order))
     if role is None:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every setting of a broker under its RocketMQ name; the store's settings are part of it.
+"""Every setting of a broker under its RocketMQ name, including the store's settings.
 
-One flat struct, because broker.conf is one flat file. Keys that are not here are kept and returned
+The struct is flat because broker.conf is a flat file. Keys that are not here are kept and returned
 by GET_BROKER_CONFIG; they are never fatal.
 """
 
@@ -21,7 +21,7 @@ TIME_MS_MAX: Final = 253_370_764_800_000  # the year 9999: later times have no t
 
 
 def _host_name() -> str:
-    """Return the host's name, Java's default for the name of a broker."""
+    """Return the host's name, which is Java's default for the broker name."""
     return socket.gethostname() or "DEFAULT_BROKER"
 
 
@@ -34,7 +34,7 @@ class BrokerSettings(AcceptedSettings, frozen=True, kw_only=True, rename="camel"
         Meta(
             pattern=NAME_PATTERN,
             max_length=NAME_CHARS_MAX,
-            description="Name of the broker group; brokers of one name hold the same messages.",
+            description="Name of the broker group; brokers of one group hold the same messages.",
         ),
     ] = field(default_factory=_host_name)
     broker_cluster_name: Annotated[
@@ -45,26 +45,27 @@ class BrokerSettings(AcceptedSettings, frozen=True, kw_only=True, rename="camel"
             description="Cluster of the broker.",
         ),
     ] = DEFAULT_CLUSTER
-    broker_id: Annotated[int, Meta(ge=-1, description="0 is the master, others are slaves.")] = 0
+    broker_id: Annotated[int, Meta(ge=-1, description="0 is the master; other ids are slaves.")] = 0
     broker_ip1: Annotated[
         str,
         Meta(
-            description="Address advertised to clients; empty: bindAddress if it is a single"
-            " address, else the outward address of this machine. 0.0.0.0 and :: are refused."
+            description="Address advertised to clients; if empty, bindAddress if it is a single"
+            " address, otherwise the outward address of this machine. 0.0.0.0 and :: are refused."
         ),
     ] = field(default="", name="brokerIP1")
     broker_ip2: Annotated[
-        str, Meta(description="Address advertised to slaves, not 0.0.0.0 or ::; empty: brokerIP1.")
+        str,
+        Meta(description="Address advertised to slaves, not 0.0.0.0 or ::; by default brokerIP1."),
     ] = field(default="", name="brokerIP2")
     bind_address: Annotated[
-        str, Meta(description="Local address to listen on; empty: all addresses.")
+        str, Meta(description="Local address to listen on; all addresses if empty.")
     ] = ""
     listen_port: Annotated[int, Meta(ge=0, le=65535, description="Port for clients.")] = 10911
     namesrv_addr: Annotated[
-        str, Meta(extra=MUTABLE, description="Name servers, host:port separated by semicolons.")
+        str, Meta(extra=MUTABLE, description="Name servers as host:port, separated by semicolons.")
     ] = ""
     region_id: Annotated[
-        str, Meta(extra=MUTABLE, description="MSG_REGION in the answers to sends.")
+        str, Meta(extra=MUTABLE, description="Value of MSG_REGION in answers to sends.")
     ] = "DefaultRegion"
     broker_permission: Annotated[
         int,
@@ -82,13 +83,13 @@ class BrokerSettings(AcceptedSettings, frozen=True, kw_only=True, rename="camel"
         Meta(
             ge=1000,
             extra=MUTABLE,
-            description="Milliseconds between registrations (10 to 60 s are used).",
+            description="Milliseconds between registrations, limited to 10 to 60 s.",
         ),
     ] = 30_000
     register_broker_timeout_mills: Annotated[
         int,
         Meta(
-            ge=1, extra=MUTABLE, description="Milliseconds until a registration counts as failed."
+            ge=1, extra=MUTABLE, description="Milliseconds after which a registration has failed."
         ),
     ] = 6_000
     force_register: Annotated[
@@ -96,7 +97,7 @@ class BrokerSettings(AcceptedSettings, frozen=True, kw_only=True, rename="camel"
         Meta(extra=MUTABLE, description="Register periodically even when no topic has changed."),
     ] = True
     compressed_register: Annotated[
-        bool, Meta(extra=MUTABLE, description="Compress the registration.")
+        bool, Meta(extra=MUTABLE, description="Compress registrations.")
     ] = False
     fetch_namesrv_addr_by_address_server: Annotated[
         bool,
@@ -105,13 +106,14 @@ class BrokerSettings(AcceptedSettings, frozen=True, kw_only=True, rename="camel"
 
     # Topics and groups
     default_topic_queue_nums: Annotated[
-        int, Meta(ge=1, le=16384, extra=MUTABLE, description="Queues of the default topic TBW102.")
+        int,
+        Meta(ge=1, le=16384, extra=MUTABLE, description="Queue count of the default topic TBW102."),
     ] = 8
     auto_create_topic_enable: Annotated[
-        bool, Meta(extra=MUTABLE, description="The first send to an unknown topic creates it.")
+        bool, Meta(extra=MUTABLE, description="Create an unknown topic on the first send.")
     ] = True
     auto_create_subscription_group: Annotated[
-        bool, Meta(extra=MUTABLE, description="The first heartbeat of an unknown group creates it.")
+        bool, Meta(extra=MUTABLE, description="Create an unknown group on its first heartbeat.")
     ] = True
     cluster_topic_enable: Annotated[
         bool, Meta(description="Create the topic named after the cluster.")
@@ -119,17 +121,17 @@ class BrokerSettings(AcceptedSettings, frozen=True, kw_only=True, rename="camel"
     broker_topic_enable: Annotated[
         bool, Meta(description="Create the topic named after the broker.")
     ] = True
-    trace_topic_enable: Annotated[bool, Meta(description="Create the topic for traces.")] = False
+    trace_topic_enable: Annotated[bool, Meta(description="Create the trace topic.")] = False
     msg_trace_topic_name: Annotated[
         str, Meta(extra=MUTABLE, description="Topic for message traces.")
     ] = TRACE_TOPIC
     trace_on: Annotated[
         bool,
-        Meta(extra=MUTABLE, description="TRACE_ON in the answers to sends: clients may trace."),
+        Meta(extra=MUTABLE, description="TRACE_ON in answers to sends: whether clients may trace."),
     ] = True
     notify_consumer_ids_changed_enable: Annotated[
         bool,
-        Meta(extra=MUTABLE, description="Notify the consumers of a group when its members change."),
+        Meta(extra=MUTABLE, description="Notify a group's consumers when its members change."),
     ] = True
     auto_delete_unused_stats: Annotated[
         bool, Meta(extra=MUTABLE, description="Drop the statistics of deleted topics and groups.")
@@ -137,7 +139,7 @@ class BrokerSettings(AcceptedSettings, frozen=True, kw_only=True, rename="camel"
 
     enable_schedule_message_stats: Annotated[
         bool,
-        Meta(extra=MUTABLE, description="Count delayed messages also when they are delivered."),
+        Meta(extra=MUTABLE, description="Count delayed messages again when they are delivered."),
     ] = True
 
     # Sending
@@ -155,13 +157,13 @@ class BrokerSettings(AcceptedSettings, frozen=True, kw_only=True, rename="camel"
         Meta(extra=MUTABLE, description="Refuse transactional messages."),
     ] = False
     store_reply_message_enable: Annotated[
-        bool, Meta(extra=MUTABLE, description="Store replies in <cluster>_REPLY_TOPIC too.")
+        bool, Meta(extra=MUTABLE, description="Also store replies in <cluster>_REPLY_TOPIC.")
     ] = True
     native_lane_enable: Annotated[
         bool,
         Meta(
-            description="Take plain sends through the native message path (cometmq-accel) where it"
-            " is installed; its answers and files are the same.",
+            description="Handle plain sends on the native message path (cometmq-accel) where it"
+            " is installed; answers and files are the same.",
         ),
     ] = True
     send_thread_pool_queue_capacity: Annotated[
@@ -189,43 +191,47 @@ class BrokerSettings(AcceptedSettings, frozen=True, kw_only=True, rename="camel"
         Meta(
             ge=1,
             extra=MUTABLE,
-            description="Pulls that may be held at once; more are answered SYSTEM_BUSY.",
+            description="Pulls that may be held at once; more get SYSTEM_BUSY.",
         ),
     ] = 100_000
     slave_sync_delay_mills: Annotated[
         int,
-        Meta(ge=0, description="Milliseconds until a slave copies its master's tables first."),
+        Meta(ge=0, description="Milliseconds until a slave first copies its master's tables."),
     ] = 3_000
     slave_sync_interval_mills: Annotated[
-        int, Meta(ge=100, description="Milliseconds between a slave's copies of the tables.")
+        int,
+        Meta(ge=100, description="Milliseconds between a slave's copies of its master's tables."),
     ] = 10_000
     ha_connections_max: Annotated[
-        int, Meta(ge=1, extra=MUTABLE, description="Connections to haListenPort accepted at once.")
+        int,
+        Meta(
+            ge=1, extra=MUTABLE, description="Maximum number of open connections to haListenPort."
+        ),
     ] = 64
     max_ha_transfer_byte_in_second: Annotated[
         int,
         Meta(
             ge=0,
             extra=MUTABLE,
-            description="Bytes per second that each slave is sent; 0: no limit. RocketMQ 5 has"
-            " this key.",
+            description="Maximum bytes per second sent to each slave; 0 means no limit."
+            " RocketMQ 5 has this key.",
         ),
     ] = 0
     slave_read_enable: Annotated[
-        bool, Meta(extra=MUTABLE, description="Suggest a slave to consumers that read far behind.")
+        bool, Meta(extra=MUTABLE, description="Suggest a slave to consumers that are far behind.")
     ] = False
     enable_property_filter: Annotated[
         bool,
         Meta(
             extra=MUTABLE,
-            description="Filter by SQL92 expressions over properties; off: refuse them.",
+            description="Filter by SQL92 expressions over properties; if off, refuse them.",
         ),
     ] = False
     filter_support_retry: Annotated[
         bool,
         Meta(
             extra=MUTABLE,
-            description="Apply a group's SQL92 expressions to its retried messages too.",
+            description="Also apply a group's SQL92 expressions to its retried messages.",
         ),
     ] = False
     filter_data_clean_time_span: Annotated[
@@ -243,13 +249,13 @@ class BrokerSettings(AcceptedSettings, frozen=True, kw_only=True, rename="camel"
     ] = 32
     max_error_rate_of_bloom_filter: Annotated[
         int,
-        Meta(ge=1, le=99, description="Per cent of false hits of that bloom filter."),
+        Meta(ge=1, le=99, description="False-positive rate of that bloom filter, in percent."),
     ] = 20
     disable_consume_if_consumer_read_slowly: Annotated[
         bool,
         Meta(
             extra=MUTABLE,
-            description="Disable groups that fall behind consumerFallbehindThreshold.",
+            description="Disable groups that fall behind by more than consumerFallbehindThreshold.",
         ),
     ] = False
     consumer_fallbehind_threshold: Annotated[
@@ -262,14 +268,16 @@ class BrokerSettings(AcceptedSettings, frozen=True, kw_only=True, rename="camel"
     ] = 16 * 1024**3
     transfer_msg_by_heap: Annotated[
         bool,
-        Meta(description="Accepted; answers are always views of what was read.", extra=INEFFECTIVE),
+        Meta(
+            description="Accepted; answers are always views of the bytes read.", extra=INEFFECTIVE
+        ),
     ] = True
     young_queue_starts_at_zero: Annotated[
         bool,
         Meta(
             extra=MUTABLE,
-            description="RocketMQ's rule: a group without offset starts at 0 of a queue whose"
-            " first message is still in memory, whatever its consumeFromWhere says. false: a new"
+            description="RocketMQ's rule: a group without an offset starts at 0 in a queue whose"
+            " first message is still in memory, whatever its consumeFromWhere says. If false, a new"
             " group on a young queue obeys its consumeFromWhere.",
         ),
     ] = True
@@ -304,14 +312,14 @@ class BrokerSettings(AcceptedSettings, frozen=True, kw_only=True, rename="camel"
         ),
     ] = 60_000
     acl_enable: Annotated[
-        bool, Meta(description="Access control: check signatures and permissions of all requests.")
+        bool, Meta(description="Check the signatures and permissions of all requests.")
     ] = False
     acl_file: Annotated[
         str,
         Meta(
-            description="Accounts of access control; with those of the folder acl beside it."
-            " Empty: conf/plain_acl.yml below rocketmqHome, else plain_acl.yml beside the file of"
-            " -c, else in the folder config of the store."
+            description="Account file of access control; the folder acl next to it is read too."
+            " If empty: conf/plain_acl.yml in rocketmqHome, else plain_acl.yml next to the file of"
+            " -c, else in the store's config folder."
         ),
     ] = ""
     rocketmq_home: Annotated[
@@ -319,37 +327,42 @@ class BrokerSettings(AcceptedSettings, frozen=True, kw_only=True, rename="camel"
     ] = ""
 
     # Bounds towards peers; the names without a RocketMQ twin are ours
-    connections_max: Annotated[int, Meta(ge=1, description="Connections accepted at once.")] = (
-        20_000
-    )
+    connections_max: Annotated[
+        int, Meta(ge=1, description="Maximum number of open connections.")
+    ] = 20_000
     connection_in_flight_max: Annotated[
-        int, Meta(ge=1, description="Unanswered requests of one connection before SYSTEM_BUSY.")
+        int, Meta(ge=1, description="Unanswered requests per connection before SYSTEM_BUSY.")
     ] = 16_384
     in_flight_max: Annotated[
-        int, Meta(ge=1, description="Unanswered requests of all connections before SYSTEM_BUSY.")
+        int, Meta(ge=1, description="Unanswered requests over all connections before SYSTEM_BUSY.")
     ] = 200_000
     write_buffer_high_bytes: Annotated[
-        int, Meta(ge=1024, description="Unread answer bytes of one connection that pause it.")
+        int, Meta(ge=1024, description="Unread answer bytes at which a connection is paused.")
     ] = 4 * 1024**2
     write_buffer_hard_bytes: Annotated[
-        int, Meta(ge=1024, description="Unread answer bytes that close the connection.")
+        int, Meta(ge=1024, description="Unread answer bytes at which a connection is closed.")
     ] = 64 * 1024**2
     write_buffer_total_bytes: Annotated[
         int,
         Meta(
             ge=1024,
-            description="Unread answer bytes of all connections; above, those with the most are"
-            " paused, and closed if they do not drain.",
+            description="Unread answer bytes over all connections; above this, those with the most"
+            " are paused, and closed if they do not drain.",
         ),
     ] = 128 * 1024**2
     server_channel_max_idle_time_seconds: Annotated[
         int, Meta(ge=1, description="Seconds after which a silent connection is closed.")
     ] = 120
     admin_http_port: Annotated[
-        int, Meta(ge=-1, le=65535, description="Port of metrics and health; 0: any, -1: none.")
+        int,
+        Meta(
+            ge=-1,
+            le=65535,
+            description="Port for metrics and health; 0 for any free port, -1 for none.",
+        ),
     ] = -1
     stop_timeout_mills: Annotated[
-        int, Meta(ge=0, description="Milliseconds that a stop waits for open requests.")
+        int, Meta(ge=0, description="Milliseconds that a stop waits for open requests to finish.")
     ] = 5_000
     tls_server_mode: tls_keys.ServerMode = field(default="permissive", name="tls.server.mode")
     tls_server_cert_path: tls_keys.ServerCertPath = field(default="", name="tls.server.certPath")

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Writes changed settings back to the properties file with which the broker was started.
 
-Compatibility: RocketMQ rewrites the whole file with all keys and loses its comments; here only the
-changed keys change. The file is replaced atomically, so a crash leaves the old or the new one.
+Compatibility: RocketMQ rewrites the whole file with all keys and loses its comments. Here only the
+changed keys are rewritten. The file is replaced atomically, so a crash leaves the old or the new
+version.
 """
 
 import shutil
@@ -16,7 +17,7 @@ from cometmq.store.json_config import TEMPORARY_SUFFIX, ConfigFiles, OsFiles
 
 
 def merge(text: str, changes: Mapping[str, str]) -> str:
-    """Return the text with these values: each replaces its key's line, or is appended."""
+    """Return the text with these values: each replaces its key's line or is appended."""
     lines = text.replace("\r\n", "\n").replace("\r", "\n").split("\n")
     standing = {key: number - 1 for key, _value, number in properties.parse_lines(text)}
     for key in sorted(standing.keys() & changes.keys(), key=standing.__getitem__, reverse=True):
@@ -32,17 +33,19 @@ def merge(text: str, changes: Mapping[str, str]) -> str:
 
 
 class SettingsFile:
-    """The file, written on a worker thread; changes that arrive during a write share the next."""
+    """The file, written on a worker thread; changes that arrive during a write share the
+    next one.
+    """
 
     def __init__(self, path: Path, worker: Worker, *, files: ConfigFiles | None = None) -> None:
-        """`files` lets tests inject a failing disk."""
+        """`files` lets tests inject disk failures."""
         self.path = path
         self._saver = Saver(worker)
         self._changes: dict[str, str] = {}
         self._files = files or OsFiles()
 
     async def save(self, changes: Mapping[str, str]) -> None:
-        """Write the values to the file; raise OSError when the disk refuses."""
+        """Write the values to the file; raise OSError if the write fails."""
         self._changes |= changes
         await self._saver.save(self.path, self._begin)
 
@@ -64,7 +67,9 @@ class SettingsFile:
 
 
 def _continues(line: str) -> bool:
-    r"""Return whether the value continues on the next line: it ends in an odd number of `\`."""
+    r"""Return whether the value continues on the next line, that is, ends in an odd number
+    of `\`.
+    """
     return (len(line) - len(line.rstrip("\\"))) % 2 == 1
 
 

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Drives the pure store: one commit per turn of the loop, slow disk work on named threads.
+"""Drives the pure store: one commit per turn of the loop, and slow disk work on named threads.
 
 Invariants: only the loop calls the store. A thread runs nothing but the closures that the store
-provides for it (flush, retention, cold reads), and their results come back on the loop. Searches
-read data in memory on the loop; the number of reads per turn is bounded for all searches together,
-and searches above the bound continue in later turns, one at a time.
+provides for it (flush, retention, cold reads), and their results are handled on the loop. Searches
+read data in memory on the loop. The number of reads per turn is bounded for all searches together;
+searches above the bound continue in later turns, one at a time.
 
-Hot path: `put` is one call and one test per message; everything else is per batch.
+Hot path: `put` is one call and one test per message; everything else is done per batch.
 """
 
 import asyncio
@@ -110,13 +110,13 @@ class StoreDriver:
             self._schedule()
 
     def put_run(self, source: RunSource, first: int, count: int, staged_bytes: int) -> None:
-        """Store requests that a source holds; see `cometmq.store.writing.runs`."""
+        """Store requests held by a source; see `cometmq.store.writing.runs`."""
         staged_bytes = self._store.put_run(source, first, count, staged_bytes)
         if not self._is_scheduled or staged_bytes > STAGED_BYTES_MAX:
             self._schedule()
 
     def put_batch(self, messages: Sequence[NewMessage], done: PutDone) -> None:
-        """Store messages, of any queues, contiguously or not at all."""
+        """Store messages, for any queues, contiguously or not at all."""
         self._store.put_batch(messages, done)
         self._schedule()
 
@@ -140,16 +140,16 @@ class StoreDriver:
             self._flush()
 
     def append(self, offset: int, data: bytes) -> None:
-        """Append a piece of the master's log at our end, wake held pulls and our own slaves.
+        """Append a piece of the master's log to our own, and wake held pulls and our own slaves.
 
-        Raise StoreError if the bytes do not fit, DiskError if the disk refuses them.
+        Raise StoreError if the bytes do not fit, DiskError if the write fails.
         """
         self._store.append_raw(offset, data)
         self.after_commit()
         self.log_grew()
 
     def note_replicated(self, offset: int) -> None:
-        """Answer the sends that waited for a slave to have the log up to this offset."""
+        """Answer the sends that were waiting for a slave to have the log up to this offset."""
         before_count = self._store.waiting_put_count
         self._store.note_replicated(offset)
         self.waiting_count = self._store.waiting_put_count
@@ -162,10 +162,11 @@ class StoreDriver:
         self.after_commit()
 
     def read(self, call: Call[Any], job: Callable[[], T], done: Callable[[T], None]) -> None:
-        """Run a job that may wait for the disk on its thread, then `done` with its result on the
-        loop.
+        """Run a job that may wait for the disk on its thread, then call `done` with its result on
+        the loop.
 
-        A failed read is answered to the call. Raises SystemBusy when too many reads are pending.
+        If the read fails, the call is answered with the error. Raises SystemBusy if too many reads
+        are pending.
         """
         future = self._submit(job)
         self._reads.add(future)
@@ -191,15 +192,14 @@ class StoreDriver:
     ) -> None:
         """Run a search; `done` is called on the loop, immediately if all its reads are in memory.
 
-        A search for a peer ends silently when the connection is closed. `failed` gets the error of
-        a read, or SystemBusy when too many reads are pending. A search that is part of a put reads
-        a single message and is bounded as puts are, so it does not count against the bound of the
-        turn.
+        A search for a peer ends silently if the connection closes. `failed` receives the error of a
+        read, or SystemBusy if too many reads are pending. A search that is part of a put reads a
+        single message and is bounded as puts are, so it does not count towards the turn's bound.
         """
         self._advance(_Search(lookup, done, failed, peer, is_part_of_put), None)
 
     def _advance(self, search: _Search, data: Buffer | None) -> None:
-        """Continue until the search ends, waits for the disk, or exceeds the bound of the turn."""
+        """Continue until the search ends, waits for the disk, or exceeds the turn's bound."""
         lookup = search.lookup
         try:
             read = next(lookup) if data is None else lookup.send(data)
@@ -242,7 +242,7 @@ class StoreDriver:
             raise SystemBusy(f"[OVERLOAD]too many cold reads, {error}") from error
 
     def _has_share(self, size: int) -> bool:
-        """Count one read against the bound of this turn; return False if the bound is reached."""
+        """Count one read towards this turn's bound; return False if the bound is reached."""
         if self._reads_left == TURN_READS_MAX:
             self._loop.call_soon(self._next_turn)
         if self._reads_left <= 0 or self._bytes_left <= 0:
@@ -271,7 +271,7 @@ class StoreDriver:
             self._advance(search, data)
 
     def tick(self) -> None:
-        """Start the flush and the housekeeping that are due; called every 100 ms."""
+        """Start any flush and housekeeping that are due; called every 100 ms."""
         self._flush()
         now_ms = self._clock.now_ms()
         for job in self._store.jobs(now_ms):
@@ -298,9 +298,9 @@ class StoreDriver:
         return 0 if since_ms is None else self._clock.monotonic_ms() - since_ms
 
     async def drain(self) -> None:
-        """Write everything that was put, and wait until reads and pending sends are answered.
+        """Write all staged messages, and wait until reads and pending sends are answered.
 
-        No job is under way afterwards, so the store may be closed on a thread.
+        Afterwards no job is running, so the store may be closed on a thread.
         """
         self.commit()
         while self._flushing is not None or self._reads or self._jobs:
@@ -310,7 +310,7 @@ class StoreDriver:
                 self.commit()
 
     async def settle(self) -> None:
-        """Flush everything, unless the disk refuses."""
+        """Flush everything, unless the disk has failed."""
         await self.drain()
         self._flush(is_forced=True)
         await self.drain()
@@ -323,8 +323,8 @@ class StoreDriver:
             self.commit()
 
     def _flush(self, *, is_forced: bool = False) -> None:
-        """Start a flush if one is due and none is running: sends that arrive meanwhile share the
-        next.
+        """Start a flush if one is due and none is running; sends that arrive meanwhile share the
+        next one.
         """
         if self._flushing is not None:
             return
@@ -358,7 +358,7 @@ class StoreDriver:
 
 
 def _is_abandoned(search: _Search) -> bool:
-    """Return whether the peer of a search is gone, and end the search in that case."""
+    """Return whether the peer of a search has disconnected; if so, end the search."""
     if search.peer is None or search.peer.is_open:
         return False
     search.lookup.close()

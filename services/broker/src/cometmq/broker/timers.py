@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Periodic work of a broker: each step is a plain function, so that tests call it directly."""
+"""The broker's periodic work. Each step is a plain function, so that tests can call it directly."""
 
 from collections.abc import Iterator
 from typing import Final, NamedTuple
@@ -76,7 +76,7 @@ def sample_sources(broker: Broker) -> None:
 
 
 def deliver_delayed(broker: Broker) -> None:
-    """Move messages that are due; a slave gets them from its master's log."""
+    """Deliver messages that are due; a slave receives them in its master's log instead."""
     if broker.is_master:
         broker.delay.step(broker.clock.now_ms())
 
@@ -87,13 +87,13 @@ def expire_pulls(broker: Broker) -> None:
 
 
 def sweep_pulls(broker: Broker) -> None:
-    """Answer the held pulls whose queue has grown although no arrival passed their filter."""
+    """Answer held pulls whose queue has grown although no new message passed their filter."""
     broker.hold.sweep(broker.clock.monotonic_ms(), broker.store.max_offset)
     broker.driver.after_commit()
 
 
 def disable_slow_groups(broker: Broker) -> None:
-    """Disable groups that read too far behind, if the settings ask for it."""
+    """Disable groups that read too far behind, if the settings say so."""
     settings = broker.settings
     if not settings.disable_consume_if_consumer_read_slowly:
         return

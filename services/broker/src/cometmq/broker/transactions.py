@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Transactional messages: their records while they are open, and how they end (pure).
+"""Transactional messages: their records while a transaction is open, and how it ends (pure).
 
-A half message waits in the half topic. Its end is an op message that names its queue offset; a
-commit also stores the message in its real queue, in the same batch. The txn-checker, or a Java
+A half message waits in the half topic. It is ended by an op message that contains its queue offset;
+a commit also stores the message in its real queue, in the same batch. The txn-checker, or a Java
 broker that takes over the store, compares the two queues to find the open transactions.
 
-Compatibility: records follow RocketMQ 4.9.4; the body of an op message is the decimal queue
-offset of one half message. RocketMQ 5 joins several offsets by commas: both forms are read.
+Compatibility: records have RocketMQ 4.9.4's format; the body of an op message is the decimal queue
+offset of one half message. RocketMQ 5 joins several offsets with commas; both forms are read.
 """
 
 from collections.abc import Iterable, Iterator
@@ -41,10 +41,10 @@ _ENTRIES_READ: Final = 1_024
 
 
 def prepare(message: NewMessage, *, wait: str | None) -> None:
-    """Turn a message into a half message; the real topic and queue travel in its properties.
+    """Turn a message into a half message; the real topic and queue are kept in its properties.
 
-    Compatibility: WAIT stays in the text, as in RocketMQ. A delay is removed: RocketMQ's broker
-    delays the half message and then drops it.
+    Compatibility: WAIT stays in the properties, as in RocketMQ. A delay is removed; RocketMQ's
+    broker delays the half message and then drops it.
     """
     text = without_delay(message.properties)
     if wait is not None:
@@ -71,14 +71,14 @@ def real_place(half: MessageRecord) -> tuple[str, int] | None:
 
 
 class Half(Protocol):
-    """A half message that is in the log."""
+    """A half message that is stored in the log."""
 
     @property
     def queue_id(self) -> int: ...
 
     @property
     def queue_offset(self) -> int:
-        """Position in that queue."""
+        """Position in the half topic's queue."""
 
     @property
     def physical_offset(self) -> int:
@@ -86,16 +86,16 @@ class Half(Protocol):
 
     @property
     def size(self) -> int:
-        """Bytes of its record."""
+        """Size of its record in bytes."""
 
     def to_new_message(self) -> NewMessage:
         """Return the message in a form that can be stored again."""
 
 
 def committed(half: Half, place: tuple[str, int], *, host: bytes) -> NewMessage:
-    """Return the message for its consumers.
+    """Return the message that consumers receive.
 
-    Compatibility: REAL_TOPIC, REAL_QID and TRAN_MSG stay in its text.
+    Compatibility: REAL_TOPIC, REAL_QID and TRAN_MSG stay in its properties.
     """
     message = half.to_new_message()
     message.topic, message.queue_id = place
@@ -133,7 +133,9 @@ def set_aside(half: MessageRecord, *, host: bytes) -> NewMessage:
 
 
 def resumed(record: MessageRecord, *, host: bytes) -> NewMessage:
-    """Return a half message whose checks start again, from one that was set aside or is open."""
+    """Return a half message whose checks start over, made from one that was set aside or
+    is open.
+    """
     message = record.to_new_message()
     message.topic = HALF_TOPIC
     message.queue_id = HALF_QUEUE_ID
@@ -152,9 +154,9 @@ def ended_offsets(body: bytes) -> Iterator[int]:
 
 
 class EndedHalves:
-    """Half messages known to be ended: one bit for each, by queue offset.
+    """Half messages known to be ended: one bit for each, indexed by queue offset.
 
-    This is only a cache: the end of a half message that was dropped from it is stored again.
+    This is only a cache: if an end was dropped from it, a later request stores that end again.
     """
 
     def __init__(self, *, bits_max: int = _ENDED_BITS_MAX) -> None:
@@ -205,15 +207,15 @@ class EndState(Enum):
     """The state that a request to end a half message finds."""
 
     BEGUN = "begun"
-    """The first request: its caller stores the messages that end the transaction."""
+    """This is the first request; its caller stores the messages that end the transaction."""
     IN_FLIGHT = "in flight"
-    """Another request is storing them: this one is answered with the same result."""
+    """Another request is storing these messages; this one gets the same result."""
     ENDED = "ended"
-    """They are stored already."""
+    """The messages are already stored."""
 
 
 class Transactions:
-    """The transactions that a broker ends, with their counters.
+    """The transactions that a broker ends, and their counters.
 
     States of a half message: open -> in flight -> ended; a failed write returns it to open.
     """
@@ -238,12 +240,12 @@ class Transactions:
 
     @property
     def aside_count(self) -> int:
-        """Half messages moved to the topic for operators."""
+        """The number of half messages moved to the operators' topic."""
         return self._outcomes[Outcome.SET_ASIDE]
 
     @property
     def in_flight_count(self) -> int:
-        """Half messages whose end is being stored."""
+        """The number of half messages whose end is being stored."""
         return len(self._in_flight)
 
     def begin_end(self, half_offset: int, call: Call[Any]) -> EndState:
@@ -260,14 +262,14 @@ class Transactions:
         return EndState.IN_FLIGHT
 
     def finish_end(self, half_offset: int, outcome: Outcome | None) -> list[Call[Any]]:
-        """Return the requests to answer; an outcome of None means that nothing was stored."""
+        """Return the requests to answer; None as the outcome means that nothing was stored."""
         if outcome is not None:
             self.ended.add(half_offset)
             self._outcomes[outcome] += 1
         return self._in_flight.pop(half_offset)
 
     def recall(self, offsets: Iterable[int]) -> None:
-        """Mark half messages as ended whose op messages an earlier run stored."""
+        """Mark half messages as ended if an earlier run stored their op messages."""
         for offset in offsets:
             self.ended.add(offset)
 
@@ -281,13 +283,14 @@ class Stored(Protocol):
         """Find what looks like a stored message."""
 
     def place(self, topic: str, queue_id: int, offset: int) -> Lookup[int]:
-        """Find the position of a queue's message in the log."""
+        """Find the log position of a queue's message."""
 
 
 def stored_half(store: Stored, physical_offset: int) -> Lookup[MessageRecord | None]:
-    """Find the half message at an offset that the client sent, or the other record found there.
+    """Find the half message at a client-supplied offset, or the other record found there.
 
-    The record must also be in its queue: the body of a message may contain a forged half message.
+    The record must also be in its queue, because the body of a message may contain a forged half
+    message.
     """
     record = yield from store.read_record(physical_offset)
     if record is None or real_place(record) is None:
@@ -297,7 +300,9 @@ def stored_half(store: Stored, physical_offset: int) -> Lookup[MessageRecord | N
 
 
 def ended_since(store: Stored, op_offset: int) -> Lookup[list[int]]:
-    """Find the half messages ended by op messages from a queue offset on; reads the newest only."""
+    """Find the half messages ended by the op messages from a queue offset on; reads only the newest
+    op messages.
+    """
     queue = store.queue(OP_HALF_TOPIC, HALF_QUEUE_ID)
     if queue is None:
         return []

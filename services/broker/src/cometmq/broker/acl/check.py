@@ -144,7 +144,7 @@ class AccessControl:
         self.refused_count = 0
 
     def check(self, _context: object, call: Call[Any]) -> None:
-        """Raise AccessDenied or another CommandError if the request is not allowed."""
+        """Raise ServerError if the request is not allowed."""
         try:
             self._check(call)
         except ServerError:
