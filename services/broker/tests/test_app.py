@@ -225,7 +225,7 @@ async def test_a_stop_answers_pending_sends(
 
 
 class StalledWorker:
-    """Ends a job only when the test says so, like a thread that the system does not schedule."""
+    """Ends a job only when the test says so, like a thread that is never scheduled."""
 
     def __init__(self) -> None:
         self.started: list[asyncio.Future[None]] = []
@@ -238,7 +238,7 @@ class StalledWorker:
 
 
 async def test_a_drain_waits_for_a_running_checkpoint() -> None:
-    """The store closes on a thread: the loop must not touch it meanwhile."""
+    """The store is closed on a thread, so the loop must not touch it meanwhile."""
     clock = FakeClock()
     rig = StoreRig(MemoryDisk())
     stalled = StalledWorker()

@@ -48,7 +48,7 @@ class BrokenQueue(FakeQueue):
 
 
 class FakeStore:
-    """A store with one delay queue; puts are kept and found by their unique key."""
+    """A store with one delay queue; stored messages are kept and found by their unique key."""
 
     def __init__(self) -> None:
         self.delayed = FakeQueue()
@@ -217,7 +217,7 @@ def test_positions_outside_the_queue_are_corrected(store: FakeStore, path: str) 
 
 
 def test_a_position_is_saved_only_when_the_copy_is_on_the_disk(store: FakeStore, path: str) -> None:
-    """Otherwise a power loss would lose the copy, and the position would have passed it."""
+    """Otherwise a power loss could lose the copy after the position had moved past it."""
     store.add("a", 0)
     delays = service(store, path)
 
@@ -284,7 +284,7 @@ def test_an_unreadable_record_holds_up_its_own_level_only(store: FakeStore, path
 
 
 def test_another_message_with_the_same_unique_key_is_no_copy(store: FakeStore, path: str) -> None:
-    """Clients choose that key: only a message that is equal in all its parts is a copy."""
+    """Clients choose that key, so only a message that matches in every part is a copy."""
     store.add("a", 0)
     step(service(store, path), store, 5_500)
     store.add("a", 100)

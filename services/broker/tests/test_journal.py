@@ -44,7 +44,7 @@ SMALL_BYTES: Final = 4 << 10
 
 
 class MemoryFiles:
-    """The files of tables."""
+    """The files of the tables, in memory."""
 
     def __init__(self) -> None:
         self.contents: dict[Path, bytes] = {}
@@ -60,7 +60,7 @@ class MemoryFiles:
 
 
 class InlineWorker:
-    """Runs jobs at once, or never, as a kill may have it."""
+    """Runs jobs at once, or never, as if the process had been killed."""
 
     def __init__(self, *, is_dead: bool = False) -> None:
         self.is_dead = is_dead
@@ -76,7 +76,7 @@ class InlineWorker:
 
 
 class Node:
-    """Tables and journal of one run of a broker."""
+    """The tables and the journal of one run of a broker."""
 
     def __init__(
         self,
@@ -117,7 +117,7 @@ class Node:
         return content if isinstance(content, bytes) else finish(content), number
 
     def save(self, table: Journaled, *, steps: int = 3) -> None:
-        """Save a table; fewer steps leave the save as a kill would."""
+        """Save a table; with fewer steps the save stays incomplete, as after a kill."""
         data, number = self.encode(table)
         name = table.file.path.name
         if steps > 0:
@@ -194,7 +194,7 @@ def read_whole(disk: MemoryDisk) -> Any:
 
 
 def loaded(files: MemoryFiles) -> dict[str, object]:
-    """Return the states that files have without a journal."""
+    """Return the state that the files alone give, without a journal."""
     fresh = Node(MemoryDisk(), copy.deepcopy(files)).state()
     return {name: state for name, state in fresh.items() if Path("/config", name) in files.contents}
 

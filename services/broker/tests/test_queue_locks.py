@@ -63,7 +63,7 @@ def test_expired_locks_take_no_memory() -> None:
 
 
 def test_the_table_is_bounded_and_holders_can_still_renew(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Any client may lock queues that do not exist, megabytes of them in one request."""
+    """Any client may lock queues that do not exist, with megabytes of names in one request."""
     monkeypatch.setattr(locks_module, "COUNT_MAX", 1)
     locks = QueueLocks()
     assert locks.lock("G", "one", [Q0, Q1], now_ms=0) == [Q0]

@@ -47,7 +47,7 @@ class Request(NamedTuple):
 
 
 class Namesrvs:
-    """Name servers whose answers the test sets."""
+    """Name servers whose answers are set by the test."""
 
     def __init__(self) -> None:
         self.requests: list[Request] = []
@@ -120,7 +120,7 @@ async def running(subject: Registration) -> AsyncIterator[None]:
 
 
 async def until(namesrvs: Namesrvs, count: int) -> None:
-    """Wait until this number of requests has arrived."""
+    """Wait until this many requests have arrived."""
     async with asyncio.timeout(5):
         while len(namesrvs.requests) < count:
             namesrvs.arrived.clear()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A broker with the native lane equals one without: every file, table, figure and answer."""
+"""A broker with the native lane equals one without it in every file, table, figure and answer."""
 
 import asyncio
 import errno
@@ -27,7 +27,7 @@ PEERS = 5
 
 
 def frame(code: int, ext: dict[str, str], body: bytes = b"", **options: Any) -> bytes:
-    """Return a request as official clients write it, JSON or binary."""
+    """Return a request as official clients encode it, in JSON or binary form."""
     opaque, flag = options.get("opaque", 1), options.get("flag", 0)
     if options.get("is_binary"):
         entries = b"".join(
@@ -48,7 +48,7 @@ def frame(code: int, ext: dict[str, str], body: bytes = b"", **options: Any) -> 
 
 
 class Step(NamedTuple):
-    """One thing that both brokers get."""
+    """One input that both brokers receive."""
 
     action: str
     peer: int = 0
@@ -57,7 +57,7 @@ class Step(NamedTuple):
 
 
 class Script:
-    """A random series of steps, most of them plain sends."""
+    """A random series of steps, mostly plain sends."""
 
     def __init__(self, seed: int, *, oddity: float) -> None:
         self.rng = random.Random(seed)
@@ -110,7 +110,7 @@ class Script:
         return self.batch() if self.chance(0.1) else self.send()
 
     def other_request(self) -> bytes:
-        """Return a request that is no send; some change what sends depend on."""
+        """Return a request that is not a send; some of these change what sends depend on."""
         rng = self.rng
         self.number += 1
         code, ext, body = rng.choice([
@@ -294,7 +294,7 @@ async def play(broker: ScriptedBroker, steps: list[Step]) -> None:
 
 
 def state_of(broker: ScriptedBroker, wires: list[Any]) -> dict[str, Any]:
-    """Return everything that a broker has made of its steps."""
+    """Return everything that the steps have produced in a broker."""
     store, stats = broker.broker.store, broker.broker.stats
     return {
         "log": broker.log_bytes(),
@@ -317,7 +317,7 @@ def state_of(broker: ScriptedBroker, wires: list[Any]) -> dict[str, Any]:
 
 
 class Case(NamedTuple):
-    """Settings of both brokers."""
+    """The settings of both brokers."""
 
     options: dict[str, str]
     server: ServerSettings = ServerSettings()
@@ -372,7 +372,7 @@ def run(case: Case, steps: list[Step], *, lane: bool) -> tuple[dict[str, Any], i
 
 
 def compare(case: Case, steps: list[Step]) -> int:
-    """Run both brokers, compare them, and return how many requests the lane took."""
+    """Run both brokers, compare them, and return how many requests the lane handled."""
     without, _ = run(case, steps, lane=False)
     with_lane, count = run(case, steps, lane=True)
     for name, value in without.items():

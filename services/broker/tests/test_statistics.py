@@ -37,7 +37,9 @@ def minute(counters: BrokerStats, name: str, key: str) -> StatsItem:
 
 
 def test_the_first_copy_counts_from_one_interval_before() -> None:
-    """As captured: six messages, ten seconds later 0.6 a second, and no hour or day yet."""
+    """As captured: after six messages in ten seconds the rate is 0.6 per second, with no hour or
+    day yet.
+    """
     windows = Windows(2)
 
     windows.add([MINUTE], 10_000, (6, 6))
@@ -203,7 +205,7 @@ def test_the_tables_are_bounded(counters: BrokerStats, monkeypatch: pytest.Monke
 
 
 class EagerCopies:
-    """The reference: copies the figures of every source in every round."""
+    """The reference implementation: copies the figures of every source in every round."""
 
     def __init__(self, counters: BrokerStats) -> None:
         self._counters = counters

@@ -45,7 +45,7 @@ def test_an_op_record_is_javas() -> None:
 
 
 def test_a_half_record_equals_javas() -> None:
-    """Its properties come in another order: Java's is that of a hash table."""
+    """Only the order of properties differs: Java's is that of a hash table."""
     model = decode_record(HALF)
     message = decode_record(COMMITTED).to_new_message()
     message.sys_flag |= 0x4
@@ -75,7 +75,7 @@ def test_op_messages_of_rocketmq_5_name_several_half_messages() -> None:
 
 @given(st.lists(st.tuples(st.sampled_from(["add", "forget"]), st.integers(0, 400)), max_size=60))
 def test_ended_half_messages_are_never_invented(steps: list[tuple[str, int]]) -> None:
-    """The cache may lose an end, but never invent one."""
+    """The cache may lose an end, but must never invent one."""
     ended = EndedHalves(bits_max=64)
     added: set[int] = set()
     for what, offset in steps:

@@ -13,7 +13,7 @@ from cometmq.runtime.clock import FakeClock
 
 
 class Rig:
-    """A compiler whose turns the test runs."""
+    """A compiler whose loop turns are run by the test."""
 
     def __init__(self) -> None:
         self.clock = FakeClock()
@@ -21,7 +21,7 @@ class Rig:
         self.compiler = Compiler(self.clock.now_ms, self.turns.append)
 
     def run(self) -> int:
-        """Run all turns; return their number."""
+        """Run all pending turns; return how many ran."""
         count = 0
         while self.turns:
             self.turns.pop(0)()

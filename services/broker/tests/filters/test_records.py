@@ -49,7 +49,7 @@ def test_many_properties_equal_those_of_a_full_parse(text: str) -> None:
 
 @pytest.mark.parametrize("count", [1, 2, 3, 10_000])
 def test_empty_pairs_are_skipped(count: int) -> None:
-    """A text of 32 KB contains 10,000 of them: they are removed many at a time."""
+    """A property string of 32 KB contains 10,000 of them, so they are removed many at a time."""
     empty = b"a\x01\x02" * count
     assert reader(["a"])(empty) == [None]
     assert reader(["a"])(b"a\x01x\x02" + empty + b"b\x01y") == ["x"]
@@ -89,7 +89,7 @@ def test_a_retry_is_filtered_by_the_expression_for_its_first_topic() -> None:
 
 
 def counted(expression: str) -> tuple[SqlFilter, list[Any]]:
-    """Return a filter, and the values of each of its calls."""
+    """Return a filter, and a list that records the values of each of its calls."""
     sql, asked = SqlFilter(expression), []
     judge = sql.matches_values
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Answers of RocketMQ 4.9.4's parser to hundreds of expressions: errors, trees, results.
+"""RocketMQ 4.9.4's parser's answers to hundreds of expressions: errors, trees, results.
 
 `data/java_answers.jsonl` was recorded from its filter library. A result is one letter for each set
 of properties: true, false, null, or ! for an exception.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Compiled filters agree with an independent slow evaluator."""
+"""Compiled filters agree with an independent, slow evaluator."""
 
 from collections.abc import Mapping
 from contextlib import suppress

@@ -33,7 +33,7 @@ def table(clock: FakeClock | None = None, **fields: Any) -> FilterSubscriptions:
 
 class Turns(list[Callable[[], None]]):
     def run(self) -> int:
-        """Run all turns; return their number."""
+        """Run all pending turns; return how many ran."""
         count = 0
         while self:
             self.pop(0)()

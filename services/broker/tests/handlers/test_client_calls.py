@@ -69,7 +69,7 @@ def clients_in(reply: Reply) -> set[str]:
 
 @pytest.mark.parametrize("exchange", exchanges("223-*"), ids=name_of)
 async def test_captured_queries_of_offsets(exchange: Exchange) -> None:
-    """An unknown group is answered with a remark where Java shows its exception."""
+    """For an unknown group the answer is a remark, where Java shows its exception."""
     broker, ext = memory_broker(), exchange.request.ext
     expected = expected_answer(exchange)
     wanted = decode_json(ConsumerStatus, expected.body) if expected.body else ConsumerStatus()
@@ -160,7 +160,7 @@ def id_at(offset: int) -> str:
 
 @pytest.mark.parametrize("exchange", exchanges("309-*"), ids=name_of)
 async def test_captured_requests_to_consume_a_message(stored: Broker, exchange: Exchange) -> None:
-    """The captured broker had more messages: ours has the first only."""
+    """The captured broker had more messages; ours has only the first."""
     ext = exchange.request.ext
     expected = expected_answer(exchange)
     peer = join(stored, ext["clientId"], ext["consumerGroup"])

@@ -101,7 +101,9 @@ async def test_captured_queries_of_members(exchange: Exchange) -> None:
 async def test_captured_filter_checks_by_a_broker_without_sql(
     exchange: Exchange,
 ) -> None:
-    """Only one of the captured brokers had SQL off; its refusal answers all questions."""
+    """Only one of the captured brokers had SQL off; its refusal is the expected answer to all
+    checks.
+    """
     answer = await replay(memory_broker(), exchange, clients.check_client_config)
 
     assert answer.code == 1

@@ -95,7 +95,7 @@ async def test_captured_registration_of_filter_servers(exchange: Exchange) -> No
 
 @pytest.mark.parametrize("code", [13, 22, 23, 27, 209, 210, 211, 212, 213, 214, 302])
 def test_codes_that_a_4_9_4_broker_refuses_are_not_served(code: int) -> None:
-    """As captured; the dispatcher answers a code without a handler with 3."""
+    """The capture shows the refusals; the dispatcher answers a code without a handler with 3."""
     answers = [expected_answer(one) for one in answered_exchanges(GOLDEN, f"{code:03d}-*")]
 
     assert answers

@@ -40,7 +40,7 @@ async def broker(tmp_path: Path) -> AsyncIterator[Broker]:
 
 @pytest.fixture
 async def strict(tmp_path: Path) -> AsyncIterator[Broker]:
-    """A broker whose new groups obey their consumeFromWhere on young queues too."""
+    """A broker on which new groups apply their consumeFromWhere even on young queues."""
     async with stored_broker(tmp_path, youngQueueStartsAtZero="false") as broker:
         yield broker
 
@@ -88,7 +88,7 @@ def test_an_empty_queue_starts_at_zero(broker: Broker) -> None:
 
 
 def test_a_new_group_on_a_young_topic_starts_at_zero(broker: Broker) -> None:
-    """As with RocketMQ: a group that starts after the first send gets these messages."""
+    """As in RocketMQ, a group that starts after the first send still gets these messages."""
     store(broker)
     clock_of(broker).advance(10)
     subscribe(broker)
@@ -119,7 +119,7 @@ def test_clients_that_cannot_choose_get_the_rule_of_rocketmq(strict: Broker) -> 
 
 
 def test_messages_after_the_subscription_are_not_skipped(strict: Broker) -> None:
-    """The consumer discovers a new topic's queues after the first message arrives."""
+    """The consumer discovers a new topic's queues only after the first message has arrived."""
     broker = strict
     subscribe(broker)
     clock_of(broker).advance(10)

@@ -46,7 +46,7 @@ def subscribe(broker: Broker, group: str, topic: str) -> None:
 
 
 def restore(broker: Broker, store: MemoryStore, group: str, stats: ConsumeStats) -> None:
-    """Create the queues and offsets of an answer."""
+    """Create the queues and offsets that an answer reports."""
     for queue, pair in stats.offset_table.items():
         known = broker.topics.get(queue.topic)
         if known is None or known.write_queue_nums <= queue.queue_id:
@@ -92,7 +92,7 @@ async def test_a_topic_left_by_a_connected_group_is_omitted() -> None:
 
 
 def rows(stats: BrokerConsumeStats) -> dict[str, Any]:
-    """Return group -> topic -> the values that are the same in every run."""
+    """Return group -> topic -> the values that do not change between runs."""
     groups = {group: parts for one in stats.consume_stats_list for group, parts in one.items()}
     return {
         group: sorted(
@@ -194,7 +194,7 @@ async def test_a_group_that_subscribes_and_commits_is_named_once() -> None:
 
 @pytest.mark.parametrize("exchange", answered_exchanges(GOLDEN, "303-*"), ids=name_of)
 async def test_captured_time_spans(exchange: Exchange) -> None:
-    """The captured queues contain messages of several times, those here of one."""
+    """The captured queues contain messages with several store times, the queues here only one."""
     store = MemoryStore()
     broker = memory_broker(store)
     expected = expected_answer(exchange)

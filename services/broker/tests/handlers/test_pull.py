@@ -124,7 +124,7 @@ def test_statuses(
 def test_a_slave_corrects_no_offsets(
     broker: Broker, fields: dict[str, Any], code: int, remark: str
 ) -> None:
-    """Its log may be behind: the consumer tries again, there or at the master."""
+    """A slave's log may be behind, so the consumer retries there or at the master."""
     store(broker, "a", "b", "c")
     broker.obey(Order.FOLLOW, epoch=1, broker_id=1)
     reply = pull(broker, **fields)
@@ -427,7 +427,7 @@ GOLDEN_PULLS = [one for one in load_exchanges(GOLDEN, "011-*") if one.response i
 
 @pytest.mark.parametrize("exchange", GOLDEN_PULLS, ids=lambda exchange: exchange.name)
 async def test_captured_pulls(tmp_path: Path, exchange: Exchange) -> None:
-    """The broker gets the state of the captured one; code, remark and ext must agree."""
+    """The broker gets the captured broker's state; code, remark and ext must match."""
     expected = expected_answer(exchange)
     settings = {}
     if expected.code == ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST:
@@ -457,7 +457,7 @@ async def test_captured_pulls(tmp_path: Path, exchange: Exchange) -> None:
 
 
 def prepare(broker: Broker, header: PullMessage, expected: Any) -> None:
-    """Give topic, group, subscription and queue the state that the answer reports."""
+    """Put topic, group, subscription and queue into the state that the answer reports."""
     remark = expected.remark or ""
     if expected.code != ResponseCode.TOPIC_NOT_EXIST:
         queue_nums = 2 if "readQueueNums:[2]" in remark else 8
@@ -512,7 +512,9 @@ def register(broker: Broker, header: PullMessage, expected: Any) -> None:
 async def test_a_commit_during_a_cold_read_is_newer_than_that_of_the_pull(
     broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Otherwise a member that leaves reverts its own last commit, and messages are redelivered."""
+    """Otherwise a departing member would revert its own last commit, and messages would be
+    redelivered.
+    """
     store(broker, "a")
     monkeypatch.setattr(OsFile, "read_cached", lambda *_: None)
 
@@ -563,7 +565,7 @@ def test_a_failing_read_fails_one_held_pull_only(
 def test_a_failing_pull_does_not_affect_others(
     broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Any exception in one of the pulls that a message wakes affects that pull only."""
+    """An exception in one of the pulls that a message wakes affects only that pull."""
     calls = [hold(broker) for _ in range(3)]
     get_messages = broker.store.get_messages
     failures = [KeyError("a bug"), None, DiskError("read", "/store/commitlog/0", errno.EIO)]

@@ -66,7 +66,7 @@ QUESTIONS = [
 
 
 class Disk:
-    """Records which thread reads the disk; nothing is in memory while it is cold."""
+    """Records which thread reads the disk; while the disk is cold, nothing is in memory."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.is_cold = False
@@ -94,7 +94,7 @@ def disk(monkeypatch: pytest.MonkeyPatch) -> Disk:
 
 @pytest.fixture
 async def broker(tmp_path: Path, disk: Disk) -> AsyncIterator[Broker]:
-    """A broker started on a store of 40 messages, so that all of them are in files only."""
+    """A broker started on a store of 40 messages, all of which are only in files."""
     async with stored_broker(tmp_path, **SETTINGS) as broker:
         for number in range(COUNT):
             text = f"KEYS\x01shared k{number}\x02UNIQ_KEY\x01U{number}\x02DELAY\x011"

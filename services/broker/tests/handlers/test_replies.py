@@ -65,7 +65,7 @@ async def served(broker: Broker, call: Call[Any]) -> Answer:
 
 @pytest.mark.parametrize("exchange", [*exchanges("324-*"), *exchanges("325-*")], ids=name_of)
 async def test_captured_replies(broker: Broker, exchange: Exchange) -> None:
-    """Our reply is stored at another position than the captured one; all else is equal."""
+    """Our reply is stored at a different position from the captured one; all else is equal."""
     call = call_of(exchange.request, FakePeer())
     client_id = parse_properties(call.header.properties).get("REPLY_TO_CLIENT", "nobody")
     peer = FakePeer() if client_id == "nobody" else requester(broker, client_id)
@@ -83,7 +83,7 @@ async def test_captured_replies(broker: Broker, exchange: Exchange) -> None:
 
 @pytest.mark.parametrize("exchange", exchanges("326-*"), ids=name_of)
 async def test_captured_deliveries(broker: Broker, exchange: Exchange) -> None:
-    """Ours sends to the requester what the Java broker sent for the same reply."""
+    """For the same reply, our broker sends the requester what the Java broker sent."""
     captured = call_of(exchange.request, FakePeer())
     wanted: PushReplyMessageToClient = captured.header
     properties = parse_properties(wanted.properties)

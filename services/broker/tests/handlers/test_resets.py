@@ -66,7 +66,7 @@ def join(
 
 
 def broker_with(queue_count: int = 2, *, max_offset: int = 10) -> Broker:
-    """Return a broker with a topic T whose queues have messages of one time."""
+    """Return a broker with a topic T; all messages in a queue have the same store time."""
     store = MemoryStore()
     broker = memory_broker(store)
     broker.topics.create("T", queue_nums=queue_count)
@@ -161,7 +161,9 @@ def test_without_force_a_group_only_moves_backwards() -> None:
 
 
 def test_a_queue_without_an_offset_counts_as_not_consumed() -> None:
-    """RocketMQ refuses the reset when a queue was added to the topic and not consumed yet."""
+    """RocketMQ refuses the reset if a queue was added to the topic and has not been
+    consumed yet.
+    """
     broker = broker_with()
     broker.offsets.commit("G", "T", 0, 5)
     join(broker)

@@ -258,7 +258,7 @@ def test_a_single_send_with_the_batch_flag_is_a_batch(broker: Broker) -> None:
 
 
 def test_an_encoded_batch_without_the_flag_stays_one_message(broker: Broker) -> None:
-    """The C++ client sends batches in this form, and its consumers expect them."""
+    """The C++ client sends batches in this form, and its consumers expect that."""
     body = join_batch([BatchItem(0, b"a"), BatchItem(0, b"b")])
     send(broker, body)
     assert [record.body for record in records(broker, "T", 1)] == [body]
@@ -323,7 +323,9 @@ async def test_too_many_pending_sends_are_refused(tmp_path: Path) -> None:
 
 
 def comparable(exchange: Exchange) -> bool:
-    """Exclude requests that need ACL, replication or an overloaded broker, or reach no handler."""
+    """Exclude requests that need ACL, replication or an overloaded broker, or that reach no
+    handler.
+    """
     answer = expected_answer(exchange)
     if not exchange.request.ext.get("b", exchange.request.ext.get("topic")):
         return False
@@ -364,7 +366,7 @@ async def test_captured_sends(broker: Broker, exchange: Exchange) -> None:
 async def test_the_request_decides_whether_a_batch_waits_for_the_flush(
     tmp_path: Path, item: str, request_text: str, waiting: int
 ) -> None:
-    """An item's own WAIT must not decide for the others."""
+    """The WAIT property of one message must not decide for the others."""
     async with stored_broker(tmp_path, flushDiskType="SYNC_FLUSH") as broker:
         items = [BatchItem(0, b"a", item), BatchItem(0, b"b")]
         header = msgspec.structs.replace(HEADER, batch=True, properties=request_text)

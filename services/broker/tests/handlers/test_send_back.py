@@ -71,7 +71,7 @@ def test_the_copy_is_delayed_by_the_third_level(broker: Broker) -> None:
 
 
 async def test_the_answer_waits_for_the_flush_like_a_send(tmp_path: Path) -> None:
-    """The consumer commits its offset past the message once the copy is safe, not before."""
+    """The consumer commits its offset past the message only once the copy is safe."""
     async with stored_broker(tmp_path, flushDiskType="SYNC_FLUSH") as broker:
         store(broker)
         await broker.driver.drain()

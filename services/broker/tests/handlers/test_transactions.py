@@ -211,7 +211,7 @@ def test_an_end_of_another_record_is_refused(
 
 
 def test_only_half_messages_can_be_ended(broker: Broker) -> None:
-    """A client can make a plain message look like a half message in all fields it sets."""
+    """A client can make a plain message look like a half message in every field that it sets."""
     send(broker, "PGROUP\x01P\x02REAL_TOPIC\x01T\x02REAL_QID\x010", sys_flag=0)
     (message,) = records(broker, "T", 1)
     reply = end(broker, message)
@@ -222,7 +222,7 @@ def test_only_half_messages_can_be_ended(broker: Broker) -> None:
 
 
 def test_a_half_message_forged_in_a_body_is_refused(broker: Broker) -> None:
-    """A client that guesses the offset of its body can write a whole record into it."""
+    """A client that guesses the log offset of its message body can write a whole record into it."""
     genuine = prepared(broker)
     plain = "TAGS\x01A"
     send(broker, plain, sys_flag=0)

@@ -48,7 +48,7 @@ class Client:
     async def ask(
         self, code: RequestCode, header: msgspec.Struct | None = None, body: bytes = b""
     ) -> Response:
-        """Return a successful answer; raise the error of any other."""
+        """Return the answer if it is a success; otherwise raise its error."""
         return await self._remoting.invoke(self._address, code, header, body, timeout_ms=TIMEOUT_MS)
 
     async def beat(self, client_id: str, group: str = "G", topic: str = "T") -> None:
@@ -75,7 +75,7 @@ class Client:
         await self.ask(RequestCode.UPDATE_AND_CREATE_TOPIC, header)
 
     async def noticed(self) -> str:
-        """Wait for a notice of a changed group; return its name."""
+        """Wait for a notice that a group has changed; return the group's name."""
         async with asyncio.timeout(TIMEOUT_MS / 1000):
             return await self.notices.get()
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What members without messages cost a broker process."""
+"""What idle members cost a broker process."""
 
 import asyncio
 import json
@@ -30,7 +30,7 @@ def processor_s(pid: int) -> float:
 
 
 async def test_members_that_commit_an_offset_again_cost_no_saves(tmp_path: Path) -> None:
-    """Java clients commit every 5 s, with or without messages."""
+    """Java clients commit every 5 s, even without new messages."""
     file = tmp_path / "store" / "config" / "consumerOffset.json"
     file.parent.mkdir(parents=True)
     table = {f"T@G{number}": {"0": 5} for number in range(OFFSETS)}

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A master and its slave as processes."""
+"""A master and its slave as separate processes."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
@@ -163,7 +163,7 @@ async def test_a_sync_master_tells_whether_a_slave_has_the_message(tmp_path: Pat
 
 
 async def code_of(client: Client, *, properties: str = "") -> int:
-    """Send a message; return the code of the answer."""
+    """Send a message; return the answer's code."""
     try:
         return (await client.send(b"body", properties=properties)).code
     except CommandError as error:

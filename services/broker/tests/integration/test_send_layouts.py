@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Senders whose headers differ in layout, on connections of their own."""
+"""Senders whose headers differ in layout, each on its own connection."""
 
 import asyncio
 from pathlib import Path
@@ -20,7 +20,7 @@ TIMEOUT_S = 10
 
 
 def send_frame(value: str, *, has_reconsume_times: bool) -> bytes:
-    """Return a ROCKETMQ frame of a message with one property, K."""
+    """Return a frame in ROCKETMQ encoding that sends a message with one property, K."""
     more = {"j": "0"} if has_reconsume_times else {}
     entries = encode_binary_ext(
         FIELDS | {"i": f"K\x01{value}"} | more | {"k": "false", "m": "false"}
@@ -33,7 +33,7 @@ def send_frame(value: str, *, has_reconsume_times: bool) -> bytes:
 
 
 async def send(address: str, frames: list[bytes]) -> None:
-    """Send on a new connection, each frame after the answer to the one before."""
+    """Send on a new connection, each frame after the previous answer."""
     host, _, port = address.rpartition(":")
     reader, writer = await asyncio.open_connection(host, int(port))
     async with asyncio.timeout(TIMEOUT_S):
@@ -45,7 +45,7 @@ async def send(address: str, frames: list[bytes]) -> None:
 
 
 async def test_no_sender_changes_the_properties_of_another(tmp_path: Path) -> None:
-    """The third header is as long as the first, and has one field more."""
+    """The third header has the same length as the first, but one more field."""
     values = ["v" * (10 + ENTRY_BYTES), "v" * 10, "v" * 10]
     frames = [
         send_frame(value, has_reconsume_times=number == 2) for number, value in enumerate(values)

@@ -36,7 +36,7 @@ async def _prepare(client: RemotingClient, address: str) -> EndTransaction:
 
 
 async def _committed_count(client: RemotingClient, address: str) -> int:
-    """Wait until no new messages arrive in the queue; return its end."""
+    """Wait until no new messages arrive in the queue; return its end offset."""
     flags, end = SUBSCRIPTION | SUSPEND, 0
     while end < COUNT:
         header = PullMessage("G", "T", 0, end, 1, flags, 0, TIMEOUT_MS // 4, 0, "*")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Clients that ask for messages and never read, against a broker process."""
+"""Clients that request messages from a broker process but never read the answers."""
 
 import asyncio
 import socket
@@ -68,7 +68,7 @@ def connect_deaf(address: str) -> socket.socket:
 
 
 class Witness:
-    """A client that reads, and notes its longest wait."""
+    """A client that does read, and records its longest wait."""
 
     def __init__(self, address: str) -> None:
         self._address = address

@@ -51,7 +51,7 @@ class Saver:
 
 
 class Master:
-    """Answers a slave's requests; an answer may be an error."""
+    """Answers a slave's requests; an answer may be an error to raise."""
 
     def __init__(self) -> None:
         self.asked: list[tuple[str, int]] = []
@@ -229,7 +229,7 @@ async def test_a_log_without_a_common_place_is_refused(
 
 
 async def test_a_log_that_is_ahead_is_noticed_while_it_is_followed(rig: Rig) -> None:
-    """RocketMQ's master sends heartbeats for ever to a slave that is ahead of it."""
+    """RocketMQ's master sends heartbeats forever to a slave that is ahead of it."""
     rig.master.set_log(0, 499)
     await rig.copies.step()
     assert [error.reason for error in rig.unfit] == [Unfit.AHEAD]

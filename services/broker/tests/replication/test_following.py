@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A slave that follows a master: ours, or one that speaks the stream by hand."""
+"""A slave that follows a master: ours, or one that the test plays itself."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
@@ -19,7 +19,7 @@ from cometmq.store.writing.write_state import Refusal
 
 
 class RawMaster:
-    """Accepts one slave after another; `serve` decides what each is sent."""
+    """Accepts slaves one after another; `serve` decides what each is sent."""
 
     def __init__(self) -> None:
         self.reports: list[int] = []
@@ -147,7 +147,7 @@ async def test_a_slave_reports_at_once_and_after_each_write() -> None:
 
 
 async def test_a_slave_takes_frames_that_cut_records_anywhere() -> None:
-    """As RocketMQ's master sends them: its own log ends at the last whole record."""
+    """RocketMQ's master sends such frames; the slave's own log still ends at a whole record."""
     async with Node() as source, raw_master() as master, Node() as slave:
         sent = await fill(source, 9)
         log = source.log_bytes()
@@ -177,7 +177,7 @@ async def test_a_record_that_was_cut_by_a_lost_connection_is_asked_for_again() -
 
 
 async def test_an_empty_slave_begins_where_the_master_sends() -> None:
-    """A Java master sends an empty slave its last file only."""
+    """A Java master sends an empty slave only its last file."""
     async with Node() as source, raw_master() as master, Node() as slave:
         await fill(source, 60)
         log = source.log_bytes()
@@ -231,7 +231,7 @@ async def test_a_master_that_closes_without_a_word_is_reported() -> None:
 
 
 async def test_a_log_ahead_of_its_master_is_not_followed_until_a_restart() -> None:
-    """The master may overtake it at any time, without having the same bytes."""
+    """The master may overtake the slave at any time without having the same bytes."""
     async with raw_master() as master, Node() as slave:
         slave.follow(master.address)
         master.first_answer = lambda offset: encode_header(offset, 0)

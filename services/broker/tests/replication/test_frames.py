@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The bytes of RocketMQ 4.9.4's stream, in pieces of any size."""
+"""The bytes of RocketMQ 4.9.4's stream, split into pieces of any size."""
 
 import itertools
 import struct

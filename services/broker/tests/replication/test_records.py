@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Borders of records in a log that arrives in pieces."""
+"""Record borders in a log that arrives in pieces."""
 
 import itertools
 
@@ -22,7 +22,9 @@ RECORD_MAX = 1 << 20
 
 
 def master_log(count: int = 150) -> tuple[bytes, list[int]]:
-    """The bytes of a log of several files, and where its records and blanks begin."""
+    """The bytes of a log of several files, and the offsets at which its records and blanks
+    begin.
+    """
     disk = MemoryDisk()
     rig = StoreRig(disk)
     for number in range(count):
@@ -108,7 +110,7 @@ def test_a_record_above_the_limit_is_refused_by_its_header() -> None:
 
 @given(st.binary(max_size=200), st.integers(0, len(LOG)))
 def test_hostile_bytes_never_pass(noise: bytes, place: int) -> None:
-    """What passes is a record of this place, or the blank that ends a file."""
+    """Whatever passes is a record that belongs at its offset, or the blank that ends a file."""
     records = stream(place)
     try:
         passed = records.feed(noise)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A master and slaves that speak its stream by hand."""
+"""A master with slaves whose side of the stream the test plays itself."""
 
 import asyncio
 import itertools
@@ -39,7 +39,7 @@ async def filled(node: Node, count: int, body: bytes = b"Hello") -> None:
 
 
 def joined(transfers: list[Transfer]) -> bytes:
-    """The bytes of transfers that follow each other without a gap."""
+    """The bytes of transfers that follow one another without a gap."""
     for one, following in itertools.pairwise(transfers):
         assert one.offset + len(one.data) == following.offset
     return b"".join(transfer.data for transfer in transfers)
@@ -69,7 +69,7 @@ async def test_a_slave_continues_at_its_report_and_gets_what_is_stored_later() -
 
 
 async def test_transfers_end_at_record_borders_and_files() -> None:
-    """A Java slave that loses its connection may then continue at any master."""
+    """A Java slave that loses its connection can then continue from any master."""
     async with Node(ha_transfer_batch_size=300) as node:
         await filled(node, 100)
         log = node.log_bytes()
