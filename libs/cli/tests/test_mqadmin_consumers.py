@@ -192,7 +192,11 @@ def test_a_message_is_found_in_every_way(ask, topic, sent):
     [
         (("queryMsgById", "-i", "nonsense"), 2, "an offset message id has 32 or 56 hex digits"),
         (("queryMsgById", "-i", ","), 2, "-i: give at least one id"),
-        (("queryMsgById", "-i", "7F00000100007AD80000000000000000"), 1, "no broker of this name"),
+        (
+            ("queryMsgById", "-i", "7F00000100007AD80000000000000000"),
+            1,
+            "no broker registered with this name server",
+        ),
         (("queryMsgByUniqueKey", "-t", "TBW102", "-i", "x"), 1, "nothing was found: no message"),
         (("queryMsgByKey", "-t", "Nowhere", "-k", "x"), 1, "no broker has the topic Nowhere"),
         (("printMsg", "-t", "Nowhere"), 1, "no broker has the topic Nowhere"),

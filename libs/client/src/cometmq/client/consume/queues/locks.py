@@ -118,7 +118,7 @@ class QueueLocks:
         return is_complete
 
     async def acquire(self, queues: Iterable[MessageQueue]) -> list[MessageQueue]:
-        """Lock queues; return those that were granted."""
+        """Lock queues; return the queues whose locks were granted."""
         mine: list[MessageQueue] = []
         async with self._calling:
             for asked in _by_broker(queues):
