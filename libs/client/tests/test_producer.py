@@ -30,6 +30,7 @@ from cometmq.remoting.errors import (
     SystemBusy,
     TopicNotExist,
 )
+from cometmq.remoting.message.flags import SysFlag
 from cometmq.remoting.transport.settings import TlsSettings
 from cometmq.remoting.types import Serialization
 
@@ -277,6 +278,16 @@ async def test_one_class_catches_every_outage(cluster: MemoryCluster) -> None:
         await cluster.stop()
         with pytest.raises(Outage):
             await producer.send(Message("T", b"x"))
+
+
+async def test_a_body_that_compression_makes_longer_is_sent_as_it_is(
+    cluster: MemoryCluster,
+) -> None:
+    body = os.urandom(9000)
+    async with Producer("pg", cluster.namesrv) as producer:
+        await producer.send(Message("T", body))
+    (stored,) = cluster.messages("T")
+    assert (stored.body, stored.sys_flag & SysFlag.COMPRESSED) == (body, 0)
 
 
 async def test_retries_can_be_switched_off(cluster: MemoryCluster) -> None:

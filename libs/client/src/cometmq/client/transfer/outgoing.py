@@ -173,6 +173,8 @@ class Outgoing:
             packed = await asyncio.to_thread(compress, body, kind, level=level)
         else:
             packed = compress(body, kind, level=level)
+        if len(packed) >= len(body):  # random bytes: a body at the limit would exceed it
+            return body, 0
         return packed, compression_bits(kind)
 
 
