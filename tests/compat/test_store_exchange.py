@@ -16,6 +16,8 @@ from cometmq.peers.processes import wait_until
 from cometmq.peers.programs import ClientProgram
 from cometmq.peers.settled import text_of, wait_for_dispatch
 from cometmq.peers.wire import call
+from cometmq.store.inspection.checksum_check import damaged_parts
+from cometmq.store.inspection.inspect import open_view
 
 pytestmark = [pytest.mark.compat, pytest.mark.timeout(900)]
 
@@ -215,13 +217,19 @@ def _saved_progress(cluster: Cluster) -> int:
 @pytest.mark.slow
 @pytest.mark.parametrize("end", ENDS)
 def test_a_store_goes_there_and_back_twice(exchange: Exchange, end: str) -> None:
-    """Five owners in turn; each finds all earlier messages and adds its own."""
+    """Five owners in turn; each finds all earlier messages and adds its own.
+
+    Java does not know the checksums of the log, and what it has written must not look like damage.
+    """
     for turn, name in enumerate(["comet", "java", "comet", "java", "comet"]):
         cluster = exchange.run(name)
         if turn > 0:
             exchange.assert_everything_is_served(cluster, by_key=_keeps_index(name, end))
         exchange.fill(cluster, f"turn{turn}")
         ENDS[end](cluster)
+        view = open_view(str(cluster.store_dir))
+        view.measure_queues(view.files.end)
+        assert damaged_parts(view, view.files.end) == []
 
 
 @pytest.mark.slow
