@@ -34,7 +34,7 @@ def check_advertised(host: str, *, setting: str) -> None:
     """Raise SettingsError for a wildcard address, because clients cannot connect to it."""
     if host and is_unspecified(host):
         raise SettingsError(
-            f"{setting}: others cannot connect to {host}; give the address under which they "
+            f"{setting}: others cannot connect to {host}; give the address at which they "
             f"reach this machine, for example {outward_ip()} (the broker listens on all addresses "
             "unless bindAddress is set)"
         )
@@ -72,7 +72,7 @@ def choose_ports(listen_port: int, bind_address: str, *, ha_port: int | None) ->
             ports = _ports(probe.getsockname()[1], ha_port)
             if ports.vip and all(_is_free(bind_address, port) for port in (ports.vip, ports.ha)):
                 return ports
-    raise SettingsError("listenPort=0: no three free ports beside each other")
+    raise SettingsError("listenPort=0: found no three adjacent free ports")
 
 
 def _ports(main: int, ha_port: int | None) -> Ports:

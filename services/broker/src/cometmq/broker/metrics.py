@@ -105,7 +105,7 @@ FAMILIES: Final[tuple[Family[Broker], ...]] = (
         lambda b: b.saver.failed_count,
     ),
     counter(
-        "cometmq_journal_bytes_total", "Bytes written to the journal of the tables.",
+        "cometmq_journal_bytes_total", "Bytes written to the tables' journal.",
         lambda b: b.journal.byte_count if b.journal else 0,
     ),
     gauge(
@@ -113,7 +113,7 @@ FAMILIES: Final[tuple[Family[Broker], ...]] = (
         lambda b: b.journal.size_bytes if b.journal else 0,
     ),
     counter(
-        "cometmq_journal_failed_total", "Failed writes and syncs of the journal.",
+        "cometmq_journal_failed_total", "Failed writes and syncs of the tables' journal.",
         lambda b: b.journal.failed_count if b.journal else 0,
     ),
     counter(
@@ -134,7 +134,7 @@ FAMILIES: Final[tuple[Family[Broker], ...]] = (
     ),
     gauge("cometmq_held_pulls", "Held pulls.", lambda b: b.hold.count),
     gauge(
-        "cometmq_waiting_puts", "Sends that wait for a flush or a slave.",
+        "cometmq_waiting_puts", "Sends waiting for a flush or a slave.",
         lambda b: b.driver.waiting_count,
     ),
     gauge("cometmq_topics", "Topics.", lambda b: len(b.topics.table)),
@@ -149,12 +149,12 @@ FAMILIES: Final[tuple[Family[Broker], ...]] = (
     ),
     labelled_gauge(
         "cometmq_group_mismatched_subscriptions",
-        "Different subscriptions in a group, where members disagree.", ("group",),
+        "Different subscriptions in a group whose members disagree.", ("group",),
         _mismatches,
     ),
     gauge("cometmq_queue_locks", "Queues locked by orderly consumers.", lambda b: b.locks.count),
     gauge(
-        "cometmq_namesrv_registered", "Name servers with this broker.",
+        "cometmq_namesrv_registered", "Name servers that list this broker.",
         lambda b: b.registration.up_count,
     ),
     labelled_counter(
@@ -168,7 +168,7 @@ FAMILIES: Final[tuple[Family[Broker], ...]] = (
         "cometmq_group_get_bytes_total", "Bytes delivered.", ("topic", "group"), _get_sizes
     ),
     labelled_gauge(
-        "cometmq_group_lag_messages", "Messages not consumed.", ("topic", "group"), _lags
+        "cometmq_group_lag_messages", "Messages not yet consumed.", ("topic", "group"), _lags
     ),
 )  # fmt: skip
 
@@ -202,18 +202,18 @@ def _is_following(broker: Broker) -> bool:
 REPLICATION_FAMILIES: Final[tuple[Family[Broker], ...]] = (
     gauge("cometmq_broker_is_slave", "1 on a slave.", lambda b: b.is_slave),
     gauge(
-        "cometmq_slaves", "Slaves that follow this broker.",
+        "cometmq_slaves", "Slaves following this broker.",
         lambda b: len(b.replication.slaves.following()),
     ),
     labelled_gauge(
-        "cometmq_slave_lag_bytes", "Bytes of the log that slaves at a host have not acknowledged.",
+        "cometmq_slave_lag_bytes", "Log bytes that slaves at a host have not acknowledged.",
         ("slave",), _slave_lags,
     ),
     labelled_counter(
-        "cometmq_slave_refused_total", "Connections of slaves refused.", ("reason",), _refusals
+        "cometmq_slave_refused_total", "Refused connections from slaves.", ("reason",), _refusals
     ),
     counter(
-        "cometmq_slave_sent_bytes_total", "Bytes of the log sent to slaves.",
+        "cometmq_slave_sent_bytes_total", "Log bytes sent to slaves.",
         lambda b: b.replication.slaves.sent_bytes,
     ),
     gauge(
@@ -229,7 +229,7 @@ REPLICATION_FAMILIES: Final[tuple[Family[Broker], ...]] = (
         lambda b: b.replication.following.behind_bytes(b.store.confirm_offset),
     ),
     counter(
-        "cometmq_replica_received_bytes_total", "Bytes of the log that a slave has copied.",
+        "cometmq_replica_received_bytes_total", "Log bytes that a slave has copied.",
         lambda b: b.replication.following.received_bytes,
     ),
     counter(
@@ -257,14 +257,14 @@ STORE_FAMILIES: Final[tuple[Family[StoreStats], ...]] = (
         lambda s: s.flushed_offset,
     ),
     gauge(
-        "cometmq_store_checkpoint_offset_bytes", "Start of a recovery.",
+        "cometmq_store_checkpoint_offset_bytes", "Start of the next recovery.",
         lambda s: s.checkpoint_offset,
     ),
     gauge("cometmq_store_queues", "Consume queues.", lambda s: s.queue_count),
     gauge("cometmq_store_index_files", "Index files.", lambda s: s.index_file_count),
     gauge("cometmq_store_log_files", "Commit log files.", lambda s: s.commit_log_file_count),
     gauge(
-        "cometmq_store_disk_used_ratio", "Used share of the disk.",
+        "cometmq_store_disk_used_ratio", "Fraction of the disk in use.",
         lambda s: s.disk_used_percent / 100,
     ),
     counter(

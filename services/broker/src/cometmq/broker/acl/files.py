@@ -35,7 +35,7 @@ class Change:
 
 
 class AclFiles:
-    """`plain_acl.yml` and every `*.yml` in the folder `acl` next to it."""
+    """The account files: `plain_acl.yml`, and every `*.yml` in the folder `acl` next to it."""
 
     def __init__(
         self,

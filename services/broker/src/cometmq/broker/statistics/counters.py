@@ -191,8 +191,8 @@ class BrokerStats:
         self.count_put(topic, 1, size)
 
     def count_wait(self, topic: str, group: str, waited_ms: int) -> None:
-        """Count the time that a pull waited for the disk; not called for pulls that did
-        not wait.
+        """Count the time that a pull waited for the disk; do not call this for pulls that did not
+        wait.
         """
         self.group(topic, group).wait_ms += waited_ms
         self.get_time_max_ms = max(self.get_time_max_ms, waited_ms)

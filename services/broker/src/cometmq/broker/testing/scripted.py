@@ -52,9 +52,7 @@ class InlineWorker:
 
 
 class Wire:
-    """The transport of one connection: keeps what is written, and records requests to pause or
-    close.
-    """
+    """The transport of one connection: records what is written and requested."""
 
     def __init__(self, number: int) -> None:
         self._number = number
