@@ -436,7 +436,7 @@ def checked(
 ) -> OptionsT:
     """Return the options with `namesrv` filled in; raise InvalidArgument if one is out of bounds.
 
-    With `is_exact`, options of another client are refused even if they derive from `kind`. msgspec
+    If `is_exact`, options of another client are refused even if they derive from `kind`. msgspec
     checks bounds only on conversion, not on construction, so this converts.
     """
     if not isinstance(options, kind) or (is_exact and type(options) is not kind):
@@ -475,7 +475,7 @@ def _out_of_bounds(options: ClientOptions, values: Mapping[str, object], reason:
 
 
 def _meant(options: object, kind: type[ClientOptions]) -> str:
-    """Return a hint that names the right class if the options are those of another client."""
+    """Return a hint that names the right class if the options belong to another client."""
     if not isinstance(options, ClientOptions):
         return ""
     defaults = type(options)()

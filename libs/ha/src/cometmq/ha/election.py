@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What an elector does, given a record and the states of the members (pure).
+"""The actions of an elector, given a record and the states of the members (pure).
 
 `cometmq elector` and the Kubernetes operator repeatedly read the record and the members' states,
 and perform what `decide` returns. Nothing has to be remembered between two calls except `Watched`
@@ -146,7 +146,7 @@ class Blocked(StrEnum):
 
 
 class Wait(msgspec.Struct, frozen=True):
-    """Nothing can be done now; `text` says what is missing."""
+    """Nothing can be done now; `text` names the missing condition."""
 
     reason: Blocked
     text: str
@@ -268,7 +268,7 @@ def complete(record: Record, statuses: Statuses) -> Actions:
 
 
 def elect(found: Versioned, statuses: Statuses, *, removing: Collection[int] = ()) -> Actions:
-    """Return the actions that elect another holder, or what is still missing for an election."""
+    """Return the actions that elect another holder, or the conditions still unmet."""
     record = found.record
     voters = tuple(one for one in statuses if may_vote(record, one))
     if record.policy is Policy.MAJORITY:
@@ -313,7 +313,7 @@ def has_promised(record: Record, status: Status) -> bool:
 def rank(record: Record, status: Status, removing: Collection[int] = ()) -> tuple[bool | int, ...]:
     """Return a candidate's sort key: log first (R11), then members that stay, then ordinals.
 
-    With `Policy.ALL_IN_SYNC` every member of the set is safe, so a member that is being removed
+    Under `Policy.ALL_IN_SYNC` every member of the set is safe, so a member that is being removed
     comes last, whatever its log.
     """
     stays = status.copy.ordinal not in removing

@@ -9,7 +9,7 @@ a group.
 
 The broker keeps the file beside the checkpoint. A new master calls `begun`, a follower
 `common_point` at each handshake and `reached` when its log has grown, recovery `truncated` with the
-end of the log. What changed is saved before the log grows and before anything is acknowledged;
+end of the log. Changes are saved before the log grows and before anything is acknowledged;
 where the log is cut, the cut comes first. Bytes must never lack their entry on the disk: they would
 pass for bytes of the epoch before. An entry that lacks its bytes is removed by recovery (R5).
 """

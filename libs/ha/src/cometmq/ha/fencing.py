@@ -95,7 +95,7 @@ def heard_by_all_ms(leadership: Leadership, heard: Heard) -> int:
     """Return the time since which every copy that an election needs has been heard from.
 
     The result is NEVER, a time far in the past, if one of them was not heard from, or if the master
-    may be alone in its set. With `Policy.MAJORITY` the other members of a majority are enough.
+    may be alone in its set. Under `Policy.MAJORITY` the other members of a majority are enough.
     """
     record = leadership.base.record
     if record.policy is Policy.MAJORITY:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a master knows about its copies: acknowledgements, confirm offset, in-sync set (pure).
+"""A master's knowledge about its copies: acknowledgements, confirm offset, in-sync set (pure).
 
 A broker calls `lead` when it becomes master. It calls `appended` and `tables_changed` after its own
 writes and `acked` for each report of a slave, and answers clients up to `confirmed` while
@@ -143,7 +143,7 @@ def certain_set(leadership: Leadership) -> Copies:
 def may_acknowledge(leadership: Leadership, min_in_sync: int) -> bool:
     """Return whether enough copies are in sync to accept and acknowledge messages.
 
-    With `Policy.MAJORITY` the confirm offset alone decides.
+    Under `Policy.MAJORITY` the confirm offset alone decides.
     """
     if leadership.base.record.policy is Policy.MAJORITY:
         return True
@@ -193,7 +193,7 @@ def wanted_set(leadership: Leadership, unfit: Collection[Copy]) -> Copies:
     """Return the set that the record should hold.
 
     `unfit` contains copies that are silent, too far behind, being removed, or replaced by another
-    incarnation. With `Policy.MAJORITY` a member is replaced only by the same broker's new
+    incarnation. Under `Policy.MAJORITY` a member is replaced only by the same broker's new
     incarnation.
     """
     record = leadership.base.record

@@ -23,7 +23,7 @@ from cometmq.remoting.errors import CometError
 
 
 class Role(StrEnum):
-    """What a member is currently doing in its group."""
+    """A member's current activity in its group."""
 
     RECOVERING = "recovering"
     """Recovering its store; obeys no orders and is not a candidate."""
@@ -208,7 +208,7 @@ class Unpark(msgspec.Struct, frozen=True):
 
 
 class ForwardParked(msgspec.Struct, frozen=True):
-    """End the leadership; send what was held back, and what follows, to the new master."""
+    """End the leadership; forward the parked sends, and later ones, to the new master."""
 
     target: int
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a place for consensus records must offer: read, compare-and-swap, create, watch.
+"""The interface of a place for consensus records: read, compare-and-swap, create, watch.
 
 The broker's driver of `cometmq.ha.member` reads and replaces, the elector also creates, and the
 Kubernetes operator does both on a Lease. The implementations are in `cometmq.ha.places`; all of
@@ -21,7 +21,7 @@ class RecordUnreachable(CometError):
 
 
 class Answer(Enum):
-    """What the caller knows about the outcome of its write."""
+    """The outcome of a write, as far as the caller knows it."""
 
     APPLIED = "applied"
     """The write is in the record."""
@@ -58,7 +58,7 @@ class RecordPort(Protocol):
         """
 
     async def replace(self, base: Versioned, record: Record) -> Outcome:
-        """Write `record` if the current version and uid are still those of `base`.
+        """Write `record` if the current version and uid still match `base`.
 
         A write that certainly did not happen, for example because nothing was sent, may still be
         answered with UNKNOWN: callers treat it as one that may land later.

@@ -19,7 +19,7 @@ from cometmq.remoting.errors import CometError
 
 
 class RecordDamaged(CometError):
-    """A place does not contain a valid consensus record; the message says what is wrong."""
+    """A place does not contain a valid consensus record; the message names the fault."""
 
 
 class Copy(msgspec.Struct, frozen=True, order=True, array_like=True):

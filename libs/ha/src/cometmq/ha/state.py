@@ -25,7 +25,7 @@ class StateDamaged(CometError):
 
 
 class Standing(StrEnum):
-    """What a store is worth when nobody remembers the in-sync set any more (R10)."""
+    """The trust that a store deserves after the in-sync set has been lost (R10)."""
 
     NEW = "new"
     """It was never in the set."""
@@ -36,7 +36,7 @@ class Standing(StrEnum):
 
 
 class Boot(msgspec.Struct, frozen=True, kw_only=True):
-    """What the broker knows about its store after recovery."""
+    """The broker's knowledge about its store after recovery."""
 
     boot_id: str
     """The kernel's /proc/sys/kernel/random/boot_id, which changes when the host restarts."""

@@ -100,7 +100,7 @@ class AdminHttp:
         self, port: int, *, host: str | None = None, setting: str = "adminHttpPort"
     ) -> None:
         """Start listening; port 0 picks a free one. Raise SettingsError if the port is in use."""
-        # Without a host, one socket serves IPv4 and IPv6: kubelets probe either.
+        # If no host is given, one socket serves IPv4 and IPv6: kubelets probe either.
         is_dual = not host and socket.has_dualstack_ipv6()
         with listening(host or "", port, setting=setting):
             listener = socket.create_server(

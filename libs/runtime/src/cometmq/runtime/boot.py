@@ -22,7 +22,7 @@ def boot_id() -> str:
 
 
 def use_idle_io() -> bool:
-    """Let the disk serve the calling thread after all others; return whether the kernel agrees.
+    """Give the calling thread the lowest disk priority; return whether the kernel agrees.
 
     The I/O schedulers bfq and mq-deadline obey; with `none` the call has no effect.
     """

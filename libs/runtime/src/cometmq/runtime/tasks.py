@@ -27,7 +27,7 @@ async def every(  # all but two by keyword
     """Run `step` forever, pausing `interval_ms` after each run; failures are logged.
 
     `step` is a plain function or a coroutine function of a domain object, so that tests can call
-    it directly. With `is_fatal`, the first error ends the loop and with it the task group.
+    it directly. If `is_fatal`, the first error ends the loop and with it the task group.
     """
     assert interval_ms > 0
     await sleep((interval_ms if first_ms is None else first_ms) / 1000)

@@ -36,7 +36,7 @@ _NUMBER: Final = Struct(">Q")
 
 
 class Kind(IntEnum):
-    """What follows the number in the payload of a record."""
+    """The payload of a record after its number."""
 
     MARKS = 1
     """The marks of all tables, in place of earlier ones; has the number of the change before it."""

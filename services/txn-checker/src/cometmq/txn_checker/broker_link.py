@@ -186,7 +186,7 @@ class BrokerLink:
         return Pulled(found, reply.next_begin_offset, reply.min_offset, reply.max_offset)
 
     async def ask(self, index: int, physical_offset: int) -> Asked:
-        """Have the broker ask the producer about a half message."""
+        """Ask the broker to question the producer about a half message."""
         header = AskTransactionState(physical_offset, index)
         try:
             answer = await self._invoke(Code.ASK_TRANSACTION_STATE, header)
@@ -202,7 +202,7 @@ class BrokerLink:
         return Asked(is_open=True, producer=reply.producer_address)
 
     async def set_aside(self, index: int, physical_offset: int) -> str | None:
-        """Have the broker set a half message aside; a missing one counts as set aside.
+        """Ask the broker to set a half message aside; a missing one counts as set aside.
 
         Return the broker's reason if it refuses.
         """

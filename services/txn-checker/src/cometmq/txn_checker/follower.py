@@ -260,7 +260,10 @@ class Follower:
 
 
 def _check_end(topic: str, known: int, pulled: Pulled) -> None:
-    """Raise if a queue is shorter than what was read; the next start compares the messages."""
+    """Raise if a queue is shorter than the part already read.
+
+    The next start compares the messages themselves.
+    """
     if pulled.max_offset < known:
         raise RemoteProtocolError(
             f"{topic} ends at {pulled.max_offset}, but was read up to {known}"

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tracks unreachable servers: logs one warning per outage, reminders, and one line when it ends.
 
-Without it, every pull, heartbeat and rebalance would log the same lost connection.
+Otherwise every pull, heartbeat and rebalance would log the same lost connection.
 """
 
 from collections.abc import Callable, Collection
@@ -37,7 +37,7 @@ class _Outage(msgspec.Struct):
 class Outages:
     """The unreachable servers of one client instance.
 
-    Heartbeats detect outages of brokers, route lookups those of the name servers. Other failed
+    Heartbeats detect broker outages; route lookups detect name server outages. Other failed
     requests are counted while their server is unreachable, and logged at debug level.
     """
 

@@ -129,7 +129,7 @@ class GroupConsumer(Client, Generic[OptionsT, MemberT]):
     # -- life ---------------------------------------------------------------------------------
 
     async def _check_subscriptions(self, instance: ClientInstance) -> None:
-        """Have the brokers compile SQL conditions, so that a syntax error is raised here."""
+        """Ask the brokers to compile SQL conditions, so that a syntax error is raised here."""
         for wanted in self._subscriptions.values():
             if wanted.expression_type == ExpressionType.SQL92:
                 await self._check_subscription(instance, wanted)
@@ -260,7 +260,7 @@ class GroupConsumer(Client, Generic[OptionsT, MemberT]):
 
     @property
     def queues(self) -> list[MessageQueue]:
-        """The queues assigned to this member, excluding those of the retry topic."""
+        """The queues assigned to this member, excluding the retry topic's queues."""
         if self._member is None:
             return []
         retry = retry_topic(self._full_group)

@@ -3,7 +3,7 @@
 
 Invariants
     A message counts as consumed when the application requests the next ones, or commits. Messages
-    that were pulled but not returned are never committed. Without `auto_commit`, only `commit`
+    that were pulled but not returned are never committed. If `auto_commit` is off, only `commit`
     commits, as in Java.
 """
 

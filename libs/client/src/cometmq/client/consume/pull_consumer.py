@@ -63,7 +63,7 @@ class PullConsumer(GroupConsumer[PullOptions, PlainPullGroup]):
     ) -> Pulled:
         """Read a queue from an offset without waiting for messages.
 
-        The `status` of the result says what was found; its `next_offset` is always where to
+        `status` is the outcome; its `next_offset` is always where to
         continue.
         """
         return await self._pull(queue, offset, count_max, expression, kind, is_waiting=False)

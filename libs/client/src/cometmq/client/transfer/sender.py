@@ -100,7 +100,7 @@ class MessageSender:
     ) -> SendResult:
         """Send to a chosen queue, and after a failure to a queue of another broker.
 
-        With `queue`, send to that queue, once. Raise SendFailed unless the broker refuses.
+        If `queue` is given, send to that queue, once. Raise SendFailed unless the broker refuses.
         """
         begin_ms = monotonic_ms()
         route = self._instance.routes.get(prepared.topic)

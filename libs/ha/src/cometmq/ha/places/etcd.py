@@ -2,7 +2,7 @@
 """A record in etcd 3, through the JSON gateway that every member of an etcd cluster serves.
 
 Two calls are used: a linearizable range, and a transaction that compares the revision of the key.
-Revisions rise over the whole cluster, so those of a deleted key never come again. Python's etcd
+Revisions rise over the whole cluster, so a deleted key's revisions are never reused. Python's etcd
 clients are unmaintained, and gRPC would be a large dependency for two calls.
 """
 

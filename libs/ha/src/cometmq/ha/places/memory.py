@@ -47,7 +47,7 @@ class MemoryPlace:
         self._writes = 0
 
     def land_late(self) -> Outcome:
-        """Let the oldest delayed write arrive now; return the outcome its writer never learns."""
+        """Apply the oldest delayed write now; return the outcome its writer never learns."""
         return self.late.popleft()()
 
     async def changed(self) -> None:

@@ -133,7 +133,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def walk_all(seeds: range) -> bool:
-    """Take a walk for each seed, print those that broke a promise, and tell whether any did."""
+    """Take a walk for each seed, print those with a broken promise, and return whether any had."""
     steps, is_broken = 0, False
     for seed in seeds:
         bounds, report = walk(seed)

@@ -42,8 +42,8 @@ def explore(
 ) -> Report:
     """Check every reachable state, up to a maximum number of states.
 
-    With a `goal`, every visited state must be able to reach a state that fulfils it; use this only
-    with bounds that can be explored completely.
+    If a `goal` is given, every visited state must be able to reach a state that fulfils it; use
+    this only with bounds that can be explored completely.
     """
     first = model.first()
     parents: Parents = {hash(first): None}

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What surrounds the rules in the exhaustive check: disks, crashes, a record, actions performed.
+"""The environment of the rules in the exhaustive check: disks, crashes, a record, and actions.
 
 Methods are hooks: a subclass of the model that drops one rule must make the check fail.
 """

@@ -190,7 +190,7 @@ def property_bytes(record: Buffer) -> bytes:
 
 
 class ScanStatus(IntEnum):
-    """What the commit log contains at an offset."""
+    """The content of the commit log at an offset."""
 
     RECORD = 0
     BLANK = 1  # the rest of the file is unused

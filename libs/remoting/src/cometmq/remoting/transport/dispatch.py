@@ -116,11 +116,11 @@ class Dispatcher(Generic[ContextT]):
         return served
 
     def has_room(self, peer: Served, count: int) -> bool:
-        """Return whether the bounds of unanswered requests allow so many more."""
+        """Return whether the bounds of unanswered requests allow `count` more."""
         return not self._may_overflow(peer, count)
 
     def note_staged(self, peer: Served, count: int) -> None:
-        """Count requests that a lane has taken, as ``serve`` counts those of handlers."""
+        """Count requests that a lane has taken, as ``serve`` counts requests for handlers."""
         peer.in_flight += count
         self._stats.in_flight += count
         self._stats.requests += count

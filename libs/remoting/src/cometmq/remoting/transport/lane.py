@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a server expects of a lane: a faster way for requests that need no decoding in Python.
+"""The interface of a lane: a faster way for requests that need no decoding in Python.
 
 A lane may take whole frames of a received chunk. It takes only what it answers exactly as the
 handlers would, and leaves every other frame to them, so a server with and without a lane behaves
@@ -21,16 +21,16 @@ class Staging(Protocol):
         """The remote address as packed in records."""
 
     def reply_encoded(self, data: bytes, count: int) -> None:
-        """Send the encoded answers to so many requests that the lane has taken."""
+        """Send the encoded answers to `count` requests that the lane has taken."""
 
 
 class Lane(Protocol):
     """Takes requests in two steps: `stage`, then `put` or `drop`."""
 
     def stage(self, peer: Staging, data: bytes, count_max: int) -> list[Part] | None:
-        """Stage what is plain among the first `count_max` frames of a chunk.
+        """Stage the plain requests among the first `count_max` frames of a chunk.
 
-        The parts begin at the begin of the chunk. What follows the last part is for the caller.
+        The parts begin at the begin of the chunk. The caller handles the bytes after the last part.
         Return None, with nothing staged, if handlers must serve the whole chunk.
         """
 

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """A connection whose plain requests a lane may take.
 
-Invariants: requests of a chunk are served in their order, whoever serves them. Whenever a lane
-cannot go on, the rest of the chunk is decoded and served as it would be without a lane. A chunk
-that is no protocol ends the connection before any of its requests is served.
+Invariants: a chunk's requests are served in their order, by the lane or by handlers. Whenever a
+lane cannot go on, the rest of the chunk is decoded and served as it would be without a lane. A
+chunk that is no protocol ends the connection before any of its requests is served.
 
 A lane takes a bounded number of frames of a connection in a turn of the loop, as handlers do. What
 is left of a longer chunk waits as bytes for the next turn, and nothing more is read meanwhile; so a
@@ -46,7 +46,7 @@ class LanePeer(PeerProtocol):
         super().connection_lost(exc)
 
     def reply_encoded(self, data: bytes, count: int) -> None:
-        """Send the encoded answers to so many requests that the lane has taken."""
+        """Send the encoded answers to `count` requests that the lane has taken."""
         if not self._is_open:
             return
         self._dispatcher.note_answered(self, count)
@@ -125,9 +125,9 @@ class LanePeer(PeerProtocol):
             self._fall_behind()
 
     def _serve_parts(self, lane: Lane, parts: list[Part], calls: list[list[Call[Any]]]) -> int:
-        """Serve parts in their order; return the number of those that are done.
+        """Serve parts in their order; return the number of finished parts.
 
-        Of the next one only the calls that are left remain in `calls`.
+        For the next part, `calls` keeps only the calls that were not served.
         """
         for index, part in enumerate(parts):
             if part[0]:

@@ -344,7 +344,7 @@ class PeerProtocol(asyncio.Protocol):
         self._end_chunk()
 
     def _end_chunk(self) -> None:
-        """Answer what was no sound request of its command, and send all answers."""
+        """Answer malformed requests with an error, and send all answers."""
         connection = self._connection
         if connection.faults:
             faults, connection.faults = connection.faults, []

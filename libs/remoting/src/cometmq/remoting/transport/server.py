@@ -136,7 +136,7 @@ class Server(Generic[ContextT]):
         return name[1]
 
     def use_lane(self, lane: Lane | None) -> None:
-        """Let a lane take what it can of the requests received from now on."""
+        """Offer all requests received from now on to a lane."""
         assert lane is None or not (self._hooks.before or self._hooks.after), "hooks see all calls"
         self._hub.lane = lane
 

@@ -31,7 +31,7 @@ class TaskSet:
     ) -> asyncio.Task[None]:
         """Run `work` until it ends or is cancelled; an error is logged under `name`.
 
-        With `is_endless`, a normal end is logged too, because such work should run until cancelled.
+        If `is_endless`, a normal end is logged too, because such work should run until cancelled.
         """
         task = asyncio.create_task(work, name=name)  # noqa: TID251  # the place for it
         self._tasks.add(task)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Keys of messages on their way into the index, in log order.
 
-Index files take any `Keys`. `KeyedRows` are those of messages that Python has placed; a native
+Index files take any `Keys`. `KeyedRows` holds the keys of messages that Python has placed; a native
 message path brings its own, already hashed.
 """
 

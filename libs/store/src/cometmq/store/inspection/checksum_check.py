@@ -13,7 +13,7 @@ from cometmq.store.upkeep.scrubber import described, messages_in
 
 
 class DamagedPart(NamedTuple):
-    """Bytes of one log file that are not those that were written."""
+    """A range of one log file whose bytes have changed since they were written."""
 
     path: str
     text: str

@@ -78,7 +78,7 @@ class Finding(NamedTuple):
 
 
 class Verification(msgspec.Struct, kw_only=True):
-    """What was checked, and the inconsistencies found."""
+    """The checked parts, and the inconsistencies found."""
 
     state: StoreState = StoreState.HEALTHY
     in_use_by: int | None = None

@@ -242,7 +242,7 @@ def _runs(start: int, entries: dict[int, Entry]) -> Iterator[tuple[int, bytes]]:
 
 
 def _computed(chunk: Span, known: list[Entry]) -> dict[int, Entry]:
-    """Compute the entries that a chunk lacks; continue those that cover a part of their block."""
+    """Compute the entries that a chunk lacks; continue entries that cover a part of their block."""
     first, _ = _blocks(chunk)
     lacking = [
         (number, entry, min(BLOCK_BYTES, chunk.end - number * BLOCK_BYTES))

@@ -151,8 +151,8 @@ class ConsumeQueue:
     def stage_run(self, entries: bytes, count: int) -> bool:
         """Assign the next offsets to records that are about to be written.
 
-        `entries` are those that `stage` would make; a queue of delayed messages takes none. Return
-        whether they are the first since the last publish.
+        `entries` are equal to the ones that `stage` would make; a queue of delayed messages takes
+        none. Return whether they are the first since the last publish.
         """
         assert self.delay_ms is None
         staged = self._staged

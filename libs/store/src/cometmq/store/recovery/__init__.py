@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the store trusts at startup, and how it repairs the rest."""
+"""The checks and repairs of a store at startup."""

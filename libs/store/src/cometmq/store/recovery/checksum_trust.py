@@ -8,7 +8,7 @@ from cometmq.store.recovery.checkpoint import Checkpoint, Progress
 
 
 def load_checksums(parts: Parts, checkpoint: Checkpoint, own: Progress | None) -> int:
-    """Load the checksums; delete those that may describe other bytes than the log's.
+    """Load the checksums; delete checksums that may describe bytes other than the log's.
 
     Return the offset before which checksums, and damage found with them, are trusted.
 

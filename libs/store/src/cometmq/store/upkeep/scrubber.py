@@ -103,7 +103,7 @@ class Scrubber:
     # Start and end
 
     def begin(self, trusted_end: int, *, host_crashed: bool) -> None:
-        """Check what was damaged, and after a crash of the host the last files; blocks."""
+        """Check known damage again, and the last files after a host crash; blocks."""
         files, end = self._parts.commit_log.files, self._parts.commit_log.end
         self._state = state = load_state(self._parts.disk, self._parts.layout)
         known = clipped(merged(state.damage), files.first, min(end, trusted_end))
@@ -125,7 +125,7 @@ class Scrubber:
             self._save()
 
     def _file_count(self, end: int) -> int:
-        """Return the number of files before those that a start reads."""
+        """Return the number of files before the first one that a start reads."""
         files = self._parts.commit_log.files
         return -(-(end - files.first) // files.file_size) - FILES_AT_START
 
@@ -276,7 +276,7 @@ class _ScrubJob:
         return self._generation != self._parts.checksums.generation
 
     def run(self) -> None:
-        """Read the part, and find the messages of what is damaged in it."""
+        """Read the part, and find the messages in its damaged ranges."""
         try:
             self._run()
         except DiskError as error:

@@ -102,7 +102,7 @@ class LogServer:
             stream.finish()
 
     def wake(self) -> None:
-        """Send what was appended to the log; call this once per turn."""
+        """Send the bytes appended to the log since then; call this once per turn."""
         for stream in tuple(self._streams):
             stream.pump()
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a broker knows about its slaves and its master: figures for puts, tools and metrics."""
+"""A broker's knowledge about its slaves and its master: figures for puts, tools and metrics."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field

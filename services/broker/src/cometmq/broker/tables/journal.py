@@ -317,7 +317,7 @@ class Journal:
     # Syncs
 
     def sync(self) -> None:
-        """Sync what was written since the last sync, on the worker; no-op while a sync is
+        """Sync all writes since the last sync, on the worker; no-op while a sync is
         running.
         """
         file = self._files.file

@@ -249,7 +249,7 @@ class OrderlyDelivery:
         *,
         are_dead: bool = False,
     ) -> int:
-        """Put messages back for redelivery; give up those that have no deliveries left."""
+        """Put messages back for redelivery; give up messages that have no deliveries left."""
         times_max = self._limits.reconsume_times_max
         again: list[MessageExt] = []
         for message in messages:

@@ -30,7 +30,7 @@ _ADVICE: Final = (
 
 
 class Agreement:
-    """Compares our subscriptions with those that a broker has for the group.
+    """Compares our subscriptions with the group's subscriptions at a broker.
 
     A broker keeps the subscription of the member that subscribed last, so the others see the
     difference.

@@ -324,7 +324,7 @@ class LocalOffsets:
             )
 
     def release(self) -> None:
-        """Let another process use the file."""
+        """Release the file for other processes."""
         self._claim.release()
 
     async def read(self, queue: MessageQueue) -> int | None:

@@ -46,7 +46,7 @@ COMMIT_RETRY_MS: Final = 500
 
 
 class OwnershipCallbacks(msgspec.Struct):
-    """Callbacks about owned queues, except those of the retry topic."""
+    """Callbacks about owned queues, except the retry topic's queues."""
 
     group: str
     """Names the group in log entries."""
