@@ -310,3 +310,68 @@ def test_without_any_broker_commands_do_not_look_like_an_empty_cluster(call, tmp
                 assert named(call(*args, *at), expected) == "", args
     finally:
         cluster.stop()
+
+
+CHANGES = (
+    "topic delete Orders --yes",
+    "topic create New",
+    "topic create New -b broker-a",
+    "topic alter Orders --queues 9",
+    "group create new",
+    "group alter payers --retries 3",
+    "group delete payers --yes",
+    "group reset payers Orders --to first --yes",
+    "group clone payers payers Orders --yes",
+)
+QUESTIONS = (
+    "topic list", "group list", "group describe payers", "lag", "lag payers", "txn list",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+def test_a_broker_of_which_only_a_slave_is_left_is_named(call, tmp_path, number):
+    cluster = Cluster(tmp_path)
+    try:
+        cluster.start_namesrv()
+        cluster.start_broker("broker-a", **{"broker-role": "ASYNC_MASTER"})
+        at = ("-n", cluster.namesrv)
+        assert call("topic", "create", "Orders", *at).status == 0
+        assert call("group", "create", "payers", *at).status == 0
+        role = {"broker-name": "broker-a", "broker-role": "SLAVE", "broker-id": "1"}
+        cluster.start_broker("slave", **role)
+        cluster.send("broker-a", number)
+        line = "broker broker-a has no master: nobody can send to it; its slave is up ("
+        line += f"{cluster.addresses['slave']}); "
+        wait_until(lambda: line in call("cluster", *at).err, 30, "a route without a master")
+        shown = call("cluster", "--json", *at)
+        (row,) = json.loads(named(shown, line))
+        assert (row["role"], row["state"]) == ("slave", "no master: nobody can send")
+        for command in (
+            QUESTIONS + CHANGES + ("topic describe Nowhere", "group alter x --retries 1")
+        ):
+            result = call(*command.split(), *at)
+            assert (result.status, result.out) == (1, ""), (command, result)
+            assert "broker-a has" in result.err, command
+            assert "check the name" not in result.err, command
+            assert "masters are" not in result.err, command
+        for command in ("dlq list", "lag --json"):
+            named(call(*command.split(), *at), line)
+        named(call("lag", "--report", tmp_path / "page.html", *at), line)
+
+        cluster.start_broker("broker-b")
+        assert call("topic", "create", "Other", "-b", "broker-b", *at).status == 0
+        assert "Other" in named(call("topic", "list", *at), line)
+        nobody = call("lag", "nobody", *at)
+        assert named(nobody, "the brokers that answer do not know the consumer group nobody") == ""
+        for command in CHANGES[:2]:
+            refused = call(*command.split(), *at)
+            assert named(refused, "nothing was changed: broker-a has no master") == ""
+        cluster.children["broker-a"].wait_until(
+            lambda: cluster.children["broker-a"].exit_status is not None, 20, "its end"
+        )
+        cluster.start_broker("broker-a", **{"broker-role": "ASYNC_MASTER"})
+        wait_until(lambda: call("cluster", *at).status == 0, 30, "the master")
+        names = {row["topic"] for row in call("topic", "list", "--json", *at).json}
+        assert names == {"Orders", "Other"}
+    finally:
+        cluster.stop()

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The admin client of commands: a command goes on without brokers that do not answer."""
 
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import TypeVar
 
 import typer
@@ -40,17 +40,41 @@ class CommandAdmin(AdminClient):
     async def topics(self) -> list[str]:
         """Return the names of all topics; raise BrokerMissing if no broker is registered."""
         found = await super().topics()
-        if not found:
-            await self.cluster()
+        await super().masters()  # a broker without a master may have more
         return found
+
+    async def masters(self, cluster: str | None = None) -> dict[str, BrokerAdmin]:
+        """Return the masters; exit if no broker has one, which must not look like an empty
+        cluster.
+        """
+        masters = await super().masters(cluster)
+        if not masters:
+            raise typer.Exit(1)
+        return masters
+
+    def without_master(self, name: str, slaves: Sequence[str]) -> None:
+        """Record that the command goes on without a broker that has no master."""
+        note_no_master(name, slaves)
+
+    async def masters_to_change(
+        self, cluster: str | None = None, names: Iterable[str] | None = None
+    ) -> dict[str, BrokerAdmin]:
+        """Return the masters for a change; with all brokers, record those that have none."""
+        if names is None:
+            await super().masters(cluster)
+        return await super().masters_to_change(cluster, names)
 
     async def route(self, topic: str) -> TopicRoute:
         """Return the route of a topic; raise BrokerMissing if no broker is registered."""
         try:
-            return await super().route(topic)
+            found = await super().route(topic)
         except NoRoute:
-            await self.cluster()
+            await self.masters()
             raise
+        for data in found.broker_datas:
+            if MASTER_ID not in data.broker_addrs:
+                self.without_master(data.broker_name, list(data.broker_addrs.values()))
+        return found
 
     def unreachable(self, broker: BrokerAdmin, error: TransportError) -> None:
         """Record that the command goes on without a broker."""
@@ -80,6 +104,19 @@ def no_broker_text(namesrvs: Iterable[str]) -> str:
     return (
         f"no broker is registered at the name server {addresses}: all are down or"
         f" registered elsewhere; start one with: cometmq broker -n '{addresses}'"
+    )
+
+
+def note_no_master(name: str, slaves: Sequence[str]) -> None:
+    """Record a broker of which only slaves are registered, with a remedy."""
+    registered = ""
+    if slaves:
+        word = "slave is" if len(slaves) == 1 else "slaves are"
+        registered = f"; its {word} up ({', '.join(slaves)})"
+    MISSING.setdefault(
+        name,
+        f"broker {name} has no master: nobody can send to it{registered};"
+        " start the master, or look at its log",
     )
 
 

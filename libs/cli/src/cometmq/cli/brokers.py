@@ -5,7 +5,7 @@ from typing import Final
 
 import typer
 
-from cometmq.cli.admin import note_missing
+from cometmq.cli.admin import note_missing, note_no_master
 from cometmq.cli.connecting import DEFAULT_NAMESRV, Cluster, Namesrv, ask
 from cometmq.cli.outcome import MISSING
 from cometmq.cli.output import AsJson, Cell, print_rows
@@ -32,8 +32,8 @@ def show_cluster(
     """Show brokers with role, rates, disk usage and lag of slaves; exit status 1 if one fails.
 
     A broker fails if it does not answer, if it is a master that takes no messages, or a slave that
-    cannot follow its master. A slave is behind by the bytes of the commit log that its master has
-    and it lacks.
+    has no master or cannot follow it. A slave is behind by the bytes of the commit log that its
+    master has and it lacks.
     """
 
     async def question(admin: AdminClient) -> list[ClusterMember]:
@@ -41,8 +41,18 @@ def show_cluster(
 
     members = ask(namesrv, question)
     ends = _ends_of_masters(members)
-    rows = [_row(member, ends.get((member.cluster, member.broker_name))) for member in members]
+    leaderless = _without_master(members)
+    rows = [
+        _row(
+            member,
+            ends.get((member.cluster, member.broker_name)),
+            has_master=member.broker_name not in leaderless,
+        )
+        for member in members
+    ]
     print_rows(COLUMNS, rows, as_json=as_json)
+    for name, slaves in leaderless.items():
+        note_no_master(name, slaves)
     for member in members:
         if member.failure is not None:
             note_missing(member.broker_name, member.address, member.failure)
@@ -54,6 +64,16 @@ def show_cluster(
             MISSING[member.address] = (
                 f"slave {place} cannot follow its master: {reason}; {FOLLOW_REMEDY}"
             )
+
+
+def _without_master(members: list[ClusterMember]) -> dict[str, list[str]]:
+    """Return the brokers of which only slaves are registered -> the slaves' addresses."""
+    led = {member.broker_name for member in members if member.broker_id == MASTER_ID}
+    found: dict[str, list[str]] = {}
+    for member in members:
+        if member.broker_name not in led:
+            found.setdefault(member.broker_name, []).append(member.address)
+    return found
 
 
 def _ends_of_masters(members: list[ClusterMember]) -> dict[tuple[str, str], int]:
@@ -77,7 +97,7 @@ def _refusal(member: ClusterMember) -> str:
     return member.figures.writes_refused if is_master and member.figures else ""
 
 
-def _row(member: ClusterMember, master_end: int | None) -> list[Cell]:
+def _row(member: ClusterMember, master_end: int | None, *, has_master: bool) -> list[Cell]:
     """Build the row of a broker; `master_end` is where the log of its master ends, if known."""
     role = "master" if member.broker_id == MASTER_ID else "slave"
     place: list[Cell] = [
@@ -100,7 +120,7 @@ def _row(member: ClusterMember, master_end: int | None) -> list[Cell]:
         behind,
         shown(figures.started_ms),
         figures.send_path.partition(":")[0] or None,
-        _state(member),
+        _state(member) if has_master else "no master: nobody can send",
     ]
 
 

@@ -18,6 +18,7 @@ from cometmq.cli.connecting import (
     confirm,
     wrong_usage,
 )
+from cometmq.cli.outcome import MISSING
 from cometmq.cli.output import (
     AsJson,
     Cell,
@@ -27,7 +28,7 @@ from cometmq.cli.output import (
     print_rows,
 )
 from cometmq.cli.queue_states import queue_states, skip_notes, topics_by_group
-from cometmq.cli.topic_changes import configs_at, masters_named
+from cometmq.cli.topic_changes import configs_at
 from cometmq.client.admin import AdminClient
 from cometmq.client.admin.broker_groups import END
 from cometmq.client.clock import wall_ms
@@ -85,6 +86,10 @@ async def members_of(admin: AdminClient, group: str, config: SubscriptionGroupCo
 async def known_group(admin: AdminClient, group: str) -> SubscriptionGroupConfig:
     """Return the settings of a group; raise ClientError if no broker knows it."""
     config = (await admin.groups()).get(group)
+    if config is None and MISSING:
+        raise ClientError(
+            f"the brokers that answer do not know the consumer group {group}; others may know it"
+        )
     if config is None:
         raise ClientError(
             f"no broker knows the consumer group {group}: check the name, or create it: "
@@ -211,7 +216,7 @@ def create(
 
     async def question(admin: AdminClient) -> None:
         check_group(group)
-        masters = await masters_named(admin, cluster, None)
+        masters = await admin.masters_to_change(cluster)
         existing = await configs_at(admin, masters, group, lambda it: it.groups())
         if not existing:
             await admin.create_group(config, cluster=cluster)
@@ -263,7 +268,7 @@ def alter(
         raise wrong_usage("nothing to change: give --retries, --[no-]enabled or --[no-]broadcast")
 
     async def question(admin: AdminClient) -> dict[str, SubscriptionGroupConfig]:
-        masters = await masters_named(admin, cluster, None)
+        masters = await admin.masters_to_change(cluster)
         existing = await configs_at(admin, masters, group, lambda it: it.groups())
         if not existing:
             raise ClientError(
@@ -309,6 +314,7 @@ def delete(
     """Delete a consumer group; asks for confirmation."""
 
     async def question(admin: AdminClient) -> list[str]:
+        await admin.masters_to_change(cluster)
         await known_group(admin, group)
         await confirm(f"Delete the consumer group {group}?", is_confirmed=yes)
         await admin.delete_group(group, remove_offsets=offsets, cluster=cluster)
@@ -378,7 +384,7 @@ def clone(
 
 async def _ask_to_move(admin: AdminClient, group: str, topic: str, *, is_confirmed: bool) -> None:
     """Ask before the offsets of a group in an existing topic change; say if they are its first."""
-    await admin.route(topic)  # raises if there is no such topic
+    await admin.masters_to_change_of(topic)  # raises if there is no such topic
     is_new = topic not in (await topics_by_group(admin)).get(group, ())
     text = f"{group} has no offsets in {topic} yet"
     if is_new and is_confirmed:

@@ -7,4 +7,4 @@
 from typing import Final
 
 MISSING: Final[dict[str, str]] = {}
-"""Address of each such server -> the reason and a remedy."""
+"""Address of each such server, or name of a broker without a master -> the reason and a remedy."""

@@ -66,6 +66,7 @@ async def queue_states(
         states = [
             tasks.create_task(_queue_state(masters[found.queue.broker_name], found))
             for found in lags
+            if found.queue.broker_name in masters  # or its master has gone meanwhile
         ]
     return [state.result() for state in states]
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Settings of topics and groups broker by broker, and which messages a change of them hides."""
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping
 from typing import TypeVar
 
 import msgspec
@@ -9,7 +9,6 @@ import msgspec
 from cometmq.cli.words import counted
 from cometmq.client.admin import AdminClient
 from cometmq.client.admin.broker import BrokerAdmin
-from cometmq.client.errors import BrokerMissing
 from cometmq.remoting.bodies.topic_config import TopicConfig
 
 C = TypeVar("C")
@@ -41,21 +40,6 @@ class HiddenQueue(msgspec.Struct, frozen=True):
 
     def __str__(self) -> str:
         return f"{self.broker}:{self.queue_id} ({counted(self.message_count, 'message')})"
-
-
-async def masters_named(
-    admin: AdminClient, cluster: str | None, names: Sequence[str] | None
-) -> dict[str, BrokerAdmin]:
-    """Return these masters, or all of the cluster; raise BrokerMissing if one is missing."""
-    masters = await admin.masters(cluster)
-    wanted = masters if not names else {name: masters.get(name) for name in sorted(set(names))}
-    missing = [name for name, master in wanted.items() if master is None]
-    if missing or not wanted:
-        known = ", ".join(masters) or "none"
-        raise BrokerMissing(
-            f"there is no master {', '.join(missing) or 'at all'}; the masters are: {known}"
-        )
-    return {name: master for name, master in wanted.items() if master is not None}
 
 
 async def configs_at(

@@ -19,7 +19,7 @@ from cometmq.cli.connecting import (
 from cometmq.cli.output import AsJson, Cell, print_facts, print_notes, print_rows
 from cometmq.cli.queue_states import kept_note, offsets_by_group, outlived_note
 from cometmq.cli.times import shown
-from cometmq.cli.topic_changes import Change, configs_at, hidden_queues, masters_named
+from cometmq.cli.topic_changes import Change, configs_at, hidden_queues
 from cometmq.cli.words import counted
 from cometmq.client.admin import AdminClient
 from cometmq.client.admin.broker import BrokerAdmin
@@ -141,7 +141,7 @@ def create(
 
     async def question(admin: AdminClient) -> tuple[list[str], dict[str, int]]:
         check_topic(topic)
-        masters = await masters_named(admin, cluster, broker)
+        masters = await admin.masters_to_change(cluster, broker or None)
         existing = await configs_at(admin, masters, topic, lambda it: it.topics())
         if existing:
             raise ClientError(_exists_text(topic, existing, masters))
@@ -202,7 +202,7 @@ def alter(  # noqa: PLR0913, PLR0917  # one parameter per option
         )
 
     async def question(admin: AdminClient) -> list[list[Cell]]:
-        masters = await masters_named(admin, cluster, broker)
+        masters = await admin.masters_to_change(cluster, broker or None)
         before = await configs_at(admin, masters, topic, lambda it: it.topics())
         if not before:
             raise ClientError(
@@ -267,7 +267,7 @@ def delete(
 
     async def question(admin: AdminClient) -> list[str]:
         await admin.route(topic)  # raises if there is no such topic
-        masters = (await admin.masters(cluster)).values()
+        masters = (await admin.masters_to_change(cluster)).values()
         groups = list(await offsets_by_group(admin, masters, topic))
         if groups:
             print_notes([kept_note(topic, groups)])

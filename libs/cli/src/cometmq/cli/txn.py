@@ -16,12 +16,11 @@ import typer
 from cometmq.cli import message_json, times
 from cometmq.cli.connecting import DEFAULT_NAMESRV, Namesrv, Yes, ask, confirm, wrong_usage
 from cometmq.cli.output import AsJson, Cell, print_facts, print_json, print_rows
-from cometmq.cli.topic_changes import masters_named
 from cometmq.client.admin import AdminClient
 from cometmq.client.admin.broker import BrokerAdmin
 from cometmq.client.admin.broker_transactions import HalfMessage
 from cometmq.client.clock import wall_ms
-from cometmq.client.errors import ClientError
+from cometmq.client.errors import BrokerMissing, ClientError
 from cometmq.remoting.errors import RequestCodeNotSupported, TopicNotExist, TransportError
 from cometmq.remoting.message.properties import PropertyKey
 from cometmq.txn_checker.verify import is_checker_folder, verify_folder
@@ -212,7 +211,13 @@ def _checker_folder(folder: Path) -> Path:
 
 
 async def _masters(admin: AdminClient, name: str | None) -> list[BrokerAdmin]:
-    return list((await masters_named(admin, None, None if name is None else [name])).values())
+    masters = await admin.masters()
+    if name is None:
+        return list(masters.values())
+    if name not in masters:
+        known = ", ".join(masters)
+        raise BrokerMissing(f"there is no master {name}; the masters are: {known}")
+    return [masters[name]]
 
 
 async def open_at(admin: AdminClient, master: BrokerAdmin) -> AsyncIterator[HalfMessage]:

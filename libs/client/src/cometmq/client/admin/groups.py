@@ -25,16 +25,22 @@ class GroupAdmin(AdminBase):
     async def create_group(
         self, config: SubscriptionGroupConfig, *, cluster: str | None = None
     ) -> None:
-        """Create or change a consumer group at every master."""
+        """Create or change a consumer group at every master.
+
+        Raise BrokerMissing, before any change, if a broker has no master.
+        """
         check_group(config.group_name)
-        for master in (await self.masters(cluster)).values():
+        for master in (await self.masters_to_change(cluster)).values():
             await master.create_group(config)
 
     async def delete_group(
         self, group: str, *, remove_offsets: bool = False, cluster: str | None = None
     ) -> None:
-        """Delete a consumer group at every master, optionally with its offsets."""
-        for master in (await self.masters(cluster)).values():
+        """Delete a consumer group at every master, optionally with its offsets.
+
+        Raise BrokerMissing, before any change, if a broker has no master.
+        """
+        for master in (await self.masters_to_change(cluster)).values():
             await master.delete_group(group, remove_offsets=remove_offsets)
 
     async def consumer_connections(self, group: str) -> ConsumerConnections:

@@ -113,7 +113,7 @@ class OffsetAdmin(AdminBase):
         """
         whole(timestamp_ms, "timestamp_ms", low=END)
         found: dict[MessageQueue, int] = {}
-        for broker in await self._brokers_of(topic):
+        for broker in await self.masters_to_change_of(topic):
             try:
                 await broker.consumer_connections(group)
             except ConsumerNotOnline:
@@ -135,7 +135,7 @@ class OffsetAdmin(AdminBase):
         """
         whole(timestamp_ms, "timestamp_ms", low=END)
         found: dict[MessageQueue, int] = {}
-        for broker in await self._brokers_of(topic):
+        for broker in await self.masters_to_change_of(topic):
             found.update(
                 await broker.reset_offsets(topic, group, timestamp_ms, is_forced=is_forced)
             )
@@ -150,7 +150,7 @@ class OffsetAdmin(AdminBase):
         """
         whole(timestamp_ms, "timestamp_ms", low=END)
         moved: list[Rollback] = []
-        for broker in await self._brokers_of(topic):
+        for broker in await self.masters_to_change_of(topic):
             moved += await _roll_back_at(broker, group, topic, timestamp_ms, is_forced)
         return moved
 
@@ -164,7 +164,7 @@ class OffsetAdmin(AdminBase):
         if source == destination:
             raise InvalidArgument(f"{source} cannot be cloned to itself")
         cloned: dict[MessageQueue, int] = {}
-        for broker in await self._brokers_of(topic):
+        for broker in await self.masters_to_change_of(topic):
             table = (await broker.consumer_offsets()).offset_table
             for queue_id, offset in sorted(table.get(f"{topic}@{source}", {}).items()):
                 await broker.commit_offset(destination, topic, queue_id, offset)

@@ -2,7 +2,7 @@
 """The scope of an admin call: the name servers, brokers, clusters and topics that it covers."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from typing import Self, TypeVar
 
@@ -16,7 +16,7 @@ from cometmq.client.errors import BrokerMissing, no_route
 from cometmq.client.log import PROGRAM_LOG
 from cometmq.client.settings import ClientOptions, checked
 from cometmq.remoting.bodies.queues import MessageQueue
-from cometmq.remoting.bodies.route import ClusterInfo, TopicRoute
+from cometmq.remoting.bodies.route import BrokerData, ClusterInfo, TopicRoute
 from cometmq.remoting.errors import CometError, TransportError
 from cometmq.remoting.log import Log
 from cometmq.remoting.message.flags import Perm
@@ -86,9 +86,49 @@ class AdminBase(Client):
         }
 
     async def masters(self, cluster: str | None = None) -> dict[str, BrokerAdmin]:
-        """Return the masters by broker name, of one cluster or of all."""
+        """Return the masters by broker name, of one cluster or of all.
+
+        `without_master` is called for a broker of which only slaves are registered.
+        """
+        masters: dict[str, BrokerAdmin] = {}
+        for name, group in (await self.broker_groups(cluster)).items():
+            if MASTER_ID in group:
+                masters[name] = group[MASTER_ID]
+            else:
+                self.without_master(name, [slave.address for slave in group.values()])
+        return masters
+
+    async def masters_to_change(
+        self, cluster: str | None = None, names: Iterable[str] | None = None
+    ) -> dict[str, BrokerAdmin]:
+        """Return the masters for a change, of these brokers or of all.
+
+        Raise BrokerMissing if one of them has no master: it would miss the change.
+        """
         groups = await self.broker_groups(cluster)
-        return {name: group[MASTER_ID] for name, group in groups.items() if MASTER_ID in group}
+        wanted = sorted(set(groups if names is None else names))
+        unknown = [name for name in wanted if name not in groups]
+        if unknown or not wanted:
+            known = ", ".join(groups) or "none"
+            missing = ", ".join(unknown) or "at all"
+            raise BrokerMissing(f"there is no master {missing}; the brokers are: {known}")
+        self._check_masters({name: [*groups[name]] for name in wanted})
+        return {name: groups[name][MASTER_ID] for name in wanted}
+
+    def _check_masters(self, ids: Mapping[str, Iterable[int]]) -> None:
+        """Raise BrokerMissing if one of these brokers has no master among its ids."""
+        without = [name for name, found in ids.items() if MASTER_ID not in found]
+        if without:
+            verb = "has" if len(without) == 1 else "have"
+            raise BrokerMissing(
+                f"nothing was changed: {', '.join(without)} {verb} no master; start it first"
+            )
+
+    def without_master(self, _name: str, _slaves: Sequence[str]) -> None:
+        """Go on without a broker that has no master; a subclass may override this to record it.
+
+        `_slaves` are the addresses of its registered slaves.
+        """
 
     def unreachable(self, _broker: BrokerAdmin, error: TransportError) -> None:
         """Raise for a broker that did not answer; a subclass may override this to continue
@@ -133,11 +173,20 @@ class AdminBase(Client):
 
     async def masters_of(self, topic: str) -> list[BrokerAdmin]:
         """Return the masters that hold a topic."""
+        return self._masters_in((await self.route(topic)).broker_datas)
+
+    def _masters_in(self, places: Iterable[BrokerData]) -> list[BrokerAdmin]:
         return [
             self.broker(data.broker_addrs[MASTER_ID], name=data.broker_name)
-            for data in (await self.route(topic)).broker_datas
+            for data in places
             if MASTER_ID in data.broker_addrs
         ]
+
+    async def masters_to_change_of(self, topic: str) -> list[BrokerAdmin]:
+        """Return the masters of a topic for a change; raise BrokerMissing if a broker has none."""
+        places = (await self.route(topic)).broker_datas
+        self._check_masters({data.broker_name: data.broker_addrs for data in places})
+        return self._masters_in(places)
 
     async def _brokers_of(self, topic: str, *, timeout_ms: int | None = None) -> list[BrokerAdmin]:
         """Return one broker of each replica group that holds the topic, preferably the master."""

@@ -7,7 +7,6 @@ from typing import Final
 from cometmq.client.admin.broker import BrokerAdmin
 from cometmq.client.admin.scope import AdminBase
 from cometmq.client.arguments import whole
-from cometmq.client.errors import BrokerMissing
 from cometmq.client.message import check_topic
 from cometmq.remoting.bodies.queues import MessageQueue
 from cometmq.remoting.bodies.stats import TopicOffset
@@ -35,21 +34,20 @@ class TopicAdmin(AdminBase):
         cluster: str | None = None,
         broker_names: Iterable[str] | None = None,
     ) -> list[str]:
-        """Create or change a topic at the masters; return their names."""
+        """Create or change a topic at the masters; return their names.
+
+        Raise BrokerMissing, before any change, if one of the brokers has no master.
+        """
         whole(queue_count, "queue_count", low=1)
-        masters = await self.masters(cluster)
-        wanted = sorted(set(masters if broker_names is None else broker_names))
-        if not wanted or not set(wanted) <= masters.keys():
-            missing = ", ".join(sorted(set(wanted) - masters.keys())) or "at all"
-            raise BrokerMissing(f"there is no master {missing}")
+        masters = await self.masters_to_change(cluster, broker_names)
         config = TopicConfig(
             topic_name=topic,
             read_queue_nums=queue_count,
             write_queue_nums=queue_count,
             perm=perm,
         )
-        await self.put_topic(config, [masters[name] for name in wanted])
-        return wanted
+        await self.put_topic(config, masters.values())
+        return list(masters)
 
     async def put_topic(self, config: TopicConfig, masters: Iterable[BrokerAdmin]) -> None:
         """Create or change a topic at these masters."""
@@ -58,8 +56,12 @@ class TopicAdmin(AdminBase):
             await master.create_topic(config)
 
     async def delete_topic(self, topic: str, *, cluster: str | None = None) -> None:
-        """Delete a topic at every master and name server."""
-        for master in (await self.masters(cluster)).values():
+        """Delete a topic at every master and name server.
+
+        Raise BrokerMissing, before any change, if a broker has no master: the topic would come
+        back with it.
+        """
+        for master in (await self.masters_to_change(cluster)).values():
             await master.delete_topic(topic)
         await self.namesrv.delete_topic(topic, cluster=cluster)
 
