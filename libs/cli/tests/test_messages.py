@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """`produce` and `consume` against a running suite."""
 
+import asyncio
+import json
 import signal
 import subprocess
 
@@ -8,7 +10,10 @@ import pytest
 
 from cometmq.cli import message_json
 from cometmq.cli.connecting import Complaints
-from cometmq.client import InvalidArgument, Message
+from cometmq.cli.produce import Sent, _print, _send_all
+from cometmq.client import InvalidArgument, Message, MessageQueue, SendResult
+from cometmq.client.errors import ClientError
+from cometmq.client.message import SendStatus
 from cometmq.peers.comet import PROGRAM
 from cometmq.peers.ports import free_port
 from cometmq.peers.processes import Child
@@ -191,8 +196,56 @@ def test_a_failure_in_the_middle_shows_the_number_sent(ask, topic, tmp_path):
     (tmp_path / "lines").write_text('{"body":"good"}\n{"body":\n')
     result = ask("produce", topic, "-f", tmp_path / "lines", "--json-lines")
     first, second = result.err.splitlines()
-    assert (result.status, first) == (2, "cometmq: 1 message stored before the error")
+    assert (result.status, first) == (1, "cometmq: 1 message stored before the error")
     assert second.startswith("cometmq: a line is not a message: ")
+
+
+def test_a_message_that_is_refused_ends_the_reading_and_the_count_is_right(ask, pipe, topic):
+    lines = [b"%d" % number for number in range(50)]
+    after = [b"%d" % number for number in range(10)]
+    result = pipe("produce", topic, stdin=b"\n".join([*lines, b"x" * 5_000_000, *after]))
+    first, second = result.err.splitlines()
+    stored = sum(row["messages"] for row in ask("topic", "describe", topic, "--json").json)
+    assert (result.status, stored) == (1, 50)
+    assert first == "cometmq: 50 messages stored before the error"
+    assert "5000000" in second.replace(",", "")
+    nothing = pipe("produce", topic, stdin=b"x" * 5_000_000)
+    assert (nothing.status, nothing.out) == (2, "")
+
+
+async def test_a_failed_send_ends_waiting_for_input_and_leaves_the_others_in_flight():
+    is_refused = asyncio.Event()
+
+    async def messages():
+        for body in (b"slow", b"bad"):
+            yield Message("T", body)
+        await asyncio.Event().wait()  # an open pipe
+
+    async def send_one(message):
+        if message.body == b"bad":
+            is_refused.set()
+            raise ClientError("refused")
+        await is_refused.wait()
+        await asyncio.sleep(0.05)
+        return SendResult(SendStatus.SLAVE_NOT_AVAILABLE, "id", "", MessageQueue("T", "b", 0), 0)
+
+    sent = Sent()
+    async with asyncio.timeout(5):
+        with pytest.raises(ClientError, match="refused"):
+            await _send_all(send_one, messages(), sent, rate=None, in_flight=8)
+    assert (sent.count, sent.unconfirmed) == (1, {"SLAVE_NOT_AVAILABLE": 1})
+
+
+def test_messages_stored_without_a_confirmation_are_counted(capsys):
+    sent = Sent(count=100, unconfirmed={"SLAVE_NOT_AVAILABLE": 98, "FLUSH_SLAVE_TIMEOUT": 1})
+    _print(sent, as_json=True)
+    shown = capsys.readouterr()
+    assert json.loads(shown.out)["unconfirmed"] == 99
+    line = "cometmq: 99 messages stored without the confirmation that the broker waits for"
+    assert shown.err.startswith(f"{line} (FLUSH_SLAVE_TIMEOUT 1, SLAVE_NOT_AVAILABLE 98): ")
+    _print(Sent(count=100), as_json=True)
+    shown = capsys.readouterr()
+    assert ("unconfirmed" in shown.out, shown.err) == (False, "")
 
 
 @pytest.mark.parametrize("command", [("produce", "T", "x"), ("consume", "T")])

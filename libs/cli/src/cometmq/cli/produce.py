@@ -18,10 +18,21 @@ from cometmq.cli.connecting import DEFAULT_NAMESRV, Namesrv, run, with_access, w
 from cometmq.cli.input import read_lines
 from cometmq.cli.meter import is_terminal, live
 from cometmq.cli.meter import rate as shown_rate
-from cometmq.cli.output import AsJson, Cell, as_objects, print_facts, print_json, print_rows
+from cometmq.cli.output import (
+    AsJson,
+    Cell,
+    as_objects,
+    print_facts,
+    print_json,
+    print_notes,
+    print_rows,
+)
 from cometmq.cli.patience import Patience
 from cometmq.cli.words import counted
 from cometmq.client import InvalidArgument, Message, Producer, ProducerOptions, SendResult
+from cometmq.client.errors import ClientError
+from cometmq.client.message import SendStatus
+from cometmq.remoting.errors import CometError
 from cometmq.remoting.log import NO_LOG
 from cometmq.runtime.service import new_event_loop
 
@@ -85,6 +96,8 @@ class Sent(msgspec.Struct):
     count: int = 0
     skipped_count: int = 0
     """Empty lines: RocketMQ allows no empty bodies."""
+    unconfirmed: dict[str, int] = {}
+    """Status other than SEND_OK -> number of messages: stored, but not as safely as asked for."""
     results: list[SendResult] = []
     seconds: float = 0.0
 
@@ -136,10 +149,12 @@ def produce(  # noqa: PLR0913  # one parameter per option
             ):
                 send = partial(Patience(timeout).send, producer)
                 await _send_all(send, messages, sent, rate=rate, in_flight=in_flight)
-        except BaseException:
+        except BaseException as error:
             if sent.count:
-                stored = counted(sent.count, "message")
-                typer.echo(f"cometmq: {stored} stored before the error", err=True)
+                print_notes([f"{counted(sent.count, 'message')} stored before the error"])
+                print_notes(_unconfirmed_notes(sent))
+            if sent.count and isinstance(error, InvalidArgument):
+                raise ClientError(str(error)) from error  # status 1: something was done
             raise
         if not sent.count:
             raise InvalidArgument("nothing was sent: the input has no non-empty line")
@@ -211,33 +226,48 @@ async def _send_all(
     rate: float | None,
     in_flight: int,
 ) -> None:
-    """Send with at most `in_flight` sends pending; the first failure ends it."""
+    """Send with at most `in_flight` sends pending.
+
+    The first failure ends the reading; sends in flight still complete, and it is raised then.
+    """
     room = asyncio.Semaphore(in_flight)
     begin = monotonic()
-    number = 0
+    failures: list[CometError] = []
 
     async def send(message: Message) -> None:
         try:
             result = await send_one(message)
+        except CometError as error:
+            failures.append(error)
+            feeding.cancel()
+            return
         finally:
             room.release()
         sent.count += 1
+        if result.status is not SendStatus.SEND_OK:
+            name = result.status.name
+            sent.unconfirmed[name] = sent.unconfirmed.get(name, 0) + 1
         if len(sent.results) < RESULTS_MAX:
             sent.results.append(result)
 
-    bad_line: InvalidArgument | None = None
-    async with asyncio.TaskGroup() as group:
+    async def feed() -> None:
+        number = 0
         try:
             async for message in messages:
                 await room.acquire()
-                if rate is not None:
-                    await asyncio.sleep(max(0.0, begin + number / rate - monotonic()))
+                pause_s = 0.0 if rate is None else begin + number / rate - monotonic()
+                if pause_s > 0:
+                    await asyncio.sleep(pause_s)
                 group.create_task(send(message))
+                await asyncio.sleep(0)  # starts it: a message that is refused ends the reading
                 number += 1
         except InvalidArgument as error:
-            bad_line = error  # sends in flight still complete
-    if bad_line is not None:
-        raise bad_line
+            failures.append(error)
+
+    async with asyncio.TaskGroup() as group:
+        feeding = group.create_task(feed())
+    if failures:
+        raise failures[0]
 
 
 def _print(sent: Sent, *, as_json: bool) -> None:
@@ -246,6 +276,9 @@ def _print(sent: Sent, *, as_json: bool) -> None:
         "seconds": round(sent.seconds, 3),
         "per_second": round(sent.count / sent.seconds) if sent.seconds else 0,
     }
+    unconfirmed = sum(sent.unconfirmed.values())
+    if unconfirmed:
+        facts["unconfirmed"] = unconfirmed
     if sent.skipped_count:
         facts["empty_lines_skipped"] = sent.skipped_count
     columns = ("Message id", "Status", "Broker", "Queue", "Offset")
@@ -265,3 +298,17 @@ def _print(sent: Sent, *, as_json: bool) -> None:
         print_rows(columns, rows, as_json=False)
     else:
         print_facts(facts, as_json=False)
+    print_notes(_unconfirmed_notes(sent))
+
+
+def _unconfirmed_notes(sent: Sent) -> list[str]:
+    """Return the warning about messages that are stored less safely than asked for."""
+    if not sent.unconfirmed:
+        return []
+    statuses = ", ".join(f"{name} {count:,}" for name, count in sorted(sent.unconfirmed.items()))
+    total = counted(sum(sent.unconfirmed.values()), "message")
+    line = (
+        f"{total} stored without the confirmation that the broker waits for ({statuses}):"
+        " lost if its machine fails now; look at cometmq cluster"
+    )
+    return [line]
