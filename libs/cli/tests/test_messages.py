@@ -3,6 +3,7 @@
 
 import asyncio
 import json
+import re
 import signal
 import subprocess
 
@@ -11,6 +12,7 @@ import pytest
 from cometmq.cli import message_json
 from cometmq.cli.connecting import Complaints
 from cometmq.cli.produce import Sent, _print, _send_all
+from cometmq.cli.store import RecordLine
 from cometmq.client import InvalidArgument, Message, MessageQueue, SendResult
 from cometmq.client.errors import ClientError
 from cometmq.client.message import SendStatus
@@ -246,6 +248,29 @@ def test_messages_stored_without_a_confirmation_are_counted(capsys):
     _print(Sent(count=100), as_json=True)
     shown = capsys.readouterr()
     assert ("unconfirmed" in shown.out, shown.err) == (False, "")
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        (b'{"body":"x","tags":"T"}', "a line has the unknown key tags; did you mean tag?: "),
+        (b'{"bdy":"x"}', "a line has the unknown key bdy; did you mean body?: "),
+        (b'{"value":"x"}', "a line has the unknown key value: "),
+    ],
+)
+def test_a_line_with_an_unknown_key_is_refused(line, said):
+    with pytest.raises(InvalidArgument, match=re.escape(said)):
+        message_json.parse(line, defaults=Message("T", b""))
+
+
+@pytest.mark.parametrize(
+    "kind", [message_json.JsonMessage, RecordLine], ids=["consume", "store dump"]
+)
+def test_the_keys_that_commands_print_are_accepted(kind):
+    line = dict.fromkeys(("tag", "body", "body_base64"))
+    line |= {name: 1 for name in kind.__struct_fields__ if name in message_json._IGNORED}
+    assert message_json.parse(json.dumps(line).encode(), defaults=Message("T", b"")).tag is None
+    assert set(kind.__struct_fields__) <= message_json._KNOWN
 
 
 @pytest.mark.parametrize("command", [("produce", "T", "x"), ("consume", "T")])

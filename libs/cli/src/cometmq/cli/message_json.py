@@ -12,6 +12,7 @@ import msgspec
 
 from cometmq.client import InvalidArgument, Message, MessageExt
 from cometmq.remoting.message.properties import RESERVED_KEYS
+from cometmq.runtime.spelling import did_you_mean
 
 
 class JsonMessage(msgspec.Struct, omit_defaults=True):
@@ -37,6 +38,15 @@ class JsonMessage(msgspec.Struct, omit_defaults=True):
 
 _encoder: Final = msgspec.json.Encoder()
 _decoder: Final = msgspec.json.Decoder(JsonMessage)
+_keys_decoder: Final = msgspec.json.Decoder(dict[str, msgspec.Raw])
+_IGNORED: Final = frozenset(
+    {
+        *("origin_topic", "origin_message_id"),  # dlq export
+        *("physical_offset", "size", "sys_flag", "system_properties"),  # store dump
+    }
+)
+_KNOWN: Final = _IGNORED.union(JsonMessage.__struct_fields__)
+"""The keys of a line; more are a mistake, which would send a message without its tag or body."""
 
 
 def render(message: MessageExt) -> bytes:
@@ -68,8 +78,15 @@ def render(message: MessageExt) -> bytes:
 
 
 def parse(line: bytes, *, defaults: Message) -> Message:
-    """Return the message of one line; missing fields come from `defaults`."""
+    """Return the message of one line; missing fields come from `defaults`.
+
+    Raise InvalidArgument for a line that is not a message or has an unknown key.
+    """
     try:
+        for key in _keys_decoder.decode(line):
+            if key not in _KNOWN:
+                hint = did_you_mean(key, JsonMessage.__struct_fields__)
+                raise InvalidArgument(f"a line has the unknown key {key}{hint}: {line[:80]!r}")
         found = _decoder.decode(line)
         body = b64decode(found.body_base64, validate=True) if found.body_base64 else b""
     except (msgspec.MsgspecError, ValueError) as error:
