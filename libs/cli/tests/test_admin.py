@@ -173,6 +173,21 @@ def test_lag_by_queue_and_by_group(ask, topic):
     assert f"{group}: 6 messages in " in ask("lag", group).out
 
 
+def test_a_group_in_use_is_deleted_only_by_force(ask, member):
+    def members():
+        rows = {row["group"]: row["members"] for row in ask("group", "list", "--json").json}
+        return rows.get(member)
+
+    wait_until(lambda: members() == 1, 30, "a member")
+    ask("group", "delete", member, "--yes").assert_refused(
+        1, f"the consumer group {member} is in use with 1 connected member; stop them first"
+    )
+    assert members() == 1
+    question = f"Delete the consumer group {member} with 1 connected member? Standard input"
+    ask("group", "delete", member, "--force").assert_refused(2, question)
+    assert ask("group", "delete", member, "--force", "--yes").status == 0
+
+
 def test_messages_that_wait_to_be_tried_again_count_as_lag(ask, suite, topic):
     ask("produce", topic, "unlucky")
     group = f"{topic}-retry"

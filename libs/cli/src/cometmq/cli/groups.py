@@ -29,6 +29,7 @@ from cometmq.cli.output import (
 )
 from cometmq.cli.queue_states import queue_states, skip_notes, topics_by_group
 from cometmq.cli.topic_changes import configs_at
+from cometmq.cli.words import counted
 from cometmq.client.admin import AdminClient
 from cometmq.client.admin.broker_groups import END
 from cometmq.client.clock import wall_ms
@@ -297,7 +298,7 @@ def _settings_text(config: SubscriptionGroupConfig) -> str:
 
 
 @app.command()
-def delete(
+def delete(  # noqa: PLR0913  # one parameter per option
     group: Group,
     namesrv: Namesrv = DEFAULT_NAMESRV,
     cluster: Cluster = None,
@@ -308,15 +309,27 @@ def delete(
     topics: Annotated[
         bool, typer.Option("--topics", help="Also delete its retry and dead-letter topics.")
     ] = False,
+    force: Annotated[
+        bool, typer.Option("--force", help="Delete it although members are connected.")
+    ] = False,
     yes: Yes = False,
     as_json: AsJson = False,
 ) -> None:
-    """Delete a consumer group; asks for confirmation."""
+    """Delete a consumer group; asks for confirmation.
+
+    Fails if members are connected: they would go on without their offsets, or create it again.
+    """
 
     async def question(admin: AdminClient) -> list[str]:
         await admin.masters_to_change(cluster)
-        await known_group(admin, group)
-        await confirm(f"Delete the consumer group {group}?", is_confirmed=yes)
+        count = (await members_of(admin, group, await known_group(admin, group))).count
+        members = f" with {counted(count, 'connected member')}" if count else ""
+        if members and not force:
+            raise ClientError(
+                f"the consumer group {group} is in use{members}; stop them first (cometmq group"
+                f" describe {group}), or give --force"
+            )
+        await confirm(f"Delete the consumer group {group}{members}?", is_confirmed=yes)
         await admin.delete_group(group, remove_offsets=offsets, cluster=cluster)
         own = {retry_topic(group), dead_letter_topic(group)} if topics else set()
         found = sorted(own.intersection(await admin.topics()))
