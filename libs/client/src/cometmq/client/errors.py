@@ -4,6 +4,7 @@
 Their codes match the Java client's, so that its documentation applies.
 """
 
+from collections.abc import Iterable
 from typing import Final
 
 from cometmq.remoting.errors import CometError, Outage, RequestTimeout
@@ -62,7 +63,7 @@ class WrongServer(NoNamesrv):
 
 
 class NoRoute(ClientError):
-    """No name server knows the topic, and it cannot be created by sending."""
+    """No name server knows the topic, and it cannot be created by sending; or it is read-only."""
 
     code = NO_ROUTE
 
@@ -77,17 +78,34 @@ def no_route(topic: str) -> NoRoute:
     )
 
 
+def read_only(topic: str) -> NoRoute:
+    """Return the error for a topic without write permission at any broker."""
+    return NoRoute(
+        f"the topic {topic} accepts no messages: no broker has write permission for it; to grant "
+        f"it: cometmq topic alter {topic} --perm rw"
+    )
+
+
 class BrokerMissing(ClientError, Outage):
-    """No route has the broker: it was stopped, or its name is wrong."""
+    """No route has the broker, or only its slaves: it was stopped, or its name is wrong."""
 
     code = BROKER_MISSING
 
 
 def broker_missing(broker_name: str) -> BrokerMissing:
-    """Return the error for a broker that has no master in the routes."""
+    """Return the error for a broker that is not in the routes."""
     return BrokerMissing(
-        f"the broker {broker_name} is not in the routes, or has no master: it was stopped, or "
-        "its name is wrong"
+        f"the broker {broker_name} is not in the routes: it was stopped, or its name is wrong"
+    )
+
+
+def master_missing(broker_names: Iterable[str]) -> BrokerMissing:
+    """Return the error for brokers that have only slaves in the routes."""
+    names = sorted(broker_names)
+    has = "has" if len(names) == 1 else "have"
+    return BrokerMissing(
+        f"{', '.join(names)} {has} no master now, only slaves, which accept no messages: start the "
+        "master, or make a slave the master"
     )
 
 

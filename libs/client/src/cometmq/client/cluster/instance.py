@@ -23,7 +23,6 @@ from cometmq.client.cluster.outages import Outages
 from cometmq.client.cluster.route_book import RouteBook
 from cometmq.client.cluster.routes import Route
 from cometmq.client.errors import (
-    BrokerMissing,
     ClientStateError,
     InvalidArgument,
     NoNamesrv,
@@ -212,16 +211,9 @@ class ClientInstance:
         """Return the address of the master; raise BrokerMissing if there is none."""
         return self.channel(self.routes.master(broker_name))
 
-    async def find_master(self, broker_name: str, topic: str) -> str:
-        """Return the address of the master; if there is none, refresh the route of `topic` first.
-
-        A broker that was down may come back before the next regular refresh.
-        """
-        try:
-            return self.master(broker_name)
-        except BrokerMissing:
-            await self.routes.refresh(topic)
-            return self.master(broker_name)
+    async def find_master(self, broker_name: str, topic: str, *, wait_ms: int) -> str:
+        """Return the address of the master; if there is none, look up the route of `topic`."""
+        return self.channel(await self.routes.find_master(broker_name, topic, wait_ms=wait_ms))
 
     def channel(self, address: str) -> str:
         """Return the address for all requests except pulls, which is the VIP port if enabled."""

@@ -13,8 +13,16 @@ from typing import Final
 from cometmq.client.clock import monotonic_ms
 from cometmq.client.cluster.namesrv import Namesrv
 from cometmq.client.cluster.outages import NAMESRV, Outages
+from cometmq.client.cluster.renewals import Renewals
 from cometmq.client.cluster.routes import MASTER_ID, Route, as_default_route, route_of
-from cometmq.client.errors import NoNamesrv, broker_missing, no_route
+from cometmq.client.errors import (
+    ClientError,
+    NoNamesrv,
+    broker_missing,
+    master_missing,
+    no_route,
+    read_only,
+)
 from cometmq.client.wakeup import Wakeup
 from cometmq.remoting.errors import CometError
 from cometmq.remoting.log import Log
@@ -54,6 +62,7 @@ class RouteBook:
         self._routes: dict[str, Route] = {}
         self._brokers: dict[str, Mapping[int, str]] = {}
         self._fetching: dict[str, asyncio.Lock] = {}
+        self._renewals = Renewals()
         self._due = Wakeup()
         self._missing_due = Wakeup()
         self._reported_ms: dict[str, int] = {}
@@ -76,17 +85,57 @@ class RouteBook:
             raise no_route(topic)
         return found
 
-    async def find_for_sending(self, topic: str, *, default_topic: str, queue_nums: int) -> Route:
-        """Return the route for sending; an unknown topic gets the route of the default topic."""
-        found = self._routes.get(topic) or await self.refresh(topic)
-        if found is None:
+    async def find_for_sending(
+        self, topic: str, *, default_topic: str, queue_nums: int, wait_ms: int
+    ) -> Route:
+        """Return a route with queues to send to; wait up to `wait_ms` for a paced lookup.
+
+        An unknown topic gets the route of the default topic. Raise NoRoute if that has none
+        either, BrokerMissing if no master is left.
+        """
+
+        async def look_up() -> None:
+            if await self.refresh(topic) is not None:
+                return
             data = await self._namesrv.route(default_topic)
             if data is not None:
-                found = as_default_route(topic, data, queue_nums=queue_nums)
-                self._take(found)
-        if found is None or not found.publish_queues:
+                default = as_default_route(topic, data, queue_nums=queue_nums)
+                if default.publish_queues:
+                    self._take(default)
+                else:
+                    raise _unsendable(default)
+
+        if self._sendable(topic) is None:
+            await self._renewals.share(
+                (topic, default_topic),
+                look_up,
+                is_found=lambda: self._sendable(topic) is not None,
+                wait_ms=wait_ms,
+            )
+        found = self._routes.get(topic)
+        if found is None:
             raise no_route(topic)
+        if not found.publish_queues:
+            raise _unsendable(found)
         return found
+
+    def _sendable(self, topic: str) -> Route | None:
+        route = self._routes.get(topic)
+        return route if route is not None and route.publish_queues else None
+
+    async def find_master(self, broker_name: str, topic: str, *, wait_ms: int) -> str:
+        """Return the address of the master; if there is none, look up the route of `topic` first.
+
+        A broker that was down may come back before the next regular refresh.
+        """
+        if not self._has_master(broker_name):
+            await self._renewals.share(
+                (topic, broker_name, MASTER_ID),
+                lambda: self.refresh(topic),
+                is_found=lambda: self._has_master(broker_name),
+                wait_ms=wait_ms,
+            )
+        return self.master(broker_name)
 
     async def refresh(self, topic: str) -> Route | None:
         """Fetch and cache the route of a topic."""
@@ -101,7 +150,8 @@ class RouteBook:
         if data is None:
             return self._routes.get(topic)
         route = route_of(topic, data)
-        if route != self._routes.get(topic):
+        is_news = any(self._brokers.get(name) != ids for name, ids in route.brokers.items())
+        if is_news or route != self._routes.get(topic):
             self._take(route)
         return route
 
@@ -152,7 +202,8 @@ class RouteBook:
         self._missing_due.set()
 
     def _take(self, route: Route) -> None:
-        self._routes[route.topic] = route
+        self._routes.pop(route.topic, None)
+        self._routes[route.topic] = route  # the last: its addresses are the newest
         self._reported_ms.pop(route.topic, None)
         brokers: dict[str, Mapping[int, str]] = {}
         for known in self._routes.values():
@@ -191,8 +242,11 @@ class RouteBook:
         """Return the address of the master; raise BrokerMissing if there is none."""
         address = self._ids(broker_name).get(MASTER_ID)
         if address is None:
-            raise broker_missing(broker_name)
+            raise master_missing([broker_name])
         return address
+
+    def _has_master(self, broker_name: str) -> bool:
+        return MASTER_ID in self._brokers.get(broker_name, ())
 
     def any_of(self, broker_name: str, *, preferred_id: int = MASTER_ID) -> tuple[int, str]:
         """Return the id and address of the preferred broker of a replica group, or of any other."""
@@ -207,3 +261,9 @@ class RouteBook:
         if not addresses:
             raise broker_missing(broker_name)
         return addresses
+
+
+def _unsendable(route: Route) -> ClientError:
+    """Return the error for a route without a queue to send to."""
+    without = [name for name, ids in route.brokers.items() if MASTER_ID not in ids]
+    return master_missing(without) if without else read_only(route.topic)

@@ -166,7 +166,6 @@ class Producer(Client):
             raise InvalidArgument(
                 f"the queue belongs to the topic {queue.topic}, the message is for {prepared.topic}"
             )
-        await sender.route(prepared.topic)
         return await sender.send(prepared, timeout_ms=timeout_ms, queue=queue)
 
     async def send_ordered(
@@ -185,7 +184,7 @@ class Producer(Client):
         timeout_ms = whole_or(self.options.send_timeout_ms, timeout_ms, "timeout_ms")
         async with self._room:
             prepared = await sender.outgoing.prepare(message)
-            route = await sender.route(prepared.topic)
+            route = await sender.route_once(prepared.topic, timeout_ms=timeout_ms)
             queue = sender.choose_by(selector, route, message, argument)
             return await sender.send(prepared, timeout_ms=timeout_ms, queue=queue)
 
@@ -194,9 +193,10 @@ class Producer(Client):
         sender = self._sending()
         async with self._room:
             prepared = await sender.outgoing.prepare(message)
-            route = await sender.route(prepared.topic)
+            timeout_ms = self.options.send_timeout_ms
+            route = await sender.route_once(prepared.topic, timeout_ms=timeout_ms)
             chosen = self._namespace.wrap_queue(queue) if queue else sender.choose(route)
-            await sender.send_oneway(chosen, prepared, timeout_ms=self.options.send_timeout_ms)
+            await sender.send_oneway(chosen, prepared, timeout_ms=timeout_ms)
 
     async def send_batch(
         self,
@@ -293,7 +293,7 @@ class Producer(Client):
     ) -> MessageQueue | None:
         """Choose the queue of a request, and wait until any broker can route the reply to us."""
         sender = self._sending()
-        route = await sender.route(prepared.topic)
+        route = await sender.route_once(prepared.topic, timeout_ms=self.options.send_timeout_ms)
         await self._running().be_known()
         if argument is NO_ARGUMENT:
             return queue

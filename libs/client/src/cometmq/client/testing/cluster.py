@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final, Self
 
 from cometmq.client.clock import wall_ms
+from cometmq.client.cluster.routes import MASTER_ID
 from cometmq.client.message import MessageExt
 from cometmq.client.testing.broker import CLUSTER_NAME, LOOPBACK, MemoryBroker
 from cometmq.client.testing.handlers import BROKER_HANDLERS
@@ -30,6 +31,8 @@ class MemoryCluster:
         """Create one master per name."""
         self.brokers = [MemoryBroker(name, BROKER_HANDLERS) for name in broker_names]
         self._running: set[str] = set()
+        self._lost_ports: dict[str, int] = {}
+        """The ports of the masters whose slaves are running, by broker name."""
         self._server: Server[Any] | None = None
         self._port = 0
 
@@ -67,6 +70,19 @@ class MemoryCluster:
         """Stop a broker; the name server removes it from the routes."""
         self._running.discard(broker.name)
         await broker.stop()
+
+    async def lose_master(self, broker: MemoryBroker) -> None:
+        """Stop a master; a slave with a full copy stays in the routes, at another port."""
+        await broker.stop()
+        self._lost_ports[broker.name] = broker.port
+        broker.port = 0
+        await broker.start()
+
+    async def regain_master(self, broker: MemoryBroker) -> None:
+        """Start the master that `lose_master` stopped, at its port; its slave stops."""
+        await broker.stop()
+        broker.port = self._lost_ports.pop(broker.name)
+        await broker.start()
 
     def create_topic(self, topic: str, *, queue_count: int = 4) -> None:
         """Create a topic at every broker."""
@@ -120,10 +136,10 @@ class MemoryCluster:
         """Return the names of all topics."""
         return sorted({name for broker in self.brokers for name in broker.queues.queue_counts})
 
-    @staticmethod
-    def broker_data(broker: MemoryBroker) -> BrokerData:
-        """Return a broker's name and address as they appear in routes."""
-        return BrokerData({0: broker.address}, broker.name, CLUSTER_NAME)
+    def broker_data(self, broker: MemoryBroker) -> BrokerData:
+        """Return a broker's name, id and address as they appear in routes."""
+        broker_id = 1 if broker.name in self._lost_ports else MASTER_ID
+        return BrokerData({broker_id: broker.address}, broker.name, CLUSTER_NAME)
 
     async def __aenter__(self) -> Self:
         await self.start()

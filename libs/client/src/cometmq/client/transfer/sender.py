@@ -16,7 +16,14 @@ import msgspec
 from cometmq.client.clock import monotonic_ms, wall_ms
 from cometmq.client.cluster.instance import ClientInstance
 from cometmq.client.cluster.routes import Route
-from cometmq.client.errors import ClientError, InvalidArgument, SendFailed, SendTimeout
+from cometmq.client.errors import (
+    BrokerMissing,
+    ClientError,
+    InvalidArgument,
+    NoNamesrv,
+    SendFailed,
+    SendTimeout,
+)
 from cometmq.client.hooks import MessageKind, SendContext, SendHooks
 from cometmq.client.message import Message, SendResult, SendStatus
 from cometmq.client.namespace import Namespace
@@ -86,14 +93,29 @@ class MessageSender:
 
     # -- sending ------------------------------------------------------------------------------
 
-    async def route(self, topic: str) -> Route:
-        """Return the route for messages of a topic."""
+    async def route(self, topic: str, *, wait_ms: int | None = None) -> Route:
+        """Return the route for messages of a topic; raise BrokerMissing if it has no master.
+
+        Senders share lookups, which are paced: wait up to `wait_ms` (by default the timeout of a
+        send) for the next one.
+        """
         options = self._options
         return await self._instance.routes.find_for_sending(
             topic,
             default_topic=options.default_topic,
             queue_nums=options.default_topic_queue_nums,
+            wait_ms=options.send_timeout_ms if wait_ms is None else wait_ms,
         )
+
+    async def route_once(self, topic: str, *, timeout_ms: int) -> Route:
+        """Return the route for a send without retries; SendFailed if it has no master."""
+        begin_ms = monotonic_ms()
+        try:
+            return await self.route(topic, wait_ms=timeout_ms)
+        except BrokerMissing as error:
+            self.failed_count += 1
+            tried = _Attempts([], 1, error)
+            raise tried.gave_up(topic, monotonic_ms() - begin_ms, timeout_ms) from error
 
     async def send(
         self, prepared: Prepared, *, timeout_ms: int, queue: MessageQueue | None = None
@@ -103,15 +125,15 @@ class MessageSender:
         If `queue` is given, send to that queue, once. Raise SendFailed unless the broker refuses.
         """
         begin_ms = monotonic_ms()
-        route = self._instance.routes.get(prepared.topic)
-        if route is None or not route.publish_queues:
-            route = await self.route(prepared.topic)
         attempts = 1 if queue is not None else 1 + self._options.retry_times
         tried = _Attempts([])
-        while len(tried.brokers) < attempts:
-            left_ms = timeout_ms - (monotonic_ms() - begin_ms)
-            if left_ms <= 0:
-                break
+        while tried.count < attempts and (left_ms := timeout_ms - (monotonic_ms() - begin_ms)) > 0:
+            tried.count += 1
+            route = self._instance.routes.get(prepared.topic)
+            if route is None or not route.publish_queues:
+                route = await self._route_for(tried, prepared.topic, left_ms)
+                if route is None:
+                    continue
             chosen = queue or self._choose(route, tried.brokers[-1] if tried.brokers else None)
             tried.brokers.append(chosen.broker_name)
             try:
@@ -123,8 +145,8 @@ class MessageSender:
                         break  # this refusal says nothing about an earlier attempt
                     self.failed_count += 1
                     raise
-                if len(tried.brokers) < attempts:
-                    await _pause_if_busy(error, len(tried.brokers), left_ms)
+                if tried.count < attempts:
+                    await _pause_if_busy(error, tried.count, left_ms)
             else:
                 is_safe = result.status is SendStatus.SEND_OK
                 may_retry = queue is None and self._options.retry_another_broker_when_not_stored
@@ -132,9 +154,21 @@ class MessageSender:
                     return result
                 tried.failure = CommandError(result.status, f"stored as {result.status.name}")
                 tried.may_be_stored = True
-            route = self._instance.routes.get(prepared.topic) or route
         self.failed_count += 1
-        raise tried.gave_up(prepared, monotonic_ms() - begin_ms, timeout_ms) from tried.failure
+        cost_ms = monotonic_ms() - begin_ms
+        raise tried.gave_up(prepared.topic, cost_ms, timeout_ms) from tried.failure
+
+    async def _route_for(self, tried: "_Attempts", topic: str, left_ms: int) -> Route | None:
+        """Return the route for an attempt; None if the attempt fails for lack of a master."""
+        try:
+            return await self.route(topic, wait_ms=left_ms)
+        except BrokerMissing as error:
+            tried.note(error)
+        except NoNamesrv as error:
+            if self._instance.routes.get(topic) is None:
+                raise  # the topic may not exist
+            tried.note(error)
+        return None
 
     def _may_retry(self, error: Exception, *, is_chosen: bool) -> bool:
         """Return whether another attempt may succeed; `is_chosen` if the caller chose the queue."""
@@ -151,7 +185,7 @@ class MessageSender:
     ) -> SendResult:
         """Send to one queue, once."""
         instance = self._instance
-        address = await instance.find_master(queue.broker_name, prepared.topic)
+        address = await instance.find_master(queue.broker_name, prepared.topic, wait_ms=timeout_ms)
         context = None
         if self._hooks is not None:
             context = self._context(queue, address, prepared, is_oneway=False)
@@ -185,12 +219,14 @@ class MessageSender:
             await self._send_oneway(queue, prepared, timeout_ms)
         except Outage as error:
             self.failed_count += 1
-            tried = _Attempts([queue.broker_name])
+            tried = _Attempts([queue.broker_name], 1)
             tried.note(error)
-            raise tried.gave_up(prepared, monotonic_ms() - begin_ms, timeout_ms) from error
+            raise tried.gave_up(prepared.topic, monotonic_ms() - begin_ms, timeout_ms) from error
 
     async def _send_oneway(self, queue: MessageQueue, prepared: Prepared, timeout_ms: int) -> None:
-        address = await self._instance.find_master(queue.broker_name, prepared.topic)
+        address = await self._instance.find_master(
+            queue.broker_name, prepared.topic, wait_ms=timeout_ms
+        )
         context = None
         if self._hooks is not None:
             context = self._context(queue, address, prepared, is_oneway=True)
@@ -341,6 +377,8 @@ class _Attempts(msgspec.Struct, gc=False):
     """The failed attempts to send a message."""
 
     brokers: list[str]
+    """The brokers that were asked; an attempt without a master asks none."""
+    count: int = 0
     failure: Exception | None = None
     may_be_stored: bool = False
 
@@ -348,13 +386,13 @@ class _Attempts(msgspec.Struct, gc=False):
         self.failure = error
         self.may_be_stored = self.may_be_stored or isinstance(error, _UNANSWERED)
 
-    def gave_up(self, prepared: Prepared, cost_ms: int, timeout_ms: int) -> SendFailed:
-        message = f"the message to the topic {prepared.topic}"
+    def gave_up(self, topic: str, cost_ms: int, timeout_ms: int) -> SendFailed:
+        message = f"the message to the topic {topic}"
         if self.may_be_stored:
             start = f"no broker has confirmed {message}, which may be stored: gave up"
         else:
             start = f"{message} was not stored"
-        count = "1 attempt" if len(self.brokers) == 1 else f"{len(self.brokers)} attempts"
+        count = "1 attempt" if self.count == 1 else f"{self.count} attempts"
         place = f" at {', '.join(self.brokers)}" if self.brokers else ""
         failure = self.failure
         reason = f": {failure}" if failure is not None else ""

@@ -50,9 +50,11 @@ class QueueOffsets:
         )
 
     async def _ask(self, queue: MessageQueue, code: RequestCode, header: msgspec.Struct) -> int:
+        """Ask the master; while it is missing, ask a slave, as pulls do."""
         instance = self._instance
+        _, address = instance.routes.any_of(queue.broker_name)
         response = await instance.remoting.invoke(
-            instance.master(queue.broker_name),
+            instance.channel(address),
             code,
             header,
             timeout_ms=instance.options.api_timeout_ms,
