@@ -4,6 +4,7 @@
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from typing import Any
+from unittest.mock import AsyncMock
 
 import pytest
 
@@ -259,6 +260,29 @@ async def test_errors_name_the_missing_resource(cluster: MemoryCluster) -> None:
         with pytest.raises(InvalidArgument, match="illegal characters"):
             await admin.create_topic("a b")
         assert list((await admin.masters()).keys()) == ["broker-a"]
+
+
+async def test_changes_are_refused_while_a_broker_has_no_master(
+    cluster: MemoryCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with AdminClient(cluster.namesrv) as admin:
+        info, route = await admin.cluster(), await admin.route("T")
+        for data in (*info.broker_addr_table.values(), *route.broker_datas):
+            data.broker_addrs = {1: data.broker_addrs[0]}
+        monkeypatch.setattr(admin, "cluster", AsyncMock(return_value=info))
+        monkeypatch.setattr(admin, "route", AsyncMock(return_value=route))
+        for change in (
+            admin.create_topic("New"),
+            admin.delete_topic("T"),
+            admin.delete_group("g"),
+            admin.create_group(SubscriptionGroupConfig(group_name="g")),
+            admin.reset_offsets("g", "T", 0),
+            admin.clone_offsets("g", "h", "T"),
+        ):
+            with pytest.raises(BrokerMissing, match="nothing was changed: broker-a has no master"):
+                await change
+        assert await admin.masters() == {}
+        assert "T" in await admin.topics()
 
 
 async def test_the_next_name_server_is_asked_when_one_is_gone(cluster: MemoryCluster) -> None:
