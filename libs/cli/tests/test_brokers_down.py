@@ -5,6 +5,7 @@ import json
 import os
 import signal
 import subprocess
+from time import monotonic
 
 import pytest
 
@@ -375,3 +376,49 @@ def test_a_broker_of_which_only_a_slave_is_left_is_named(call, tmp_path, number)
         assert names == {"Orders", "Other"}
     finally:
         cluster.stop()
+
+
+def test_produce_outlives_a_killed_master_and_its_slave_serves_reads(call, tmp_path, pipe_to):
+    cluster = Cluster(tmp_path)
+    try:
+        cluster.start_namesrv()
+        at = ("-n", cluster.namesrv)
+        master = {"broker-name": "pair", "ha-listen-port": str(free_port())}
+        slave = {"broker-name": "pair", "broker-role": "SLAVE", "broker-id": "1"}
+        cluster.start_broker("master", **master)
+        pace = {"slave-sync-delay-mills": "100", "slave-sync-interval-mills": "200"}
+        cluster.start_broker("slave", **slave, **pace)
+        assert call("topic", "create", "Orders", "--queues", "2", *at).status == 0
+        sending = pipe_to("produce", "Orders", "--timeout", "60", *at)
+        sending.stdin.write(b"a\nb\nc\nd\n")
+        sending.stdin.flush()
+        wait_until(lambda: has_copied(call, at, 4), 30, "a slave with the messages")
+        topics = tmp_path / "slave" / "config" / "topics.json"
+        wait_until(lambda: topics.exists() and "Orders" in topics.read_text(), 30, "the topic")
+        cluster.children["master"].kill()
+        sending.stdin.write(b"e\nf\n")
+        sending.stdin.flush()
+        assert sending.stderr.readline().endswith(b"; trying again for 60 s\n")
+        begin = monotonic()
+        refused = call("produce", "Orders", "x", "--timeout", "1.5", *at)
+        assert (refused.status, monotonic() - begin > 1.5) == (1, True)
+        assert "pair has no master now" in refused.err.splitlines()[-1]
+        assert refused.err.endswith("; gave up after 1.5 s (--timeout)\n")
+        for group in ((), ("-g", "payers")):
+            reading = ("consume", "Orders", *group, "--from", "first", "--max", "4")
+            shown = call(*reading, "--timeout", "20", *at)
+            assert (sorted(shown.out.split()), shown.err) == (["a", "b", "c", "d"], "")
+        cluster.start_broker("master", **master)
+        begin = monotonic()
+        out, _ = sending.communicate(timeout=60)
+        assert (sending.returncode, out.count(b"SEND_OK")) == (0, 6)
+        assert monotonic() - begin < 10  # about 1 s; the regular lookup comes every 30 s
+    finally:
+        cluster.stop()
+
+
+def has_copied(call, at, count):
+    """Return whether the topic Orders has so many messages, and the slave all of them."""
+    queues = call("topic", "describe", "Orders", *at, "--json").json
+    lags = [row["behind_bytes"] for row in call("cluster", *at, "--json").json]
+    return sum(row["messages"] for row in queues) == count and lags[1:] == [0]

@@ -38,8 +38,9 @@ from cometmq.client import (
     PushOptions,
 )
 from cometmq.client.admin import AdminClient
+from cometmq.client.admin.broker import BrokerAdmin
 from cometmq.client.clock import wall_ms
-from cometmq.client.errors import ClientError
+from cometmq.client.errors import ClientError, broker_missing
 from cometmq.remoting.errors import (
     AccessDenied,
     ConsumerNotOnline,
@@ -278,7 +279,7 @@ async def _place_group(admin: AdminClient, group: str, topic: str, start: str) -
     """
     queues = await admin.queues(topic)
     is_placed = False
-    for broker in await admin.masters_of(topic):
+    for broker in (await _readable(admin, topic)).values():
         try:
             await broker.consumer_connections(group)
             continue
@@ -291,8 +292,8 @@ async def _place_group(admin: AdminClient, group: str, topic: str, start: str) -
         is_placed = True
         for queue in queues:
             if queue.broker_name == broker.name:
-                begin = await _begin(admin, queue, start, None)
-                await admin.commit_offset(group, queue, begin)
+                begin = await _begin(broker, queue, start, None)
+                await broker.commit_offset(group, topic, queue.queue_id, begin)
     if not is_placed:
         typer.echo(
             f"cometmq: {group} has members or offsets in {topic}: it goes on there, whatever --from"
@@ -324,7 +325,11 @@ async def _as_onlooker(
     """Read queues without committing any offset."""
     async with AdminClient(namesrv, options=with_access(ClientOptions()), log=NO_LOG) as admin:
         queues = _chosen(await admin.queues(topic), topic, queue)
-        begins = {chosen: await _begin(admin, chosen, start, offset) for chosen in queues}
+        brokers = await _readable(admin, topic)
+        begins = {
+            chosen: await _begin(brokers.get(chosen.broker_name), chosen, start, offset)
+            for chosen in queues
+        }
     consumer = LitePullConsumer(
         TOOLS_GROUP,
         namesrv,
@@ -356,19 +361,35 @@ def _chosen(queues: Iterable[MessageQueue], topic: str, wanted: str | None) -> l
     return found
 
 
-async def _begin(admin: AdminClient, queue: MessageQueue, start: str, offset: int | None) -> int:
+async def _readable(admin: AdminClient, topic: str) -> dict[str, BrokerAdmin]:
+    """Return the master of each broker that has the topic; if it is missing, a slave."""
+    return {
+        data.broker_name: admin.broker(
+            data.broker_addrs[min(data.broker_addrs)], name=data.broker_name
+        )
+        for data in (await admin.route(topic)).broker_datas
+        if data.broker_addrs
+    }
+
+
+async def _begin(
+    broker: BrokerAdmin | None, queue: MessageQueue, start: str, offset: int | None
+) -> int:
+    if broker is None:
+        raise broker_missing(queue.broker_name)
+    place = (queue.topic, queue.queue_id)
     if offset is not None:
-        least, end = await admin.min_offset(queue), await admin.max_offset(queue)
+        least, end = await broker.min_offset(*place), await broker.max_offset(*place)
         if not least <= offset <= end:
             raise InvalidArgument(
                 f"--offset {offset} is out of range: the queue has {least} to {end}"
             )
         return offset
     if start == FIRST:
-        return await admin.min_offset(queue)
+        return await broker.min_offset(*place)
     if start == LAST:
-        return await admin.max_offset(queue)
-    return await admin.search_offset(queue, times.parsed(start, now_ms=wall_ms()))
+        return await broker.max_offset(*place)
+    return await broker.search_offset(*place, times.parsed(start, now_ms=wall_ms()))
 
 
 class GivenOffsets:

@@ -8,12 +8,12 @@ from typing import Final
 import typer
 
 from cometmq.client import Message, Producer, SendResult
-from cometmq.client.errors import BrokerMissing, ClientError, NoRoute, SendFailed
+from cometmq.client.errors import BrokerMissing, ClientError, NoNamesrv, NoRoute, SendFailed
 from cometmq.remoting.codes import ResponseCode
 from cometmq.remoting.errors import CometError, CommandError, TransportError
 
 FIRST_PAUSE_S: Final = 0.1
-PAUSE_S_MAX: Final = 2.0
+PAUSE_S_MAX: Final = 1.0
 BUSY: Final = frozenset({ResponseCode.SERVICE_NOT_AVAILABLE, ResponseCode.SYSTEM_BUSY})
 """Refusals of a broker that is overloaded, starting, stopping, or out of disk space."""
 
@@ -61,6 +61,8 @@ class Patience:
             return cause.code in BUSY
         if isinstance(cause, NoRoute):
             return self._has_stored
+        if isinstance(cause, NoNamesrv):
+            return cause is not error  # the client knows the topic
         return isinstance(cause, TransportError | BrokerMissing)
 
     def _name_outage(self, error: CometError) -> None:
