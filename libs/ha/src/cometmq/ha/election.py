@@ -75,20 +75,20 @@ class Group(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Elect(msgspec.Struct, frozen=True):
-    """Write `record` on `base`; whatever the answer, read and decide again."""
+    """Write `record` on `base`; whatever the outcome, read and decide again."""
 
     base: Versioned
     record: Record
 
 
 class Create(msgspec.Struct, frozen=True):
-    """Create the record; whatever the answer, read and decide again."""
+    """Create the record; whatever the outcome, read and decide again."""
 
     record: Record
 
 
 class Fence(msgspec.Struct, frozen=True):
-    """Order a member to promise `epoch` and to stop being master."""
+    """Order a member to promise `epoch` and to stop being the master."""
 
     ordinal: int
     epoch: int
@@ -203,9 +203,8 @@ def loss(
     """Return why the recorded master is considered lost; None if it is not.
 
     `is_gone` means that, according to the platform, its process has ended. `unheard_ms` is the time
-    for which it has not answered the elector. A master that its members still follow is not
-    replaced even if it does not renew the record, because only its own path to the record is
-    broken.
+    since its last answer to the elector. A master that its members still follow is not replaced
+    even if it does not renew the record, because only its own path to the record is broken.
     """
     record = found.record
     holder = _status(statuses, record.holder.ordinal)
@@ -298,7 +297,7 @@ def may_vote(record: Record, status: Status) -> bool:
 
 
 def may_promise(record: Record, status: Status) -> bool:
-    """Tell whether a member can be asked for a promise, also one that leads or prepares to (R11).
+    """Return whether a member can be asked for a promise, even while it leads or prepares to (R11).
 
     A winner that cannot fetch its tables stays in `Role.PROMOTING`, and its vote is needed again.
     """
@@ -311,7 +310,7 @@ def has_promised(record: Record, status: Status) -> bool:
 
 
 def rank(record: Record, status: Status, removing: Collection[int] = ()) -> tuple[bool | int, ...]:
-    """Return a candidate's sort key: log first (R11), then members that stay, then ordinals.
+    """Return a candidate's sort key: log first (R11), then whether the member stays, then ordinal.
 
     Under `Policy.ALL_IN_SYNC` every member of the set is safe, so a member that is being removed
     comes last, whatever its log.
@@ -324,10 +323,10 @@ def rank(record: Record, status: Status, removing: Collection[int] = ()) -> tupl
 
 
 def most_complete_tables(statuses: Statuses) -> TablesAt:
-    """Return where the tables are that contain every answered change (R11).
+    """Return the location of the tables that contain every answered change (R11).
 
-    Tables are confirmed apart from the log, so the winner's own may lack a change that another
-    majority has confirmed.
+    Tables are confirmed separately from the log, so the winner's own tables may lack a change that
+    another majority has confirmed.
     """
     best = max(statuses, key=lambda one: (one.tables_epoch, one.tables, -one.copy.ordinal))
     return TablesAt(best.copy, best.tables_epoch, best.tables)
@@ -337,7 +336,7 @@ def most_complete_tables(statuses: Statuses) -> TablesAt:
 
 
 def restore_epoch(statuses: Statuses) -> int:
-    """Return the epoch with which to fence when the record is missing; the elector remembers it."""
+    """Return the epoch for fence orders while the record is missing; the elector remembers it."""
     return max([0, *(one.promised for one in statuses)]) + 1
 
 
@@ -346,12 +345,12 @@ def restore(
 ) -> Actions:
     """Return how to create the record of a new group, or of one whose record was deleted (R10).
 
-    All members are fenced before their offsets are compared: a master that still answers clients
-    could otherwise be compared with what it no longer has alone. The answers to the fence orders
-    are states that cannot change any more without a record.
+    All members are fenced before their offsets are compared. Otherwise a master that still answers
+    clients could acknowledge more messages after its offset was read. The answers to the fence
+    orders cannot become outdated while there is no record.
 
-    A store that lost something since it was in the set is never chosen. It may have been the only
-    member of the set, so a person has to say that the others will do: `accept_loss`.
+    A store that has lost something since it was in the set is never chosen. It may have been the
+    only member of the set, so an operator has to accept the loss explicitly (`accept_loss`).
     """
     usable = {
         one.copy.ordinal: one for one in statuses if one.role not in (Role.RECOVERING, Role.FAILED)
@@ -392,13 +391,13 @@ def restore(
 
 
 def completeness(status: Status) -> tuple[int, ...]:
-    """Return the order of stores by what they have; the lower ordinal first if that is equal."""
+    """Return a sort key for stores by the data they hold; ties go to the lower ordinal."""
     tables = (status.tables_epoch, status.tables)
     return (status.last_log_epoch, status.max_offset, *tables, -status.copy.ordinal)
 
 
 def is_fenced(status: Status, fence_epoch: int) -> bool:
-    """Return whether a member has stopped for this fence or a later one."""
+    """Return whether a member has stopped for this fence order or a later one."""
     return status.role is Role.FENCED and status.promised >= fence_epoch
 
 
@@ -410,7 +409,7 @@ SWITCHOVER_LAG_BYTES_MAX: Final = 1 << 20
 def switch_over(
     record: Record, statuses: Statuses, target: int | None = None, *, leaves: bool = False
 ) -> HandOver | Wait:
-    """Return the order that makes another member master without a failed send.
+    """Return the order that makes another member the master without failing a send.
 
     If `target` is None, the member with the smallest lag is chosen.
     """
@@ -455,7 +454,7 @@ def retire(group: Group, record: Record, statuses: Statuses, removing: Collectio
 
 
 def resize(group: Group, record: Record) -> Actions:
-    """Return the step to the configured number of copies, none if the record has it."""
+    """Return the step towards the configured number of copies; none if the record has it."""
     if group.copies == record.copies:
         return ()
     if record.policy is Policy.MAJORITY:

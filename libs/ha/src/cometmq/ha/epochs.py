@@ -7,11 +7,12 @@ one. Histories therefore tell a follower where to truncate, and the elector whic
 complete. Bytes before the first entry belong to epoch 0: they were written before the store joined
 a group.
 
-The broker keeps the file beside the checkpoint. A new master calls `begun`, a follower
-`common_point` at each handshake and `reached` when its log has grown, recovery `truncated` with the
-end of the log. Changes are saved before the log grows and before anything is acknowledged;
-where the log is cut, the cut comes first. Bytes must never lack their entry on the disk: they would
-pass for bytes of the epoch before. An entry that lacks its bytes is removed by recovery (R5).
+The broker keeps the file beside the checkpoint. A new master calls `begun`. A follower calls
+`common_point` at each handshake and `reached` when its log has grown. Recovery calls `truncated`
+with the end of the log. Changes are saved before the log grows and before anything is
+acknowledged; when the log is cut, the cut comes first. Bytes must never lack their entry on the
+disk, because they would be taken for bytes of the previous epoch. An entry without its bytes is
+removed by recovery (R5).
 """
 
 import itertools
@@ -43,7 +44,7 @@ replaced by that of the next epoch, which starts at the same offset."""
 
 
 class CommonPoint(NamedTuple):
-    """The end of the part that two logs have in common, and the history of that part."""
+    """The end of the part that two logs have in common, and that part's history."""
 
     offset: int
     history: History
@@ -66,7 +67,7 @@ def begun(history: History, epoch: int, start: int) -> History:
 
 
 def truncated(history: History, end: int) -> History:
-    """Return the history of a log that ends at `end`, without entries that start above it (R5).
+    """Return the history of a log that ends at `end`, without entries that start beyond it (R5).
 
     The caller saves the result before the store takes part in any handshake. If an entry survived
     the loss of its bytes, it would later match the history of a log with different bytes there.
@@ -77,9 +78,9 @@ def truncated(history: History, end: int) -> History:
 def reached(mine: History, masters: History, end: int) -> History:
     """Return the history of a follower whose log now ends at `end`.
 
-    Entries of the master are taken over when the log reaches their start, not before, and are saved
-    before the next byte is appended. An acknowledgement at or above the start of an epoch says that
-    its entry is saved (R11).
+    The master's entries are adopted when the log reaches their start, not before, and are saved
+    before the next byte is appended. An acknowledgement at or above the start of an epoch implies
+    that the epoch's entry is saved (R11).
     """
     history = mine
     for entry in masters:
@@ -93,9 +94,9 @@ def common_point(mine: History, my_end: int, masters: History, masters_end: int)
 
     This is the end of the newest entry that both histories contain, in whichever log it ends first.
     The follower's later entries are not part of the common history, even if they start exactly at
-    its end. Logs without a common entry can share only bytes of epoch 0; the caller compares the
-    last record before the point, because there the histories cannot tell apart the stores of
-    different groups.
+    its end. Logs without a common entry can share only bytes of epoch 0. The histories cannot
+    distinguish the stores of different groups there, so the caller compares the last record before
+    the point.
     """
     theirs = set(masters)
     count = next((n for n in range(len(mine), 0, -1) if mine[n - 1] in theirs), 0)

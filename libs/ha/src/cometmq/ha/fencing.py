@@ -50,8 +50,9 @@ Heard = Mapping[Copy, int]
 def valid_until_ms(leadership: Leadership, *, renewed_ms: int, heard: Heard, timing: Timing) -> int:
     """Return the time until which the master may acknowledge.
 
-    `renewed_ms` is the *start* of the last applied write of the record. A master whose copies all
-    answer continues without the record, because none of them has promised another epoch (rule b).
+    `renewed_ms` is the *start* of the last write of the record that was applied. A master whose
+    copies all answer continues without the record, because none of them has promised another epoch
+    (rule b).
     """
     return max(
         renewed_ms + timing.renew_deadline_ms,
@@ -76,13 +77,13 @@ def may_answer_unlogged(
     timing: Timing,
     is_predecessor_gone: bool,
 ) -> bool:
-    """Return whether requests may be answered that the confirm offset does not cover (decision 8).
+    """Return whether requests that the confirm offset does not cover may be answered (decision 8).
 
     These are queue locks and offset commits. Every copy that could elect another master must have
-    been heard from just now, and the previous master must have lost its own permission. That is
+    been heard from recently, and the previous master must have lost its own permission. That is
     certain 1.1 intervals after its successor opened, because nothing is sent to it from then on, or
-    at once if it is known to be dead, fenced, or to have handed over. A master that is alone relies
-    on its lease.
+    at once if it is known to be dead, to be fenced, or to have handed over. A master that is alone
+    relies on its lease.
     """
     if not is_predecessor_gone and now_ms < opened_ms + 11 * timing.heard_within_ms // 10:
         return False
@@ -92,10 +93,11 @@ def may_answer_unlogged(
 
 
 def heard_by_all_ms(leadership: Leadership, heard: Heard) -> int:
-    """Return the time since which every copy that an election needs has been heard from.
+    """Return the time since which the master has heard from every copy that an election needs.
 
-    The result is NEVER, a time far in the past, if one of them was not heard from, or if the master
-    may be alone in its set. Under `Policy.MAJORITY` the other members of a majority are enough.
+    The result is NEVER, a time far in the past, if one of these copies was never heard from, or if
+    the master may be alone in its set. Under `Policy.MAJORITY` the other members of a majority are
+    enough.
     """
     record = leadership.base.record
     if record.policy is Policy.MAJORITY:
@@ -124,7 +126,7 @@ class Progress(msgspec.Struct, frozen=True):
 def progressed(progress: Progress | None, ack: Ack, end: int, now_ms: int) -> Progress:
     """Return a copy's progress after a report, for a master whose log ends at `end`.
 
-    Under load a copy never has everything. It counts as level at the time of its previous report if
+    Under load a copy is never fully level. It counts as level at the time of its previous report if
     it now has everything that the master had then.
     """
     if progress is None:

@@ -2,15 +2,16 @@
 """A master's knowledge about its copies: acknowledgements, confirm offset, in-sync set (pure).
 
 A broker calls `lead` when it becomes master. It calls `appended` and `tables_changed` after its own
-writes and `acked` for each report of a slave, and answers clients up to `confirmed` while
+writes and `acked` for each report from a slave, and answers clients up to `confirmed` while
 `may_acknowledge` permits. At intervals, and whenever `wants_write` returns true, it writes the
-record: it calls `proposal`, then `written` *before* the request leaves, then `answered`. After a
+record: it calls `proposal`, then `written` *before* sending the request, then `answered`. After a
 conflict, or if no answer arrives, it reads the record, checks `is_deposed` and calls `found`. Only
-one write is open at a time.
+one write is outstanding at a time.
 
-The record may hold a different set from the one last read: each unanswered write may be in it, may
-land later, or may never land. `possible` contains all of these sets. The confirm offset waits for
-the members of every set; `min_in_sync` counts only copies that are members of all sets (R1, R8).
+The record may hold a different set from the one last read: each unanswered write may have been
+applied, may be applied later, or may never be applied. `possible` contains all of these sets. The
+confirm offset waits for the members of every set; `min_in_sync` counts only copies that are members
+of all sets (R1, R8).
 
 Every rule is a function or a row of `JOIN_CONDITIONS`, so that the checker can drop it.
 """
@@ -163,7 +164,7 @@ def may_read(leadership: Leadership, dispatched: int) -> bool:
 
 
 def has_confirmed_log(leadership: Leadership, ack: Ack) -> bool:
-    """A copy may join only if it has everything that is confirmed."""
+    """A copy may join only if it has everything up to the confirm offset."""
     return ack.offset >= leadership.confirmed
 
 
@@ -173,7 +174,7 @@ def has_reached_start(leadership: Leadership, ack: Ack) -> bool:
 
 
 def has_answered_tables(leadership: Leadership, ack: Ack) -> bool:
-    """A copy may join only if it has every table change that was answered (R7)."""
+    """A copy may join only if it has every table change that was answered to a client (R7)."""
     return ack.tables >= leadership.confirmed_tables
 
 
@@ -214,7 +215,7 @@ def wanted_set(leadership: Leadership, unfit: Collection[Copy]) -> Copies:
 
 
 def wants_write(leadership: Leadership, unfit: Collection[Copy] = ()) -> bool:
-    """Return whether the set should change or an earlier change is still unsettled."""
+    """Return whether the set should change or an earlier change is not yet settled."""
     wanted = wanted_set(leadership, unfit)
     return leadership.possible != (wanted,)
 
@@ -227,8 +228,8 @@ def proposal(
 ) -> Record | None:
     """Return the record to write next on `base`, or None if a read must come first.
 
-    It renews the record, also when the set stays as it is. `copies` is the number that the group
-    should have from now on, `cometmq.ha.election.Resize`.
+    The record is renewed even if the set does not change. `copies` is the number of copies that the
+    group should have from now on (`cometmq.ha.election.Resize`).
     """
     if leadership.must_read:
         return None
@@ -238,8 +239,8 @@ def proposal(
 def hand_over(leadership: Leadership, target: Copy, *, leaves: bool = False) -> Record | None:
     """Return the record that makes `target` the master; None until the target is level.
 
-    The master has stopped to append, and has answered all that it had appended. The set stays;
-    `leaves` lets the target remove the old master at once, because it is being deleted.
+    The master has stopped appending and has answered everything it appended. The set stays the
+    same. `leaves` lets the target remove the old master at once, because it is being deleted.
     """
     ack = _ack_of(leadership, target)
     everything = (leadership.end, leadership.tables)
@@ -255,10 +256,10 @@ def hand_over(leadership: Leadership, target: Copy, *, leaves: bool = False) -> 
 
 
 def written(leadership: Leadership, record: Record) -> Leadership:
-    """Note that `record` is about to be written: from now on its set is possible too.
+    """Record that `record` is about to be written: from now on its set is possible, too.
 
-    So is its holder, if it hands over. A majority without the new master must not confirm what the
-    old one appends after a hand-over without an answer.
+    In a hand-over, so is its holder. If the hand-over gets no answer, a majority without the new
+    master must not confirm what the old master appends afterwards.
     """
     possible, successors = leadership.possible, leadership.successors
     if record.in_sync not in possible:
@@ -288,9 +289,9 @@ def is_deposed(leadership: Leadership, found: Versioned) -> bool:
 def found(leadership: Leadership, read: Versioned | None) -> Leadership:
     """Apply a read of the record that does not depose this master.
 
-    A new version settles all open writes, because no write based on the previous version can land
-    any more (R1). The recorded set is adopted, never written from memory. If the record is missing,
-    the set stays as it is, and nothing is written until there is a record (decision 7).
+    A new version settles all outstanding writes, because a write based on the previous version can
+    no longer be applied (R1). The recorded set is adopted, never written from memory. If the record
+    is missing, the set stays the same, and nothing is written until there is a record (decision 7).
     """
     if read is None:
         return msgspec.structs.replace(leadership, must_read=True)
@@ -369,7 +370,7 @@ def voters(leadership: Leadership) -> Copies:
 
 
 def counts_in_majority(leadership: Leadership, ack: Ack) -> bool:
-    """A copy before the epoch's start could still lose to an older epoch's log (R11)."""
+    """A copy that is behind the epoch's start could still lose to an older epoch's log (R11)."""
     return ack.offset >= leadership.start
 
 

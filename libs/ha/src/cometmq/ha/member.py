@@ -1,14 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """How a member of a broker group reacts to orders and observations (pure).
 
-The broker's driver passes one event after another to `react` and adopts the new state at once. It
-then performs the actions in order. Each action is complete (on disk, where it says so) before the
+The broker's driver passes one event at a time to `react` and adopts the new state at once. It
+then performs the actions in order. Each action is complete (on disk, where specified) before the
 next one begins and before the next event is passed. `SavePromise` comes before everything that
-depends on it. The simulator and the exhaustive check do the same with their own disks.
+depends on it. The simulator and the exhaustive check follow the same order with their own disks.
 
 The driver performs the reads of the record itself; they are linearizable. It passes on an answer
-only if the member still equals what it was when the read began; otherwise it reads again. An
-elector's orders contain no facts that matter: the master and its set come from the read (R4).
+only if the member's state is still the one in which the read began; otherwise it reads again. An
+elector's orders carry no facts that a member relies on: the master and its set come from the read
+(R4).
 """
 
 from collections.abc import Callable, Mapping
@@ -60,7 +61,7 @@ class OrderRefused(CometError):
 
 
 class Member(msgspec.Struct, frozen=True, kw_only=True):
-    """A member's state. `promised` equals the value on disk once the actions are performed."""
+    """A member's state. `promised` equals the value on disk once the actions are done."""
 
     me: Copy
     promised: int
@@ -166,7 +167,7 @@ class SavePromise(msgspec.Struct, frozen=True):
 
 
 class StopFollowing(msgspec.Struct, frozen=True):
-    """Close the connection to the master; drop bytes that still arrive on it."""
+    """Close the connection to the master; drop bytes that still arrive from it."""
 
 
 class StartFollowing(msgspec.Struct, frozen=True):
@@ -177,10 +178,10 @@ class StartFollowing(msgspec.Struct, frozen=True):
 
 
 class BeginEpoch(msgspec.Struct, frozen=True):
-    """Fetch tables, append the epoch's entry at the end of the log, save both, dispatch.
+    """Fetch tables, append the epoch's entry at the end of the log, save both, and dispatch.
 
-    Then comes `Opened`. Tables are fetched if `tables` goes further than the member's own, and only
-    from that incarnation; without them the member stays in `Role.PROMOTING` until it is replaced.
+    `Opened` follows. Tables are fetched if `tables` is ahead of the member's own, and only from
+    that incarnation; without them the member stays in `Role.PROMOTING` until it is replaced.
     """
 
     epoch: int
@@ -216,7 +217,7 @@ class ForwardParked(msgspec.Struct, frozen=True):
 class Claim(msgspec.Struct, frozen=True):
     """Write `record` on `base`: the recorded holder has restarted and elects itself (decision 1).
 
-    Whatever the answer, a read follows.
+    Whatever the outcome, a read follows.
     """
 
     base: Versioned

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The interface of a place for consensus records: read, compare-and-swap, create, watch.
 
-The broker's driver of `cometmq.ha.member` reads and replaces, the elector also creates, and the
-Kubernetes operator does both on a Lease. The implementations are in `cometmq.ha.places`; all of
-them pass the same tests (`cometmq.ha.testing.port_contract`).
+The broker, which drives `cometmq.ha.member`, reads and replaces records. The elector also creates
+them. The Kubernetes operator reads, replaces and creates records in a Lease. The implementations
+are in `cometmq.ha.places`; all of them pass the same tests (`cometmq.ha.testing.port_contract`).
 """
 
 from collections.abc import AsyncIterator

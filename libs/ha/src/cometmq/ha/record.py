@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """A broker group's consensus record: its master, its epoch, and the copies in sync (pure).
 
-All elections and all changes of the in-sync set are ordered by one record, which only
-compare-and-swap changes. It is stored in a Kubernetes Lease, an etcd key, a file or memory;
-`cometmq.ha.port` says what such a place must guarantee.
+One record orders all elections and all changes of the in-sync set. It changes only by
+compare-and-swap and is stored in a Kubernetes Lease, an etcd key, a file or memory;
+`cometmq.ha.port` states what such a place must guarantee.
 
 The master builds records with `renewed`; elections and hand-overs use `elected`. The rules for
 which records may be written are in `cometmq.ha.in_sync` and `cometmq.ha.election`.
@@ -43,7 +43,7 @@ class Policy(StrEnum):
 
 
 class TablesAt(msgspec.Struct, frozen=True, array_like=True):
-    """Where the most complete tables of a majority are, and how far they go."""
+    """The location and extent of the most complete tables in a majority."""
 
     copy: Copy
     epoch: int
@@ -86,7 +86,7 @@ class Record(msgspec.Struct, frozen=True, rename="camel", omit_defaults=False):
         deposes: bool = True,
         tables: TablesAt | None = None,
     ) -> Self:
-        """Return the record that makes `winner` the holder of `epoch`; the set stays (R9).
+        """Return the record that makes `winner` the holder of `epoch`; the set is unchanged (R9).
 
         A hand-over passes `deposes=False`: the old holder follows and stays in the set.
         """
@@ -105,8 +105,9 @@ class Record(msgspec.Struct, frozen=True, rename="camel", omit_defaults=False):
     def renewed(self, in_sync: Iterable[Copy] | None = None, copies: int | None = None) -> Self:
         """Return the record that the holder writes next: renewed, with this set or the same.
 
-        Fewer `copies` than the set has members take effect as members leave. Only
-        `Policy.ALL_IN_SYNC` permits another number: quorums of two numbers need not overlap.
+        If `copies` is less than the size of the set, it takes effect as members leave. Only
+        `Policy.ALL_IN_SYNC` permits a different number, because quorums of two numbers need not
+        overlap.
         """
         members = self.in_sync if in_sync is None else tuple(sorted(in_sync))
         if copies is None or self.policy is Policy.MAJORITY:
@@ -131,9 +132,9 @@ class Versioned(msgspec.Struct, frozen=True):
 
 
 def ack_quorum(record: Record) -> int:
-    """Return how many copies, the master included, make a majority (R11).
+    """Return how many copies, including the master, form a majority (R11).
 
-    It is based on the number of copies, whatever the set holds: a set that is changing has two
+    It is based on the number of copies, not on the size of the set: a set that is changing has two
     sizes, and majorities of different sizes need not overlap.
     """
     return record.copies // 2 + 1

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A store's replication state besides its log: promise, incarnation, boot, and the state file.
+"""A store's replication state other than its log: promise, incarnation, boot, and the state file.
 
 At startup the broker loads the file, calls `started` with the result of recovery, and saves the
-result before it answers or opens any connection. Later it saves a promise whenever
+result before it opens or answers any connection. Later it saves a promise whenever
 `cometmq.ha.member` says so, and the membership when a record first names this incarnation.
 """
 
@@ -93,7 +93,7 @@ def started(state: State, boot: Boot, new_incarnation: Callable[[], str]) -> Sta
 
 
 def promised(state: State, epoch: int) -> State:
-    """Return the state with this promise, or the old one if that is higher."""
+    """Return the state with this promise, or unchanged if its own promise is higher."""
     return msgspec.structs.replace(state, promised=max(state.promised, epoch))
 
 

@@ -21,7 +21,7 @@ class NotSent(HttpError):
 async def post(
     host: str, port: int, path: str, body: bytes, *, tls: ssl.SSLContext | None, token: str = ""
 ) -> tuple[int, bytes]:
-    """Return status and body of the answer; the caller sets the deadline."""
+    """Send a POST request; return the response's status and body. The caller sets the deadline."""
     try:
         reader, writer = await asyncio.open_connection(host, port, ssl=tls)
     except OSError as error:

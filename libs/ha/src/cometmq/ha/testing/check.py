@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The long form of the exhaustive check: `make ha-model`, or `python -m cometmq.ha.testing.check`.
 
-Each run has bounds of its own, because a state space grows with the product of its faults. Those
-that cannot be explored completely are cut after a number of states and say so. Random walks
-then go deeper, with more of everything.
+Each run has its own bounds, because a state space grows with the product of its faults. Runs that
+cannot be explored completely stop after a fixed number of states and say so. Random walks then go
+deeper, with larger bounds.
 """
 
 import argparse
@@ -64,7 +64,7 @@ STEPS_OF_A_WALK: Final = 150
 
 
 def random_bounds(random: Random) -> Bounds:
-    """Return bounds that are too large to be explored, with up to four copies."""
+    """Return bounds too large for full exploration, with up to four copies."""
     nodes = random.choice([2, 3, 3, 4])
     is_majority = nodes > 2 and random.random() < 0.35
     return Bounds(
@@ -86,14 +86,14 @@ def random_bounds(random: Random) -> Bounds:
 
 
 def walk(seed: int) -> tuple[Bounds, Report]:
-    """Take one random path in random bounds; a seed always gives the same."""
+    """Take one random path within random bounds; a seed always gives the same path."""
     random = Random(seed)  # noqa: S311 - a seed must give the same walk
     bounds = random_bounds(random)
     return bounds, wander(Model(bounds), random.choice, steps_max=STEPS_OF_A_WALK)
 
 
 def is_calm(world: World) -> bool:
-    """Return whether a master has confirmed its whole log and shows it to consumers."""
+    """Return whether a master has confirmed its whole log and exposes it to consumers."""
     return any(
         node.leading is not None
         and node.leading.start <= node.leading.confirmed == node.leading.end
@@ -104,7 +104,7 @@ def is_calm(world: World) -> bool:
 
 
 def describe(bounds: Bounds) -> str:
-    """Return those bounds that differ from the defaults."""
+    """Return the bounds that differ from the defaults."""
     plain = Bounds()
     return ", ".join(
         f"{name}={getattr(bounds, name)}"
@@ -114,7 +114,7 @@ def describe(bounds: Bounds) -> str:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run all bounds and print a line for each; return 1 if any run is bad."""
+    """Run all bounds and print a line for each; return 1 if any run fails."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--states", type=int, default=1_000_000, help="cut each run after so many")
     parser.add_argument("--walks", type=int, default=20_000, help="random walks after that")
@@ -133,7 +133,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def walk_all(seeds: range) -> bool:
-    """Take a walk for each seed, print those with a broken promise, and return whether any had."""
+    """Take a walk for each seed, print walks that broke a promise, and return whether any did."""
     steps, is_broken = 0, False
     for seed in seeds:
         bounds, report = walk(seed)

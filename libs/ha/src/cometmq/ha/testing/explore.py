@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Visit every reachable state breadth first, so that a counterexample is as short as possible.
 
-States are identified by 64-bit hashes. If two different states shared a hash, everything that
-follows one of them would be missed; among ten million states the chance is about 1 : 400,000.
+States are identified by 64-bit hashes. If two different states had the same hash, everything
+reachable only from the second would be missed; with ten million states the probability is about
+1 in 400,000.
 """
 
 from collections import deque
@@ -73,7 +74,7 @@ def explore(
 
 
 def wander(model: Model, choose: Callable[[Sequence[Step]], Step], *, steps_max: int) -> Report:
-    """Follow one path of chosen steps, which goes deeper than a search in breadth can."""
+    """Follow one path of chosen steps, which goes deeper than a breadth-first search can."""
     world = model.first()
     labels: list[str] = []
     for _ in range(steps_max):

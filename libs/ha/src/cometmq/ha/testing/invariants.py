@@ -16,7 +16,7 @@ class Violated(Exception):
 
 
 def check_opening(world: World, ordinal: int) -> None:
-    """A new master must have everything that was acknowledged, confirmed, or answered."""
+    """A new master must have everything that was acknowledged, confirmed or answered."""
     node = world.nodes[ordinal]
     check_has(node, world.acknowledged, world.answered_tables)
     if node.log[: len(world.confirmed)] != world.confirmed:
@@ -34,7 +34,7 @@ def check_has(node: Node, messages: Messages, tables: frozenset[int]) -> None:
 
 
 def noted(world: World, ordinal: int) -> World:
-    """Return the world after a master has given all answers that it may give now."""
+    """Return the world after a master has given every answer that it may give now."""
     node = world.nodes[ordinal]
     leading = node.leading
     if leading is None or node.member.role is not Role.MASTER:
@@ -80,7 +80,7 @@ def _check_count(world: World, leading: Leadership) -> None:
 
 
 def _visible(world: World, leading: Leadership) -> World:
-    """Consumers must see at least as much of a new master's log as of the last one's (R6)."""
+    """Consumers must see at least as much of a new master's log as of the previous one's (R6)."""
     if not in_sync.may_read(leading, leading.end):
         return world
     seen = dict(world.visible)

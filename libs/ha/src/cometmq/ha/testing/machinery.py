@@ -37,16 +37,16 @@ class Machinery:
         )
 
     def lead(self, world: World, ordinal: int, leading: in_sync.Leadership) -> World:
-        """Give a master another view; whatever it confirms is answered at once."""
+        """Replace a master's view; everything that the new view confirms is answered at once."""
         return invariants.noted(self._with_node(world, ordinal, leading=leading), ordinal)
 
     def truncate(self, node: Node, stream: Stream) -> tuple[tuple[int, ...], epochs.History]:
-        """Return log and history of a follower after the handshake."""
+        """Return a follower's log and history after the handshake."""
         point = epochs.common_point(node.history, len(node.log), stream.history, len(stream.log))
         return node.log[: point.offset], point.history
 
     def reach(self, history: epochs.History, stream: Stream, end: int) -> epochs.History:
-        """Return the history of a follower that copied up to `end`."""
+        """Return the history of a follower that has copied the log up to `end`."""
         return epochs.reached(history, stream.history, end)
 
     def react(self, world: World, ordinal: int, event: members.Event) -> World:
@@ -58,7 +58,7 @@ class Machinery:
         return world
 
     def perform(self, world: World, ordinal: int, action: members.Action) -> World:
-        """Perform one action of a member; reads are steps of their own."""
+        """Perform one of a member's actions; reads are separate steps."""
         match action:
             case members.SavePromise(epoch=epoch):
                 return self.save_promise(world, ordinal, epoch)
@@ -76,7 +76,7 @@ class Machinery:
                 return world
 
     def _begun(self, world: World, ordinal: int, epoch: int, at: TablesAt | None) -> World:
-        """Fetch tables if need be, and begin the epoch; without them nothing happens."""
+        """Fetch tables if necessary, and begin the epoch; without them nothing happens."""
         node = world.nodes[ordinal]
         tables = node.tables
         if at and (at.epoch, at.changes) > self._tables_position(node):
@@ -107,7 +107,7 @@ class Machinery:
         return self._with_node(world, ordinal, state=state)
 
     def open(self, world: World, ordinal: int, found: Versioned) -> World:
-        """Make a member master."""
+        """Make a member the master."""
         node = world.nodes[ordinal]
         leading = self.first_view(world, ordinal, found)
         stream = Stream(
@@ -124,13 +124,13 @@ class Machinery:
         return self.lead(replace(world, streams=streams), ordinal, leading)
 
     def first_view(self, world: World, ordinal: int, found: Versioned) -> in_sync.Leadership:
-        """Return the view with which a master opens; the worst confirm offset is none."""
+        """Return the view with which a master opens; the worst case is no confirm offset."""
         return in_sync.lead(
             world.nodes[ordinal].member.me, found, start=len(world.nodes[ordinal].log)
         )
 
     def host_crash(self, world: World, ordinal: int, end: int) -> World:
-        """Cut the log to what had reached the disk, and start again."""
+        """Cut the log to what had reached the disk, and restart."""
         node = world.nodes[ordinal]
         cut = replace(
             node,
@@ -142,7 +142,7 @@ class Machinery:
         return self._restarted(world, ordinal, cut)
 
     def recovered_history(self, history: epochs.History, end: int) -> epochs.History:
-        """Return the history after recovery of a log that ends at `end`."""
+        """Return the history after recovering a log that ends at `end`."""
         return epochs.truncated(history, end)
 
     def restarted_state(self, state: State) -> State:
@@ -161,7 +161,7 @@ class Machinery:
     def write(
         self, world: World, base: Versioned | None, record: Record, *, is_counted: bool = True
     ) -> Iterator[tuple[str, World, Outcome]]:
-        """Yield what may become of a write: answered at once, or lost and perhaps late."""
+        """Yield the possible outcomes of a write: answered at once, or lost and perhaps late."""
         left = world.left
         if is_counted:
             if not left.writes:
@@ -178,7 +178,7 @@ class Machinery:
             )
 
     def swap(self, world: World, base: Versioned | None, record: Record) -> tuple[World, Outcome]:
-        """Compare and swap; creation if there is no base."""
+        """Compare and swap; create the record if there is no base."""
         if base is None:
             is_applied = world.cell is None
         else:
@@ -193,7 +193,7 @@ class Machinery:
         return world, outcome
 
     def status(self, node: Node) -> Status:
-        """Return the answer of a member to an elector."""
+        """Return a member's answer to an elector."""
         tables_epoch, changes = self._tables_position(node)
         return Status(
             copy=node.member.me,

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Every step that a small group can take, performed by the modules that brokers and electors use.
 
-There is no time: a step can happen whenever it is possible, so every timeout is as short or as long
-as it is worst.
+There is no time. A step can happen whenever it is possible, so every timeout can have its worst
+possible length.
 """
 
 from collections.abc import Iterable, Iterator
@@ -26,10 +26,10 @@ PROVEN: Final = Standing.PROVEN
 
 
 class Model(Machinery):
-    """The steps of a group within bounds."""
+    """The steps that a group can take within bounds."""
 
     def first(self) -> World:
-        """Return a newly started group after the steps of the script."""
+        """Return a newly started group after the script's steps."""
         world = self._started()
         for label in self.bounds.script:
             steps = dict(self.steps(world))
@@ -111,7 +111,7 @@ class Model(Machinery):
                 yield label, self.lead(after, ordinal, in_sync.answered(asking, outcome))
 
     def _hand_overs(self, world: World, ordinal: int) -> Iterator[Step]:
-        """Park, write, and unpark or follow in one step; steps in between would add nothing."""
+        """Park, write, and unpark or follow in one step; intermediate steps would add nothing."""
         node = world.nodes[ordinal]
         leading = node.leading
         assert leading is not None
@@ -252,7 +252,7 @@ class Model(Machinery):
             yield from self._crash_after_promise(world, after, ordinal)
 
     def _crash_after_promise(self, before: World, after: World, ordinal: int) -> Iterator[Step]:
-        """Yield the crash between saving a promise and the actions that depend on it."""
+        """Yield a crash between saving a promise and the actions that depend on it."""
         promised = after.nodes[ordinal].state.promised
         if before.left.crashes and promised > before.nodes[ordinal].state.promised:
             left = replace(before.left, crashes=before.left.crashes - 1)

@@ -16,7 +16,7 @@ from cometmq.ha.state import State
 
 
 class Bounds(msgspec.Struct, frozen=True, kw_only=True):
-    """The size of a check; steps use up the budgets."""
+    """The size of a check; each step uses up part of a budget."""
 
     nodes: int = 2
     in_sync: int = 1
@@ -71,14 +71,14 @@ class Stream(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Write(msgspec.Struct, frozen=True):
-    """A write of the record that may still land; if `base` is None, it creates the record."""
+    """A write of the record that may still be applied; if `base` is None, it creates the record."""
 
     base: Versioned | None
     record: Record
 
 
 class World(msgspec.Struct, frozen=True, kw_only=True):
-    """Everything on which a step may depend, and the facts that the invariants check."""
+    """Everything that a step may depend on, and the facts that the invariants check."""
 
     nodes: tuple[Node, ...]
     cell: Versioned | None
