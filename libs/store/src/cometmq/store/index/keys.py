@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Keys of messages on their way into the index, in log order.
+"""Message keys on their way into the index, in log order.
 
-Index files take any `Keys`. `KeyedRows` holds the keys of messages that Python has placed; a native
-message path brings its own, already hashed.
+Index files accept any `Keys`. `KeyedRows` holds the keys of messages that Python has placed; a
+native message path supplies its own keys, already hashed.
 """
 
 import struct
@@ -21,7 +21,7 @@ _pack_entry = ENTRY.pack
 
 
 class Keys(Protocol):
-    """Keys of messages, in log order."""
+    """Message keys, in log order."""
 
     @property
     def count(self) -> int:
@@ -34,7 +34,7 @@ class Keys(Protocol):
         """Return the store time of a key's message."""
 
     def find(self, topic: str, key: str) -> Sequence[int]:
-        """Return the offsets of messages that may hold a key, newest first."""
+        """Return the offsets of messages that may have a key, newest first."""
 
     def link(  # one call per commit, of a native function too
         self,
@@ -46,7 +46,7 @@ class Keys(Protocol):
         number: int,
         begin_ms: int,
     ) -> tuple[bytes, int]:
-        """Link keys into the slots of an index file; their entries get the numbers from `number`.
+        """Link keys into the slots of an index file; their entries are numbered from `number`.
 
         Mark the pages that change in `dirty`. Return the entries and the number of slots that were
         empty. `begin_ms` is the time of the file's first message.
@@ -54,7 +54,7 @@ class Keys(Protocol):
 
 
 class KeyedRows:
-    """Keys as text, one row for each; rows may be appended until they are linked."""
+    """Keys as text, one per row; rows may be appended until the keys are linked."""
 
     __slots__ = ("_hashes", "rows")
 
@@ -76,7 +76,7 @@ class KeyedRows:
         return self.rows[index][3]
 
     def find(self, topic: str, key: str) -> Sequence[int]:
-        """Return the offsets of messages that may hold a key, newest first."""
+        """Return the offsets of messages that may have a key, newest first."""
         return [row[2] for row in self.rows[::-1] if row[0] == topic and row[1] == key]
 
     def link(  # see `Keys`
@@ -89,7 +89,7 @@ class KeyedRows:
         number: int,
         begin_ms: int,
     ) -> tuple[bytes, int]:
-        """Link keys into the slots of an index file: see `Keys`."""
+        """Link keys into the slots of an index file (see `Keys.link`)."""
         rows = self.rows
         if len(self._hashes) != len(rows):
             self._hashes = index_hashes([row[0] for row in rows], [row[1] for row in rows])

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Compare the log of a store that is looked at with its checksums."""
+"""Compare the log of an inspected store with its checksums."""
 
 from typing import NamedTuple
 
@@ -20,9 +20,9 @@ class DamagedPart(NamedTuple):
 
 
 def damaged_parts(view: StoreView, end: int) -> list[DamagedPart]:
-    """Return what differs from its checksum, or was found damaged by a broker, before `end`.
+    """Return the ranges before `end` that fail their checksums or that a broker found damaged.
 
-    The queues must be measured.
+    The queues must have been measured.
     """
     files, layout = view.files, view.parts.layout
     checksums = Checksums(view.disk, layout, files.file_size)

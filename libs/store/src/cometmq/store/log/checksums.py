@@ -1,18 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
 """A checksum of each block of the log, in a file beside each log file (docs/protocol/store.md).
 
-The CRC of a body does not cover the rest of its record, and nothing else would notice bytes that
-change on the disk after they were synced. A checkpoint therefore computes the CRC-32 of every block
-that the log has gained (`extend`); the scrubber and some starts compare (`check`).
+The CRC of a body does not cover the rest of its record, and nothing else would detect bytes that
+change on the disk after a sync. A checkpoint therefore computes the CRC-32 of every block added to
+the log since the last one (`extend`). The scrubber, and startup in some cases, compare blocks with
+their checksums (`check`).
 
 Invariants:
 
-- An entry covers the first `length` bytes of its block and proves itself with its own CRC. What
-  cannot be proven (torn, damaged, missing) is unknown, never a damage of the log.
+- An entry covers the first `length` bytes of its block and has a CRC of its own. An entry that
+  fails its CRC, is torn or is missing makes its block unknown, never damaged.
 - Entries are written after the bytes they cover are synced, and removed durably before these bytes
-  are cut or written again.
-- Only checkpoints write entries at and behind the block in which the log is sealed up to, only the
-  scrubber before it. A truncation may meet the scrubber on its thread: `generation` and a lock.
+  are cut or overwritten.
+- Only checkpoints write entries for the block that contains the sealed end and for later blocks;
+  only the scrubber writes earlier ones. A truncation may run while the scrubber's thread does, so
+  `generation` and a lock protect the entries.
 """
 
 import errno
@@ -40,7 +42,7 @@ Entry: TypeAlias = tuple[int, int]
 """Number of covered bytes from the start of the block, and their CRC-32."""
 
 _UNKNOWN: Final[Entry] = (0, 0)
-_ENTRY: Final = struct.Struct(">III")  # covered bytes, their CRC, CRC of offset and both
+_ENTRY: Final = struct.Struct(">III")  # length, CRC of these bytes, CRC of offset, length and CRC
 _PROVEN: Final = struct.Struct(">qII")
 
 
@@ -62,7 +64,7 @@ class Check(NamedTuple):
 
 
 def spans(files: FileSequence, begin: int, end: int) -> list[Span]:
-    """Cut a range of the log at the borders of its files."""
+    """Split a range of the log at file boundaries."""
     begin, end = max(begin, files.first), min(end, files.end)
     found = []
     while begin < end:
@@ -74,13 +76,13 @@ def spans(files: FileSequence, begin: int, end: int) -> list[Span]:
 
 
 def block_start(files: FileSequence, offset: int) -> int:
-    """Return the first offset of the block that holds an offset."""
+    """Return the first offset of the block that contains an offset."""
     position = (offset - files.first) % files.file_size
     return offset - position % BLOCK_BYTES
 
 
 class Checksums:
-    """The files of checksums of one store."""
+    """The checksum files of one store."""
 
     def __init__(self, disk: Disk, layout: Layout, file_size: int) -> None:
         self._disk = disk
@@ -93,7 +95,7 @@ class Checksums:
         """Changes whenever entries are taken back."""
 
     def load(self) -> None:
-        """Find the files; one of a wrong size counts as missing."""
+        """Find the files; a file of the wrong size counts as missing."""
         folder = self._layout.checksums
         for name in self._disk.names(folder):
             if name.isdigit():
@@ -102,9 +104,9 @@ class Checksums:
                     self._files[int(name)] = file
 
     def keep(self, files: FileSequence, end: int) -> int:
-        """Delete the checksums of files that begin outside the log or at and behind `end`.
+        """Delete the checksums of files that begin outside the log or at or after `end`.
 
-        Return how many files had checksums and lose them.
+        Return the number of files whose checksums were deleted.
         """
         folder = self._layout.checksums
         starts = [int(name) for name in self._disk.names(folder) if name.isdigit()]
@@ -126,7 +128,7 @@ class Checksums:
         self._disk.remove(self._layout.checksum_file(start))
 
     def extend(self, parts: Sequence[Span]) -> None:
-        """Cover synced bytes; runs on a worker thread. Blocks that cannot be read stay unknown."""
+        """Compute checksums of synced bytes on a worker thread. Unreadable blocks stay unknown."""
         for span in parts:
             for chunk in _chunks(span):
                 known = self._read(chunk)
@@ -135,7 +137,7 @@ class Checksums:
             self._files[span.start].sync()
 
     def check(self, span: Span) -> Check:
-        """Compare a span with its checksums; may block. Bytes that cannot be read are damaged."""
+        """Compare a span with its checksums; may block. Unreadable bytes count as damaged."""
         result = Check([], {})
         for chunk in _chunks(span):
             known = self._read(chunk)
@@ -147,18 +149,18 @@ class Checksums:
         return result
 
     def prove(self, parts: Sequence[Span]) -> bool:
-        """Return whether all blocks are covered and right; may block."""
+        """Return whether every block has a checksum that matches; may block."""
         checks = [self.check(span) for span in parts]
         return not any(check.damaged or check.unknown for check in checks)
 
     def learn(self, start: int, entries: dict[int, Entry], generation: int) -> None:
-        """Write entries that `check` has found missing, unless entries were taken back since."""
+        """Write the entries that `check` found missing, unless entries have been removed since."""
         with self._lock:
             if entries and generation == self.generation:
                 self._write(start, entries)
 
     def truncate(self, files: FileSequence, offset: int) -> None:
-        """Take back what covers bytes at and behind an offset; blocks until that is durable."""
+        """Remove entries that cover bytes at or after an offset; blocks until this is durable."""
         with self._lock:
             self.generation += 1
             for start in [start for start in self._files if start >= offset]:
@@ -191,7 +193,7 @@ class Checksums:
         try:
             data = b"" if file is None else file.read(first * _ENTRY.size, size)
         except DiskError:
-            data = b""  # unknown: the log itself may be whole
+            data = b""  # unknown: the log itself may be intact
         if not data.strip(b"\0"):  # what a checkpoint finds: 0.1 ms less per MiB
             return [_UNKNOWN] * (stop - first)
         rows = _ENTRY.iter_unpack(data.ljust(size, b"\0"))
@@ -217,7 +219,7 @@ def _blocks(span: Span) -> tuple[int, int]:
 
 
 def _chunks(span: Span) -> Iterator[Span]:
-    """Cut a span into pieces of whole blocks, the first from the start of its block."""
+    """Split a span into pieces of whole blocks; the first starts where its block starts."""
     begin = span.begin - span.begin % BLOCK_BYTES
     for position in range(begin, span.end, CHUNK_BYTES):
         yield span._replace(begin=position, end=min(position + CHUNK_BYTES, span.end))
@@ -242,7 +244,7 @@ def _runs(start: int, entries: dict[int, Entry]) -> Iterator[tuple[int, bytes]]:
 
 
 def _computed(chunk: Span, known: list[Entry]) -> dict[int, Entry]:
-    """Compute the entries that a chunk lacks; continue entries that cover a part of their block."""
+    """Compute the entries that a chunk lacks; extend those that cover part of their block."""
     first, _ = _blocks(chunk)
     lacking = [
         (number, entry, min(BLOCK_BYTES, chunk.end - number * BLOCK_BYTES))
@@ -274,7 +276,7 @@ def _compare(chunk: Span, known: list[Entry], damaged: list[DamagedRange]) -> No
         part: Buffer | None
         if data is not None and begin - chunk.begin + length <= len(data):
             part = memoryview(data)[begin - chunk.begin : begin - chunk.begin + length]
-        else:  # an entry covers more than the span, or a part of the chunk cannot be read
+        else:  # an entry covers more than the span, or part of the chunk is unreadable
             end = max(begin + length, min(begin + BLOCK_BYTES, chunk.end))
             part = _readable(chunk.file, begin, end)
         if part is None or (length and crc32(part[:length]) != crc):
@@ -284,7 +286,7 @@ def _compare(chunk: Span, known: list[Entry], damaged: list[DamagedRange]) -> No
 
 
 def _readable(file: DiskFile, begin: int, end: int) -> bytes | None:
-    """Return bytes of a file; None if the disk cannot read them."""
+    """Return bytes of a file, or None if the disk cannot read them."""
     try:
         return file.read(begin, end - begin)
     except DiskError as error:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Ranges of the log whose bytes are known to be damaged: sorted, disjoint, usually none."""
+"""Ranges of the log whose bytes are known to be damaged: sorted, disjoint, usually empty."""
 
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
@@ -7,14 +7,14 @@ from typing import NamedTuple
 
 
 class DamagedRange(NamedTuple):
-    """The physical offsets from `start` up to `end`."""
+    """The physical offsets from `start` up to, but not including, `end`."""
 
     start: int
     end: int
 
 
 def merged(ranges: Iterable[DamagedRange]) -> tuple[DamagedRange, ...]:
-    """Sort ranges, and join ranges that touch or overlap."""
+    """Sort the ranges, and join those that touch or overlap."""
     found: list[DamagedRange] = []
     for start, end in sorted(ranges):
         if found and start <= found[-1].end:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The file that keeps the scrubber's place, and the damage it knows, over restarts.
+"""The file that keeps the scrubber's position and the known damage across restarts.
 
-The file is not needed: without it, or if it is damaged, the scrubber begins again and finds the
-same damage.
+The file is not essential: if it is missing or damaged, the scrubber starts over and finds the same
+damage.
 """
 
 import msgspec
@@ -14,7 +14,7 @@ from cometmq.store.log.damage import DamagedRange
 
 
 class ScrubState(msgspec.Struct, frozen=True, rename="camel"):
-    """The round of the scrubber, and the damaged ranges of the log."""
+    """The scrubber's current round, and the damaged ranges of the log."""
 
     offset: int = 0
     round_end: int = 0
@@ -23,7 +23,7 @@ class ScrubState(msgspec.Struct, frozen=True, rename="camel"):
 
 
 def load_state(disk: Disk, layout: Layout) -> ScrubState:
-    """Return the state of the last run; a new one if there is none that can be read."""
+    """Return the state of the last run, or a new one if there is no readable state."""
     path = layout.scrub
     try:
         if not disk.exists(path):

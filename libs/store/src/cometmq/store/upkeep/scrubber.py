@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Compare the log with its checksums: all of it over days, the last files after a host crash.
 
-A round reads the log from its first byte to where checkpoints have computed checksums when the
-round began. The rate is the size of the log by `logScrubHours`, within bounds, and the place
-survives a restart. Checksums that are missing are computed.
+A round reads the log from its first byte up to the point that checkpoints had covered when the
+round began. The rate is the size of the log divided by `logScrubHours`, within bounds, and the
+position survives a restart. Missing checksums are computed.
 
-Readers get no record that shares a byte with a damaged block. Messages are named by what the queues
-know, because the bytes of the log prove nothing there.
+Readers get no record that shares a byte with a damaged block. The affected messages are identified
+from the queue entries, because the damaged bytes of the log prove nothing.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _HOUR_MS: Final = 3_600_000
 
 
 class DamagedMessages(NamedTuple):
-    """Messages of one queue that readers get no more; `last` is included."""
+    """Messages of one queue that are withheld from readers; `last` is included."""
 
     topic: str
     queue_id: int
@@ -48,7 +48,7 @@ class DamagedMessages(NamedTuple):
     last: int
 
     def __str__(self) -> str:
-        """Return for example `orders/2: 5-7`."""
+        """Return, for example, `orders/2: 5-7`."""
         offsets = f"{self.first}" if self.first == self.last else f"{self.first}-{self.last}"
         return f"{self.topic}/{self.queue_id}: {offsets}"
 
@@ -74,12 +74,12 @@ Findings: TypeAlias = list[tuple[DamagedRange, list[DamagedMessages]]]
 
 
 class Scrubber:
-    """Plans the comparisons of one store and knows its damage."""
+    """Plans a store's comparisons and keeps track of its damage."""
 
     def __init__(
         self, parts: Parts, checkpointer: Checkpointer, on_damage: Callable[[], None]
     ) -> None:
-        """Call `on_damage` when readers must drop what they have cached."""
+        """Call `on_damage` when readers must drop their cached data."""
         self._parts = parts
         self._checkpointer = checkpointer
         self._on_damage = on_damage
@@ -92,18 +92,18 @@ class Scrubber:
 
     @property
     def damaged_bytes(self) -> int:
-        """The size of the parts of the log that are known to be damaged."""
+        """The number of bytes of the log that are known to be damaged."""
         return sum(damage.end - damage.start for damage in self._state.damage)
 
     @property
     def damaged_message_count(self) -> int:
-        """The number of messages in them."""
+        """The number of messages in the damaged ranges."""
         return sum(self._counts.values())
 
     # Start and end
 
     def begin(self, trusted_end: int, *, host_crashed: bool) -> None:
-        """Check known damage again, and the last files after a host crash; blocks."""
+        """Recheck known damage and, after a host crash, the last files; blocks."""
         files, end = self._parts.commit_log.files, self._parts.commit_log.end
         self._state = state = load_state(self._parts.disk, self._parts.layout)
         known = clipped(merged(state.damage), files.first, min(end, trusted_end))
@@ -125,16 +125,16 @@ class Scrubber:
             self._save()
 
     def _file_count(self, end: int) -> int:
-        """Return the number of files before the first one that a start reads."""
+        """Return the number of files before the first one that startup reads."""
         files = self._parts.commit_log.files
         return -(-(end - files.first) // files.file_size) - FILES_AT_START
 
     def finish(self) -> None:
-        """Save the place of the round; blocks."""
+        """Save the round's position; blocks."""
         self._save()
 
     def note_truncated(self, offset: int) -> None:
-        """Forget damage behind the earlier end of a truncated log."""
+        """Forget damage beyond the new end of a truncated log."""
         self._adopt(clipped(self._state.damage, 0, offset))
 
     # Rounds
@@ -169,7 +169,7 @@ class Scrubber:
         return (now_ms - self._last_ms) * rate // 1000
 
     def _limit(self) -> int:
-        """Return the end of the last block that checkpoints do not touch any more."""
+        """Return the end of the last block that checkpoints no longer change."""
         files = self._parts.commit_log.files
         return block_start(files, max(files.first, self._checkpointer.sealed_offset))
 
@@ -178,7 +178,7 @@ class Scrubber:
         return min(max(log_bytes // (hours * 3600), RATE_MIN), most)
 
     def _position(self, limit: int, now_ms: int, round_ms: int) -> int | None:
-        """Return where the round continues; None until the next round is due."""
+        """Return the position where the round continues, or None until the next round is due."""
         state, first = self._state, self._parts.commit_log.min_offset
         offset = max(state.offset, first)
         if offset < min(state.round_end, limit):
@@ -191,7 +191,7 @@ class Scrubber:
         return first
 
     def note_scrubbed(self, begin: int, end: int, found: Findings) -> None:
-        """Adopt what a job has found."""
+        """Adopt a job's findings."""
         self._is_running = False
         self.scrubbed_bytes += end - begin
         self._state = msgspec.structs.replace(self._state, offset=end)
@@ -199,7 +199,7 @@ class Scrubber:
             self._take(found)
 
     def note_stale(self) -> None:
-        """Repeat a step: files were cut or deleted while it read them."""
+        """Repeat a step during which files were cut or deleted."""
         self._is_running = False
 
     def note_failed(self, begin: int, error: Exception | None) -> None:
@@ -211,7 +211,7 @@ class Scrubber:
     # Damage
 
     def _take(self, found: Findings) -> None:
-        """Name damage, and keep its records from readers."""
+        """Report damage, and withhold the damaged records from readers."""
         for damage, messages in found:
             self._tell(damage, messages)
             self._counts[damage] = sum(it.last - it.first + 1 for it in messages)
@@ -246,7 +246,7 @@ class Scrubber:
 
 
 class _ScrubJob:
-    """Compares one part of the log, and computes the checksums that it lacks."""
+    """Compares one part of the log with its checksums, and computes those that are missing."""
 
     name = "scrub"
 
@@ -280,7 +280,7 @@ class _ScrubJob:
         try:
             self._run()
         except DiskError as error:
-            self._error = error  # a file that expires meanwhile is no failure of a job
+            self._error = error  # a file that expired meanwhile is not a failure of the job
 
     def _run(self) -> None:
         checksums, known = self._parts.checksums, self._state.damage
@@ -288,7 +288,7 @@ class _ScrubJob:
         for span in self._spans:
             check = checksums.check(span)
             damaged += [it for it in check.damaged if not overlaps(known, it.start, 1)]
-            # Damage must not become the truth: its checksum may have been lost since.
+            # Damaged bytes must not get a new checksum if theirs has been lost since.
             fresh = {
                 number: entry
                 for number, entry in check.unknown.items()

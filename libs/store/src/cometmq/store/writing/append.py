@@ -230,7 +230,7 @@ class Appender:
         return batch
 
     def _place_messages(self, batch: Batch, puts: Iterator[_Put]) -> _Put | None:
-        """Place single messages; return the first put that is none, if any."""
+        """Place single messages; return the first put that is not a single message, or None."""
         queues, body_bytes_max = self._queues, self._body_bytes_max
         now_ms, results, touched = batch.store_timestamp, batch.results, batch.touched
         placed, keyed = self._open(batch)

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs: messages that a source outside the store holds, and places and encodes at once.
+"""Runs: messages held by a source outside the store, which places and encodes them at once.
 
-A native message path is such a source. The store still decides where its records go, writes them,
-publishes their queue entries and says when their requests are answered. A run keeps its place among
-the other puts, so the order of the log is that of the requests, whoever encodes them.
+A native message path is such a source. The store still decides where the records go, writes them,
+publishes their queue entries and decides when their requests are answered. A run keeps its position
+among the other puts, so the log has the order of the requests, whichever path encodes them.
 """
 
 from collections.abc import Callable, Sequence
@@ -29,7 +29,7 @@ number, the keys, and the answers: whether they wait for the disk, what gives th
 
 
 class RunSource(Protocol):
-    """Holds the requests of runs from their arrival until their commit."""
+    """Holds the requests of runs from arrival to commit."""
 
     def place(  # one call per commit, of a native function
         self,
@@ -40,9 +40,9 @@ class RunSource(Protocol):
         store_timestamp: int,
         queue_of: QueueOf,
     ) -> PlacedRun:
-        """Encode requests from number `first` on at a physical offset, as far as the file has room.
+        """Encode requests from number `first` on at a physical offset, while the file has room.
 
-        Nothing changes: a commit that cannot be encoded places its runs again.
+        The source's state does not change: a commit that cannot be encoded places its runs again.
         """
 
     def refuse(self, first: int, count: int, result: PutResult) -> None:
@@ -53,12 +53,12 @@ class RunSource(Protocol):
 
 
 class Run:
-    """Requests of a source that follow one another."""
+    """Consecutive requests of a source."""
 
     __slots__ = ("count", "first", "source")
 
     def __init__(self, source: RunSource, first: int, count: int) -> None:
-        """Take `count` requests from number `first` on."""
+        """Take `count` requests, starting with number `first`."""
         self.source = source
         self.first = first
         self.count = count
