@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The native module by itself; that a broker is the same with it is tested in the broker."""
+"""The native module on its own; the broker's tests compare a broker with and without it."""
 
 import pytest
 from hypothesis import given, settings

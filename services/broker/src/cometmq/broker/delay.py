@@ -213,8 +213,8 @@ class DelayService:
         )
 
     def _read(self, level: _Level) -> None:
-        """Find and deliver due messages; if the disk must be read, do so in a later turn of the
-        loop.
+        """Find and deliver due messages; a lookup that must read the disk finishes in a later loop
+        iteration.
         """
         queue = self._store.queue(SCHEDULE_TOPIC, level.number - 1)
         if queue is None:

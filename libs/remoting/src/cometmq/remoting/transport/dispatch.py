@@ -126,7 +126,7 @@ class Dispatcher(Generic[ContextT]):
         self._stats.requests += count
 
     def note_answered(self, peer: Served, count: int) -> None:
-        """Count out requests of a lane."""
+        """Subtract answered lane requests from the requests in flight."""
         peer.in_flight -= count
         self._stats.in_flight -= count
 

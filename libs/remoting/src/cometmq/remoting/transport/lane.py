@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The interface of a lane: a faster way for requests that need no decoding in Python.
+"""The interface of a lane: a faster path for requests that need no decoding in Python.
 
-A lane may take whole frames of a received chunk. It takes only what it answers exactly as the
-handlers would, and leaves every other frame to them, so a server with and without a lane behaves
-the same.
+A lane may take whole frames of a received chunk. It takes only requests that it answers exactly as
+the handlers would, and leaves every other frame to the handlers, so a server behaves the same with
+and without a lane.
 """
 
 from typing import Protocol, TypeAlias
@@ -30,14 +30,15 @@ class Lane(Protocol):
     def stage(self, peer: Staging, data: bytes, count_max: int) -> list[Part] | None:
         """Stage the plain requests among the first `count_max` frames of a chunk.
 
-        The parts begin at the begin of the chunk. The caller handles the bytes after the last part.
-        Return None, with nothing staged, if handlers must serve the whole chunk.
+        The parts start at the beginning of the chunk; the caller handles the bytes after the last
+        part. Return None, with nothing staged, if handlers must serve the whole chunk.
         """
 
     def put(self, count: int, staged_bytes: int) -> bool:
         """Accept the next staged requests; they will be answered.
 
-        Return False, with nothing accepted, if what they were staged by has changed since.
+        Return False, with nothing accepted, if the server has changed or become busy since the
+        requests were staged; handlers then serve them.
         """
 
     def drop(self) -> None:

@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """A connection whose plain requests a lane may take.
 
-Invariants: a chunk's requests are served in their order, by the lane or by handlers. Whenever a
-lane cannot go on, the rest of the chunk is decoded and served as it would be without a lane. A
-chunk that is no protocol ends the connection before any of its requests is served.
+Invariants: a chunk's requests are served in order, by the lane or by handlers. Whenever a lane
+cannot continue, the rest of the chunk is decoded and served as it would be without a lane. A chunk
+that violates the protocol ends the connection before any of its requests is served.
 
-A lane takes a bounded number of frames of a connection in a turn of the loop, as handlers do. What
-is left of a longer chunk waits as bytes for the next turn, and nothing more is read meanwhile; so a
-flood costs the others no more than without a lane. A fault of the protocol behind that bound is
-seen in its own turn, as if the chunk had been cut there.
+In each loop iteration a lane takes a bounded number of a connection's frames, as handlers do. The
+rest of a longer chunk waits as bytes for the next iteration, and nothing more is read meanwhile, so
+a flood costs other connections no more than it would without a lane. A protocol error beyond that
+bound is detected in its own iteration, as if the chunk had been cut there.
 
 Hot path: `_receive` runs once per chunk; bench/micro/bench_lane.py.
 """
@@ -33,11 +33,11 @@ class LanePeer(PeerProtocol):
     def __init__(self, hub: "Hub[PeerProtocol]", dispatcher: Dispatcher[Any]) -> None:
         """Wait for the socket."""
         super().__init__(hub, dispatcher)
-        self._held = b""  # received, but more than a turn may take
+        self._held = b""  # received, but beyond what one loop iteration may take
 
     @property
     def buffered_bytes(self) -> int:
-        """The approximate memory of unsent output and of what is received but not served."""
+        """The approximate memory of unsent output and of received bytes not yet served."""
         return super().buffered_bytes + len(self._held)
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -91,13 +91,13 @@ class LanePeer(PeerProtocol):
         return True
 
     def _receive_parts(self, lane: Lane, data: bytes, parts: list[Part], frames_max: int) -> None:
-        """Serve parts of a lane and parts of handlers in turn."""
+        """Serve the lane's parts and the handlers' parts in the order of the chunk."""
         connection, now_ms = self._connection, self._hub.clock_ms()
         calls: list[list[Call[Any]]] = []
         rest: list[Call[Any]] = []
         behind = data[parts[-1][3] :]
         try:
-            # Everything is decoded first: a fault of the protocol refuses the whole chunk.
+            # Everything is decoded first: a protocol error rejects the whole chunk.
             for count, _, start, end in parts:
                 calls.append([] if count else connection.receive_whole(data[start:end], now_ms))
             call_count = sum(map(len, calls))
@@ -125,7 +125,7 @@ class LanePeer(PeerProtocol):
             self._fall_behind()
 
     def _serve_parts(self, lane: Lane, parts: list[Part], calls: list[list[Call[Any]]]) -> int:
-        """Serve parts in their order; return the number of finished parts.
+        """Serve parts in order; return the number of finished parts.
 
         For the next part, `calls` keeps only the calls that were not served.
         """
@@ -135,7 +135,7 @@ class LanePeer(PeerProtocol):
                     return index
                 continue
             served = self._dispatcher.serve(self, calls[index])
-            if not self.is_writable:  # so the last call served was answered, and no more are
+            if not self.is_writable:  # the last call served was answered; serve no more
                 del calls[index][:served]
                 return index
         return len(parts)

@@ -43,7 +43,7 @@ _PUT_OK: Final = PutStatus.PUT_OK
 
 
 def open_lane(broker: Broker) -> "BrokerLane | None":
-    """Create the broker's lane and return it; if it may not have one, record the reason."""
+    """Create and return the broker's lane; if the broker may not have one, record the reason."""
     reason = _reason_against(broker)
     lane = BrokerLane(broker) if reason is None else None
     broker.lane = lane
@@ -66,16 +66,16 @@ def _reason_against(broker: Broker) -> str | None:
 
 
 class BrokerLane:
-    """Both ends of the lane: it takes sends from connections, and supplies runs to the store."""
+    """Both ends of the lane: takes sends from connections and supplies runs to the store."""
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
         self._settings = broker.settings
         self._topics_version = broker.topics.version
         self._native = _build(broker)
-        self._put_count = 0  # staged sends that are accepted, of this commit
+        self._put_count = 0  # staged sends accepted for this commit
         self._has_failed = False
-        self.request_count = 0  # accepted since the start
+        self.request_count = 0  # accepted since startup
 
     # Connections: see `cometmq.remoting.transport.lane`
 
@@ -169,7 +169,7 @@ class BrokerLane:
     # Answers
 
     def _answer(self, answers: "LaneAnswers", result: PutResult) -> None:
-        is_current = self._settings is self._broker.settings  # they are part of every answer
+        is_current = self._settings is self._broker.settings  # every answer depends on them
         if result.status is not _PUT_OK or not is_current:
             self._answer_each(answers, result)
             return
@@ -181,7 +181,7 @@ class BrokerLane:
             peer.reply_encoded(data, count)
 
     def _answer_each(self, answers: "LaneAnswers", result: PutResult) -> None:
-        """Answer each send as its handler would, because the result is not plain success."""
+        """Answer each send as its handler would, because the result is not a plain success."""
         for peer, opaque, serialization, topic, queue_id, count, place in answers.rows():
             offset, size, queue_offset, message_ids = place
             one = PutResult(
