@@ -145,7 +145,10 @@ class TransactionProducer(Producer, TransactionMember):
         options: TransactionOptions | None = None,
         log: Log = PROGRAM_LOG,
     ) -> None:
-        """`check` answers brokers; `execute` is the default for `send_in_transaction`."""
+        """`check` answers the brokers' transaction checks.
+
+        `execute` is the default for `send_in_transaction`.
+        """
         check_function(check, "check", "message")
         if execute is not None:
             check_function(execute, "execute", "message", "argument")

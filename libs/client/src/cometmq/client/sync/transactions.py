@@ -38,7 +38,10 @@ class TransactionProducer(Producer):
         options: TransactionOptions | None = None,
         log: Log = PROGRAM_LOG,
     ) -> None:
-        """`check` answers brokers; `execute` is the default for `send_in_transaction`."""
+        """`check` answers the brokers' transaction checks.
+
+        `execute` is the default for `send_in_transaction`.
+        """
         inner = AsyncTransactionProducer(group, namesrv, check=check, options=options, log=log)
         WorkingClient.__init__(self, inner)
         self._transactions = inner
