@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Windows of a report, and the limits from which a status is bad."""
+"""A report's time windows, and the limits beyond which a status is bad."""
 
 from typing import Annotated
 
