@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`python -m cometmq.cli`: the `cometmq` command, run by a given interpreter."""
+"""`python -m cometmq.cli`: the `cometmq` command under a chosen interpreter."""
 
 from cometmq.cli.entry import main
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Options of `cometmq` itself: account, TLS, name servers and JSON.
 
-They apply to every command and go before or after it. The files they name are read only when a
-client is created: commands without a client do not need them.
+They apply to every command and may be given before or after it. The files they name are read only
+when a client is created, because commands without a client do not need them.
 """
 
 import os

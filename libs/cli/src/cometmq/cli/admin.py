@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The admin client of commands: a command goes on without brokers that do not answer."""
+"""The admin client of commands: a command continues without brokers that do not answer."""
 
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import TypeVar
@@ -19,7 +19,7 @@ T = TypeVar("T")
 
 
 class CommandAdmin(AdminClient):
-    """Distinguishes an empty cluster from one whose brokers are down, and names these."""
+    """Distinguishes an empty cluster from one whose brokers are down, and names the brokers."""
 
     def __init__(self, namesrv: str, *, options: ClientOptions) -> None:
         super().__init__(namesrv, options=options)
@@ -77,7 +77,7 @@ class CommandAdmin(AdminClient):
         return found
 
     def unreachable(self, broker: BrokerAdmin, error: TransportError) -> None:
-        """Record that the command goes on without a broker."""
+        """Record that the command continues without a broker."""
         note_missing(broker.name, broker.address, error)
 
     async def ask_each(
@@ -87,19 +87,19 @@ class CommandAdmin(AdminClient):
         *,
         skip: tuple[type[CometError], ...] = (),
     ) -> list[tuple[BrokerAdmin, T]]:
-        """Ask brokers concurrently, skipping brokers that have failed to answer before."""
+        """Query brokers concurrently, skipping brokers that have failed to answer before."""
         asked = [broker for broker in brokers if broker.address not in MISSING]
         self._asked.update(broker.address for broker in asked)
         return await super().ask_each(asked, question, skip=skip)
 
     def check_answers(self) -> None:
-        """Exit if none of the brokers asked, or no master at all, has answered."""
+        """Exit if none of the queried brokers, or no master at all, has answered."""
         if any(brokers and brokers <= MISSING.keys() for brokers in (self._asked, self._masters)):
             raise typer.Exit(1)
 
 
 def no_broker_text(namesrvs: Iterable[str]) -> str:
-    """Return the error for a cluster without brokers, with a remedy."""
+    """Return the error for a cluster without brokers, including a remedy."""
     addresses = ";".join(namesrvs)
     return (
         f"no broker is registered at the name server {addresses}: all are down or"
@@ -121,7 +121,7 @@ def note_no_master(name: str, slaves: Sequence[str]) -> None:
 
 
 def note_missing(name: str, address: str, error: CometError) -> None:
-    """Record a broker that did not answer, with a remedy."""
+    """Record a broker that did not answer, including a remedy."""
 
     place = f"{name} ({address})" if name else address
     if isinstance(error, ConnectFailed):

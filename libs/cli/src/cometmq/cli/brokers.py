@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`cometmq cluster`: every broker with its role, rates, disk usage and way of sends."""
+"""`cometmq cluster`: every broker with its role, rates, disk usage and send path."""
 
 from typing import Final
 
@@ -77,7 +77,7 @@ def _without_master(members: list[ClusterMember]) -> dict[str, list[str]]:
 
 
 def _ends_of_masters(members: list[ClusterMember]) -> dict[tuple[str, str], int]:
-    """Return where the log of each master that answers ends."""
+    """Return the log end of each master that answers."""
     return {
         (member.cluster, member.broker_name): member.figures.log_max_offset
         for member in members

@@ -65,7 +65,7 @@ def ask(namesrv: str, question: Callable[[AdminClient], Awaitable[T]]) -> T:
 def with_access(options: OptionsT) -> OptionsT:
     """Add the account and TLS options of `cometmq` to a client's options.
 
-    Every command creates its clients with options from here.
+    Every command passes its client options through this function.
     """
     access = ACCESS.get()
     changes: dict[str, Any] = {}
@@ -78,7 +78,7 @@ def with_access(options: OptionsT) -> OptionsT:
 
 
 def _credentials(access: Access) -> SessionCredentials | None:
-    """Return the credentials given by options, else by file."""
+    """Return the credentials given as options, else those from a file."""
     if access.access_key and access.secret_key:
         return SessionCredentials(access.access_key, access.secret_key, access.security_token)
     if access.access_key or access.secret_key:
@@ -106,7 +106,7 @@ def run(
     *,
     loop_factory: Callable[[], asyncio.AbstractEventLoop] | None = None,
 ) -> T:
-    """Run a command on an event loop; signals that end it cancel it, so that it cleans up."""
+    """Run a command on an event loop; a terminating signal cancels it, so that it can clean up."""
 
     async def guarded() -> T:
         task = asyncio.current_task()
@@ -126,9 +126,9 @@ def run(
 
 
 class Complaints:
-    """The log of a long-running client: each problem once, as a line for people.
+    """The log of a long-running client: prints each problem once, as a readable line.
 
-    A consumer whose broker is gone keeps retrying; without this it would look idle.
+    A consumer whose broker is down keeps retrying; without this it would look idle.
     """
 
     def __init__(self) -> None:
@@ -157,8 +157,8 @@ class Complaints:
 async def confirm(question: str, *, is_confirmed: bool) -> None:
     """Ask before something is destroyed; without a terminal, `--yes` is required.
 
-    Every command of ours that destroys or moves something calls this, after it has checked that its
-    names exist. mqadmin's commands do not: scripts run them.
+    Every command of ours that destroys or moves something calls this after checking that the names
+    it was given exist. mqadmin's commands do not ask, because scripts run them.
     """
     if is_confirmed:
         return
@@ -180,13 +180,13 @@ async def confirm(question: str, *, is_confirmed: bool) -> None:
 
 
 def wrong_usage(line: str) -> typer.Exit:
-    """Print one line; return the exit of a command that was called wrongly."""
+    """Print one line; return the exit for a command that was called incorrectly."""
     typer.echo(f"cometmq: {line}", err=True)
     return typer.Exit(EXIT_USAGE)
 
 
 def _first(errors: BaseExceptionGroup[BaseException]) -> BaseException:
-    """Return the first error that the user can fix, else the first of all."""
+    """Return the first error that the user can fix, or else the first error."""
 
     fixable, others = errors.split(CometError)
     group = fixable or others

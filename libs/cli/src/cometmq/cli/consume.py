@@ -151,7 +151,7 @@ Source = asyncio.Queue[Printed]
 
 
 class Printer:
-    """Prints messages, and on a terminal a hint when there are none."""
+    """Prints messages and, on a terminal, a hint when there are none."""
 
     def __init__(self, source: Source, topic: str, *, as_json: bool) -> None:
         self._source = source
@@ -204,7 +204,7 @@ class Printer:
         return f"waiting for messages on {self._topic}, Ctrl-C to exit"
 
     def progress(self) -> str:
-        """Return the text that a terminal shows while the output goes elsewhere."""
+        """Return the text shown on a terminal while the output goes elsewhere."""
         shown = rate(self.count, self._begin)
         return f"{shown}; {self._waiting()}" if self._is_waiting else shown
 
@@ -252,14 +252,14 @@ async def _as_member(
 
 
 class MemberComplaints(Complaints):
-    """Ends the command if a broker denies the group access: retrying would not help."""
+    """Ends the command if a broker denies the group access, because retrying would not help."""
 
     def __init__(self) -> None:
         super().__init__()
         self._refusal: asyncio.Future[str] = asyncio.get_running_loop().create_future()
 
     def warning(self, event: str, /, **facts: object) -> None:
-        """Print the event, unless it is a refusal: that becomes the error of the command."""
+        """Print the event, unless it is a denial, which becomes the command's error."""
         kind, _, text = str(facts.get("error", "")).partition(": ")
         if kind != AccessDenied.__name__:
             super().warning(event, **facts)
@@ -267,15 +267,15 @@ class MemberComplaints(Complaints):
             self._refusal.set_result(text)
 
     async def fail_if_refused(self) -> None:
-        """Wait for a refusal and raise it."""
+        """Wait for a denial and raise it."""
         raise ClientError(await self._refusal)
 
 
 async def _place_group(admin: AdminClient, group: str, topic: str, start: str) -> None:
-    """Store the start of a group without members and offsets.
+    """Store the start offsets of a group that has neither members nor offsets.
 
-    Brokers would make it start at 0 of a young queue, whatever the group asks for
-    (youngQueueStartsAtZero).
+    Otherwise brokers would start the group at offset 0 of a young queue, whatever the group asks
+    for (youngQueueStartsAtZero).
     """
     queues = await admin.queues(topic)
     is_placed = False
@@ -303,7 +303,7 @@ async def _place_group(admin: AdminClient, group: str, topic: str, start: str) -
 
 
 async def _abandon() -> None:
-    """End this call of the listener without a result: its message stays for the next member."""
+    """End this listener call without a result, so that the next member gets its message."""
     task = asyncio.current_task()
     assert task is not None
     task.cancel()
@@ -416,10 +416,10 @@ class GivenOffsets:
             self._offsets[queue] = offset
 
     async def persist(self, _queues: Iterable[MessageQueue]) -> None:
-        """Store nothing: that is the point."""
+        """Store nothing, because an observer must not change offsets."""
 
     async def commit(self, queues: Iterable[MessageQueue]) -> None:
-        """Store nothing, either."""
+        """Store nothing, because an observer must not change offsets."""
         await self.persist(queues)
 
     def forget(self, queue: MessageQueue) -> None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Dead letters on the command line: selection, JSON form, pace."""
+"""Dead letters on the command line: selection, JSON form and pace."""
 
 import asyncio
 from collections.abc import AsyncIterator

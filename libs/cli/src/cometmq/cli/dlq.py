@@ -238,7 +238,10 @@ def replay(  # noqa: PLR0913  # one parameter per option
 
 
 async def _has_dead_letters(admin: AdminClient, group: str) -> bool:
-    """Return whether a group has a dead-letter topic; say so if not, raise if there is no group."""
+    """Return whether a group has a dead-letter topic, and print a note if not.
+
+    Raise an error if the group does not exist.
+    """
     if await admin.namesrv.route(dead_letter_topic(group)) is not None:
         return True
     await known_group(admin, group)
@@ -260,7 +263,7 @@ async def _readable(
 
 @contextmanager
 def _count_on_failure(sent: list[str]) -> Iterator[None]:
-    """On any error, print how many messages were sent before it, and which one was the last."""
+    """On any error, print how many messages had been sent, and the last of them."""
     try:
         yield
     except BaseException:

@@ -67,12 +67,12 @@ class Members(msgspec.Struct, frozen=True):
 
     @property
     def model(self) -> str | None:
-        """Return the message model, None if no member is connected."""
+        """Return the message model, or None if no member is connected."""
         return self.online.message_model if self.online is not None else None
 
 
 def is_ours(group: str) -> bool:
-    """Return whether users created a group, rather than the servers for themselves."""
+    """Return whether a group was created by users, rather than by the servers for their own use."""
     return group not in BOOT_GROUPS and not is_system_group(group)
 
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Lines of a file, a pipe or a keyboard, read without blocking the loop.
 
-A daemon thread reads the bare file descriptor: waiting for a keyboard must not keep the process
-from exiting.
+A daemon thread reads the bare file descriptor, so that waiting for a keyboard does not keep the
+process from exiting.
 """
 
 import asyncio
@@ -23,7 +23,7 @@ def has_content(file: Path) -> bool:
 
 
 async def read_lines(descriptor: int) -> AsyncIterator[bytes]:
-    """Yield lines without their line ends; raise OSError if reading fails."""
+    """Yield lines without their line endings; raise OSError if reading fails."""
     loop = asyncio.get_running_loop()
     chunks: asyncio.Queue[bytes | OSError] = asyncio.Queue(CHUNKS_MAX)
 

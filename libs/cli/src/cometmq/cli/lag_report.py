@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`cometmq lag --report`: the state of every consumer group, judged, as one HTML page.
+"""`cometmq lag --report`: the status of every consumer group, as one HTML page.
 
-A single look at the cluster shows no trend: the Spark reports (docs/guides/lag-report.md) keep
+A single look at the cluster shows no trend. The Spark reports (docs/guides/lag-report.md) keep
 snapshots and warn before messages are lost.
 """
 
@@ -33,7 +33,7 @@ BROADCASTING: Final = "BROADCASTING"
 
 
 class Status(Enum):
-    """The state of a group, worst first: its word on the page, its colour, its meaning."""
+    """A group's state, worst first: its label on the page, its colour, and its meaning."""
 
     LOST = ("lost", "critical", "messages were deleted before the group read them")
     SKIPS = ("skips", "critical", "offsets are beyond the end of the queues: cometmq lag GROUP")
@@ -188,7 +188,7 @@ async def _dead_letters(admin: AdminClient, group: str) -> int:
 
 
 def _oldest(states: Sequence[QueueState]) -> float | None:
-    """Return the age of the oldest unread message, None if none of them can be read."""
+    """Return the age of the oldest unread message, or None if no unread message is readable."""
     if not any(state.lag for state in states):
         return 0.0
     ages = [state.behind_s for state in states if state.lag and state.behind_s is not None]
@@ -207,7 +207,7 @@ def _topics(states: Sequence[QueueState]) -> list[TopicRow]:
 
 
 def is_report(file: Path) -> bool:
-    """Return whether a file is an earlier page of this command."""
+    """Return whether a file is a page that this command wrote earlier."""
     try:
         with file.open("rb") as page:
             return lag_page.MARK.encode() in page.read(HEAD_BYTES)
@@ -216,7 +216,7 @@ def is_report(file: Path) -> bool:
 
 
 def write(report: Report, file: Path) -> None:
-    """Write the page atomically: a reader sees the old or the new one."""
+    """Write the page atomically: a reader sees either the old page or the new one."""
     part = file.with_name(f".{file.name}.part")
     try:
         part.write_text(lag_page.render(report), encoding="utf-8")

@@ -2,7 +2,8 @@
 """A command group that imports a command only when it is called.
 
 `cometmq --help` and every command start in a fraction of the time that importing the broker, the
-client and the table printer takes. The table of commands has all that the help page needs.
+client and the table printer takes. The table of commands contains everything that the help page
+needs.
 """
 
 import re
@@ -20,7 +21,7 @@ _EMPTY_OPTION: Final = re.compile(r"--[a-z-]+=")
 
 
 class CommandInfo(NamedTuple):
-    """The module whose `app` has a command, its line of help and its panel on the help page."""
+    """The module whose `app` has a command, its help line, and its panel on the help page."""
 
     module: str
     help: str
@@ -34,7 +35,7 @@ class CommandInfo(NamedTuple):
 
 
 def load_command(name: str, info: CommandInfo) -> Any:
-    """Import a command; of a family, only this command is built."""
+    """Import a command; only this one of its family is built."""
     app: typer.Typer = import_module(info.module).app
     if info.is_in_family:
         family, app = app, typer.Typer(add_completion=False, rich_markup_mode=None)
@@ -60,7 +61,10 @@ def refuse_empty(command: str, args: Sequence[str]) -> None:
 
 
 class LazyGroup(TyperGroup):
-    """Reads its commands from a table; pass a subclass with `table` set to `typer.Typer(cls=)`."""
+    """Reads its commands from a table.
+
+    Set `table` in a subclass, and pass the subclass to `typer.Typer` as `cls`.
+    """
 
     table: Mapping[str, CommandInfo] = {}
     aliases: Mapping[str, str] = {}

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The `cometmq` command: its table of commands and its exit status.
 
-The exit statuses are a table in docs/reference/cli.md (docs/generators/cli.py).
+The exit statuses are listed in docs/reference/cli.md (docs/generators/cli.py).
 """
 
 import sys
@@ -37,7 +37,7 @@ MORE: Final = "More"
 
 
 def _program(module: str, help_line: str) -> CommandInfo:
-    """Return a command that takes the settings of a program as further options."""
+    """Return a command that accepts a program's settings as additional options."""
     return CommandInfo(module, help_line, PROGRAMS, takes_global_options=False, accepts_empty=True)
 
 

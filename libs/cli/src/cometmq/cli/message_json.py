@@ -2,7 +2,7 @@
 """Messages as JSON lines: `produce --json-lines` reads the output of `consume --json`.
 
 A body that is not UTF-8 is written as `body_base64`. Sending a received message again keeps only
-the fields that a sender chooses; its place and its times are for people.
+the fields that a sender chooses; its position and its times are for information.
 """
 
 from base64 import b64decode, b64encode
@@ -50,7 +50,7 @@ _KNOWN: Final = _IGNORED.union(JsonMessage.__struct_fields__)
 
 
 def render(message: MessageExt) -> bytes:
-    """Return a received message as one line, without its line end."""
+    """Return a received message as one line, without a line ending."""
     try:
         text, encoded = message.body.decode(), None
     except UnicodeDecodeError:

@@ -16,16 +16,15 @@ _CLEAR: Final = "\r\x1b[K"
 
 
 def is_terminal(stream: object) -> bool:
-    """Return whether a standard stream is a terminal; a closed one is None."""
+    """Return whether a standard stream is a terminal; a closed stream is passed as None."""
     return stream is not None and bool(getattr(stream, "isatty", bool)())
 
 
 class Meter:
-    """A line that is rewritten in place, and removed at the end.
+    """A line that is rewritten in place and removed at the end.
 
-    `beside_output` means that the command prints as it works. If both go to a terminal the line
-    would
-    mix with the output, so it is not shown.
+    `beside_output` means that the command prints while it works. If output and line both go to a
+    terminal, they would mix, so the line is not shown.
     """
 
     def __init__(self, *, beside_output: bool = False) -> None:
@@ -81,6 +80,6 @@ async def live(
 
 
 def rate(count: int, since: float) -> str:
-    """Return a count and its rate since a time of the monotonic clock."""
+    """Return a count and its rate since a time on the monotonic clock."""
     seconds = max(monotonic() - since, 0.001)
     return f"{count:,} messages, {count / seconds:,.0f} per second"

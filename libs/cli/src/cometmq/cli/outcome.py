@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Servers that did not answer, or are not fit for use, while a command went on with the others.
+"""Servers that did not answer, or are unfit for use, while a command continued with the others.
 
 `main` prints them after the command's output and sets exit status 1.
 """

@@ -28,9 +28,9 @@ def print_rows(
     title: str = "",
     empty: str = "",
 ) -> None:
-    """Print a table; in JSON, a list of objects with snake_case keys.
+    """Print a table or, in JSON, a list of objects with snake_case keys.
 
-    `empty` says on standard error that there are no rows, and what may have been expected.
+    If there are no rows, `empty` is printed on standard error; it says what may have been expected.
     """
     if as_json:
         print_json(as_objects(columns, rows))
@@ -41,7 +41,7 @@ def print_rows(
 
 
 def print_facts(facts: Mapping[str, Cell], *, as_json: bool, title: str = "") -> None:
-    """Print names and values; in JSON, one object."""
+    """Print names and values or, in JSON, one object."""
     if as_json:
         print_json(dict(facts))
     else:
@@ -49,7 +49,7 @@ def print_facts(facts: Mapping[str, Cell], *, as_json: bool, title: str = "") ->
 
 
 def print_notes(lines: Iterable[str]) -> None:
-    """Print warnings on standard error, so that they do not mix with JSON, after the output."""
+    """Print warnings on standard error after the output, so that they do not mix with JSON."""
     sys.stdout.flush()
     for line in lines:
         typer.echo(f"cometmq: {line}", err=True)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sends of a command: back off while servers are down or busy, until a deadline."""
+"""A command's sends: back off while servers are down or busy, until a deadline."""
 
 import asyncio
 from time import monotonic
@@ -19,7 +19,7 @@ BUSY: Final = frozenset({ResponseCode.SERVICE_NOT_AVAILABLE, ResponseCode.SYSTEM
 
 
 class Patience:
-    """Tries each message again while brokers are down, hang or are busy."""
+    """Retries each message while brokers are down, hanging or busy."""
 
     def __init__(self, limit_s: float) -> None:
         self._limit_s = limit_s
@@ -29,7 +29,7 @@ class Patience:
     async def send(self, producer: Producer, message: Message) -> SendResult:
         """Store a message; raise ClientError if it is not stored in time.
 
-        A broker may have stored a message without answering: then it is stored twice.
+        If a broker stores a message but does not answer, the retry stores it a second time.
         """
         deadline = monotonic() + self._limit_s
         pause_s = FIRST_PAUSE_S
@@ -54,7 +54,7 @@ class Patience:
     def _may_pass(self, error: CometError) -> bool:
         """Return whether waiting may help.
 
-        A topic that no name server knows may be a typing error, until a message has been stored.
+        Until a message has been stored, a topic that no name server knows may be a typing error.
         """
         cause = (error.__cause__ or error) if isinstance(error, SendFailed) else error
         if isinstance(cause, CommandError):
@@ -66,7 +66,7 @@ class Patience:
         return isinstance(cause, TransportError | BrokerMissing)
 
     def _name_outage(self, error: CometError) -> None:
-        """Print the first failure of an outage: all sends in flight fail for the same reason."""
+        """Print only an outage's first failure: all sends in flight fail for the same reason."""
         if not self._is_outage_named:
             self._is_outage_named = True
             typer.echo(f"cometmq: {error}; trying again for {self._limit_s:g} s", err=True)

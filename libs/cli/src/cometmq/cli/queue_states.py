@@ -2,8 +2,8 @@
 """How far groups are in their queues, and committed offsets that have outlived their topic.
 
 A broker keeps the offsets of groups when a topic is deleted, as RocketMQ does. If the topic is
-created again, they are beyond its end, or in the middle of new messages: groups skip what is before
-them.
+created again, these offsets are beyond its end or in the middle of new messages, and groups skip
+the messages before them.
 """
 
 import asyncio
@@ -54,8 +54,8 @@ async def queue_states(
 ) -> list[QueueState]:
     """Return how far a group is in each of its queues.
 
-    Brokers report the topics in which the group has an offset. The retry topic is added, since
-    messages can wait there before the group has one.
+    Brokers report the topics in which the group has an offset. The retry topic is added, because
+    messages can wait there before the group has an offset in it.
     """
     lags = await admin.lag(group, topic)
     retry = retry_topic(group)
@@ -72,7 +72,7 @@ async def queue_states(
 
 
 async def topics_by_group(admin: AdminClient) -> dict[str, set[str]]:
-    """Return the topics in which groups have offsets; one request to each master."""
+    """Return the topics in which groups have offsets; sends one request to each master."""
     found: dict[str, set[str]] = {}
     masters = (await admin.masters()).values()
     for _, table in await admin.ask_each(masters, lambda it: it.consumer_offsets()):
@@ -97,7 +97,7 @@ async def _queue_state(master: BrokerAdmin, found: QueueLag) -> QueueState:
 
 
 async def _stored_ms(master: BrokerAdmin, queue: MessageQueue, offset: int) -> int | None:
-    """Return the store time of the message at an offset, None if it cannot be read."""
+    """Return the store time of the message at an offset, or None if it cannot be read."""
     try:
         pulled = await master.pull(queue.topic, queue.queue_id, offset, count_max=1)
     except NoPermission:
@@ -111,7 +111,7 @@ async def _stored_ms(master: BrokerAdmin, queue: MessageQueue, offset: int) -> i
 
 
 def skip_notes(group: str, states: Sequence[QueueState]) -> list[str]:
-    """Return a line for each topic in which the group will skip messages, with the remedy."""
+    """Return a line for each topic in which the group will skip messages, including the remedy."""
     notes: list[str] = []
     for topic in sorted({state.queue.topic for state in states if state.is_beyond_end}):
         found = [it for it in states if it.is_beyond_end and it.queue.topic == topic]
@@ -130,7 +130,7 @@ def skip_notes(group: str, states: Sequence[QueueState]) -> list[str]:
 async def offsets_by_group(
     admin: AdminClient, masters: Iterable[BrokerAdmin], topic: str
 ) -> dict[str, int]:
-    """Return the groups with offsets above 0 in a topic, existing or not -> the highest offset."""
+    """Map each group with offsets above 0 in a topic, existing or not, to its highest offset."""
     found: dict[str, int] = {}
     for _, table in await admin.ask_each(masters, lambda it: it.consumer_offsets()):
         for key, offsets in table.offset_table.items():
@@ -142,7 +142,7 @@ async def offsets_by_group(
 
 
 def kept_note(topic: str, groups: Sequence[str]) -> str:
-    """Return the warning that the deletion of a topic leaves offsets of these groups behind."""
+    """Return the warning that deleting a topic leaves these groups' offsets behind."""
     is_one = len(groups) == 1
     return (
         f"the offsets of {', '.join(groups)} in {topic} stay, so"

@@ -129,7 +129,7 @@ async def _serve(suite: Suite, stop: Stop, log: Log) -> None:
 
 
 def _check_environment(suite: Suite, log: Log) -> None:
-    """Refuse ports and an address that cannot be used, before any folder is created."""
+    """Reject unusable ports or an unusable address before any folder is created."""
     namesrv, broker = suite.namesrv.value, suite.broker.value
     check_settings(suite.broker)
     check_port(namesrv.bind_address, namesrv.listen_port, setting="--namesrv-port")

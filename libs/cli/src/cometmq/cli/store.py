@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`cometmq store`: inspect a store's folder without a broker, RocketMQ's as well.
+"""`cometmq store`: inspect a store's folder without a broker, including RocketMQ's.
 
 Nothing is changed, and a broker may be running on the folder.
 """
@@ -168,7 +168,7 @@ def verify(folder: Folder, config: Config = None, *, as_json: AsJson = False) ->
 
 
 def _last_run(in_use_by: int | None, *, was_clean: bool) -> dict[str, Cell]:
-    """Return the facts about the process that has the store open, or had it last."""
+    """Return the facts about the process that has the store open or was the last to open it."""
     if in_use_by is None:
         return {"stopped_in_order": was_clean}
     return {"in_use_by": f"process {in_use_by}" if in_use_by else "unknown process"}

@@ -2,7 +2,7 @@
 """Standard streams with uniform errors, whichever command writes to them.
 
 A write error is reported as one line; a closed pipe (`| head`) ends the command silently by
-SIGPIPE; a stream that was closed before the start (`>&-`) counts as one that cannot be written.
+SIGPIPE; a stream that was closed before startup (`>&-`) counts as unwritable.
 """
 
 import errno
@@ -30,7 +30,7 @@ class OutputClosed(OutputFailed):
 
 
 class _Output(io.FileIO):
-    """Standard output that raises errors no other file raises."""
+    """Standard output that raises errors of its own types, which no other file raises."""
 
     def write(self, data: Buffer, /) -> int | None:  # type: ignore[override]
         try:
@@ -42,7 +42,7 @@ class _Output(io.FileIO):
 
 
 class _ClosedOutput(io.RawIOBase):
-    """Stands in for a standard output that was closed before the start."""
+    """Stands in for a standard output that was closed before startup."""
 
     def writable(self) -> bool:
         return True
@@ -57,7 +57,7 @@ def _failed(error: OSError) -> OutputFailed:
 
 @contextmanager
 def checked_streams() -> Iterator[None]:
-    """Run a command with streams as described above; errors leave as SystemExit."""
+    """Run a command with the streams described above; errors are raised as SystemExit."""
     _occupy_closed()
     before = sys.stdout
     sys.stdout = _checked(before)
@@ -105,7 +105,7 @@ def _checked(stream: TextIO | None) -> TextIO:
 
 
 def _give_up(error: OutputFailed) -> NoReturn:
-    """Discard buffered output and exit as the shell expects it."""
+    """Discard buffered output and exit in the way that the shell expects."""
     null = os.open(os.devnull, os.O_WRONLY)
     os.dup2(null, _STDOUT)
     os.close(null)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tables for people; imported by `output` only when one is printed."""
+"""Tables for people; `output` imports this module only to print a table."""
 
 import sys
 from collections.abc import Mapping, Sequence
@@ -21,7 +21,7 @@ Cell = str | int | float | bool | None
 
 
 def print_rows(columns: Sequence[str], rows: Sequence[Sequence[Cell]], title: str) -> None:
-    """Print a table with numbers aligned right.
+    """Print a table with right-aligned numbers.
 
     On a terminal that is too narrow, headings and cells wrap at spaces, then the widest column
     wraps anywhere; if that is not enough, each row becomes a block of names and values. Nothing is
@@ -43,7 +43,7 @@ def print_rows(columns: Sequence[str], rows: Sequence[Sequence[Cell]], title: st
 
 
 def _layout(texts: Sequence[Sequence[str]], width: int) -> list[int] | None:
-    """Return the widths of the columns, None if the widest would be too narrow to read."""
+    """Return the column widths, or None if the widest column would be too narrow to read."""
     natural = [max(map(cell_len, column)) for column in texts]
     widths = [
         max(cell_len(word) for text in column for word in text.split() or [""]) for column in texts
@@ -83,7 +83,7 @@ def print_facts(facts: Mapping[str, Cell], title: str) -> None:
 
 
 def _print(table: Table) -> None:
-    """Print to the width of the terminal; into a pipe or file without limit or padding."""
+    """Print to the width of the terminal; to a pipe or a file, without a limit or padding."""
     if sys.stdout.isatty():
         Console().print(table)
         return

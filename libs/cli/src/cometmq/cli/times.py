@@ -17,7 +17,7 @@ _MILLISECOND: Final = timedelta(milliseconds=1)
 
 
 def shown(timestamp_ms: int) -> str | None:
-    """Return a time as UTC text, None if it is unknown."""
+    """Return a time as UTC text, or None if it is unknown."""
     if timestamp_ms <= 0:
         return None
     moment = _EPOCH + timestamp_ms * _MILLISECOND
@@ -25,7 +25,7 @@ def shown(timestamp_ms: int) -> str | None:
 
 
 def parsed(text: str, *, now_ms: int) -> int:
-    """Return milliseconds since 1970 for `2026-11-20T10:00Z`, `90m` (ago) or such a number.
+    """Return milliseconds since 1970 for `2026-11-20T10:00Z`, `90m` (ago), or milliseconds as text.
 
     mqadmin's `2026-11-20#10:00:00:000` works, too. A time without a zone is local.
     """

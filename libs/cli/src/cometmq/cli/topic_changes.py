@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Settings of topics and groups broker by broker, and which messages a change of them hides."""
+"""Topic and group settings at each broker, and the messages that changing them would hide."""
 
 from collections.abc import Awaitable, Callable, Mapping
 from typing import TypeVar
@@ -15,7 +15,7 @@ C = TypeVar("C")
 
 
 class Change(msgspec.Struct, frozen=True):
-    """The settings of a topic to change; None keeps a setting."""
+    """The topic settings to change; None leaves a setting unchanged."""
 
     read_queues: int | None = None
     write_queues: int | None = None

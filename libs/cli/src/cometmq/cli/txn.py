@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """`cometmq txn`: list, check and resolve open transactions.
 
-Everything is read from the half and op queues of the brokers, so it works without a txn-checker and
-with RocketMQ's brokers. `verify` compares a txn-checker's folder with those queues.
+Everything is read from the brokers' half and op queues, so it works without a txn-checker and with
+RocketMQ's brokers. `verify` compares a txn-checker's folder with these queues.
 """
 
 import sys
@@ -230,7 +230,7 @@ async def open_at(admin: AdminClient, master: BrokerAdmin) -> AsyncIterator[Half
 
 
 async def _found(admin: AdminClient, transaction: str) -> tuple[BrokerAdmin, HalfMessage]:
-    """Return a half message by its place, or an open one by its message id."""
+    """Return a half message by its position, or an open one by its message id."""
     name, _, offset = transaction.rpartition(":")
     if name and offset.isdecimal():
         (master,) = await _masters(admin, name)

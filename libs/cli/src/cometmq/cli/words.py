@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Words of tables and errors that depend on a number."""
+"""Words in tables and errors that depend on a number."""
 
 
 def counted(count: int, noun: str) -> str:

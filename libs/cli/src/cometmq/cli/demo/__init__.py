@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """`make demo`: the Python standard library, line by line, through a broker and back.
 
-`run` is the sequence; `corpus` has the files, `children` the processes, `reports` the output of the
-consumer processes, `rebuild` reassembles the files.
+`run` is the sequence, `corpus` has the files, `children` has the processes, `reports` reads the
+output of the consumer processes, and `rebuild` reassembles the files.
 """

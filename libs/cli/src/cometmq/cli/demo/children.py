@@ -23,7 +23,7 @@ _BROKER_NEIGHBOURS: Final = (0, -2)  # the second port of a broker is two below 
 
 @asynccontextmanager
 async def suite(folder: Path, *more: str) -> AsyncIterator[str]:
-    """Run `cometmq standalone` below a folder; yield the address of its name server."""
+    """Run `cometmq standalone` in a folder; yield the address of its name server."""
     namesrv_port = _free_port((0,))
     broker_port = _free_port(_BROKER_NEIGHBOURS)
     options = [
@@ -45,7 +45,7 @@ async def consumer(namesrv: str, topic: str, group: str) -> AsyncIterator[asynci
 
 @asynccontextmanager
 async def _child(module: str, *arguments: str) -> AsyncIterator[Process]:
-    """Run a module of ours in a session of its own, so that Ctrl-C reaches only this process."""
+    """Run a CometMQ module in its own session, so that Ctrl-C reaches only this process."""
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", module, *arguments),
         stdin=DEVNULL,
@@ -75,7 +75,7 @@ async def _end(process: Process) -> None:
 
 
 async def _drain_and_wait(process: Process) -> None:
-    """Read the remaining output: a process blocked on a full pipe cannot exit."""
+    """Read the remaining output, because a process blocked on a full pipe cannot exit."""
     assert process.stdout is not None
     while await process.stdout.read(PIPE_BYTES):
         pass

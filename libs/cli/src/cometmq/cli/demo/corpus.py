@@ -22,7 +22,7 @@ class SourceFile(msgspec.Struct, frozen=True):
     sha256: str
 
     def lines(self) -> list[bytes]:
-        """Return the lines with their line ends."""
+        """Return the lines, including their line endings."""
         return self.path.read_bytes().splitlines(keepends=True)
 
 
@@ -34,7 +34,7 @@ def library_files(root: Path | None = None) -> list[SourceFile]:
 
 
 def _module_paths(root: Path) -> Iterator[Path]:
-    """Yield the library's own modules, without packages installed beside it."""
+    """Yield the library's own modules, excluding installed packages."""
     for path in root.rglob("*.py"):
         first = path.relative_to(root).parts[0]
         if first.removesuffix(".py") in sys.stdlib_module_names and path.is_file():

@@ -2,7 +2,7 @@
 """Reassembles the files from lines that arrive in any order, some of them twice.
 
 Delivery is at least once, so only the first copy of a line is kept. Its queue offset is the lowest
-of all copies, because a retried send is stored later.
+among the copies, because a retried send is stored later.
 """
 
 import hashlib

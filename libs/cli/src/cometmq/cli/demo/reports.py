@@ -13,7 +13,7 @@ _encoder = msgspec.msgpack.Encoder()
 
 
 class Line(msgspec.Struct, array_like=True, frozen=True, gc=False):
-    """One received message; `key` is file name, colon, line number."""
+    """One received message; `key` is the file name, a colon, and the line number."""
 
     key: str
     queue_id: int

@@ -86,7 +86,7 @@ class Demo:
                     reader.cancel()
 
     async def _wait_until_shared(self) -> None:
-        """Wait for the rebalance, so that the consumers share the load from the first line on."""
+        """Wait for the rebalance, so that the consumers share the load from the first line."""
         try:
             async with asyncio.timeout(SHARE_TIMEOUT_S):
                 await self._shared.wait()
@@ -107,7 +107,7 @@ class Demo:
         raise DemoFailed(f"consumer {number + 1} ended early")
 
     async def _send(self, producer: Producer) -> None:
-        """Send many files concurrently, the lines of each in order."""
+        """Send many files concurrently, with the lines of each file in order."""
         files = iter(self.files)
         async with asyncio.TaskGroup() as group:
             for _ in range(FILES_AT_ONCE):

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The commands of RocketMQ's mqadmin, under their own names and with their own options.
+"""The commands of RocketMQ's mqadmin, with their original names and options.
 
-One module per family of commands. The help page needs only this table; a module is imported when
-one of its commands is called.
+There is one module per family of commands. The help page needs only this table; a module is
+imported when one of its commands is called.
 """
 
 from collections.abc import Mapping

@@ -80,7 +80,7 @@ def export_metadata(
 
 
 async def _metadata(masters: list[BrokerAdmin], *, with_special: bool) -> dict[str, Any]:
-    """Add up the queues of all masters, for planning a new cluster."""
+    """Sum the queues of all masters, for planning a new cluster."""
     topics: dict[str, TopicConfig] = {}
     groups: dict[str, SubscriptionGroupConfig] = {}
     for master in masters:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The frame shared by the commands of mqadmin: syntax, options, tables.
+"""The framework shared by the mqadmin commands: syntax, options, tables.
 
 A family is a module with `app = Family()` and a function per command:
 
@@ -85,7 +85,7 @@ class Family(typer.Typer):
 
 
 def check_target(broker: str | None, cluster: str | None) -> None:
-    """Refuse both or neither of -b and -c."""
+    """Reject a command that has both -b and -c, or neither."""
     if (broker is None) == (cluster is None):
         raise wrong_usage("give either -b or -c")
 

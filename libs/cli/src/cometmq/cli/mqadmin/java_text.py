@@ -80,6 +80,6 @@ def message(found: MessageExt) -> str:
 
 
 def moment(timestamp_ms: int) -> str:
-    """Return a time without separators, as in 20261120100000000."""
+    """Return a time without separators, for example 20261120100000000."""
     text = local_time(timestamp_ms, with_ms=True)
     return "".join(letter for letter in text if letter.isdigit())

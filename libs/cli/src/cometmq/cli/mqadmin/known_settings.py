@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Known settings of servers: a mistyped key would be accepted without effect.
+"""Known settings of servers, because a mistyped key would be accepted without effect.
 
 A server's answer lists its own settings, so keys of other RocketMQ versions are known, too. Keys
-missing from it, unset in RocketMQ or without effect in CometMQ, are in our settings or listed here.
+missing from the answer, because they are unset in RocketMQ or have no effect in CometMQ, are in our
+settings or listed here.
 """
 
 from collections.abc import Mapping
@@ -24,7 +25,7 @@ _NETTY: Final = frozenset(
 
 
 class Kind(NamedTuple):
-    """A kind of server: our settings of it, and further keys of RocketMQ."""
+    """A kind of server: our settings for it, and RocketMQ's additional keys."""
 
     module: str
     settings: str

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`cometmq mqadmin`: the commands of RocketMQ's mqadmin, listed apart from ours."""
+"""`cometmq mqadmin`: the commands of RocketMQ's mqadmin, listed separately from ours."""
 
 import typer
 

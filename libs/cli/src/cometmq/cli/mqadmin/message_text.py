@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A message as mqadmin shows it: its facts, its body in a file, its consumers."""
+"""A message as mqadmin shows it: its properties, its body in a file, and its consumers."""
 
 import json
 import os
@@ -43,10 +43,10 @@ def print_found(found: Found, *, as_json: bool, with_id: bool = True) -> None:
 
 
 def write_body(message: MessageExt, number: int = 0) -> Path:
-    """Write a body where mqadmin does, in the system's folder for temporary files.
+    """Write a body to the same place as mqadmin, the system's folder for temporary files.
 
-    The producer chose the id: characters that could escape the folder are replaced, and links are
-    not followed.
+    The producer chose the id, so characters that could escape the folder are replaced, and links
+    are not followed.
     """
     name = _UNSAFE.sub("_", message.message_id)
     path = Path(tempfile.gettempdir(), BODY_FOLDER, f"{name}_{number}" if number else name)

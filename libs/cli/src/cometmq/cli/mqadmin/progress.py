@@ -114,7 +114,7 @@ async def _owners(admin: AdminClient, group: str) -> dict[MessageQueue, str]:
 
 
 async def _all_progress(admin: AdminClient) -> list[list[object]]:
-    """Return a row for each group with a retry topic, which is how groups are found."""
+    """Return a row for each group that has a retry topic, because groups are found that way."""
     rows: list[list[object]] = []
     for topic in await admin.topics():
         if topic.startswith(RETRY_PREFIX):

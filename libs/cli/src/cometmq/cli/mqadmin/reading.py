@@ -75,7 +75,7 @@ class Page(msgspec.Struct):
             typer.echo(f"MSGID: {message.message_id} {text} BODY: {shown}")
 
     def say(self, line: str) -> None:
-        """Print a line for people."""
+        """Print an informational line."""
         if not self.as_json:
             typer.echo(line)
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The running state of consumers as mqadmin prints it, and problems in it."""
+"""The running state of consumers as mqadmin prints it, and the problems found in it."""
 
 from collections.abc import Iterator, Mapping
 from typing import Final

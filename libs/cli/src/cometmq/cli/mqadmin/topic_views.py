@@ -145,7 +145,7 @@ def topic_list(
 
 
 async def _cluster_and_groups(admin: AdminClient, topic: str) -> tuple[str, list[str]]:
-    """Return a topic's cluster and consumer groups, as far as they are known."""
+    """Return a topic's cluster and consumer groups, where known."""
     clusters: list[str] = []
     with suppress(
         CommandError, BrokerMissing, NoRoute

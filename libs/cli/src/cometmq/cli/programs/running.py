@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Shared by `namesrv`, `broker`, `txn-checker` and `standalone`: options, log, start, stop."""
+"""Shared by `namesrv`, `broker`, `txn-checker` and `standalone`: options, log, start and stop."""
 
 import sys
 from collections.abc import Callable, Iterator
@@ -60,7 +60,7 @@ def exit_on_bad_settings() -> Iterator[None]:
 
 
 def fail(line: str) -> typer.Exit:
-    """Print one line; return the exit of a program that could not start."""
+    """Print one line; return the exit for a program that could not start."""
     typer.echo(f"cometmq: {line}", err=True)
     return typer.Exit(EXIT_CANNOT_START)
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The settings of a suite in one process: one file, one TLS and account configuration."""
+"""The settings of a suite in one process: one file, and one TLS and account configuration."""
 
 import secrets
 from collections.abc import Mapping
@@ -68,15 +68,15 @@ class Suite(NamedTuple):
 
     @property
     def needs_tls(self) -> bool:
-        """Return whether plain connections are refused."""
+        """Return whether plaintext connections are refused."""
         return self.broker.value.tls_server_mode == TlsMode.ENFORCING
 
 
 def load_suite(data: Path, host: str, config: Path | None, ports: Ports) -> Suite:
     """Load the settings of all programs; raise SettingsError.
 
-    The broker's file is the file of the suite: its TLS keys also apply to the name server and to
-    the connections between the programs.
+    The broker's file also serves as the suite's file: its TLS keys apply to the name server and to
+    the connections between the programs, too.
     """
     folder = data.expanduser().resolve()
     bind = LOOPBACK if host == LOOPBACK else EVERYWHERE
@@ -114,10 +114,10 @@ def load_suite(data: Path, host: str, config: Path | None, ports: Ports) -> Suit
 def _overruled(
     loaded: Loaded[S], options: Mapping[str, str], decided: Mapping[str, str]
 ) -> dict[str, str]:
-    """Return the settings of a file or of variables that options of `standalone` decide otherwise.
+    """Return the settings of a file or of variables that options of `standalone` override.
 
-    Variables of this program only: NAMESRV_ADDR is for its clients. A file that the broker has
-    saved has the decided values; these are not conflicts.
+    Only this program's own variables count: NAMESRV_ADDR is for its clients. A file that the broker
+    has saved contains the overriding values, which are not conflicts.
     """
     fields = fields_of(type(loaded.value))
     found: dict[str, str] = {}
@@ -131,7 +131,7 @@ def _overruled(
 
 
 def _load_broker(file: Path | None, options: dict[str, str]) -> Loaded[BrokerSettings]:
-    """Load the broker's settings; if plain connections are refused, it uses TLS itself."""
+    """Load the broker's settings; if plaintext connections are refused, it uses TLS itself."""
 
     def read(options: dict[str, str]) -> Loaded[BrokerSettings]:
         return load(
@@ -153,7 +153,7 @@ def _load_broker(file: Path | None, options: dict[str, str]) -> Loaded[BrokerSet
 def _load_checker(
     folder: Path, tls: dict[str, str], account: Account | None
 ) -> Loaded[TxnCheckerSettings]:
-    """Load the txn-checker's settings; without an account it uses that of the process."""
+    """Load the txn-checker's settings; without its own account it uses that of the process."""
 
     def read(options: dict[str, str]) -> Loaded[TxnCheckerSettings]:
         return load(
