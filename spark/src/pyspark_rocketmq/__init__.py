@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Name under which Spark discovers the data source `rocketmq` without registration."""
+"""The name under which Spark discovers the data source `rocketmq` without registration."""
 
 from cometmq.spark.source import RocketMQDataSource
 

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""RocketMQ in Spark: a data source, a collector of offsets, and lag reports."""
+"""RocketMQ in Spark: a data source, an offset collector, and lag reports."""

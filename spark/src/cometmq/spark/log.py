@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Log of the workers: writes to Python's `logging`, from which Spark collects events.
+"""The workers' log: writes to Python's `logging`, from which Spark collects events.
 
 Spark starts the workers and builds the readers itself, so a log cannot be passed to them.
 """

@@ -27,7 +27,7 @@ Make = Callable[[Queue, int], BatchItem]
 
 
 def numbered(queue: Queue, number: int) -> BatchItem:
-    """Build a message whose body contains its queue and number."""
+    """Build a message whose body contains its queue and its number."""
     key = f"{queue.broker_name}-{queue.queue_id}-{number}"
     body = f"{key}:".ljust(100, "x").encode()
     return BatchItem(0, body, f"TAGS\x01t{number % 3}\x02KEYS\x01{key}\x02UNIQ_KEY\x01{key}")

@@ -46,7 +46,7 @@ class Metadata(Closable):
                 raise BrokerUnreachable(f"broker `{name}` is unreachable: no name server knows it")
 
     def ends(self, queues: Iterable[Queue]) -> dict[Queue, tuple[int, int]]:
-        """Return first offset and exclusive end of each queue; first offsets are queried first."""
+        """Return each queue's first offset and exclusive end; first offsets are queried first."""
         wanted = list(queues)
         first = self._offsets(
             wanted, lambda q: Request(RequestCode.GET_MIN_OFFSET, GetMinOffset(q.topic, q.queue_id))
@@ -58,7 +58,7 @@ class Metadata(Closable):
         return {queue: (min(max(0, first[queue]), end[queue]), end[queue]) for queue in wanted}
 
     def committed(self, group: str, queues: Iterable[Queue]) -> dict[Queue, int]:
-        """Return the committed offsets of a group, without queues that have none."""
+        """Return a group's committed offsets, omitting queues that have none."""
         wanted = list(queues)
 
         def request(queue: Queue) -> Request:
@@ -102,7 +102,7 @@ class Metadata(Closable):
         self._connections.close()
 
     def _stored_ms(self, queue: Queue, offset: int) -> int:
-        """Return the store time of a message; 0 if it has been deleted meanwhile."""
+        """Return the store time of a message; 0 if it has been deleted in the meantime."""
         request = pull_request(queue, offset, 1, group=self._options.group, message_filter=Filter())
         answer = accepted(self._ask([queue], lambda _: request)[queue], PULL_CODES)
         return scan_record(answer.body).store_timestamp if answer.body else 0
@@ -128,7 +128,7 @@ class Metadata(Closable):
         return answers
 
     def _with_retries(self, name: str, requests: list[Request]) -> list[Response | CometError]:
-        """Query a broker group; retry after a pause, and fall back on slaves."""
+        """Query a broker group; retry after a pause, and fall back to slaves."""
         failure: CometError | None = None
         for attempt in range(self._options.fetch_num_retries + 1):
             if attempt:

@@ -40,7 +40,7 @@ def unread(state: BrokerState, pair: Pair) -> dict[int, range]:
 
 
 def places(queues: dict[int, range], count: int) -> Iterator[tuple[int, int]]:
-    """Yield `count` evenly spread (queue, offset) places, or all if there are fewer."""
+    """Yield `count` evenly spread (queue, offset) positions, or all if there are fewer."""
     ends = dict(zip(queues, accumulate(len(it) for it in queues.values()), strict=True))
     total = max(ends.values(), default=0)
     chosen = min(count, total)
@@ -53,7 +53,7 @@ def places(queues: dict[int, range], count: int) -> Iterator[tuple[int, int]]:
 async def _matches(
     broker: BrokerAdmin, state: BrokerState, pair: Pair, place: tuple[int, int]
 ) -> bool:
-    """Whether the message at this place matches: a pull from there returns that very offset."""
+    """Whether the message at this position matches: a pull from there returns the same offset."""
     topic, group = pair
     queue_id, offset = place
     wanted = state.connections[group].subscription_table[topic]

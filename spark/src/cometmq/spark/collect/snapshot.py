@@ -32,7 +32,7 @@ class NothingCollected(CometError):
 
 
 class Snapshot(msgspec.Struct, frozen=True):
-    """The answers of all brokers at one minute."""
+    """The answers of all brokers for one minute."""
 
     snapshot_id: int
     states: list[BrokerState]
@@ -45,7 +45,7 @@ class Snapshot(msgspec.Struct, frozen=True):
 
     @property
     def failures(self) -> dict[str, str]:
-        """Reason by name of each broker that could not be queried."""
+        """Map the name of each broker that could not be queried to the reason."""
         return {it.broker_name: it.error for it in self.states if it.error is not None}
 
 

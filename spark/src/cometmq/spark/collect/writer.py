@@ -35,12 +35,12 @@ def snapshot_path(root: Path, table: str, snapshot_id: int) -> Path:
 
 
 def is_taken(root: Path, snapshot_id: int) -> bool:
-    """Whether a complete snapshot of that minute exists."""
+    """Whether a complete snapshot of this minute exists."""
     return snapshot_path(root, WRITE_ORDER[-1], snapshot_id).exists()
 
 
 def write(root: Path, snapshot: Snapshot) -> dict[str, int]:
-    """Write all tables; return row counts by table, {} if another collector was faster."""
+    """Write all tables; return row counts by table, or {} if another collector was faster."""
     tables = snapshot.tables()
     if is_taken(root, snapshot.snapshot_id):
         return {}

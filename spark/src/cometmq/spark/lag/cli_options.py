@@ -84,7 +84,7 @@ def link_settings(
 def source_options(
     namesrv: str, credentials: Path | None, tls: bool, tls_ca: Path | None
 ) -> dict[str, str]:
-    """Return the same settings as options of the data source."""
+    """Return the connection settings as options of the data source."""
     link_settings(
         namesrv, credentials, tls, tls_ca
     )  # fails on an unreadable file before Spark starts

@@ -41,7 +41,7 @@ STATUSES: Final[dict[str, str]] = {
 
 
 class Header(msgspec.Struct, frozen=True, kw_only=True):
-    """Time, settings and summary of a report."""
+    """A report's time, settings and summary."""
 
     schema_version: int = SCHEMA_VERSION
     run_id: str

@@ -18,7 +18,7 @@ class Exit(IntEnum):
 
 
 class FailOn(StrEnum):
-    """Lowest severity that a report signals through its exit status."""
+    """The lowest severity that a report signals through its exit status."""
 
     NEVER = "never"
     WARN = "warn"

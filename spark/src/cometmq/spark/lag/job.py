@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The jobs `report` and `stream` from start to end: Spark session, result, outputs."""
+"""The jobs `report` and `stream` from start to finish: Spark session, result, outputs."""
 
 import asyncio
 import signal

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Queries the members of the worst groups: which queues they read, what their threads do.
+"""Queries the members of the worst groups about the queues they read and their threads.
 
 This is the only part of a report that queries consumers. Brokers relay the request (code 307),
 and a member that hangs may never answer.
@@ -54,7 +54,7 @@ def worst_groups(report: Report) -> list[tuple[str, str]]:
 
 
 async def query_members(report: Report, settings: CollectSettings) -> list[GroupAnswers]:
-    """Query the members of the worst groups; a group deleted meanwhile yields an empty answer."""
+    """Query the members of the worst groups; a group that was deleted meanwhile has no answers."""
     options = ClientOptions(credentials=settings.credentials, tls=settings.tls)
     groups = worst_groups(report)
     try:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The options of the data source in one table: names, defaults, bounds and meanings.
 
-The documentation is generated from here. `parse` turns the options that Spark passes, in any case
-of letters, into a struct that can be pickled; `option_values` converts the values.
+The documentation is generated from here. `parse` turns the options that Spark passes, whose names
+may be in any case, into a struct that can be pickled; `option_values` converts the values.
 """
 
 from collections.abc import Mapping
@@ -45,7 +45,7 @@ class Properties(StrEnum):
 
 
 class ReadFrom(StrEnum):
-    """Brokers of a broker group to read from."""
+    """The brokers of a broker group to read from."""
 
     MASTER = "master"
     SLAVE = "slave"
@@ -53,14 +53,14 @@ class ReadFrom(StrEnum):
 
 
 class ExpressionType(StrEnum):
-    """Language of a filter that brokers evaluate."""
+    """The language of a filter that brokers evaluate."""
 
     TAG = "TAG"
     SQL92 = "SQL92"
 
 
 class NothingNewer(StrEnum):
-    """Behaviour if no message is as recent as a given time."""
+    """The behaviour if no message is as recent as a given time."""
 
     ERROR = "error"
     LATEST = "latest"

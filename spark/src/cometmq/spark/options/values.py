@@ -34,7 +34,7 @@ def option_value(info: FieldInfo, text: str) -> Any:
 
 
 def duration_ms(text: str) -> int:
-    """Convert a duration whose form has been validated."""
+    """Convert a duration whose format has been validated."""
     match = _DURATION.fullmatch(text)
     assert match is not None
     return int(match[1]) * _UNITS_MS[match[2]]

@@ -21,7 +21,7 @@ from cometmq.spark.schemas import check_schema
 
 
 class MessageReader(DataSourceReader):
-    """Reads the messages of queues between two fixed offsets each."""
+    """Reads messages from queues, each between two fixed offsets."""
 
     def __init__(self, options: Options, schema: StructType) -> None:
         check_batch(options)
@@ -31,7 +31,7 @@ class MessageReader(DataSourceReader):
         self._schema = schema
 
     def partitions(self) -> Sequence[InputPartition]:
-        """Resolve start and end of each queue, and split the range into tasks."""
+        """Resolve each queue's start and end, and split the ranges into tasks."""
         with Metadata(self._options) as metadata:
             ends = metadata.ends(metadata.queues())
             start = starting_offsets(metadata, self._options, ends, default="earliest")

@@ -115,7 +115,7 @@ class RecordColumns:
         self._bounds = self._find_bounds(data)
 
     def _find_bounds(self, data: npt.NDArray[np.uint8]) -> npt.NDArray[np.int64]:
-        """Find start and end of body, topic and properties of each record."""
+        """Find the start and end of each record's body, topic and properties."""
         fixed = self.fixed
         if (fixed["sys_flag"] & _HOSTS_V6).any() or (fixed["magic"] != MAGIC_V1).any():
             raise NotUniform

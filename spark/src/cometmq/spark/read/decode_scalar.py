@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Decodes records to Arrow one by one: handles every form, including those `decode` cannot.
 
-This is the reference implementation: tests compare both on random records.
+This is the reference implementation: tests compare the two decoders on random records.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -27,7 +27,7 @@ _INT_SPAN: Final = 1 << 32
 
 
 class Context(msgspec.Struct, frozen=True):
-    """Output schema and options that apply to all records of a task."""
+    """The output schema and options that apply to all records of a task."""
 
     schema: pa.Schema
     broker_name: str

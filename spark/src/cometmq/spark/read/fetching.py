@@ -73,7 +73,7 @@ class _Chunk(msgspec.Struct):
 
 
 class _OffsetMissing(TransportError):
-    """A broker lacks an offset that existed when the span was planned."""
+    """A broker lacks an offset that existed when the read was planned."""
 
 
 class Fetcher:

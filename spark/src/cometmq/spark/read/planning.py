@@ -14,7 +14,7 @@ from cometmq.spark.options.offsets_json import Queue
 
 
 class Span(msgspec.Struct, frozen=True):
-    """A range of a queue, `end` exclusive."""
+    """A range of a queue; `end` is exclusive."""
 
     queue: Queue
     start: int
@@ -64,7 +64,7 @@ def _pieces(span: Span, count: int) -> list[Span]:
 
 
 def interleave(spans: Sequence[Span]) -> list[Span]:
-    """Order spans by size and alternate between brokers, which spreads the first tasks over all."""
+    """Order spans by size and alternate between brokers, so that all brokers get early tasks."""
     by_broker: defaultdict[str, list[Span]] = defaultdict(list)
     for span in sorted(spans, key=lambda span: (-span.size, span.queue, span.start)):
         by_broker[span.queue.broker_name].append(span)
@@ -104,5 +104,5 @@ def total_size(spans: Iterable[Span]) -> int:
 
 
 def spans_between(start: Mapping[Queue, int], end: Mapping[Queue, int]) -> list[Span]:
-    """Build the spans between two offsets; queues that only one of them has are skipped."""
+    """Build the spans between two sets of offsets; queues that only one set has are skipped."""
     return [Span(queue, start[queue], end[queue]) for queue in sorted(end) if queue in start]

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Splits the property texts of many messages at once, without a loop over messages.
+r"""Splits the property strings of many messages at once, without a loop over messages.
 
-A text is `key \\x01 value \\x02 key \\x01 value`. Both separators are located in all texts
-together, and Arrow slices the pieces between them.
+A property string is `key \x01 value \x02 key \x01 value`. Both separators are located in all
+strings at once, and Arrow slices the pieces between them.
 """
 
 from typing import Any, Final
@@ -34,7 +34,7 @@ def cut(data: pa.Buffer, bounds: Ints, step: int, first: int, kind: pa.DataType)
 
 
 class PropertyColumns:
-    """Key-value pairs of many texts; of duplicate keys within a text the last one wins."""
+    """Key-value pairs of many strings; if a key occurs twice in a string, the last one wins."""
 
     def __init__(self, texts: pa.StringArray) -> None:
         self._count = len(texts)
@@ -48,7 +48,7 @@ class PropertyColumns:
         self._drop_repeated()
 
     def values(self, name: str) -> pa.StringArray:
-        """Return one property of each text, null if absent."""
+        """Return one property of each string, null if absent."""
         if name not in self._names:
             return pa.nulls(self._count, pa.string())
         places = np.flatnonzero(self._codes == self._names.index(name))
@@ -62,7 +62,7 @@ class PropertyColumns:
         return pa.MapArray.from_arrays(pa.array(offsets), self._keys, self._values, type=kind)
 
     def _drop_repeated(self) -> None:
-        """Keep the last of equal keys within a text."""
+        """Keep the last of several equal keys within a string."""
         names = max(1, len(self._names))
         places = self._rows * names + self._codes
         if names * self._count <= _COUNTED_MAX:
@@ -79,7 +79,7 @@ class PropertyColumns:
 
 
 def _parts(texts: pa.StringArray) -> tuple[Ints, Any]:
-    """Return offsets and bytes of texts created by `cut`."""
+    """Return the offsets and bytes of strings created by `cut`."""
     _, offsets, data = texts.buffers()
     begin = texts.offset
     numbers = np.frombuffer(offsets, np.int32)[begin : begin + len(texts) + 1].astype(np.int64)
@@ -87,7 +87,7 @@ def _parts(texts: pa.StringArray) -> tuple[Ints, Any]:
 
 
 def _pairs(offsets: Ints, data: npt.NDArray[np.uint8]) -> tuple[Ints, Ints]:
-    """Return start and end of key and value of each complete pair, and the index of its text."""
+    """Return the bounds of the key and value of each complete pair, and its string's index."""
     used = data[: offsets[-1]]
     separators = np.flatnonzero(used == _PAIR_SEPARATOR)
     # Pairs neither overlap nor nest, so sorted starts and sorted ends match one to one.

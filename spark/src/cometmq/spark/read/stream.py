@@ -140,7 +140,7 @@ class MessageStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _following(
         self, begun: Mapping[Queue, int], ends: Ends
     ) -> tuple[dict[Queue, int], list[Span]]:
-        """Return the offsets with no new messages included, and the spans available to read."""
+        """Return the offsets without any new messages, and the spans available to read."""
         following = dict(begun)
         spans: list[Span] = []
         for queue, (first, end) in ends.items():

@@ -2,7 +2,7 @@
 """Reads the tables about brokers and groups: one task queries every broker once.
 
 As a stream, `progress` yields one batch for each minute in which a trigger fires. The figures are
-always current: a batch that Spark repeats has the number of its minute but present figures.
+always current: a batch that Spark repeats has its original minute but current figures.
 """
 
 import asyncio

@@ -55,7 +55,7 @@ def offset_rows(state: BrokerState) -> Iterator[Row]:
 
 
 def _bounds(found: TopicOffset) -> tuple[int, int]:
-    """Clamp start and end: after deleting files a broker may report a start beyond the end."""
+    """Clamp the start and end: after deleting files a broker may report a start beyond the end."""
     end = max(found.max_offset, 0)
     return min(max(found.min_offset, 0), end), end
 

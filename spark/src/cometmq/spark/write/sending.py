@@ -65,9 +65,9 @@ class Sender:
         clock_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
         pause: Callable[[float], None] = time.sleep,
     ) -> None:
-        """Prepare; the first row connects.
+        """Prepare to send; the first row opens the connections.
 
-        Tasks start with different queues (`first_queue`), so that small tasks fill all of them.
+        Tasks start with different queues (`first_queue`), so that small tasks fill all queues.
         """
         self._first_queue = first_queue
         self._options = options
@@ -87,7 +87,7 @@ class Sender:
         self.stored_count = 0
 
     def add(self, row: OutgoingRow) -> None:
-        """Add a row to the open batch of its queue; send when enough batches are ready."""
+        """Add a row to its queue's open batch; send when enough batches are ready."""
         queue, is_ordered = self._choose(row)
         is_alone = bool(row.delay_level) or not self._options.batch_bytes
         parcel = self._open.get(queue)

@@ -36,7 +36,7 @@ class Written(WriterCommitMessage):
 
 
 class _Writer:
-    """Behaviour of a writing task that batch and streaming writers share."""
+    """The part of a writing task that batch and streaming writers share."""
 
     def __init__(self, options: Options, schema: StructType, *, overwrite: bool) -> None:
         check_write(options)

@@ -36,7 +36,7 @@ def worst_first(table: pa.Table, lag: str, *key: str) -> pa.Table:
 
 
 def behind(groups: pa.Table, rules: Rules) -> pa.Table:
-    """Select the groups whose curves are needed, and the lag up to which each is fine."""
+    """Select the groups whose curves are needed, with the highest acceptable lag of each."""
     wanted = groups.filter(pc.invert(pc.is_in(groups["status"], value_set=pa.array(_FINE))))
     by_lag = pc.multiply(pc.cast(wanted["queues"], pa.float64()), float(rules.allowed_lag))
     by_age = pc.multiply(pc.coalesce(wanted["rate_in"], 0.0), rules.allowed_age_s)

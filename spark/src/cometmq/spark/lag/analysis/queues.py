@@ -113,7 +113,7 @@ _NAMES: Final[Step] = {
 
 
 def with_steps(frame: DataFrame, *steps: Step) -> DataFrame:
-    """Append each step's columns; a definition may use earlier ones of its own step."""
+    """Append each step's columns; a definition may use columns defined earlier in the same step."""
     for step in steps:
         frame = frame.selectExpr("*", *(f"{sql} AS {name}" for name, sql in step.items()))
     return frame

@@ -19,13 +19,13 @@ POINTS_MIN: Final = 3
 
 
 def sums(name: str, x: str, y: str, where: str) -> str:
-    """Build the aggregates of regression `name`, over points whose x and y are known."""
+    """Build the aggregates of regression `name`, over points whose x and y are both known."""
     values = {"x": x, "y": y, "ok": f"{where} AND {y} IS NOT NULL"}
     return ",\n".join(f"{sql.format(**values)} AS {name}_{it}" for it, sql in _SUMS.items())
 
 
 def slope(name: str) -> str:
-    """Build the slope; null below three points or if all points share one time."""
+    """Build the slope; null with fewer than three points or if all points have the same time."""
     return (
         f"CASE WHEN {name}_n >= {POINTS_MIN} THEN try_divide("
         f"{name}_xy - {name}_x * {name}_y / {name}_n, {_spread(name, 'x')}) END"

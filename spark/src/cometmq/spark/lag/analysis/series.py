@@ -3,8 +3,8 @@
 
 Points
     One row per series and snapshot, newest first. `t` is the time of a point relative to the
-    newest point, `y*` are offsets relative to the newest. `live` points come after the last time
-    that an offset went backwards: earlier rates say nothing about the present.
+    newest point, `y*` are offsets relative to that point's. `live` points come after the last
+    time that an offset went backwards, because earlier rates say nothing about the present.
 """
 
 from typing import Final

@@ -73,7 +73,7 @@ ORDER BY flagged DESC, kind, backlog DESC, cluster, name
 
 
 def _word(column: str) -> str:
-    """Quote a name for the shell in SQL: brokers accept names with any characters."""
+    """Quote a name for the shell, in SQL, because brokers accept names with any characters."""
     quoted = f"""concat("'", replace({column}, "'", "'\\\\''"), "'")"""
     return f"CASE WHEN {column} RLIKE '[^%_a-zA-Z0-9.-]' THEN {quoted} ELSE {column} END"
 
@@ -106,7 +106,7 @@ WHERE NOT g.online AND NOT m.was_online AND NOT coalesce(m.moved_within, false)
 
 
 def skew(queues: DataFrame) -> DataFrame:
-    """Rank topics with several queues by skew, hot ones first."""
+    """Rank topics that have several queues by skew, with hot topics first."""
     return queues.sparkSession.sql(_SKEW, queues=queues)
 
 

@@ -57,7 +57,7 @@ def compact(history: History, now: datetime) -> list[datetime]:
 
 
 def compact_hour(history: History, hour: datetime) -> Manifest | None:
-    """Write the files and the manifest of one hour; None if it has no complete snapshot."""
+    """Write an hour's files and its manifest; None if the hour has no complete snapshot."""
     sources = history.raw_files(COMPLETE, hour)
     if not sources:
         return None

@@ -99,7 +99,7 @@ class History:
         return _read(spark, table, files, first_id, last_id)
 
     def table(self, table: str, first_id: int, last_id: int) -> pa.Table:
-        """Read the same rows of a small table into memory."""
+        """Read a small table's rows of snapshots `first_id` to `last_id` into memory."""
         schema = arrow_schema(TABLES[table])
         within = (pc.field("snapshot_id") >= first_id) & (pc.field("snapshot_id") <= last_id)
         files = self.files(table, hour_of(first_id), hour_of(last_id))
@@ -107,7 +107,7 @@ class History:
         return pa.concat_tables([schema.empty_table(), *found])
 
     def read_sparse(self, spark: SparkSession, first_id: int, last_id: int) -> DataFrame:
-        """Read progress thinned out: one snapshot per ten minutes of compacted hours."""
+        """Read thinned-out progress: one snapshot per ten minutes of compacted hours."""
         files: list[Path] = []
         hour = hour_of(first_id)
         while hour <= hour_of(last_id):

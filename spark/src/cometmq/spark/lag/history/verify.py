@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Checks the history: files open and have their columns, compacted hours match their hashes."""
+"""Checks the history: files open and have their columns, and compacted hours match their hashes."""
 
 from collections.abc import Iterator
 from pathlib import Path

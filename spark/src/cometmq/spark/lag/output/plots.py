@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Curves and bars as SVG text, drawn by matplotlib; the same report gives the same bytes.
+"""Curves and bars as SVG, drawn by matplotlib; the same report always produces the same bytes.
 
-Text stays text (in the browser's font). Unreferenced ids are removed, because several drawings
-share one page.
+Text is not converted to paths; it uses the browser's font. Unreferenced ids are removed, because
+several drawings share one page.
 """
 
 import io

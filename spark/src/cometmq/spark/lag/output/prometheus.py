@@ -104,7 +104,7 @@ def catalogue() -> Iterator[tuple[Metric, str]]:
 
 
 def metrics_text(report: Report, *, cluster: str | None = None) -> str:
-    """Render the metrics of one cluster, or of all, in Prometheus' text format."""
+    """Render the metrics of one cluster, or of all clusters, in Prometheus' text format."""
     groups = _of(report, "group", cluster)
     bad = {(row["cluster"], row["group"]) for row in groups if row["severity"] in BAD}
     queues = [row for row in _of(report, "queue", cluster) if (row["cluster"], row["group"]) in bad]

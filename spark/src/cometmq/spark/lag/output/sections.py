@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The tables below the groups: queues, brokers, backlogs, skew, silent groups and topics.
 
-A section is formatted text already, so that HTML and Markdown show the same columns.
+Sections are already formatted as text, so that HTML and Markdown show the same columns.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -26,7 +26,7 @@ _METHODS: Final = {"extrap_min": "at least ", "interp": "about "}
 
 
 class Section(msgspec.Struct, frozen=True):
-    """A table of text with a title."""
+    """A text table with a title."""
 
     title: str
     meaning: str

@@ -18,7 +18,7 @@ Series = tuple[str, str, str, str, int]
 
 
 class Change(msgspec.Struct, frozen=True):
-    """A status announced for a series."""
+    """An announced change of a series' status."""
 
     series: Series
     before: str | None
@@ -39,7 +39,7 @@ class Hysteresis:
         self._states: dict[Series, _State] = {}
 
     def update(self, statuses: Mapping[Series, str]) -> list[Change]:
-        """Feed the statuses of all series in one window; return the changes to announce."""
+        """Apply the statuses of all series in one window; return the changes to announce."""
         for gone in self._states.keys() - statuses.keys():
             del self._states[gone]
         return list(self._changes(statuses.items()))

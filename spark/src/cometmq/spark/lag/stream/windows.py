@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The streaming job: recomputes the status of every queue each minute and reports changes.
 
-It only sees snapshots of the last W: no history, no disks. So it knows no time to loss and never
-reports AT_RISK; the report does. After a restart it continues from the checkpoint, and announces
-every status other than OK once more.
+It sees only the snapshots of the last W, neither the history nor the disks. It therefore cannot
+know the time to loss and never reports AT_RISK; the report does. After a restart it continues from
+the checkpoint and announces every status other than OK once more.
 """
 
 from collections.abc import Callable, Iterable, Mapping
