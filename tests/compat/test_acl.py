@@ -134,7 +134,7 @@ def _same_accounts_for_all(guarded: Cluster) -> Iterator[None]:
 
 
 def accounts_file(cluster: Cluster) -> Path:
-    """Where a maker's broker looks for accounts: below its home, or beside its own file."""
+    """Return where a maker's broker looks for accounts: below its home, or beside its own file."""
     home = "home/conf/" if isinstance(cluster, JavaCluster) else ""
     return cluster.directory / f"{home}plain_acl.yml"
 
@@ -211,7 +211,7 @@ def test_administrators_change_accounts(
 
 
 def test_administrators_change_white_addresses(guarded: Cluster, tmp_path: Path) -> None:
-    """On a cluster of its own: RocketMQ never takes such an address out again."""
+    """Runs on its own cluster, because RocketMQ never removes such an address."""
     properties = tools(tmp_path, "adminKey1", "adminSecret1")
     with (
         with_accounts(type(guarded), tmp_path / "white") as cluster,
@@ -225,7 +225,7 @@ def test_administrators_change_white_addresses(guarded: Cluster, tmp_path: Path)
 
 
 def test_others_change_nothing(guarded: Cluster, tmp_path: Path) -> None:
-    """RocketMQ lets every account change accounts: a deviation on purpose."""
+    """RocketMQ lets every account change accounts; this deviation is deliberate."""
     properties = tools(tmp_path, "userKey1", "userSecret1")
     with MqAdmin(guarded.namesrv_addr, properties=properties) as user:
         answer = user.run(
@@ -283,7 +283,7 @@ def test_our_client_is_judged_alike(guarded: Cluster, administrator: MqAdmin) ->
 def wait_for(
     cluster: Cluster, credentials: SessionCredentials | None, topic: str, outcome: str
 ) -> None:
-    """Wait until a send ends so: changed files count within some seconds."""
+    """Wait until a send has this result: changed files take effect within a few seconds."""
     wait_until(lambda: outcome in sent(cluster, credentials, topic), RELOAD_TIMEOUT_S, outcome)
 
 

@@ -42,7 +42,7 @@ class Place:
 
     @property
     def consumed(self) -> list[int]:
-        """The number of messages of each queue: the position of the group in it."""
+        """The number of messages in each queue, which is the group's position in it."""
         counts = [0] * QUEUE_COUNT
         for message in self.messages:
             counts[int(message["queue_id"])] += 1
@@ -51,7 +51,7 @@ class Place:
 
 @dataclass(frozen=True)
 class Scene(Place):
-    """A group that consumed all messages of its topic, and a member that is connected."""
+    """A group that has consumed all messages of its topic, and a connected member."""
 
     consumer: Running
 
@@ -70,8 +70,8 @@ class Scene(Place):
 def online(cluster: Cluster, java: ClientProgram, topic: str, group: str) -> Iterator[Scene]:
     """Send messages, have them consumed, and keep a member of the group connected.
 
-    The first consumer commits when it stops; a reset needs committed offsets, and a member that
-    has its queues.
+    The first consumer commits when it stops. A reset needs committed offsets and a member that
+    owns the queues.
     """
     server = {"namesrv": cluster.namesrv_addr, "topic": topic}
     messages = named(java.run("send", count=COUNT, **server), "sent")
@@ -117,7 +117,7 @@ def test_a_connected_group_is_reset(
 
 
 def test_without_force_nothing_is_skipped(mqadmin: MqAdmin, scene: Scene) -> None:
-    """Code 222: the end of the queues is not before where the group is."""
+    """Code 222: the end of the queues is not before the group's position."""
     answer = mqadmin.run(
         "resetOffsetByTime", "-g", scene.group, "-t", scene.topic, "-s", "now", "-f", "false"
     )
@@ -190,7 +190,7 @@ def test_an_unknown_group_has_no_progress(scene: Scene) -> None:
 
 
 def test_a_message_is_consumed_once_more(mqadmin: MqAdmin, scene: Scene) -> None:
-    """Code 309: the listener of the named client gets the stored message."""
+    """Code 309: the listener of the given client gets the stored message."""
     one = scene.messages[5]
     before = len(scene.consumer.events("received"))
 
@@ -206,7 +206,7 @@ def test_a_message_is_consumed_once_more(mqadmin: MqAdmin, scene: Scene) -> None
 
 
 def test_a_client_that_is_not_there_consumes_nothing(mqadmin: MqAdmin, scene: Scene) -> None:
-    """Code 309 answers 1 with the names of group and client."""
+    """Code 309 answers 1 with the names of the group and the client."""
     message_id = scene.messages[0]["offset_msg_id"]
 
     errors = mqadmin.run("queryMsgById", "-i", message_id, "-g", scene.group, "-d", "nobody").errors
@@ -274,7 +274,7 @@ def test_requests_get_their_replies(
 async def test_a_python_consumer_answers_tools(
     cluster: Cluster, java: ClientProgram, mqadmin: MqAdmin, topic: str, group: str
 ) -> None:
-    """All of these codes at our own client: 307, 309, 221, 220."""
+    """Our own client answers all of these codes: 307, 309, 221, 220."""
     server = {"namesrv": cluster.namesrv_addr, "topic": topic}
     messages = named(await asyncio.to_thread(java.run, "send", count=COUNT, **server), "sent")
     place = Place(cluster, topic, group, messages)

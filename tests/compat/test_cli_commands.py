@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`cometmq`'s commands about topics, brokers, name servers and exports beside mqadmin's.
+"""`cometmq`'s commands about topics, brokers, name servers and exports compared with mqadmin's.
 
-Both tools ask one cluster the same; what they print must say the same.
+Both tools query one cluster in the same way, and their output must contain the same facts.
 """
 
 import asyncio
@@ -38,7 +38,7 @@ def ours(cluster: Cluster) -> CometCli:
 
 
 def dialect(output: str) -> Any:
-    """Read JSON whose integer keys stand without quotes."""
+    """Read JSON whose integer keys are not quoted."""
     return json.loads(re.sub(r"([{,]\s*)(\d+):", r'\1"\2":', output))
 
 
@@ -141,7 +141,7 @@ def test_topics_are_listed_the_same(
 
 
 def test_queues_are_shared_the_same(ours: CometCli, mqadmin: MqAdmin, topic: str) -> None:
-    """allocateMQ gives every member as many queues; Java does not sort them first."""
+    """allocateMQ gives each member the same number of queues; Java does not sort them first."""
     arguments = ("allocateMQ", "-t", topic, "-i", "a,b,c")
     mine, theirs = (json.loads(tool.run(*arguments).output) for tool in (ours, mqadmin))
 
@@ -224,7 +224,7 @@ def test_progress_of_all_groups_reads_the_same(
 async def test_producers_read_the_same(
     cluster: Cluster, ours: CometCli, mqadmin: MqAdmin, group: str
 ) -> None:
-    """producer: every member of every group; only the last heartbeat differs."""
+    """Compares every member of every group; only the last heartbeat differs."""
 
     def lines(tool: CometCli | MqAdmin) -> list[str]:
         output = tool.run("producer", "-b", cluster.broker_addrs[0]).output
@@ -337,7 +337,7 @@ def test_settings_of_name_servers(ours: CometCli, mqadmin: MqAdmin) -> None:
 
 @pytest.fixture
 def writable(cluster: Cluster, mqadmin: MqAdmin) -> Iterator[str]:
-    """The broker's name; its write permission is given back."""
+    """The broker's name; its write permission is restored afterwards."""
     yield cluster.broker_names[0]
     mqadmin.run("addWritePerm", "-b", cluster.broker_names[0])
 
@@ -360,7 +360,7 @@ def test_write_permission_is_wiped_and_added(
 
 
 def exported(tool: CometCli | MqAdmin, command: str, folder: Path, *options: str) -> Any:
-    """Export into a folder; the one document that is written."""
+    """Export to a folder; return the one document that is written."""
     output = tool.run(command, "-c", CLUSTER_NAME, "-f", str(folder), *options).output
     (path,) = folder.iterdir()
     assert output.strip() == f"export {path} success"
@@ -370,7 +370,7 @@ def exported(tool: CometCli | MqAdmin, command: str, folder: Path, *options: str
 def test_topics_and_groups_are_exported_the_same(
     ours: CometCli, mqadmin: MqAdmin, topic: str, tmp_path: Path
 ) -> None:
-    """exportMetadata: all, only topics, only groups, special topics as well."""
+    """exportMetadata: everything, only topics, only groups, and special topics as well."""
     for number, options in enumerate([(), ("-t",), ("-g",), ("-s",)]):
         mine = exported(ours, "exportMetadata", tmp_path / f"mine{number}", *options)
         theirs = exported(mqadmin, "exportMetadata", tmp_path / f"theirs{number}", *options)
@@ -387,7 +387,7 @@ def test_settings_are_exported_the_same(ours: CometCli, mqadmin: MqAdmin, tmp_pa
 
 
 def test_figures_are_exported_the_same(ours: CometCli, mqadmin: MqAdmin, tmp_path: Path) -> None:
-    """exportMetrics: the same names; what does not move has the same value."""
+    """exportMetrics: the names are the same, and so are the values that do not change."""
     mine = exported(ours, "exportMetrics", tmp_path / "mine")
     theirs = exported(mqadmin, "exportMetrics", tmp_path / "theirs")
 
@@ -450,7 +450,7 @@ accounts:
 
 @dataclass(frozen=True)
 class Guarded:
-    """A cluster with access control, and both tools as its administrator."""
+    """A cluster with access control, with both tools logged in as its administrator."""
 
     cluster: Cluster
     home: Path
@@ -477,7 +477,7 @@ def guarded(
     maker: Callable[[str], type[Cluster]],
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[Guarded]:
-    """A cluster of each maker; each reads its accounts from another place."""
+    """A cluster of each maker; each maker reads its accounts from a different file."""
     folder = tmp_path_factory.mktemp("guarded")
     tools = java_home(folder / "tools")
     credentials = f"accessKey: {ADMIN_KEY}\nsecretKey: {ADMIN_SECRET}\n"
@@ -534,7 +534,7 @@ def test_strangers_are_refused(guarded: Guarded) -> None:
 
 
 def test_a_failure_prints_one_line_and_sets_the_status(ours: CometCli) -> None:
-    """mqadmin prints a stack trace and ends with 0."""
+    """mqadmin prints a stack trace and exits with 0."""
     for arguments, line in (
         (("topicStatus", "-t", "NoSuchTopic"), "cometmq: no broker has the topic NoSuchTopic"),
         (("getBrokerConfig", "-b", "127.0.0.1:1"), "cometmq: 127.0.0.1:1: no connection to"),

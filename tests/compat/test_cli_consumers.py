@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`cometmq`'s commands about consumers, offsets and messages beside RocketMQ's mqadmin.
+"""`cometmq`'s commands about consumers, offsets and messages compared with RocketMQ's mqadmin.
 
-Both ask the same cluster the same; what they print must say the same.
+Both query the same cluster in the same way, and their output must contain the same facts.
 """
 
 import json
@@ -86,7 +86,7 @@ def ours(cluster: Cluster) -> Ask:
 
 @dataclass(frozen=True)
 class Scene:
-    """Messages that a group has consumed, of which one member stays on line."""
+    """Messages that a group has consumed; one member of the group stays connected."""
 
     messages: list[Event]
     member: Running
@@ -159,7 +159,7 @@ def test_consumer_progress(mqadmin: MqAdmin, ours: Ask) -> None:
 
 
 def _without_rate(row: list[str]) -> list[str]:
-    """A group without its messages per second, which change from one question to the next."""
+    """Return a group without its messages per second, which change from one query to the next."""
     assert row[RATE_COLUMN].isdigit()
     return row[:RATE_COLUMN] + row[RATE_COLUMN + 1 :]
 
@@ -194,7 +194,7 @@ def test_all_members(mqadmin: MqAdmin, ours: Ask, command: str) -> None:
 
 
 def _section(output: str, name: str) -> list[str]:
-    """The lines of a section of what a consumer says, without its heading."""
+    """Return the lines of one section of a consumer's state, without its heading."""
     _, _, rest = output.partition(f"#Consumer {name}#")
     lines = rest.partition("\n\n\n")[0].splitlines()
     return [" ".join(line.split()) for line in lines if line and not line.startswith("#")]
@@ -335,7 +335,7 @@ def test_messages_are_printed(cluster: Cluster, mqadmin: MqAdmin, ours: Ask, sce
 
 
 def _printed(output: str) -> list[tuple[str, str]]:
-    """Id and body of each message; Java marks broken text by fewer signs."""
+    """Return each message's id and body; Java uses fewer replacement characters for broken text."""
     return sorted(re.findall(r"MSGID: (\w+) .* BODY: (.*)", re.sub("\ufffd+", "\ufffd", output)))
 
 

@@ -35,7 +35,7 @@ class Option(NamedTuple):
 
 @pytest.fixture(scope="module")
 def helping() -> Iterator[MqAdmin]:
-    """RocketMQ's tool; help asks no server."""
+    """RocketMQ's tool; its help needs no server."""
     with MqAdmin("127.0.0.1:1") as tool:
         yield tool
 

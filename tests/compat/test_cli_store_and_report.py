@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`store verify` on the store of a broker that runs, is killed and is stopped; `lag --report`."""
+"""`store verify` on the store of a running, a killed and a stopped broker; `lag --report`."""
 
 import json
 import subprocess

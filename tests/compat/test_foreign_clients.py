@@ -20,7 +20,7 @@ MIXED_TOPIC = "CompatMixed"
 
 @pytest.fixture(scope="session")
 def mixed(cluster: Cluster, clients: dict[str, ClientProgram]) -> dict[str, Event]:
-    """One topic into which every client has sent; the events by key."""
+    """One topic to which every client has sent; returns the events by key."""
     create_topic(cluster.namesrv_addr, cluster.broker_addrs, MIXED_TOPIC)
     events: dict[str, Event] = {}
     for name, client in clients.items():

@@ -27,7 +27,7 @@ FAR_FUTURE = "20990101000000"
 
 
 def _send(java: ClientProgram, cluster: Cluster, topic: str, **options: object) -> dict[str, str]:
-    """Send some messages and wait until they are in their queues; their contents."""
+    """Send some messages, wait until they are in their queues, and return their contents."""
     options = {"count": COUNT, **options}
     printed = java.run("send", namesrv=cluster.namesrv_addr, topic=topic, **options)
     wait_for_dispatch(cluster)
@@ -53,7 +53,7 @@ def test_a_refused_message_comes_back(
 ) -> None:
     """Once refused, sent back (36), delayed for 10 s, delivered from the retry topic.
 
-    The C++ client sends back unseen what it pulled together with a message that is refused.
+    The C++ client also sends back, unprocessed, the messages it pulled together with a refused one.
     """
     wanted = _send(java, cluster, topic, count=3)
 
@@ -223,7 +223,7 @@ def test_every_broadcasting_consumer_gets_everything(
 def test_namespaces_are_apart(
     cluster: Cluster, java: ClientProgram, topic: str, group: str
 ) -> None:
-    """Topics and groups of the same name, with and without namespace, are independent."""
+    """Topics and groups of the same name are independent with and without a namespace."""
     namespace = "Compat-Space"
     create_topic(cluster.namesrv_addr, cluster.broker_addrs, f"{namespace}%{topic}")
     consume = {"namesrv": cluster.namesrv_addr, "topic": topic, "group": group, "count": COUNT}
@@ -241,7 +241,7 @@ def test_namespaces_are_apart(
 def cluster_of_ipv6(
     request: pytest.FixtureRequest, maker: Callable[[str], type[Cluster]], tmp_path: Path
 ) -> Iterator[Cluster]:
-    """A broker whose name and address in routes is of IPv6; the test is in its network."""
+    """A broker whose name and routed address use IPv6; the test runs in its network."""
     options: dict[str, Any] = {"properties": IPV6} if request.param == "java" else {}
     with (
         ipv6_loopback(),
@@ -271,7 +271,7 @@ def test_java_clients_over_ipv6(cluster_of_ipv6: Cluster, tmp_path: Path) -> Non
 
 
 def ipv6(address: str) -> str:
-    """The same port of this machine by IPv6."""
+    """The same port of this machine over IPv6."""
     return f"[::1]:{address.rpartition(':')[2]}"
 
 

@@ -24,7 +24,7 @@ TOPIC, GROUP = "AdminMessages", "AdminMessagesGroup"
 
 @dataclass(frozen=True)
 class Scene:
-    """Messages that were sent and consumed; one of them."""
+    """Messages that were sent and consumed, and one of these messages."""
 
     messages: list[Event]
 
@@ -51,7 +51,7 @@ def scene(cluster: Cluster, java: ClientProgram) -> Iterator[Scene]:
 
 
 def test_topic_status(cluster: Cluster, mqadmin: MqAdmin, scene: Scene) -> None:
-    """Code 202: minimum, maximum and the last time of each queue."""
+    """Code 202: the minimum, the maximum and the last time of each queue."""
     rows = mqadmin.run("topicStatus", "-t", TOPIC).rows()
 
     assert [row[:3] for row in rows] == [[cluster.broker_names[0], str(n), "0"] for n in range(4)]
@@ -113,7 +113,7 @@ def test_consumer_connection(mqadmin: MqAdmin) -> None:
 
 @pytest.mark.usefixtures("scene")
 def test_producer_connection(mqadmin: MqAdmin) -> None:
-    """Code 204: every Java client has this producer within."""
+    """Code 204: every Java client contains this producer."""
     output = mqadmin.run("producerConnection", "-g", "CLIENT_INNER_PRODUCER", "-t", TOPIC).output
 
     assert re.search(r"127\.0\.0\.1:\d+ +JAVA +V4_9_4", output)

@@ -67,12 +67,12 @@ class Scene:
         return call(self.broker, code, fields)
 
     def statistic(self, name: str, key: str) -> dict[str, dict[str, float]]:
-        """Return a statistic; empty periods until it exists."""
+        """Return a statistic; until it exists, return empty periods."""
         answer = self.ask(VIEW_BROKER_STATS_DATA, statsName=name, statsKey=key)
         return json.loads(answer.body) if answer.code == 0 else {"statsMinute": {"sum": 0}}
 
     def wait_for_minute(self, *counters: tuple[str, str]) -> None:
-        """Wait until counters tell of all messages; a minute later they forget them."""
+        """Wait until the counters include all messages; they drop the messages a minute later."""
         wait_until(
             lambda: all(self.statistic(*it)["statsMinute"]["sum"] >= COUNT for it in counters),
             SAMPLE_TIMEOUT_S,
@@ -203,7 +203,7 @@ def test_consume_queue(mqadmin: MqAdmin, scene: Scene) -> None:
 
 
 def test_consume_queue_without_such_an_index(scene: Scene) -> None:
-    """An index behind the queue's end is a remark without a body."""
+    """An index beyond the queue's end is answered with a remark and no body."""
     answer = scene.ask(QUERY_CONSUME_QUEUE, topic=TOPIC, queueId="0", index="900000", count="2")
 
     assert (answer.code, answer.remark) == (0, f"Index 900000 of 0@{TOPIC} is not exist!")
@@ -214,7 +214,7 @@ def test_consume_queue_without_such_an_index(scene: Scene) -> None:
     "command", ["cleanExpiredCQ", "cleanUnusedTopic", "deleteExpiredCommitLog"]
 )
 def test_orders_to_clean_up(mqadmin: MqAdmin, scene: Scene, command: str) -> None:
-    """Codes 306, 316 and 329: nothing that is used goes."""
+    """Codes 306, 316 and 329: nothing in use is deleted."""
     output = mqadmin.run(command, "-b", scene.broker).output
 
     assert "success" in output

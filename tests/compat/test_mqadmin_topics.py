@@ -186,7 +186,7 @@ def test_order_configuration(mqadmin: MqAdmin, topic: str) -> None:
 
 @contextmanager
 def _without_write_permission(mqadmin: MqAdmin, broker: str) -> Iterator[str]:
-    """Wipe, and give back whatever happens; the output of the first."""
+    """Wipe the write permission, restore it whatever happens, and return the output of the wipe."""
     try:
         yield mqadmin.run("wipeWritePerm", "-b", broker).output
     finally:

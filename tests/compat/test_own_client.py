@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Our Python client against a Java broker and ours; the Java client at the other end."""
+"""Our Python client against a Java broker and ours, with the Java client at the other end."""
 
 import asyncio
 import hashlib
@@ -215,7 +215,7 @@ async def test_our_push_consumer_filters_by_tag(
 async def test_a_message_that_our_consumer_refuses_comes_back(
     cluster: Cluster, java: ClientProgram, topic: str, group: str
 ) -> None:
-    """By way of the broker's retry topic, ten seconds later."""
+    """It returns through the broker's retry topic, ten seconds later."""
     wanted = await _send_by_java(cluster, java, topic, count=3)
     listener = Collector(set(wanted), fail_first=1)
 
@@ -231,7 +231,7 @@ async def test_a_message_that_our_consumer_refuses_comes_back(
 async def test_our_consumer_shares_with_a_java_consumer(
     cluster: Cluster, java: ClientProgram, topic: str, group: str
 ) -> None:
-    """One group, two makers of clients: each message goes to one of them."""
+    """One group, clients of two makers: each message goes to one of the clients."""
     theirs = java.start(
         "consume",
         namesrv=cluster.namesrv_addr,

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every way of consuming of our client, on both makers' brokers, beside Java consumers."""
+"""Every way of consuming in our client, on both makers' brokers, beside Java consumers."""
 
 import asyncio
 from collections import defaultdict
@@ -53,7 +53,7 @@ def tools(cluster: Cluster) -> Iterator[MqAdmin]:
 
 
 class Seen:
-    """An orderly listener that records the place of each message and returns scripted results."""
+    """An orderly listener that records each message's position and returns scripted results."""
 
     def __init__(self, answer: Callable[[MessageExt], OrderlyResult | None] = lambda _: None):
         self.messages: list[MessageExt] = []
@@ -122,7 +122,7 @@ async def until(condition: Callable[[], bool], what: str) -> None:
 async def test_queues_are_consumed_in_order_while_members_change(
     cluster: Cluster, topic: str, group: str
 ) -> None:
-    """Ours alone; each message once, though a second member comes and goes."""
+    """Only our client; each message is consumed once, though a second member comes and goes."""
     first, second = Seen(), Seen()
     async with orderly(cluster, group, topic, first):
         await send_in_order(cluster, topic, 400)
@@ -149,7 +149,7 @@ def check_order(all_places: Sequence[Places], *, each: int) -> None:
 async def test_order_is_shared_with_a_java_consumer(
     cluster: Cluster, java: ClientProgram, topic: str, group: str
 ) -> None:
-    """Queues go from ours to Java's and back; no message comes twice or out of order."""
+    """Queues move from our client to Java's and back; no message is repeated or out of order."""
     seen = Seen()
     async with orderly(cluster, group, topic, seen) as ours:
         await send_in_order(cluster, topic, 200)
@@ -178,7 +178,7 @@ async def test_order_is_shared_with_a_java_consumer(
 async def test_a_message_that_fails_too_often_is_dead_and_can_be_consumed_as_such(
     cluster: Cluster, topic: str, group: str
 ) -> None:
-    """The messages behind it wait; then it is read from the dead-letter topic."""
+    """Later messages of the queue wait; then it is read from the dead-letter topic."""
     seen = Seen(lambda m: OrderlyResult.SUSPEND if m.body == b"4" else None)
     await send_in_order(cluster, topic, 12)
     async with orderly(cluster, group, topic, seen, max_reconsume_times=2):
@@ -202,7 +202,7 @@ async def test_a_message_that_fails_too_often_is_dead_and_can_be_consumed_as_suc
 async def test_java_and_ours_continue_from_each_others_files(
     cluster: Cluster, log_dir: Path, topic: str, group: str, tmp_path: Path
 ) -> None:
-    """Each broadcasting client begins behind the offsets that the other stored in the file."""
+    """Each broadcasting client starts after the offsets that the other stored in the file."""
     java = JavaClient(log_dir, properties={"rocketmq.client.localOffsetStoreDir": str(tmp_path)})
     options = {"namesrv": cluster.namesrv_addr, "topic": topic, "group": group}
 
@@ -436,7 +436,7 @@ def pair(
 
 @pytest.mark.slow
 async def test_order_holds_when_a_broker_is_killed(pair: Cluster, group: str) -> None:
-    """Its queues wait for it; only messages whose offset was not stored are redelivered."""
+    """Its queues wait for the broker; only messages whose offset was not stored are redelivered."""
     topic = f"{group}Topic"
     create_topic(pair.namesrv_addr, pair.broker_addrs, topic, queue_count=2)
     first, second = Seen(), Seen()

@@ -282,7 +282,7 @@ async def test_we_read_messages_of_java_in_a_namespace(
 async def test_a_group_of_a_namespace_is_shared_with_java(
     cluster: Cluster, java: ClientProgram, topic: str, group: str, tenant: str
 ) -> None:
-    """Both makers of clients are members of one group: each message comes to one of them."""
+    """Clients of both makers are members of one group: each message goes to one of them."""
     receiver = Receiver(1)
     server = {"namesrv": cluster.namesrv_addr, "topic": topic, "namespace": tenant}
     consumer = _consumer(cluster, group, topic, receiver, namespace=tenant)
@@ -308,7 +308,7 @@ async def test_a_group_of_a_namespace_is_shared_with_java(
 async def test_mqadmin_finds_our_messages_by_both_ids(
     cluster: Cluster, mqadmin: MqAdmin, topic: str
 ) -> None:
-    """By a unique key the tool looks around the moment that it reads from the key."""
+    """Given a unique key, the tool searches around the time encoded in the key."""
     async with Producer("OwnIds", cluster.namesrv_addr) as producer:
         sent = await producer.send(Message(topic, b"found", keys="own-id"))
 

@@ -29,13 +29,13 @@ WAIT_S = 120
 
 @pytest.fixture(scope="module", params=["comet", "java"])
 def cluster(request: pytest.FixtureRequest, running: Callable[[str], Cluster]) -> Cluster:
-    """Both makers, in the short form too: this is our own programs' proof."""
+    """Both makers, even in the short form, since no other test covers our programs."""
     return running(request.param)
 
 
 @pytest.fixture
 def cometmq(cluster: Cluster) -> Callable[..., Any]:
-    """Runs a command with --json; what it printed, or its exit status if that is not 0."""
+    """Run a command with --json; return its output, or its exit status if that is not 0."""
 
     def run(*words: str, lines: bool = False) -> Any:
         done = subprocess.run(
@@ -109,7 +109,7 @@ def test_the_synchronous_clients(cluster: Cluster, topic: str, group: str) -> No
 
 @contextmanager
 def _standalone(folder: Path, namesrv_port: int, broker_port: int) -> Iterator[str]:
-    """`cometmq standalone` until SIGTERM; the name server's address."""
+    """Run `cometmq standalone` until SIGTERM; yield the name server's address."""
     command = [str(PROGRAM), "standalone", "--data", str(folder), "--http-port", "-1"]
     ports = ["--namesrv-port", str(namesrv_port), "--broker-port", str(broker_port)]
     child = Child("standalone", [*command, *ports], log_path=folder.parent / "log")

@@ -163,7 +163,7 @@ def wait_for_tables(slave: Cluster, group: str) -> None:
 
 
 def log_files(broker: Cluster, end: int) -> dict[str, bytes]:
-    """The files of the log by name, without what is behind its end."""
+    """Return the log's files by name, without the bytes beyond the log's end."""
     folder = broker.store_dir / "commitlog"
     names = sorted(path.name for path in folder.iterdir() if path.name.isdigit())
     files = {name: (folder / name).read_bytes()[: max(0, end - int(name))] for name in names}

@@ -97,11 +97,11 @@ def pair(
 
 @pytest.mark.parametrize("topic", CLASSES)
 def test_rocketmqs_own_tests_pass(pair: Cluster, topic: str, tmp_path: Path) -> None:
-    """Left out: a class that fails on Java's broker in two of five runs, and DLedger's.
+    """Left out are DLedger's tests and a class that fails on Java's broker in two of five runs.
 
-    A test may fail once, on any maker's broker: several tests send as soon as a consumer has
-    started, which on a busy machine has not looked up yet where its queues end, and others demand
-    that the machine has time for them to the tenth of a second.
+    A test may fail once, on any maker's broker. Several tests send as soon as a consumer has
+    started, which on a busy machine may not yet have looked up where its queues end. Others need
+    timing accurate to a tenth of a second.
     """
     events = _run(pair, CLASSES[topic], tmp_path / "first")
     if failed := _failed(events):

@@ -97,7 +97,7 @@ ClusterOf = Callable[[str], Cluster]
 
 
 def messages() -> list[Message]:
-    """Every value once, messages without it, and small numbers and texts beside it."""
+    """Every value once, messages without the property, and small numbers and strings."""
     found = []
     for number in range(len(VALUES) + 9):
         properties = {"b": str(number % 5), "c": "xyz"[number % 3], "number": str(number % 4)}
@@ -230,7 +230,7 @@ async def test_our_lite_pull_consumer_gets_matching_messages(
 async def test_a_held_pull_hears_of_the_message_that_matches(
     sql_cluster: Cluster, fresh_name: Callable[[str], str]
 ) -> None:
-    """Messages before it do not complete the pull, or are filtered out."""
+    """Earlier messages do not complete the pull, or are filtered out."""
     seen: list[bytes] = []
     done = asyncio.Event()
     name = fresh_name("held")

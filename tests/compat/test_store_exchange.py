@@ -106,10 +106,10 @@ class Exchange:
         )
 
     def assert_everything_is_served(self, cluster: Cluster, *, by_key: bool = True) -> None:
-        """Every message at its place, by pull, by id and by key; offsets without gaps.
+        """Check every message at its position, by pull, by id and by key; offsets have no gaps.
 
-        A Java broker that recovers after kill -9 throws index files away and builds only a part
-        of them again (CometMQ builds all of it): there, keys are no criterion.
+        A Java broker that recovers after kill -9 discards index files and rebuilds only part of
+        them (CometMQ rebuilds them all), so keys are not checked there.
         """
         wait_for_dispatch(cluster)
         events = [event for table in self.written.messages.values() for event in table]
@@ -149,7 +149,7 @@ def exchange(
 def test_the_reader_serves_all_that_the_writer_stored(
     exchange: Exchange, writer: str, reader: str, end: str
 ) -> None:
-    """No acknowledged message is lost, however the writer ended, and writing goes on."""
+    """No acknowledged message is lost, however the writer ended, and writing continues."""
     first = exchange.run(writer)
     exchange.fill(first, "first")
     ENDS[end](first)
@@ -167,7 +167,7 @@ def _keeps_index(reader: str, end: str) -> bool:
 
 @PAIRS
 def test_progress_topics_and_groups_go_along(exchange: Exchange, writer: str, reader: str) -> None:
-    """The group continues where it was; its configuration and the topics are there."""
+    """The group continues from its offsets, and its configuration and the topics are present."""
     first = exchange.run(writer)
     exchange.fill(first, "first")
     count = COUNTS[ORDERED]

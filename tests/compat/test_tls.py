@@ -32,7 +32,7 @@ TOPIC: Final = "OwnTlsTopic"
 
 
 class Authority(NamedTuple):
-    """A private certificate authority and the certificates that it issued."""
+    """A private certificate authority and the certificates it has issued."""
 
     folder: Path
 

@@ -53,7 +53,7 @@ def overwrite(broker: BrokerChild, place: int, where: str, kind: str, random: Ra
 
 
 async def killed(broker: BrokerChild, random: Random, *, is_below: bool) -> Sent:
-    """Send messages and kill the broker with its progress behind them, or before them."""
+    """Send messages and kill the broker, with its progress either after or before the messages."""
     await broker.start()
     async with Client(broker.address) as client:
         if not is_below:
@@ -84,7 +84,7 @@ def reboot(broker: BrokerChild) -> None:
 
 
 async def read_on(client: Client) -> dict[int, MessageRecord]:
-    """Read the queue as RocketMQ's clients do: whatever the answer, go on at its next offset."""
+    """Read the queue as RocketMQ's clients do: after any answer, continue at its next offset."""
     found: dict[int, MessageRecord] = {}
     _, end = await client.bounds(TOPIC, 0)
     offset = 0

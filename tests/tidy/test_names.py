@@ -20,7 +20,7 @@ FORM = re.compile(r"(?:%RETRY%|%DLQ%|CID_|RMQ_SYS_|rmq_sys_)\S*|\S*_REPLY_TOPIC"
 
 
 def literals(text: str) -> Iterator[str]:
-    """Yield the texts of a module, parts of f-strings included, without its docstrings."""
+    """Yield a module's string literals, including parts of f-strings, without its docstrings."""
     tree = ast.parse(text)
     prose = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
     for node in ast.walk(tree):

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The C++ client (PyPI `rocketmq`) as a command line: send and consume, JSON lines.
 
-Runs in an environment of its own, which has that package and nothing of CometMQ.
+Runs in its own environment, which contains that package and nothing of CometMQ.
 """
 
 import argparse
@@ -78,7 +78,7 @@ def send(options: argparse.Namespace) -> None:
 
 
 def consume(options: argparse.Namespace) -> None:
-    """Consume until a number of messages came."""
+    """Consume until a number of messages has arrived."""
     finished = threading.Event()
     keys: set[bytes] = set()
 

@@ -134,11 +134,11 @@ class Cluster(ABC):
         self._await_broker(place)
 
     def stop_broker(self, index: int = 0) -> int:
-        """Stop one broker with SIGTERM; its exit status."""
+        """Stop one broker with SIGTERM; return its exit status."""
         return self.brokers.pop(self.layout.brokers[index].name).stop(STOP_TIMEOUT_S)
 
     def kill_broker(self, index: int = 0) -> int:
-        """End one broker with SIGKILL; its exit status."""
+        """Kill one broker with SIGKILL; return its exit status."""
         return self.brokers.pop(self.layout.brokers[index].name).kill()
 
     def stop(self) -> None:

@@ -38,12 +38,12 @@ class CometCluster(Cluster):
         self.txn_checker.wait_for_log(self._ready_text(), START_TIMEOUT_S)
 
     def stop_txn_checker(self) -> int:
-        """Stop the txn-checker with SIGTERM; its exit status."""
+        """Stop the txn-checker with SIGTERM; return its exit status."""
         child, self.txn_checker = self.txn_checker, None
         return child.stop(STOP_TIMEOUT_S) if child else 0
 
     def kill_txn_checker(self) -> int:
-        """End the txn-checker with SIGKILL; its exit status."""
+        """Kill the txn-checker with SIGKILL; return its exit status."""
         child, self.txn_checker = self.txn_checker, None
         return child.kill() if child else 0
 

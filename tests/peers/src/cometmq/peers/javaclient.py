@@ -115,7 +115,7 @@ class MqAdmin:
         self._process.communicate()
 
     def run(self, *arguments: str) -> AdminAnswer:
-        """Run one command; what it printed."""
+        """Run one command; return its output."""
         assert self._process.stdin is not None
         self._process.stdin.write("\t".join(arguments).encode() + b"\n")
         self._process.stdin.flush()

@@ -214,7 +214,7 @@ def reply_fields(**changes: object) -> dict[str, object]:
 
 
 def end_fields(**changes: object) -> dict[str, object]:
-    """Fields of END_TRANSACTION: a commit of a half message that is not there."""
+    """Fields of END_TRANSACTION: a commit of a half message that does not exist."""
     return {
         "producerGroup": "SameProducer",
         "tranStateTableOffset": 0,

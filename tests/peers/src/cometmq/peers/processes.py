@@ -117,7 +117,7 @@ class Child:
             )
 
     def stop(self, timeout_s: float) -> int:
-        """End with SIGTERM, with SIGKILL after `timeout_s`; the exit status."""
+        """Stop with SIGTERM, or SIGKILL after `timeout_s`; return the exit status."""
         if self.exit_status is None:
             self._signal(signal.SIGTERM)
             with contextlib.suppress(subprocess.TimeoutExpired):
@@ -125,7 +125,7 @@ class Child:
         return self.kill()
 
     def kill(self) -> int:
-        """End with SIGKILL; the exit status."""
+        """Kill with SIGKILL; return the exit status."""
         self._signal(signal.SIGKILL)
         return self._process.wait()
 

@@ -41,7 +41,7 @@ class Running:
         )
 
     def finish(self, *, timeout_s: float = RUN_TIMEOUT_S) -> list[dict[str, Any]]:
-        """Wait for the end; every event, or an error when the program failed."""
+        """Wait for the end and return every event; raise an error if the program failed."""
         self._child.wait_until(lambda: self._child.exit_status is not None, timeout_s, "exit")
         if self._child.exit_status != 0:
             log = self._child.log()
@@ -91,6 +91,6 @@ class ClientProgram(ABC):
         run_timeout_s: Any = RUN_TIMEOUT_S,  # float; Any lets callers pass **dict[str, str]
         **options: object,
     ) -> list[dict[str, Any]]:
-        """Run a subcommand to its end; its events."""
+        """Run a subcommand to its end; return its events."""
         with self.start(subcommand, **options) as running:
             return running.finish(timeout_s=run_timeout_s)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A reader of stored messages for comparisons, written apart from `cometmq.remoting`.
+"""A reader of stored messages for comparisons, independent of `cometmq.remoting`.
 
-Hosts and the time of storing differ between two runs of one server and are left out.
+Hosts and store times differ between two runs of one server and are left out.
 """
 
 import struct

@@ -58,7 +58,7 @@ class BrokerChild:
         self._child: Child | None = None
 
     def begin(self) -> Child:
-        """Start the process without waiting for it; the file has the given settings again."""
+        """Rewrite the file with the given settings, and start the process without waiting."""
         self.file.write_text("".join(f"{name}={self._settings[name]}\n" for name in self._settings))
         self.restarts += 1
         log = self.folder / f"broker-{self.restarts}.log"

@@ -73,7 +73,7 @@ class Client:
     async def send(
         self, topic: str, queue_id: int, body: bytes, *, keys: str = "", level: int = 0
     ) -> SendMessageReply:
-        """Send one message; return its place."""
+        """Send one message; return its position."""
         pairs = [("KEYS", keys), ("DELAY", str(level) if level else ""), ("UNIQ_KEY", f"U{keys}")]
         text = "\x02".join(f"{name}\x01{value}" for name, value in pairs if value)
         header = SendMessageV2("P", topic, "TBW102", 4, queue_id, 0, 0, 0, text)

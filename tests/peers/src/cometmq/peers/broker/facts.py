@@ -35,7 +35,7 @@ class Facts:
         return int(value) / 1024
 
     def processor_s(self) -> float:
-        """Return the processor time used so far, which other load does not change."""
+        """Return the processor time used so far, which does not depend on other load."""
         fields = Path(f"/proc/{self._broker.pid}/stat").read_text().rpartition(")")[2].split()
         return sum(map(int, fields[11:13])) / os.sysconf("SC_CLK_TCK")
 
@@ -65,7 +65,7 @@ class LagWindow:
 
 
 def parse_metrics(text: str) -> dict[str, float]:
-    """Return each sample as `NAME:LABEL_VALUE...`, without the labels common to all."""
+    """Return each sample as `NAME:LABEL_VALUE...`, without the labels that all samples share."""
     found: dict[str, float] = {}
     for line in text.splitlines():
         match = _LINE.fullmatch(line)

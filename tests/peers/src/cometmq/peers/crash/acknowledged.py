@@ -17,7 +17,7 @@ Queue = tuple[str, int]
 
 
 class Place(NamedTuple):
-    """The place of a message according to the answer to its send."""
+    """The position of a message according to the answer to its send."""
 
     key: str
     message_id: str

@@ -65,7 +65,7 @@ class Member(ABC):
             self._ended(End.KILLED)
 
     async def freeze(self, seconds: float) -> None:
-        """Stop the processes for a while; they may be killed meanwhile."""
+        """Suspend the processes for a while; they may be killed meanwhile."""
         self.is_frozen = True
         await freeze(self._children, seconds)
         self.is_frozen = False

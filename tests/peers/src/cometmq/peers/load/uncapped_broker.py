@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`uncapped_broker FILE`: the broker without the cap on requests per connection and turn."""
+"""`uncapped_broker FILE`: the broker without the cap on requests per connection and iteration."""
 
 import sys
 from typing import Final

@@ -68,7 +68,7 @@ def by_queue(deliveries: Iterable[Delivery]) -> dict[Queue, list[Delivery]]:
 
 
 def judge_order(deliveries: Sequence[Delivery], lives: Mapping[str, Life]) -> list[str]:
-    """Return violations of the order in one queue of an orderly topic.
+    """Return ordering violations in one queue of an orderly topic.
 
     Only one listener runs at a time, offsets are consecutive, and a new owner begins at most one
     offset behind the last delivery.
