@@ -51,7 +51,7 @@ class Client:
 
 @dataclass(frozen=True)
 class Figure:
-    """One run: messages per second, and processor time of the client."""
+    """One run: messages per second, and the client's processor time."""
 
     rate: float
     cpu_us: float

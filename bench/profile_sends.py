@@ -103,7 +103,7 @@ def print_samples(path: Path, us_per_message: float) -> None:
 
 
 def _short(file: str) -> str:
-    """A path from `cometmq/` or the package on."""
+    """Return a path starting at `cometmq/` or the package."""
     for mark in ("/src/", "/site-packages/", "/lib/python"):
         if mark in file:
             return file.rpartition(mark)[2]

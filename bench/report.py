@@ -97,7 +97,7 @@ def rows(samples: Samples) -> Iterator[Row]:
 
 
 def other(samples: Samples) -> str:
-    """The contestant beside CometMQ."""
+    """The contestant that CometMQ is compared with."""
     names = {name for by_server in samples.values() for name in by_server}
     return "python" if "python" in names else "java"
 
@@ -138,7 +138,7 @@ def table(result: Result, baseline: Result | None = None) -> str:
 
 
 def others_cpus(result: Result) -> float:
-    """The most that other programs used during a rate workload."""
+    """The most processors that other programs used during a rate workload."""
     medians = [
         (row.comet or 0, row.java or 0)
         for row in rows(result["samples"])
@@ -177,7 +177,7 @@ def verdict(row: Row, aim: Aim) -> str:
 
 
 def missed(result: Result) -> list[str]:
-    """The aims that were measured and not reached."""
+    """The measured aims that were not reached."""
     return [
         f"{row.workload.title}: {UNITS[row.metric][0]} {verdict(row, aim)}"
         for row in rows(result["samples"])
@@ -208,9 +208,9 @@ def write(result: Result, directory: Path = OUT) -> None:
 
 
 def write_baseline(result: Result, path: Path = BASELINE) -> Result:
-    """Make a result the one that later runs are compared with; return the whole of it.
+    """Make a result the baseline of later runs; return the whole baseline.
 
-    A run of some workloads replaces these: the other workloads keep their figures.
+    A run of some workloads replaces only their figures.
     """
     before = load(path)
     if before is not None:
@@ -251,7 +251,7 @@ def _advantage(metric: str, ratio: float) -> float:
 
 
 def load(path: Path) -> Result | None:
-    """A stored result, if there is one."""
+    """Return a stored result, if there is one."""
     if not path.exists():
         return None
     result: Result = json.loads(path.read_text(encoding="utf-8"))

@@ -81,7 +81,7 @@ def measure(arguments: argparse.Namespace, directory: Path) -> tuple[report.Resu
 
 
 def _failure(step: Callable[[], None]) -> str | None:
-    """Run a step; what the others measured must not be lost with it."""
+    """Run a step and return its failure, so that the results of other steps are not lost."""
     try:
         step()
     except (BenchError, PeerError) as exc:
@@ -91,7 +91,7 @@ def _failure(step: Callable[[], None]) -> str | None:
 
 
 def publish(result: report.Result, failed: list[str], arguments: argparse.Namespace) -> int:
-    """Show, store and judge a result; the exit status."""
+    """Show, store and judge a result; return the exit status."""
     baseline = report.load(report.BASELINE)
     report.write(result)
     print(report.table(result, baseline))

@@ -60,7 +60,7 @@ QUESTIONS_TIMEOUT_S: Final = 1_800.0
 
 
 def cluster_of(maker: str, folder: Path, checks: Mapping[str, object]) -> Cluster:
-    """Servers of one maker with these settings of transaction checks."""
+    """One maker's servers with these transaction check settings."""
     if maker == "java":
         return JavaCluster(folder, BROKER, transaction_conf=checks, heap=JAVA_HEAP)
     own = {**checks, "questionsPerSecond": 1_000_000}
@@ -191,7 +191,7 @@ def _servers(cluster: Cluster) -> list[Child]:
 
 
 def _written(cluster: Cluster) -> int:
-    """Return the bytes that broker and txn-checker gave to the disk."""
+    """Return the bytes that the broker and the txn-checker wrote to the disk."""
     total = 0
     for child in _servers(cluster):
         lines = Path(f"/proc/{child.pid}/io").read_text(encoding="utf-8").splitlines()

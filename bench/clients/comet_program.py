@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""CometMQ's client: sends and consumes as fast as it can, prints one JSON line."""
+"""CometMQ's client: sends and consumes as fast as it can, then prints one JSON line."""
 
 import argparse
 import asyncio

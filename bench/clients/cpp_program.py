@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The C++ client (PyPI `rocketmq`): sends and consumes as fast as it can, prints one JSON line.
 
-Runs in an environment of its own. Its calls wait without the interpreter's lock, so threads are
-its way to have several sends under way.
+Runs in its own environment. Its calls wait without holding the interpreter's lock, so threads let
+it keep several sends in flight.
 """
 
 import os

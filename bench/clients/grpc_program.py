@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The official 5.x client (PyPI `rocketmq-python-client`): as fast as it can, one JSON line.
 
-Runs in an environment of its own, against the proxy of a 5.x server.
+Runs in its own environment, against the proxy of a 5.x server.
 """
 
 import os
@@ -73,7 +73,7 @@ def send_window(options: Namespace, producer: Producer, meter: Meter) -> None:
 
 
 class Counter(MessageListener):  # type: ignore[misc]  # its types are in its own environment
-    """Counts what it gets."""
+    """Counts the messages it receives."""
 
     def __init__(self, meter: Meter) -> None:
         self._meter = meter

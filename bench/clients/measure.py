@@ -29,7 +29,7 @@ def parse() -> argparse.Namespace:
 
 
 class Meter:
-    """Counts messages; its time runs from `start`, or from the first message that came."""
+    """Counts messages; its time runs from `start`, or from the first message received."""
 
     def __init__(self, count: int) -> None:
         self._count = count

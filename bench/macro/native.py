@@ -22,7 +22,7 @@ Report: TypeAlias = dict[str, Any]
 
 
 class BenchError(Exception):
-    """Something that the benchmark needs is missing or failed."""
+    """A prerequisite or a step of the benchmark is missing or has failed."""
 
 
 def build(name: str) -> Path:
@@ -77,7 +77,7 @@ def fill(port: int, count: int, **options: object) -> None:
 
 
 class FirstAnswer:
-    """A generator that asks until a server, not started yet, accepts its first request."""
+    """A generator that retries until a server that is still starting accepts its first request."""
 
     def __init__(self, mode: str, port: int, **options: object) -> None:
         self._process = subprocess.Popen(
@@ -85,7 +85,7 @@ class FirstAnswer:
         )
 
     def accepted_s(self) -> float:
-        """When it was accepted, on the clock of `time.monotonic`."""
+        """When the request was accepted, on the clock of `time.monotonic`."""
         output, _ = self._process.communicate(timeout=RUN_TIMEOUT_S)
         if self._process.returncode != 0:
             raise BenchError("the server accepted nothing in time")

@@ -36,7 +36,7 @@ def children_cpu_seconds() -> float:
 
 
 def prefer(pid: int) -> None:
-    """Put a process and its session above other programs; needs root."""
+    """Give a process and its session priority over other programs; needs root."""
     os.setpriority(os.PRIO_PROCESS, pid, PRIORITY)
     group = Path(f"/proc/{pid}/autogroup")
     if group.exists():  # where the kernel weighs sessions, a process's own priority says nothing
@@ -44,7 +44,7 @@ def prefer(pid: int) -> None:
 
 
 def anonymous_bytes(pid: int) -> int:
-    """Resident memory that is no file: heap, stacks, buffers; the store's pages do not count."""
+    """Resident memory without files: heap, stacks, buffers; the store's pages do not count."""
     for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():
         if line.startswith("Anonymous:"):
             return int(line.split()[1]) * 1024

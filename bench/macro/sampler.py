@@ -3,10 +3,10 @@
 
     python sampler.py OUT.json PROGRAM ARGUMENT...
 
-The kernel sends SIGPROF for each few milliseconds of processor time; the handler notes the line
-that runs. Time inside C functions and system calls counts for the Python line that called them.
-Unlike a tracing profiler this leaves the proportions as they are. Worker threads are not seen,
-only the processor time that they use: the handler notes the main thread's line. SIGUSR1 clears the
+The kernel sends SIGPROF every few milliseconds of processor time; the handler records the running
+line. Time inside C functions and system calls counts towards the Python line that called them.
+Unlike a tracing profiler this does not distort the proportions. Worker threads are not seen, only
+the processor time that they use: the handler records the main thread's line. SIGUSR1 clears the
 counts.
 """
 
@@ -31,7 +31,7 @@ def note(_signal: int, frame: FrameType | None) -> None:
 
 
 def forget(_signal: int, _frame: FrameType | None) -> None:
-    """Drop the counts so far: the start of the program, or a preparation."""
+    """Drop the counts so far, which cover the program's startup or preparation."""
     _lines.clear()
 
 

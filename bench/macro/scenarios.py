@@ -35,7 +35,7 @@ Samples: TypeAlias = dict[str, dict[str, list[Sample]]]  # workload -> server ->
 
 @dataclass(frozen=True)
 class Plan:
-    """The size and the place of a run."""
+    """The size and location of a run."""
 
     directory: Path
     servers: Sequence[str]
@@ -68,7 +68,7 @@ def run_floor(plan: Plan) -> Sample:
 
 
 def run_loads(plan: Plan, loads: Sequence[Load]) -> None:
-    """Rate workloads on servers that stay up, A B A B."""
+    """Run the rate workloads on servers that stay up, A B A B."""
     if not loads:
         return
     with _warm_servers(plan, "loads") as servers:
@@ -176,7 +176,7 @@ def _await_length(server: Server, topic: str, *, queues: int, count: int) -> Non
 def run_million(plan: Plan) -> None:
     """Memory and disk after a million messages, then kill -9 and recovery; fresh each time.
 
-    A second recovery of the same store would start from a younger checkpoint and flatter.
+    A second recovery of the same store would start from a later checkpoint and look faster.
     """
     for number in range(plan.rounds):
         for name in plan.servers:

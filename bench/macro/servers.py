@@ -76,7 +76,7 @@ class Server:
         return self.cluster.layout.brokers[0].port
 
     def load(self, mode: str, **options: object) -> Report:
-        """Run the generator; adds what the broker and all other programs used meanwhile."""
+        """Run the generator; add the processor time of the broker and of all other programs."""
         os.sync()  # what the other server left to write must not burden this one
         started_s = time.monotonic()
         cpu_before, others_before = cpu_seconds(self.broker_pid), self._others_cpu_seconds()
@@ -89,9 +89,9 @@ class Server:
         return report
 
     def _settle(self) -> None:
-        """Wait until the broker has worked off its load, which must not burden the next sample.
+        """Wait until the broker has finished its work, which must not burden the next sample.
 
-        RocketMQ builds its queues behind the answers; with thousands of them it falls behind.
+        RocketMQ builds its queues after answering; with thousands of queues it falls behind.
         """
         deadline_s = time.monotonic() + SETTLE_TIMEOUT_S
         used, before = IDLE_CPUS_MAX + 1, cpu_seconds(self.broker_pid)
@@ -138,7 +138,7 @@ class Server:
         return machine_cpu_seconds() - cpu_seconds(self.broker_pid) - children_cpu_seconds()
 
     def restart_after_kill(self, **options: object) -> float:
-        """Kill -9 the broker, start it again; seconds until the first pull is answered."""
+        """Kill -9 the broker and restart it; return the seconds to the first answered pull."""
         self.cluster.kill_broker()
         with FirstAnswer(
             "first-pull", self.port, serialization=self._serialization, **options
@@ -179,7 +179,7 @@ def start_seconds(name: str, directory: Path, serialization: str) -> float:
 
 
 def _start_java(directory: Path, serialization: str) -> float:
-    """Name server first, the broker once that serves, as RocketMQ's guide says."""
+    """Start the name server first, and the broker once it serves, as RocketMQ's guide says."""
     cluster = java_cluster(directory)
     namesrv_port, port = cluster.layout.namesrv_port, cluster.layout.brokers[0].port
     with FirstAnswer(

@@ -62,7 +62,7 @@ class Load:
 
     @property
     def topic(self) -> str:
-        """Every workload has a topic of its own."""
+        """The workload's own topic."""
         return "BENCH_" + self.name.replace("-", "_")
 
     @property
@@ -74,7 +74,7 @@ class Load:
 
     @property
     def places(self) -> dict[str, object]:
-        """Where the generator sends to and pulls from, and what it sends."""
+        """Where the generator sends and pulls, and what it sends."""
         return {
             "topic": self.topic,
             "topics": self.topics,

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Time a put with its share of the commit: record, queue entry, index entry, result.
 
-Processor time of one thread, the best of several rounds, so that other work on the machine
-disturbs little; the write itself is part of it.
+The figure is the processor time of one thread in the best of several rounds, so other work on the
+machine has little effect; the write itself is part of it.
 """
 
 import gc

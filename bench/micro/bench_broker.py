@@ -2,8 +2,8 @@
 """Time what the broker's loop does for sends and pulls, from received bytes to written answers.
 
 Everything but the sockets is real: broker, store, files. Received chunks are handed to the
-connections, and what they write is dropped, so that the figure is the program's own processor
-time: the best of many short rounds, which other work on the machine disturbs little.
+connections, and what they write is dropped, so the figure is the program's own processor time. It
+is the best of many short rounds, so other work on the machine has little effect.
 """
 
 import argparse
@@ -51,7 +51,7 @@ class Sink:
         self.count = 0
 
     def get_extra_info(self, _: str) -> tuple[str, int]:
-        """Return the other end's address."""
+        """Return the peer's address."""
         return ("127.0.0.1", 40_000 + self._number)
 
     def set_write_buffer_limits(self, **_: int) -> None:
@@ -80,7 +80,7 @@ def frame(serialization: int, number: int) -> bytes:
 
 
 def chunks(serialization: int, connections: int, in_flight: int) -> Iterator[list[bytes]]:
-    """Yield what the connections receive in each turn."""
+    """Yield what the connections receive in each loop iteration."""
     number = 0
     while True:
         turn = []
@@ -91,7 +91,7 @@ def chunks(serialization: int, connections: int, in_flight: int) -> Iterator[lis
 
 
 def make_peers(app: BrokerApp, count: int) -> list[PeerProtocol]:
-    """Return connections of the broker's server that no socket has made."""
+    """Return connections of the broker's server that have no socket."""
     server = app._server  # noqa: SLF001
     assert server is not None
     hub = server._hub  # noqa: SLF001
@@ -132,7 +132,7 @@ async def measure(app: BrokerApp, serialization: Serialization, connections: int
 
 
 def pulls(serialization: int, queue_length: int, *, commits: bool = False) -> Iterator[bytes]:
-    """Yield pulls of one queue from its begin to its end, again and again."""
+    """Yield pulls of one queue from beginning to end, repeatedly."""
     number = 0
     flags = SUBSCRIPTION | SUSPEND | (COMMIT if commits else 0)
     while True:
@@ -169,7 +169,7 @@ def measure_pulls(
 
 
 async def measure_commits(app: BrokerApp, serialization: Serialization, in_flight: int) -> None:
-    """Print one line for pulls with a commit each, beside pulls without, to the end of turns."""
+    """Print one line for pulls that each commit, beside pulls that do not, per iteration."""
     (peer,) = make_peers(app, 1)
     length = app.broker.store.max_offset(TOPIC, 0) // 32 * 32
     sources = [pulls(int(serialization), length, commits=commits) for commits in (False, True)]

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Time the checksums of the log for several sizes of a block.
+"""Time the checksums of the log for several block sizes.
 
-Processor time per MiB of log, the best of several rounds, so that other work on the machine
-disturbs little. `crc32` keeps the interpreter lock for blocks below 5 KiB.
+Processor time per MiB of log, the best of several rounds, so other work on the machine has little
+effect. `crc32` keeps the interpreter lock for blocks below 5 KiB.
 """
 
 import os
@@ -23,7 +23,7 @@ ROUNDS = 5
 
 
 def extend(folder: str, block_bytes: int) -> float:
-    """Cover the log part by part; return milliseconds of processor time per MiB."""
+    """Cover the log piece by piece; return milliseconds of processor time per MiB."""
     layout = Layout(StoreSettings(store_path_root_dir=folder))
     disk = OsDisk()
     vars(checksums).update(BLOCK_BYTES=block_bytes)

@@ -25,7 +25,7 @@ def read_by_slices(data: bytes) -> list[tuple[int, bytes, bytes]]:
 
 
 def feed_in_halves() -> None:
-    """A frame that comes in two chunks."""
+    """A frame that arrives in two chunks."""
     READER.feed(FRAME[:100])
     READER.feed(FRAME[100:])
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Time headers in and out, the fast and the plain way; budgets are in the modules' docstrings."""
+"""Time header decoding and encoding, fast and plain; budgets are in the modules' docstrings."""
 
 from typing import Any
 

@@ -38,7 +38,7 @@ def send(number: int, body: bytes, serialization: Serialization) -> bytes:
 
 
 def chunks(shape: tuple[int, int, int], serialization: Serialization) -> Iterator[list[bytes]]:
-    """Yield what all connections send in one turn."""
+    """Yield what all connections send in one loop iteration."""
     connections, in_flight, size = shape
     body, number = b"x" * size, 0
     while True:
@@ -51,7 +51,7 @@ def chunks(shape: tuple[int, int, int], serialization: Serialization) -> Iterato
 
 
 async def one_round(broker: ScriptedBroker, turns: list[list[bytes]]) -> float:
-    """Return nanoseconds per turn."""
+    """Return nanoseconds per loop iteration."""
     start = time.thread_time_ns()
     for turn in turns:
         for (peer, _), data in zip(broker.connections, turn, strict=True):

@@ -29,7 +29,7 @@ SHAPES: Final = ((1, 1), (64, 1), (8, 32))
 
 
 class Store:
-    """Answers sends at once, or all sends of one turn of the loop together."""
+    """Answers sends at once, or all sends of one loop iteration together."""
 
     def __init__(self, *, is_deferred: bool) -> None:
         self.count = 0
@@ -101,7 +101,7 @@ def measure(loop_name: str, serialization: str, is_deferred: bool, seconds: floa
 def load(
     port: int, connections: int, in_flight: int, serialization: str, seconds: float
 ) -> dict[str, Any]:
-    """Run the load generator once; return what it printed."""
+    """Run the load generator once; return its output."""
     command = [
         str(LOADGEN),
         "--mode",

@@ -89,7 +89,7 @@ def test_an_answer_to_nothing_stops_the_run():
 
 
 def record(number):
-    """A stored message, of which the generator reads the size only."""
+    """A stored message, of which the generator reads only the size."""
     return struct.pack(">I", 96) + number.to_bytes(92, "big")
 
 
