@@ -169,7 +169,7 @@ def measure_pulls(
 
 
 async def measure_commits(app: BrokerApp, serialization: Serialization, in_flight: int) -> None:
-    """Print one line for pulls that each commit, beside pulls that do not, per iteration."""
+    """Print one line for pulls with and without a commit each, timed to the iteration's end."""
     (peer,) = make_peers(app, 1)
     length = app.broker.store.max_offset(TOPIC, 0) // 32 * 32
     sources = [pulls(int(serialization), length, commits=commits) for commits in (False, True)]
