@@ -5,6 +5,7 @@ Compatibility: both files have RocketMQ's names, so its broker and ours respect 
 """
 
 from cometmq.store.disk import Disk, DiskLock
+from cometmq.store.errors import DiskError
 from cometmq.store.layout import Layout
 
 
@@ -62,10 +63,15 @@ class StoreFolder:
         disk, layout = self._disk, self._layout
         temporary = layout.temporary(layout.abort)
         file = disk.create(layout.abort, len(boot_id), temporary=temporary)
-        if boot_id:
+        try:
             file.write(0, [boot_id.encode()])
             file.sync()
-            file.close()
+        except DiskError as error:
+            # A full disk must not prevent a start: consumers still read. Without the boot id, the
+            # next start assumes that the host has crashed and compares more.
+            if not error.is_space_missing:
+                raise
+        file.close()
         disk.sync_folder(layout.root)
 
     def mark_clean(self) -> None:
