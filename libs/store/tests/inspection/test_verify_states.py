@@ -107,6 +107,23 @@ def test_a_killed_store_needs_recovery_and_nothing_is_wrong(disk, running):
     assert (found.record_count, found.queue_entry_count, found.index_entry_count) == (130,) * 3
 
 
+def test_a_log_whose_last_file_is_closed_is_not_shorter_than_its_checkpoint(disk):
+    """A kill may come between the blank that closes a file and the next file's first record."""
+    rig: Any = StoreRig(disk, SHAPE)
+    while len(disk.names(LOG)) < 3:
+        fill(rig, 1)
+    disk.crash()
+    boundary = int(disk.names(LOG)[-1])
+    disk.remove(f"{LOG}{boundary:020d}")
+    again: Any = StoreRig(disk, SHAPE)
+    assert again.store.stats().max_offset == boundary
+    again.work()
+    disk.crash()
+    found = verify(disk)
+    assert (found.state, found.findings) == (StoreState.NEEDS_RECOVERY, [])
+    assert found.max_offset == boundary
+
+
 def test_a_torn_end_is_no_damage(disk, running):
     disk.crash(lost_bytes=20)
     found = verify(disk)

@@ -162,6 +162,8 @@ class StoreView:
                     self.record_count += 1
                     self.parts.commit_log.set_end(scanner.offset)
                     yield scan
+                # A blank closes the last file if a kill, or a full disk, came before the next one.
+                self.parts.commit_log.set_end(scanner.offset)
                 offset = self._follows(scanner.offset)
             except CorruptStore as error:
                 self.faults.append(error)
