@@ -305,7 +305,7 @@ class ClientInstance:
                 return True  # refused by a live broker: no early retry
             if isinstance(error, RequestTimeout):
                 # A cut cable closes no connection: drop it, so that pending requests fail over.
-                self.remoting.disconnect(address)
+                self.remoting.disconnect(address, describe(error))
             return False
         self._greeted.add(address)
         self.outages.end(address)

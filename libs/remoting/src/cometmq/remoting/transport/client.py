@@ -149,10 +149,12 @@ class RemotingClient:
         peer = self._peers.get(address)
         return peer is not None and peer.is_open
 
-    def disconnect(self, address: str) -> None:
-        """Close the connection to an address, if there is one."""
+    def disconnect(self, address: str, reason: str = "") -> None:
+        """Close the connection to an address, if there is one; its pending requests fail."""
         peer = self._peers.pop(address, None)
         if peer is not None:
+            if reason:
+                peer.close_reason = f"was closed: {reason}"
             peer.close()
 
     def stats(self) -> TransportStats:

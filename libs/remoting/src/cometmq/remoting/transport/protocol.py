@@ -61,6 +61,8 @@ class PeerProtocol(asyncio.Protocol):
         self._gate = hub.tls
         self._pipe: TlsPipe | None = None
         self._is_open = False
+        self.close_reason = "was closed"
+        """How errors of pending requests describe an end without an error of the network."""
         self._is_dirty = False
         self._pauses = 0
         self._stops_reading = ~_UNSENT_OUTPUT if hub.settings.reads_while_unsent else ~0
@@ -124,7 +126,7 @@ class PeerProtocol(asyncio.Protocol):
         self.in_flight = 0
         self._backlog.clear()
         self._connection.take()
-        reason = "was closed" if exc is None else f"ended: {exc}"
+        reason = self.close_reason if exc is None else f"ended: {exc}"
         self._connection.lost(ConnectionLost(f"connection to {self.address} {reason}"))
         try:
             if hub.on_close is not None:
