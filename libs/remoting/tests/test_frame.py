@@ -19,7 +19,7 @@ def frame(serialization: int, head: bytes, body: bytes) -> bytes:
 
 
 def read_slowly(data: bytes, frame_bytes_max: int) -> list[Frame]:
-    """Read a whole stream the plain way; raise wherever the fast reader must."""
+    """Read a whole stream with plain slices; raise wherever the fast reader must."""
     frames = []
     while len(data) >= 4:
         (length,) = struct.unpack(">I", data[:4])

@@ -62,7 +62,7 @@ def raw(frame: GoldenFrame) -> RawCommand:
 
 
 def expected_ext(frame: GoldenFrame) -> dict[str, str]:
-    """In a binary header an empty string means null."""
+    """Return the ext fields that remain: an empty string in a binary header means null."""
     if frame.data[4] == 0:
         return frame.ext
     return {name: value for name, value in frame.ext.items() if value}

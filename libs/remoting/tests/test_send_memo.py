@@ -51,12 +51,13 @@ def decode_alone(serialization: int, data: bytes) -> Any:
 
 ENTRY_BYTES = len(encode_binary_ext({"j": "0"}))
 LENGTHS = [1, 1 + ENTRY_BYTES, 1 + 2 * ENTRY_BYTES, 1 + 3 * ENTRY_BYTES]
-"""Property lengths that differ by whole fields: headers with and without a field get one size."""
+"""Property lengths that differ by whole fields, so that headers with and without a field can have
+the same size."""
 
 
 @st.composite
 def sends(draw: st.DrawFn) -> Ext:
-    """Headers of a few sizes, with several layouts of each size."""
+    """Generate headers of a few sizes, with several layouts of each size."""
     more = draw(st.sampled_from([{}, {"j": "0"}, {"j": "0", "l": "1"}, {"l": "1"}]))
     fields = ext(draw(st.sampled_from("pqä")) * draw(st.sampled_from(LENGTHS)), **more)
     fields["e"] = draw(st.sampled_from(["0", "3", "07", "12", "-1", "x", "999999999"]))

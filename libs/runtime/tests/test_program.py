@@ -25,6 +25,10 @@ class Service:
         self.notes.append("looked at")
         self.stop_request.request("test")
 
+    def check(self):
+        if self.stop_request.reason == "refuse":
+            raise SettingsError("the folder is locked")
+
     async def start(self):
         self.notes.append("started")
 
@@ -83,6 +87,18 @@ async def test_a_port_in_use_starts_nothing():
         await main_of(notes, stop, other.getsockname()[1])
     assert notes == []
     assert not stop.is_serving
+
+
+async def test_a_service_that_cannot_start_is_refused_before_its_http_port_is_tried():
+    notes: list[Any] = []
+    stop = Stop()
+    stop.reason = "refuse"
+    with (
+        socket.create_server(("0.0.0.0", 0)) as other,
+        pytest.raises(SettingsError, match="the folder is locked"),
+    ):
+        await main_of(notes, stop, other.getsockname()[1])
+    assert notes == []
 
 
 async def test_a_port_that_is_taken_during_the_start_stops_the_service_again(port, monkeypatch):

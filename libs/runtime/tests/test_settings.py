@@ -110,7 +110,7 @@ BAD = {
     "flushDiskType=NO": (
         "flushDiskType=NO: must be one of SYNC_FLUSH, ASYNC_FLUSH (from file FILE:1)"
     ),
-    "deleteWhen=noon": "deleteWhen=noon: must be text like ^[0-9;]+$ (from file FILE:1)",
+    "deleteWhen=noon": "deleteWhen=noon: must be text matching ^[0-9;]+$ (from file FILE:1)",
     "traceOn=true\nlistenPort=1": "traceOn needs another listenPort than 1",
     "a=\\u1": "cannot read FILE: line 1: malformed \\uxxxx escape",
 }

@@ -118,7 +118,7 @@ async def test_requests_that_wait_for_their_turn_count_as_memory(
 async def test_clients_that_come_together_are_accepted_together(
     start_server: Any, eventually: Any
 ) -> None:
-    """This holds on a busy loop as well, where one connection per turn would be slow."""
+    """Connections are accepted together even on a busy loop, where one per turn is slow."""
     loop = asyncio.get_running_loop()
     server, port = await start_server({QUERY: lambda *_: ANSWER}, SMALL)
     turns = 0
@@ -467,7 +467,7 @@ async def test_hostile_frames_leave_the_server_whole(
 async def test_slow_handlers_of_closed_connections_count_until_they_end(
     start_server: Any, new_client: Any, connect_raw: Any, eventually: Any
 ) -> None:
-    """Otherwise a peer could pile up tasks by reconnecting."""
+    """If these handlers did not count, a peer could pile up tasks by reconnecting."""
     release = asyncio.Event()
     started: list[Call[Any]] = []
 

@@ -16,22 +16,23 @@ from cometmq.remoting.header import decode_header, encode_frame
 from cometmq.remoting.log import NO_LOG
 from cometmq.remoting.transport.dispatch import Dispatcher, Hooks
 from cometmq.remoting.transport.hub import Hub
-from cometmq.remoting.transport.lane import Part
+from cometmq.remoting.transport.lane import Answered, Part
 from cometmq.remoting.transport.lane_peer import LanePeer
 from cometmq.remoting.transport.protocol import PeerProtocol
 from cometmq.remoting.transport.settings import ServerSettings
 from cometmq.remoting.transport.stats import TransportStats
 from cometmq.remoting.transport.tasks import TaskSet
 
-PLAIN, CHANGE, NOW = 9001, 9002, 9003
-"""Requests that a lane may take; that make it forget what it staged; answered immediately."""
+PLAIN, CHANGE, NOW, QUICK = 9001, 9002, 9003, 9004
+"""Codes of requests that a lane may take, that make a lane forget what it staged, that a handler
+answers immediately, and that a handler or (if their number is even) a lane answers immediately."""
 PULL = RequestCode.PULL_MESSAGE  # without its fields: a faulty request
 GARBAGE = b"\0\0\0\x0c\0\0\0\x08{broken}"
 TOO_LONG = b"\x7f\xff\xff\xff\0\0\0\0"
 
 
 class Wire:
-    """A transport that keeps what is written."""
+    """A transport that keeps the written bytes."""
 
     def __init__(self) -> None:
         self.sent = bytearray()
@@ -67,10 +68,13 @@ class World:
         self.served: list[int] = []
         self.waiting: list[Call[Any] | tuple[LanePeer, int]] = []
         self.staged: list[tuple[LanePeer, int]] = []
+        self.quick: list[tuple[int, int, int]] = []
+        self.quick_count = 0
         self.taken_count = 0
         self.drop_count = 0
         self.has_changed = False
         handlers: Any = {PLAIN: self.keep, CHANGE: self.change, NOW: self.answer_now}
+        handlers[QUICK] = self.answer_now
         self.hub: Hub[PeerProtocol] = Hub(Codec(COMMANDS), settings, clock_ms=lambda: 0, log=NO_LOG)
         dispatcher: Dispatcher[None] = Dispatcher(
             handlers,
@@ -100,12 +104,17 @@ class World:
 
     def answer_now(self, _: None, call: Call[Any]) -> Reply:
         self.served.append(call.opaque)
-        return Reply(body=b"x" * 100)
+        return self.answer_to(call.opaque)
+
+    @staticmethod
+    def answer_to(opaque: int) -> Reply:
+        return Reply(body=b"x" * (100 + opaque % 3 * 200))
 
     # The lane
 
     def stage(self, peer: Any, data: bytes, count_max: int) -> list[Part] | None:
         self.has_changed = False
+        self.quick.clear()
         parts: list[Part] = []
         at = 0
         while len(data) - at >= 8 and count_max:
@@ -113,14 +122,19 @@ class World:
             if end > len(data):
                 break
             ((serialization, head, _),) = FrameReader().split(data[at:end])
-            is_plain = head.startswith(b'{"code":9001,') and b'"flag":0' in head
-            if is_plain:
-                self.staged.append((peer, decode_header(serialization, head).opaque))
-            if parts and bool(parts[-1][0]) == is_plain:
+            kind = 0
+            if b'"flag":0' in head:
+                kind = head.startswith(b'{"code":9001,') - head.startswith(b'{"code":9004,')
+            opaque = decode_header(serialization, head).opaque if kind else 0
+            if kind > 0:
+                self.staged.append((peer, opaque))
+            elif kind < 0:
+                self.quick.append((opaque, at, end))
+            if parts and (parts[-1][0] > 0, parts[-1][0] < 0) == (kind > 0, kind < 0):
                 count, _, start, _ = parts.pop()
-                parts.append((count + is_plain, 0, start, end))
+                parts.append((count + kind, 0, start, end))
             else:
-                parts.append((int(is_plain), 0, at, end))
+                parts.append((kind, 0, at, end))
             at = end
             count_max -= 1
         return parts
@@ -134,6 +148,18 @@ class World:
         del self.staged[:count]
         self.taken_count += count
         return True
+
+    def answer(self, first: int, count: int, room: int) -> Answered:
+        out: list[Any] = []
+        size = done = 0
+        for opaque, start, end in self.quick[first : first + count]:
+            if opaque % 2 or size > room:
+                return b"".join(out), done, start, end, bool(opaque % 2)
+            size += self.hub.codec.encoder.encode_reply(out, 0, opaque, self.answer_to(opaque))
+            self.served.append(opaque)
+            self.quick_count += 1
+            done += 1
+        return b"".join(out), done, 0, 0, False
 
     def drop(self) -> None:
         self.drop_count += bool(self.staged)
@@ -151,6 +177,8 @@ class World:
                 peer.reply_encoded(b"".join(out), 1)
             else:
                 one.answer(Reply(body=b"done"))
+        if waiting and self.peer.is_open:
+            self.peer.flush()  # as the broker does after each commit
 
 
 def request(code: int, opaque: int, *, flag: int = 0) -> bytes:
@@ -193,12 +221,12 @@ def outcome(world: World) -> tuple[object, ...]:
     )  # fmt: skip
 
 
-codes = st.sampled_from([PLAIN] * 8 + [CHANGE, NOW, int(PULL), 9999])
+codes = st.sampled_from([PLAIN] * 8 + [QUICK] * 6 + [CHANGE, NOW, int(PULL), 9999])
 
 
 @st.composite
 def series(draw: Any, *, ends_badly: bool) -> Steps:
-    """Return chunks of a stream of requests, cut anywhere, and what happens between them."""
+    """Generate a stream of requests, cut anywhere into chunks, with an action after each chunk."""
     requests = draw(st.lists(st.tuples(codes, st.sampled_from([0] * 9 + [2]))))
     data = b"".join(request(code, n, flag=flag) for n, (code, flag) in enumerate(requests))
     if ends_badly:
@@ -228,6 +256,29 @@ def test_bounds_of_requests_in_flight_hold_with_a_lane(steps):
     without = play(steps, bounds, has_lane=False)
     with_lane = play(steps, bounds, has_lane=True)
     assert outcome(with_lane) == outcome(without)
+
+
+def test_a_lane_answers_at_once_up_to_what_a_connection_may_have_unsent():
+    bounds = ServerSettings(write_high_water_bytes=1000, write_low_water_bytes=500)
+    data = b"".join(request(QUICK, 2 * number) for number in range(20))
+    without = play([(data, "turn")], bounds, has_lane=False)
+    with_lane = play([(data, "turn")], bounds, has_lane=True)
+    assert with_lane.quick_count == 20
+    assert outcome(with_lane) == outcome(without)
+
+
+def test_what_a_lane_leaves_over_is_served_between_its_answers():
+    data = b"".join(request(QUICK, number) for number in range(9)) + request(QUICK, 9)[:11]
+    world = play([(data, "turn")], ServerSettings(), has_lane=True)
+    assert world.served == list(range(9))
+    assert world.quick_count == 5
+    assert world.peer.buffered_bytes == 11
+
+
+def test_a_peer_that_does_not_read_gets_the_rest_later():
+    data = b"".join(request(QUICK, 2 * number) for number in range(9))
+    world = play([(b"", "pause"), (data, ""), (b"", "resume")], ServerSettings(), has_lane=True)
+    assert world.served == list(range(0, 18, 2))
 
 
 def test_a_lane_takes_the_plain_requests_around_others():
@@ -266,7 +317,7 @@ def test_a_flood_waits_for_later_turns_behind_what_the_lane_takes():
 @given(series(ends_badly=False))
 @settings(deadline=None)
 def test_a_lane_changes_nothing_in_long_chunks(steps):
-    """Turns end elsewhere, so answers may leave in other turns: their order stays."""
+    """With a lane, turns end elsewhere, so answers may be sent in another order."""
     bounds = ServerSettings(calls_per_turn_max=2)
     without = play(steps, bounds, has_lane=False)
     with_lane = play(steps, bounds, has_lane=True)

@@ -113,7 +113,7 @@ class Peer(Protocol):
         """Send a request and wait for its answer."""
 
     def reply(self, call: "Call[Any]", reply: Reply | msgspec.Struct) -> None:
-        """Send the answer to a call from this connection; handlers use ``Call.answer``."""
+        """Answer a call that arrived on this connection; handlers use ``Call.answer``."""
 
     def close(self) -> None:
         """Close the connection after sending the queued output."""

@@ -110,7 +110,7 @@ class Connection:
         return self._decode(self._reader.feed(data), now_ms)
 
     def receive_whole(self, data: bytes, now_ms: int) -> list[Call[Any]]:
-        """Return the calls of whole frames; the bytes of an incomplete one stay as they are."""
+        """Return the calls of whole frames; bytes kept for an incomplete frame are unaffected."""
         return self._decode(self._reader.split(data), now_ms)
 
     def _decode(self, frames: list[Frame], now_ms: int) -> list[Call[Any]]:

@@ -60,10 +60,6 @@ class StoreError(CometError):
     """The store cannot perform an operation."""
 
 
-class StoreClosed(StoreError):
-    """The store is closed or was never opened."""
-
-
 class CorruptRecord(StoreError):
     """The bytes are not a valid message record."""
 
@@ -142,7 +138,7 @@ class FlushDiskTimeout(CodedError):
 
 
 class SlaveNotAvailable(CodedError):
-    """The message is stored, but every slave lags too far behind; or the broker is a slave."""
+    """The message is stored but every slave lags too far behind, or the broker is a slave."""
 
     CODE = ResponseCode.SLAVE_NOT_AVAILABLE
 

@@ -55,9 +55,9 @@ class FrameReader:
         return len(self._tail)
 
     def join(self, data: bytes) -> bytes:
-        """Return what is kept and ``data`` as one piece, and keep nothing.
+        """Return the kept bytes and ``data`` as one piece, and keep nothing.
 
-        Return nothing, and keep all, while the frame that was begun is not whole.
+        If the incomplete frame is still not whole, keep all bytes and return none.
         """
         if not self._tail:
             return data
@@ -69,7 +69,7 @@ class FrameReader:
         return data
 
     def split(self, data: bytes) -> list[Frame]:
-        """Return the frames of ``data``, which are whole; what is kept does not matter."""
+        """Return the frames of ``data``, all of which are whole; kept bytes are not used."""
         frames: list[Frame] = []
         self._split(data, frames)
         return frames

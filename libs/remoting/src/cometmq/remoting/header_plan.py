@@ -43,8 +43,8 @@ Values = tuple[Any, ...]
 class HeaderPlan:
     """Encodes one header type as ext fields.
 
-    The templates contain the fields that are never empty. They serve headers whose other fields are
-    all empty, which includes nearly every reply.
+    The templates contain the fields that are never empty. They fit headers whose other fields are
+    all empty, as in nearly every reply.
     """
 
     __slots__ = (
@@ -142,7 +142,7 @@ class HeaderPlan:
         return template
 
     def _json_ext(self, constant: ConstantExt) -> str:
-        """Return the ext fields with placeholders; a string value brings its own quotes."""
+        """Return the ext fields with placeholders; string values are inserted with quotes."""
         fields = [
             _percent(quote(name)) + (":%s" if is_text else ':"%s"')
             for name, is_text in zip(self._kept_names, self._kept_texts, strict=True)
@@ -278,6 +278,7 @@ class PullReplyPlan(HeaderPlan):
         )
 
 
+_PULLED_NAMES: Final = (b"suggestWhichBrokerId", b"nextBeginOffset", b"minOffset", b"maxOffset")
 _PULLED: Final = (
     '{"code":%d,"extFields":{"suggestWhichBrokerId":"%d","nextBeginOffset":"%d",'
     f'"minOffset":"%d","maxOffset":"%d"}},"flag":{FLAG_REPLY}{MIDDLE}%d,"remark":%b{TAIL}'
@@ -292,7 +293,7 @@ def _sent_template(constant: ConstantExt) -> bytes:
 
 
 def _sent_pieces(constant: ConstantExt) -> list[bytes]:
-    """Return what surrounds the five values in the JSON header of the answer to a send."""
+    """Return the constant pieces around the five values in the JSON header of a send's answer."""
     more = "".join(f",{quote(name)}:{quote(value)}" for name, value in constant.items())
     pieces = [
         '{"code":',
@@ -309,12 +310,41 @@ class SentPieces(NamedTuple):
     """The constant parts of the answer to a stored message, for an encoder outside Python."""
 
     json: tuple[bytes, bytes, bytes, bytes, bytes]
-    """What surrounds id (of plain ASCII), queue id, queue offset and opaque in a JSON header."""
+    """The parts of a JSON header around id (plain ASCII), queue id, queue offset and opaque."""
     binary_head: bytes
     """Code, language and version of a binary header."""
     flag: int
     binary_entries: bytes
     """The ext fields that follow id, queue id and queue offset."""
+
+
+class PulledPieces(NamedTuple):
+    """The constant parts of the answer to a pull, for an encoder outside Python."""
+
+    json: tuple[bytes, bytes, bytes, bytes, bytes, bytes]
+    """The parts of a JSON header around the four numbers and the opaque."""
+    binary_head: bytes
+    """Code, language and version of a binary header."""
+    flag: int
+    remark: bytes
+    names: tuple[bytes, ...]
+    """The names of the four ext fields in a binary header."""
+
+
+def pulled_pieces(code: int, remark: str) -> PulledPieces:
+    """Return the parts of answers with this code and remark, which is plain ASCII."""
+    before_broker, *between, end = _PULLED.split(b"%d")[1:]
+    before_remark, after_remark = end.split(b"%b")
+    end = before_remark + quote(remark).encode() + after_remark
+    before_broker = b'{"code":%d%b' % (code, before_broker)
+    first, second, third, before_opaque = between
+    return PulledPieces(
+        (before_broker, first, second, third, before_opaque, end),
+        binary_head(code, FLAG_REPLY, 0, None, b"")[:5],
+        FLAG_REPLY,
+        remark.encode(),
+        _PULLED_NAMES,
+    )
 
 
 def sent_pieces(constant: ConstantExt, code: int) -> SentPieces:

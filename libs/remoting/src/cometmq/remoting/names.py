@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Topic, group and cluster names that have a meaning in RocketMQ, each defined once.
+"""Names that have a meaning in RocketMQ: topics, groups and others, each defined once.
 
-This module only defines the names. The broker's `names.py` and the client's `namespace.py` decide
-which names a client may use.
+This module only defines the names and which of them are RocketMQ's own. The broker's `names.py` and
+the client's `namespace.py` decide which names a client may use.
 """
 
 from typing import Final
@@ -68,7 +68,26 @@ CLIENT_GROUPS: Final = frozenset({
 })  # fmt: skip
 """Groups that clients create for themselves."""
 
+# Other names
+
 DEFAULT_CLUSTER: Final = "DefaultCluster"
+DEFAULT_REGION: Final = "DefaultRegion"
+ORDER_NAMESPACE: Final = "ORDER_TOPIC_CONFIG"
+"""The name server's key-value namespace with the queues of ordered topics."""
+OP_TAG: Final = "d"
+"""The tag of op messages, which mark half messages as ended."""
+ALL_TAGS: Final = "*"
+"""The subscription expression that every message matches."""
+
+
+def is_system_topic(topic: str) -> bool:
+    """Return whether the topic is reserved on every broker."""
+    return topic in SYSTEM_TOPICS or topic.startswith(SYSTEM_TOPIC_PREFIX)
+
+
+def is_system_group(group: str) -> bool:
+    """Return whether the group exists without being created."""
+    return group.startswith(SYSTEM_GROUP_PREFIX)
 
 
 def retry_topic(group: str) -> str:

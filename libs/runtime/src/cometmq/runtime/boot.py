@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Facts of the running kernel that Python has no names for."""
+"""Kernel features that the standard library does not expose: the boot id and idle I/O priority."""
 
 import ctypes
 import os
@@ -24,7 +24,7 @@ def boot_id() -> str:
 def use_idle_io() -> bool:
     """Give the calling thread the lowest disk priority; return whether the kernel agrees.
 
-    The I/O schedulers bfq and mq-deadline obey; with `none` the call has no effect.
+    The I/O schedulers bfq and mq-deadline honour the priority; with `none` it has no effect.
     """
     number = _IOPRIO_SET.get(platform.machine())
     if number is None or os.uname().sysname != "Linux":

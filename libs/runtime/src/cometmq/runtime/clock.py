@@ -31,6 +31,15 @@ class SystemClock:
         return time.monotonic_ns() // 1_000_000
 
 
+def boottime_ms() -> int:
+    """Return the milliseconds since the host started, including the time it was suspended.
+
+    Leases are measured with this clock, because a process may be resumed long after its lease has
+    ended.
+    """
+    return time.clock_gettime_ns(time.CLOCK_BOOTTIME) // 1_000_000
+
+
 class FakeClock:
     """A clock that stands still until a test advances it, so waits cost nothing."""
 
@@ -45,7 +54,7 @@ class FakeClock:
         return self._now_ms
 
     def monotonic_ms(self) -> int:
-        """Return the sum of all calls of `advance`."""
+        """Return the milliseconds by which `advance` has moved the clock in total."""
         return self._monotonic_ms
 
     def advance(self, elapsed_ms: int) -> None:

@@ -10,8 +10,8 @@ from contextlib import contextmanager
 def hidden_module(name: str) -> Iterator[None]:
     """Make `import name` fail inside the block, as if the module were not installed.
 
-    None in `sys.modules` is the import system's documented way to block a module. A module that is
-    already loaded stays visible, because hiding it would save nothing.
+    None in `sys.modules` is the import system's documented way to block a module. If the
+    module is already loaded, do nothing: its import cost has already been paid.
     """
     if name in sys.modules:
         yield

@@ -26,7 +26,8 @@ with hidden_module("rich"):
 LEVELS = ("debug", "info", "warning", "error")
 
 REPEAT_COUNT_MAX = 10
-"""Equal warnings or errors logged per window; the first one after it carries `suppressed_count`."""
+"""Equal warnings or errors logged per window; the next one after a window has a count of the others
+(`suppressed_count`)."""
 REPEAT_WINDOW_MS = 10_000
 _LIMITED = frozenset({"warning", "error"})
 

@@ -45,7 +45,7 @@ class MetricSource(Protocol):
     """A source from which a registry collects families."""
 
     def collect(self) -> Iterable[Metric | None]:
-        """Yield the families with their current values, and None wherever the loop may run."""
+        """Yield the families with their current values, and None where other callbacks may run."""
         ...
 
 
@@ -85,7 +85,7 @@ def labelled_gauge(
 
 
 def histogram(name: str, help_: str, buckets: Callable[[S], Buckets]) -> Family[S]:
-    """Declare a histogram, which the component keeps in `Buckets`."""
+    """Declare a histogram; `buckets` returns the `Buckets` that the component keeps."""
 
     def sample(stats: S, constant: Mapping[str, str]) -> Steps[Metric]:
         yield from ()
@@ -125,7 +125,7 @@ class StatsCollector(Generic[S]):
         self._constant = dict(constant_labels or {})
 
     def collect(self) -> Iterator[Metric | None]:
-        """Yield every family of one snapshot, and None wherever the loop may run other work.
+        """Yield every family of one snapshot, and None where other callbacks may run.
 
         If a family has thousands of rows, they are read at slightly different moments.
         """

@@ -41,7 +41,8 @@ def check_port(
 ) -> None:
     """Raise the same SettingsError as `listening` if the port cannot be used; 0 is any port.
 
-    Called before a program creates folders, so that a failed start leaves nothing behind.
+    Programs call this function before they create folders, so that a failed start leaves nothing
+    behind.
     """
     if port <= 0:
         return

@@ -15,6 +15,9 @@ from cometmq.runtime.settings import Loaded
 class App(Protocol):
     """The interface through which a process runs its service."""
 
+    def check(self) -> None:
+        """Raise CometError or OSError if the environment prevents a start; create nothing."""
+
     async def start(self) -> None:
         """Start serving; raise CometError or OSError if the environment prevents it."""
 
@@ -31,19 +34,27 @@ class Build(Protocol):
 
 
 def program(
-    build: Build, *, log: Log, http_port: int, http_setting: str = "adminHttpPort"
+    build: Build,
+    *,
+    log: Log,
+    http_port: int,
+    http_setting: str = "adminHttpPort",
+    on_ready: Callable[[], None] | None = None,
 ) -> Callable[[Stop], Coroutine[Any, Any, None]]:
     """Return a main function for `service.run`; `http_port=-1` disables the HTTP port."""
 
     async def main(stop: Stop) -> None:
-        check_port("", http_port, setting=http_setting)
         admin = AdminHttp(log=log)
         app = build(log=log, clock=SystemClock(), admin=admin)
+        app.check()  # first: of a second start, its folder and main port tell more
+        check_port("", http_port, setting=http_setting)
         await app.start()
         try:
             if http_port >= 0:
                 await admin.start(http_port, setting=http_setting)
             stop.serving()
+            if on_ready is not None:
+                on_ready()
             await stop.wait()
         finally:
             await app.stop()
@@ -55,10 +66,19 @@ def program(
 def configured_program(
     build: Build, settings: Loaded[Any], *, log: Log
 ) -> Callable[[Stop], Coroutine[Any, Any, None]]:
-    """Return a main function as `program` does, with the HTTP port from the settings."""
+    """Return a main function as `program` does, with the HTTP port from the settings.
+
+    Mistyped keys of the settings file are logged at the end of the start, where they are noticed.
+    """
+
+    def warn_misspelt() -> None:
+        if misspelt := settings.misspelt():
+            log.warning("settings.misspelt", did_you_mean=misspelt)
+
     return program(
         build,
         log=log,
         http_port=settings.value.admin_http_port,
         http_setting=settings.label("adminHttpPort"),
+        on_ready=warn_misspelt,
     )

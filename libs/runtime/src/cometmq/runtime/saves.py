@@ -49,7 +49,7 @@ class Saver:
         runner: IncrementalRunner | None = None,
         saved: Callable[[Path], None] = lambda _: None,
     ) -> None:
-        """Encode long tables with `runner`, one after the other with its other work.
+        """Save on `worker`; encode long tables as jobs of `runner`, which runs one at a time.
 
         `saved` is called on the loop after each save, before the next one of that file begins.
         """
@@ -64,7 +64,7 @@ class Saver:
 
     @property
     def is_healthy(self) -> bool:
-        """False if the most recent save of any file failed."""
+        """Return whether the most recent save of every file succeeded."""
         return not any(file.has_failed for file in self._files.values())
 
     def request(self, path: Path, begin: Begin) -> None:

@@ -17,9 +17,9 @@ from typing import Any, Generic, NamedTuple, TypeVar, cast
 import msgspec
 
 from cometmq.remoting.errors import SettingsError
+from cometmq.remoting.spelling import closest, did_you_mean
 from cometmq.runtime import properties
 from cometmq.runtime.settings_fields import SettingsField, fields_of
-from cometmq.runtime.spelling import closest, did_you_mean
 
 S = TypeVar("S", bound=msgspec.Struct)
 
@@ -53,7 +53,7 @@ class Loaded(msgspec.Struct, Generic[S], frozen=True):
     unknown: Mapping[str, str]
 
     def updated(self, changes: Mapping[str, str]) -> "Loaded[S]":
-        """Return new settings with all of these changes; an invalid one rejects them all.
+        """Return new settings with all changes applied; an invalid change rejects all of them.
 
         As in RocketMQ, a key that is neither a setting nor in the file is ignored. Raise
         SettingsError for an invalid value, and for a setting that is fixed while a program runs.
@@ -148,7 +148,10 @@ class Loaded(msgspec.Struct, Generic[S], frozen=True):
             text = _text(field.read(self.value))
             shown = _HIDDEN if field.is_secret and text else text or ""
             rows.append((f"{field.name}={shown}", str(self.origins[field.name])))
-        rows += [(f"{name}={text}", "unknown, kept") for name, text in self.unknown.items()]
+        guesses = self.misspelt()
+        for name, text in self.unknown.items():
+            hint = f"; did you mean {guesses[name]}?" if name in guesses else ""
+            rows.append((f"{name}={text}", f"unknown, kept{hint}"))
         width = min(60, max((len(setting) for setting, _ in rows), default=0))
         return "".join(f"{setting:<{width}}  # {source}\n" for setting, source in rows)
 

@@ -79,7 +79,7 @@ class SettingsField(NamedTuple):
         return value
 
     def variables(self, prefix: str) -> tuple[str, ...]:
-        """Return the environment variables that set it; later ones take precedence."""
+        """Return the environment variables for this setting; later ones take precedence."""
         own = f"{prefix}_{self.snake_name.upper()}"
         other = self.fact("env")
         return (str(other), own) if other else (own,)
@@ -129,7 +129,7 @@ def _expected(base: Any, metas: tuple[msgspec.Meta, ...]) -> str:
         return f"{words} {_bounds(metas)}".rstrip()
     pattern = next((meta.pattern for meta in metas if meta.pattern), None)
     if pattern:
-        return f"text like {pattern}"
+        return f"text matching {pattern}"
     return "non-empty text" if any(meta.min_length for meta in metas) else "text"
 
 

@@ -17,9 +17,9 @@ from typing import Annotated, Any, Final
 from msgspec import Meta
 
 from cometmq.remoting.errors import SettingsError
+from cometmq.remoting.spelling import did_you_mean
 from cometmq.remoting.transport.settings import TlsMode, TlsSettings
 from cometmq.runtime import properties
-from cometmq.runtime.spelling import did_you_mean
 
 CONFIG_FILE: Final = "/etc/rocketmq/tls.properties"
 USE_TLS: Final = "useTLS"
@@ -29,7 +29,10 @@ ServerMode = Annotated[
     str,
     Meta(
         pattern="^(disabled|permissive|enforcing)$",
-        description="disabled, permissive (both on one port) or enforcing.",
+        description=(
+            "`disabled` (no TLS), `permissive` (TLS and plain connections on one port) or "
+            "`enforcing` (TLS only)."
+        ),
     ),
 ]
 TestMode = Annotated[
@@ -40,7 +43,7 @@ TestMode = Annotated[
     ),
 ]
 ConfigFile = Annotated[
-    str, Meta(description="File with further TLS keys; its values win over these settings.")
+    str, Meta(description="File with further TLS settings; its values override these.")
 ]
 ServerCertPath = Annotated[str, Meta(description="Certificate chain (PEM).")]
 ServerKeyPath = Annotated[

@@ -27,7 +27,7 @@ TRANSPORT_FAMILIES: Final[tuple[Family[TransportStats], ...]] = (
     ),
     labelled_counter(
         "cometmq_connections_closed_total",
-        "Connections closed by this end, by reason.",
+        "Connections closed by the server, by reason.",
         ("reason",),
         lambda s: (
             (("refused",), s.connections_refused),
@@ -45,12 +45,12 @@ TRANSPORT_FAMILIES: Final[tuple[Family[TransportStats], ...]] = (
     ),
     counter(
         "cometmq_requests_refused_total",
-        "Requests answered SYSTEM_BUSY because too many were in flight.",
+        "Requests refused with SYSTEM_BUSY because too many were in flight.",
         lambda s: s.requests_refused,
     ),
     counter(
         "cometmq_handler_failures_total",
-        "Requests answered SYSTEM_ERROR because a handler failed unexpectedly.",
+        "Requests answered with SYSTEM_ERROR because a handler failed unexpectedly.",
         lambda s: s.handler_failures,
     ),
 )

@@ -23,7 +23,7 @@ _ZLIB_LEVEL: Final = 9  # the level that brokers use
 
 
 class DataVersion(msgspec.Struct, gc=False, rename="camel"):
-    """A table's version; two are equal only if both members are. 5.x adds `state_version`."""
+    """A table's version, compared by `counter` and `timestamp`. 5.x adds `state_version`."""
 
     counter: Int64 = 0
     timestamp: Int64 = 0

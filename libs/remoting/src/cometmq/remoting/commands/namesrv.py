@@ -35,7 +35,11 @@ class DeleteKvConfig(msgspec.Struct, frozen=True, gc=False, rename="camel"):
 
 
 class RegisterBroker(msgspec.Struct, frozen=True, gc=False, rename="camel"):
-    """Register a broker and its topics; a `body_crc32` of 0 means that the body is not checked."""
+    """Register a broker and its topics; a `body_crc32` of 0 means that the body is not checked.
+
+    Members of a broker group with failover add the epoch of their role. RocketMQ's name server
+    ignores the field, and RocketMQ's brokers do not send it.
+    """
 
     broker_name: str
     broker_addr: str
@@ -44,6 +48,7 @@ class RegisterBroker(msgspec.Struct, frozen=True, gc=False, rename="camel"):
     broker_id: Int64
     compressed: bool = False
     body_crc32: Int32 = msgspec.field(name="bodyCrc32", default=0)
+    group_epoch: Int64 | None = None
 
 
 class RegisterBrokerReply(msgspec.Struct, frozen=True, gc=False, rename="camel"):

@@ -17,7 +17,7 @@ class GoldenFrame(msgspec.Struct, frozen=True):
 
     @property
     def data(self) -> bytes:
-        """The bytes of the frame."""
+        """The bytes of the frame, including its length word."""
         return bytes.fromhex(self.frame)
 
     @property

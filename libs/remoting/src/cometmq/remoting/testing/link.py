@@ -42,7 +42,7 @@ class Link:
         self._sizes: Iterator[int] = cycle(chunk_sizes)
 
     def transfer(self) -> None:
-        """Deliver the output of both ends until neither has any left."""
+        """Deliver the output of both ends until no output is left."""
         while self.client.connection.out or self.server.connection.out:
             self._carry(self.client, self.server)
             self._carry(self.server, self.client)

@@ -18,18 +18,18 @@ _INT64 = st.integers(-(2**63), 2**63 - 1)
 
 
 def topics() -> SearchStrategy[str]:
-    """Topic names that a broker accepts."""
+    """Generate topic names that a broker accepts."""
     return st.text(_TOPIC_ALPHABET, min_size=1, max_size=127)
 
 
 def property_maps() -> SearchStrategy[dict[str, str]]:
-    """Properties that survive encoding: no separators and no empty strings."""
+    """Generate properties that survive encoding: no separators and no empty strings."""
     texts = st.text(_PROPERTY_CHARACTERS, min_size=1, max_size=12)
     return st.dictionaries(texts, texts, max_size=6)
 
 
 def hosts() -> SearchStrategy[bytes]:
-    """Packed hosts, IPv4 or IPv6, with a port."""
+    """Generate packed hosts: an IPv4 or IPv6 address and a port."""
     addresses = st.one_of(st.binary(min_size=4, max_size=4), st.binary(min_size=16, max_size=16))
     return st.builds(
         lambda address, port: address + port.to_bytes(4, "big"), addresses, st.integers(0, 65535)
@@ -37,7 +37,7 @@ def hosts() -> SearchStrategy[bytes]:
 
 
 def new_messages() -> SearchStrategy[NewMessage]:
-    """Messages that a store accepts."""
+    """Generate messages that a store accepts."""
     return st.builds(
         NewMessage,
         topic=topics(),
@@ -58,7 +58,7 @@ def new_messages() -> SearchStrategy[NewMessage]:
 
 
 def batch_items() -> SearchStrategy[BatchItem]:
-    """Items of a batch send."""
+    """Generate items of a batch send."""
     return st.builds(
         BatchItem,
         flag=_INT32,

@@ -22,8 +22,9 @@ _OPEN_SHARE: Final = 2  # connections that are not paused may hold half of the b
 _TIGHT_SHARE: Final = 4
 _EXCESS_SHARE: Final = 4
 _HURRY: Final = 10
-"""A quarter over the budget, peers have a tenth of the time to drain. It is not zero because output
-of this turn of the loop counts as unsent although the kernel may take it at the end of the turn."""
+"""Divisor of the time to drain while usage exceeds the budget by a quarter. The time is not zero,
+because output of this turn of the loop counts as unsent although the kernel may take it at the end
+of the turn."""
 _UNLIMITED: Final = 1 << 62
 
 
@@ -111,6 +112,7 @@ class UnsentBudget(Generic[PeerT]):
             total -= self._close(sizes, total, now_ms)
             self._pause(sizes)
         self.is_tight = total > self._bytes_max // _TIGHT_SHARE
+        # At least one step, or a full budget would measure all connections at every write.
         self.left = max(self._bytes_max - total, self._bytes_max // _STEPS)
         return total
 

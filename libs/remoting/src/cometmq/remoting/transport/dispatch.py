@@ -67,6 +67,8 @@ class Dispatcher(Generic[ContextT]):
         log: Log,
     ) -> None:
         """``in_flight_max`` holds two limits: per connection, and for all connections together."""
+        self.is_limited = False
+        """Whether other ports have more handlers."""
         self._handlers = {
             int(code): _guarded(handler, hooks.before) for code, handler in handlers.items()
         }
@@ -123,6 +125,10 @@ class Dispatcher(Generic[ContextT]):
         """Count requests that a lane has taken, as ``serve`` counts requests for handlers."""
         peer.in_flight += count
         self._stats.in_flight += count
+        self._stats.requests += count
+
+    def note_served(self, count: int) -> None:
+        """Count requests that a lane has answered at once."""
         self._stats.requests += count
 
     def note_answered(self, peer: Served, count: int) -> None:

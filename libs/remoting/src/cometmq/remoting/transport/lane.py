@@ -9,8 +9,15 @@ and without a lane.
 from typing import Protocol, TypeAlias
 
 Part: TypeAlias = tuple[int, int, int, int]
-"""Some frames of a chunk that follow one another: the number of staged requests (0: frames for
-handlers), the bytes that they stage, begin and end in the chunk."""
+"""Consecutive frames of a chunk: the number of staged requests (0 for frames that handlers serve,
+negative for requests that `answer` serves), the number of staged bytes, and where the frames begin
+and end in the chunk."""
+
+
+Answered: TypeAlias = tuple[bytes, int, int, int, bool]
+"""The frames of the answers, the number of requests answered (always the first), where the next
+request's frame begins and ends in the chunk (0 if all are answered), and whether a handler must
+serve that request (if not, `answer` stopped because enough bytes were due)."""
 
 
 class Staging(Protocol):
@@ -20,12 +27,16 @@ class Staging(Protocol):
     def host(self) -> bytes:
         """The remote address as packed in records."""
 
+    @property
+    def is_limited(self) -> bool:
+        """Whether the port refuses some codes, so that a lane must not answer its requests."""
+
     def reply_encoded(self, data: bytes, count: int) -> None:
         """Send the encoded answers to `count` requests that the lane has taken."""
 
 
 class Lane(Protocol):
-    """Takes requests in two steps: `stage`, then `put` or `drop`."""
+    """Takes requests in two steps: `stage`, then `put` or `drop`, or `answer`."""
 
     def stage(self, peer: Staging, data: bytes, count_max: int) -> list[Part] | None:
         """Stage the plain requests among the first `count_max` frames of a chunk.
@@ -39,6 +50,13 @@ class Lane(Protocol):
 
         Return False, with nothing accepted, if the server has changed or become busy since the
         requests were staged; handlers then serve them.
+        """
+
+    def answer(self, first: int, count: int, room: int) -> Answered:
+        """Answer requests of the chunk that was staged last, until more than `room` bytes are due.
+
+        `first` counts the requests of all negative parts of the chunk. Requests that are not
+        answered stay staged, and the caller may ask for them again.
         """
 
     def drop(self) -> None:

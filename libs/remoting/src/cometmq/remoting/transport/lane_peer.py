@@ -23,8 +23,9 @@ from cometmq.remoting.transport.lane import Lane, Part
 from cometmq.remoting.transport.protocol import TIGHT_WRITE_BYTES, PeerProtocol
 
 _FRAMES_PER_CALL: Final = 2
-"""Frames that a lane may take where a handler would serve one. They take an eighth of its time, but
-more would hide a flood: chunks of 256 KB, with up to 600 sends, must count as long turns."""
+"""Frames that a lane may take where a handler would serve one. A lane needs an eighth of the time
+per frame, but a larger number would hide a flood: chunks of 256 KB, with up to 600 sends, must
+count as long turns."""
 
 
 class LanePeer(PeerProtocol):
@@ -33,6 +34,7 @@ class LanePeer(PeerProtocol):
     def __init__(self, hub: "Hub[PeerProtocol]", dispatcher: Dispatcher[Any]) -> None:
         """Wait for the socket."""
         super().__init__(hub, dispatcher)
+        self.is_limited = dispatcher.is_limited
         self._held = b""  # received, but beyond what one loop iteration may take
 
     @property
@@ -73,15 +75,27 @@ class LanePeer(PeerProtocol):
             return
         frames_max = self._hub.calls_max * _FRAMES_PER_CALL
         parts = lane.stage(self, data, frames_max)
-        if not parts:
+        if not parts or (len(parts) == 1 and not parts[0][0]):
             super()._receive(data)
-        elif len(parts) == 1 and parts[0][0] and parts[0][3] == len(data):
+        elif len(parts) == 1 and parts[0][0] > 0 and parts[0][3] == len(data):
             has_room = self._dispatcher.has_room(self, parts[0][0])
             if not (has_room and self._put(lane, parts[0])):
                 lane.drop()
                 super()._receive(data)
+        elif len(parts) == 1 and parts[0][0] < 0 and parts[0][3] == len(data):
+            self._receive_pulls(lane, data, parts[0])
         else:
             self._receive_parts(lane, data, parts, frames_max)
+
+    def _receive_pulls(self, lane: Lane, data: bytes, part: Part) -> None:
+        """Serve a chunk of requests that a lane answers at once."""
+        if not self._dispatcher.has_room(self, -part[0]):
+            super()._receive(data)
+            return
+        end = self._answer(lane, data, part, 0)
+        if end < part[3]:
+            self._backlog = self._connection.receive_whole(data[end:], self._hub.clock_ms())
+        self._end_chunk()
 
     def _put(self, lane: Lane, part: Part) -> bool:
         count, staged_bytes, _, _ = part
@@ -101,7 +115,7 @@ class LanePeer(PeerProtocol):
             for count, _, start, end in parts:
                 calls.append([] if count else connection.receive_whole(data[start:end], now_ms))
             call_count = sum(map(len, calls))
-            count = call_count + sum(part[0] for part in parts)
+            count = call_count + sum(abs(part[0]) for part in parts)
             if count < frames_max:
                 rest = connection.receive(behind, now_ms)
             else:
@@ -110,7 +124,7 @@ class LanePeer(PeerProtocol):
             lane.drop()
             raise
         fits = call_count <= self._hub.calls_max and self._dispatcher.has_room(self, count)
-        index = self._serve_parts(lane, parts, calls) if fits else 0
+        index = self._serve_parts(lane, data, parts, calls) if fits else 0
         lane.drop()
         left: list[Call[Any]] = []
         for (count, _, start, end), known in zip(parts[index:], calls[index:], strict=True):
@@ -124,21 +138,60 @@ class LanePeer(PeerProtocol):
         if self._held and not self._backlog and self.is_writable:
             self._fall_behind()
 
-    def _serve_parts(self, lane: Lane, parts: list[Part], calls: list[list[Call[Any]]]) -> int:
+    def _serve_parts(
+        self, lane: Lane, data: bytes, parts: list[Part], calls: list[list[Call[Any]]]
+    ) -> int:
         """Serve parts in order; return the number of finished parts.
 
-        For the next part, `calls` keeps only the calls that were not served.
+        For the next part, `calls` keeps only the calls that were not served, and `parts` only the
+        frames.
         """
+        pulled_count = 0
         for index, part in enumerate(parts):
-            if part[0]:
+            if part[0] > 0:
                 if not self._put(lane, part):
                     return index
-                continue
-            served = self._dispatcher.serve(self, calls[index])
-            if not self.is_writable:  # the last call served was answered; serve no more
-                del calls[index][:served]
-                return index
+            elif part[0] < 0:
+                end = self._answer(lane, data, part, pulled_count)
+                if end < part[3]:
+                    parts[index] = (part[0], 0, end, part[3])
+                    return index
+                pulled_count -= part[0]
+            else:
+                served = self._dispatcher.serve(self, calls[index])
+                if not self.is_writable:  # the last call served was answered; serve no more
+                    del calls[index][:served]
+                    return index
         return len(parts)
+
+    def _answer(self, lane: Lane, data: bytes, part: Part, first: int) -> int:
+        """Serve requests that a lane answers at once, and requests that it leaves to handlers.
+
+        Return where the first frame begins that was not served because the peer must catch up.
+        """
+        connection, hub, dispatcher = self._connection, self._hub, self._dispatcher
+        last = first - part[0]
+        while first < last:
+            bytes_max = self._flush_bytes
+            if hub.budget.is_tight:
+                bytes_max = min(bytes_max, TIGHT_WRITE_BYTES)
+            room = max(0, bytes_max - connection.out_bytes)
+            frames, count, start, end, is_odd = lane.answer(first, last - first, room)
+            if count:
+                first += count
+                dispatcher.note_served(count)
+                connection.out.append(frames)
+                connection.out_bytes += len(frames)
+                if connection.out_bytes > bytes_max:
+                    self.flush()
+                    if not self.is_writable:
+                        return start or part[3]
+            if is_odd:
+                first += 1
+                dispatcher.serve(self, connection.receive_whole(data[start:end], hub.clock_ms()))
+                if not self.is_writable:
+                    return end
+        return part[3]
 
     def _serve_backlog(self) -> None:
         super()._serve_backlog()

@@ -62,7 +62,7 @@ class PeerProtocol(asyncio.Protocol):
         self._pipe: TlsPipe | None = None
         self._is_open = False
         self.close_reason = "was closed"
-        """How errors of pending requests describe an end without an error of the network."""
+        """How errors of pending requests describe an end that no network error caused."""
         self._is_dirty = False
         self._pauses = 0
         self._stops_reading = ~_UNSENT_OUTPUT if hub.settings.reads_while_unsent else ~0
@@ -120,7 +120,6 @@ class PeerProtocol(asyncio.Protocol):
         if self._timer is not None:
             self._timer.cancel()
         hub.discard(self)
-        hub.stats.connections_closed += 1
         hub.stats.connections -= 1
         hub.stats.in_flight -= self.in_flight
         self.in_flight = 0
@@ -146,6 +145,7 @@ class PeerProtocol(asyncio.Protocol):
             self.is_restrained = False
             settings = self._hub.settings
             self._set_water_marks(settings.write_high_water_bytes, settings.write_low_water_bytes)
+        # The backlog was received before whatever the socket still holds, so it goes first.
         self._serve_backlog()
         self._read_on()
 

@@ -55,8 +55,8 @@ class Server(Generic[ContextT]):
     ) -> None:
         """Prepare on the running loop; nothing listens yet.
 
-        ``before_write`` is called before each write of answers to a connection. It makes durable
-        what the answers of this turn promise, and costs little if there is nothing to do.
+        ``before_write`` is called before each write of answers to a connection. It must make
+        durable what the answers of this turn promise, and be cheap if there is nothing to do.
         """
         self._handlers = handlers
         self._context = context
@@ -107,6 +107,7 @@ class Server(Generic[ContextT]):
             stats=self._hub.stats,
             log=self._log,
         )
+        dispatcher.is_limited = bool(excluded)
 
         def connected() -> _ServerPeer:
             return _ServerPeer(self._hub, dispatcher, settings.connections_max)
@@ -120,9 +121,9 @@ class Server(Generic[ContextT]):
     async def _listen_at(self, host: str, port: int, connected: Callable[[], PeerProtocol]) -> int:
         """Listen on one address; return the port.
 
-        In each turn of the loop, libuv accepts one connection per listening socket. Under load
-        turns are long, and a thousand reconnecting clients would wait for a thousand of them.
-        Therefore several listeners share the socket.
+        libuv accepts only one connection per listener in each turn of the loop. When turns are
+        long, a thousand reconnecting clients would need a thousand turns, so several listeners
+        share the socket.
         """
         loop, backlog = self._hub.loop, self._settings.backlog
         listener = await loop.create_server(connected, host, port, backlog=backlog)

@@ -8,7 +8,6 @@ class TransportStats(msgspec.Struct):
     """Counters since startup, followed by four gauges."""
 
     connections_opened: int = 0
-    connections_closed: int = 0
     connections_refused: int = 0
     """Connections closed at once because there were too many."""
     requests: int = 0

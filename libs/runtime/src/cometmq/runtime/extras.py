@@ -1,0 +1,15 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The optional packages for groups with failover, and the advice to give if one is missing."""
+
+from typing import Final
+
+INSTALL_EXTRA: Final = (
+    "groups with failover need gRPC: install cometmq[ha], or run make setup in a clone"
+)
+_PACKAGES: Final = ("grpc", "grpc_health", "google", "cometmq.control", "cometmq.elector")
+
+
+def needs_extra(error: ModuleNotFoundError) -> bool:
+    """Return whether the missing module belongs to the extra `ha`."""
+    name = error.name or ""
+    return any(name == package or name.startswith(f"{package}.") for package in _PACKAGES)
