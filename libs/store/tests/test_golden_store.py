@@ -83,7 +83,7 @@ def read_all(store, queue):
 
 
 def check_search_by_time(store, queue):
-    """Within one queue file the result equals Java's; across files, Java goes by their mtime."""
+    """Within one queue file the result equals Java's; to choose a file, Java uses their mtime."""
     records = queue.get("records", [])
     times = {record["queueOffset"]: record["storeTimestamp"] for record in records}
     for text, offset in queue.get("offsetByTime", {}).items() if records else ():

@@ -169,3 +169,23 @@ def test_a_crash_within_a_truncation_leaves_a_prefix(at):
     found = bodies(StoreRig(disk).store)
     assert found == [b"%d" % number for number in range(len(found))]
     assert 40 <= len(found) <= 60
+
+
+def test_shared_reads_of_a_topic_that_was_created_again_are_new():
+    disk = MemoryDisk()
+    master = StoreRig(disk)
+    for number in range(9):
+        master.put(make_message("T", 0, b"old%d" % number))
+    old_end = master.store.commit_log.end
+    master.store.delete_topic("T")
+    for number in range(9):
+        master.put(make_message("T", 0, b"new%d" % number))
+    log = bytes(disk.contents["/store/commitlog/00000000000000000000"])
+    rig = StoreRig(MemoryDisk())
+    bodies_read = []
+    for start, end in ((0, old_end), (old_end, master.store.commit_log.end)):
+        rig.store.append_raw(start, log[start:end])
+        for _ in range(3):  # shared reads begin with the second one
+            (records,) = rig.store.get_messages("T", 0, 0, 1, joined=True).records
+            bodies_read.append(decode_record(records).body)
+    assert bodies_read == [b"old0"] * 3 + [b"new0"] * 3

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What `verify` says about bytes that changed behind the back of the store."""
+"""The reports of `verify` on bytes that changed on the disk without a write by the store."""
 
 import pytest
 
@@ -28,7 +28,7 @@ def verify(disk):
 
 
 def change_property(disk, number):
-    """Change a byte of a record's properties, where no CRC of RocketMQ notices; return its file."""
+    """Change a byte of a record's properties, which no CRC of RocketMQ covers; return the file."""
     record = list(dump_log("/store", disk=disk))[number]
     start = record.physical_offset - record.physical_offset % 4096
     path = f"/store/commitlog/{start:020d}"

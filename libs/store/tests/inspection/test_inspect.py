@@ -64,7 +64,7 @@ JOURNAL = "/store/config/journal"
 
 
 def write_journal(disk, *, offsets):
-    """Write ten entries after marks for this content of consumerOffset.json."""
+    """Write consumerOffset.json with this content, and a journal of its marks and ten entries."""
     name = "consumerOffset.json"
     disk.contents[f"/store/config/{name}"] = bytearray(offsets)
     log = RedoLog(disk, JOURNAL, file_bytes=FILE_BYTES)

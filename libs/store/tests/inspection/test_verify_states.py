@@ -108,7 +108,7 @@ def test_a_killed_store_needs_recovery_and_nothing_is_wrong(disk, running):
 
 
 def test_a_log_whose_last_file_is_closed_is_not_shorter_than_its_checkpoint(disk):
-    """A kill may come between the blank that closes a file and the next file's first record."""
+    """A kill may happen between the blank that closes a file and the next file's first record."""
     rig: Any = StoreRig(disk, SHAPE)
     while len(disk.names(LOG)) < 3:
         fill(rig, 1)

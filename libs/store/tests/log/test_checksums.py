@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Checksums of the log: what they cover, and what does not count as damage of the log."""
+"""Checksums of the log: the bytes they cover, and faults that do not count as damage of the log."""
 
 import errno
 from random import Random
@@ -32,7 +32,7 @@ def filled(disk: MemoryDisk) -> StoreRig:
 
 
 def checked(rig: StoreRig, disk: MemoryDisk) -> Check:
-    """Compare the whole log with the files of checksums, as another process finds them."""
+    """Compare the whole log with the checksum files as another process would find them."""
     log = rig.store.commit_log
     checksums = Checksums(disk, rig.store.layout, FILE_BYTES)
     checksums.load()

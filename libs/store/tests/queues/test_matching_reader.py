@@ -138,7 +138,7 @@ def test_a_damaged_record_is_left_out_and_reported(disk, rig):
 
 
 def test_the_extended_queue_files_of_a_java_broker_survive(tmp_path):
-    """The queue's entries hold addresses instead of tag codes, and match every tag."""
+    """Entries that hold addresses instead of tag codes match every tag."""
     folder = tmp_path / "consumequeue_ext" / "T" / "0"
     folder.mkdir(parents=True)
     (folder / "00000000000000000000").write_bytes(b"\x00\x1c" + bytes(100))

@@ -104,8 +104,8 @@ def test_what_retention_took_is_gone(rig):
 def test_what_is_no_longer_near_the_end_is_read_by_the_rules_for_that(rig):
     for _ in range(3):
         read(rig)
-    rig.store._pulls._limits = ReadLimits(8, 1 << 20, 3, 1 << 20, memory_bytes=100)
-    rig.store._pulls._limits_by_count.clear()
+    rig.store.pulls._limits = ReadLimits(8, 1 << 20, 3, 1 << 20, memory_bytes=100)
+    rig.store.pulls._limits_by_count.clear()
     assert read(rig).count == 3
 
 
@@ -141,7 +141,7 @@ def test_the_memory_has_bounds(rig, monkeypatch):
     for offset in range(30):
         for _ in range(3):
             assert read(rig, offset).count == 8
-    recent = rig.store._pulls._recent
+    recent = rig.store.pulls._recent
     kept = [place for place in recent._places.values() if place is not None]
     assert recent._bytes == sum(len(place.body) for place in kept) <= 2_000
     assert 0 < len(recent._places) <= 10
@@ -180,7 +180,7 @@ def apply(rig, name, number):
     elif name == "trim" and (queue := rig.store.queue("T", 0)) is not None:
         queue.trim(min(queue.min_offset + number, queue.max_offset))
     elif name == "near":
-        rig.store._pulls._memory_bytes = number * 300
+        rig.store.pulls._memory_bytes = number * 300
         rig.store.apply(rig.store._parts.settings)
     elif name == "count":
         settings = msgspec.structs.replace(
@@ -198,7 +198,7 @@ def test_shared_reads_answer_as_reads_that_share_nothing():
     def check(operations):
         rig = StoreRig(MemoryDisk())
         fill(rig, 40)
-        rig.store._pulls._recent = CountingReads(counts)
+        rig.store.pulls._recent = CountingReads(counts)
         for operation in operations:
             if operation[0] != "read":
                 apply(rig, *operation)

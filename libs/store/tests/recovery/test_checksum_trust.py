@@ -11,7 +11,7 @@ from cometmq.store.testing.memory_disk import MemoryDisk
 
 @pytest.fixture
 def disk():
-    """Return a stopped store of several files."""
+    """Return the disk of a stopped store with several log files."""
     disk = MemoryDisk()
     rig = StoreRig(disk)
     for _ in range(60):
@@ -27,7 +27,7 @@ def sums(disk):
 
 
 def used_by_another(disk, *, since_ms):
-    """Write the checkpoint as another broker would, and let all records after a time be its."""
+    """Write the checkpoint as another broker would after storing all records since this time."""
     files = CheckpointFiles(disk, Layout(SMALL))
     progress = files.last_progress()
     assert progress is not None

@@ -137,7 +137,7 @@ def test_a_deleted_index_is_built_again(disk, stop):
 
 @pytest.mark.parametrize("stop", ["clean", "crash"])
 def test_a_log_alone_is_enough(disk, stop):
-    """Everything else is derived: a copy of the commit log opens completely."""
+    """All other files are derived from the log, so a copy of the log alone opens completely."""
     stopped_store(disk, stop, rounds=0)
     for path in list(disk.contents):
         if not path.startswith(LOG) and path != "/store/abort":
@@ -236,6 +236,7 @@ def test_a_torn_tail_costs_exactly_the_torn_record(lost_bytes):
     disk.crash(lost_bytes=lost_bytes)
     rig = StoreRig(disk)
     assert rig.store.commit_log.end == kept
+    assert not rig.store.recovered.has_cut_records
     assert bodies(rig) == sent(10)
     assert not any(disk.contents[LOG + "0" * 20][kept:])
     assert rig.put(make_message("T", 0, b"body-10")).queue_offset == 5
@@ -298,6 +299,7 @@ def test_damage_behind_the_checkpoint_ends_the_log(disk):
     disk.crash()
     rig = StoreRig(disk)
     assert bodies(rig) == sent(24)
+    assert rig.store.recovered.has_cut_records
 
 
 def test_damage_before_the_checkpoint_refuses_to_start(disk):
@@ -422,7 +424,7 @@ def test_a_power_loss_between_checkpoints_keeps_what_was_synced(disk):
 
 @pytest.mark.parametrize("at", range(1, 40))
 def test_a_crash_at_any_disk_operation_of_a_checkpoint_loses_nothing(at):
-    """The background jobs may stop after any of their steps."""
+    """A crash may interrupt the background jobs after any of their steps."""
     disk = MemoryDisk()
     rig = StoreRig(disk)
     fill(rig, 25)

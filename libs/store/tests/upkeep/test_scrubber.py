@@ -23,7 +23,7 @@ BODY_BYTES = BLOCK_BYTES // 15
 
 
 class Events:
-    """A log that keeps its lines."""
+    """A log that records its events."""
 
     def __init__(self) -> None:
         self.lines: list[tuple[str, dict[str, Any]]] = []
@@ -62,7 +62,7 @@ def filled(disk, **options):
 
 
 def damage(disk, rig, queue_id=0, queue_offset=10, *, at=-5, data=b"\0"):
-    """Overwrite bytes of a record, by default the end of its properties; return its place."""
+    """Overwrite bytes of a record, by default the end of its properties; return its offset."""
     entry = rig.entry("T", queue_id, queue_offset)
     place = entry.physical_offset + (at if at >= 0 else entry.size + at)
     file_start = place - place % FILE_BYTES
@@ -73,7 +73,7 @@ def damage(disk, rig, queue_id=0, queue_offset=10, *, at=-5, data=b"\0"):
 
 
 def read(rig, queue_id):
-    """Return the offsets of all messages that a consumer gets, as it follows the answers."""
+    """Return the offsets of all messages that a consumer gets by following the next offsets."""
     offset, found = 0, []
     while offset < rig.store.max_offset("T", queue_id):
         result = rig.store.get_messages("T", queue_id, offset, 32)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs: messages of a source are stored as if each had been put alone."""
+"""Runs: the messages of a source are stored as if each had been put on its own."""
 
 import errno
 from functools import partial

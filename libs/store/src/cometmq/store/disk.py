@@ -60,7 +60,7 @@ class DiskFile(Protocol):
         """Return up to `count` bytes, fewer at the end of the file; may block."""
 
     def read_cached(self, offset: int, count: int) -> Buffer | None:
-        """Return exactly `count` bytes if they are in memory, else None; never blocks."""
+        """Return exactly `count` bytes if they are in memory, else None; never block."""
 
     def next_data(self, offset: int) -> int | None:
         """Return the offset of the first data at or after `offset`; None if there is none."""
@@ -69,7 +69,7 @@ class DiskFile(Protocol):
         """Return the offset after which nothing has been written; at most the size."""
 
     def write(self, offset: int, buffers: Sequence[Buffer]) -> None:
-        """Write the buffers back to back, starting at `offset`; raise DiskError."""
+        """Write the buffers back to back, starting at `offset`; raise DiskError if that fails."""
 
     def sync(self) -> None:
         """Block until all written bytes are on the disk."""
@@ -262,7 +262,7 @@ _locked_paths: set[str] = set()
 
 
 class _OsLock:
-    """An fcntl record lock on byte 0, which is what Java's FileLock takes on Linux."""
+    """An fcntl record lock on byte 0, like the one that Java's FileLock takes on Linux."""
 
     def __init__(self, path: str, descriptor: _Descriptor) -> None:
         self._path = path
@@ -273,10 +273,15 @@ class _OsLock:
         _locked_paths.discard(self._path)
 
 
+def _held_text(path: str, process: int | None) -> str:
+    user = f"process {process}" if process else "another process"  # 0: in another container
+    return f"{path} is locked: {user} uses this folder"
+
+
 class OsDisk:
     """The file system of the operating system.
 
-    At most `open_files_max` files stay open; beyond that, the file that was opened first is closed.
+    At most `open_files_max` files stay open; above that limit, the file opened first is closed.
     """
 
     def __init__(self, *, open_files_max: int = 512, read_only: bool = False) -> None:
@@ -375,7 +380,7 @@ class OsDisk:
     def lock(self, path: str) -> DiskLock:
         """Lock a folder through its lock file at `path`; raise LockHeld.
 
-        An fcntl lock does not exclude its own process, so this process keeps a list of its locks.
+        An fcntl lock does not exclude its own process, so the process keeps a list of its locks.
         """
         path = os.path.realpath(path)
         if path in _locked_paths:
@@ -386,11 +391,23 @@ class OsDisk:
         try:
             fcntl.lockf(descriptor.number, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, 0)
         except OSError as error:
-            raise LockHeld(f"{path} is locked: another process uses this folder") from error
+            raise LockHeld(_held_text(path, self.locked_by(path))) from error
         with _translated("write", path):
             os.pwrite(descriptor.number, b"lock", 0)
         _locked_paths.add(path)
         return _OsLock(path, descriptor)
+
+    def check_unlocked(self, path: str) -> None:
+        """Raise LockHeld if the lock is held; lock and create nothing, and ignore other errors."""
+        path = os.path.realpath(path)
+        if path in _locked_paths:
+            raise LockHeld(f"{path} is locked by this process: the store is open already")
+        try:
+            process = self.locked_by(path)
+        except DiskError:
+            return
+        if process is not None:
+            raise LockHeld(_held_text(path, process))
 
     def locked_by(self, path: str) -> int | None:
         """Return the id of the process that holds the lock: 0 if unknown, None without a lock.

@@ -1,15 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """Errors of a store, by the phase in which a caller meets them.
 
-While opening: LockHeld, CorruptStore, DiskError. While running, a DiskError stays inside the store;
-callers see a status and a store that refuses writes. After closing: StoreClosed.
+While opening: LockHeld, CorruptStore, DiskError. While running, the store handles DiskErrors
+itself; callers get a status, and the store refuses writes.
 """
 
 import errno as numbers
 
-from cometmq.remoting.errors import CorruptRecord, LockHeld, StoreClosed, StoreError
+from cometmq.remoting.errors import CorruptRecord, LockHeld, StoreError
 
-__all__ = ["CorruptRecord", "CorruptStore", "DiskError", "LockHeld", "StoreClosed", "StoreError"]
+__all__ = ["CorruptRecord", "CorruptStore", "DiskError", "LockHeld", "StoreError"]
 
 
 class DiskError(StoreError):

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The folder of an open store: its lock, and the abort file that reveals an unclean stop.
 
-Compatibility: both files have RocketMQ's names, so its broker and ours respect each other's.
+Compatibility: both files have RocketMQ's names, so its brokers and ours respect each other's locks.
 """
 
 from cometmq.store.disk import Disk, DiskLock
@@ -49,9 +49,9 @@ class StoreFolder:
         return not disk.exists(layout.abort)
 
     def has_rebooted(self, boot_id: str) -> bool:
-        """Return whether the host may have crashed with a program that did not stop in order.
+        """Return whether the host may have crashed while a program had the store open.
 
-        Then the page cache was lost. RocketMQ's abort file is empty, so that its boot is unknown.
+        If so, the page cache was lost. RocketMQ's abort file is empty, so its boot id is unknown.
         """
         disk, path = self._disk, self._layout.abort
         if not disk.exists(path):
@@ -59,7 +59,7 @@ class StoreFolder:
         return not boot_id or disk.open(path).read(0, len(boot_id) + 1) != boot_id.encode()
 
     def mark_open(self, boot_id: str) -> None:
-        """Create the abort file durably; a start that finds it must recover after a kill."""
+        """Create the abort file durably; a startup that finds it must recover after a kill."""
         disk, layout = self._disk, self._layout
         temporary = layout.temporary(layout.abort)
         file = disk.create(layout.abort, len(boot_id), temporary=temporary)

@@ -1,17 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
 """The entries of a broker's journal: changes of its tables since their files were last saved.
 
-Entries are numbered without gaps. An entry sets or removes values and never depends on the values
-before it, so entries that a table's file includes already may be applied to it again:
+Entries are numbered without gaps. An entry sets or removes values and never depends on earlier
+values, so an entry that a table's file already includes may be applied again:
 
     the content of the files at any moment + all entries after the number of that moment
 
 is the state after the last of these entries.
 
-A mark names the digest of a file's content and the number of the last entry that this content
-surely includes. It is written before the file is. A file that no mark names was written by another
-program, restored from a backup, or saved while the journal could not be written: it is newer than
-the journal or foreign to it, and the entries of its table do not apply to it.
+A mark holds the digest of a file's content and the number of the last entry that this content
+certainly includes. The mark is written before the file. A file without a mark was written by
+another program, restored from a backup, or saved while the journal could not be written. Such a
+file is newer than the journal or foreign to it, so the entries of its table are not applied.
 
 The format is in docs/protocol/store.md#journal.
 """
@@ -30,22 +30,24 @@ VERSION: Final = 1
 FILE_BYTES: Final = 16 << 20
 
 Marks = dict[str, dict[str, int]]
-"""Table -> digest of content -> number of the last entry that the content surely includes."""
+"""Table -> digest of content -> number of the last entry that the content certainly includes."""
 
 _NUMBER: Final = Struct(">Q")
 
 
 class Kind(IntEnum):
-    """The payload of a record after its number."""
+    """The kinds of records, by what their payload holds after the number."""
 
     MARKS = 1
-    """The marks of all tables, in place of earlier ones; has the number of the change before it."""
+    """The marks of all tables, replacing earlier marks; the number is that of the last entry
+    before.
+    """
     CHANGES = 2
-    """Table -> change: all changes of one turn of the event loop."""
+    """An entry: all changes of one turn of the event loop, as table -> change."""
 
 
 class Entry(NamedTuple):
-    """The changes of one turn; a table is named as its file is."""
+    """The changes of one turn, by table; a table has the name of its file."""
 
     number: int
     changes: dict[str, msgspec.Raw]
@@ -57,16 +59,16 @@ class JournalContent(msgspec.Struct):
     entries: list[Entry] = []
     marks: Marks = {}
     number: int = 0
-    """The number of the last entry."""
+    """The number of the last usable entry."""
     size_bytes: int = 0
     cut: Cut | None = None
-    """Where the files end early."""
+    """The place where the readable part ends although bytes follow; None if all is readable."""
     fault: str = ""
-    """Why whole records are not usable; empty if all are."""
+    """The reason why whole records are not usable; empty if all are usable."""
 
     @property
     def damage(self) -> str:
-        """Why entries that were written are not usable; empty if at most a torn one is missing."""
+        """The damage to written entries; empty if at most one torn entry is missing."""
         if self.fault:
             return self.fault
         if self.cut is not None and self.cut.is_damage:
@@ -74,7 +76,7 @@ class JournalContent(msgspec.Struct):
         return ""
 
     def base(self, table: str, digest: str) -> int | None:
-        """Return the number whose successors apply to a file with this content, None without."""
+        """Return the last entry included in a file with this content; None without a mark."""
         return self.marks.get(table, {}).get(digest)
 
     def entries_of(self, table: str) -> list[Entry]:
@@ -126,7 +128,7 @@ def collect(log: RedoLog, records: Iterable[Record]) -> JournalContent:
 
 
 def _parse(record: Record, last: int | None) -> tuple[int, _MarksBody | dict[str, msgspec.Raw]]:
-    """Return number and content of a record; raise ValueError if it is not understood."""
+    """Return the number and content of a record; raise ValueError if the record is malformed."""
     kind = Kind(record.kind)
     if len(record.payload) < _NUMBER.size:
         raise ValueError(f"a record of {len(record.payload)} bytes")

@@ -92,7 +92,7 @@ class JsonTable(Generic[T]):
         self._encode = encode
         self._files: ConfigFiles = files or OsFiles()
         self.loaded_digest = ""
-        """The `content_digest` of what `load` has returned; empty if it found no file."""
+        """The `content_digest` of the file that `load` used; empty if there was no file."""
         self._readable_digest = ""  # of the last content written
 
     def load(self) -> T | None:
@@ -118,7 +118,7 @@ class JsonTable(Generic[T]):
         return None
 
     def encode(self, value: T) -> bytes:
-        """Return the content for `write`; cheap enough for the event loop."""
+        """Return the content for `write`; fast enough for the event loop."""
         return self._encode(value)
 
     def write(self, data: bytes) -> None:
@@ -154,12 +154,12 @@ class JsonTable(Generic[T]):
 
 
 def content_digest(data: bytes) -> str:
-    """Return a name for the content of a file, which no other content has."""
+    """Return a digest that identifies the content of a file."""
     digest = new_digest()
     digest.update(data)
     return digest.hexdigest()
 
 
 def new_digest() -> "hashlib.blake2b":
-    """Return a `content_digest` that content is added to in parts."""
+    """Return an empty hash object for computing a `content_digest` in parts."""
     return hashlib.blake2b(digest_size=16)

@@ -18,7 +18,7 @@ def file_name(offset: int) -> str:
 
 
 def is_topic(topic: str) -> bool:
-    """Return whether the topic can name a folder, as each stored message's topic must."""
+    """Return whether the topic can be a folder's name; topics of stored messages must be."""
     return bool(topic) and "\0" not in topic and "/" not in topic and topic not in {".", ".."}
 
 
@@ -69,8 +69,8 @@ class Layout:
     def temporary(self, path: str) -> str:
         """Return the temporary path under which a file is created before it is renamed.
 
-        It is on the same file system, outside the folders that RocketMQ loads completely, and
-        unique per path, because several threads create files at the same time.
+        The path is on the same file system, but outside the folders in which RocketMQ loads every
+        file. It is unique per target, because several threads create files at the same time.
         """
         if os.path.dirname(path) == self.commit_log:
             return f"{self._log_temporary}{os.path.basename(path)}{TEMPORARY_SUFFIX}"

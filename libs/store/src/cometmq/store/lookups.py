@@ -73,7 +73,7 @@ class Lookups:
         return (yield from self._stored_at(physical_offset))
 
     def _stored_at(self, physical_offset: int) -> Lookup[int]:
-        """Read only the store time, because bodies may be large."""
+        """Find a record's store time without reading its body, which may be large."""
         log = self._commit_log.view()
         if not log.first <= physical_offset <= log.end - RECORD_BYTES_MIN:
             return -1
@@ -90,8 +90,8 @@ class Lookups:
     ) -> Lookup[int]:
         """Find the offset of the message stored nearest to a time; on a tie, the older one.
 
-        A boundary (5.x) changes this: LOWER finds the first message stored at or after that time,
-        UPPER the last one stored at or before it.
+        With a boundary (5.x), LOWER finds the first message stored at or after the time, and UPPER
+        the last message stored at or before it.
         """
         queue = self._queues.get(topic, queue_id)
         if queue is None or queue.max_offset == queue.min_offset:
@@ -184,7 +184,7 @@ class Lookups:
 
 
 def _log_read(log: LogView, offset: int, count: int) -> Read:
-    """Return the read for a range of the log, cut off at the end of the log and of the file."""
+    """Return the `Read` for a range of the log, cut off at the end of the log and of the file."""
     index, position = divmod(offset - log.first, log.file_size)
     return Read(log.files[index], position, min(count, log.file_size - position, log.end - offset))
 

@@ -22,6 +22,7 @@ from cometmq.store.errors import DiskError
 from cometmq.store.folder import StoreFolder
 from cometmq.store.lookups import Lookups
 from cometmq.store.parts import build_parts
+from cometmq.store.publishing import ArrivalListener, Publisher
 from cometmq.store.queues.consume_queue import ConsumeQueue
 from cometmq.store.queues.matching_reader import BLOCK_COUNT_MAX, RecordTest
 from cometmq.store.queues.pulls import Pulls
@@ -45,13 +46,11 @@ from cometmq.store.upkeep.flush import Flusher, FlushJob
 from cometmq.store.upkeep.housekeeping import Housekeeping
 from cometmq.store.upkeep.jobs import Job
 from cometmq.store.upkeep.scrubber import Scrubber
+from cometmq.store.upkeep.sealer import Sealer
 from cometmq.store.writing.append import Batch
 from cometmq.store.writing.pending_puts import Condition, PendingPuts
 from cometmq.store.writing.runs import RunSource
 from cometmq.store.writing.write_state import Refusal
-
-ArrivalListener = Callable[[str, int, int, int | None, int], None]
-"""Arguments: topic, queue id, new maximum offset, tag code (None if several), store timestamp."""
 
 MEMORY_BYTES_DEFAULT = 8 << 30
 
@@ -75,24 +74,24 @@ class MessageStore:
         self._queues = parts.queues
         self._lookups = Lookups(parts)
         self._counters = counters = Counters()
-        self._pulls = Pulls(
+        self.pulls = Pulls(
             settings, parts.commit_log, parts.queues,
             counters=counters, memory_bytes=memory_bytes, log=log,
         )  # fmt: skip
-        self._arrival_listeners: list[ArrivalListener] = []
         self.layout = parts.layout
         self.commit_log = parts.commit_log
         self.write_state = parts.write_state
-        # Set by replication: puts wait for `note_replicated`, and whether waiting for this end of
-        # the log makes sense.
+        # Set by replication: puts wait for `note_replicated`; whether that makes sense for an end.
         self.needs_replicas = False
         self.may_replicate: Callable[[int], bool] = lambda _end: True
         self._flusher: Flusher
         self._pending: PendingPuts
         self._checkpointer: Checkpointer
         self._housekeeping: Housekeeping
+        self._sealer: Sealer
         self._scrubber: Scrubber
         self._replica: Replica
+        self._publisher: Publisher
         self.recovered: Recovered
 
     @classmethod
@@ -108,7 +107,7 @@ class MessageStore:
     ) -> Self:
         """Lock, load and recover a store; blocks. Raise LockHeld, CorruptStore or DiskError.
 
-        `boot_id` changes when the host starts again; without it, every kill counts as a crash of
+        `boot_id` changes with every boot of the host. Without it, every kill counts as a crash of
         the host, after which the last files are compared with their checksums.
         """
         store = cls(settings, disk=disk, clock_ms=clock_ms, log=log, memory_bytes=memory_bytes)
@@ -145,17 +144,21 @@ class MessageStore:
         reached = {Condition.FLUSHED: safe, Condition.REPLICATED: recovered.end}
         self._pending = PendingPuts(reached)
         self._flusher = flusher = Flusher(parts, self._pending, flushed_offset=safe)
-        self._checkpointer = Checkpointer(parts, files=checkpoints, flusher=flusher)
+        self._sealer = Sealer(parts)
+        self._sealer.begin(recovered.start.offset, recovered.end)
+        self._checkpointer = Checkpointer(
+            parts, files=checkpoints, flusher=flusher, sealer=self._sealer
+        )
         self._checkpointer.begin(
             start=recovered.start.offset,
             end=recovered.end,
             last_timestamp=last_timestamp,
         )
         self._housekeeping = Housekeeping(parts, flusher=flusher, checkpointer=self._checkpointer)
-        self._scrubber = Scrubber(parts, self._checkpointer, self._pulls.forget)
+        self._scrubber = Scrubber(parts, self._sealer, self.pulls.forget)
         self._replica = Replica(parts, flusher=flusher, checkpointer=self._checkpointer)
-        is_slave = self._parts.settings.broker_role is BrokerRole.SLAVE
-        self.write_state.set(Refusal.ROLE, holds=is_slave)
+        self._publisher = Publisher(parts, self._checkpointer, self._housekeeping, self._replica)
+        self.role_writable = parts.settings.broker_role is not BrokerRole.SLAVE
 
     # Writing
 
@@ -167,11 +170,11 @@ class MessageStore:
         return self._appender.put(message, done)
 
     def put_batch(self, messages: Sequence[NewMessage], done: PutDone) -> None:
-        """Stage messages of any queues as a unit: all are stored, side by side, or none is."""
+        """Stage messages for any queues as a unit: all are stored contiguously, or none is."""
         self._appender.put_batch(messages, done)
 
     def put_run(self, source: RunSource, first: int, count: int, staged_bytes: int) -> int:
-        """Stage requests that a source holds: see `runs.py`; return the number of staged bytes."""
+        """Stage requests that a source holds (see `runs.py`); return the number of staged bytes."""
         return self._appender.put_run(source, first, count, staged_bytes)
 
     @property
@@ -193,7 +196,8 @@ class MessageStore:
             self._housekeeping.note_write_failed(error, batch)  # first: answers report its figures
             self._fail(batch)
             return None
-        self._publish(batch)
+        self._counters.add_commit(batch.message_count, batch.end - batch.start)
+        self._publisher.publish(batch)
         self._answer(batch)
         return batch
 
@@ -202,27 +206,6 @@ class MessageStore:
             if records:
                 self.commit_log.write(offset, records)
         self.commit_log.advance(batch.end)
-
-    def _publish(self, batch: Batch) -> None:
-        counters = self._counters
-        counters.commit_count += 1
-        counters.put_count += batch.message_count
-        counters.put_bytes += batch.end - batch.start
-        # A commit is confirmed immediately while there is no replication. The confirm offset must
-        # move before the queues publish: readers find entries through a queue and read them up to
-        # this offset.
-        self.commit_log.confirm(batch.end)
-        for queue in batch.touched:
-            queue.publish()
-        self._checkpointer.note_commit(batch)
-        self._housekeeping.put_index(batch)
-        if not self._arrival_listeners:
-            return
-        timestamp = batch.store_timestamp
-        for queue in batch.touched:
-            tag_code = queue.newest_tag_code(batch.start)
-            for listener in self._arrival_listeners:
-                listener(queue.topic, queue.queue_id, queue.max_offset, tag_code, timestamp)
 
     def _answer(self, batch: Batch) -> None:
         needs = Condition.FLUSHED if self._flusher.is_sync else Condition.NONE
@@ -251,7 +234,7 @@ class MessageStore:
 
     def add_arrival_listener(self, listener: ArrivalListener) -> None:
         """Register a listener, called once per queue and commit, before the puts are answered."""
-        self._arrival_listeners.append(listener)
+        self._publisher.listeners.append(listener)
 
     # Jobs
 
@@ -264,13 +247,13 @@ class MessageStore:
         self._flusher.done(job, error)
 
     def jobs(self, now_ms: int) -> list[Job]:
-        """Return slow work that is due: run it in order on one worker, then call its `done`."""
+        """Return the jobs that are due: run them in order on one worker, calling `done` of each."""
         return self._housekeeping.jobs(now_ms)
 
     def scrub_job(self, now_ms: int) -> Job | None:
-        """Return the comparison of the log with its checksums that is due; run it as a job.
+        """Return the comparison with the log's checksums that is due, if any.
 
-        It may run beside all other jobs, so it has a worker of its own.
+        It may run at the same time as all other jobs, so it has a worker of its own.
         """
         return self._scrubber.job(now_ms)
 
@@ -297,15 +280,15 @@ class MessageStore:
     ) -> GetResult:
         """Return messages of a queue, starting at this offset; `GetResult` describes cold reads.
 
-        `joined` allows the records to come as one piece, for callers that concatenate them anyway.
+        `joined` allows one buffer with all records, for callers that concatenate them anyway.
         """
-        return self._pulls.get(topic, queue_id, offset, count_max, accept, bytes_max, joined=joined)
+        return self.pulls.get(topic, queue_id, offset, count_max, accept, bytes_max, joined=joined)
 
     def note_loaded(self, topic: str, queue_id: int, offset: int, result: GetResult) -> None:
-        """Log what a cold read has left out; the read itself ran on a worker thread."""
+        """Log the damaged records that a cold read, run on a worker thread, has left out."""
         queue = self._queues.get(topic, queue_id)
         if queue is not None and result.damaged_count:
-            self._pulls.note_damaged(queue, offset, result.damaged_count)
+            self.pulls.note_damaged(queue, offset, result.damaged_count)
 
     def find_messages(
         self,
@@ -321,7 +304,7 @@ class MessageStore:
 
         `block_count` is the number of records tested per read.
         """
-        return self._pulls.find(topic, queue_id, offset, count_max, test, block_count)
+        return self.pulls.find(topic, queue_id, offset, count_max, test, block_count)
 
     def queue(self, topic: str, queue_id: int) -> ConsumeQueue | None:
         """Return a queue; None if no message was ever stored in it."""
@@ -366,7 +349,7 @@ class MessageStore:
     def query(
         self, topic: str, key: str, count_max: int, begin_ms: int, end_ms: int
     ) -> Lookup[QueryResult]:
-        """Find messages with this key that were stored in this period."""
+        """Find the newest messages with this key that were stored in this period."""
         count_max = min(count_max, self._parts.settings.max_msgs_num_batch)
         return self._lookups.query(topic, key, count_max, begin_ms, end_ms)
 
@@ -378,6 +361,7 @@ class MessageStore:
         """Drop the queues of a topic; the log keeps its messages until they expire."""
         # Messages that are still staged would create the queues again.
         self.commit()
+        self._publisher.forget_topic(topic)
         self._housekeeping.delete_topic(topic)
 
     # Replication
@@ -387,28 +371,54 @@ class MessageStore:
         """The physical offset up to which readers see the log."""
         return self.commit_log.confirm_offset
 
+    def confirm(self, offset: int | None) -> None:
+        """Show the log to readers up to this offset, now and later; None removes the bound.
+
+        Commits become visible as a whole. A lower offset hides nothing that was visible.
+        """
+        self._publisher.confirm(offset)
+
     def note_replicated(self, offset: int) -> None:
-        """Answer the puts that the replicas have: their logs match ours up to `offset`."""
-        self._pending.advance(Condition.REPLICATED, offset)
+        """Note that the replicas have the log up to `offset`, and answer the puts that waited for
+        it.
+        """
+        self._pending.advance(Condition.REPLICATED, min(offset, self.commit_log.end))
 
     def append_raw(self, offset: int, data: bytes) -> None:
-        """Append bytes of the master's log exactly at our end; whole records become visible."""
-        for queue, timestamp in self._replica.append(offset, data):
-            for listener in self._arrival_listeners:
-                listener(queue.topic, queue.queue_id, queue.max_offset, None, timestamp)
+        """Append bytes of the master's log exactly at our end.
+
+        Whole records become visible, as far as they are confirmed.
+        """
+        self._publisher.drop()
+        self._replica.append(offset, data)
+        self._publisher.dispatch()
+
+    def forget_unconfirmed(self) -> None:
+        """Refuse the pending puts, because this broker is no longer the master."""
+        self.commit()
+        self._publisher.drop()
+        self._pending.fail()
 
     def truncate(self, offset: int) -> None:
-        """Truncate log, queues and index at this record border; blocks."""
-        self.commit()
-        self._replica.truncate(offset, self._clock_ms())
+        """Truncate log, queues and index at this record border; blocks.
+
+        Raise DiskError if that fails; the store then refuses writes until a restart.
+        """
+        self.forget_unconfirmed()
+        try:
+            self._replica.truncate(offset, self._clock_ms())
+        except DiskError as error:
+            self._flusher.fail(error)
+            raise
+        self._sealer.note_truncated(offset)
         self._scrubber.note_truncated(offset)
-        self._pulls.forget()
+        self.pulls.forget()
 
     # State
 
     @property
     def role_writable(self) -> bool:
-        """Whether the broker's role lets it accept messages."""
+        """Whether the broker's role allows it to accept messages."""
         return not self.write_state.has(Refusal.ROLE)
 
     @role_writable.setter
@@ -442,7 +452,7 @@ class MessageStore:
     def apply(self, settings: StoreSettings) -> None:
         """Adopt changed settings."""
         self._parts.settings = settings
-        self._pulls.apply(settings)
+        self.pulls.apply(settings)
         self._appender.apply(settings)
 
     def stats(self) -> StoreStats:
@@ -492,7 +502,7 @@ class MessageStore:
 
 
 def _mark_unreplicated(batch: Batch) -> None:
-    """Tell the senders that wait for replication that no slave can follow at the moment."""
+    """Mark the puts that wait for replication, because no slave can follow at the moment."""
     for _, is_waiting, result in batch.results:
         if is_waiting and result.status is PutStatus.PUT_OK:
             result.status = PutStatus.SLAVE_NOT_AVAILABLE

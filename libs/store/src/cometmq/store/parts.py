@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The parts of one store, for modules that work on several of them."""
+"""The components of one store, for modules that work on several of them."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ from cometmq.store.writing.write_state import WriteState
 
 @dataclass(slots=True)
 class Parts:
-    """The parts of one store; only `settings` is ever replaced."""
+    """The components of one store; only `settings` is ever replaced."""
 
     settings: StoreSettings
     disk: Disk
@@ -36,7 +36,7 @@ class Parts:
 def build_parts(
     settings: StoreSettings, *, disk: Disk, clock_ms: Callable[[], int], log: Log
 ) -> Parts:
-    """Create the parts of a store; nothing is read yet."""
+    """Create the components of a store, without reading its files."""
     layout = Layout(settings)
     commit_log = CommitLog(disk, layout, settings.mapped_file_size_commit_log)
     queues = QueueTable(disk, layout, settings)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Searches that do not block: they request bytes, and their caller reads them.
+"""Searches that do not block: a search requests bytes, and its caller reads them.
 
 A `Lookup` is a generator that yields `Read`s, receives their bytes, and returns the result of the
 search. The caller chooses how to run it. A service passes in bytes that are already in memory, and

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """A redo log: changes of tables in order, until the tables themselves are on the disk.
 
-Each file begins with a checkpoint, a record that says what the records after it build on. A file is
-deleted once the tables on disk include all its changes, so recovery begins with the oldest file. A
-record's checksum covers its position: the leftovers of a torn write never pass for a record.
+Each file begins with a checkpoint: a record with the state to which the later records apply. A file
+is deleted once the tables on disk include all its changes, so recovery begins with the oldest file.
+A record's checksum covers its position, so the remains of a torn write are never mistaken for a
+record.
 """
 
 from collections.abc import Iterator
@@ -20,7 +21,7 @@ _SEARCH_BYTES: Final = 64 << 10  # behind an unreadable place, for a record that
 
 
 class Record(NamedTuple):
-    """One change or checkpoint; the owner of the log gives kinds and payloads their meaning."""
+    """One change or checkpoint; the owner of the log defines the kinds and payloads."""
 
     kind: int
     payload: bytes
@@ -32,9 +33,9 @@ class Cut(NamedTuple):
     path: str
     position: int
     byte_count: int
-    """The bytes from there to the last one that was written in this file."""
+    """Number of bytes from there to the last written byte of this file."""
     is_damage: bool
-    """Whether records follow; a write that a crash interrupted is the last one of its log."""
+    """Whether records follow, which is never so after a write that a crash interrupted."""
 
 
 class RedoLog:
@@ -49,26 +50,26 @@ class RedoLog:
         self._file: DiskFile | None = None
         self._position = 0  # in the last file
         self.cut: Cut | None = None
-        """Where the last `replay` or `records` ended before the end of what was written."""
+        """The place where the last `replay` or `records` ended although bytes follow."""
 
     @property
     def payload_bytes_max(self) -> int:
-        """Bound on the payload of a record, which lies in one file."""
+        """Maximum size of a record's payload, since a record never spans two files."""
         return self._file_bytes - _HEAD.size
 
     @property
     def size_bytes(self) -> int:
-        """Size of all files, unwritten parts included."""
+        """Total size of all files, including their unwritten parts."""
         return len(self._starts) * self._file_bytes
 
     @property
     def starts(self) -> list[int]:
-        """The starts of all files, the oldest first."""
+        """The start offsets of all files, oldest first."""
         return list(self._starts)
 
     @property
     def file(self) -> DiskFile | None:
-        """The newest file, None before the first."""
+        """The newest file; None if there are no files yet."""
         return self._file
 
     def replay(self) -> Iterator[Record]:
@@ -151,7 +152,7 @@ class RedoLog:
     def forget_below(self, start: int) -> list[str]:
         """Stop using the files before the one that starts there; return their paths.
 
-        The caller deletes them in this order, and may do so on a thread.
+        The caller deletes the files in this order, on any thread.
         """
         old = [one for one in self._starts if one < start]
         del self._starts[: len(old)]
@@ -170,7 +171,7 @@ class RedoLog:
 
 
 def _record(data: bytes, start: int, position: int) -> Record | None:
-    """Return the record at a position of the file that starts there; None without a whole one."""
+    """Return the record at a position of the file at `start`; None if no whole record is there."""
     if position + _HEAD.size > len(data):
         return None
     length, check, kind = _HEAD.unpack_from(data, position)
@@ -183,7 +184,7 @@ def _record(data: bytes, start: int, position: int) -> Record | None:
 
 
 def _follows(data: bytes, start: int, position: int) -> bool:
-    """Return whether a whole record begins behind an unreadable place."""
+    """Return whether a whole record begins somewhere after an unreadable place."""
     end = min(len(data), position + _SEARCH_BYTES)
     return any(_record(data, start, place) is not None for place in range(position + 1, end))
 

@@ -2,7 +2,9 @@
 """Append bytes of another broker's log exactly at our end, and dispatch their records.
 
 The bytes arrive in pieces of any size, so the log may end inside a record. The confirm offset stays
-at the end of the last whole record, and a restart truncates the rest.
+at the end of the last whole record, and a restart truncates the rest. In a broker group, the master
+announces the offset up to which records are confirmed; later records stay in the log without being
+dispatched.
 """
 
 from typing import NamedTuple
@@ -40,8 +42,8 @@ class Replica:
         is_indexing = parts.settings.message_index_enable
         self._dispatcher = Dispatcher(parts.queues, is_indexing=is_indexing, may_begin_again=True)
 
-    def append(self, offset: int, data: bytes) -> list[Arrival]:
-        """Append bytes and make whole records visible; return the queues that got messages."""
+    def append(self, offset: int, data: bytes) -> None:
+        """Append bytes without making them visible."""
         log = self._commit_log
         # An empty slave may start in the middle of the master's log, whose head has expired.
         if not log.files.files and not log.end:
@@ -57,24 +59,27 @@ class Replica:
             log.write(log.end, [part])
             log.advance(log.end + len(part))
             view = view[len(part) :]
-        return self._dispatch()
 
-    def _dispatch(self) -> list[Arrival]:
+    def dispatch(self, limit: int | None) -> list[Arrival]:
+        """Make whole records up to `limit` visible; return the queues that got messages."""
         log, dispatcher = self._commit_log, self._dispatcher
-        # Behind the end are zeros; reading them would take as long as all the rest.
         start = self._checkpointer.dispatched_offset
-        scanner = LogScanner(log.files, start, check_crc=False, end=log.end)
+        end = log.end if limit is None else min(limit, log.end)
+        if start >= end:
+            return []
+        # Behind the end are zeros; reading them would take as long as all the rest.
+        scanner = LogScanner(log.files, start, check_crc=False, end=end)
         reached = scanner.offset
         timestamp = 0
         for scan in scanner:
-            if scanner.offset > log.end:
+            if scanner.offset > end:
                 break
             # All earlier records were dispatched: entries that a queue lacks were never in this
             # log, which may begin later than its queues.
             dispatcher.dispatch(scan, is_from_head=True)
             reached = scanner.offset
             timestamp = scan.store_timestamp
-        if reached < scanner.offset <= log.end:
+        if reached < scanner.offset <= end:
             reached = scanner.offset  # past the blank that closes a file
         touched = set(dispatcher.touched)
         log.confirm(reached)
@@ -87,12 +92,14 @@ class Replica:
     def truncate(self, offset: int, now_ms: int) -> None:
         """Truncate log, queues and index at a record border."""
         log = self._commit_log
+        visible = min(log.confirm_offset, offset)
         self._checkpointer.save_all(now_ms)
         for queue in self._queues.queues.values():
             queue.recover(log.min_offset, offset)
         self._index.recover(name="", written_count=0, offset_end=offset)
         self._checksums.truncate(log.files, offset)
         log.truncate(offset)
+        log.confirm_offset = visible
         self._flusher.note_truncated(offset)
-        self._checkpointer.note_truncated(offset)
+        self._checkpointer.note_truncated(min(self._checkpointer.dispatched_offset, offset))
         self._checkpointer.save_all(now_ms)

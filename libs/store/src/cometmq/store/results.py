@@ -40,8 +40,9 @@ class PutStatus(IntEnum):
 class PutResult(msgspec.Struct, gc=False):
     """The place of a stored message, or the reason why it was not stored.
 
-    For a unit of messages: the place of the first, the size of all, and all ids separated by
-    commas. For a run: what all its requests share; its answers know their places.
+    For a unit of messages: the place of the first message, the total size, and all ids separated by
+    commas. For a run: the values common to all its requests; the run's answers contain their own
+    places.
     """
 
     status: PutStatus
@@ -75,7 +76,7 @@ class GetResult(msgspec.Struct):
     """Records of a queue, in order, and the offset to continue at.
 
     If `is_cold`, the bytes are not in memory and nothing was read. `load()` reads them and may
-    block, so call it on a worker thread. Its result is never cold.
+    block, so call it on a worker thread. The result of `load()` is never cold.
     """
 
     status: GetStatus
@@ -100,7 +101,7 @@ class GetResult(msgspec.Struct):
 
 
 class BoundaryType(IntEnum):
-    """Which of several messages with the same store time a search by time returns (5.x)."""
+    """Selects the message that a search by time returns (5.x); see `Lookups.offset_by_time`."""
 
     LOWER = 0
     UPPER = 1

@@ -43,17 +43,18 @@ class StoreSettings(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
         str, Meta(min_length=1, description="Folder of the store; ~ is the home folder.")
     ] = "~/store"
     store_path_commit_log: Annotated[
-        str, Meta(description="Folder of the commit log; empty: `commitlog` in the store's folder.")
+        str,
+        Meta(description="Folder of the commit log; by default `commitlog` in the store's folder."),
     ] = ""
     mapped_file_size_commit_log: Annotated[
-        int, Meta(ge=1024, le=_FILE_BYTES_MAX, description="Size of one commit log file, bytes.")
+        int, Meta(ge=1024, le=_FILE_BYTES_MAX, description="Size of one commit log file, in bytes.")
     ] = 1 << 30
     mapped_file_size_consume_queue: Annotated[
         int,
         Meta(
             ge=CQ_ENTRY_BYTES,
             le=_FILE_BYTES_MAX,
-            description="Size of one consume queue file in bytes; rounded up to whole entries.",
+            description="Size of one consume queue file, in bytes, rounded up to whole entries.",
         ),
     ] = 6_000_000
     flush_disk_type: Annotated[
@@ -62,12 +63,15 @@ class StoreSettings(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     broker_role: Annotated[
         BrokerRole,
         Meta(
-            description="Whether sends wait for a slave (SYNC_MASTER), or the broker is a slave,"
-            " which stores no sends."
+            description=(
+                "Role of the broker: a master whose sends do not wait for a slave (ASYNC_MASTER), "
+                "a master whose sends do (SYNC_MASTER), or a slave, which accepts no sends "
+                "(SLAVE)."
+            )
         ),
     ] = BrokerRole.ASYNC_MASTER
     flush_interval_commit_log: Annotated[
-        Milliseconds, Meta(description="Maximum time between two flushes, ms.", extra=MUTABLE)
+        Milliseconds, Meta(description="Maximum time between two flushes, in ms.", extra=MUTABLE)
     ] = 500
     flush_commit_log_timed: Annotated[
         bool,
@@ -86,18 +90,19 @@ class StoreSettings(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     ] = 4
     flush_commit_log_thorough_interval: Annotated[
         Milliseconds,
-        Meta(description="Time after which any dirty page is flushed, ms.", extra=MUTABLE),
+        Meta(description="Time after which any dirty page is flushed, in ms.", extra=MUTABLE),
     ] = 10_000
     sync_flush_timeout: Annotated[
         Milliseconds,
         Meta(
-            description="Time after which a waiting send is answered with FLUSH_DISK_TIMEOUT, ms.",
+            description="Time after which a waiting send is answered with FLUSH_DISK_TIMEOUT, in "
+            "ms.",
             extra=MUTABLE,
         ),
     ] = 5_000
     flush_interval_consume_queue: Annotated[
         Milliseconds,
-        Meta(description="Time between two checkpoints of queues and index, ms.", extra=MUTABLE),
+        Meta(description="Time between two checkpoints of queues and index, in ms.", extra=MUTABLE),
     ] = 1_000
     flush_consume_queue_least_pages: Annotated[
         int,
@@ -110,7 +115,7 @@ class StoreSettings(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
         Meta(description="Accepted; a checkpoint flushes every dirty queue.", extra=INEFFECTIVE),
     ] = 60_000
     clean_resource_interval: Annotated[
-        int, Meta(ge=1, description="Time between two checks of file ages and disk usage, ms.")
+        int, Meta(ge=1, description="Time between two checks of file ages and disk usage, in ms.")
     ] = 10_000
     delete_commit_log_files_interval: Annotated[
         Milliseconds,
@@ -176,7 +181,10 @@ class StoreSettings(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
         Meta(
             ge=0,
             le=8760,
-            description="Time in which the whole log is compared with its checksums; 0: never.",
+            description=(
+                "Hours in which the whole log is compared once with its checksums; 0 turns the "
+                "comparison off."
+            ),
             extra=MUTABLE,
         ),
     ] = 168
@@ -185,33 +193,60 @@ class StoreSettings(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
         Meta(
             ge=64 << 10,
             le=64 << 20,
-            description="Bytes per second that this comparison reads at most.",
+            description=(
+                "Maximum number of bytes per second that the comparison of the log with its "
+                "checksums reads."
+            ),
             extra=MUTABLE,
         ),
     ] = 32 << 20
     max_message_size: Annotated[
-        int, Meta(ge=1, le=1 << 30, description="Largest body of a message, bytes.", extra=MUTABLE)
+        int,
+        Meta(
+            ge=1, le=1 << 30, description="Maximum size of a message body, in bytes.", extra=MUTABLE
+        ),
     ] = 4 << 20
     check_crc_on_recover: Annotated[
         bool, Meta(description="Whether recovery checks message bodies against their CRC.")
     ] = msgspec.field(default=True, name="checkCRCOnRecover")
     max_transfer_bytes_on_message_in_memory: Annotated[
-        int, Meta(ge=1, description="Maximum bytes per pull of messages in memory.", extra=MUTABLE)
+        int,
+        Meta(
+            ge=1,
+            description="Maximum number of bytes per pull of messages in memory.",
+            extra=MUTABLE,
+        ),
     ] = 262_144
     max_transfer_count_on_message_in_memory: Annotated[
         int,
-        Meta(ge=1, description="Maximum messages per pull if they are in memory.", extra=MUTABLE),
+        Meta(
+            ge=1,
+            description="Maximum number of messages per pull if they are in memory.",
+            extra=MUTABLE,
+        ),
     ] = 32
     max_transfer_bytes_on_message_in_disk: Annotated[
-        int, Meta(ge=1, description="Maximum bytes per pull of messages on disk.", extra=MUTABLE)
+        int,
+        Meta(
+            ge=1, description="Maximum number of bytes per pull of messages on disk.", extra=MUTABLE
+        ),
     ] = 65_536
     max_transfer_count_on_message_in_disk: Annotated[
-        int, Meta(ge=1, description="Maximum messages per pull if they are on disk.", extra=MUTABLE)
+        int,
+        Meta(
+            ge=1,
+            description="Maximum number of messages per pull if they are on disk.",
+            extra=MUTABLE,
+        ),
     ] = 8
     access_message_in_memory_max_ratio: Annotated[
         Ratio,
         Meta(
-            description="Share of memory (%) in which messages count as in memory.", extra=MUTABLE
+            description=(
+                "Share of memory (%) that is assumed to hold the newest messages; older messages "
+                "count as on disk."
+            ),
+            extra=MUTABLE,
         ),
     ] = 40
     disk_fall_recorded: Annotated[
@@ -219,16 +254,18 @@ class StoreSettings(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
         Meta(description="Accepted; consumer lag is a metric.", extra=INEFFECTIVE),
     ] = True
     message_index_enable: Annotated[
-        bool, Meta(description="Whether messages are indexed by key.")
+        bool, Meta(description="Whether messages can be found by key through an index.")
     ] = True
     message_index_safe: Annotated[
         bool,
         Meta(description="Accepted; the index is always recovered completely.", extra=INEFFECTIVE),
     ] = False
-    max_hash_slot_num: Annotated[int, Meta(ge=1, description="Hash slots of one index file.")] = (
-        5_000_000
-    )
-    max_index_num: Annotated[int, Meta(ge=2, description="Entries of one index file.")] = 20_000_000
+    max_hash_slot_num: Annotated[
+        int, Meta(ge=1, description="Number of hash slots in one index file.")
+    ] = 5_000_000
+    max_index_num: Annotated[
+        int, Meta(ge=2, description="Number of entries in one index file.")
+    ] = 20_000_000
     max_msgs_num_batch: Annotated[
         int,
         Meta(
@@ -239,13 +276,17 @@ class StoreSettings(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     ] = 64
     default_query_max_num: Annotated[
         int,
-        Meta(ge=1, description="Messages that a query returns if it sets no limit.", extra=MUTABLE),
+        Meta(
+            ge=1,
+            description="Number of messages that a query returns if it sets no limit.",
+            extra=MUTABLE,
+        ),
     ] = 32
     message_delay_level: Annotated[
         str,
         Meta(
             pattern=r"^\s*(\d+[smhd]\s*)+$",
-            description="Delay of each level: a number followed by s, m, h or d.",
+            description="Delay of each level, as a number followed by s, m, h or d.",
         ),
     ] = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
     flush_delay_offset_interval: Annotated[
@@ -266,8 +307,10 @@ class StoreSettings(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
         bool,
         Meta(
             extra=MUTABLE,
-            description="Whether a slave corrects offsets outside its queues, as a master does;"
-            " by default the consumer tries again.",
+            description=(
+                "Whether a slave corrects offsets outside its queues, like a master. If false, "
+                "the consumer tries again."
+            ),
         ),
     ] = False
     duplication_enable: Annotated[
@@ -299,7 +342,7 @@ class StoreSettings(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     ] = 200
     enable_consume_queue_ext: Annotated[
         bool,
-        Meta(description="Accepted; extended entries are read, not written.", extra=INEFFECTIVE),
+        Meta(description="Accepted; extended entries are read but not written.", extra=INEFFECTIVE),
     ] = False
     mapped_file_size_consume_queue_ext: Annotated[
         int,
@@ -314,7 +357,7 @@ class StoreSettings(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
         Meta(
             ge=0,
             le=65535,
-            description="Port for slaves. Unless it is set explicitly: listenPort + 1.",
+            description="Port for slaves; by default listenPort + 1.",
         ),
     ] = 10912
     ha_transfer_batch_size: Annotated[
@@ -322,40 +365,57 @@ class StoreSettings(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
         Meta(
             ge=1,
             extra=MUTABLE,
-            description="Bytes of one transfer to a slave, at least one record, at most 4 MiB.",
+            description="Number of bytes in one transfer to a slave: at least one record, at "
+            "most 4 MiB.",
         ),
     ] = 32_768
     ha_send_heartbeat_interval: Annotated[
         Milliseconds,
-        Meta(extra=MUTABLE, description="Silence after which master and slave send a heartbeat."),
+        Meta(
+            extra=MUTABLE,
+            description="Time without traffic after which master and slave send a heartbeat, in "
+            "ms.",
+        ),
     ] = 5_000
     ha_housekeeping_interval: Annotated[
         Milliseconds,
-        Meta(extra=MUTABLE, description="Silence after which master and slave disconnect."),
+        Meta(
+            extra=MUTABLE,
+            description=(
+                "Time without traffic from the other side after which master and slave "
+                "disconnect, in ms."
+            ),
+        ),
     ] = 20_000
     ha_slave_fallbehind_max: Annotated[
         int,
         Meta(
             ge=0,
             extra=MUTABLE,
-            description="A SYNC_MASTER does not wait for slaves that lack this many bytes: it"
-            " answers SLAVE_NOT_AVAILABLE.",
+            description=(
+                "A SYNC_MASTER does not wait for slaves that lack more than this number of bytes, "
+                "and answers SLAVE_NOT_AVAILABLE."
+            ),
         ),
     ] = 268_435_456
     ha_master_address: Annotated[
         str,
         Meta(
             extra=MUTABLE,
-            description="host:port where a slave's master listens for slaves; empty: as the name"
-            " servers report it.",
+            description=(
+                "Address (host:port) on which this slave's master listens for slaves; by default "
+                "the address that the name servers report."
+            ),
         ),
     ] = ""
     slave_timeout: Annotated[
         Milliseconds,
         Meta(
             extra=MUTABLE,
-            description="A send to a SYNC_MASTER that waits longer for a slave is answered"
-            " FLUSH_SLAVE_TIMEOUT.",
+            description=(
+                "Time after which a send that waits for a slave is answered with "
+                "FLUSH_SLAVE_TIMEOUT, in ms."
+            ),
         ),
     ] = 3_000
     open_queue_files_max: Annotated[

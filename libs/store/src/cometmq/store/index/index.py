@@ -25,7 +25,7 @@ from cometmq.store.reads import Lookup
 from cometmq.store.settings import StoreSettings
 
 BACKLOG_COUNT_MAX: Final = 256
-"""Keys of up to this many records are added together."""
+"""Maximum number of records whose keys are queued before the keys are added to the files."""
 
 
 class Index:
@@ -91,7 +91,7 @@ class Index:
     def remember(self, batch: Iterable[Keys]) -> None:
         """Queue the keys of messages, in log order, for a later addition to the files.
 
-        A call that adds keys costs as much as three entries, so small additions are collected.
+        Each addition costs as much as three entries, so small additions are collected.
         """
         backlog = self._backlog
         for keys in batch:

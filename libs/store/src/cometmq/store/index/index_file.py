@@ -24,7 +24,7 @@ from cometmq.store.reads import Lookup, Read
 
 HEADER: Final = struct.Struct(">qqqqii")
 Check: TypeAlias = Callable[[int], Lookup[bool]]
-"""Examines the record at a physical offset; its result says whether the search continues."""
+"""Examines the record at a physical offset; returns whether the search continues."""
 
 
 class IndexShape(NamedTuple):
@@ -250,7 +250,7 @@ class IndexFile:
     def _link(self, table: SlotTable[IndexHeader], start: int, count: int) -> int:
         """Link entries that are in the file but not counted by its header.
 
-        Return how many of them were the first of their slot.
+        Return how many of these entries were the first of their slot.
         """
         slots, dirty = table.values, table.dirty
         slot_count = self.shape.slot_count
@@ -321,7 +321,7 @@ class IndexFile:
         return self._entries(1, max(self.header.next_number, min(known, self.shape.entry_count)))
 
     def visit(self, hash_: int, begin_ms: int, end_ms: int, check: Check) -> Lookup[bool]:
-        """Check the records of entries with this hash, newest first.
+        """Check the records of the entries with this hash, newest first.
 
         Return whether the search continues in older files. Entries store whole seconds, so a
         candidate may be out of range by up to a second.

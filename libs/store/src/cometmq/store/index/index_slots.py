@@ -4,7 +4,7 @@
 A sweep writes the pages that were dirty when it began, a few at each checkpoint, so the loop never
 copies 20 MB at once. When its last page is written, the file's header may count all entries that
 existed when the sweep began. Pages may then hold newer entry numbers than the header counts. Those
-entries are already in the file, so recovery can repair this.
+entries are already in the file, so recovery can relink them.
 """
 
 import sys
@@ -59,7 +59,7 @@ class SlotTable(Generic[Mark]):
                 values.byteswap()
             self.values = memoryview(values)
         self.dirty = bytearray(-(-slot_count // PAGE_SLOTS))
-        """One byte for each page, set to 1 when a slot of it changes."""
+        """One byte for each page, set to 1 when a slot of the page changes."""
         self._sweep: list[int] = []
         self._mark: Mark | None = None
 

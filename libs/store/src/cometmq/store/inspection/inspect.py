@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Inspect a store's folder without a broker and without changing anything.
 
-Folders written by RocketMQ can be inspected as well, and so can a store that is in use: it is read
-as its files are at that moment, and files that expire during the inspection are left out.
+Folders written by RocketMQ can be inspected too, and so can a store that is in use: its files are
+read as they are at that moment, and files that expire during the inspection are left out.
 """
 
 import errno
@@ -61,11 +61,11 @@ class JournalSummary(NamedTuple):
     entry_count: int
     last_entry: int
     is_applied: bool
-    """Whether a start applies the entries; otherwise the table's file is newer or foreign."""
+    """Whether a startup applies the entries; otherwise the table's file is newer or foreign."""
 
 
 class Damage(NamedTuple):
-    """A range of the log that held a record once and holds none now, although records follow it."""
+    """A range of the log that no longer holds a valid record, although records follow it."""
 
     path: str
     position: int
@@ -91,7 +91,7 @@ class Inspection(NamedTuple):
     damages: list[Damage]
     journal: list[JournalSummary]
     journal_number: int
-    """The last entry of the journal."""
+    """The number of the journal's last entry."""
     journal_damage: str
 
 
@@ -172,7 +172,7 @@ class StoreView:
                 offset = self._begin_after_deletion(error, scanner.offset)
 
     def _follows(self, offset: int) -> int | None:
-        """Record the damage at this offset; return the next record's offset, None without one."""
+        """Record the damage at this offset; return the offset of the next record, if any."""
         files = self.files
         if self.in_use_by is not None and offset >= self.safe_end:
             return None
@@ -194,7 +194,7 @@ class StoreView:
         return begin
 
     def is_deletion(self, error: DiskError) -> bool:
-        """Whether this error only means that the running broker has deleted a file."""
+        """Return whether this error only means that the running broker has deleted a file."""
         return self.in_use_by is not None and error.errno == errno.ENOENT
 
     def measure_queues(self, log_end: int) -> None:
@@ -311,7 +311,7 @@ def dump_queue(
 
 
 def _index_summaries(view: StoreView) -> list[IndexSummary]:
-    """Read only the headers, which do not depend on the configured file shape."""
+    """Summarise the index files from their headers, which do not depend on the configured shape."""
     folder = view.parts.layout.index
     summaries = []
     for name in view.disk.names(folder):
@@ -322,7 +322,7 @@ def _index_summaries(view: StoreView) -> list[IndexSummary]:
 
 
 def _read_journal(view: StoreView) -> JournalContent:
-    """Read the journal again if its broker deletes a file meanwhile."""
+    """Read the journal; retry if a running broker deletes a file meanwhile."""
     for _ in range(OPEN_ATTEMPTS):
         try:
             return read_journal(view.disk, view.parts.layout.journal)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A disk whose changes stay in memory, to rehearse a recovery on files that must not change.
+"""A disk whose changes stay in memory: for rehearsing a recovery on files that must not change.
 
-Reads return the bytes written to the overlay, and the underlying disk's bytes everywhere else. Only
-written pages take memory.
+Reads return the bytes written to the overlay, or else those of the underlying disk. Only written
+pages take memory.
 """
 
 import errno
@@ -56,7 +56,7 @@ class OverlayFile:
         return bytes(data)
 
     def read_cached(self, offset: int, count: int) -> Buffer | None:
-        """Return exactly `count` bytes; may block, because no event loop uses an overlay."""
+        """Return exactly `count` bytes; may block, because overlays are not used on event loops."""
         data = self.read(offset, count)
         return data if len(data) == count else None
 
@@ -194,9 +194,9 @@ class OverlayDisk:
         return self._base.usage(path)
 
     def lock(self, path: str) -> _NoLock:
-        """Lock nothing, because changes to the overlay stay in memory."""
+        """Return a lock that excludes nobody, because changes to the overlay stay in memory."""
         return _NoLock()
 
     def locked_by(self, path: str) -> int | None:
-        """Return None: no other process sees this disk."""
+        """Return None, because no other process can use this disk."""
         return None

@@ -4,14 +4,14 @@
 One pass over the log compares each record with its queue entry; then each index file is followed
 entry by entry, and the log is compared with its checksums. Nothing is changed.
 
-What counts as damage depends on how the store was last used:
+How the store was last used decides which findings are damage:
 
-- If a broker has it open, everything up to the last checkpoint must be right. A finding counts only
-  if a second pass confirms it, because files expire and topics are deleted during the check. The
-  journal of the tables is being written and is not checked.
-- If it was stopped cleanly, everything must be right.
-- If it was not stopped cleanly, or something is wrong, the start and stop of a broker are rehearsed
-  in memory. What is still wrong after that, or keeps the broker from starting, is damage.
+- If a broker has the store open, everything up to the last checkpoint must be right. A finding
+counts only if a second pass confirms it, because files expire and topics are deleted during the
+check. The journal of the tables is being written and is not checked. - If it was stopped cleanly,
+everything must be right. - If it was not stopped cleanly, or something is wrong, the start and stop
+of a broker are rehearsed in memory. Whatever is still wrong after that, or keeps the broker from
+starting, is damage.
 """
 
 import errno
@@ -82,7 +82,8 @@ class Verification(msgspec.Struct, kw_only=True):
 
     state: StoreState = StoreState.HEALTHY
     in_use_by: int | None = None
-    """Process that holds the store's lock, 0 if its id is unknown."""
+    """Process that holds the store's lock; 0 if its id is unknown; None if the store is not in use.
+    """
     was_clean: bool
     record_count: int = 0
     queue_entry_count: int = 0
@@ -93,9 +94,9 @@ class Verification(msgspec.Struct, kw_only=True):
     """End of the part of the log that was checked."""
     findings: list[Finding] = []
     finding_count: int = 0
-    """The total, which may exceed the length of the bounded list."""
+    """The total number of findings, which may exceed the length of the bounded list."""
     recovery: Recovered | None = None
-    """What the broker's next start would recover, if necessary."""
+    """The result of the recovery that the broker's next start needs, if any."""
 
     @property
     def is_good(self) -> bool:
@@ -118,7 +119,7 @@ def verify_store(
 ) -> Verification:
     """Verify a store; `on_progress` gets the number of bytes checked and the total.
 
-    If the index files do not have the default shape, the settings must give their shape.
+    If the index files do not have the default shape, the settings must specify it.
     """
     disk = disk if disk is not None else OsDisk(read_only=True)
 
@@ -137,7 +138,7 @@ def verify_store(
 
 
 def _check_journal(view: StoreView, found: Verification) -> None:
-    """Add damage of the tables' journal, with which a broker starts all the same."""
+    """Add damage of the tables' journal; such damage does not keep a broker from starting."""
     journal = read_journal(view.disk, view.parts.layout.journal)
     found.journal_entry_count = len(journal.entries)
     if journal.damage:
@@ -320,7 +321,7 @@ class _Verifier:
                 FindingKind.LOG_DAMAGED,
                 damage.path,
                 f"no record at byte {damage.position} (physical offset"
-                f" {damage.physical_offset}), the next one begins at {damage.next_offset}",
+                f" {damage.physical_offset}); the next record begins at {damage.next_offset}",
             )
 
     def _has_all_entries(self) -> bool:
@@ -397,7 +398,7 @@ class _Verifier:
                 )
 
     def _filler_count(self, queue: ConsumeQueue) -> int:
-        """Count the fillers, with which a recovery replaced the entries of lost messages."""
+        """Count the filler entries that a recovery put in the places of lost messages."""
         count = 0
         for start in range(queue.min_offset, queue.max_offset, _READ_COUNT):
             entries = queue.read_entries(start, _READ_COUNT)
@@ -419,7 +420,9 @@ class _Verifier:
             self._note(FindingKind.INDEX_KEYS_MISSING, "index", text)
 
     def _check_index_file(self, file: IndexFile) -> int:
-        """Check a file's entries and chains; return how many entries still have their records."""
+        """Check a file's entries and chains; return the number of entries whose records still
+        exist.
+        """
         progress = self._view.progress
         is_growing = self._stop is not None and file is self._parts.index.files[-1]
         known = 0
@@ -439,7 +442,7 @@ class _Verifier:
                 continue
             count += 1
             if hash_ not in self._hashes(offset):
-                text = f"entry {number} speaks of offset {offset}, which has no such key"
+                text = f"entry {number} refers to offset {offset}, which has no such key"
                 self._note(FindingKind.INDEX_ENTRY_WRONG, file.name, text)
         if not is_growing:
             self._check_slots(file, newest)

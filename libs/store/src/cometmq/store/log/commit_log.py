@@ -39,7 +39,8 @@ class LogView(NamedTuple):
 class CommitLog:
     """The files of the log, its end, and the confirm offset up to which readers may see it.
 
-    The confirm offset never exceeds `end`; without replication, every commit advances it.
+    The confirm offset never exceeds `end`. Without a bound from outside (`MessageStore.confirm`),
+    every commit advances it.
     """
 
     __slots__ = ("_view", "confirm_offset", "damage", "end", "files")
@@ -68,6 +69,13 @@ class CommitLog:
             self._view = view
         return view
 
+    def view_to_end(self) -> LogView:
+        """Return a snapshot of the files up to the end, for replicas, which get unconfirmed bytes
+        too.
+        """
+        files = self.files
+        return LogView(tuple(files.files), files.file_size, files.first, self.end, self.damage)
+
     def forget_view(self) -> None:
         """Discard the cached snapshot after files were added or removed."""
         self._view = None
@@ -91,12 +99,12 @@ class CommitLog:
         self.end = end
 
     def confirm(self, offset: int) -> None:
-        """Move the confirm offset forward to the end of a whole record."""
+        """Advance the confirm offset to this end of a whole record."""
         assert self.confirm_offset <= offset <= self.end
         self.confirm_offset = offset
 
     def set_end(self, offset: int) -> None:
-        """Set the end and the confirm offset to the end that a scan of the files has found."""
+        """Set both the end and the confirm offset to an end found by a scan of the files."""
         self.end = self.confirm_offset = offset
 
     def read(self, offset: int, count: int) -> bytes:

@@ -14,7 +14,7 @@ class DamagedRange(NamedTuple):
 
 
 def merged(ranges: Iterable[DamagedRange]) -> tuple[DamagedRange, ...]:
-    """Sort the ranges, and join those that touch or overlap."""
+    """Sort the ranges, and join ranges that touch or overlap."""
     found: list[DamagedRange] = []
     for start, end in sorted(ranges):
         if found and start <= found[-1].end:

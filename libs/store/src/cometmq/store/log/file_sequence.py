@@ -36,7 +36,8 @@ class FileSequence:
         return self.first + len(self.files) * self.file_size
 
     def load(self) -> None:
-        """Find the files in the folder; raise CorruptStore for a gap or an unknown file.
+        """Find the files in the folder; raise CorruptStore for a gap or a file with an unknown
+        name.
 
         A crash or a copy may leave a short last file; `pad_last` repairs it.
         """

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Walk through the records of a commit log in large reads, up to the first invalid one.
 
-A record is valid only if the physical offset stored in it is its own. This rejects bytes of an
-older log that a crash has brought back.
+A record is valid only if it contains its own physical offset. This rejects bytes of an older log
+that reappear after a crash.
 """
 
 import struct
@@ -34,7 +34,7 @@ class LogScanner:
     def __init__(
         self, files: FileSequence, offset: int, *, check_crc: bool, end: int | None = None
     ) -> None:
-        """Begin at `offset`; read nothing at or behind `end`, if it is given."""
+        """Begin at `offset`; read nothing at or after `end`, if that is given."""
         self._files = files
         self._end = end
         self._check_crc = check_crc
@@ -42,7 +42,7 @@ class LogScanner:
         self.offset = offset
 
     def __iter__(self) -> Iterator[Scan]:
-        """Yield records up to the first offset that holds none."""
+        """Yield records up to the first offset without a valid record."""
         files = self._files
         end = files.end if self._end is None else min(files.end, self._end)
         while files.first <= self.offset < end:

@@ -6,7 +6,8 @@ int64. Entry n lies at byte n * 20 of the queue.
 
 Invariants: entries [0, max_offset) are visible. The newest of them may exist only in memory, in
 `_tail`; the next checkpoint writes them, and recovery can rebuild them from the log. Entries
-[max_offset, next_offset) are assigned to records that are not in the log yet.
+[max_offset, next_offset) are assigned to records that readers may not see yet: first those in
+`_held`, whose records are in the log but not confirmed, then those of the next commit.
 
 Hot path: `stage` once per message (budget 0.3 us), `publish` once per queue and commit, `plan` once
 per pull; bench/micro/bench_consume_queue.py.
@@ -65,7 +66,7 @@ class QueuePlan(NamedTuple):
         return b"".join((*parts, self.tail))
 
     def entries(self) -> Lookup[bytes]:
-        """Find the bytes of the entries; whole entries only."""
+        """Find the bytes of the entries; an entry cut off at the end is left out."""
         parts: list[Buffer] = []
         for file, position, count in self.pieces:
             part = yield Read(file, position, count)
@@ -99,10 +100,12 @@ class ConsumeQueue:
     """The consume queue of one topic and queue id."""
 
     __slots__ = (
+        "_held",
         "_staged",
         "_tail",
         "delay_ms",
         "files",
+        "life",
         "max_offset",
         "min_offset",
         "next_offset",
@@ -120,8 +123,12 @@ class ConsumeQueue:
         self.min_offset = 0
         self.max_offset = 0
         self.next_offset = 0
+        self.life = 0
+        """Changes whenever the entry at some offset may be replaced; caches of entries compare it.
+        """
         self._tail = bytearray()
         self._staged = bytearray()
+        self._held: Buffer = b""  # a bytearray while anything is held
 
     @property
     def written_offset(self) -> int:
@@ -151,8 +158,8 @@ class ConsumeQueue:
     def stage_run(self, entries: bytes, count: int) -> bool:
         """Assign the next offsets to records that are about to be written.
 
-        `entries` are equal to the ones that `stage` would make; a queue of delayed messages takes
-        none. Return whether they are the first since the last publish.
+        `entries` are encoded as by `stage`; a queue of delayed messages accepts no runs. Return
+        whether these are the first entries since the last publish.
         """
         assert self.delay_ms is None
         staged = self._staged
@@ -171,6 +178,36 @@ class ConsumeQueue:
         assert self.max_offset == self.next_offset
         return count
 
+    def hold(self) -> int:
+        """Keep the staged entries invisible although their records are in the log; return their
+        number.
+        """
+        staged = self._staged
+        count = len(staged) // CQ_ENTRY_BYTES
+        if isinstance(self._held, bytearray):
+            self._held += staged
+        else:
+            self._held = bytearray(staged)
+        staged.clear()
+        return count
+
+    def publish_held(self, count: int) -> None:
+        """Make the oldest held entries visible."""
+        held = self._held
+        assert isinstance(held, bytearray)
+        size = count * CQ_ENTRY_BYTES
+        self._tail += held[:size]
+        self.max_offset += count
+        del held[:size]
+        if not held:
+            self._held = b""
+
+    def drop_held(self) -> None:
+        """Forget the held entries; their records are dispatched from the log later, or cut off."""
+        assert not self._staged
+        self._held = b""
+        self.next_offset = self.max_offset
+
     def newest_tag_code(self, log_offset: int) -> int | None:
         """Return the tag code of the only entry from `log_offset` on; None if there are several."""
         tail = self._tail
@@ -184,7 +221,7 @@ class ConsumeQueue:
     def unstage(self) -> None:
         """Discard the staged entries after their records could not be written."""
         self._staged.clear()
-        self.next_offset = self.max_offset
+        self.next_offset = self.max_offset + len(self._held) // CQ_ENTRY_BYTES
 
     def last_entry(self) -> QueueEntry | None:
         """Return the newest entry; None if the queue is empty."""
@@ -203,7 +240,7 @@ class ConsumeQueue:
         return None if entry.size in {0, FILLER_SIZE} else entry
 
     def read_entries(self, queue_offset: int, count: int) -> list[tuple[int, int, int]]:
-        """Return raw entries, starting at this offset; may block."""
+        """Return up to `count` raw entries, starting at this offset; may block."""
         if not self.min_offset <= queue_offset < self.max_offset:
             return []
         data = self.plan(queue_offset, count).read(may_block=True) or b""
@@ -290,13 +327,16 @@ class ConsumeQueue:
     def skip_to(self, queue_offset: int) -> None:
         """Continue an empty queue at this offset after the start of the log was lost."""
         assert self.max_offset == self.next_offset == self.min_offset
+        self.life += 1
         if self.files.files:
             self.fill_to(queue_offset)
         self.min_offset = self.max_offset = self.next_offset = queue_offset
 
     def begin_again(self) -> None:
         """Empty the queue and restart at 0, because its topic was deleted and created again."""
+        self.life += 1
         self._staged.clear()
+        self._held = b""
         self._tail.clear()
         self.files.remove_from(self.files.first)
         self.files.first = 0
@@ -335,13 +375,14 @@ class ConsumeQueue:
                 high = middle
         if low:
             end = first + (low - 1) * per_file + _count_in(files.files[low - 1], per_file, log_end)
+        self._held = b""
         self._tail.clear()
         self.max_offset = self.next_offset = end
         self.min_offset = first
         self.min_offset = self.first_at(log_first)
 
     def first_at(self, log_first: int) -> int:
-        """Return the first offset whose record is still in the log; looks only at the files."""
+        """Return the first offset whose record is still in the log, looking only at the files."""
         low, high = self.min_offset, self.written_offset
         middle = low  # usually nothing has expired
         while low < high:
@@ -402,6 +443,7 @@ class ConsumeQueue:
     def truncate(self, queue_offset: int) -> None:
         """Truncate the queue at this offset; zero the rest of its file."""
         assert not self._staged
+        self.life += 1
         self.write_tail()
         if self.files.files:
             self.files.clear_from(max(queue_offset * CQ_ENTRY_BYTES, self.files.first))

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Read those messages of a queue whose records pass a test (SQL filters).
+"""Read the messages of a queue whose records pass a test (SQL filters).
 
-Such a read skips most of the records it examines, so it is a `Lookup`. It asks for a few adjacent
-records at a time; its caller decides how many reads to make per turn of the loop and which of them
-wait for the disk. Limits and results follow the rules of `read_queue`.
+Such a search skips most of the records it examines, so it is a `Lookup`. It requests a few adjacent
+records at a time; its caller decides how many reads to perform per turn of the loop, and which
+reads wait for the disk. Limits and results follow the rules of `read_queue`.
 """
 
 import struct
@@ -86,7 +86,8 @@ def read_matching(
     limits: ReadLimits,
     block_count: int = BLOCK_COUNT_MAX,
 ) -> Lookup[GetResult]:
-    """Find the records from this offset onwards that pass a test, or a status with the next offset.
+    """Find the records from this offset onwards that pass a test; without any, return a status with
+    the next offset.
 
     `block_count` is the number of records per read; slow tests need fewer.
     """

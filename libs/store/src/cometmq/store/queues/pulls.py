@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Serve pulls: find the queue, apply RocketMQ's and the caller's limits, share recent reads.
+"""Serve pulls: find the queue, apply RocketMQ's limits and the caller's, share recent reads.
 
 Hot path: `get` once per pull, on top of `read_queue`; bench/micro/bench_broker.py.
 """
@@ -7,7 +7,8 @@ Hot path: `get` once per pull, on top of `read_queue`; bench/micro/bench_broker.
 from typing import Final
 
 from cometmq.remoting.log import Log
-from cometmq.store.log.commit_log import CommitLog
+from cometmq.remoting.types import Buffer
+from cometmq.store.log.commit_log import CommitLog, LogView
 from cometmq.store.queues.consume_queue import ConsumeQueue
 from cometmq.store.queues.matching_reader import RecordTest, read_matching
 from cometmq.store.queues.queue_reader import ReadLimits, read_queue
@@ -34,6 +35,7 @@ class Pulls:
         "_queues",
         "_recent",
         "_told",
+        "version",
     )
 
     def __init__(
@@ -56,6 +58,23 @@ class Pulls:
         self._told: set[tuple[str, int, int]] = set()
         self._limits = ReadLimits.of(settings, memory_bytes)
         self._limits_by_count: dict[int, ReadLimits] = {}
+        self.version = 0
+        """Changes whenever bytes that were read before may be outdated or damaged."""
+
+    @property
+    def limits(self) -> ReadLimits:
+        """The limits of a read, as configured."""
+        return self._limits
+
+    @property
+    def table(self) -> QueueTable:
+        """The queues that pulls read."""
+        return self._queues
+
+    def count(self, get_count: int, message_count: int) -> None:
+        """Count pulls that a reader outside the store has served."""
+        self._counters.get_count += get_count
+        self._counters.get_message_count += message_count
 
     def get(
         self,
@@ -68,7 +87,7 @@ class Pulls:
         *,
         joined: bool,
     ) -> GetResult:
-        """Return messages of a queue; `joined` allows the records to come as one piece."""
+        """Return messages of a queue; `joined` allows one buffer with all records."""
         self._counters.get_count += 1
         queue = self._queues.get(topic, queue_id)
         if queue is None:
@@ -123,7 +142,9 @@ class Pulls:
             self.note_damaged(queue, offset, result.damaged_count)
 
     def note_damaged(self, queue: ConsumeQueue, offset: int, count: int) -> None:
-        """Log that a pull left records out; once for each place, however often it is read."""
+        """Log that a pull left records out; once for each place in the queue, however often it is
+        read.
+        """
         place = (queue.topic, queue.queue_id, offset)
         if len(self._told) >= TOLD_COUNT_MAX:
             self._told.clear()
@@ -138,8 +159,19 @@ class Pulls:
         """Adopt changed settings."""
         self._limits = ReadLimits.of(settings, self._memory_bytes)
         self._limits_by_count.clear()
-        self._recent.clear()
+        self.forget()
 
     def forget(self) -> None:
         """Drop the cached reads, because the log was truncated or is damaged."""
+        self.version += 1
         self._recent.clear()
+
+
+def read_log(view: LogView, offset: int, count: int) -> Buffer | None:
+    """Return bytes of the log, all from one file; None if they are not in memory."""
+    return view.read(offset, count, may_block=False)
+
+
+def read_entries(queue: ConsumeQueue, queue_offset: int, count: int) -> Buffer | None:
+    """Return the bytes of entries; None if they are not in memory."""
+    return queue.plan(queue_offset, count).read(may_block=False)

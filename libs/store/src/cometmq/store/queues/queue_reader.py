@@ -182,6 +182,8 @@ def _select_all(entries: Buffer, count: int, plan: ReadPlan) -> _Selection | Non
     numbers = _places(count).unpack_from(entries)
     offsets, sizes = numbers[::2], numbers[1::2]
     first, last, total = offsets[0], offsets[-1], sum(sizes)
+    # Any cold, removed, filler or unordered entry needs the loop, which judges each entry by
+    # itself.
     if (
         first < max(log.first, log.end - limits.memory_bytes)
         or last + sizes[-1] > log.end
@@ -249,8 +251,8 @@ def _read_records(selection: _Selection, log: LogView, *, may_block: bool) -> li
 def _cut(view: memoryview, start: int, places: list[tuple[int, int]]) -> list[memoryview]:
     """Split a span that begins at `start` into its records.
 
-    A record whose own size or offset does not match is left out: a damaged part of the log must not
-    reach a client as messages.
+    A record whose stored size or offset does not match is left out, because clients must not
+    receive damaged parts of the log as messages.
     """
     return [
         view[begin : begin + place[0]]

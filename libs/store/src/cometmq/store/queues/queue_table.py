@@ -31,7 +31,7 @@ class QueueTable:
         self.queues: dict[tuple[str, int], ConsumeQueue] = {}
 
     def load(self, on_corrupt: Callable[[CorruptStore], None] | None = None) -> None:
-        """Find the queues in the store's folder; recovery finds their ends.
+        """Find the queues in the store's folder; their ends are determined by recovery.
 
         Raise CorruptStore for invalid files, or pass the error to `on_corrupt` and continue.
         """

@@ -12,7 +12,7 @@ Hot path: once per pull (budget 0.5 us for a single group); bench/micro/bench_br
 """
 
 from collections import OrderedDict
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeAlias
 
 from cometmq.remoting.types import Buffer
 from cometmq.store.log.commit_log import LogView
@@ -26,6 +26,10 @@ BODY_BYTES_MAX: Final = 128 << 10
 _PHYSICAL_OFFSET: Final = slice(28, 36)  # in a record
 
 
+_Key: TypeAlias = tuple[ConsumeQueue, int, int, int]
+"""The queue and its `life`, the offset, and the maximum number of records."""
+
+
 class _Kept(NamedTuple):
     body: bytes
     record_count: int
@@ -35,19 +39,19 @@ class _Kept(NamedTuple):
 
 
 class RecentReads:
-    """The most recently read queue offsets, with the records of those that were read twice."""
+    """The most recently read queue offsets, with the records that were read twice."""
 
     __slots__ = ("_bytes", "_places")
 
     def __init__(self) -> None:
-        self._places: OrderedDict[tuple[ConsumeQueue, int, int], _Kept | None] = OrderedDict()
+        self._places: OrderedDict[_Key, _Kept | None] = OrderedDict()
         self._bytes = 0
 
     def find(
         self, queue: ConsumeQueue, offset: int, log: LogView, limits: ReadLimits
     ) -> GetResult | None:
         """Return the cached result of a read, its records in one piece; None if there is none."""
-        kept = self._places.get((queue, offset, limits.count_max))
+        kept = self._places.get((queue, queue.life, offset, limits.count_max))
         if (
             kept is None
             or offset < queue.min_offset
@@ -67,7 +71,7 @@ class RecentReads:
 
     def note(self, queue: ConsumeQueue, offset: int, limits: ReadLimits, result: GetResult) -> None:
         """Remember the first read of an offset; cache the records of the second."""
-        key = (queue, offset, limits.count_max)
+        key = (queue, queue.life, offset, limits.count_max)
         places = self._places
         if key not in places:
             places[key] = None
@@ -82,7 +86,7 @@ class RecentReads:
             _, oldest = places.popitem(last=False)
             self._bytes -= _size(oldest)
 
-    def _keep(self, key: tuple[ConsumeQueue, int, int], result: GetResult) -> None:
+    def _keep(self, key: _Key, result: GetResult) -> None:
         body = b"".join(result.records)
         kept = _Kept(
             body,

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which checksums of the log a start trusts."""
+"""Decides which checksums of the log a startup trusts."""
 
 from cometmq.store.log.file_sequence import FileSequence
 from cometmq.store.log.log_scanner import first_record
@@ -28,8 +28,8 @@ def trusted_end(files: FileSequence, checkpoint: Checkpoint, progress: Progress 
 
     A broker of RocketMQ does not know the checksums. It may have cut the log and written other
     records where checksums describe the old ones. Such records are newer than this program's last
-    ones, so every file that begins with a newer record is the other program's, and the file before
-    them may be.
+    ones, so every file that begins with a newer record is the other program's, and so may be the
+    file before the first of them.
 
     | progress | checkpoint | trusted |
     |---|---|---|

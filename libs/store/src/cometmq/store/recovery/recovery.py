@@ -44,7 +44,7 @@ class Start(NamedTuple):
 
 
 class LastRun(NamedTuple):
-    """The state that the program that last used the store left behind."""
+    """The state that the last program to use the store left behind."""
 
     checkpoint: Checkpoint
     progress: Progress | None
@@ -52,7 +52,7 @@ class LastRun(NamedTuple):
 
 
 class StopVerdict(StrEnum):
-    """The reaction to the first offset in the log without a valid record."""
+    """The decision at the first offset in the log without a valid record."""
 
     END = "end"  # nothing follows: the log ends here
     TRUNCATE = "truncate"  # the rest was never synced: the log ends here
@@ -67,6 +67,8 @@ class Recovered(NamedTuple):
     record_count: int
     last_timestamp: int
     was_clean: bool
+    has_cut_records: bool = False
+    """Whole records were cut off; an incomplete last record does not count."""
 
 
 def judge_stop(
@@ -102,6 +104,7 @@ class Recovery:
             parts.queues, is_indexing=parts.settings.message_index_enable, may_begin_again=True
         )
         self._record_count = 0
+        self._has_cut_records = False
         self._last_timestamp = self._checkpoint.log_timestamp
 
     def run(self) -> Recovered:
@@ -117,7 +120,10 @@ class Recovery:
         end = self._scan(start.offset)
         self._end_log(end)
         self._fill_gaps()
-        return Recovered(start, end, self._record_count, self._last_timestamp, self._was_clean)
+        return Recovered(
+            start, end, self._record_count, self._last_timestamp, self._was_clean,
+            self._has_cut_records,
+        )  # fmt: skip
 
     def choose_start(self) -> Start:
         """Choose the first record that may be incomplete.
@@ -175,6 +181,7 @@ class Recovery:
             entry = queue.last_entry()
             if entry is not None and entry.physical_offset + entry.size > end:
                 scan = first_record(self._files, entry.physical_offset)
+                # An entry alone proves nothing: a record of that size must lie at its place.
                 if scan is not None and scan.size == entry.size:
                     end = entry.physical_offset + entry.size
         return end
@@ -290,6 +297,7 @@ class Recovery:
                 f"{path}: damaged at byte {position} (physical offset {stop}), but whole records"
                 f" follow at {follows.physical_offset}; run `cometmq store verify`"
             )
+        self._has_cut_records = True
         self._log.warning(
             "log.truncated", physical_offset=stop, discarded_from=follows.physical_offset
         )

@@ -12,6 +12,7 @@ from cometmq.store.message_store import MessageStore
 from cometmq.store.queues.consume_queue import ConsumeQueue, QueueEntry
 from cometmq.store.results import PutResult
 from cometmq.store.settings import StoreSettings
+from cometmq.store.upkeep.jobs import Job
 
 START_MS = 1_700_000_000_000
 BORN_HOST = pack_host(bytes((10, 0, 0, 2)), 50000)
@@ -30,7 +31,7 @@ SMALL = StoreSettings(
 
 
 def small_settings(**changes: object) -> StoreSettings:
-    """Return settings whose files hold only a few records, so that all files roll over."""
+    """Return settings with files of only a few records, so that all kinds of files roll over."""
     return msgspec.structs.replace(SMALL, **changes)
 
 
@@ -115,12 +116,7 @@ class StoreRig:
             now_ms = self.clock.advance(elapsed_ms)
             self.flush(now_ms)
             for job in self.store.jobs(now_ms):
-                error: Exception | None = None
-                try:
-                    job.run()
-                except Exception as caught:  # noqa: BLE001  # what a worker would hand back
-                    error = caught
-                job.done(error)
+                _run(job)
 
     def scrub(self, rounds: int = 20, elapsed_ms: int = 20_000) -> None:
         """Advance the clock and run the comparisons with the checksums that are due."""
@@ -131,7 +127,7 @@ class StoreRig:
                 job.done(None)
 
     def flush(self, now_ms: int | None = None) -> None:
-        """Run the sync that is due."""
+        """Run the sync that is due, if any."""
         job = self.store.flush_job(self.clock.now_ms if now_ms is None else now_ms)
         if job is None:
             return
@@ -141,3 +137,12 @@ class StoreRig:
         except Exception as caught:  # noqa: BLE001  # what a worker would hand back
             error = caught
         self.store.flush_done(job, error)
+
+
+def _run(job: Job) -> None:
+    error: Exception | None = None
+    try:
+        job.run()
+    except Exception as caught:  # noqa: BLE001  # what a worker would hand back
+        error = caught
+    job.done(error)

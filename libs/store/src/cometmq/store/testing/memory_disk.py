@@ -43,7 +43,7 @@ class MemoryFile:
         return bytes(self._data("read")[offset : offset + count])
 
     def read_cached(self, offset: int, count: int) -> Buffer | None:
-        """Return the bytes, or None while the test has set the disk to be cold."""
+        """Return the bytes, or None while the test has made the disk cold."""
         return None if self._disk.is_cold else self.read(offset, count)
 
     def next_data(self, offset: int) -> int | None:
@@ -191,5 +191,5 @@ class MemoryDisk:
         return _MemoryLock(self._locks, path)
 
     def locked_by(self, path: str) -> int | None:
-        """Return 0, an unknown process, if the path is locked."""
+        """Return 0 (an unknown process) if the path is locked, else None."""
         return 0 if path in self._locks else None

@@ -6,11 +6,9 @@ records the offset up to which everything is on the disk. Recovery starts there.
 """
 
 from collections.abc import Callable
-from functools import partial
 from typing import Final
 
 from cometmq.store.errors import DiskError
-from cometmq.store.log.checksums import spans
 from cometmq.store.pacing import has_passed
 from cometmq.store.parts import Parts
 from cometmq.store.queues.consume_queue import ConsumeQueue
@@ -18,6 +16,7 @@ from cometmq.store.recovery.checkpoint import Checkpoint, CheckpointFiles, Progr
 from cometmq.store.settings import CQ_ENTRY_BYTES
 from cometmq.store.upkeep.flush import Flusher
 from cometmq.store.upkeep.jobs import CheckpointJob, QueueWrite
+from cometmq.store.upkeep.sealer import Sealer
 from cometmq.store.writing.append import Batch
 
 PAUSE_FACTOR: Final = 4
@@ -25,19 +24,14 @@ PAUSE_FACTOR: Final = 4
 checkpoints for at most one fifth of the time."""
 
 VERIFY_BYTES_MAX: Final = 64 << 20
-"""Distance of the verify offset: how much of the log recovery checks again for damage."""
-
-
-SEAL_BYTES_MAX: Final = 64 << 20
-"""How much of a log that was not stopped in order the first checkpoint covers with checksums; the
-scrubber computes those that older parts lack."""
+"""Distance of the verify offset: the size of the part of the log that recovery checks for damage.
+"""
 
 
 class Checkpointer:
     """Tracks changes since the last checkpoint and plans the next one."""
 
     __slots__ = (
-        "_checksums",
         "_commit_log",
         "_dirty",
         "_disk",
@@ -47,21 +41,23 @@ class Checkpointer:
         "_index",
         "_last_ms",
         "_queues",
+        "_sealer",
         "_timestamp",
         "_verify_offset",
         "dispatched_offset",
         "offset",
-        "sealed_offset",
     )
 
-    def __init__(self, parts: Parts, *, files: CheckpointFiles, flusher: Flusher) -> None:
+    def __init__(
+        self, parts: Parts, *, files: CheckpointFiles, flusher: Flusher, sealer: Sealer
+    ) -> None:
         self._disk = parts.disk
         self._files = files
         self._commit_log = parts.commit_log
-        self._checksums = parts.checksums
         self._queues = parts.queues
         self._index = parts.index
         self._flusher = flusher
+        self._sealer = sealer
         self._dirty: set[ConsumeQueue] = set()
         self._last_ms = 0
         self._elapsed_ms = 0
@@ -69,15 +65,12 @@ class Checkpointer:
         self._verify_offset = 0
         self.offset = -1  # no checkpoint written yet
         self.dispatched_offset = 0
-        self.sealed_offset = 0
-        """The offset before which checkpoints compute no more checksums."""
 
     def begin(self, *, start: int, end: int, last_timestamp: int) -> None:
         """Adopt the result of recovery: every queue with entries in memory is dirty."""
         self._dirty = {queue for queue in self._queues.queues.values() if queue.tail_bytes}
         self._timestamp = last_timestamp
         self._verify_offset = start
-        self.sealed_offset = max(min(start, end), end - SEAL_BYTES_MAX)
         self.dispatched_offset = end
 
     def note_commit(self, batch: Batch) -> None:
@@ -100,14 +93,13 @@ class Checkpointer:
     def note_truncated(self, offset: int) -> None:
         """Adopt the end of a truncated log."""
         self.dispatched_offset = offset
-        self.sealed_offset = min(self.sealed_offset, offset)
         self._verify_offset = min(self._verify_offset, self._commit_log.min_offset)
         self.offset = -1
 
     def is_due(self, now_ms: int, interval_ms: int) -> bool:
         """Return whether anything has changed and the interval has passed.
 
-        A checkpoint of thousands of queues takes seconds; the interval then grows with that time.
+        A checkpoint of thousands of queues takes seconds; the interval grows with its duration.
         """
         pause_ms = max(interval_ms, self._elapsed_ms * PAUSE_FACTOR)
         if self.offset == self.dispatched_offset:
@@ -135,12 +127,11 @@ class Checkpointer:
             checkpoint=checkpoint,
             index_name=index_name,
         )
-        unsealed = spans(self._commit_log.files, self.sealed_offset, progress.offset)
         return CheckpointJob(
             disk=self._disk,
             files=self._files,
             flush=self._flusher.plan(),
-            seal=partial(self._checksums.extend, unsealed),
+            seal=self._sealer.plan(progress.offset),
             writes=[
                 QueueWrite(queue, queue.written_offset, queue.unwritten())
                 for queue in self._dirty
@@ -165,11 +156,11 @@ class Checkpointer:
                 self._dirty.discard(queue)
         self._index.mark_flushed(job.index_flushes)
         self._flusher.note_flushed(job.flush)
-        self.sealed_offset = job.progress.offset
+        job.seal.done()
         self.offset = job.progress.offset
 
     def give_back(self, job: CheckpointJob) -> None:
-        """Keep the entries that a failed job should have written."""
+        """Keep the entries that a failed job could not write."""
         self._index.mark_failed(job.index_flushes)
 
     def save_all(self, now_ms: int) -> None:
@@ -188,5 +179,5 @@ def _nothing(_job: CheckpointJob, _error: Exception | None) -> None: ...
 
 
 def is_sync_failure(error: Exception | None) -> bool:
-    """Return whether fsync failed; the content of the disk is then unknown."""
+    """Return whether fsync failed, which leaves the content of the disk unknown."""
     return isinstance(error, DiskError) and error.operation == "sync"

@@ -2,8 +2,8 @@
 """Retention: measure the disk, delete old files, and trim queues and index.
 
 Three jobs run one after the other: look (disk usage and file ages), trim (each queue's new
-minimum), remove. Between them the loop decides which files to delete and forgets them, so that no
-new reader can open them; readers that have one open may finish.
+minimum), remove. Between these jobs, the loop decides which files to delete and forgets them, so
+that no new reader can open such a file; readers that have it open may finish.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class Cleaner:
         self._doomed += paths
 
     def removal(self) -> Job | None:
-        """Return the job that deletes queued files, or None.
+        """Return the job that deletes the queued files, or None if there are none.
 
         It must run before the next checkpoint, which may create a file of the same name.
         """
@@ -72,7 +72,7 @@ class Cleaner:
             self.note_failed("remove", error)
 
     def job(self, now_ms: int) -> Job | None:
-        """Return the next job of the current round, or None."""
+        """Return the next job of the current round, or None if no job is due."""
         if self._must_trim:
             self._must_trim = False
             return _TrimJob(self)

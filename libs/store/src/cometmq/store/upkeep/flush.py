@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Flush policy: when the log is synced, and which puts that completes. Syncing itself is a job.
+"""Flush policy: decides when the log is synced and which puts a sync completes. The sync itself is
+a job.
 
 Group commit: one sync covers every put that was written before the sync began. A failed sync is
 fatal for the store: the kernel may have dropped the dirty pages, so a second sync that succeeds
@@ -72,7 +73,7 @@ class Flusher:
         *,
         flushed_offset: int,
     ) -> None:
-        """Start with `flushed_offset` as the only part that is certainly on the disk.
+        """Start with only the bytes before `flushed_offset` known to be on the disk.
 
         After a kill, the bytes beyond it may exist only in the page cache.
         """
@@ -94,7 +95,7 @@ class Flusher:
 
     @property
     def needed_from(self) -> int:
-        """The offset from which files are still needed by a running or future sync."""
+        """The offset from which on a running or future sync still needs the files."""
         running = self._running
         return self.flushed_offset if running is None else min(running.start, self.flushed_offset)
 
@@ -105,6 +106,7 @@ class Flusher:
             Condition.FLUSHED: settings.sync_flush_timeout,
             Condition.REPLICATED: settings.slave_timeout,
         }
+        # First, because puts must time out even while a sync hangs or after one has failed.
         self._pending.expire(now_ms, timeouts_ms)
         if self._running is not None or self.has_failed:
             return None
@@ -117,6 +119,8 @@ class Flusher:
     def plan(self) -> FlushJob:
         """Return the job that syncs everything written so far."""
         log, files = self._log, self._log.files
+        # From the file of the first unsynced byte on: a commit may have closed that file and begun
+        # the next.
         start = (self.flushed_offset - files.first) // files.file_size
         stop = -(-(log.end - files.first) // files.file_size)
         return FlushJob(

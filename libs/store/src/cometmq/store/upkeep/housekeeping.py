@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Background duties of a store: checkpoints, new and old files, recovery from disk errors.
+"""Background duties of a store: checkpoints, new and expired files, recovery from disk errors.
 
 Each duty becomes due at some time and supplies a job. `jobs` asks the duties in order of urgency;
 only one job runs at a time.
@@ -77,7 +77,7 @@ class Housekeeping:
     # Failing writes
 
     def note_write_failed(self, error: DiskError, batch: Batch) -> None:
-        """Refuse writes until a probe succeeds where this write failed."""
+        """Refuse writes until a probe write succeeds in the place where this write failed."""
         self._failed_segments = [
             (offset, sum(map(len, records))) for offset, records in batch.segments
         ]
@@ -110,7 +110,7 @@ class Housekeeping:
             self._note_derived_failed(error)
 
     def _put_index_backlog(self) -> bool:
-        """Retry the keys that could not be written; no checkpoint may be written without them."""
+        """Write the queued keys again; no checkpoint may be written without them."""
         try:
             self._index.catch_up()
         except DiskError as error:
@@ -159,7 +159,7 @@ class Housekeeping:
         return CreateJob(self._parts.disk, prepared, files.file_size, on_done)
 
     def _note_created(self, path: str, prepared: str, error: Exception | None) -> None:
-        """Adopt the prepared file, unless a put that could not wait has created the file itself."""
+        """Adopt the prepared file, unless a put could not wait and has created the file itself."""
         disk, files = self._parts.disk, self._commit_log.files
         if error is None:
             try:
@@ -185,6 +185,7 @@ class Housekeeping:
 
     def finish(self) -> bool:
         """Write everything to the disk; return whether that succeeded."""
+        # The kernel may have dropped dirty pages: only recovery can tell what reached the disk.
         if self._write_state.has(Refusal.SYNC_FAILED):
             return False
         try:

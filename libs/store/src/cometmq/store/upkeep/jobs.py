@@ -15,6 +15,7 @@ from cometmq.store.log.file_sequence import FileSequence
 from cometmq.store.queues.consume_queue import ConsumeQueue
 from cometmq.store.recovery.checkpoint import CheckpointFiles, Progress
 from cometmq.store.upkeep.flush import FlushJob
+from cometmq.store.upkeep.sealer import SealStep
 
 PROBE_BYTES: Final = 64 * 1024
 
@@ -52,18 +53,18 @@ class CheckpointJob:
         disk: Disk,
         files: CheckpointFiles,
         flush: FlushJob,
-        seal: Callable[[], None],
+        seal: SealStep,
         writes: Sequence[QueueWrite],
         index_flushes: Sequence[IndexFlush],
         progress: Progress,
         on_done: Callable[["CheckpointJob", Exception | None], None],
     ) -> None:
-        """Take what each part lacks; `seal` computes the checksums of the synced log."""
+        """Take copies of the data that is missing from the files of each part."""
         self._disk = disk
         self._files = files
-        self._seal = seal
         self._on_done = on_done
         self.flush = flush
+        self.seal = seal
         self.writes = writes
         self.index_flushes = index_flushes
         self.progress = progress
@@ -71,7 +72,7 @@ class CheckpointJob:
     def run(self) -> None:
         """Write and sync the log, queues and index, then the checkpoint."""
         self.flush.run()
-        self._seal()  # not on the thread of syncs: sends wait for those
+        self.seal.run()  # not on the thread of syncs: sends wait for those
         written: dict[str, DiskFile] = {}
         folders: set[str] = set()
         for queue, queue_offset, entries in self.writes:
@@ -130,7 +131,7 @@ class CreateJob:
     """Creates the next file of the log, under a temporary name, before it is needed.
 
     Meanwhile the loop may create that file itself and write messages to it, so only the loop may
-    rename this one.
+    rename the new file.
     """
 
     name = "create-file"

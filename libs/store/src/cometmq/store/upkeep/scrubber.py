@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Compare the log with its checksums: all of it over days, the last files after a host crash.
+"""Compare the log with its checksums: all of the log over days, its last files after a host crash.
 
-A round reads the log from its first byte up to the point that checkpoints had covered when the
+A round reads the log from its first byte up to the offset before which checksums existed when the
 round began. The rate is the size of the log divided by `logScrubHours`, within bounds, and the
 position survives a restart. Missing checksums are computed.
 
@@ -22,25 +22,26 @@ from cometmq.store.log.damage import DamagedRange, clipped, merged, overlaps
 from cometmq.store.pacing import has_passed
 from cometmq.store.parts import Parts
 from cometmq.store.queues.consume_queue import ConsumeQueue
-from cometmq.store.upkeep.checkpointer import Checkpointer
 from cometmq.store.upkeep.jobs import Job
 from cometmq.store.upkeep.scrub_state import ScrubState, load_state, save_state
+from cometmq.store.upkeep.sealer import Sealer
 
 RATE_MIN: Final = 64 << 10
-"""Bytes per second at least: a small log needs no week."""
+"""Minimum rate in bytes per second, so that a round over a small log does not take a week."""
 
 STEP_BYTES_MAX: Final = 8 * CHUNK_BYTES
 SAVE_INTERVAL_MS: Final = 60_000
 FILES_AT_START: Final = 2
-"""The last files, which a start reads completely after a crash of the host: what the crash may have
-damaged was written shortly before it. Two files of 1 GiB take about 4 s at 500 MB/s."""
+"""Number of newest files that a startup reads completely after a crash of the host, because such a
+crash damages only recently written bytes. Two files of 1 GiB take about 4 s at 500 MB/s.
+"""
 
 QUEUES_NAMED_MAX: Final = 20
 _HOUR_MS: Final = 3_600_000
 
 
 class DamagedMessages(NamedTuple):
-    """Messages of one queue that are withheld from readers; `last` is included."""
+    """Messages of one queue that are withheld from readers, `first` to `last` inclusive."""
 
     topic: str
     queue_id: int
@@ -74,14 +75,12 @@ Findings: TypeAlias = list[tuple[DamagedRange, list[DamagedMessages]]]
 
 
 class Scrubber:
-    """Plans a store's comparisons and keeps track of its damage."""
+    """Plans the comparisons of a store's log with its checksums, and keeps track of damage."""
 
-    def __init__(
-        self, parts: Parts, checkpointer: Checkpointer, on_damage: Callable[[], None]
-    ) -> None:
-        """Call `on_damage` when readers must drop their cached data."""
+    def __init__(self, parts: Parts, sealer: Sealer, on_damage: Callable[[], None]) -> None:
+        """`on_damage` is called when readers must drop their cached data."""
         self._parts = parts
-        self._checkpointer = checkpointer
+        self._sealer = sealer
         self._on_damage = on_damage
         self._state = ScrubState()
         self._counts: dict[DamagedRange, int] = {}
@@ -169,9 +168,9 @@ class Scrubber:
         return (now_ms - self._last_ms) * rate // 1000
 
     def _limit(self) -> int:
-        """Return the end of the last block that checkpoints no longer change."""
+        """Return the end of the last block whose checksum no longer changes."""
         files = self._parts.commit_log.files
-        return block_start(files, max(files.first, self._checkpointer.sealed_offset))
+        return block_start(files, max(files.first, self._sealer.offset))
 
     def _rate(self, log_bytes: int, hours: int) -> int:
         most = self._parts.settings.log_scrub_rate_max
@@ -203,7 +202,7 @@ class Scrubber:
         self._is_running = False
 
     def note_failed(self, begin: int, error: Exception | None) -> None:
-        """Try again later, unless the file has expired."""
+        """Retry later, unless the file has expired."""
         self._is_running = False
         if begin >= self._parts.commit_log.min_offset:
             self._parts.log.warning("scrub.failed", physical_offset=begin, error=str(error))
@@ -246,7 +245,7 @@ class Scrubber:
 
 
 class _ScrubJob:
-    """Compares one part of the log with its checksums, and computes those that are missing."""
+    """Compares one part of the log with its checksums, and computes missing ones."""
 
     name = "scrub"
 

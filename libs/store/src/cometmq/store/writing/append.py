@@ -5,7 +5,7 @@
 refuses each message, assigns physical and queue offsets, and rolls over to the next file. The
 second, `encode_records`, is a pure function from placed messages to bytes. A run (`runs.py`) is
 placed and encoded in one step by its source. The store writes the batch and then either publishes
-it or reverts it with `Batch.undo`, so nothing becomes visible that the disk refused.
+it or reverts it with `Batch.undo`, so messages that the disk refused never become visible.
 
 Hot path: `_place` and `encode_records` once per commit, their loops once per message (budget
 1.5 us together); bench/micro/bench_append.py.
@@ -40,8 +40,10 @@ UNQUEUED: Final = 0x4  # PREPARED and ROLLBACK (4 and 12) get no queue entry
 ROLLBACK: Final = 0xC
 
 CLOCK_STEP_MS: Final = 10_000
-"""If the clock steps back by less, store times stand still until it has caught up. After a larger
-step they follow the clock, because delays and retries are measured from the store time."""
+"""If the clock steps back by less than this, store times stand still until the clock has caught up.
+After a larger step, store times follow the clock, because delays and retries are measured from the
+store time.
+"""
 
 _PUT_OK: Final = PutStatus.PUT_OK  # an enum's attribute costs 40 ns: bench_append.py
 
@@ -72,7 +74,7 @@ class Batch:
         self.store_timestamp = store_timestamp
         self.message_count = 0
         self.placed: list[tuple[int, list[Placed] | bytes]] = [(start, [])]
-        """Messages side by side, or the records of a run, each with their physical offset."""
+        """Contiguous messages, or the records of a run, each group with its physical offset."""
         self.segments: list[tuple[int, list[bytes]]] = []  # the records of each file
         self.touched: list[ConsumeQueue] = []
         self.keys: list[Keys] = [KeyedRows()]
@@ -80,7 +82,7 @@ class Batch:
         self.refused: list[tuple[PutDone, PutStatus]] = []
 
     def encode(self) -> None:
-        """Fill `segments`; raise ValueError or struct.error if a message fits no record."""
+        """Fill `segments`; raise ValueError or struct.error if a message cannot be encoded."""
         end, records = self.start, list[bytes]()
         self.segments = [(end, records)]
         for offset, placed in self.placed:
@@ -96,7 +98,7 @@ class Batch:
             end = offset + sum(map(len, more))
 
     def undo(self) -> None:
-        """Take back the queue offsets of the messages, because they were not written."""
+        """Release the queue offsets of the messages, because the messages were not written."""
         for queue in self.touched:
             queue.unstage()
 
@@ -151,13 +153,13 @@ class Appender:
         return self.staged_bytes
 
     def put_batch(self, messages: Sequence[NewMessage], done: PutDone) -> None:
-        """Stage messages of any queues as a unit: all are stored, side by side, or none is."""
+        """Stage messages for any queues as a unit: all are stored contiguously, or none is."""
         assert messages
         self._pending.append((tuple(messages), done))
         self.staged_bytes += sum(len(m.body) + len(m.properties) for m in messages)
 
     def put_run(self, source: RunSource, first: int, count: int, staged_bytes: int) -> int:
-        """Stage requests of a source, its only one at a time; return `staged_bytes`."""
+        """Stage requests of a source; only one source exists at a time; return `staged_bytes`."""
         assert self._source is None or self._source is source
         self._source = source
         last = self._pending[-1][0] if self._pending else None
@@ -273,7 +275,7 @@ class Appender:
         return other
 
     def _open(self, batch: Batch) -> tuple[list[Placed], list[KeyedRecord]]:
-        """Return where the next message and its keys go."""
+        """Return the lists to which the next message and its keys are appended."""
         placed = batch.placed[-1][1]
         if isinstance(placed, bytes):
             placed = []
@@ -315,7 +317,7 @@ class Appender:
         return self._queues.get((topic, queue_id)) or self._table.create(topic, queue_id)
 
     def _place_unit(self, batch: Batch, messages: tuple[NewMessage, ...], done: PutDone) -> None:
-        """Place messages side by side in one file, and in the same order in their queues."""
+        """Place messages contiguously in one file, and in the same order in their queues."""
         queues = [
             self._queues.get((message.topic, message.queue_id)) or self._new_queue(message)
             for message in messages
@@ -364,7 +366,7 @@ class Appender:
     def _roll_for(self, batch: Batch, size: int) -> None:
         """Continue in the next file.
 
-        Raise ValueError, with nothing changed, for a size that exceeds what one file can hold.
+        Raise ValueError, without changes, for a size that exceeds a file's capacity.
         """
         if size > self._file_size - BLANK_BYTES_MIN:
             raise ValueError(f"{size} bytes do not fit into one file")
@@ -374,7 +376,7 @@ class Appender:
 
 
 def _refuse_unencodable(pending: Sequence[_Put]) -> list[_Put]:
-    """Refuse the puts whose messages no record can hold; return the others."""
+    """Refuse the puts whose messages cannot be encoded; return the others."""
     kept: list[_Put] = []
     for put in pending:
         if isinstance(put[0], Run):  # its source takes only what a record can hold

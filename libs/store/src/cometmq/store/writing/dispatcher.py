@@ -71,7 +71,7 @@ class Dispatcher:
         """Dispatch one record; `is_from_head` says that the scan began at the head of the log.
 
         A queue that lacks entries before this record is added to `gaps` and gets no more entries
-        until it is rebuilt from an earlier offset. When scanning from the head of the log, missing
+        until it is rebuilt from an earlier offset. In a scan from the head of the log, missing
         records are lost, so fillers take the place of their entries.
         """
         code, keys = tag_and_keys(scan.properties)

@@ -2,8 +2,9 @@
 """Stored puts that are not yet answered, and the conditions that they are waiting for (pure).
 
 A put may wait until its record is synced, until the replicas have it, or both. For each condition
-there is an offset up to which the log fulfils it; these offsets only grow. Puts are answered in log
-order, so a put never overtakes an earlier one that is still waiting for something else.
+there is an offset up to which the log fulfils it; these offsets grow, except when the log is
+truncated. Puts are answered in log order, so a put never overtakes an earlier one that is still
+waiting for another condition.
 """
 
 from collections import deque
@@ -22,15 +23,16 @@ class Condition(IntFlag):
     FLUSHED = 1
     """The record is on this broker's disk."""
     REPLICATED = 2
-    """The replicas that count have the record."""
+    """The required replicas have the record."""
 
 
 TIMEOUTS: Final[Mapping[Condition, PutStatus]] = {
     Condition.FLUSHED: PutStatus.FLUSH_DISK_TIMEOUT,
     Condition.REPLICATED: PutStatus.FLUSH_SLAVE_TIMEOUT,
 }
-"""Condition -> status of a put that timed out waiting for it; the last unmet one counts, as in
-RocketMQ."""
+"""Condition -> status of a put that timed out waiting for it. As in RocketMQ, the last unmet
+condition determines the status.
+"""
 
 
 class _Pending(NamedTuple):
@@ -73,7 +75,9 @@ class PendingPuts:
         self._count += result.request_count
 
     def advance(self, condition: Condition, offset: int) -> None:
-        """Answer the puts for which this was the last condition."""
+        """Raise the condition's offset; answer the puts for which this was the last unmet
+        condition.
+        """
         self._reached[condition] = max(self._reached[condition], offset)
         while self._puts and not self._unmet(self._puts[0]):
             self._answer(PutStatus.PUT_OK)
@@ -84,7 +88,7 @@ class PendingPuts:
             self._reached[condition] = min(reached, offset)
 
     def expire(self, now_ms: int, timeouts_ms: Mapping[Condition, int]) -> None:
-        """Answer the puts whose unmet conditions have all timed out: stored, but no more."""
+        """Answer the puts whose unmet conditions have all timed out; their messages are stored."""
         puts = self._puts
         while puts:
             unmet = self._unmet(puts[0])
@@ -100,7 +104,7 @@ class PendingPuts:
             self._answer(status)
 
     def fail(self) -> None:
-        """Refuse all pending puts: after a failed sync, what is on the disk is unknown."""
+        """Refuse all pending puts, because a sync failed or their records may be cut off."""
         while self._puts:
             self._puts[0].result.status = PutStatus.SERVICE_NOT_AVAILABLE
             self._answer(PutStatus.SERVICE_NOT_AVAILABLE)

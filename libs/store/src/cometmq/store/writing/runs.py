@@ -24,8 +24,10 @@ PlacedRun: TypeAlias = tuple[
     Keys,
     Sequence[tuple[bool, PutDone, int]],
 ]
-"""Number of requests, number of messages, their records, the entries of each queue and their
-number, the keys, and the answers: whether they wait for the disk, what gives them, how many."""
+"""Number of requests, number of messages, the records, the entries of each queue and their number,
+the keys, and the answers: whether they wait for the disk, the object that gives them, and their
+number.
+"""
 
 
 class RunSource(Protocol):
@@ -42,7 +44,8 @@ class RunSource(Protocol):
     ) -> PlacedRun:
         """Encode requests from number `first` on at a physical offset, while the file has room.
 
-        The source's state does not change: a commit that cannot be encoded places its runs again.
+        The source's state does not change, because a commit that cannot be encoded places its runs
+        again.
         """
 
     def refuse(self, first: int, count: int, result: PutResult) -> None:

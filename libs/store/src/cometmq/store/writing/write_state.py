@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The one place that decides whether the store accepts writes, and if not, gives the reasons."""
+"""Decides whether the store accepts writes, and if not, gives the reasons."""
 
 from enum import StrEnum
 
@@ -12,9 +12,11 @@ class Refusal(StrEnum):
 
     CLOSED = "closed"
     ROLE = "role"  # a slave, or fenced
+    TOO_FEW_COPIES = "too-few-copies"  # of a broker group are in sync
     DISK_FULL = "disk-full"  # above the warning level
     LOG_WRITE_FAILED = "log-write-failed"  # until a write succeeds again
     QUEUE_WRITE_FAILED = "queue-write-failed"  # until a checkpoint succeeds again
+    UNCONFIRMED = "unconfirmed"  # the replicas are too far behind
     SYNC_FAILED = "sync-failed"  # until a restart: the content of the disk is unknown
 
 

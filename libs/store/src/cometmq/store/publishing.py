@@ -1,0 +1,121 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The part of the log that readers see: messages become visible up to a bound.
+
+Without a broker group there is no bound. In a group, the master moves the bound as its replicas
+acknowledge (docs/concepts/replication.md). A master keeps the commits above the bound in memory; a
+replica leaves the records above the bound in the log and dispatches them later.
+"""
+
+from collections.abc import Callable
+from typing import Final
+
+from cometmq.store.parts import Parts
+from cometmq.store.replica import Replica
+from cometmq.store.upkeep.checkpointer import Checkpointer
+from cometmq.store.upkeep.housekeeping import Housekeeping
+from cometmq.store.writing.append import Batch
+from cometmq.store.writing.unconfirmed import Unconfirmed
+from cometmq.store.writing.write_state import Refusal
+
+ArrivalListener = Callable[[str, int, int, int | None, int], None]
+"""Arguments: topic, queue id, new maximum offset, tag code (None if several), store timestamp."""
+
+UNCONFIRMED_BYTES_MAX: Final = 256 << 20
+"""Maximum size of the unconfirmed part of the log; beyond it, puts are refused. Its queue entries
+take 50 MB if the messages are small.
+"""
+
+
+class Publisher:
+    """Makes the contents of one log visible in its queues and in the index."""
+
+    __slots__ = (
+        "_checkpointer",
+        "_commit_log",
+        "_housekeeping",
+        "_limit",
+        "_log",
+        "_queues",
+        "_replica",
+        "_unconfirmed",
+        "_write_state",
+        "listeners",
+    )
+
+    def __init__(
+        self,
+        parts: Parts,
+        checkpointer: Checkpointer,
+        housekeeping: Housekeeping,
+        replica: Replica,
+    ) -> None:
+        self._commit_log = parts.commit_log
+        self._queues = parts.queues
+        self._write_state = parts.write_state
+        self._log = parts.log
+        self._checkpointer = checkpointer
+        self._housekeeping = housekeeping
+        self._replica = replica
+        self._unconfirmed = Unconfirmed()
+        self._limit: int | None = None
+        self.listeners: list[ArrivalListener] = []
+
+    def publish(self, batch: Batch) -> None:
+        """Make a commit visible, now or once it is confirmed."""
+        if self._limit is None or batch.end <= self._limit:
+            for queue in batch.touched:
+                queue.publish()
+            self._show(batch)
+        else:
+            self._unconfirmed.add(batch)
+            self._check_backlog()
+
+    def _show(self, batch: Batch) -> None:
+        self._commit_log.confirm(batch.end)
+        self._checkpointer.note_commit(batch)
+        self._housekeeping.put_index(batch)
+        if not self.listeners:
+            return
+        timestamp = batch.store_timestamp
+        for queue in batch.touched:
+            tag_code = queue.newest_tag_code(batch.start)
+            for listener in self.listeners:
+                listener(queue.topic, queue.queue_id, queue.max_offset, tag_code, timestamp)
+
+    def confirm(self, offset: int | None) -> None:
+        """Move the bound; None removes it."""
+        self._limit = offset
+        for batch in self._unconfirmed.take(offset):
+            self._show(batch)
+        if not self._unconfirmed:
+            self.dispatch()
+        if self._write_state.has(Refusal.UNCONFIRMED):
+            self._check_backlog()
+
+    def _check_backlog(self) -> None:
+        waiting_bytes = self._commit_log.end - self._commit_log.confirm_offset
+        is_over = bool(self._unconfirmed) and waiting_bytes > UNCONFIRMED_BYTES_MAX
+        if self._write_state.set(Refusal.UNCONFIRMED, holds=is_over) and is_over:
+            self._log.warning(
+                "puts.unconfirmed",
+                waiting_bytes=waiting_bytes,
+                action="find out which replicas are stopped or too slow",
+            )
+
+    def dispatch(self) -> None:
+        """Make replicated records visible, as far as they are confirmed."""
+        for queue, timestamp in self._replica.dispatch(self._limit):
+            for listener in self.listeners:
+                listener(queue.topic, queue.queue_id, queue.max_offset, None, timestamp)
+
+    def drop(self) -> None:
+        """Forget the commits that are not visible; they are dispatched from the log later, or cut
+        off.
+        """
+        self._unconfirmed.drop()
+        self._check_backlog()
+
+    def forget_topic(self, topic: str) -> None:
+        """Drop the pending queue entries of a topic that is being deleted."""
+        for queue in self._queues.of_topic(topic):
+            self._unconfirmed.forget(queue)

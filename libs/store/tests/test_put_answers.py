@@ -1,0 +1,110 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The time of a put's answer: after the write, after the sync, or after replication."""
+
+from typing import Any
+
+import pytest
+
+from cometmq.store.results import PutStatus
+from cometmq.store.settings import FlushDiskType
+from cometmq.store.testing.builders import StoreRig, make_message, small_settings
+
+
+def test_sync_flush_answers_after_the_sync_and_groups_waiters(disk):
+    rig = StoreRig(disk, small_settings(flush_disk_type=FlushDiskType.SYNC_FLUSH))
+    results: list[Any] = []
+    rig.store.put(make_message(), results.append)
+    rig.store.put(make_message(wait=False), results.append)
+    rig.store.commit()
+    assert [result.queue_offset for result in results] == [1]
+    job: Any = rig.store.flush_job(rig.clock.now_ms)
+    rig.store.put(make_message(), results.append)
+    rig.store.commit()
+    assert rig.store.flush_job(rig.clock.now_ms) is None  # one at a time
+    job.run()
+    rig.store.flush_done(job)
+    assert [result.queue_offset for result in results] == [1, 0]
+    rig.flush()
+    assert [result.queue_offset for result in results] == [1, 0, 2]
+    assert {result.status for result in results} == {PutStatus.PUT_OK}
+
+
+def test_a_put_waits_for_replicas_when_they_count(disk):
+    rig = StoreRig(disk, small_settings(flush_disk_type=FlushDiskType.SYNC_FLUSH))
+    rig.store.needs_replicas = True
+    results: list[Any] = []
+    rig.store.put(make_message(), results.append)
+    rig.store.put(make_message(wait=False), results.append)
+    rig.store.commit()
+    assert [result.queue_offset for result in results] == [1]
+    rig.flush()
+    assert len(results) == 1
+    rig.store.note_replicated(rig.store.commit_log.end)
+    assert [result.queue_offset for result in results] == [1, 0]
+    assert {result.status for result in results} == {PutStatus.PUT_OK}
+
+
+def test_replicas_that_stay_behind_are_answered_as_slave_timeout(disk):
+    rig = StoreRig(disk, small_settings())
+    rig.store.needs_replicas = True
+    results: list[Any] = []
+    rig.store.put(make_message(), results.append)
+    rig.store.commit()
+    rig.store.flush_job(rig.clock.advance(5_000))
+    assert [result.status for result in results] == [PutStatus.FLUSH_SLAVE_TIMEOUT]
+
+
+@pytest.mark.parametrize("flush", list(FlushDiskType))
+def test_without_a_slave_to_wait_for_a_put_is_not_delayed(disk, flush):
+    rig = StoreRig(disk, small_settings(flush_disk_type=flush))
+    rig.store.needs_replicas = True
+    rig.store.may_replicate = lambda _end: False
+    results: list[Any] = []
+    rig.store.put(make_message(), results.append)
+    rig.store.put(make_message(wait=False), results.append)
+    rig.store.commit()
+    if flush is FlushDiskType.SYNC_FLUSH:
+        assert [result.queue_offset for result in results] == [1]
+        rig.flush()
+    statuses = {result.queue_offset: result.status for result in results}
+    assert statuses == {0: PutStatus.SLAVE_NOT_AVAILABLE, 1: PutStatus.PUT_OK}
+
+
+def test_a_slow_disk_is_answered_as_flush_timeout(disk):
+    rig = StoreRig(disk, small_settings(flush_disk_type=FlushDiskType.SYNC_FLUSH))
+    results: list[Any] = []
+    rig.store.put(make_message(), results.append)
+    rig.store.commit()
+    job: Any = rig.store.flush_job(rig.clock.now_ms)
+    rig.store.flush_job(rig.clock.advance(5_000))
+    assert [result.status for result in results] == [PutStatus.FLUSH_DISK_TIMEOUT]
+    job.run()
+    rig.store.flush_done(job)
+    assert len(results) == 1
+
+
+def test_async_flush_follows_the_timers(disk, rig):
+    rig.put(make_message())
+    rig.flush(rig.clock.advance(10_001))
+    assert rig.store.stats().flush_count == 1
+    rig.put(make_message())
+    rig.flush(rig.clock.advance(600))
+    assert rig.store.stats().flush_count == 1  # too few dirty pages
+    for _ in range(200):
+        rig.put(make_message())
+    rig.flush(rig.clock.advance(600))
+    assert rig.store.stats().flush_count == 2
+    assert rig.store.stats().flushed_offset == rig.store.commit_log.end
+
+
+def test_a_slave_takes_no_puts_until_its_role_changes(rig):
+    rig.store.role_writable = False
+    assert rig.put(make_message()).status is PutStatus.SERVICE_NOT_AVAILABLE
+    assert not rig.store.is_writable
+    rig.store.role_writable = True
+    assert rig.put(make_message()).status is PutStatus.PUT_OK
+
+
+def test_a_closed_store_takes_no_puts(rig):
+    rig.store.close()
+    assert rig.put(make_message()).status is PutStatus.SERVICE_NOT_AVAILABLE
