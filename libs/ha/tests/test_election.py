@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""An elector's decisions. The checker shows that they are safe; these tests show what they are."""
+"""An elector's decisions, case by case; the checker shows that they are safe within its bounds."""
 
 import msgspec
 import pytest

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Records in etcd, against a server with the answers of etcd's gateway and faults on request.
+"""Records in etcd, tested with a server that imitates etcd's gateway and injects faults.
 
-`tests/compat/test_etcd.py` does the same with etcd itself.
+`tests/compat/test_etcd.py` runs the same checks with etcd itself.
 """
 
 import asyncio
@@ -17,7 +17,7 @@ from cometmq.ha.testing.port_contract import CHECKS, FIRST, SECOND, new_record
 
 
 class FakeEtcd:
-    """One key, its revisions, and the texts of the gateway of etcd 3.4."""
+    """A server with one key, its revisions, and the answers of etcd 3.4's gateway."""
 
     def __init__(self):
         self.revision = 1
@@ -25,7 +25,7 @@ class FakeEtcd:
         self.mod_revision = 0
         self.needs_token = ""
         self.answer = None
-        """Sent instead of the right answer, after the request was served."""
+        """An answer to send instead of the right one after a request has been served."""
         self.requests = []
         self.address = ""
 

@@ -41,7 +41,7 @@ def without(condition: Callable[..., bool]) -> Patch:
 
 
 class ReopensEpochs(Model):
-    """The epoch file would also stop a burned epoch from being reopened, so its check is off."""
+    """A burned epoch can be reopened: the epoch file's own check against that is off, too."""
 
     def begin(self, history, epoch, end):
         is_known = epochs.last_epoch(history) == epoch
@@ -89,7 +89,7 @@ class KeepsAcks(Model):
 
 
 class AcceptsLoss(Model):
-    """The elector goes on although a store lost something that may have been the last copy."""
+    """The elector creates a record although the last copy of something may be lost."""
 
     def restore(self, statuses, fence_epoch):
         return election.restore(self.group, statuses, fence_epoch, "u2", accept_loss=True)

@@ -10,11 +10,14 @@ import pytest
 
 from cometmq.ha.durable import OsFiles
 from cometmq.ha.places import file as file_module
+from cometmq.ha.places.choice import open_record
+from cometmq.ha.places.etcd import EtcdRecord
 from cometmq.ha.places.file import FileRecord
 from cometmq.ha.places.memory import Fault, MemoryPlace
 from cometmq.ha.port import Answer, RecordUnreachable
 from cometmq.ha.record import RecordDamaged, Versioned
 from cometmq.ha.testing.port_contract import CHECKS, FIRST, SECOND, new_record
+from cometmq.remoting.errors import SettingsError
 
 
 def existing(versioned: Versioned | None) -> Versioned:
@@ -95,6 +98,8 @@ async def test_memory_delays_calls():
 WRITER = """
 import asyncio, sys
 from pathlib import Path
+from cometmq.ha.places.choice import open_record
+from cometmq.ha.places.etcd import EtcdRecord
 from cometmq.ha.places.file import FileRecord
 from cometmq.ha.port import Answer
 
@@ -174,3 +179,29 @@ def test_a_replaced_file_has_the_new_content_and_no_second_name(tmp_path):
     files.replace(tmp_path / "state", b"two")
     assert files.read(tmp_path / "state") == b"two"
     assert [path.name for path in tmp_path.iterdir()] == ["state"]
+
+
+# ---- the place from settings -----------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("place", "kind"),
+    [
+        ("file:/var/lib/cometmq/orders.json", FileRecord),
+        ("etcd:10.0.0.1:2379/cometmq/orders", EtcdRecord),
+        ("etcd:http://a:2379,b:2379,[::1]:2379/orders", EtcdRecord),
+        ("etcd:https://a:2379/orders", EtcdRecord),
+    ],
+)
+def test_settings_name_a_place(place, kind):
+    assert isinstance(open_record(place), kind)
+
+
+@pytest.mark.parametrize(
+    "place",
+    ["", "orders.json", "file:", "file:orders.json", "etcd:", "etcd:a:2379", "etcd:a:2379/",
+     "etcd:/orders", "etcd:a/orders", "etcd:ftp://a:1/orders", "zookeeper:a:2181/orders"],
+)  # fmt: skip
+def test_other_words_are_refused_with_the_forms_that_work(place):
+    with pytest.raises(SettingsError, match="groupRecord="):
+        open_record(place)

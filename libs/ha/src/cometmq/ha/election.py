@@ -4,7 +4,7 @@
 `cometmq elector` and the Kubernetes operator repeatedly read the record and the members' states,
 and perform what `decide` returns. Nothing has to be remembered between two calls except `Watched`
 and, while a record is missing, the epoch of `restore_epoch`. An elector may therefore die at any
-point, and two electors at most make each other's compare-and-swap fail.
+point, and the worst that two electors can do is make each other's compare-and-swap fail.
 
 The record is read with a quorum. A state is one answer of one member and is consistent: its promise
 was saved before its offsets were read.
@@ -30,18 +30,18 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
     role: Role
     promised: int
     epoch: int = 0
-    """The epoch in which it is master or follows one."""
+    """The epoch in which the member is master or follows a master."""
     last_log_epoch: int = 0
     max_offset: int = 0
     tables_epoch: int = 0
-    """The epoch from whose master its tables come."""
+    """The epoch from whose master the member's tables come."""
     tables: int = 0
-    """Changes of that epoch that its tables contain."""
+    """Number of changes of that epoch that the tables contain."""
     standing: Standing = Standing.NEW
     has_lost_master: bool = False
-    """It follows a master that it has not heard from for a while."""
+    """The member follows a master from which it has not heard for a while."""
     lag_bytes: int = 0
-    """How far it is behind its master, for a planned switchover."""
+    """Bytes by which the member's log is behind its master's, for a planned switchover."""
 
 
 class Group(msgspec.Struct, frozen=True, kw_only=True):
@@ -132,7 +132,7 @@ class Resize(msgspec.Struct, frozen=True):
 
 
 class Blocked(StrEnum):
-    """Why the elector does nothing; used as reasons in events and conditions."""
+    """Reasons why the elector does nothing, as shown in events and conditions."""
 
     NO_CANDIDATE = "NoCandidate"
     NO_QUORUM = "NoQuorum"
@@ -143,6 +143,8 @@ class Blocked(StrEnum):
     TARGET_UNFIT = "TargetUnfit"
     TOO_FEW_IN_SYNC = "TooFewInSync"
     COPIES_FIXED = "CopiesFixed"
+    WRONG_GROUP = "WrongGroup"
+    RECORD_ELSEWHERE = "RecordElsewhere"
 
 
 class Wait(msgspec.Struct, frozen=True):
@@ -178,7 +180,7 @@ def watched(before: Watched | None, found: Versioned, now_ms: int) -> Watched:
 
 
 class Loss(StrEnum):
-    """Why a master is considered lost; appears in events."""
+    """Reasons why a master is considered lost, as shown in events."""
 
     GONE = "Gone"
     """Its process has ended, or its pod was deleted."""

@@ -10,9 +10,9 @@ a group.
 The broker keeps the file beside the checkpoint. A new master calls `begun`. A follower calls
 `common_point` at each handshake and `reached` when its log has grown. Recovery calls `truncated`
 with the end of the log. Changes are saved before the log grows and before anything is
-acknowledged; when the log is cut, the cut comes first. Bytes must never lack their entry on the
-disk, because they would be taken for bytes of the previous epoch. An entry without its bytes is
-removed by recovery (R5).
+acknowledged; a log is cut before the history is saved. Bytes must never be on the disk without
+their entry, because they would be taken for bytes of the previous epoch. Recovery removes entries
+whose bytes are missing (R5).
 """
 
 import itertools

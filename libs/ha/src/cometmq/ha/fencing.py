@@ -26,7 +26,7 @@ class Timing(msgspec.Struct, frozen=True, kw_only=True):
     """Intervals in milliseconds."""
 
     renew_deadline_ms: int = 6_000
-    """A master without a renewal for this long fences itself if its copies are silent, too."""
+    """A master whose last renewal is this old fences itself if its copies are silent, too."""
     lease_duration_ms: int = 8_000
     """How long the elector waits after the last change of the record: at least 1.3 times the
     deadline, because the rates of two clocks may differ by ten percent."""

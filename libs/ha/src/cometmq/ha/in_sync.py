@@ -124,7 +124,7 @@ def acked(leadership: Leadership, ack: Ack) -> Leadership:
 
 
 def is_current(leadership: Leadership, ack: Ack) -> bool:
-    """Only acknowledgements from the master's own epoch count (decision 2)."""
+    """Return whether an acknowledgement counts: only those of the own epoch do (decision 2)."""
     return ack.epoch == leadership.epoch
 
 
@@ -164,17 +164,20 @@ def may_read(leadership: Leadership, dispatched: int) -> bool:
 
 
 def has_confirmed_log(leadership: Leadership, ack: Ack) -> bool:
-    """A copy may join only if it has everything up to the confirm offset."""
+    """Return whether a copy has everything up to the confirm offset; only then may it join."""
     return ack.offset >= leadership.confirmed
 
 
 def has_reached_start(leadership: Leadership, ack: Ack) -> bool:
-    """A copy may join only at or past the epoch's start: a new confirm offset is volatile."""
+    """Return whether a copy has reached the epoch's start; only then may it join.
+
+    The confirm offset alone is not enough, because a new one is volatile.
+    """
     return ack.offset >= leadership.start
 
 
 def has_answered_tables(leadership: Leadership, ack: Ack) -> bool:
-    """A copy may join only if it has every table change that was answered to a client (R7)."""
+    """Return whether a copy has every answered table change; only then may it join (R7)."""
     return ack.tables >= leadership.confirmed_tables
 
 
@@ -186,7 +189,7 @@ JOIN_CONDITIONS: Final[tuple[Callable[[Leadership, Ack], bool], ...]] = (
 
 
 def is_deposed_holder(leadership: Leadership, copy: Copy) -> bool:
-    """The holder that this master replaced leaves at once, unless it already follows (R9)."""
+    """Return whether a copy is the replaced holder and does not follow yet: it leaves (R9)."""
     return copy == leadership.base.record.deposed and _ack_of(leadership, copy) is None
 
 
@@ -301,7 +304,7 @@ def found(leadership: Leadership, read: Versioned | None) -> Leadership:
 
 
 def settles(leadership: Leadership, read: Versioned) -> bool:
-    """A write is settled only by a read of a version other than the one it was based on (R1)."""
+    """Return whether a read settles a write: only if its version is not the base's (R1)."""
     return read.version != leadership.base.version
 
 
@@ -370,7 +373,10 @@ def voters(leadership: Leadership) -> Copies:
 
 
 def counts_in_majority(leadership: Leadership, ack: Ack) -> bool:
-    """A copy that is behind the epoch's start could still lose to an older epoch's log (R11)."""
+    """Return whether an acknowledgement counts towards a majority (R11).
+
+    A copy that is behind the epoch's start could still lose to an older epoch's log.
+    """
     return ack.offset >= leadership.start
 
 

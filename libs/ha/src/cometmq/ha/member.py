@@ -27,7 +27,7 @@ class Role(StrEnum):
     """A member's current activity in its group."""
 
     RECOVERING = "recovering"
-    """Recovering its store; obeys no orders and is not a candidate."""
+    """Recovers its store; obeys no orders and is not a candidate."""
     SLAVE = "slave"
     """Follows a master, or waits for one."""
     PROMOTING = "promoting"
@@ -39,7 +39,7 @@ class Role(StrEnum):
     FENCED = "fenced"
     """May not be master, by an order or its own finding; follows once it knows the master."""
     FAILED = "failed"
-    """The disk failed; only a restart helps."""
+    """Stopped because the disk failed; only a restart helps."""
 
 
 class Refusal(StrEnum):
@@ -67,13 +67,13 @@ class Member(msgspec.Struct, frozen=True, kw_only=True):
     promised: int
     role: Role = Role.RECOVERING
     epoch: int = 0
-    """The epoch in which it is master or follows one; 0 while it does neither."""
+    """The epoch in which the member is master or follows a master; 0 while it does neither."""
     master: int | None = None
-    """The ordinal of the master that it follows."""
+    """The ordinal of the master that the member follows."""
     found: Versioned | None = None
-    """The version of the record that made it master."""
+    """The version of the record that made the member master."""
     is_held: bool = False
-    """Whether it was fenced by an order, and so may not elect itself."""
+    """Whether the member was fenced by an order, and so may not elect itself."""
 
 
 # ---- events ----------------------------------------------------------------------------------

@@ -37,9 +37,9 @@ class Policy(StrEnum):
     """When a message counts as stored."""
 
     ALL_IN_SYNC = "all-in-sync"
-    """Every member of the in-sync set has it; any member of the set may become master."""
+    """Every member of the in-sync set has the message; any member may become master."""
     MAJORITY = "majority"
-    """More than half of `copies` have it; an election needs promises from the others."""
+    """More than half of `copies` have the message; see `promise_quorum` for elections."""
 
 
 class TablesAt(msgspec.Struct, frozen=True, array_like=True):
@@ -49,7 +49,7 @@ class TablesAt(msgspec.Struct, frozen=True, array_like=True):
     epoch: int
     """The epoch from whose master these tables come."""
     changes: int
-    """Changes of that epoch that they contain."""
+    """Number of changes of that epoch that these tables contain."""
 
 
 class Record(msgspec.Struct, frozen=True, rename="camel", omit_defaults=False):

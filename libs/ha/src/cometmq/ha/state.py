@@ -28,11 +28,11 @@ class Standing(StrEnum):
     """The trust that a store deserves after the in-sync set has been lost (R10)."""
 
     NEW = "new"
-    """It was never in the set."""
+    """The store was never in the set."""
     PROVEN = "proven"
-    """It was in the set, and has everything that it had then."""
+    """The store was in the set and still has everything that it had then."""
     SUSPECT = "suspect"
-    """It was in the set, and may have lost something since."""
+    """The store was in the set and may have lost something since."""
 
 
 class Boot(msgspec.Struct, frozen=True, kw_only=True):

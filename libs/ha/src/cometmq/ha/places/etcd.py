@@ -22,7 +22,7 @@ from cometmq.ha.record import Record, Versioned, decode_record, encode_record
 ABSENT: Final = "0"
 """The revision with which etcd compares a key that does not exist."""
 UNAUTHENTICATED: Final = (401, 16)
-"""HTTP status, and the code of gRPC in the body of an answer with another status."""
+"""The HTTP status, and the gRPC code in the body of an answer with another status."""
 
 
 class _KeyValue(msgspec.Struct):
@@ -52,7 +52,7 @@ class _Refusal(msgspec.Struct):
 
 
 class EtcdRecord:
-    """The record of one group under a key of etcd."""
+    """The record of one group, stored under a key of etcd."""
 
     def __init__(
         self,
@@ -64,9 +64,9 @@ class EtcdRecord:
         timeout_ms: int = 2_000,
         poll_interval_ms: int = 250,
     ) -> None:
-        """`endpoints` are HOST:PORT of the members, tried in this order; `tls` is used for all.
+        """Try `endpoints` (HOST:PORT) in this order on each call; use `tls` for all of them.
 
-        `login` is a user of etcd with its password.
+        `login` is the name and the password of an etcd user.
         """
         self._endpoints = [_address(endpoint) for endpoint in endpoints]
         self._key = key
@@ -77,7 +77,7 @@ class EtcdRecord:
         self._token = ""
 
     async def read(self) -> Versioned | None:
-        """Return the record as a quorum of etcd has it."""
+        """Return the record, confirmed by a quorum of etcd's members."""
         request = {"key": _encoded(self._key.encode())}
         try:
             data = await self._call("/v3/kv/range", request, is_repeatable=True)
@@ -90,7 +90,7 @@ class EtcdRecord:
         return Versioned(record, found[0].mod_revision)
 
     async def replace(self, base: Versioned, record: Record) -> Outcome:
-        """Compare and swap; the revision identifies the record, so the uid need not be read."""
+        """Replace the record if its revision is that of `base`, which implies the same uid."""
         if record.uid != base.record.uid:
             return CONFLICT
         return await self._write(base.version, record)
@@ -116,7 +116,7 @@ class EtcdRecord:
         return applied(record, done.header.revision) if done.succeeded else CONFLICT
 
     async def _call(self, path: str, request: object, *, is_repeatable: bool) -> bytes:
-        """Ask one member after the other; a write only until a member may have received it."""
+        """Try one member after the other; stop once a member may have received a write."""
         failed: HttpError = HttpError("no endpoints are configured")
         for host, port in self._endpoints:
             try:

@@ -27,7 +27,8 @@ from cometmq.ha.record import (
 
 LOCK_ATTEMPTS: Final = 200
 LOCK_PAUSE_MS: Final = 10
-"""Two seconds in total: a write takes two fsyncs, but a stopped writer must not block others."""
+"""Pause between two attempts to lock the file, which end after two seconds in total: a write takes
+two fsyncs, but a stopped writer must not block others."""
 
 Condition = Callable[[Versioned | None], bool]
 
@@ -56,7 +57,7 @@ class FileRecord:
             raise RecordUnreachable(f"cannot read the record {self._path}: {error}") from error
 
     async def replace(self, base: Versioned, record: Record) -> Outcome:
-        """Compare and swap under the lock."""
+        """Replace the record under the lock if its version and uid still match `base`."""
         return await self._write(lambda current: may_replace(current, base, record), record)
 
     async def create(self, record: Record) -> Outcome:

@@ -81,7 +81,7 @@ class MemoryRecord:
         self.faults: deque[Fault | None] = deque()
         """Faults for the next calls, in order; None lets a call succeed."""
         self.is_cut_off = False
-        """Whether every call fails as with `Fault.UNREACHABLE`."""
+        """Whether every call of this port fails as with `Fault.UNREACHABLE`."""
         self._place = place
         self._delay = delay
 
@@ -96,11 +96,11 @@ class MemoryRecord:
         return found
 
     async def replace(self, base: Versioned, record: Record) -> Outcome:
-        """Compare and swap, unless a fault prevents it."""
+        """Replace the record if it still matches `base`, unless a fault prevents that."""
         return await self._write(lambda: self._place.replace(base, record))
 
     async def create(self, record: Record) -> Outcome:
-        """Create the record, unless a fault prevents it."""
+        """Create the record, unless a fault prevents that."""
         return await self._write(lambda: self._place.create(record))
 
     async def watch(self) -> AsyncIterator[Versioned | None]:

@@ -32,7 +32,7 @@ SHORT: Final = (
     Bounds(nodes=3, in_sync=3, messages=1, epochs=2, writes=1),
     Bounds(nodes=3, in_sync=3, policy=MAJORITY, messages=1, epochs=3),
 )
-"""Complete within seconds; part of `make test`."""
+"""Bounds that are explored completely within seconds, as part of `make test`."""
 
 LONG: Final = (
     Bounds(in_sync=2, messages=2, epochs=3, writes=2, lost=1, crashes=1, host_crashes=1),
@@ -57,7 +57,7 @@ CALM: Final = (
     Bounds(nodes=3, in_sync=3, messages=1, epochs=2, writes=1),
     Bounds(nodes=3, in_sync=3, policy=MAJORITY, messages=1, epochs=3),
 )
-"""Without faults, a master can confirm its whole log from every state."""
+"""Bounds without faults, in which a master can confirm its whole log from every state."""
 
 
 STEPS_OF_A_WALK: Final = 150

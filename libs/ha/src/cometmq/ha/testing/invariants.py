@@ -16,7 +16,7 @@ class Violated(Exception):
 
 
 def check_opening(world: World, ordinal: int) -> None:
-    """A new master must have everything that was acknowledged, confirmed or answered."""
+    """Check that a new master has everything that was acknowledged, confirmed or answered."""
     node = world.nodes[ordinal]
     check_has(node, world.acknowledged, world.answered_tables)
     if node.log[: len(world.confirmed)] != world.confirmed:
@@ -24,7 +24,7 @@ def check_opening(world: World, ordinal: int) -> None:
 
 
 def check_has(node: Node, messages: Messages, tables: frozenset[int]) -> None:
-    """A master must have the messages and table changes that were answered."""
+    """Check that a master has the messages and table changes that were answered."""
     ordinal = node.member.me.ordinal
     for offset, message in messages:
         if node.log[offset : offset + 1] != (message,):
@@ -72,7 +72,7 @@ def _acknowledged(world: World, node: Node, leading: Leadership) -> World:
 
 
 def _check_count(world: World, leading: Leadership) -> None:
-    """Whatever is acknowledged must be on as many recorded members as promised (R8)."""
+    """Check that acknowledged messages are on as many recorded members as promised (R8)."""
     record = world.cell.record if world.cell is not None else None
     is_current = record is not None and record.epoch == leading.epoch
     if is_current and record is not None and len(record.in_sync) < world.left.min_in_sync:
@@ -80,7 +80,7 @@ def _check_count(world: World, leading: Leadership) -> None:
 
 
 def _visible(world: World, leading: Leadership) -> World:
-    """Consumers must see at least as much of a new master's log as of the previous one's (R6)."""
+    """Return the world after consumers have read; they never see a shorter log (R6)."""
     if not in_sync.may_read(leading, leading.end):
         return world
     seen = dict(world.visible)

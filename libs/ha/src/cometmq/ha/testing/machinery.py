@@ -37,7 +37,7 @@ class Machinery:
         )
 
     def lead(self, world: World, ordinal: int, leading: in_sync.Leadership) -> World:
-        """Replace a master's view; everything that the new view confirms is answered at once."""
+        """Replace a master's view, and answer everything that the new view confirms."""
         return invariants.noted(self._with_node(world, ordinal, leading=leading), ordinal)
 
     def truncate(self, node: Node, stream: Stream) -> tuple[tuple[int, ...], epochs.History]:
@@ -178,7 +178,7 @@ class Machinery:
             )
 
     def swap(self, world: World, base: Versioned | None, record: Record) -> tuple[World, Outcome]:
-        """Compare and swap; create the record if there is no base."""
+        """Replace the record if it matches `base`, or create it if `base` is None."""
         if base is None:
             is_applied = world.cell is None
         else:

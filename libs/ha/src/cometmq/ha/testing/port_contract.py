@@ -31,7 +31,7 @@ async def _created(port: RecordPort, record: Record) -> Versioned:
 
 
 async def reads_what_was_written(one: RecordPort, other: RecordPort, delete: Delete) -> None:
-    """A write is visible to all ports, with the version in its outcome."""
+    """Check that a write is visible to all ports, with the version in its outcome."""
     assert await one.read() is None
     written = await _created(one, new_record())
     assert written.record == new_record()
@@ -45,7 +45,7 @@ async def reads_what_was_written(one: RecordPort, other: RecordPort, delete: Del
 
 
 async def creates_once(one: RecordPort, other: RecordPort, delete: Delete) -> None:
-    """An existing record is not created again, not even with the same content."""
+    """Check that an existing record is never created again, even with the same content."""
     written = await _created(one, new_record())
     assert (await other.create(new_record("uid-2"))).answer is Answer.CONFLICT
     assert (await one.create(new_record())).answer is Answer.CONFLICT
@@ -53,7 +53,7 @@ async def creates_once(one: RecordPort, other: RecordPort, delete: Delete) -> No
 
 
 async def refuses_an_old_version(one: RecordPort, other: RecordPort, delete: Delete) -> None:
-    """If two writes are based on the same version, only one is applied."""
+    """Check that of two writes based on the same version, only one is applied."""
     base = await _created(one, new_record())
     assert (await one.replace(base, base.record.renewed())).answer is Answer.APPLIED
     late = base.record.elected(SECOND, 2)
@@ -66,7 +66,7 @@ async def refuses_an_old_version(one: RecordPort, other: RecordPort, delete: Del
 async def writes_nothing_after_a_deletion(
     one: RecordPort, other: RecordPort, delete: Delete
 ) -> None:
-    """A write to a deleted record neither recreates it nor changes its successor (R10)."""
+    """Check that a write neither recreates a deleted record nor changes its successor (R10)."""
     base = await _created(one, new_record())
     await delete()
     assert await other.read() is None
@@ -78,14 +78,14 @@ async def writes_nothing_after_a_deletion(
 
 
 async def refuses_another_uid(one: RecordPort, other: RecordPort, delete: Delete) -> None:
-    """A write with the right version but a different uid is refused (R10)."""
+    """Check that a write with the right version but a different uid is refused (R10)."""
     base = await _created(one, new_record())
     assert (await one.replace(base, new_record("uid-2").renewed())).answer is Answer.CONFLICT
     assert await other.read() == base
 
 
 async def counts_every_write(one: RecordPort, other: RecordPort, delete: Delete) -> None:
-    """When writes are concurrent, one succeeds, the others see a conflict, and no write is lost."""
+    """Check that of several concurrent writes only one succeeds, and that none is lost."""
     await _created(one, new_record())
 
     async def add(port: RecordPort) -> None:
@@ -106,7 +106,7 @@ async def counts_every_write(one: RecordPort, other: RecordPort, delete: Delete)
 
 
 async def watch_sees_changes(one: RecordPort, other: RecordPort, delete: Delete) -> None:
-    """A watch starts with the current state and follows it to the latest."""
+    """Check that a watch yields the current record first and finally the latest one."""
     async with asyncio.timeout(20):
         watched = aiter(other.watch())
         assert await anext(watched) is None

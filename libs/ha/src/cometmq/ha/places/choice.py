@@ -1,0 +1,45 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The place of a record from one line of settings: `groupRecord` of brokers and electors."""
+
+from pathlib import Path
+from typing import Final, NoReturn
+
+from cometmq.ha.places.etcd import EtcdRecord
+from cometmq.ha.places.file import FileRecord
+from cometmq.ha.port import RecordPort
+from cometmq.remoting.errors import SettingsError
+from cometmq.remoting.transport.settings import TlsSettings
+from cometmq.remoting.transport.tls_contexts import client_context
+
+SETTING: Final = "groupRecord"
+FORMS: Final = "file:/ABSOLUTE/PATH, or etcd:HOST:PORT,HOST:PORT/KEY (etcd:https://... over TLS)"
+
+
+def open_record(
+    place: str, *, tls: TlsSettings | None = None, login: tuple[str, str] | None = None
+) -> RecordPort:
+    """Return the record that `place` names; raise SettingsError if it has another form.
+
+    `tls` is used for etcd over TLS; `login` is the name and the password of an etcd user. Nothing
+    is read yet, so an unreachable place is detected only later.
+    """
+    kind, _, rest = place.partition(":")
+    if kind == "file":
+        if not Path(rest).is_absolute():
+            _refuse(place)
+        return FileRecord(Path(rest))
+    if kind != "etcd":
+        _refuse(place)
+    scheme, separator, address = rest.rpartition("://")
+    endpoints, slash, key = address.partition("/")
+    if (separator and scheme not in {"http", "https"}) or not (endpoints and slash and key):
+        _refuse(place)
+    context = client_context(tls or TlsSettings(auth_server=True)) if scheme == "https" else None
+    try:
+        return EtcdRecord(endpoints.split(","), key, tls=context, login=login)
+    except ValueError as error:
+        raise SettingsError(f"{SETTING}={place}: {error}") from error
+
+
+def _refuse(place: str) -> NoReturn:
+    raise SettingsError(f"{SETTING}={place}: must be {FORMS}")
