@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Build and install the native message path where Rust is there; nothing needs it.
+"""Build and install the native message path, which is optional, if Rust is available.
 
-`install` compares the sources with those of the installed module and does nothing if they are
-equal. It says in one line what it did, and says it once. `lint` runs rustfmt and clippy, `test`
-the tests of the crate.
+`install` does nothing if the installed module was built from the current sources; otherwise it
+prints one line. `lint` runs rustfmt and clippy, `test` runs the tests of the crate, and `fuzz`
+passes mutated input to the native readers.
 """
 
 import argparse
@@ -24,7 +24,7 @@ NO_CARGO = "no cargo"
 
 
 def sources() -> str:
-    """Return a digest of everything that the module is built from."""
+    """Return a digest of all files from which the module is built."""
     digest = hashlib.sha256()
     for path in sorted(MEMBER.rglob("*")):
         name = path.relative_to(MEMBER)
@@ -35,12 +35,12 @@ def sources() -> str:
 
 
 def build_environment() -> dict[str, str]:
-    """Return the environment of a build: what cargo compiles is kept."""
+    """Return the environment of a build, which keeps cargo's output for the next build."""
     return {**os.environ, "CARGO_TARGET_DIR": str(CACHE / "target")}  # noqa: TID251  # not ours
 
 
 def build(out: Path) -> Path:
-    """Build the wheel into a folder."""
+    """Build the wheel into a folder and return its path; exit if the build fails."""
     CACHE.mkdir(parents=True, exist_ok=True)
     uv = Path(sys.executable).with_name("uv")
     command: list[str | Path] = [uv, "build", "--quiet", "--wheel", "--out-dir", out, MEMBER]
@@ -78,14 +78,14 @@ def install() -> None:
 
 
 def pip(action: str, *what: str | Path) -> None:
-    """Install or uninstall in this environment."""
+    """Install or uninstall packages in this environment."""
     uv = Path(sys.executable).with_name("uv")
     command: list[str | Path] = [uv, "pip", action, "--quiet", "--python", sys.executable]
     subprocess.run([*command, *what], check=True)
 
 
 def cargo(*steps: str) -> None:
-    """Run cargo on the crate; do nothing where it is not installed."""
+    """Run cargo on the crate; only print a line if cargo is not installed."""
     if shutil.which("cargo") is None:
         print("accel: no cargo here, so the native message path is not checked")
         return

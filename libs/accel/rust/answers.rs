@@ -120,7 +120,7 @@ impl Template {
     }
 }
 
-fn push_entry(out: &mut Vec<u8>, name: &[u8], value: impl FnOnce(&mut Vec<u8>)) {
+pub(crate) fn push_entry(out: &mut Vec<u8>, name: &[u8], value: impl FnOnce(&mut Vec<u8>)) {
     out.extend_from_slice(&(name.len() as u16).to_be_bytes());
     out.extend_from_slice(name);
     let length = out.len();
@@ -130,7 +130,7 @@ fn push_entry(out: &mut Vec<u8>, name: &[u8], value: impl FnOnce(&mut Vec<u8>)) 
 }
 
 /// Sets the length at this position to that of all that follows it.
-fn close_length(out: &mut [u8], at: usize) {
+pub(crate) fn close_length(out: &mut [u8], at: usize) {
     let bytes = (out.len() - at - 4) as u32;
     out[at..at + 4].copy_from_slice(&bytes.to_be_bytes());
 }

@@ -28,7 +28,7 @@ impl Random {
         high % bound.max(1)
     }
 
-    fn pick<'a, T: ?Sized>(&mut self, items: &[&'a T]) -> &'a T {
+    pub(crate) fn pick<'a, T: ?Sized>(&mut self, items: &[&'a T]) -> &'a T {
         items[self.below(items.len() as u32) as usize]
     }
 }
@@ -36,9 +36,9 @@ impl Random {
 /// What a run has seen.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Seen {
-    /// Frames that were sent.
+    /// Frames that were made.
     pub frames: u64,
-    /// Sends that were staged and built.
+    /// Sends that were staged and built, or pulls that were answered.
     pub staged: u64,
 }
 
@@ -81,7 +81,7 @@ pub fn run(seed: u64, frames: u64) -> Seen {
 }
 
 fn check(stage: &mut Stage, chunk: &[u8], template: &Template) -> u64 {
-    let parts = stage.stage(chunk, Origin { chunk: 0, peer: 0, host: HOST }, 100);
+    let parts = stage.stage(chunk, Some(Origin { chunk: 0, peer: 0, host: HOST }), None, 100);
     let mut end = 0;
     for part in &parts {
         assert!(part.start == end && part.end > part.start, "parts follow one another");
@@ -174,7 +174,7 @@ fn push_item(body: &mut Vec<u8>, random: &mut Random) {
     body.extend_from_slice(text.as_bytes());
 }
 
-fn binary_head(code: u16, fields: &[(&str, &str)]) -> Vec<u8> {
+pub(crate) fn binary_head(code: u16, fields: &[(&str, &str)]) -> Vec<u8> {
     let mut ext = vec![];
     for (name, value) in fields.iter().filter(|(_, value)| !value.is_empty()) {
         ext.extend_from_slice(&(name.len() as u16).to_be_bytes());
@@ -189,7 +189,7 @@ fn binary_head(code: u16, fields: &[(&str, &str)]) -> Vec<u8> {
     head
 }
 
-fn json_head(code: u16, fields: &[(&str, &str)]) -> Vec<u8> {
+pub(crate) fn json_head(code: u16, fields: &[(&str, &str)]) -> Vec<u8> {
     let mut head = format!("{{\"code\":{code},\"extFields\":{{");
     for (index, (name, value)) in fields.iter().enumerate() {
         head.push_str(if index > 0 { ",\"" } else { "\"" });
@@ -212,7 +212,7 @@ fn json_head(code: u16, fields: &[(&str, &str)]) -> Vec<u8> {
 }
 
 /// Changes some bytes, or none: flips, other values, cuts, repetitions.
-fn mutate(chunk: &mut Vec<u8>, random: &mut Random) {
+pub(crate) fn mutate(chunk: &mut Vec<u8>, random: &mut Random) {
     for _ in 0..random.below(3) {
         let length = chunk.len() as u32;
         let at = random.below(length) as usize;

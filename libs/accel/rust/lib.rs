@@ -7,11 +7,15 @@ pub mod answers;
 pub mod commit;
 pub mod frames;
 pub mod fuzzing;
+pub mod fuzzing_pulls;
 pub mod header;
 pub mod index;
 pub mod properties;
+pub mod pull;
 pub mod scan;
 pub mod stage;
 
+#[cfg(feature = "python")]
+mod pull_lane;
 #[cfg(feature = "python")]
 mod python;

@@ -3,6 +3,7 @@
 
 use std::cell::Cell;
 use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::sync::Arc;
 
 use pyo3::buffer::{Element, PyBuffer};
@@ -15,7 +16,8 @@ use crate::answers::{Answer, Answers, Template};
 use crate::commit::{Keys, Place};
 use crate::index::Slots;
 use crate::properties::{index_hash, java_hash};
-use crate::stage::{Limits, Origin, Stage};
+use crate::pull_lane::PullLane;
+use crate::stage::{Kind, Limits, Origin, Part, Stage};
 
 /// Queues of all topics together, four bytes each; above, topics are learned anew.
 const QUEUES_MAX: usize = 1 << 20;
@@ -32,7 +34,7 @@ struct SendLane {
     queue_count: usize,
 }
 
-fn array<const N: usize>(bytes: &[u8], what: &str) -> PyResult<[u8; N]> {
+pub(crate) fn array<const N: usize>(bytes: &[u8], what: &str) -> PyResult<[u8; N]> {
     bytes.try_into().map_err(|_| {
         PyValueError::new_err(format!("{what} has {} bytes instead of {N}", bytes.len()))
     })
@@ -98,31 +100,34 @@ impl SendLane {
         self.drop_unused_names();
     }
 
+    /// Without `pulls`, or if `takes_sends` is false, pulls or sends are left to Python.
+    #[pyo3(signature = (data, peer, host, count_max, *, takes_sends=true, pulls=None))]
     fn stage(
         &mut self,
         data: Bound<'_, PyBytes>,
         peer: Bound<'_, PyAny>,
         host: &[u8],
         count_max: usize,
-    ) -> Vec<(usize, usize, usize, usize)> {
-        let Ok(host) = <[u8; 8]>::try_from(host) else {
-            return vec![];
-        };
-        let (Ok(chunk), Ok(next_peer)) =
-            (u32::try_from(self.chunks.len()), u32::try_from(self.peers.len()))
-        else {
-            return vec![];
-        };
-        let peers = &mut self.peers;
-        let peer = *self.peer_of.entry(peer.as_ptr() as usize).or_insert_with(|| {
-            peers.push(peer.unbind());
-            next_peer
-        });
-        let parts = self.stage.stage(data.as_bytes(), Origin { chunk, peer, host }, count_max);
-        if parts.iter().any(|part| part.count > 0) {
+        takes_sends: bool,
+        pulls: Option<PyRefMut<'_, PullLane>>,
+    ) -> Vec<(isize, usize, usize, usize)> {
+        let origin = if takes_sends { self.origin(&peer, host) } else { None };
+        let mut pulls = pulls;
+        let pulls = pulls.as_mut().map(|lane| &mut lane.pulls);
+        let parts = self.stage.stage(data.as_bytes(), origin, pulls, count_max);
+        if parts.iter().any(|part| part.kind == Kind::Sends) {
             self.chunks.push(data.unbind());
+            let number = self.peers.len() as u32;
+            if let Entry::Vacant(entry) = self.peer_of.entry(peer.as_ptr() as usize) {
+                entry.insert(number);
+                self.peers.push(peer.unbind());
+            }
         }
-        parts.iter().map(|part| (part.count, part.bytes, part.start, part.end)).collect()
+        let count = |part: &Part| match part.kind {
+            Kind::Pulls => -(part.count as isize),
+            Kind::Sends | Kind::Other => part.count as isize,
+        };
+        parts.iter().map(|part| (count(part), part.bytes, part.start, part.end)).collect()
     }
 
     fn drop_from(&mut self, first: usize) {
@@ -196,6 +201,16 @@ impl SendLane {
 type Parts<'py> = (Bound<'py, PyBytes>, Vec<Bound<'py, PyAny>>, crate::commit::Built);
 
 impl SendLane {
+    /// The number of a connection, which it keeps if a send is staged; `None` for an address that
+    /// no record of the lane has.
+    fn origin(&self, peer: &Bound<'_, PyAny>, host: &[u8]) -> Option<Origin> {
+        let host = <[u8; 8]>::try_from(host).ok()?;
+        let chunk = u32::try_from(self.chunks.len()).ok()?;
+        let next_peer = u32::try_from(self.peers.len()).ok()?;
+        let peer = *self.peer_of.get(&(peer.as_ptr() as usize)).unwrap_or(&next_peer);
+        Some(Origin { chunk, peer, host })
+    }
+
     fn build<'py>(
         &self,
         py: Python<'py>,
@@ -424,5 +439,7 @@ fn native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<SendLane>()?;
     module.add_class::<LaneAnswers>()?;
     module.add_class::<LaneKeys>()?;
+    module.add_class::<PullLane>()?;
+    module.add_function(wrap_pyfunction!(crate::pull_lane::matches, module)?)?;
     module.add("PanicException", module.py().get_type::<PanicException>())
 }

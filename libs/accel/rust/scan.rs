@@ -49,6 +49,23 @@ impl<'a> Scan<'a> {
         }
     }
 
+    /// Returns the bytes between the quotes of a string as they are; they may be no JSON.
+    #[inline]
+    pub fn raw(&mut self) -> Option<&'a [u8]> {
+        self.eat(b'"')?;
+        let start = self.at;
+        loop {
+            match self.byte()? {
+                b'"' => return Some(&self.bytes[start..self.at - 1]),
+                b'\\' => {
+                    self.byte()?;
+                }
+                0..0x20 => return None,
+                _ => {}
+            }
+        }
+    }
+
     /// Reads a string of any characters whose escapes stand for ASCII, as UTF-8.
     pub fn text(&mut self, out: &mut Vec<u8>) -> Option<()> {
         self.eat(b'"')?;

@@ -11,6 +11,7 @@ use std::ops::Range;
 use crate::frames::{Frame, Next, frame_at};
 use crate::header::{Header, read_header};
 use crate::properties::{PAIR_SEPARATOR, Sent, java_hash, read_item, read_sent};
+use crate::pull::stage::Pulls;
 use crate::scan::be32;
 
 /// Bytes of a record without body, topic and properties; both hosts are IPv4.
@@ -64,10 +65,23 @@ pub struct Request {
     pub records: Range<usize>,
 }
 
-/// A run of frames of one chunk: plain sends that are staged, or frames for Python.
+/// What the frames of a part are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// For Python.
+    Other,
+    /// Plain sends that are staged.
+    Sends,
+    /// Plain pulls that are staged.
+    Pulls,
+}
+
+/// A run of frames of one chunk, all of one kind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Part {
-    /// Number of sends; 0 for frames for Python.
+    /// What they are.
+    pub kind: Kind,
+    /// Number of sends or pulls; 0 for frames for Python.
     pub count: usize,
     /// Bytes of their bodies and properties.
     pub bytes: usize,
@@ -177,30 +191,43 @@ impl Stage {
         self.requests.truncate(first);
     }
 
-    /// Stages the plain sends among the first `count_max` frames of a chunk. The parts follow one
+    /// Stages the plain sends and pulls among the first `count_max` frames of a chunk. The parts follow one
     /// another from the begin of the chunk; behind the last one is less than a frame, a frame with
     /// illegal lengths, or more than `count_max` frames.
-    pub fn stage(&mut self, data: &[u8], origin: Origin, count_max: usize) -> Vec<Part> {
+    /// Without an origin, or without `pulls`, the sends or the pulls are left to Python.
+    pub fn stage(
+        &mut self,
+        data: &[u8],
+        origin: Option<Origin>,
+        mut pulls: Option<&mut Pulls>,
+        count_max: usize,
+    ) -> Vec<Part> {
         let mut parts: Vec<Part> = vec![];
+        if let Some(pulls) = &mut pulls {
+            pulls.staged.clear();
+        }
         let mut at = 0;
         for _ in 0..count_max {
             let Next::Whole(frame) = frame_at(data, at, self.limits.frame_bytes_max) else {
                 break;
             };
             at = frame.end;
-            let bytes = self.stage_frame(data, &frame, origin);
+            let staged = origin.and_then(|origin| self.stage_frame(data, &frame, origin));
+            let (kind, bytes) = if let Some(bytes) = staged {
+                (Kind::Sends, bytes)
+            } else if pulls.as_mut().is_some_and(|pulls| pulls.stage(data, &frame)) {
+                (Kind::Pulls, 0)
+            } else {
+                (Kind::Other, 0)
+            };
+            let count = usize::from(kind != Kind::Other);
             match parts.last_mut() {
-                Some(part) if (part.count > 0) == bytes.is_some() => {
-                    part.count += usize::from(bytes.is_some());
-                    part.bytes += bytes.unwrap_or(0);
+                Some(part) if part.kind == kind => {
+                    part.count += count;
+                    part.bytes += bytes;
                     part.end = frame.end;
                 }
-                _ => parts.push(Part {
-                    count: usize::from(bytes.is_some()),
-                    bytes: bytes.unwrap_or(0),
-                    start: frame.start,
-                    end: frame.end,
-                }),
+                _ => parts.push(Part { kind, count, bytes, start: frame.start, end: frame.end }),
             }
         }
         parts

@@ -1,16 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
 """The native module on its own; the broker's tests compare a broker with and without it."""
 
+import struct
+import sys
+from typing import NamedTuple
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cometmq.remoting.command import ConstantExt
 from cometmq.remoting.header import decode_header, encode_frame
-from cometmq.remoting.header_plan import sent_pieces
+from cometmq.remoting.header_plan import pulled_pieces, sent_pieces
 from cometmq.remoting.raw import RawCommand
 from cometmq.remoting.types import Serialization
 from cometmq.store.index.keys import KeyedRows
+from cometmq.store.log.damage import DamagedRange as Range
 
 accel = pytest.importorskip("cometmq.accel", reason="cometmq-accel is built only with cargo")
 
@@ -91,6 +96,17 @@ def test_frames_that_are_no_plain_sends_are_left_to_python():
     ]
 
 
+def test_a_connection_is_kept_only_while_its_sends_are_staged():
+    lane, peer = make_lane(), object()
+    before = sys.getrefcount(peer)
+    lane.stage(send(b="Unknown"), peer, HOST, 10)
+    assert sys.getrefcount(peer) == before
+    lane.stage(send(), peer, HOST, 10)
+    assert sys.getrefcount(peer) > before
+    lane.release()
+    assert sys.getrefcount(peer) == before
+
+
 def test_forgotten_topics_stay_with_what_is_staged():
     lane = make_lane()
     lane.stage(send(), object(), HOST, 10)
@@ -120,7 +136,8 @@ def test_impossible_arguments_raise():
         place(lane, 1)
     with pytest.raises(IndexError):
         lane.unplaced(0, 1)
-    assert lane.stage(send(), object(), bytes(20), 10) == []  # IPv6
+    data = send()
+    assert lane.stage(data, object(), bytes(20), 10) == [(0, 0, 0, len(data))]  # IPv6
 
 
 keys = st.text(st.characters(min_codepoint=33, max_codepoint=126), min_size=1, max_size=40)
@@ -172,3 +189,185 @@ def test_slots_of_another_kind_raise():
         keys.link(0, 9, memoryview(bytearray(40)).cast("i"), bytearray(4), 4, 1, 0)
     with pytest.raises(ValueError, match="cannot hold"):
         keys.link(0, 1, memoryview(bytearray(40)).cast("i"), bytearray(0), 4, 1, 0)
+
+
+class View(NamedTuple):
+    first: int
+    end: int
+    file_size: int
+    damage: tuple[Range, ...] = ()
+
+
+class PulledQueue:
+    min_offset = 0
+    max_offset = 3
+    life = 0
+
+
+class PullWorld:
+    """A log of three records in one queue, and the reads of it."""
+
+    def __init__(self, **changes):
+        self.queue = PulledQueue()
+        self.log = b"".join(self.record(number) for number in range(3))
+        self.size = len(self.log) // 3
+        self.reads = []
+        self.answer_to_read = lambda data: data
+        pieces = pulled_pieces(0, "FOUND")
+        options = {
+            "cache_bytes": 1 << 20, "count_max": 32, "bytes_max": 1 << 18, "memory_bytes": 1 << 30,
+            "json": list(pieces.json), "binary_head": pieces.binary_head, "flag": pieces.flag,
+            "remark": pieces.remark, "names": list(pieces.names), "queues": {("T", 0): self.queue},
+            "read_log": self.read_log, "read_entries": self.read_entries,
+        }  # fmt: skip
+        self.lane = accel.PullLane(**options | changes)
+        self.sends = make_lane()
+
+    @staticmethod
+    def record(number):
+        fixed = bytearray(88)
+        struct.pack_into(">ii", fixed, 0, 92, -626843481)
+        struct.pack_into(">q", fixed, 28, 92 * number)
+        return bytes(fixed) + b"\x01T\0\0"
+
+    def read_log(self, view, offset, count):
+        self.reads.append(("log", offset, count))
+        return self.answer_to_read(self.log[offset : offset + count])
+
+    def read_entries(self, queue, offset, count):
+        assert queue is self.queue
+        self.reads.append(("entries", offset, count))
+        numbers = range(offset, offset + count)
+        return b"".join(struct.pack(">qiq", 92 * one, 92, one) for one in numbers)
+
+    def head(self, offset=0, **changes):
+        ext = {
+            "consumerGroup": "g", "topic": "T", "queueId": "0", "queueOffset": str(offset),
+            "maxMsgNums": "32", "sysFlag": "5", "commitOffset": "1", "suspendTimeoutMillis": "0",
+            "subscription": "*", "subVersion": "0",
+        }  # fmt: skip
+        return encode_frame(RawCommand(code=11, opaque=9, ext=ext | changes))
+
+    def learn(self, **options):
+        data = self.head()
+        return self.lane.learn(0, data[8:], "g", "T", queue_count=1, suggested_id=0, **options)
+
+    def stage(self, data):
+        return self.sends.stage(data, object(), HOST, 9, pulls=self.lane)
+
+    def answer(self, data, **view):
+        count = -self.stage(data)[0][0]
+        return self.lane.answer(
+            0, count, 1 << 20, View(0, len(self.log), 1 << 20)._replace(**view), 99
+        )
+
+
+def test_a_pull_is_answered_with_the_records_from_its_offset_on():
+    world = PullWorld()
+    assert world.learn()
+    assert not world.learn()
+    data = world.head(1)
+    frames, done, start, end, is_odd, totals, commits, left = world.answer(data)
+    raw = decode_header(0, frames[8 : 8 + int.from_bytes(frames[5:8], "big")])
+    assert (raw.code, raw.opaque, raw.remark) == (0, 9, "FOUND")
+    assert raw.ext == {
+        "suggestWhichBrokerId": "0", "nextBeginOffset": "3", "minOffset": "0", "maxOffset": "3",
+    }  # fmt: skip
+    assert frames.endswith(world.log[92:])
+    assert (done, start, end, is_odd) == (1, 0, 0, False)
+    assert totals == [("T", "g", 1, 2, 184)]
+    assert commits == [("g", "T", 0, 1)]
+    assert left == 99  # only filters count
+    assert world.reads == [("entries", 0, 3), ("log", 0, 276)]
+    assert world.answer(data)[0] == frames
+    assert len(world.reads) == 2
+    assert world.lane.cached_bytes == 276 + 60
+
+
+def test_readers_that_are_unknown_or_forgotten_are_left_to_python():
+    world = PullWorld()
+    data = world.head()
+    assert world.stage(data) == [(0, 0, 0, len(data))]
+    world.learn()
+    assert world.stage(data + data) == [(-2, 0, 0, 2 * len(data))]
+    other = world.head(consumerGroup="other")
+    assert [part[0] for part in world.stage(data + other + send() + data)] == [-1, 0, 1, -1]
+    world.lane.forget()
+    assert world.lane.reader_count == 0
+    assert world.lane.frame(1)[1] == len(data + other + send() + data)
+    done = world.lane.answer(0, 1, 1000, View(0, 276, 1 << 20), 99)
+    assert done[:5] == (b"", 0, 0, len(data), True)
+    assert world.stage(data) == [(0, 0, 0, len(data))]
+
+
+@pytest.mark.parametrize("view", [
+    {"damage": (Range(100, 101),)}, {"end": 275}, {"first": 92},
+])  # fmt: skip
+def test_what_is_not_in_order_is_left_to_python(view):
+    world = PullWorld()
+    world.learn()
+    data = world.head()
+    assert world.answer(data, **view)[:5] == (b"", 0, 0, len(data), True)
+    assert world.answer(data)[1] == 1
+
+
+@pytest.mark.parametrize("found", [None, b"", b"x" * 275, "text", bytes(276)])
+def test_what_cannot_be_read_is_left_to_python_and_not_kept(found):
+    world = PullWorld()
+    world.learn()
+    world.answer_to_read = lambda _: found
+    assert world.answer(world.head())[1] == 0
+    world.lane.clear()
+
+    def fail(_data):
+        raise OSError(5, "gone")
+
+    world.answer_to_read = fail
+    assert world.answer(world.head())[1] == 0
+    world.answer_to_read = bytearray
+    assert world.answer(world.head())[1] == 1
+
+
+def test_a_queue_that_begins_again_is_read_again():
+    world = PullWorld()
+    world.learn()
+    world.answer(world.head())
+    world.queue.life += 1
+    assert world.answer(world.head())[1] == 1
+    assert [kind for kind, *_ in world.reads] == ["entries", "log", "entries"]
+
+
+def test_answers_stop_above_the_room_and_filters_choose():
+    world = PullWorld()
+    world.learn(codes=[2, 1])
+    data = world.head()
+    world.stage(data * 3)
+    view = View(0, 276, 1 << 20)
+    frames, done, start, end, is_odd, *_ = world.lane.answer(0, 3, 0, view, 99)
+    assert (done, start, end, is_odd) == (1, len(data), 2 * len(data), False)
+    assert frames.endswith(b"401}" + world.log[92:])
+    assert world.lane.answer(1, 2, 1 << 20, view, 99)[0] == frames * 2
+
+
+def test_filters_examine_no_more_entries_than_they_may():
+    world = PullWorld()
+    world.learn(codes=[0])
+    data = world.head()
+    view = View(0, 276, 1 << 20)
+    for budget, done, left in ((9, 2, 3), (6, 2, 0), (5, 1, -1), (2, 0, -1), (0, 0, -1)):
+        world.stage(data * 2)
+        answered = world.lane.answer(0, 2, 1 << 20, view, budget)
+        assert (answered[1], answered[4], answered[7]) == (done, done < 2, left)
+
+
+def test_impossible_pulls_raise():
+    world = PullWorld()
+    with pytest.raises(IndexError):
+        world.lane.answer(0, 1, 0, View(0, 276, 1 << 20), 99)
+    with pytest.raises(IndexError):
+        world.lane.frame(0)
+    for condition in [("cast", 1), ("like", 0), ("integer", 0, "!=", 1, False)]:
+        with pytest.raises((IndexError, ValueError)):
+            world.learn(names=["a"], condition=condition)
+    with pytest.raises(ValueError, match="more than 8"):
+        world.learn(names=["a"] * 9, condition=("cast", 0))

@@ -1,6 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The native message path: plain sends of a whole commit in one call."""
+"""The native message path: plain sends of a commit, and plain pulls of a chunk, in one call."""
 
-from cometmq.accel._native import LaneAnswers, LaneKeys, PanicException, SendLane
+from cometmq.accel._native import (
+    LaneAnswers,
+    LaneKeys,
+    PanicException,
+    PullLane,
+    SendLane,
+    matches,
+)
 
-__all__ = ["LaneAnswers", "LaneKeys", "PanicException", "SendLane"]
+__all__ = ["LaneAnswers", "LaneKeys", "PanicException", "PullLane", "SendLane", "matches"]

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Types of the native module; the code is in `rust/`."""
 
-from collections.abc import Callable
-from typing import Protocol, TypeVar, final
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol, TypeVar, final
 
 from typing_extensions import Buffer
 
@@ -46,12 +46,20 @@ class SendLane:
         """Take sends to no topic until it is learned again; what is staged stays."""
 
     def stage(
-        self, data: bytes, peer: object, host: bytes, count_max: int
+        self,
+        data: bytes,
+        peer: object,
+        host: bytes,
+        count_max: int,
+        *,
+        takes_sends: bool = True,
+        pulls: PullLane | None = None,
     ) -> list[tuple[int, int, int, int]]:
-        """Stage the plain sends among the first `count_max` frames of a chunk.
+        """Stage the plain sends and pulls among the first `count_max` frames of a chunk.
 
-        The parts of the chunk follow one another: number of sends (0: frames for Python), bytes
-        of their bodies and properties, begin, end. What follows the last part is for Python too.
+        The parts of the chunk follow one another: number of sends (0: frames for Python; negative:
+        pulls), bytes of their bodies and properties, begin, end. What follows the last part is for
+        Python too. The pulls are staged in `pulls`, until the next call.
         """
 
     def drop_from(self, first: int) -> None:
@@ -80,6 +88,105 @@ class SendLane:
 
     def unplaced(self, first: int, count: int) -> LaneAnswers:
         """Return answers to sends that will not be stored."""
+
+class _View(Protocol):
+    @property
+    def first(self) -> int: ...
+    @property
+    def end(self) -> int: ...
+    @property
+    def file_size(self) -> int: ...
+    @property
+    def damage(self) -> Sequence[Any]: ...
+
+@final
+class PullLane:
+    """Plain pulls: from their bytes to the bytes of their answers."""
+
+    def __new__(
+        cls,
+        *,
+        cache_bytes: int,
+        count_max: int,
+        bytes_max: int,
+        memory_bytes: int,
+        json: list[bytes],
+        binary_head: bytes,
+        flag: int,
+        remark: bytes,
+        names: list[bytes],
+        queues: dict[tuple[str, int], Any],
+        read_log: Callable[[Any, int, int], Buffer | None],
+        read_entries: Callable[[Any, int, int], Buffer | None],
+    ) -> PullLane:
+        """Start without readers.
+
+        The limits are those of an answer from memory; `memory_bytes` before the log's end, memory
+        ends. `json` surrounds the four numbers and the opaque in the JSON header of an answer;
+        `binary_head`, `flag`, `remark` and `names` are the constant parts in the other encoding.
+        `read_log` gets a view, an offset and a number of bytes in one file, `read_entries` a queue,
+        an offset and a number of entries; both return None if that is not in memory.
+        """
+
+    @property
+    def reader_count(self) -> int:
+        """The number of readers that are known."""
+
+    @property
+    def cached_bytes(self) -> int:
+        """The bytes of all cached blocks."""
+
+    def learn(
+        self,
+        serialization: int,
+        head: bytes,
+        group: str,
+        topic: str,
+        *,
+        queue_count: int,
+        suggested_id: int,
+        codes: list[int] | None = None,
+        names: Sequence[str] | None = None,
+        condition: tuple[Any, ...] | None = None,
+    ) -> bool:
+        """Take pulls with the group, topic and subscription of this header from now on.
+
+        The filter is a list of tag codes, or a condition on named properties as
+        `cometmq.broker.filters.sql.program` writes it. Return whether the reader is new.
+        """
+
+    def forget(self) -> None:
+        """Take no pulls until they are learned again."""
+
+    def clear(self) -> None:
+        """Drop all cached blocks."""
+
+    def frame(self, index: int) -> tuple[int, int]:
+        """Return begin and end of a staged pull's frame."""
+
+    def answer(
+        self, first: int, count: int, room: int, view: _View, budget: int
+    ) -> tuple[
+        bytes,
+        int,
+        int,
+        int,
+        bool,
+        list[tuple[str, str, int, int, int]],
+        list[tuple[str, str, int, int]],
+        int,
+    ]:
+        """Answer staged pulls until one is for Python, or the answers exceed `room` bytes.
+
+        Filters may examine `budget` entries in all; above that, pulls with filters are for Python.
+
+        Return the frames, the number of answered pulls, begin and end of the next one's frame (0:
+        none), whether that is for Python; topic, group, pulls, messages and bytes of each reader;
+        group, topic, queue id and offset of each commit; what is left of the budget.
+        """
+
+def matches(names: Sequence[str], condition: tuple[Any, ...], record: bytes) -> bool | None:
+    """Return whether a record matches a condition; None if only Python can say."""
 
 class PanicException(BaseException):
     """A bug of the native code; what it was called with is unchanged or released."""

@@ -1,0 +1,73 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Answers to pulls that found messages, in both encodings.
+
+use crate::answers::{close_length, push_decimal, push_entry};
+
+/// The numbers of an answer.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Answer {
+    /// Number of the request.
+    pub opaque: i32,
+    /// Serialization: 0 JSON, 1 ROCKETMQ.
+    pub serialization: u8,
+    /// Broker to pull from next, next offset, first and last offset of the queue.
+    pub numbers: [i64; 4],
+}
+
+/// The parts of an answer that are equal for all.
+pub struct Template {
+    /// JSON: what stands before the four numbers and the opaque, and at the end.
+    pub json: [Vec<u8>; 6],
+    /// ROCKETMQ: code, language and version.
+    pub binary_head: [u8; 5],
+    /// ROCKETMQ: flag.
+    pub flag: i32,
+    /// ROCKETMQ: the remark.
+    pub remark: Vec<u8>,
+    /// ROCKETMQ: names of the four numbers.
+    pub names: [Vec<u8>; 4],
+}
+
+impl Template {
+    /// Appends the frame of one answer.
+    pub fn push(&self, out: &mut Vec<u8>, answer: &Answer, body: &[u8]) {
+        let start = out.len();
+        out.extend_from_slice(&[0; 8]);
+        if answer.serialization == 1 {
+            self.push_binary(out, answer);
+        } else {
+            self.push_json(out, answer);
+        }
+        let head = (out.len() - start - 8) as u32;
+        out.extend_from_slice(body);
+        let bytes = 4 + head + body.len() as u32;
+        out[start..start + 4].copy_from_slice(&bytes.to_be_bytes());
+        let word = u32::from(answer.serialization) << 24 | head;
+        out[start + 4..start + 8].copy_from_slice(&word.to_be_bytes());
+    }
+
+    fn push_json(&self, out: &mut Vec<u8>, answer: &Answer) {
+        let [.., before_opaque, end] = &self.json;
+        for (before, number) in self.json.iter().zip(answer.numbers) {
+            out.extend_from_slice(before);
+            push_decimal(out, number);
+        }
+        out.extend_from_slice(before_opaque);
+        push_decimal(out, answer.opaque.into());
+        out.extend_from_slice(end);
+    }
+
+    fn push_binary(&self, out: &mut Vec<u8>, answer: &Answer) {
+        out.extend_from_slice(&self.binary_head);
+        out.extend_from_slice(&answer.opaque.to_be_bytes());
+        out.extend_from_slice(&self.flag.to_be_bytes());
+        out.extend_from_slice(&(self.remark.len() as u32).to_be_bytes());
+        out.extend_from_slice(&self.remark);
+        let entries = out.len();
+        out.extend_from_slice(&[0; 4]);
+        for (name, number) in self.names.iter().zip(answer.numbers) {
+            push_entry(out, name, |out| push_decimal(out, number));
+        }
+        close_length(out, entries);
+    }
+}

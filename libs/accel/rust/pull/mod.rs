@@ -1,0 +1,12 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Plain pulls: from the received bytes to the bytes of the answer, one call for each chunk.
+//!
+//! A pull is plain if Python has already answered one with the same group, topic and subscription,
+//! and if all that it reads is in memory, undamaged and recent. Everything else is left to Python.
+
+pub mod answer;
+pub mod cache;
+pub mod request;
+pub mod select;
+pub mod sql;
+pub mod stage;

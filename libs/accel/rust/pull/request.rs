@@ -1,0 +1,283 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Headers of plain pulls in both encodings; whatever is unusual is `None`, and Python decides.
+//!
+//! Plain: code 11 or 361, a request with an answer, each field at most once, numbers as plain
+//! decimals. The texts are not decoded: they only have to be those of a pull that Python has
+//! already decoded, so they are compared as they are.
+
+use crate::scan::{Scan, be32, decimal, decimal32};
+
+const COMMIT: i32 = 0x1;
+const SUBSCRIPTION: i32 = 0x4;
+/// Commit, suspend, subscription, lite pull: none of the others is common.
+const PLAIN_FLAGS: i32 = 0x1 | 0x2 | SUBSCRIPTION | 0x10;
+const BINARY_FIXED_BYTES: usize = 21;
+/// Longer texts are left to Python, so that keys stay small.
+const TEXTS_BYTES_MAX: usize = 2048;
+
+/// Fields whose values make the key of a reader.
+const KEYED: usize = 5;
+const SUB_VERSION: usize = 4;
+
+const SEEN_QUEUE: u32 = 1 << 8;
+const SEEN_OFFSET: u32 = 1 << 9;
+const SEEN_COUNT: u32 = 1 << 10;
+const SEEN_FLAGS: u32 = 1 << 11;
+const SEEN_COMMIT: u32 = 1 << 12;
+const SEEN_TIMEOUT: u32 = 1 << 13;
+/// Group, topic and version of the subscription, and all numbers.
+const REQUIRED: u32 = 0b10011 | 0x3F00;
+
+/// The numbers of a plain pull.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Asked {
+    /// Queue, not negative.
+    pub queue_id: i32,
+    /// Where to begin.
+    pub queue_offset: i64,
+    /// How many messages at most; an answer has at least one.
+    pub count_max: i32,
+    /// The offset to commit.
+    pub commit_offset: Option<i64>,
+    /// Number of the request.
+    pub opaque: i32,
+}
+
+#[derive(Default)]
+struct Fields<'a> {
+    texts: [Option<&'a [u8]>; KEYED],
+    asked: Asked,
+    flags: i32,
+    commit_offset: i64,
+    seen: u32,
+}
+
+impl<'a> Fields<'a> {
+    fn set(&mut self, name: &[u8], value: &'a [u8]) -> Option<()> {
+        let bit = match name {
+            b"consumerGroup" => self.text(0, value),
+            b"topic" => self.text(1, value),
+            b"subscription" => self.text(2, value),
+            b"expressionType" => self.text(3, value),
+            b"subVersion" => {
+                decimal(value)?;
+                self.text(SUB_VERSION, value)
+            }
+            b"queueId" => {
+                self.asked.queue_id = decimal32(value)?;
+                SEEN_QUEUE
+            }
+            b"queueOffset" => {
+                self.asked.queue_offset = decimal(value)?;
+                SEEN_OFFSET
+            }
+            b"maxMsgNums" => {
+                self.asked.count_max = decimal32(value)?;
+                SEEN_COUNT
+            }
+            b"sysFlag" => {
+                self.flags = decimal32(value)?;
+                SEEN_FLAGS
+            }
+            b"commitOffset" => {
+                self.commit_offset = decimal(value)?;
+                SEEN_COMMIT
+            }
+            b"suspendTimeoutMillis" => {
+                decimal(value)?;
+                SEEN_TIMEOUT
+            }
+            _ => return None,
+        };
+        let is_new = self.seen & bit == 0;
+        self.seen |= bit;
+        is_new.then_some(())
+    }
+
+    fn text(&mut self, index: usize, value: &'a [u8]) -> u32 {
+        self.texts[index] = Some(value);
+        1 << index
+    }
+
+    /// Checks what all pulls have, and writes the key.
+    fn finish(mut self, serialization: u8, key: &mut Vec<u8>) -> Option<Asked> {
+        if self.seen & REQUIRED != REQUIRED || self.flags & !PLAIN_FLAGS != 0 {
+            return None;
+        }
+        let bytes: usize = self.texts.iter().flatten().map(|text| text.len()).sum();
+        if bytes > TEXTS_BYTES_MAX {
+            return None;
+        }
+        key.clear();
+        key.extend([serialization, u8::from(self.flags & SUBSCRIPTION != 0)]);
+        for text in self.texts {
+            // No text has such bytes, so each key stands for one set of texts.
+            key.push(u8::from(text.is_some()));
+            key.extend_from_slice(text.unwrap_or_default());
+            key.push(0);
+        }
+        if self.flags & COMMIT != 0 {
+            self.asked.commit_offset = Some(self.commit_offset);
+        }
+        Some(self.asked)
+    }
+}
+
+/// Whether a header may be that of a pull; cheap, because every frame is asked.
+#[must_use]
+pub fn may_be_pull(serialization: u8, head: &[u8]) -> bool {
+    match serialization {
+        0 => head.starts_with(b"{\"code\":11,") || head.starts_with(b"{\"code\":361,"),
+        1 => head.starts_with(&11u16.to_be_bytes()) || head.starts_with(&361u16.to_be_bytes()),
+        _ => false,
+    }
+}
+
+/// Reads a header; `key` becomes what its reader is known by.
+pub fn read_pull(serialization: u8, head: &[u8], key: &mut Vec<u8>) -> Option<Asked> {
+    if !may_be_pull(serialization, head) {
+        return None;
+    }
+    let fields = if serialization == 0 { read_json(head)? } else { read_binary(head)? };
+    fields.finish(serialization, key)
+}
+
+fn read_json(head: &[u8]) -> Option<Fields<'_>> {
+    let start = head.iter().position(|&byte| byte == b',')? + 1;
+    let mut scan = Scan::new(head, start);
+    let mut fields = Fields::default();
+    let mut seen = 0u32;
+    loop {
+        let name = scan.plain()?;
+        scan.eat(b':')?;
+        let bit = match name {
+            b"flag" => {
+                // Neither an answer nor a oneway request.
+                if scan.number()? != 0 {
+                    return None;
+                }
+                1
+            }
+            b"language" => {
+                scan.plain()?;
+                2
+            }
+            b"opaque" => {
+                fields.asked.opaque = i32::try_from(scan.number()?).ok()?;
+                4
+            }
+            b"serializeTypeCurrentRPC" => {
+                scan.plain()?;
+                8
+            }
+            b"version" => {
+                i32::try_from(scan.number()?).ok()?;
+                16
+            }
+            b"extFields" => {
+                read_json_fields(&mut scan, &mut fields)?;
+                32
+            }
+            _ => return None,
+        };
+        if seen & bit != 0 {
+            return None;
+        }
+        seen |= bit;
+        match scan.byte()? {
+            b',' => {}
+            b'}' => break,
+            _ => return None,
+        }
+    }
+    scan.is_at_end().then_some(fields)
+}
+
+fn read_json_fields<'a>(scan: &mut Scan<'a>, fields: &mut Fields<'a>) -> Option<()> {
+    scan.eat(b'{')?;
+    loop {
+        let name = scan.plain()?;
+        scan.eat(b':')?;
+        fields.set(name, scan.raw()?)?;
+        match scan.byte()? {
+            b',' => {}
+            b'}' => return Some(()),
+            _ => return None,
+        }
+    }
+}
+
+fn read_binary(head: &[u8]) -> Option<Fields<'_>> {
+    if head.len() < BINARY_FIXED_BYTES {
+        return None;
+    }
+    let (flag, remark_bytes, ext_bytes) = (be32(head, 9), be32(head, 13), be32(head, 17));
+    if flag != 0 || remark_bytes != 0 || ext_bytes as usize != head.len() - BINARY_FIXED_BYTES {
+        return None;
+    }
+    let mut fields = Fields::default();
+    fields.asked.opaque = be32(head, 5).cast_signed();
+    let mut rest = &head[BINARY_FIXED_BYTES..];
+    while !rest.is_empty() {
+        let (name, tail) = sized::<2>(rest)?;
+        let (value, tail) = sized::<4>(tail)?;
+        rest = tail;
+        if value.is_empty() || value.iter().any(|&byte| byte < b' ') {
+            return None;
+        }
+        fields.set(name, value)?;
+    }
+    Some(fields)
+}
+
+/// Splits off bytes that follow their length of `N` bytes.
+fn sized<const N: usize>(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
+    let (length, rest) = bytes.split_first_chunk::<N>()?;
+    let length = length.iter().fold(0usize, |value, &byte| value << 8 | usize::from(byte));
+    rest.split_at_checked(length)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const HEAD: &str = "{\"code\":11,\"extFields\":{\"consumerGroup\":\"g\",\"topic\":\"T\",\
+        \"queueId\":\"3\",\"queueOffset\":\"70\",\"maxMsgNums\":\"32\",\"sysFlag\":\"3\",\
+        \"commitOffset\":\"69\",\"suspendTimeoutMillis\":\"15000\",\"subscription\":\"a || \\\"b\",\
+        \"subVersion\":\"1\"},\"flag\":0,\"language\":\"JAVA\",\"opaque\":7,\
+        \"serializeTypeCurrentRPC\":\"JSON\",\"version\":401}";
+
+    #[test]
+    fn a_pull_of_an_official_client_is_plain() {
+        let mut key = vec![];
+        let asked = read_pull(0, HEAD.as_bytes(), &mut key);
+        let wanted = Asked {
+            queue_id: 3,
+            queue_offset: 70,
+            count_max: 32,
+            commit_offset: Some(69),
+            opaque: 7,
+        };
+        assert_eq!(asked, Some(wanted));
+        assert_eq!(key, b"\0\0\x01g\0\x01T\0\x01a || \\\"b\0\0\0\x011\0");
+    }
+
+    #[test]
+    fn whatever_is_unusual_is_left_to_python() {
+        for (from, to) in [
+            ("\"flag\":0", "\"flag\":2"),
+            ("\"queueId\":\"3\"", "\"queueId\":\"-3\""),
+            ("\"queueId\":\"3\"", "\"queueId\":\"3\",\"queueId\":\"3\""),
+            ("\"topic\":\"T\",", ""),
+            ("\"sysFlag\":\"3\"", "\"sysFlag\":\"8\""),
+            ("\"opaque\":7", "\"opaque\":7,\"opaque\":7"),
+            ("\"topic\":\"T\"", "\"topic\":\"T\",\"maxMsgBytes\":\"1\""),
+            (":401}", ":401} "),
+            ("{\"code\":11,", "{\"code\":12,"),
+        ] {
+            assert!(HEAD.contains(from));
+            let changed = HEAD.replace(from, to);
+            assert_eq!(read_pull(0, changed.as_bytes(), &mut vec![]), None, "{to}");
+        }
+    }
+}

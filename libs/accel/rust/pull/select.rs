@@ -1,0 +1,260 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Which messages of a queue answer a pull: the twin of `cometmq.store.queues.queue_reader` and
+//! `matching_reader`, for pulls that find something among recent messages.
+
+use std::sync::Arc;
+
+use crate::pull::cache::{Cache, Key};
+use crate::pull::sql::{Program, Unsure};
+
+/// Bytes of an entry of a consume queue.
+pub const ENTRY_BYTES: usize = 20;
+/// Entries that a filtered pull examines.
+const SCAN_COUNT_MIN: i64 = 800;
+const LOG_BLOCK_BYTES: i64 = 128 << 10;
+const ENTRY_BLOCK_COUNT: i64 = 512;
+/// Smaller tag codes are addresses of extended entries.
+const EXTENDED_TAG_MAX: i64 = -2_147_483_649;
+/// Offset of the record's own physical offset.
+const OFFSET_AT: usize = 28;
+const RECORD_BYTES_MIN: usize = 91;
+
+/// What is read when it is not cached: `None` if that would block or fail.
+pub trait Source {
+    /// Returns bytes of the log; they lie in one file.
+    fn log(&mut self, offset: i64, count: usize) -> Option<Vec<u8>>;
+    /// Returns entries of a queue from an offset on.
+    fn entries(&mut self, queue: usize, queue_offset: i64, count: usize) -> Option<Vec<u8>>;
+}
+
+/// The part of the log that readers may see.
+#[derive(Clone, Debug, Default)]
+pub struct LogView {
+    /// Begin of the first file.
+    pub first: i64,
+    /// The confirm offset.
+    pub end: i64,
+    /// Bytes of a file.
+    pub file_size: i64,
+    /// Begin and end of what is known to be damaged.
+    pub damage: Vec<(i64, i64)>,
+}
+
+/// A queue, as it is now.
+#[derive(Clone, Copy, Debug)]
+pub struct Queue {
+    /// Number that no other queue has while blocks are cached.
+    pub number: usize,
+    /// Its first offset.
+    pub min_offset: i64,
+    /// The offset of its next message.
+    pub max_offset: i64,
+}
+
+/// Limits of answers from memory.
+#[derive(Clone, Copy, Debug)]
+pub struct Limits {
+    /// Messages.
+    pub count_max: i64,
+    /// Bytes, from the second message on.
+    pub bytes_max: usize,
+    /// Messages that are further from the log's end count as on disk.
+    pub memory_bytes: i64,
+}
+
+/// Which messages a reader wants.
+#[derive(Debug)]
+pub enum Filter {
+    /// All.
+    All,
+    /// Those with one of these tag codes, which are sorted.
+    Tags(Vec<i64>),
+    /// Those whose properties match.
+    Sql(Program),
+}
+
+/// The messages of an answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Found {
+    /// Number of messages.
+    pub count: usize,
+    /// Where the next pull continues.
+    pub next_offset: i64,
+}
+
+/// Blocks of the log and of all queues.
+pub struct Caches {
+    log: Cache,
+    entries: Cache,
+}
+
+impl Caches {
+    /// Starts empty; entries get an eighth of the bytes.
+    #[must_use]
+    pub fn new(bytes_max: usize) -> Self {
+        let entries = bytes_max / 8;
+        Self { log: Cache::new(bytes_max - entries), entries: Cache::new(entries) }
+    }
+
+    /// Drops everything.
+    pub fn clear(&mut self) {
+        self.log.clear();
+        self.entries.clear();
+    }
+
+    /// The bytes of all blocks.
+    #[must_use]
+    pub fn bytes(&self) -> usize {
+        self.log.bytes() + self.entries.bytes()
+    }
+}
+
+/// One pull under way.
+pub struct Selection<'a, S> {
+    /// What it reads from.
+    pub caches: &'a mut Caches,
+    /// What fills the caches.
+    pub source: &'a mut S,
+    /// The log.
+    pub log: &'a LogView,
+    /// The queue.
+    pub queue: Queue,
+    /// Limits of its answer.
+    pub limits: Limits,
+    /// What it wants.
+    pub filter: &'a Filter,
+    /// The blocks used last: most records and entries follow one another.
+    pub last: LastBlocks,
+}
+
+/// The blocks that a pull has used last.
+#[derive(Default)]
+pub struct LastBlocks {
+    log: Option<(Key, Arc<Vec<u8>>)>,
+    entries: Option<(Key, Arc<Vec<u8>>)>,
+}
+
+impl<S: Source> Selection<'_, S> {
+    /// Appends the records from an offset on to `body`. Returns `None`, with whatever appended, if
+    /// Python must answer: nothing is found, or not everything is plain. `budget` is the number of
+    /// entries that filters may still examine.
+    pub fn run(&mut self, from: i64, body: &mut Vec<u8>, budget: &mut i64) -> Option<Found> {
+        let Queue { min_offset, max_offset, .. } = self.queue;
+        if from < min_offset || from >= max_offset {
+            return None;
+        }
+        let is_filtered = !matches!(self.filter, Filter::All);
+        let most = self.limits.count_max.max(if is_filtered { SCAN_COUNT_MIN } else { 0 });
+        let end = from.saturating_add(most).min(max_offset);
+        let start = body.len();
+        let (mut count, mut at, mut last) = (0usize, from, -1i64);
+        while at < end {
+            let (offset, size, tag_code) = self.entry(at)?;
+            *budget -= i64::from(is_filtered);
+            if (is_filtered && *budget < 0) || offset <= last || !self.is_plain(offset, size) {
+                return None;
+            }
+            let is_full = count as i64 >= self.limits.count_max
+                || body.len() - start + size > self.limits.bytes_max;
+            if count > 0 && is_full {
+                break;
+            }
+            last = offset;
+            at += 1;
+            if let Filter::Tags(codes) = self.filter {
+                if tag_code > EXTENDED_TAG_MAX && codes.binary_search(&tag_code).is_err() {
+                    continue;
+                }
+            }
+            let begin = body.len();
+            self.record(offset, size, body)?;
+            if let Filter::Sql(program) = self.filter {
+                match program.matches(&body[begin..]) {
+                    Ok(true) => {}
+                    Ok(false) => {
+                        body.truncate(begin);
+                        continue;
+                    }
+                    Err(Unsure) => return None,
+                }
+            }
+            count += 1;
+        }
+        (count > 0).then_some(Found { count, next_offset: at })
+    }
+
+    fn is_plain(&self, offset: i64, size: usize) -> bool {
+        let (log, end) = (self.log, offset.saturating_add(size as i64));
+        size >= RECORD_BYTES_MIN
+            && offset >= log.first
+            && end <= log.end
+            && offset >= log.end.saturating_sub(self.limits.memory_bytes)
+            && !log.damage.iter().any(|&(start, stop)| offset < stop && start < end)
+    }
+
+    fn entry(&mut self, at: i64) -> Option<(i64, usize, i64)> {
+        let key = (self.queue.number, at / ENTRY_BLOCK_COUNT);
+        let begin = (at % ENTRY_BLOCK_COUNT) as usize * ENTRY_BYTES;
+        let end = begin + ENTRY_BYTES;
+        if !is_in(self.last.entries.as_ref(), key, end) {
+            self.last.entries = None;
+            self.last.entries = Some((key, self.read_entries(key, end)?));
+        }
+        let (_, block) = self.last.entries.as_ref()?;
+        let entry = block.get(begin..end)?;
+        let size = i32::from_be_bytes(entry[8..12].try_into().ok()?);
+        Some((be64(entry, 0)?, usize::try_from(size).ok()?, be64(entry, 12)?))
+    }
+
+    /// Returns a block of entries; if it is too short, it is read as far as the queue goes.
+    fn read_entries(&mut self, key: Key, end: usize) -> Option<Arc<Vec<u8>>> {
+        let start = key.1 * ENTRY_BLOCK_COUNT;
+        let lost = (self.queue.min_offset - start).max(0) as usize * ENTRY_BYTES;
+        let stop = (start + ENTRY_BLOCK_COUNT).min(self.queue.max_offset);
+        let (source, queue) = (&mut *self.source, self.queue.number);
+        self.caches.entries.get(key, end, |known| {
+            // The queue has lost what is before its first offset; no pull looks there.
+            let mut more = vec![0; lost.saturating_sub(known)];
+            let from = start + ((known + more.len()) / ENTRY_BYTES) as i64;
+            more.extend_from_slice(&source.entries(queue, from, (stop - from) as usize)?);
+            Some(more)
+        })
+    }
+
+    fn record(&mut self, offset: i64, size: usize, body: &mut Vec<u8>) -> Option<()> {
+        let begin = body.len();
+        let (mut from, end) = (offset, offset + size as i64);
+        while from < end {
+            let in_file = (from - self.log.first) % self.log.file_size;
+            let in_block = in_file % LOG_BLOCK_BYTES;
+            let start = from - in_block;
+            let stop = (start + LOG_BLOCK_BYTES).min(from - in_file + self.log.file_size);
+            let part = (end.min(stop) - start) as usize;
+            // A block is known by where it begins: a file does not have to end with a whole one.
+            let key = (0, start);
+            if !is_in(self.last.log.as_ref(), key, part) {
+                self.last.log = None;
+                let (source, stop) = (&mut *self.source, stop.min(self.log.end));
+                let block = self.caches.log.get(key, part, |known| {
+                    let from = start + known as i64;
+                    source.log(from, (stop - from) as usize)
+                })?;
+                self.last.log = Some((key, block));
+            }
+            let (_, block) = self.last.log.as_ref()?;
+            body.extend_from_slice(block.get(in_block as usize..part)?);
+            from = start + part as i64;
+        }
+        let record = &body[begin..];
+        let own_size = i32::from_be_bytes(record[..4].try_into().ok()?);
+        (usize::try_from(own_size) == Ok(size) && be64(record, OFFSET_AT)? == offset).then_some(())
+    }
+}
+
+fn is_in(block: Option<&(Key, Arc<Vec<u8>>)>, key: Key, end: usize) -> bool {
+    block.is_some_and(|(known, data)| *known == key && data.len() >= end)
+}
+
+fn be64(bytes: &[u8], at: usize) -> Option<i64> {
+    Some(i64::from_be_bytes(bytes.get(at..at + 8)?.try_into().ok()?))
+}

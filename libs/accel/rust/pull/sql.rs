@@ -1,0 +1,366 @@
+// SPDX-License-Identifier: Apache-2.0
+//! SQL92 conditions on the properties of a record: the twin of `cometmq.broker.filters.sql`.
+//!
+//! Conditions have three values: true, false, unknown. Python compiles the expression and passes
+//! the shapes that are known here (`filters/sql/program.py`); whatever a value leaves in doubt is
+//! `Unsure`, and Python decides.
+
+use std::cmp::Ordering;
+
+const MAGIC_V1: u32 = 0xDAA3_20A7;
+const FIXED_BYTES: usize = 88;
+const HOST_V6_BYTES: usize = 12;
+const DIGITS_MAX: usize = 19;
+
+/// Only Python can say whether the record matches.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Unsure;
+
+/// A comparison.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Test {
+    /// `=`
+    Equal,
+    /// `<`
+    Less,
+    /// `<=`
+    LessOrEqual,
+    /// `>`
+    Greater,
+    /// `>=`
+    GreaterOrEqual,
+}
+
+impl Test {
+    fn holds(self, order: Ordering) -> bool {
+        match self {
+            Self::Equal => order.is_eq(),
+            Self::Less => order.is_lt(),
+            Self::LessOrEqual => order.is_le(),
+            Self::Greater => order.is_gt(),
+            Self::GreaterOrEqual => order.is_ge(),
+        }
+    }
+}
+
+/// A part of an expression; properties go by their place in `Program::names`.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Condition {
+    /// All of them (`is_and`), or one.
+    Logic(bool, Vec<Condition>),
+    /// NOT.
+    Not(Box<Condition>),
+    /// A property as a condition: false if it exists.
+    Cast(usize),
+    /// IS NULL.
+    Null(usize),
+    /// IN, or NOT IN.
+    Within(usize, Vec<Vec<u8>>, bool),
+    /// `= 'text'`
+    Text(usize, Vec<u8>),
+    /// `= TRUE` or `= FALSE`
+    Truth(usize, bool),
+    /// A comparison with an integer, and the lowest and highest value of its type.
+    Integer(usize, Test, i64, (i64, i64)),
+    /// A comparison with a double.
+    Double(usize, Test, f64),
+}
+
+/// A compiled expression.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Program {
+    /// The properties that it uses.
+    pub names: Vec<Vec<u8>>,
+    /// The expression.
+    pub condition: Condition,
+}
+
+enum Failure {
+    /// The evaluation ends; the message does not match.
+    NoMatch,
+    Unsure,
+}
+
+type Values<'a> = [Option<&'a str>];
+
+impl Program {
+    /// Returns whether a record matches.
+    ///
+    /// # Errors
+    ///
+    /// `Unsure` if only Python can say.
+    pub fn matches(&self, record: &[u8]) -> Result<bool, Unsure> {
+        let properties = properties_of(record).ok_or(Unsure)?;
+        let mut room = [None; 8];
+        let values = room.get_mut(..self.names.len()).ok_or(Unsure)?;
+        self.read(properties, values).ok_or(Unsure)?;
+        match evaluate(&self.condition, values) {
+            Ok(verdict) => Ok(verdict == Some(true)),
+            Err(Failure::NoMatch) => Ok(false),
+            Err(Failure::Unsure) => Err(Unsure),
+        }
+    }
+
+    /// Finds the last value of each name that is not empty.
+    fn read<'a>(&self, properties: &'a [u8], values: &mut Values<'a>) -> Option<()> {
+        let mut rest = properties;
+        while !rest.is_empty() {
+            let end = position(rest, 2);
+            for (name, value) in self.names.iter().zip(values.iter_mut()) {
+                let found = name.len() + 1;
+                if found <= end && rest[found - 1] == 1 && rest.starts_with(name) {
+                    if found < end {
+                        *value = Some(std::str::from_utf8(&rest[found..end]).ok()?);
+                    }
+                    break;
+                }
+            }
+            rest = rest.get(end + 1..).unwrap_or_default();
+        }
+        Some(())
+    }
+}
+
+/// Where a byte is first, or the length: eight bytes at a time, because properties are long and a
+/// pull may test 800 records.
+fn position(bytes: &[u8], wanted: u8) -> usize {
+    const LOW: u64 = u64::from_ne_bytes([0x01; 8]);
+    const HIGH: u64 = u64::from_ne_bytes([0x80; 8]);
+    let mut words = bytes.chunks_exact(8);
+    for (index, word) in words.by_ref().enumerate() {
+        let word = word.try_into().map_or(0, u64::from_le_bytes) ^ (LOW * u64::from(wanted));
+        let zeros = word.wrapping_sub(LOW) & !word & HIGH;
+        if zeros != 0 {
+            return index * 8 + zeros.trailing_zeros() as usize / 8;
+        }
+    }
+    let rest = words.remainder();
+    bytes.len() - rest.len() + rest.iter().position(|&byte| byte == wanted).unwrap_or(rest.len())
+}
+
+/// The properties of a record with the usual layout.
+fn properties_of(record: &[u8]) -> Option<&[u8]> {
+    if record.get(4..8)? != MAGIC_V1.to_be_bytes() {
+        return None;
+    }
+    let hosts = record.get(39)? & 0x30;
+    let fixed = FIXED_BYTES + HOST_V6_BYTES * hosts.count_ones() as usize;
+    let body_bytes = i32::from_be_bytes(record.get(fixed - 4..fixed)?.try_into().ok()?);
+    let topic = fixed.checked_add(usize::try_from(body_bytes).ok()?)?;
+    let end = topic + 1 + usize::from(*record.get(topic)?);
+    let length = i16::from_be_bytes(record.get(end..end + 2)?.try_into().ok()?);
+    record.get(end + 2..end + 2 + usize::try_from(length).ok()?)
+}
+
+fn evaluate(condition: &Condition, values: &Values) -> Result<Option<bool>, Failure> {
+    Ok(match condition {
+        Condition::Logic(is_and, parts) => {
+            let mut result = Some(*is_and);
+            for part in parts {
+                match evaluate(part, values)? {
+                    Some(value) if value != *is_and => return Ok(Some(value)),
+                    Some(_) => {}
+                    None => result = None,
+                }
+            }
+            result
+        }
+        Condition::Not(part) => evaluate(part, values)?.map(|value| !value),
+        Condition::Cast(name) => values[*name].map(|_| false),
+        Condition::Null(name) => Some(values[*name].is_none()),
+        Condition::Within(name, texts, is_negated) => values[*name]
+            .map(|value| texts.iter().any(|text| text == value.as_bytes()) != *is_negated),
+        Condition::Text(name, text) => values[*name].map(|value| value.as_bytes() == text),
+        Condition::Truth(name, wanted) => {
+            values[*name].map(|value| value.eq_ignore_ascii_case("true") == *wanted)
+        }
+        Condition::Integer(name, test, constant, range) => match values[*name] {
+            Some(value) => Some(test.holds(integer(value, *range)?.cmp(constant))),
+            None => None,
+        },
+        Condition::Double(name, test, constant) => match values[*name] {
+            Some(value) => Some(test.holds(compare_doubles(double(value)?, *constant))),
+            None => None,
+        },
+    })
+}
+
+/// Reads a number as `Integer.valueOf` and `Long.valueOf` of Java do.
+fn integer(text: &str, (lowest, highest): (i64, i64)) -> Result<i64, Failure> {
+    if !text.is_ascii() {
+        return Err(Failure::Unsure); // Java takes the digits of other scripts too
+    }
+    let (is_negative, digits) = match text.as_bytes() {
+        [b'-', rest @ ..] => (true, rest),
+        [b'+', rest @ ..] | rest => (false, rest),
+    };
+    if digits.is_empty() || !digits.iter().all(u8::is_ascii_digit) {
+        return Err(Failure::NoMatch);
+    }
+    let zeros = digits.iter().take_while(|&&digit| digit == b'0').count();
+    let digits = &digits[zeros..];
+    if digits.len() > DIGITS_MAX {
+        return Err(Failure::NoMatch);
+    }
+    let value = digits.iter().fold(0i128, |value, digit| value * 10 + i128::from(digit - b'0'));
+    let value = if is_negative { -value } else { value };
+    match i64::try_from(value) {
+        Ok(value) if (lowest..=highest).contains(&value) => Ok(value),
+        _ => Err(Failure::NoMatch),
+    }
+}
+
+/// Reads a number as `Double.valueOf` of Java does; its hexadecimal form is left to Python.
+fn double(text: &str) -> Result<f64, Failure> {
+    if !text.is_ascii() {
+        return Err(Failure::Unsure);
+    }
+    let text = text.trim_matches(|char| char <= ' ');
+    let unsigned = text.strip_prefix(['+', '-']).unwrap_or(text);
+    let is_negative = text.starts_with('-');
+    let value = match unsigned {
+        "NaN" => f64::NAN,
+        "Infinity" => f64::INFINITY,
+        _ if unsigned.starts_with("0x") || unsigned.starts_with("0X") => {
+            return Err(Failure::Unsure);
+        }
+        _ => decimal_double(unsigned).ok_or(Failure::NoMatch)?,
+    };
+    Ok(if is_negative { -value } else { value })
+}
+
+/// Digits with at most one point, an exponent, and a letter of the type.
+fn decimal_double(text: &str) -> Option<f64> {
+    let text = text.strip_suffix(['f', 'F', 'd', 'D']).unwrap_or(text);
+    let (mantissa, exponent) = match text.find(['e', 'E']) {
+        Some(at) => (&text[..at], Some(&text[at + 1..])),
+        None => (text, None),
+    };
+    let (whole, part) = mantissa.split_once('.').unwrap_or((mantissa, ""));
+    let is_number = |digits: &str| digits.bytes().all(|byte| byte.is_ascii_digit());
+    let exponent_digits =
+        exponent.map_or("0", |digits| digits.strip_prefix(['+', '-']).unwrap_or(digits));
+    if whole.len() + part.len() == 0
+        || exponent_digits.is_empty()
+        || ![whole, part, exponent_digits].into_iter().all(is_number)
+    {
+        return None;
+    }
+    text.parse().ok()
+}
+
+/// Compares in Java's order: -0.0 before 0.0, `NaN` last and equal to itself.
+fn compare_doubles(left: f64, right: f64) -> Ordering {
+    let rank = |number: f64| match number {
+        _ if number.is_nan() => 2,
+        _ => i32::from(number != 0.0 || number.is_sign_positive()),
+    };
+    left.partial_cmp(&right)
+        .filter(|order| order.is_ne())
+        .unwrap_or_else(|| rank(left).cmp(&rank(right)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const INT: (i64, i64) = (i32::MIN as i64, i32::MAX as i64);
+
+    fn record(properties: &str) -> Vec<u8> {
+        let mut record = vec![0; FIXED_BYTES];
+        record[4..8].copy_from_slice(&MAGIC_V1.to_be_bytes());
+        record.extend([1, b'T']);
+        record.extend((properties.len() as u16).to_be_bytes());
+        record.extend(properties.bytes());
+        record
+    }
+
+    fn verdict(condition: Condition, properties: &str) -> Result<bool, Unsure> {
+        let program = Program { names: vec![b"a".to_vec(), b"b".to_vec()], condition };
+        program.matches(&record(properties))
+    }
+
+    #[test]
+    fn the_last_value_that_is_not_empty_counts() {
+        let condition = Condition::Text(0, b"3".to_vec());
+        for (properties, wanted) in [
+            ("a\u{1}3", true),
+            ("a\u{1}2\u{2}a\u{1}3\u{2}a\u{1}", true),
+            ("a\u{1}3\u{2}a\u{1}2", false),
+            ("aa\u{1}3\u{2}a\u{2}\u{1}3", false),
+            ("", false),
+        ] {
+            assert_eq!(verdict(condition.clone(), properties), Ok(wanted), "{properties:?}");
+        }
+    }
+
+    #[test]
+    fn numbers_are_those_of_java() {
+        let more = |text: &str| verdict(Condition::Integer(0, Test::Greater, 6, INT), text);
+        for (value, wanted) in [
+            ("7", Ok(true)),
+            ("+00000000000000000000007", Ok(true)),
+            ("6", Ok(false)),
+            ("7.0", Ok(false)),
+            ("2147483648", Ok(false)),
+            ("99999999999999999999", Ok(false)),
+            (" 7", Ok(false)),
+            ("\u{0667}", Err(Unsure)),
+        ] {
+            assert_eq!(more(&format!("a\u{1}{value}")), wanted, "{value:?}");
+        }
+        let near = |text: &str| verdict(Condition::Double(0, Test::GreaterOrEqual, 1.5), text);
+        for (value, wanted) in [
+            (" 1.5f ", Ok(true)),
+            ("15e-1", Ok(true)),
+            ("NaN", Ok(true)),
+            (".5", Ok(false)),
+            ("-Infinity", Ok(false)),
+            ("inf", Ok(false)),
+            ("1e", Ok(false)),
+            ("1.5.5", Ok(false)),
+            ("0x1p3", Err(Unsure)),
+        ] {
+            assert_eq!(near(&format!("a\u{1}{value}")), wanted, "{value:?}");
+        }
+        assert_eq!(compare_doubles(-0.0, 0.0), Ordering::Less);
+        assert_eq!(compare_doubles(f64::NAN, f64::NAN), Ordering::Equal);
+    }
+
+    #[test]
+    fn unknown_is_neither_true_nor_false() {
+        let unknown = || Condition::Text(1, b"x".to_vec());
+        let known = || Condition::Text(0, b"1".to_vec());
+        let and = Condition::Logic(true, vec![known(), unknown()]);
+        let or = Condition::Logic(false, vec![unknown(), known()]);
+        let properties = "a\u{1}1";
+        assert_eq!(verdict(and, properties), Ok(false));
+        assert_eq!(verdict(or, properties), Ok(true));
+        assert_eq!(verdict(Condition::Not(Box::new(unknown())), properties), Ok(false));
+        assert_eq!(verdict(Condition::Not(Box::new(known())), properties), Ok(false));
+        assert_eq!(verdict(Condition::Null(1), properties), Ok(true));
+    }
+
+    #[test]
+    fn the_first_of_several_bytes_is_found_wherever_it_is() {
+        for length in 0..40 {
+            for first in 0..=length {
+                let mut bytes = vec![1; length];
+                bytes[first..].fill(2);
+                if let Some(next) = bytes.get_mut(first + 1) {
+                    *next = 0x82;
+                }
+                assert_eq!(position(&bytes, 2), first);
+            }
+        }
+    }
+
+    #[test]
+    fn a_damaged_record_is_left_to_python() {
+        let program = Program { names: vec![], condition: Condition::Logic(true, vec![]) };
+        assert_eq!(program.matches(&record("")), Ok(true));
+        for end in 0..record("").len() {
+            assert_eq!(program.matches(&record("")[..end]), Err(Unsure));
+        }
+    }
+}
