@@ -1,0 +1,190 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Calls to the control API of one member, for electors and people."""
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping
+from typing import Any, Final
+
+import grpc
+
+from cometmq.control.credentials import channel_credentials
+from cometmq.control.member import (
+    ConfigChange,
+    MemberUnreachable,
+    Reason,
+    Report,
+    Target,
+    WrongMember,
+)
+from cometmq.control.messages import from_message, to_target
+from cometmq.control.methods import ORDERS, REASON_KEY, SERVICE
+from cometmq.control.v1 import control_pb2 as pb
+from cometmq.ha.member import OrderRefused, Refusal
+from cometmq.remoting.errors import RemoteProtocolError, SettingsError
+from cometmq.remoting.transport.settings import TlsSettings
+
+STATUS_TIMEOUT_MS: Final = 500
+ORDER_TIMEOUT_MS: Final = 2_000
+LONG_ORDER_TIMEOUT_MS: Final = 10_000
+"""Timeout of an order whose answer an operator waits for."""
+PROBE_TIMEOUT_MS: Final = 500
+ANSWER_BYTES_MAX: Final = 64 * 1024
+BACK_OFF_MS: Final = (100, 500)
+"""First and longest pause between attempts to connect; gRPC's default grows to two minutes."""
+
+
+class MemberClient:
+    """Calls one member over one connection, which is reopened as needed.
+
+    Every call raises MemberUnreachable if there is no answer, WrongMember if another member
+    answers, and OrderRefused with the member's reason.
+    """
+
+    def __init__(
+        self, address: str, target: Target, *, tls: TlsSettings | None = None, tls_name: str = ""
+    ) -> None:
+        """`address` is HOST:PORT of the control port. Requires a running event loop.
+
+        `tls_name` is the name in the members' certificates, if that is not the host of `address`.
+        """
+        self.address = address
+        self.target = target
+        options: list[tuple[str, Any]] = [
+            ("grpc.initial_reconnect_backoff_ms", BACK_OFF_MS[0]),
+            ("grpc.min_reconnect_backoff_ms", BACK_OFF_MS[1]),
+            ("grpc.max_reconnect_backoff_ms", BACK_OFF_MS[1]),
+            ("grpc.max_receive_message_length", ANSWER_BYTES_MAX),
+            ("grpc.use_local_subchannel_pool", 1),  # a closed client leaves no connection behind
+            ("grpc.enable_http_proxy", 0),
+        ]
+        if tls_name:
+            options.append(("grpc.ssl_target_name_override", tls_name))
+        credentials = channel_credentials(tls) if tls else None
+        if credentials is None:
+            self._channel = grpc.aio.insecure_channel(address, options=options)
+        else:
+            self._channel = grpc.aio.secure_channel(address, credentials, options=options)
+        self._to = to_target(target)
+
+    async def close(self) -> None:
+        """Close the connection; calls in flight fail."""
+        await self._channel.close()
+
+    async def status(self, *, timeout_ms: int = STATUS_TIMEOUT_MS) -> Report:
+        """Return the member's status."""
+        request = pb.GetStatusRequest(target=self._to)
+        return from_message(await self._call("GetStatus", request, timeout_ms))
+
+    async def watch(
+        self, *, interval_ms: int = 500, silence_ms: int = 1_500
+    ) -> AsyncIterator[Report]:
+        """Yield statuses until the connection fails or is silent; then raise MemberUnreachable."""
+        call = self._channel.unary_stream(
+            f"/{SERVICE}/WatchStatus",
+            request_serializer=pb.WatchStatusRequest.SerializeToString,
+            response_deserializer=pb.MemberStatus.FromString,
+        )(pb.WatchStatusRequest(target=self._to, interval_ms=interval_ms))
+        try:
+            while True:
+                async with asyncio.timeout(silence_ms / 1000):
+                    message = await call.read()
+                if message is grpc.aio.EOF:
+                    raise MemberUnreachable(f"{self._place}: the member ended the stream")
+                yield from_message(message)
+        except TimeoutError as error:
+            raise MemberUnreachable(f"{self._place}: silent for {silence_ms} ms") from error
+        except grpc.aio.AioRpcError as error:
+            raise self._translated(error) from error
+        finally:
+            call.cancel()
+
+    async def promote(self, epoch: int) -> Report:
+        """Tell the member that the record names it the master of `epoch`."""
+        return await self._order("Promote", epoch=epoch)
+
+    async def follow(self, epoch: int, master: int) -> Report:
+        """Tell the member which master to follow."""
+        return await self._order("Follow", epoch=epoch, master=master)
+
+    async def fence(self, epoch: int) -> Report:
+        """Make the member promise `epoch`; return its state after that."""
+        return await self._order("Fence", epoch=epoch)
+
+    async def hand_over(self, successor: int, *, leaves: bool = False) -> Report:
+        """Start a planned switchover."""
+        return await self._order(
+            "HandOver", timeout_ms=LONG_ORDER_TIMEOUT_MS, successor=successor, leaves=leaves
+        )
+
+    async def drop(self, ordinal: int) -> Report:
+        """Make the master remove a member from the in-sync set."""
+        return await self._order("Drop", ordinal=ordinal)
+
+    async def resize(self, copies: int) -> Report:
+        """Make the master write another number of copies."""
+        return await self._order("Resize", copies=copies)
+
+    async def rebuild(self) -> Report:
+        """Make a slave discard its store and copy everything again."""
+        return await self._order("Rebuild", timeout_ms=LONG_ORDER_TIMEOUT_MS)
+
+    async def update_config(self, changes: Mapping[str, str]) -> ConfigChange:
+        """Change settings; raise SettingsError if one is refused."""
+        request = pb.UpdateConfigRequest(target=self._to, changes=changes)
+        answer = await self._call(
+            "UpdateConfig", request, LONG_ORDER_TIMEOUT_MS, answer=pb.UpdateConfigReply
+        )
+        return ConfigChange(tuple(answer.applied), tuple(answer.needs_restart))
+
+    async def is_refusing(self) -> bool:
+        """Return whether the host answers that no process listens on the control port."""
+        host, _, port = self.address.rpartition(":")
+        try:
+            async with asyncio.timeout(PROBE_TIMEOUT_MS / 1000):
+                _, writer = await asyncio.open_connection(host.strip("[]"), int(port))
+        except ConnectionRefusedError:
+            return True
+        except (OSError, TimeoutError):
+            return False
+        writer.transport.abort()
+        return False
+
+    async def _order(
+        self, name: str, *, timeout_ms: int = ORDER_TIMEOUT_MS, **fields: Any
+    ) -> Report:
+        request = ORDERS[name].request(target=self._to, **fields)
+        return from_message(await self._call(name, request, timeout_ms))
+
+    async def _call(
+        self, name: str, request: Any, timeout_ms: int, *, answer: Any = pb.MemberStatus
+    ) -> Any:
+        call = self._channel.unary_unary(
+            f"/{SERVICE}/{name}",
+            request_serializer=type(request).SerializeToString,
+            response_deserializer=answer.FromString,
+        )
+        try:
+            return await call(request, timeout=timeout_ms / 1000)
+        except grpc.aio.AioRpcError as error:
+            raise self._translated(error) from error
+
+    @property
+    def _place(self) -> str:
+        return f"{self.target} at {self.address}"
+
+    def _translated(self, error: grpc.aio.AioRpcError) -> Exception:
+        """Translate a gRPC error; the metadata of a refusal names the reason."""
+        text = error.details() or ""
+        reason = dict(error.trailing_metadata() or ()).get(REASON_KEY)
+        if reason == Reason.WRONG_MEMBER:
+            return WrongMember(f"{self.address}: {text}")
+        if reason == Reason.INVALID_CONFIG:
+            return SettingsError(text)
+        if reason in Refusal.__members__:
+            return OrderRefused(Refusal(str(reason)), text)
+        if error.code() is grpc.StatusCode.UNIMPLEMENTED:
+            return RemoteProtocolError(
+                f"{self._place} does not know this call: update the broker, or this program"
+            )
+        text = text.rpartition("Failed to connect to remote host: ")[2]  # after gRPC's own steps
+        return MemberUnreachable(f"{self._place} does not answer: {error.code().name}, {text}")

@@ -1,0 +1,104 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The interface between the control API and the member of a group that it controls."""
+
+from collections.abc import Mapping
+from enum import StrEnum
+from typing import Protocol
+
+import msgspec
+
+from cometmq.ha.election import Status
+from cometmq.remoting.errors import CometError
+
+
+class Report(msgspec.Struct, frozen=True, kw_only=True):
+    """A member's answer to GetStatus: the facts for elections, and others for people."""
+
+    group: str
+    status: Status
+    master: int | None = None
+    """The ordinal of the master that this member follows."""
+    confirm_offset: int = 0
+    record_uid: str = ""
+    """The uid of the record when the member last read it; empty if there was no record."""
+    version: str = ""
+    fault: str = ""
+    """Why the member cannot serve clients as its role requires; empty if it can."""
+
+
+def lasting(report: Report) -> Report:
+    """Return a report without the figures that grow with each message."""
+    status = msgspec.structs.replace(
+        report.status, last_log_epoch=0, max_offset=0, tables=0, lag_bytes=0
+    )
+    return msgspec.structs.replace(report, status=status, confirm_offset=0)
+
+
+class ConfigChange(msgspec.Struct, frozen=True):
+    """The outcome of a change of settings, by names."""
+
+    applied: tuple[str, ...] = ()
+    needs_restart: tuple[str, ...] = ()
+    """Saved, and in effect after the next start."""
+
+
+class Controlled(Protocol):
+    """A member of a broker group, as its control server sees it.
+
+    Orders raise `cometmq.ha.member.OrderRefused` if they do not fit the member's state, and
+    SettingsError for invalid values; then nothing has changed. Orders are not cancelled if the
+    caller disconnects.
+    """
+
+    def report(self) -> Report:
+        """Return the current state; its promise was saved before its offsets were read."""
+
+    async def promote(self, epoch: int) -> None:
+        """Read the record, which names this member for `epoch`, and become master."""
+
+    async def follow(self, epoch: int, master: int) -> None:
+        """Follow the master of `epoch`."""
+
+    async def fence(self, epoch: int) -> None:
+        """Stop being master; return once the promise of `epoch` is saved."""
+
+    async def hand_over(self, successor: int, *, leaves: bool) -> None:
+        """Start a planned switchover; its outcome is in the record."""
+
+    async def drop(self, ordinal: int) -> None:
+        """Take a member out of the in-sync set."""
+
+    async def resize(self, copies: int) -> None:
+        """Write another number of copies to the record."""
+
+    async def update_config(self, changes: Mapping[str, str]) -> ConfigChange:
+        """Change and save settings, all or none."""
+
+    async def rebuild(self) -> None:
+        """Stop, and move the store of this slave aside; the next start copies everything again."""
+
+
+class Target(msgspec.Struct, frozen=True):
+    """The member that a caller means."""
+
+    group: str
+    ordinal: int
+
+    def __str__(self) -> str:
+        """Return the name that error messages use."""
+        return f"broker {self.ordinal} of group {self.group!r}"
+
+
+class Reason(StrEnum):
+    """Why a request was refused, beside the reasons of `cometmq.ha.member.Refusal`."""
+
+    WRONG_MEMBER = "WRONG_MEMBER"
+    INVALID_CONFIG = "INVALID_CONFIG"
+
+
+class MemberUnreachable(CometError):
+    """A member did not answer; it may have received the request."""
+
+
+class WrongMember(CometError):
+    """Another member answers at this address."""

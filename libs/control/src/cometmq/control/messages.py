@@ -1,0 +1,99 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Reports as protobuf messages, and back."""
+
+from typing import Final, TypeVar
+
+from cometmq.control.member import Report, Target
+from cometmq.control.v1 import control_pb2 as pb
+from cometmq.ha.election import Status
+from cometmq.ha.member import Role
+from cometmq.ha.record import Copy
+from cometmq.ha.state import Standing
+from cometmq.remoting.errors import RemoteProtocolError
+
+K = TypeVar("K")
+V = TypeVar("V")
+
+ROLES: Final = {
+    Role.RECOVERING: pb.ROLE_RECOVERING,
+    Role.SLAVE: pb.ROLE_SLAVE,
+    Role.PROMOTING: pb.ROLE_PROMOTING,
+    Role.MASTER: pb.ROLE_MASTER,
+    Role.PARKING: pb.ROLE_PARKING,
+    Role.FENCED: pb.ROLE_FENCED,
+    Role.FAILED: pb.ROLE_FAILED,
+}
+STANDINGS: Final = {
+    Standing.NEW: pb.STANDING_NEW,
+    Standing.PROVEN: pb.STANDING_PROVEN,
+    Standing.SUSPECT: pb.STANDING_SUSPECT,
+}
+
+
+def _inverse(table: dict[K, V]) -> dict[V, K]:
+    return {value: key for key, value in table.items()}
+
+
+_ROLES_BACK: Final = _inverse(ROLES)
+_STANDINGS_BACK: Final = _inverse(STANDINGS)
+
+
+def to_target(target: Target) -> pb.Target:
+    """Return the message that names a member."""
+    return pb.Target(group=target.group, ordinal=target.ordinal)
+
+
+def to_message(report: Report) -> pb.MemberStatus:
+    """Return a report as a message."""
+    status = report.status
+    return pb.MemberStatus(
+        group=report.group,
+        copy=pb.Copy(ordinal=status.copy.ordinal, incarnation=status.copy.incarnation),
+        role=ROLES[status.role],
+        promised=status.promised,
+        epoch=status.epoch,
+        last_log_epoch=status.last_log_epoch,
+        max_offset=status.max_offset,
+        tables_epoch=status.tables_epoch,
+        tables=status.tables,
+        standing=STANDINGS[status.standing],
+        has_lost_master=status.has_lost_master,
+        lag_bytes=status.lag_bytes,
+        master=report.master,
+        confirm_offset=report.confirm_offset,
+        record_uid=report.record_uid,
+        version=report.version,
+        fault=report.fault,
+    )
+
+
+def from_message(message: pb.MemberStatus) -> Report:
+    """Return the report in a message; raise RemoteProtocolError for values of a later version."""
+    role, standing = _ROLES_BACK.get(message.role), _STANDINGS_BACK.get(message.standing)
+    if role is None or standing is None:
+        raise RemoteProtocolError(
+            f"broker {message.copy.ordinal} reports role {message.role} and standing"
+            f" {message.standing}, which this version does not know: update this program"
+        )
+    status = Status(
+        copy=Copy(message.copy.ordinal, message.copy.incarnation),
+        role=role,
+        promised=message.promised,
+        epoch=message.epoch,
+        last_log_epoch=message.last_log_epoch,
+        max_offset=message.max_offset,
+        tables_epoch=message.tables_epoch,
+        tables=message.tables,
+        standing=standing,
+        has_lost_master=message.has_lost_master,
+        lag_bytes=message.lag_bytes,
+    )
+    return Report(
+        group=message.group,
+        status=status,
+        master=message.master if message.HasField("master") else None,
+        confirm_offset=message.confirm_offset,
+        record_uid=message.record_uid,
+        version=message.version,
+        fault=message.fault,
+    )

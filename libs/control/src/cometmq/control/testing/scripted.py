@@ -1,0 +1,83 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A member that records its orders and reports what a test sets."""
+
+import asyncio
+from collections.abc import Mapping
+from typing import Any, Final
+
+import msgspec
+
+from cometmq.control.member import ConfigChange, Report, Target
+from cometmq.ha.election import Status
+from cometmq.ha.member import Role
+from cometmq.ha.record import Copy
+from cometmq.remoting.errors import SettingsError
+
+TARGET: Final = Target("orders", 1)
+
+
+class ScriptedMember:
+    """Performs no order; a test changes `now` and reads `orders`."""
+
+    def __init__(self, target: Target = TARGET, *, incarnation: str = "x") -> None:
+        self.now = Report(
+            group=target.group,
+            status=Status(copy=Copy(target.ordinal, incarnation), role=Role.SLAVE, promised=0),
+        )
+        self.orders: list[tuple[Any, ...]] = []
+        self.refusal: Exception | None = None
+        """The error that every order raises, if set."""
+        self.gate = asyncio.Event()
+        """Orders wait until this event is set."""
+        self.gate.set()
+
+    def becomes(self, **changes: Any) -> None:
+        """Change fields of the reported status."""
+        status = msgspec.structs.replace(self.now.status, **changes)
+        self.now = msgspec.structs.replace(self.now, status=status)
+
+    def report(self) -> Report:
+        """Return what the test has set."""
+        return self.now
+
+    async def promote(self, epoch: int) -> None:
+        """Record the order."""
+        await self._obey("promote", epoch)
+
+    async def follow(self, epoch: int, master: int) -> None:
+        """Record the order."""
+        await self._obey("follow", epoch, master)
+
+    async def fence(self, epoch: int) -> None:
+        """Record the order, and be fenced."""
+        await self._obey("fence", epoch)
+        self.becomes(role=Role.FENCED, promised=epoch, epoch=0)
+
+    async def hand_over(self, successor: int, *, leaves: bool) -> None:
+        """Record the order."""
+        await self._obey("hand over", successor, leaves)
+
+    async def drop(self, ordinal: int) -> None:
+        """Record the order."""
+        await self._obey("drop", ordinal)
+
+    async def resize(self, copies: int) -> None:
+        """Record the order."""
+        await self._obey("resize", copies)
+
+    async def update_config(self, changes: Mapping[str, str]) -> ConfigChange:
+        """Accept every setting but `nonsense`; `storePathRootDir` needs a restart."""
+        if "nonsense" in changes:
+            raise SettingsError("nonsense: unknown setting")
+        later = [name for name in changes if name == "storePathRootDir"]
+        return ConfigChange(tuple(set(changes) - set(later)), tuple(later))
+
+    async def rebuild(self) -> None:
+        """Record the order."""
+        await self._obey("rebuild")
+
+    async def _obey(self, *order: Any) -> None:
+        await self.gate.wait()
+        if self.refusal is not None:
+            raise self.refusal
+        self.orders.append(order)

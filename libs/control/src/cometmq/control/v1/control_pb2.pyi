@@ -1,0 +1,187 @@
+from google.protobuf.internal import containers as _containers
+from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
+from google.protobuf import descriptor as _descriptor
+from google.protobuf import message as _message
+from collections.abc import Iterable as _Iterable, Mapping as _Mapping
+from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
+
+DESCRIPTOR: _descriptor.FileDescriptor
+
+class Role(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    ROLE_UNSPECIFIED: _ClassVar[Role]
+    ROLE_RECOVERING: _ClassVar[Role]
+    ROLE_SLAVE: _ClassVar[Role]
+    ROLE_PROMOTING: _ClassVar[Role]
+    ROLE_MASTER: _ClassVar[Role]
+    ROLE_PARKING: _ClassVar[Role]
+    ROLE_FENCED: _ClassVar[Role]
+    ROLE_FAILED: _ClassVar[Role]
+
+class Standing(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    STANDING_UNSPECIFIED: _ClassVar[Standing]
+    STANDING_NEW: _ClassVar[Standing]
+    STANDING_PROVEN: _ClassVar[Standing]
+    STANDING_SUSPECT: _ClassVar[Standing]
+ROLE_UNSPECIFIED: Role
+ROLE_RECOVERING: Role
+ROLE_SLAVE: Role
+ROLE_PROMOTING: Role
+ROLE_MASTER: Role
+ROLE_PARKING: Role
+ROLE_FENCED: Role
+ROLE_FAILED: Role
+STANDING_UNSPECIFIED: Standing
+STANDING_NEW: Standing
+STANDING_PROVEN: Standing
+STANDING_SUSPECT: Standing
+
+class Target(_message.Message):
+    __slots__ = ("group", "ordinal")
+    GROUP_FIELD_NUMBER: _ClassVar[int]
+    ORDINAL_FIELD_NUMBER: _ClassVar[int]
+    group: str
+    ordinal: int
+    def __init__(self, group: _Optional[str] = ..., ordinal: _Optional[int] = ...) -> None: ...
+
+class Copy(_message.Message):
+    __slots__ = ("ordinal", "incarnation")
+    ORDINAL_FIELD_NUMBER: _ClassVar[int]
+    INCARNATION_FIELD_NUMBER: _ClassVar[int]
+    ordinal: int
+    incarnation: str
+    def __init__(self, ordinal: _Optional[int] = ..., incarnation: _Optional[str] = ...) -> None: ...
+
+class MemberStatus(_message.Message):
+    __slots__ = ("group", "copy", "role", "promised", "epoch", "last_log_epoch", "max_offset", "tables_epoch", "tables", "standing", "has_lost_master", "lag_bytes", "master", "confirm_offset", "record_uid", "version", "fault")
+    GROUP_FIELD_NUMBER: _ClassVar[int]
+    COPY_FIELD_NUMBER: _ClassVar[int]
+    ROLE_FIELD_NUMBER: _ClassVar[int]
+    PROMISED_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    LAST_LOG_EPOCH_FIELD_NUMBER: _ClassVar[int]
+    MAX_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    TABLES_EPOCH_FIELD_NUMBER: _ClassVar[int]
+    TABLES_FIELD_NUMBER: _ClassVar[int]
+    STANDING_FIELD_NUMBER: _ClassVar[int]
+    HAS_LOST_MASTER_FIELD_NUMBER: _ClassVar[int]
+    LAG_BYTES_FIELD_NUMBER: _ClassVar[int]
+    MASTER_FIELD_NUMBER: _ClassVar[int]
+    CONFIRM_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    RECORD_UID_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    FAULT_FIELD_NUMBER: _ClassVar[int]
+    group: str
+    copy: Copy
+    role: Role
+    promised: int
+    epoch: int
+    last_log_epoch: int
+    max_offset: int
+    tables_epoch: int
+    tables: int
+    standing: Standing
+    has_lost_master: bool
+    lag_bytes: int
+    master: int
+    confirm_offset: int
+    record_uid: str
+    version: str
+    fault: str
+    def __init__(self, group: _Optional[str] = ..., copy: _Optional[_Union[Copy, _Mapping]] = ..., role: _Optional[_Union[Role, str]] = ..., promised: _Optional[int] = ..., epoch: _Optional[int] = ..., last_log_epoch: _Optional[int] = ..., max_offset: _Optional[int] = ..., tables_epoch: _Optional[int] = ..., tables: _Optional[int] = ..., standing: _Optional[_Union[Standing, str]] = ..., has_lost_master: _Optional[bool] = ..., lag_bytes: _Optional[int] = ..., master: _Optional[int] = ..., confirm_offset: _Optional[int] = ..., record_uid: _Optional[str] = ..., version: _Optional[str] = ..., fault: _Optional[str] = ...) -> None: ...
+
+class GetStatusRequest(_message.Message):
+    __slots__ = ("target",)
+    TARGET_FIELD_NUMBER: _ClassVar[int]
+    target: Target
+    def __init__(self, target: _Optional[_Union[Target, _Mapping]] = ...) -> None: ...
+
+class WatchStatusRequest(_message.Message):
+    __slots__ = ("target", "interval_ms")
+    TARGET_FIELD_NUMBER: _ClassVar[int]
+    INTERVAL_MS_FIELD_NUMBER: _ClassVar[int]
+    target: Target
+    interval_ms: int
+    def __init__(self, target: _Optional[_Union[Target, _Mapping]] = ..., interval_ms: _Optional[int] = ...) -> None: ...
+
+class PromoteRequest(_message.Message):
+    __slots__ = ("target", "epoch")
+    TARGET_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    target: Target
+    epoch: int
+    def __init__(self, target: _Optional[_Union[Target, _Mapping]] = ..., epoch: _Optional[int] = ...) -> None: ...
+
+class FollowRequest(_message.Message):
+    __slots__ = ("target", "epoch", "master")
+    TARGET_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    MASTER_FIELD_NUMBER: _ClassVar[int]
+    target: Target
+    epoch: int
+    master: int
+    def __init__(self, target: _Optional[_Union[Target, _Mapping]] = ..., epoch: _Optional[int] = ..., master: _Optional[int] = ...) -> None: ...
+
+class FenceRequest(_message.Message):
+    __slots__ = ("target", "epoch")
+    TARGET_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    target: Target
+    epoch: int
+    def __init__(self, target: _Optional[_Union[Target, _Mapping]] = ..., epoch: _Optional[int] = ...) -> None: ...
+
+class HandOverRequest(_message.Message):
+    __slots__ = ("target", "successor", "leaves")
+    TARGET_FIELD_NUMBER: _ClassVar[int]
+    SUCCESSOR_FIELD_NUMBER: _ClassVar[int]
+    LEAVES_FIELD_NUMBER: _ClassVar[int]
+    target: Target
+    successor: int
+    leaves: bool
+    def __init__(self, target: _Optional[_Union[Target, _Mapping]] = ..., successor: _Optional[int] = ..., leaves: _Optional[bool] = ...) -> None: ...
+
+class DropRequest(_message.Message):
+    __slots__ = ("target", "ordinal")
+    TARGET_FIELD_NUMBER: _ClassVar[int]
+    ORDINAL_FIELD_NUMBER: _ClassVar[int]
+    target: Target
+    ordinal: int
+    def __init__(self, target: _Optional[_Union[Target, _Mapping]] = ..., ordinal: _Optional[int] = ...) -> None: ...
+
+class ResizeRequest(_message.Message):
+    __slots__ = ("target", "copies")
+    TARGET_FIELD_NUMBER: _ClassVar[int]
+    COPIES_FIELD_NUMBER: _ClassVar[int]
+    target: Target
+    copies: int
+    def __init__(self, target: _Optional[_Union[Target, _Mapping]] = ..., copies: _Optional[int] = ...) -> None: ...
+
+class UpdateConfigRequest(_message.Message):
+    __slots__ = ("target", "changes")
+    class ChangesEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: str
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
+    TARGET_FIELD_NUMBER: _ClassVar[int]
+    CHANGES_FIELD_NUMBER: _ClassVar[int]
+    target: Target
+    changes: _containers.ScalarMap[str, str]
+    def __init__(self, target: _Optional[_Union[Target, _Mapping]] = ..., changes: _Optional[_Mapping[str, str]] = ...) -> None: ...
+
+class UpdateConfigReply(_message.Message):
+    __slots__ = ("applied", "needs_restart")
+    APPLIED_FIELD_NUMBER: _ClassVar[int]
+    NEEDS_RESTART_FIELD_NUMBER: _ClassVar[int]
+    applied: _containers.RepeatedScalarFieldContainer[str]
+    needs_restart: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, applied: _Optional[_Iterable[str]] = ..., needs_restart: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class RebuildRequest(_message.Message):
+    __slots__ = ("target",)
+    TARGET_FIELD_NUMBER: _ClassVar[int]
+    target: Target
+    def __init__(self, target: _Optional[_Union[Target, _Mapping]] = ...) -> None: ...

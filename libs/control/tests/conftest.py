@@ -1,0 +1,28 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A member that records its orders, behind a control server on a free port."""
+
+import pytest
+
+from cometmq.control.client import MemberClient
+from cometmq.control.server import ControlServer
+from cometmq.control.testing.scripted import TARGET, ScriptedMember
+
+
+@pytest.fixture
+def member():
+    return ScriptedMember()
+
+
+@pytest.fixture
+async def server(member):
+    server = ControlServer(member)
+    await server.start("127.0.0.1", 0)
+    yield server
+    await server.stop()
+
+
+@pytest.fixture
+async def client(server):
+    client = MemberClient(f"127.0.0.1:{server.port}", TARGET)
+    yield client
+    await client.close()

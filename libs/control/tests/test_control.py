@@ -1,0 +1,277 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Server and client of the control API, over a real connection."""
+
+import asyncio
+import socket
+
+import grpc
+import msgspec
+import pytest
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+
+from cometmq.control import server as servers
+from cometmq.control.client import MemberClient
+from cometmq.control.member import ConfigChange, MemberUnreachable, Target, WrongMember
+from cometmq.control.messages import ROLES, STANDINGS, from_message, to_message, to_target
+from cometmq.control.methods import ORDERS
+from cometmq.control.server import CODES, ControlServer
+from cometmq.control.testing.scripted import TARGET
+from cometmq.control.v1 import control_pb2 as pb
+from cometmq.ha.member import OrderRefused, Refusal, Role
+from cometmq.ha.state import Standing
+from cometmq.remoting.errors import RemoteProtocolError, SettingsError
+from cometmq.remoting.transport.tasks import TaskSet
+from cometmq.runtime.places import check_port
+
+DEADLINE_S = 10
+
+
+def fill(member):
+    member.becomes(
+        role=Role.SLAVE, promised=4, epoch=4, last_log_epoch=3, max_offset=1 << 40, tables_epoch=2,
+        tables=17, standing=Standing.PROVEN, has_lost_master=True, lag_bytes=12,
+    )  # fmt: skip
+    member.now = msgspec.structs.replace(
+        member.now, master=0, confirm_offset=1 << 39, record_uid="u", version="1.2", fault="full"
+    )
+
+
+async def test_a_status_arrives_as_it_is(member, client):
+    fill(member)
+    assert await client.status() == member.now
+    member.now = msgspec.structs.replace(member.now, master=None)
+    assert (await client.status()).master is None
+
+
+def test_every_field_of_a_status_travels(member):
+    fill(member)
+    message = to_message(member.now)
+    unset = [
+        field.name
+        for field in pb.MemberStatus.DESCRIPTOR.fields
+        if field.name != "master" and getattr(message, field.name) == type(message)()
+    ]
+    assert unset == []
+    assert from_message(message) == member.now
+
+
+def test_all_roles_and_standings_have_a_number():
+    assert set(ROLES) == set(Role)
+    assert set(STANDINGS) == set(Standing)
+    assert len(set(ROLES.values())) == len(Role)
+    assert set(ROLES.values()) | {0} == set(pb.Role.values())
+    assert set(STANDINGS.values()) | {0} == set(pb.Standing.values())
+
+
+def test_values_of_a_later_version_are_refused_in_words(member):
+    message = to_message(member.now)
+    message.role = 99  # type: ignore[assignment]
+    with pytest.raises(RemoteProtocolError, match="role 99"):
+        from_message(message)
+
+
+async def test_orders_reach_the_member_and_are_answered_with_the_status_after(member, client):
+    assert (await client.fence(7)).status.promised == 7
+    await client.promote(5)
+    await client.follow(6, 2)
+    await client.hand_over(2, leaves=True)
+    await client.drop(3)
+    await client.resize(4)
+    await client.rebuild()
+    assert member.orders == [
+        ("fence", 7),
+        ("promote", 5),
+        ("follow", 6, 2),
+        ("hand over", 2, True),
+        ("drop", 3),
+        ("resize", 4),
+        ("rebuild",),
+    ]
+    assert len(member.orders) == len(ORDERS)
+
+
+@pytest.mark.parametrize("reason", list(Refusal))
+async def test_a_refusal_arrives_with_its_reason_and_text(member, client, reason):
+    member.refusal = OrderRefused(reason, "too late, for a reason")
+    with pytest.raises(OrderRefused, match="too late, for a reason") as caught:
+        await client.promote(5)
+    assert caught.value.reason is reason
+    assert reason in CODES
+
+
+async def test_settings_are_changed_or_refused(client):
+    changes = {"fileReservedTime": "48", "storePathRootDir": "/x"}
+    assert await client.update_config(changes) == ConfigChange(
+        ("fileReservedTime",), ("storePathRootDir",)
+    )
+    with pytest.raises(SettingsError, match="nonsense: unknown setting"):
+        await client.update_config({"nonsense": "1"})
+
+
+async def test_a_call_meant_for_another_member_is_refused_by_both_names(member, server):
+    for other in (Target("orders", 0), Target("bills", 1)):
+        client = MemberClient(f"127.0.0.1:{server.port}", other)
+        with pytest.raises(WrongMember, match=f"this is broker 1 of group 'orders', not {other}"):
+            await client.fence(9)
+        with pytest.raises(WrongMember):
+            await anext(client.watch())
+        await client.close()
+    assert member.orders == []
+
+
+async def test_a_fault_of_the_member_is_an_answer_and_is_logged(member, client):
+    member.refusal = RuntimeError("a bug")
+    with pytest.raises(MemberUnreachable, match="INTERNAL, Promote failed: RuntimeError: a bug"):
+        await client.promote(5)
+    assert await client.status()
+
+
+async def test_an_order_ends_even_if_its_caller_goes_away(member, server):
+    member.gate.clear()
+    calls = TaskSet()
+    request = pb.FenceRequest(target=to_target(TARGET), epoch=9)
+    calls.spawn(server.order("Fence", request, None), name="call")
+    await until(lambda: len(server._orders) == 1)
+    await calls.close()  # as gRPC does when a caller goes away
+    member.gate.set()
+    await until(lambda: member.orders == [("fence", 9)])
+
+
+async def test_an_order_that_takes_too_long_goes_on(member, client, monkeypatch):
+    monkeypatch.setattr(servers, "ORDER_TIMEOUT_MS", 50)
+    member.gate.clear()
+    with pytest.raises(MemberUnreachable, match="Fence takes longer than 50 ms and goes on"):
+        await client.fence(9)
+    member.gate.set()
+    await until(lambda: member.orders == [("fence", 9)])
+
+
+async def test_the_watch_sends_changes_at_once_and_growth_at_intervals(member, client):
+    reports = client.watch(interval_ms=10_000, silence_ms=DEADLINE_S * 1000)
+    assert await anext(reports) == member.now
+    member.becomes(max_offset=5, lag_bytes=3, tables=2)
+    member.becomes(role=Role.MASTER, epoch=5, promised=5)
+    changed = await anext(reports)
+    assert (changed.status.role, changed.status.max_offset) == (Role.MASTER, 5)
+    await reports.aclose()
+
+    reports = client.watch(interval_ms=100)
+    await anext(reports)
+    member.becomes(max_offset=6)
+    async with asyncio.timeout(DEADLINE_S):
+        async for report in reports:
+            if report.status.max_offset == 6:
+                break
+    await reports.aclose()
+
+
+async def test_the_watch_ends_when_the_member_is_silent_or_gone(member, server, client):
+    reports = client.watch(interval_ms=10_000, silence_ms=200)
+    await anext(reports)
+    with pytest.raises(MemberUnreachable, match="silent for 200 ms"):
+        await anext(reports)
+    reports = client.watch()
+    await anext(reports)
+    await server.stop()
+    with pytest.raises(MemberUnreachable, match="broker 1 of group 'orders' at"):
+        async for _ in reports:
+            pass
+
+
+async def test_a_member_that_is_gone_refuses_and_one_that_returns_answers(member, server, client):
+    await client.status()
+    assert not await client.is_refusing()
+    await server.stop()
+    with pytest.raises(MemberUnreachable):
+        await client.status()
+    assert await client.is_refusing()
+    again = ControlServer(member)
+    await again.start("127.0.0.1", server.port)
+    async with asyncio.timeout(DEADLINE_S):
+        while True:
+            try:
+                await client.status()
+                break
+            except MemberUnreachable:
+                await asyncio.sleep(0.02)
+    await again.stop()
+
+
+async def test_a_process_that_does_not_answer_is_not_taken_for_a_refusal():
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        client = MemberClient(f"127.0.0.1:{silent.getsockname()[1]}", TARGET)
+        assert not await client.is_refusing()
+        with pytest.raises(MemberUnreachable, match="does not answer: DEADLINE_EXCEEDED"):
+            await client.status(timeout_ms=50)
+        await client.close()
+
+
+async def test_a_port_in_use_is_named(server, member):
+    with pytest.raises(SettingsError, match="controlPort"):
+        await ControlServer(member).start("127.0.0.1", server.port)
+    check_port("127.0.0.1", 0, setting="controlPort")
+
+
+async def test_too_many_calls_are_refused(member, server, client):
+    member.gate.clear()
+    async with asyncio.TaskGroup() as group:
+        for _ in range(servers.CALLS_MAX):
+            group.create_task(client.fence(9))
+        await until(lambda: len(server._orders) == servers.CALLS_MAX)
+        with pytest.raises(MemberUnreachable, match="RESOURCE_EXHAUSTED"):
+            await client.status()
+        member.gate.set()
+    assert len(member.orders) == servers.CALLS_MAX
+
+
+async def test_a_request_that_is_too_large_is_refused(client):
+    with pytest.raises(MemberUnreachable, match="RESOURCE_EXHAUSTED"):
+        await client.update_config({"a": "x" * servers.REQUEST_BYTES_MAX})
+
+
+# ---- health ----------------------------------------------------------------------------------
+
+
+async def ask(stub, service):
+    answer = await stub.Check(health_pb2.HealthCheckRequest(service=service))
+    return health_pb2.HealthCheckResponse.ServingStatus.Name(answer.status)
+
+
+async def test_health_follows_the_role(member, server):
+    member.becomes(role=Role.RECOVERING)
+    async with grpc.aio.insecure_channel(f"127.0.0.1:{server.port}") as channel:
+        stub = health_pb2_grpc.HealthStub(channel)
+        names = ("live", "startup", "ready", "")
+        assert [await ask(stub, name) for name in names] == [
+            "SERVING",
+            "NOT_SERVING",
+            "NOT_SERVING",
+            "NOT_SERVING",
+        ]
+        watch = stub.Watch(health_pb2.HealthCheckRequest(service="ready"))
+        assert (await watch.read()).status == health_pb2.HealthCheckResponse.NOT_SERVING
+        member.becomes(role=Role.SLAVE)
+        async with asyncio.timeout(DEADLINE_S):
+            assert (await watch.read()).status == health_pb2.HealthCheckResponse.SERVING
+        member.becomes(has_lost_master=True)
+        assert await ask(stub, "ready") == "NOT_SERVING"
+        member.becomes(role=Role.FENCED, has_lost_master=False)
+        assert [await ask(stub, name) for name in ("startup", "ready")] == [
+            "SERVING",
+            "NOT_SERVING",
+        ]
+        listed = (await stub.List(health_pb2.HealthListRequest())).statuses
+        assert set(listed) == set(names)
+        with pytest.raises(grpc.aio.AioRpcError, match="known services: live, startup, ready"):
+            await ask(stub, "nonsense")
+        unknown = stub.Watch(health_pb2.HealthCheckRequest(service="nonsense"))
+        states = health_pb2.HealthCheckResponse
+        assert (await unknown.read()).status == states.SERVICE_UNKNOWN
+        unknown.cancel()
+        watch.cancel()
+
+
+async def until(condition):
+    async with asyncio.timeout(DEADLINE_S):
+        while not condition():  # noqa: ASYNC110  # states of several parts
+            await asyncio.sleep(0.005)

@@ -1,0 +1,169 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The elector as a program: runs rounds at an interval, and immediately after a change."""
+
+import asyncio
+import contextlib
+import time
+import uuid
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import Final
+
+from cometmq.control.client import MemberClient
+from cometmq.control.member import Report, Target, lasting
+from cometmq.elector.elector import Elector
+from cometmq.elector.member import Link, Member
+from cometmq.elector.metrics import FAMILIES
+from cometmq.elector.plan import plan_of, record_of, timing_of
+from cometmq.elector.settings import ElectorSettings
+from cometmq.ha.port import RecordPort, RecordUnreachable
+from cometmq.ha.record import RecordDamaged
+from cometmq.remoting.errors import CometError
+from cometmq.remoting.log import Log
+from cometmq.remoting.transport.tasks import TaskSet
+from cometmq.runtime.admin_http import AdminHttp
+from cometmq.runtime.clock import Clock
+from cometmq.runtime.metrics import StatsCollector
+from cometmq.runtime.places import prepare_folder
+from cometmq.runtime.settings import Loaded
+from cometmq.runtime.tls_keys import client_tls
+
+PAUSE_MS: Final = 20
+"""Minimum pause between rounds, however many changes arrive."""
+WATCH_RETRY_MS: Final = 250
+STUCK_INTERVALS: Final = 20
+"""The elector is not ready after this many intervals without a completed round."""
+
+
+class ElectorApp:
+    def __init__(
+        self,
+        settings: Loaded[ElectorSettings],
+        *,
+        log: Log,
+        clock: Clock,
+        admin: AdminHttp | None = None,
+    ) -> None:
+        self._loaded = settings
+        self._settings = settings.value
+        self._log = log
+        self._clock = clock
+        self._http = admin
+        self._started = AsyncExitStack()
+        self._round_ended_ms = clock.monotonic_ms()
+        self.elector: Elector
+
+    def check(self) -> None:
+        """Raise SettingsError if the settings contradict each other."""
+        plan_of(self._settings)
+        record_of(self._settings)
+
+    async def start(self) -> None:
+        """Start the rounds; the record and the members need not be reachable yet."""
+        settings = self._settings
+        plan = plan_of(settings)
+        record = record_of(settings)
+        if settings.group_record.startswith("file:"):
+            folder = Path(settings.group_record.removeprefix("file:")).parent
+            prepare_folder(folder, setting=self._loaded.label("groupRecord"))
+        async with AsyncExitStack() as stack:
+            links: dict[int, Link] = {}
+            for ordinal, address in plan.addresses.items():
+                client = MemberClient(
+                    address,
+                    Target(plan.group.name, ordinal),
+                    tls=client_tls(settings),
+                    tls_name=settings.control_tls_name,
+                )
+                stack.push_async_callback(client.close)
+                links[ordinal] = client
+            self.elector = Elector(
+                plan,
+                record,
+                links,
+                timing=timing_of(settings),
+                status_timeout_ms=settings.status_timeout_mills,
+                boottime_ms=boottime_ms,
+                new_uid=lambda: uuid.uuid4().hex,
+                log=self._log,
+            )
+            stack.push_async_callback(self.elector.close)
+            background = TaskSet(self._log)
+            stack.push_async_callback(background.close)
+            background.keep(self._run, name="elector-rounds")
+            background.keep(lambda: self._watch_record(record), name="elector-record")
+            for member in self.elector.members.values():
+                background.keep(
+                    lambda member=member: self._watch_member(member),  # type: ignore[misc]
+                    name=f"elector-member-{member.ordinal}",
+                )
+            self._show()
+            self._started = stack.pop_all()
+        self._log.info("elector.ready", group=plan.group.name, members=dict(plan.addresses))
+
+    async def stop(self) -> None:
+        """Stop; a round in progress is cancelled, which is safe at any point."""
+        await self._started.aclose()
+        self._log.info("elector.stopped")
+
+    def fault(self) -> str | None:
+        """Return why this elector cannot do its work; None if it can."""
+        interval_ms = self._settings.poll_interval_mills
+        silent_ms = self._clock.monotonic_ms() - self._round_ended_ms
+        if silent_ms > STUCK_INTERVALS * interval_ms + 10_000:
+            return f"no round has ended for {silent_ms} ms: see its log"
+        return self.elector.fault or None
+
+    async def _run(self) -> None:
+        elector = self.elector
+        while True:
+            started_ms = self._clock.monotonic_ms()
+            elector.wake.clear()
+            await elector.round()
+            self._round_ended_ms = self._clock.monotonic_ms()
+            await asyncio.sleep(PAUSE_MS / 1000)
+            # A round with a silent member takes as long as the timeout of its status.
+            rest_ms = started_ms + self._settings.poll_interval_mills - self._clock.monotonic_ms()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(max(0, rest_ms) / 1000):
+                    await elector.wake.wait()
+
+    async def _watch_record(self, record: RecordPort) -> None:
+        """Start a round after each change of the record."""
+        while True:
+            with contextlib.suppress(RecordUnreachable, RecordDamaged):  # the round reports it
+                async for _ in record.watch():
+                    self.elector.wake.set()
+            await asyncio.sleep(WATCH_RETRY_MS / 1000)
+
+    async def _watch_member(self, member: Member) -> None:
+        """Start a round when a member's state changes, and when its stream breaks."""
+        settings = self._settings
+        while True:
+            last: Report | None = None
+            try:
+                reports = member.link.watch(
+                    interval_ms=settings.poll_interval_mills,
+                    silence_ms=settings.poll_interval_mills + settings.heard_within_mills,
+                )
+                async for report in reports:
+                    state = lasting(report)
+                    if state != last:
+                        last = state
+                        self.elector.wake.set()
+            except CometError:  # the round reports it
+                if last is not None:
+                    self.elector.wake.set()
+            await asyncio.sleep(WATCH_RETRY_MS / 1000)
+
+    def _show(self) -> None:
+        if self._http is None:
+            return
+        self._http.registry.add(StatsCollector(FAMILIES, lambda: self.elector.stats))
+        self._http.add_ready_check("elector", self.fault)
+        self._http.add_settings("elector", self._loaded.as_table)
+
+
+def boottime_ms() -> int:
+    """Return the time since boot, including time asleep."""
+    return time.clock_gettime_ns(time.CLOCK_BOOTTIME) // 1_000_000

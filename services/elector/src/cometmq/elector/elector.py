@@ -1,0 +1,321 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One elector: each round reads the record, asks all members, and performs what `election` decides.
+
+Nothing has to survive between two rounds but `Watched` and the epoch of fence orders, so an elector
+may be killed at any point. Several electors of a group do not interfere: a write of the record
+fails if another came first, and orders are idempotent.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable
+from typing import Final
+
+from cometmq.control.member import Report
+from cometmq.elector.member import Link, Member
+from cometmq.elector.plan import Plan
+from cometmq.elector.stats import ElectorStats
+from cometmq.ha import election
+from cometmq.ha.election import (
+    Action,
+    Actions,
+    Blocked,
+    Create,
+    Drop,
+    Elect,
+    Fence,
+    Follow,
+    HandOver,
+    Loss,
+    Promote,
+    Resize,
+    Statuses,
+    Wait,
+    Watched,
+)
+from cometmq.ha.fencing import Timing
+from cometmq.ha.member import OrderRefused, Refusal, Role
+from cometmq.ha.port import Answer, Outcome, RecordPort, RecordUnreachable
+from cometmq.ha.record import Record, RecordDamaged, Versioned
+from cometmq.remoting.errors import CometError
+from cometmq.remoting.log import Log
+from cometmq.remoting.transport.tasks import TaskSet
+
+READ_TIMEOUT_MS: Final = 5_000
+Order = Promote | Follow | Fence | HandOver | Drop | Resize
+
+RESTORE: Final = "NoRecord"
+"""The cause of an election that creates the record."""
+
+
+class Elector:
+    def __init__(  # noqa: PLR0913  # the collaborators, each by name
+        self,
+        plan: Plan,
+        record: RecordPort,
+        links: dict[int, Link],
+        *,
+        timing: Timing,
+        status_timeout_ms: int,
+        boottime_ms: Callable[[], int],
+        new_uid: Callable[[], str],
+        log: Log,
+    ) -> None:
+        """`links` holds a link for each address of the plan; `boottime_ms` reads CLOCK_BOOTTIME."""
+        self.members = {
+            ordinal: Member(ordinal, link, log=log) for ordinal, link in sorted(links.items())
+        }
+        self.stats = ElectorStats(plan.group.name, len(links))
+        self.fault = "no round has ended yet"
+        """Why this elector cannot do its work; empty if it can."""
+        self.wake = asyncio.Event()
+        """Set when there may be something to do before the next interval."""
+        self._plan = plan
+        self._record = record
+        self._timing = timing
+        self._status_timeout_ms = status_timeout_ms
+        self._now_ms = boottime_ms
+        self._new_uid = new_uid
+        self._log = log
+        self._watched: Watched | None = None
+        self._fence_epoch: int | None = None
+        self._loss: tuple[int, Loss] | None = None
+        self._lost_at_ms: int | None = None
+        self._record_fault = ""
+        self._strangers: frozenset[int] = frozenset()
+        self._long_orders = TaskSet(log)
+
+    async def round(self) -> None:
+        """Run one round: read the record, ask the members, decide, act."""
+        self.stats.round_count += 1
+        try:
+            async with asyncio.timeout(READ_TIMEOUT_MS / 1000):
+                found = await self._record.read()
+        except (RecordUnreachable, RecordDamaged) as error:
+            self._record_unreachable(str(error))
+            return
+        except TimeoutError:
+            self._record_unreachable(f"the record did not answer within {READ_TIMEOUT_MS} ms")
+            return
+        self._record_read(found)
+        await self._ask_all()
+        actions = await self._decided(found)
+        self._note_waiting(actions)
+        self.fault = ""
+        async with asyncio.TaskGroup() as group:
+            for action in actions:
+                group.create_task(self._perform(action))
+
+    async def close(self) -> None:
+        """Cancel the orders that are awaited; members complete them nevertheless."""
+        await self._long_orders.close()
+
+    # ---- facts -------------------------------------------------------------------------------
+
+    def _record_unreachable(self, text: str) -> None:
+        if not self._record_fault:
+            self._log.warning("record.unreachable", group=self._plan.group.name, error=text)
+        self._record_fault = text
+        self.stats.is_record_reachable = False
+        self.fault = f"no elections are possible: {text}"
+
+    def _record_read(self, found: Versioned | None) -> None:
+        if self._record_fault:
+            self._record_fault = ""
+            self._log.info("record.reachable", group=self._plan.group.name)
+        self.stats.is_record_reachable = True
+        self.stats.record = None if found is None else found.record
+        if found is None:
+            self._watched = None
+            return
+        self._watched = election.watched(self._watched, found, self._now_ms())
+        ordinals = {copy.ordinal for copy in found.record.in_sync}
+        strangers = frozenset(ordinals - self.members.keys())
+        if strangers - self._strangers:
+            self._log.warning(
+                "member.unlisted", group=self._plan.group.name, ordinals=sorted(strangers),
+                action="add them to controlMembers, and to leavingMembers if they are to leave",
+            )  # fmt: skip
+        self._strangers = strangers
+
+    async def _ask_all(self) -> None:
+        now_ms = self._now_ms()
+        async with asyncio.TaskGroup() as group:
+            for member in self.members.values():
+                group.create_task(member.ask(timeout_ms=self._status_timeout_ms, now_ms=now_ms))
+        self.stats.answering_count = len(self._statuses())
+
+    def _statuses(self) -> Statuses:
+        return tuple(one.status for one in self.members.values() if one.status is not None)
+
+    # ---- decisions ---------------------------------------------------------------------------
+
+    async def _decided(self, found: Versioned | None) -> Actions:
+        statuses = self._statuses()
+        if found is None:
+            return self._without_record(statuses)
+        self._fence_epoch = None
+        if found.record.group != self._plan.group.name:
+            text = (
+                f"the record is that of group {found.record.group!r}, not of"
+                f" {self._plan.group.name!r}: correct groupRecord or brokerName"
+            )
+            return (Wait(Blocked.WRONG_GROUP, text),)
+        loss = await self._lost(found, statuses)
+        self._note_master(found.record, loss)
+        return election.decide(
+            self._plan.group,
+            found,
+            statuses,
+            is_master_lost=loss is not None,
+            removing=self._plan.leaving,
+        )
+
+    async def _lost(self, found: Versioned, statuses: Statuses) -> Loss | None:
+        assert self._watched is not None
+        holder = self.members.get(found.record.holder.ordinal)
+        is_silent = holder is not None and holder.status is None
+        is_gone = holder is not None and is_silent and await holder.link.is_refusing()
+        now_ms = self._now_ms()
+        return election.loss(
+            found,
+            statuses,
+            self._watched,
+            now_ms,
+            timing=self._timing,
+            is_gone=is_gone,
+            unheard_ms=holder.unheard_ms(now_ms) if holder is not None else 0,
+        )
+
+    def _without_record(self, statuses: Statuses) -> Actions:
+        """Create the record, once no member can still be master (R10)."""
+        self.stats.has_master = False
+        readers = [
+            ordinal
+            for ordinal, member in self.members.items()
+            if member.report is not None and member.report.record_uid
+        ]
+        if readers:
+            text = (
+                f"brokers {readers} read a record where this elector finds none: give all of them"
+                " the same groupRecord; if the record was deleted, wait until they notice it"
+            )
+            return (Wait(Blocked.RECORD_ELSEWHERE, text),)
+        if self._fence_epoch is None:
+            self._fence_epoch = election.restore_epoch(statuses)
+        return election.restore(self._plan.whole, statuses, self._fence_epoch, self._new_uid())
+
+    def _note_master(self, record: Record, loss: Loss | None) -> None:
+        holder = self.members.get(record.holder.ordinal)
+        status = None if holder is None else holder.status
+        has_master = (
+            status is not None
+            and status.role in (Role.MASTER, Role.PARKING)
+            and (status.copy, status.epoch) == (record.holder, record.epoch)
+        )
+        if has_master and not self.stats.has_master:
+            outage_ms = 0
+            if self._lost_at_ms is not None:
+                outage_ms = self.stats.last_outage_ms = self._now_ms() - self._lost_at_ms
+            self._log.info(
+                "master.open", group=record.group, ordinal=record.holder.ordinal,
+                epoch=record.epoch, outage_ms=outage_ms,
+            )  # fmt: skip
+            self._lost_at_ms = None
+        self.stats.has_master = has_master
+        if loss is None:
+            self._loss = None
+        elif self._loss != (record.epoch, loss):
+            self._loss = (record.epoch, loss)
+            if self._lost_at_ms is None:
+                self._lost_at_ms = self._now_ms()
+            self._log.warning(
+                "master.lost", group=record.group, ordinal=record.holder.ordinal,
+                epoch=record.epoch, cause=str(loss),
+            )  # fmt: skip
+
+    def _note_waiting(self, actions: Iterable[Action]) -> None:
+        waiting = next((one for one in actions if isinstance(one, Wait)), None)
+        before, self.stats.waiting = self.stats.waiting, waiting
+        if waiting is not None and waiting != before:
+            self._log.warning(
+                "group.blocked", group=self._plan.group.name, reason=str(waiting.reason),
+                text=waiting.text,
+            )  # fmt: skip
+        elif waiting is None and before is not None:
+            self._log.info("group.unblocked", group=self._plan.group.name)
+
+    # ---- actions -----------------------------------------------------------------------------
+
+    async def _perform(self, action: Action) -> None:
+        match action:
+            case Elect(base=base, record=record):
+                cause = str(self._loss[1]) if self._loss else ""
+                await self._write(self._record.replace(base, record), record, cause)
+            case Create(record=record):
+                await self._write(self._record.create(record), record, RESTORE)
+            case HandOver():
+                if not len(self._long_orders):  # until it is over, another would be refused
+                    self._long_orders.spawn(self._order(action), name="elector-hand-over")
+            case Promote() | Fence():
+                await self._order(action)
+                self.wake.set()
+            case Follow() | Drop() | Resize():
+                await self._order(action)
+            case Wait():
+                pass
+
+    async def _write(self, write: Awaitable[Outcome], record: Record, cause: str) -> None:
+        """Write the record; whatever the outcome, the next round reads it."""
+        outcome = await write
+        self.stats.writes[outcome.answer.value] += 1
+        self.wake.set()
+        facts = {"group": record.group, "ordinal": record.holder.ordinal, "epoch": record.epoch}
+        if outcome.answer is Answer.APPLIED:
+            self.stats.elections[cause] += 1
+            self._log.info("master.elected", **facts, cause=cause)
+        elif outcome.answer is Answer.UNKNOWN:
+            self._log.warning("record.write_unknown", **facts)
+
+    async def _order(self, action: Order) -> None:
+        """Give an order; if it fails, the next round decides again."""
+        ordinal, call = _call_of(action)
+        member = self.members.get(ordinal)
+        if member is None:  # the record names a broker that the settings do not
+            return
+        name, error = type(action).__name__, ""
+        try:
+            await call(member.link)
+        except OrderRefused as refusal:
+            outcome, error = "refused", str(refusal)
+            if isinstance(action, Fence) and refusal.reason is Refusal.STALE_EPOCH:
+                self._fence_epoch = None  # another elector has had a later epoch promised
+        except CometError as failure:
+            outcome, error = "unanswered", str(failure)
+        else:
+            outcome = "obeyed"
+        self.stats.orders[name, outcome] += 1
+        given = (action, outcome, error)
+        if given != member.given:
+            member.given = given
+            facts = {"order": name, "ordinal": ordinal, "epoch": getattr(action, "epoch", None)}
+            if error:
+                self._log.warning("order.failed", **facts, outcome=outcome, error=error)
+            else:
+                self._log.info("order.obeyed", **facts)
+
+
+def _call_of(order: Order) -> tuple[int, Callable[[Link], Awaitable[Report]]]:
+    """Return the member that an order is for, and the call."""
+    match order:
+        case Promote(ordinal=ordinal, epoch=epoch):
+            return ordinal, lambda link: link.promote(epoch)
+        case Follow(ordinal=ordinal, epoch=epoch, master=master):
+            return ordinal, lambda link: link.follow(epoch, master)
+        case Fence(ordinal=ordinal, epoch=epoch):
+            return ordinal, lambda link: link.fence(epoch)
+        case HandOver(master=master, target=target, leaves=leaves):
+            return master, lambda link: link.hand_over(target, leaves=leaves)
+        case Drop(master=master, ordinal=ordinal):
+            return master, lambda link: link.drop(ordinal)
+        case Resize(master=master, copies=copies):
+            return master, lambda link: link.resize(copies)

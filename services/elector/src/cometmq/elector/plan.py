@@ -1,0 +1,100 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The group that an elector looks after, built from its settings."""
+
+from collections.abc import Mapping
+
+import msgspec
+
+from cometmq.elector.settings import EXAMPLE, ElectorSettings
+from cometmq.ha.election import Group
+from cometmq.ha.fencing import Timing
+from cometmq.ha.places.choice import open_record
+from cometmq.ha.port import RecordPort
+from cometmq.remoting.errors import SettingsError
+from cometmq.remoting.transport.addresses import parse_address
+from cometmq.runtime.tls_keys import client_tls
+
+
+class Plan(msgspec.Struct, frozen=True):
+    """A group and the addresses of its members."""
+
+    group: Group
+    """The group without its leaving members."""
+    whole: Group
+    """The group with its leaving members: all are asked while the record is missing."""
+    leaving: frozenset[int]
+    addresses: Mapping[int, str]
+
+
+def plan_of(settings: ElectorSettings) -> Plan:
+    """Return the group; raise SettingsError for settings that are missing or contradictory."""
+    if not settings.broker_name:
+        raise SettingsError("brokerName must be set: the name of the broker group")
+    addresses = parse_members(settings.control_members)
+    leaving = _parse_leaving(settings.leaving_members)
+    if unknown := leaving - addresses.keys():
+        raise SettingsError(
+            f"leavingMembers names brokers {sorted(unknown)}, which are not in controlMembers: keep"
+            " them there until they are out of the in-sync set"
+        )
+    staying = tuple(sorted(addresses.keys() - leaving))
+    if not staying:
+        raise SettingsError("leavingMembers names every broker of controlMembers: one must stay")
+
+    def group(ordinals: tuple[int, ...]) -> Group:
+        return Group(
+            name=settings.broker_name,
+            ordinals=ordinals,
+            policy=settings.replication_policy,
+            min_in_sync=settings.min_in_sync,
+        )
+
+    return Plan(group(staying), group(tuple(sorted(addresses))), leaving, addresses)
+
+
+def record_of(settings: ElectorSettings) -> RecordPort:
+    """Return the group's record; raise SettingsError."""
+    login = (settings.etcd_user, settings.etcd_password) if settings.etcd_user else None
+    return open_record(settings.group_record, tls=client_tls(settings), login=login)
+
+
+def timing_of(settings: ElectorSettings) -> Timing:
+    """Return the lease and heartbeat intervals that the rules of failover use."""
+    deadline_ms = settings.renew_deadline_mills
+    return Timing(
+        renew_deadline_ms=deadline_ms,
+        lease_duration_ms=deadline_ms + deadline_ms * 3 // 10 + 1,
+        heard_within_ms=settings.heard_within_mills,
+    )
+
+
+def parse_members(text: str) -> dict[int, str]:
+    """Return the control addresses by broker id; raise SettingsError."""
+    members: dict[int, str] = {}
+    for item in filter(None, map(str.strip, text.split(";"))):
+        number, _, address = item.partition("=")
+        if not number.strip().isdecimal() or not _is_address(address):
+            raise SettingsError(
+                f"controlMembers: {item!r} is not brokerId=HOST:CONTROLPORT, for example {EXAMPLE}"
+            )
+        if int(number) in members:
+            raise SettingsError(f"controlMembers names broker {int(number)} twice")
+        members[int(number)] = address.strip()
+    if not members:
+        raise SettingsError(f"controlMembers must be set: all brokers, for example {EXAMPLE}")
+    return members
+
+
+def _is_address(text: str) -> bool:
+    try:
+        parse_address(text)
+    except SettingsError:
+        return False
+    return True
+
+
+def _parse_leaving(text: str) -> frozenset[int]:
+    items = [item for item in map(str.strip, text.split(";")) if item]
+    if wrong := [item for item in items if not item.isdecimal()]:
+        raise SettingsError(f"leavingMembers: {wrong[0]!r} is not a broker id, for example 2;3")
+    return frozenset(map(int, items))

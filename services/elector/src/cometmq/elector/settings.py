@@ -1,0 +1,115 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Settings of the elector; settings that brokers of a group share have the same names."""
+
+from typing import Annotated, Final
+
+import msgspec
+from msgspec import Meta
+
+from cometmq.ha.places.choice import FORMS
+from cometmq.ha.record import Policy
+from cometmq.runtime import tls_keys
+
+PREFIX: Final = "COMETMQ_ELECTOR"
+"""Environment variables that set settings begin with it."""
+
+EXAMPLE: Final = "0=10.0.0.1:10913;1=10.0.0.2:10913"
+
+
+class ElectorSettings(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """All settings of an elector, and of `cometmq ha`."""
+
+    broker_name: Annotated[
+        str, Meta(description="Name of the broker group, as in the settings of its brokers.")
+    ] = ""
+    group_record: Annotated[
+        str,
+        Meta(
+            description=f"Place of the group's record, as in the settings of its brokers: {FORMS}."
+        ),
+    ] = ""
+    control_members: Annotated[
+        str,
+        Meta(
+            description="All brokers of the group as brokerId=HOST:CONTROLPORT, separated by"
+            f" semicolons: {EXAMPLE}."
+        ),
+    ] = ""
+    leaving_members: Annotated[
+        str,
+        Meta(
+            description="Ids of brokers that are taken out of the group, separated by semicolons;"
+            " they stay in controlMembers until they are out of the in-sync set."
+        ),
+    ] = ""
+    min_in_sync: Annotated[
+        int,
+        Meta(ge=1, description="Copies that must stay in sync when a broker is taken out."),
+    ] = 1
+    replication_policy: Annotated[
+        Policy,
+        Meta(
+            description="Policy of a new record: all-in-sync, or majority (three copies or more)."
+        ),
+    ] = Policy.ALL_IN_SYNC
+    renew_deadline_mills: Annotated[
+        int,
+        Meta(
+            ge=500,
+            le=600_000,
+            description="The masters' renewDeadlineMills. The elector waits 1.3 times as long"
+            " before it replaces a master that only fails to renew the record.",
+        ),
+    ] = 6_000
+    heard_within_mills: Annotated[
+        int,
+        Meta(
+            ge=50,
+            le=60_000,
+            description="Silence of a master, in ms, after which it is replaced if its slaves have"
+            " lost it too.",
+        ),
+    ] = 1_500
+    poll_interval_mills: Annotated[
+        int, Meta(ge=50, le=60_000, description="Interval between rounds without news, in ms.")
+    ] = 500
+    status_timeout_mills: Annotated[
+        int, Meta(ge=50, le=60_000, description="Timeout of a status request, in ms.")
+    ] = 500
+    etcd_user: Annotated[str, Meta(description="User of etcd, if it has users.")] = ""
+    etcd_password: Annotated[
+        str, Meta(description="Password of that user.", extra={"secret": True})
+    ] = ""
+    control_tls_name: Annotated[
+        str,
+        Meta(
+            description="Name in the brokers' certificates, if they do not name the hosts of"
+            " controlMembers."
+        ),
+    ] = ""
+    tls_enable: Annotated[
+        bool, Meta(description="Connect to the control ports over TLS; servers are verified.")
+    ] = msgspec.field(default=False, name="tls.enable")
+    use_tls: tls_keys.Enable = msgspec.field(default=False, name=tls_keys.USE_TLS)
+    tls_client_cert_path: tls_keys.ClientCertPath = msgspec.field(
+        default="", name="tls.client.certPath"
+    )
+    tls_client_key_path: tls_keys.ServerKeyPath = msgspec.field(
+        default="", name="tls.client.keyPath"
+    )
+    tls_client_key_password: tls_keys.KeyPassword = msgspec.field(
+        default="", name="tls.client.keyPassword"
+    )
+    tls_client_trust_cert_path: tls_keys.ClientTrustCertPath = msgspec.field(
+        default="", name="tls.client.trustCertPath"
+    )
+    tls_client_auth_server: tls_keys.AuthServer = msgspec.field(
+        default=True, name="tls.client.authServer"
+    )
+    tls_config_file: tls_keys.ConfigFile = msgspec.field(
+        default=tls_keys.CONFIG_FILE, name="tls.config.file"
+    )
+    admin_http_port: Annotated[
+        int,
+        Meta(ge=-1, le=65_535, description="Port of metrics and health checks; 0: any, -1: none."),
+    ] = -1

@@ -1,0 +1,30 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Figures of an elector, for metrics and tests."""
+
+from collections import Counter
+
+import msgspec
+
+from cometmq.ha.election import Wait
+from cometmq.ha.record import Record
+
+
+class ElectorStats(msgspec.Struct):
+    group: str
+    member_count: int
+    round_count: int = 0
+    record: Record | None = None
+    """The record as of the last read; None if it was missing."""
+    is_record_reachable: bool = False
+    answering_count: int = 0
+    has_master: bool = False
+    """The holder of the record is master in its epoch."""
+    waiting: Wait | None = None
+    elections: Counter[str] = msgspec.field(default_factory=Counter)
+    """Elections by cause."""
+    orders: Counter[tuple[str, str]] = msgspec.field(default_factory=Counter)
+    """Orders by kind and outcome."""
+    writes: Counter[str] = msgspec.field(default_factory=Counter)
+    """Writes of the record, by outcome."""
+    last_outage_ms: int = 0
+    """Time from the loss of a master to the opening of the next, as this elector saw it."""

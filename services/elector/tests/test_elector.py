@@ -1,0 +1,375 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Rounds of an elector against members that obey, on a clock that stands still."""
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from cometmq.ha.election import Blocked
+from cometmq.ha.member import OrderRefused, Refusal, Role
+from cometmq.ha.places.memory import Fault
+from cometmq.ha.record import Policy
+from cometmq.ha.state import Standing
+
+from .conftest import FakeGroup, Log
+
+
+async def rounds(elector, count=6):
+    for _ in range(count):
+        await elector.round()
+        await elector._long_orders.drain(1)
+
+
+async def started(group, **options):
+    """Return an elector whose group has a master with every other member in sync."""
+    elector = group.elector(**options)
+    await rounds(elector)
+    group.in_sync(*range(len(group.members)))
+    for member in group.members:
+        member.becomes(standing=Standing.PROVEN)
+    await rounds(elector, 1)
+    return elector
+
+
+# ---- the first election ----------------------------------------------------------------------
+
+
+async def test_a_new_group_gets_a_record_a_master_and_slaves(trio):
+    elector = trio.elector()
+    await rounds(elector)
+    assert trio.roles() == ["master", "slave", "slave"]
+    assert trio.record.holder == trio.copy(0)
+    assert trio.record.in_sync == (trio.copy(0),)
+    assert {member.now.status.epoch for member in trio.members} == {trio.record.epoch}
+    assert elector.stats.has_master
+    assert elector.stats.elections == {"NoRecord": 1}
+    (event,) = trio.log.named("master.elected")
+    assert event == {"group": "orders", "ordinal": 0, "epoch": trio.record.epoch,
+                     "cause": "NoRecord"}  # fmt: skip
+
+
+async def test_a_new_group_waits_until_all_members_answer(trio):
+    trio.members[2].is_silent = True
+    elector = trio.elector()
+    await rounds(elector)
+    assert trio.place.current is None
+    assert elector.stats.waiting.reason is Blocked.MEMBERS_MISSING
+    assert [m.orders for m in trio.members] == [[], [], []]
+    (event,) = trio.log.named("group.blocked")  # once, not in every round
+    assert "brokers [2] do not answer" in event["text"]
+    trio.members[2].is_silent = False
+    await rounds(elector)
+    assert trio.roles() == ["master", "slave", "slave"]
+    assert len(trio.log.named("group.unblocked")) == 1
+
+
+async def test_a_deleted_record_is_restored_above_all_promises_with_the_best_copy(trio):
+    elector = await started(trio)
+    epoch = trio.record.epoch
+    trio.members[1].becomes(max_offset=9, promised=epoch + 5)
+    trio.members[2].becomes(max_offset=7)
+    trio.place.delete()
+    await rounds(elector)
+    assert trio.record.holder == trio.copy(1)
+    assert trio.record.epoch > epoch + 5
+    assert trio.record.in_sync == (trio.copy(1),)
+    assert trio.roles() == ["slave", "master", "slave"]
+
+
+async def test_a_record_that_members_still_read_is_not_created_elsewhere(trio):
+    for member in trio.members[:2]:
+        member.now = msgspec.structs.replace(member.now, record_uid="u")
+    elector = trio.elector()
+    await rounds(elector)
+    assert trio.place.current is None
+    assert [m.orders for m in trio.members] == [[], [], []]
+    assert elector.stats.waiting.reason is Blocked.RECORD_ELSEWHERE
+    assert "brokers [0, 1] read a record where this elector finds none" in (
+        elector.stats.waiting.text
+    )
+
+
+async def test_a_copy_that_may_have_lost_something_needs_a_person(trio):
+    elector = await started(trio)
+    trio.members[0].becomes(standing=Standing.SUSPECT)
+    trio.place.delete()
+    await rounds(elector)
+    assert trio.place.current is None
+    assert elector.stats.waiting.reason is Blocked.SUSPECT_COPY
+
+
+async def test_a_fence_epoch_that_another_elector_has_passed_is_chosen_again(pair):
+    elector = pair.elector()
+    pair.members[1].refusal = OrderRefused(Refusal.STALE_EPOCH, "promised more")
+    await elector.round()
+    assert pair.log.named("order.failed")[0]["outcome"] == "refused"
+    pair.members[1].refusal = None
+    pair.members[1].becomes(promised=40)
+    await rounds(elector)
+    assert pair.record.epoch > 40
+    assert pair.roles() == ["master", "slave"]
+
+
+async def test_the_record_of_another_group_is_not_touched(pair):
+    elector = await started(pair)
+    found = pair.place.current
+    pair.place._set(
+        msgspec.structs.replace(found, record=msgspec.structs.replace(found.record, group="bills"))
+    )
+    pair.members[0].is_refusing_connections = True
+    await rounds(elector)
+    assert pair.record.holder == pair.copy(0)
+    assert elector.stats.waiting.reason is Blocked.WRONG_GROUP
+
+
+# ---- failover --------------------------------------------------------------------------------
+
+
+async def test_a_killed_master_is_replaced_at_once(trio):
+    elector = await started(trio)
+    epoch = trio.record.epoch
+    trio.members[0].is_refusing_connections = True
+    trio.members[2].becomes(max_offset=5)
+    await rounds(elector, 3)
+    assert trio.record.holder == trio.copy(2)
+    assert trio.record.epoch == epoch + 1
+    assert trio.record.deposed == trio.copy(0)
+    assert trio.roles()[1:] == ["slave", "master"]
+    assert elector.stats.elections["Gone"] == 1
+    assert trio.log.named("master.lost") == [
+        {"group": "orders", "ordinal": 0, "epoch": epoch, "cause": "Gone"}
+    ]
+    trio.members[0].is_refusing_connections = False  # it returns as before its death
+    await rounds(elector, 2)
+    assert trio.roles() == ["slave", "slave", "master"]
+
+
+async def test_a_silent_master_is_replaced_when_its_slaves_have_lost_it_too(trio):
+    elector = await started(trio)
+    trio.members[0].is_silent = True
+    await rounds(elector, 2)
+    trio.clock.advance(1_499)
+    trio.members[1].becomes(has_lost_master=True)
+    await rounds(elector, 1)
+    assert trio.record.holder == trio.copy(0)
+    trio.clock.advance(1)
+    await rounds(elector, 3)
+    assert trio.record.holder == trio.copy(1)
+    assert elector.stats.elections["ReplicationLost"] == 1
+    (opened,) = trio.log.named("master.open")[1:]
+    assert opened["ordinal"] == 1
+
+
+async def test_a_master_that_only_the_elector_cannot_reach_stays(trio):
+    elector = await started(trio)
+    trio.members[0].is_silent = True
+    for _ in range(20):
+        trio.clock.advance(1_000)
+        trio.in_sync(0, 1, 2)  # it renews
+        await elector.round()
+    assert trio.record.holder == trio.copy(0)
+
+
+async def test_a_lease_that_expires_ends_the_reign(pair):
+    elector = await started(pair)
+    pair.members[0].is_silent = True
+    pair.in_sync(0)
+    await rounds(elector, 1)
+    pair.clock.advance(60_000)
+    await rounds(elector, 2)
+    assert elector.stats.waiting.reason is Blocked.NO_CANDIDATE
+    assert "brokers 0" in elector.stats.waiting.text
+    pair.members[0].is_silent = False
+    pair.members[0].becomes(role=Role.SLAVE, epoch=0)
+    await rounds(elector)
+    assert pair.record.holder == pair.copy(0)
+    assert pair.roles()[0] == "master"
+
+
+async def test_only_members_of_the_set_with_the_recorded_store_are_elected(trio):
+    elector = await started(trio)
+    trio.in_sync(0, 1)
+    trio.members[1].becomes(copy=msgspec.structs.replace(trio.copy(1), incarnation="new"))
+    trio.members[2].becomes(max_offset=1 << 40)
+    trio.members[0].is_refusing_connections = True
+    await rounds(elector)
+    assert trio.record.holder == trio.copy(0)
+    assert elector.stats.waiting.reason is Blocked.NO_CANDIDATE
+
+
+async def test_a_winner_that_never_heard_of_its_election_is_told_by_any_elector(pair):
+    first = await started(pair)
+    pair.members[0].is_refusing_connections = True
+    pair.members[1].refusal = OrderRefused(Refusal.RECOVERING, "recovering")
+    await rounds(first, 2)
+    assert pair.record.holder == pair.copy(1)
+    assert pair.roles()[1] == "slave"
+    pair.members[1].refusal = None
+    second = pair.elector()
+    await rounds(second, 2)
+    assert pair.roles()[1] == "master"
+    assert second.stats.elections == {}
+
+
+async def test_a_majority_promises_before_it_elects(trio):
+    elector = await started(trio, replication_policy=Policy.MAJORITY)
+    for member in trio.members:
+        member.orders.clear()
+    trio.members[0].is_refusing_connections = True
+    trio.members[2].becomes(max_offset=8)
+    await rounds(elector)
+    assert trio.members[1].orders[0][0] == trio.members[2].orders[0][0] == "fence"
+    assert trio.record.holder == trio.copy(2)
+    assert trio.roles()[1:] == ["slave", "master"]
+
+
+# ---- the record ------------------------------------------------------------------------------
+
+
+async def test_without_the_record_nothing_is_done_and_the_fault_says_why(pair):
+    elector = await started(pair)
+    pair.port.is_cut_off = True
+    pair.members[0].is_refusing_connections = True
+    before = [list(member.orders) for member in pair.members]
+    await rounds(elector)
+    assert "no elections are possible: the record in memory is out of reach" in elector.fault
+    assert not elector.stats.is_record_reachable
+    assert [member.orders for member in pair.members] == before
+    assert len(pair.log.named("record.unreachable")) == 1
+    pair.port.is_cut_off = False
+    await rounds(elector)
+    assert elector.fault == ""
+    assert len(pair.log.named("record.reachable")) == 1
+    assert pair.record.holder == pair.copy(1)
+
+
+async def test_a_record_that_never_answers_counts_as_unreachable(pair, monkeypatch):
+    async def never():
+        raise TimeoutError
+
+    elector = await started(pair)
+    monkeypatch.setattr(elector._record, "read", never)
+    await elector.round()
+    assert "did not answer within 5000 ms" in elector.fault
+
+
+@pytest.mark.parametrize("fault", [Fault.LOSE_ANSWER, Fault.LAND_LATE, Fault.UNREACHABLE])
+async def test_an_election_whose_answer_is_lost_is_decided_again(pair, fault):
+    elector = await started(pair)
+    pair.members[0].is_refusing_connections = True
+    pair.port.faults.extend([None, fault])
+    await elector.round()
+    assert elector.stats.writes["unknown"] == 1
+    assert pair.log.named("record.write_unknown")
+    if pair.place.late:
+        pair.place.land_late()
+    await rounds(elector)
+    assert pair.record.holder == pair.copy(1)
+    assert pair.roles()[1] == "master"
+
+
+async def test_two_electors_elect_once(trio):
+    first = await started(trio)
+    second = trio.elector(trio.place.port())
+    await second.round()
+    trio.members[0].is_refusing_connections = True
+    epoch = trio.record.epoch
+    for elector in (first, second) * 4:
+        await elector.round()
+    assert trio.record.epoch == epoch + 1
+    assert first.stats.elections["Gone"] + second.stats.elections["Gone"] == 1
+
+
+async def test_a_member_of_the_set_that_settings_omit_is_named(trio):
+    await started(trio)
+    log = Log()
+    elector = trio.elector(log=log, control_members="0=127.0.0.1:1;1=127.0.0.1:2")
+    await rounds(elector, 3)
+    (event,) = log.named("member.unlisted")
+    assert event["ordinals"] == [2]
+
+
+# ---- planned changes -------------------------------------------------------------------------
+
+
+async def test_a_leaving_slave_is_dropped_and_the_number_of_copies_follows(trio):
+    await started(trio)
+    elector = trio.elector(leaving_members="2")
+    await rounds(elector)
+    assert trio.record.in_sync == (trio.copy(0), trio.copy(1))
+    assert trio.record.copies == 2
+    assert ("drop", 2) in trio.members[0].orders
+    assert ("resize", 2) in trio.members[0].orders
+
+
+async def test_a_leaving_master_hands_over_first(trio):
+    await started(trio)
+    elector = trio.elector(leaving_members="0")
+    await rounds(elector, 10)
+    handed = [order for order in trio.members[0].orders if order[0] == "hand over"]
+    assert handed == [("hand over", 1, True)]
+    assert trio.record.holder == trio.copy(1)
+    assert trio.copy(0) not in trio.record.in_sync
+
+
+async def test_a_member_that_is_needed_does_not_leave(pair):
+    await started(pair)
+    elector = pair.elector(leaving_members="1", min_in_sync=1)
+    pair.in_sync(0)
+    await rounds(elector)
+    pair.in_sync(0, 1)
+    strict = pair.elector(min_in_sync=2)
+    await rounds(strict)
+    assert pair.record.in_sync == (pair.copy(0), pair.copy(1))
+
+
+# ---- any order of faults ---------------------------------------------------------------------
+
+STEPS = st.lists(
+    st.tuples(
+        st.sampled_from(["kill", "freeze", "heal", "delete", "late", "cut", "uncut", "wait"]),
+        st.integers(0, 2),
+    ),
+    max_size=25,
+)
+
+
+@settings(max_examples=60, deadline=None)
+@given(STEPS)
+async def test_whatever_happens_a_healed_group_gets_one_master(steps):
+    group = FakeGroup(3)
+    elector = await started(group)
+    other = group.elector(group.place.port())
+    for step, ordinal in steps:
+        member = group.members[ordinal]
+        match step:
+            case "kill":
+                member.is_refusing_connections = True
+                member.becomes(role=Role.SLAVE, epoch=0)
+            case "freeze":
+                member.is_silent = True
+            case "heal":
+                member.is_silent = member.is_refusing_connections = False
+            case "delete":
+                group.place.delete()
+            case "late":
+                group.port.faults.append(Fault.LAND_LATE)
+            case "cut" | "uncut":
+                group.port.is_cut_off = step == "cut"
+            case "wait":
+                group.clock.advance(9_000)
+        await elector.round()
+        await other.round()
+    group.port.is_cut_off = False
+    group.port.faults.clear()
+    for member in group.members:
+        member.is_silent = member.is_refusing_connections = False
+    for _ in range(10):
+        group.renew()
+        await elector.round()
+        await other.round()
+    assert group.roles().count("master") == 1
+    master = group.roles().index("master")
+    assert group.record.holder == group.copy(master)
+    assert {m.now.status.epoch for m in group.members} == {group.record.epoch}
