@@ -20,6 +20,7 @@ from cometmq.broker.addresses import (
 from cometmq.broker.app import BrokerApp, check_settings, explicit_ha_port, server_settings
 from cometmq.broker.settings import BrokerSettings
 from cometmq.broker.store_driver import StoreDriver, Workers
+from cometmq.broker.testing.logs import RecordingLog
 from cometmq.remoting.codes import RequestCode
 from cometmq.remoting.commands.offsets import UpdateConsumerOffset
 from cometmq.remoting.commands.send import SendMessageV2
@@ -114,6 +115,24 @@ def test_the_bounds_of_the_server_come_from_the_settings() -> None:
     assert bounds.tls.mode is TlsMode.ENFORCING
     assert bounds.tls.cert_path == Path("/c.pem")
     assert not bounds.tls.test_mode
+
+
+@pytest.mark.parametrize(
+    ("broker_id", "role", "warned"), [("7", "SYNC_MASTER", [7]), ("0", "ASYNC_MASTER", [])]
+)
+async def test_the_id_of_a_master_is_ignored_with_a_warning(
+    tmp_path: Path, broker_id: str, role: str, warned: list[int]
+) -> None:
+    given = {
+        "brokerId": broker_id, "brokerRole": role, "listenPort": "0",
+        "bindAddress": "127.0.0.1", "storePathRootDir": str(tmp_path),
+    }  # fmt: skip
+    log = RecordingLog()
+    app = BrokerApp(settings(**given), log=log, clock=SystemClock())
+    await app.start()
+    assert app.broker.registration.identity.broker_id == 0
+    await app.stop()
+    assert [facts["broker_id"] for facts in log.named("broker.id_ignored")] == warned
 
 
 async def test_a_broker_can_be_embedded(tmp_path: Path) -> None:
@@ -225,7 +244,7 @@ async def test_a_stop_answers_pending_sends(
 
 
 class StalledWorker:
-    """Ends a job only when the test says so, like a thread that is never scheduled."""
+    """Ends jobs only when the test releases them, like a thread that is not scheduled."""
 
     def __init__(self) -> None:
         self.started: list[asyncio.Future[None]] = []

@@ -57,6 +57,7 @@ class FakeStore:
         self.status = PutStatus.PUT_OK
         self.end = 0
         self.flushed_offset = 0
+        self.confirm_offset = 1 << 40
 
     def add(self, key: str, stored_ms: int) -> None:
         text = render_properties({PropertyKey.UNIQUE_KEY: key, PropertyKey.DELAY: str(LEVEL)})
@@ -217,7 +218,7 @@ def test_positions_outside_the_queue_are_corrected(store: FakeStore, path: str) 
 
 
 def test_a_position_is_saved_only_when_the_copy_is_on_the_disk(store: FakeStore, path: str) -> None:
-    """Otherwise a power loss could lose the copy after the position had moved past it."""
+    """Otherwise a power loss could lose the copy after the saved position had moved past it."""
     store.add("a", 0)
     delays = service(store, path)
 
@@ -227,6 +228,53 @@ def test_a_position_is_saved_only_when_the_copy_is_on_the_disk(store: FakeStore,
     step(delays, store, 10_100)
 
     assert Path(path).read_bytes() == b'{"offsetTable":{"2":1}}'
+
+
+def test_a_position_is_saved_only_when_the_replicas_have_the_copy(
+    store: FakeStore, path: str
+) -> None:
+    """Otherwise a failover could lose the copy after the saved position had moved past it."""
+    store.add("a", 0)
+    delays = service(store, path)
+    store.confirm_offset = store.end
+    step(delays, store, 10_000)
+    store.flushed_offset = store.end
+    step(delays, store, 10_100)
+    assert not Path(path).exists()
+
+    store.confirm_offset = store.end
+    step(delays, store, 10_200)
+
+    assert Path(path).read_bytes() == b'{"offsetTable":{"2":1}}'
+
+
+def test_a_restart_goes_back_to_the_saved_positions(store: FakeStore, path: str) -> None:
+    store.add("a", 0)
+    delays = service(store, path)
+    step(delays, store, 10_000)
+    assert store.delivered == ["a"]
+
+    store.copies.clear()  # cut off with the end of the log
+    delays.restart()
+    assert delays.offsets() == {}
+    step(delays, store, 10_100)
+
+    assert store.delivered == ["a"]
+
+
+def test_after_a_restart_copies_that_survived_are_not_delivered_again(
+    store: FakeStore, path: str
+) -> None:
+    store.add("a", 0)
+    delays = service(store, path)
+    step(delays, store, 10_000)
+
+    delays.restart()
+    delays.expect_copies(10_100)
+    step(delays, store, 10_100)
+
+    assert store.delivered == ["a"]
+    assert delays.skipped_count == 1
 
 
 def test_after_a_crash_copies_in_the_log_are_not_delivered_again(
@@ -284,7 +332,7 @@ def test_an_unreadable_record_holds_up_its_own_level_only(store: FakeStore, path
 
 
 def test_another_message_with_the_same_unique_key_is_no_copy(store: FakeStore, path: str) -> None:
-    """Clients choose that key, so only a message that matches in every part is a copy."""
+    """Clients choose the key, so a copy must also match in its queue, retry count and body."""
     store.add("a", 0)
     step(service(store, path), store, 5_500)
     store.add("a", 100)

@@ -59,7 +59,9 @@ def test_a_filter_keeps_the_pull_until_its_tag_arrives(table: HoldTable) -> None
 
 
 def test_the_sweep_wakes_a_filtered_pull_whose_queue_has_grown(table: HoldTable) -> None:
-    """Its consumer must get a newer offset; otherwise it would scan the same messages again."""
+    """The consumer must get a newer offset; otherwise its next pull would scan the same messages
+    again.
+    """
     held = pull(5, accept=frozenset({B}).__contains__)
     idle = pull(7, queue_id=1)
     table.hold(held, count_max=10)

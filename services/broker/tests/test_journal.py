@@ -4,7 +4,6 @@
 import copy
 import errno
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -15,21 +14,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cometmq.broker.filters.subscriptions import FilterFile, FilterSubscriptions
-from cometmq.broker.tables.groups import Groups
-from cometmq.broker.tables.journal import FILES_MAX, Journal, Journaled
-from cometmq.broker.tables.offsets import PIECE_COUNT_MAX, OffsetFile, Offsets
-from cometmq.broker.tables.topics import Topics
+from cometmq.broker.tables.journal import FILES_MAX, Journal
+from cometmq.broker.tables.offsets import PIECE_COUNT_MAX
+from cometmq.broker.testing.journals import FILE_BYTES, FOLDER, InlineWorker, MemoryFiles, Node
 from cometmq.broker.testing.logs import RecordingLog
 from cometmq.remoting.bodies.dialect import decode_json, encode_json
 from cometmq.remoting.bodies.heartbeat import SubscriptionData
-from cometmq.remoting.bodies.topic_config import (
-    SubscriptionGroupConfig,
-    SubscriptionGroupTable,
-    TopicConfig,
-    TopicConfigTable,
-)
+from cometmq.remoting.bodies.topic_config import SubscriptionGroupConfig, TopicConfig
 from cometmq.runtime.clock import FakeClock
-from cometmq.runtime.incremental import finish
 from cometmq.runtime.worker import Worker
 from cometmq.store.errors import DiskError
 from cometmq.store.journal import Kind, collect, encode_changes, encode_marks, read_journal
@@ -37,98 +29,8 @@ from cometmq.store.json_config import JsonTable, content_digest
 from cometmq.store.redo_log import RedoLog
 from cometmq.store.testing.memory_disk import MemoryDisk
 
-FOLDER: Final = "/config/journal"
 NAMES: Final = ("a", "b", "c")
-FILE_BYTES: Final = 16 << 10
 SMALL_BYTES: Final = 4 << 10
-
-
-class MemoryFiles:
-    """The files of the tables, in memory."""
-
-    def __init__(self) -> None:
-        self.contents: dict[Path, bytes] = {}
-
-    def read(self, path: Path) -> bytes | None:
-        return self.contents.get(path)
-
-    def write(self, path: Path, data: bytes) -> None:
-        self.contents[path] = data
-
-    def replace(self, source: Path, target: Path) -> None:
-        self.contents[target] = self.contents.pop(source)
-
-
-class InlineWorker:
-    """Runs jobs at once, or never, as if the process had been killed."""
-
-    def __init__(self, *, is_dead: bool = False) -> None:
-        self.is_dead = is_dead
-
-    def submit(self, job: Callable[[], object]) -> "Future[object]":
-        future: Future[object] = Future()
-        if not self.is_dead:
-            try:
-                future.set_result(job())
-            except DiskError as error:
-                future.set_exception(error)
-        return future
-
-
-class Node:
-    """The tables and the journal of one run of a broker."""
-
-    def __init__(
-        self,
-        disk: MemoryDisk,
-        files: MemoryFiles,
-        *,
-        file_bytes: int = FILE_BYTES,
-        worker: Any = None,
-    ) -> None:
-        def file(name: str, type_: type[Any]) -> JsonTable[Any]:
-            path = f"/config/{name}"
-            return JsonTable(path, decode=partial(decode_json, type_), encode=encode_json,
-                             files=files)  # fmt: skip
-
-        self.disk, self.files = disk, files
-        self.log = RecordingLog()
-        self.offsets = Offsets(file("consumerOffset.json", OffsetFile))
-        self.topics = Topics(file("topics.json", TopicConfigTable), clock_ms=lambda: 1)
-        groups = file("subscriptionGroup.json", SubscriptionGroupTable)
-        self.groups = Groups(groups, clock_ms=lambda: 1)
-        self.tables: tuple[Journaled, ...] = (self.offsets, self.topics, self.groups)
-        jobs: Any = worker or InlineWorker()
-        self.journal = Journal(disk, FOLDER, worker=jobs, log=self.log, file_bytes=file_bytes)
-        for table in self.tables:
-            self.journal.attach(table)
-        self.journal.begin()
-
-    def state(self) -> dict[str, object]:
-        return {
-            "consumerOffset.json": copy.deepcopy(self.offsets.table),
-            "topics.json": (dict(self.topics.table), self.topics.version),
-            "subscriptionGroup.json": (dict(self.groups.table), self.groups.version),
-        }
-
-    def encode(self, table: Journaled) -> tuple[bytes, int]:
-        number = self.journal.number
-        content = table.encode_for_file()
-        return content if isinstance(content, bytes) else finish(content), number
-
-    def save(self, table: Journaled, *, steps: int = 3) -> None:
-        """Save a table; with fewer steps the save stays incomplete, as after a kill."""
-        data, number = self.encode(table)
-        name = table.file.path.name
-        if steps > 0:
-            self.journal.mark(name, content_digest(data), number)
-        if steps > 1:
-            table.file.write(data)
-        if steps > 2:
-            self.journal.saved(name)
-
-    def killed(self, **options: int) -> "Node":
-        return Node(self.disk, self.files, **options)
 
 
 def change(node: Node, kind: int, name: str, number: int) -> None:
@@ -194,7 +96,7 @@ def read_whole(disk: MemoryDisk) -> Any:
 
 
 def loaded(files: MemoryFiles) -> dict[str, object]:
-    """Return the state that the files alone give, without a journal."""
+    """Return the state of tables loaded from the files alone, without a journal."""
     fresh = Node(MemoryDisk(), copy.deepcopy(files)).state()
     return {name: state for name, state in fresh.items() if Path("/config", name) in files.contents}
 

@@ -77,7 +77,7 @@ values = st.text(st.characters(exclude_characters="\x01\x02", codec="utf-8"), ma
 
 @given(st.lists(st.tuples(names, values), max_size=6))
 def test_reading_agrees_with_the_full_parser(pairs: list[tuple[str, str]]) -> None:
-    """The slow twin parses everything; the fast reader must return the same result."""
+    """The fast reader must return the same result as a slow one that parses everything."""
     text = "\x02".join(f"{name}\x01{value}" for name, value in pairs)
     expected = parse_properties(text)
     sent = read_sent(text, CLUSTER)

@@ -49,11 +49,3 @@ def test_a_group_can_retry_only_if_its_retry_topic_fits_into_a_record() -> None:
     assert names.can_retry("x" * 120)
     assert not names.can_retry("x" * 121)
     assert not names.can_retry("ü" * 61)
-
-
-def test_system_names() -> None:
-    assert names.is_system_topic("SCHEDULE_TOPIC_XXXX")
-    assert names.is_system_topic("rmq_sys_anything")
-    assert not names.is_system_topic("orders")
-    assert names.is_system_group("CID_RMQ_SYS_TRANS")
-    assert not names.is_system_group("orders")

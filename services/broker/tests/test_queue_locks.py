@@ -70,3 +70,13 @@ def test_the_table_is_bounded_and_holders_can_still_renew(monkeypatch: pytest.Mo
     assert locks.lock("H", "one", [Q1], now_ms=0) == []
     assert locks.count == 1
     assert locks.lock("G", "one", [Q0], now_ms=1) == [Q0]
+
+
+def test_cleared_locks_are_free():
+    locks = QueueLocks()
+    locks.lock("g", "a", [MessageQueue("T", "b", 0)], now_ms=0)
+
+    locks.clear()
+
+    assert locks.count == 0
+    assert locks.lock("g", "b", [MessageQueue("T", "b", 0)], now_ms=1)

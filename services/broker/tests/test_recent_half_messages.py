@@ -25,6 +25,13 @@ def test_the_oldest_are_dropped_above_the_limit() -> None:
     assert recent.take(200) is not None
 
 
+def test_nothing_is_left_of_a_truncated_log() -> None:
+    recent = RecentHalves()
+    recent.add(half(1))
+    recent.clear()
+    assert recent.take(100) is None
+
+
 def test_large_bodies_are_not_kept() -> None:
     recent = RecentHalves()
     recent.add(half(1, body_bytes=BODY_BYTES_MAX + 1))

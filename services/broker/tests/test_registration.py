@@ -10,8 +10,9 @@ import msgspec
 import pytest
 
 from cometmq.broker import registration as registrations
+from cometmq.broker.identity import Identity
 from cometmq.broker.namesrv_addresses import NamesrvAddresses
-from cometmq.broker.registration import CRC_MASK, Identity, Link, Registration
+from cometmq.broker.registration import CRC_MASK, Link, Registration
 from cometmq.broker.settings import BrokerSettings
 from cometmq.broker.tables.topics import Topics
 from cometmq.broker.testing.logs import RecordingLog
@@ -23,10 +24,10 @@ from cometmq.remoting.bodies.topic_config import (
     decode_register_body,
     encode_register_body,
 )
-from cometmq.remoting.codes import RequestCode
+from cometmq.remoting.codes import RequestCode, ResponseCode
 from cometmq.remoting.command import Response
 from cometmq.remoting.commands.namesrv import QueryDataVersion, RegisterBroker, UnregisterBroker
-from cometmq.remoting.errors import ConnectFailed
+from cometmq.remoting.errors import CometError, CommandError, ConnectFailed, ConnectionLost
 from cometmq.remoting.log import NO_LOG, Log
 
 ME = Identity(
@@ -53,6 +54,7 @@ class Namesrvs:
         self.requests: list[Request] = []
         self.answers: dict[int, Response] = {}
         self.dead: set[str] = set()
+        self.refusing: dict[str, CometError] = {}
         self.arrived = asyncio.Event()
 
     async def invoke(
@@ -68,7 +70,9 @@ class Namesrvs:
         self.arrived.set()
         if address in self.dead:
             raise ConnectFailed(address)
-        if code != RequestCode.GET_BROKER_CLUSTER_INFO:
+        if address in self.refusing:
+            raise self.refusing[address]
+        if code not in {RequestCode.GET_BROKER_CLUSTER_INFO, RequestCode.GET_BROKER_CONFIG}:
             self.requests.append(Request(address, int(code), header, body))
         return self.answers.get(int(code), Response(0, None, {}, b""))
 
@@ -151,26 +155,122 @@ async def test_the_first_registration_carries_everything(
     assert sent.data_version == topics.version
 
 
-@pytest.mark.parametrize(
-    ("holder", "is_warned"), [("10.0.0.8:10911", True), (ME.broker_addr, False)]
-)
-async def test_a_name_that_another_address_has_is_warned_about_once(
-    namesrvs: Namesrvs, topics: Topics, holder: str, is_warned: bool
+@pytest.mark.parametrize("force", [True, False])
+async def test_a_new_role_is_registered_with_its_epoch_at_once(
+    namesrvs: Namesrvs, topics: Topics, force: bool
 ) -> None:
+    subject = registration(namesrvs, topics, force_register=force)
+    async with running(subject):
+        await subject.wait_for_first_round(5_000)
+        before = len(namesrvs.requests)
+        subject.use_role(2, 7)
+        await until(namesrvs, before + 1)
+
+    request = namesrvs.requests[before]
+    assert isinstance(request.header, RegisterBroker)
+    assert (request.header.broker_id, request.header.group_epoch) == (2, 7)
+    assert namesrvs.registrations()[-1].topic_config_serialize_wrapper.topic_config_table
+
+
+HOLDER = "10.0.0.8:10911"
+
+
+def list_holder(namesrvs: Namesrvs, holder: str) -> None:
+    """Have the name servers list an address under this broker's name and id."""
     group = BrokerData(cluster="C", broker_name="broker-a", broker_addrs={0: holder})
     body = encode_json(ClusterInfo(broker_addr_table={"broker-a": group}))
-    code = int(RequestCode.GET_BROKER_CLUSTER_INFO)
-    namesrvs.answers[code] = Response(0, None, {}, body)
+    namesrvs.answers[int(RequestCode.GET_BROKER_CLUSTER_INFO)] = Response(0, None, {}, body)
+
+
+def answer_as(namesrvs: Namesrvs, text: str) -> None:
+    """Answer as a broker with these settings at every reachable address."""
+    namesrvs.answers[int(RequestCode.GET_BROKER_CONFIG)] = Response(0, None, {}, text.encode())
+
+
+@pytest.mark.parametrize("answer", ["brokerName=broker-a\n", "", "brokerName=\\u00x\n"])
+async def test_a_broker_does_not_register_over_a_running_one(
+    namesrvs: Namesrvs, topics: Topics, answer: str
+) -> None:
+    list_holder(namesrvs, HOLDER)
+    answer_as(namesrvs, answer)
+    log = RecordingLog()
+    subject = registration(namesrvs, topics, log=log)
+    async with running(subject):
+        await subject.wait_for_first_round(5_000)
+        fault = subject.name_fault
+        assert fault is not None
+        assert HOLDER in fault
+        assert "brokerName=broker-a" in fault
+        assert not namesrvs.registrations()
+
+        namesrvs.dead.add(HOLDER)
+        subject.notify()
+        await until(namesrvs, 1)
+        assert subject.name_fault is None
+    assert [facts["holder"] for facts in log.named("broker.name_taken")] == [HOLDER]
+
+
+@pytest.mark.parametrize(
+    "error", [CommandError(ResponseCode.NO_PERMISSION, "no"), ConnectionLost("plaintext")]
+)
+async def test_a_refusal_proves_that_the_holder_runs(
+    namesrvs: Namesrvs, topics: Topics, error: CometError
+) -> None:
+    list_holder(namesrvs, HOLDER)
+    namesrvs.refusing[HOLDER] = error
+    subject = registration(namesrvs, topics)
+    async with running(subject):
+        await subject.wait_for_first_round(5_000)
+        assert subject.name_fault is not None
+
+
+@pytest.mark.parametrize(
+    ("holder", "settings"),
+    [
+        (ME.broker_addr, "brokerName=broker-a"),  # restarted before the name server noticed
+        ("10.0.0.7:10911", "brokerName=broker-a"),  # restarted at a new address
+        (HOLDER, "brokerName=broker-b"),  # another broker got the old address
+    ],
+)
+async def test_an_address_without_a_broker_of_this_name_is_replaced(
+    namesrvs: Namesrvs, topics: Topics, holder: str, settings: str
+) -> None:
+    list_holder(namesrvs, holder)
+    answer_as(namesrvs, settings)
+    namesrvs.dead.add("10.0.0.7:10911")
     log = RecordingLog()
     subject = registration(namesrvs, topics, log=log)
     async with running(subject):
         await until(namesrvs, 1)
-        topics.put(config("U"))
-        subject.notify()
-        await until(namesrvs, 2)
-    warned = [facts["holder"] for facts in log.named("broker.name_taken")]
-    assert warned == [holder] * is_warned
-    assert len(namesrvs.registrations()) == 2  # it registers nevertheless
+    assert len(namesrvs.registrations()) == 1
+    assert not log.named("broker.name_taken")
+
+
+async def test_a_broker_takes_over_a_name_only_if_it_is_told_to(
+    namesrvs: Namesrvs, topics: Topics
+) -> None:
+    list_holder(namesrvs, HOLDER)
+    answer_as(namesrvs, "brokerName=broker-a")
+    log = RecordingLog()
+    subject = registration(namesrvs, topics, log=log, take_over_name=True)
+    async with running(subject):
+        await until(namesrvs, 1)
+    assert [facts["holder"] for facts in log.named("broker.name_taken_over")] == [HOLDER]
+
+
+async def test_a_displaced_broker_registers_again_at_once(
+    namesrvs: Namesrvs, topics: Topics, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(registrations, "WATCH_MS", 1)
+    answer_as(namesrvs, "brokerName=broker-a")
+    log = RecordingLog()
+    subject = registration(namesrvs, topics, log=log)
+    async with running(subject):
+        await until(namesrvs, 1)
+        list_holder(namesrvs, HOLDER)
+        await until(namesrvs, 3)
+        assert subject.name_fault is None
+    assert {facts["holder"] for facts in log.named("broker.displaced")} == {HOLDER}
 
 
 async def test_a_change_sends_only_the_changed_topics_and_a_period_sends_all(
@@ -231,6 +331,18 @@ async def test_after_a_lost_connection_everything_is_sent_at_once(
         await until(namesrvs, 2)
 
     assert namesrvs.topics_sent()[-1] == {"T", "U"}
+
+
+def test_a_name_server_is_tried_soon_however_long_it_was_gone(
+    namesrvs: Namesrvs, topics: Topics
+) -> None:
+    subject, link = registration(namesrvs, topics), Link(NS1)
+    pauses_ms = []
+    for count in range(1, 100):
+        link.failed_count = count
+        pauses_ms.append(subject._pause_ms(link))
+    assert pauses_ms[:3] == [500, 1_000, 2_000]
+    assert set(pauses_ms[3:]) == {2_000}
 
 
 async def test_known_versions_are_not_sent_again(namesrvs: Namesrvs, topics: Topics) -> None:

@@ -1,86 +1,61 @@
 # SPDX-License-Identifier: Apache-2.0
-from itertools import product
-
 import pytest
 
-from cometmq.broker.role import Order, OrderRefused, Role, RoleState, obey
+from cometmq.broker.role import MASTER_ID, Role, id_of
 from cometmq.broker.testing.brokers import memory_broker
 
-ROWS = [
-    (Role.SLAVE, Order.PROMOTE, Role.MASTER),
-    (Role.SLAVE, Order.FOLLOW, Role.SLAVE),
-    (Role.SLAVE, Order.FENCE, Role.FENCED),
-    (Role.MASTER, Order.PROMOTE, None),
-    (Role.MASTER, Order.FOLLOW, Role.SLAVE),
-    (Role.MASTER, Order.FENCE, Role.FENCED),
-    (Role.FENCED, Order.PROMOTE, Role.MASTER),
-    (Role.FENCED, Order.FOLLOW, Role.SLAVE),
-    (Role.FENCED, Order.FENCE, Role.FENCED),
-]
+GROUP = {
+    "groupRecord": "file:/tmp/record",
+    "groupMembers": "0=10.0.0.1:10911;1=10.0.0.2:10911",
+    "brokerId": "0",
+}
 
 
-def id_of(role):
-    return 0 if role is Role.MASTER else 1
+@pytest.mark.parametrize("ordinal", [0, 1, 7])
+def test_only_a_master_registers_as_a_master(ordinal):
+    assert id_of(Role.MASTER, ordinal) == MASTER_ID
+    assert {id_of(role, ordinal) for role in (Role.SLAVE, Role.FENCED)} == {ordinal + 1}
 
 
-def test_rows_are_total():
-    assert {row[:2] for row in ROWS} == set(product(Role, Order))
+def test_a_broker_without_a_group_has_the_role_of_its_settings():
+    assert memory_broker().is_master
+    slave = memory_broker(brokerRole="SLAVE", brokerId="2")
+    assert slave.is_slave
+    assert (slave.role.broker_id, slave.registration.identity.epoch) == (2, None)
 
 
-@pytest.mark.parametrize(("role", "order", "expected"), ROWS)
-def test_order_leads_to_its_row(role, order, expected):
-    state = RoleState(role, 7, id_of(role))
-    if expected is None:
-        with pytest.raises(OrderRefused, match="cannot obey"):
-            obey(state, order, epoch=8, broker_id=0)
-    else:
-        assert obey(state, order, epoch=8, broker_id=id_of(expected)) == RoleState(
-            expected, 8, id_of(expected)
-        )
+def test_a_member_of_a_group_accepts_nothing_before_it_has_a_role():
+    broker = memory_broker(**GROUP)
 
-
-@pytest.mark.parametrize(
-    ("order", "epoch"), [(Order.PROMOTE, 7), (Order.FOLLOW, 6), (Order.FENCE, 6)]
-)
-def test_stale_orders_are_refused(order, epoch):
-    with pytest.raises(OrderRefused, match="is of epoch"):
-        obey(RoleState(Role.SLAVE, 7, 1), order, epoch=epoch, broker_id=id_of(Role.SLAVE))
-
-
-@pytest.mark.parametrize("order", [Order.FOLLOW, Order.FENCE])
-def test_orders_other_than_promotion_may_repeat_in_an_epoch(order):
-    state = RoleState(Role.SLAVE, 7, 1)
-    once = obey(state, order, epoch=7, broker_id=1)
-    assert obey(once, order, epoch=7, broker_id=1) == once
-
-
-def test_only_a_master_has_the_id_of_the_master():
-    with pytest.raises(OrderRefused, match="broker id"):
-        obey(RoleState(Role.SLAVE, 1, 1), Order.PROMOTE, epoch=2, broker_id=1)
-    with pytest.raises(OrderRefused, match="broker id"):
-        obey(RoleState(Role.MASTER, 1, 0), Order.FOLLOW, epoch=2, broker_id=0)
+    assert (broker.role.role, broker.role.broker_id) == (Role.FENCED, 1)
+    assert not broker.is_master
+    assert not broker.store.role_writable
+    assert not broker.store.needs_replicas
 
 
 def test_a_role_that_changes_takes_effect_everywhere_at_once():
-    broker = memory_broker()
+    broker = memory_broker(**GROUP)
+
+    broker.take_role(Role.MASTER, 7)
     assert broker.is_master
     assert broker.store.role_writable
+    assert broker.store.needs_replicas
+    identity = broker.registration.identity
+    assert (identity.broker_id, identity.epoch) == (0, 7)
 
-    broker.obey(Order.FOLLOW, epoch=1, broker_id=2)
-    assert not broker.is_master
+    broker.take_role(Role.SLAVE, 8)
+    assert broker.is_slave
     assert not broker.store.role_writable
-    assert broker.registration.identity.broker_id == 2
-
-    broker.obey(Order.PROMOTE, epoch=2, broker_id=0)
-    assert broker.is_master
-    assert broker.store.role_writable
-    assert broker.registration.identity.broker_id == 0
+    assert not broker.store.needs_replicas
+    identity = broker.registration.identity
+    assert (identity.broker_id, identity.epoch) == (1, 8)
 
 
-def test_a_refused_order_changes_nothing():
-    broker = memory_broker()
-    before = broker.role
-    with pytest.raises(OrderRefused):
-        broker.obey(Order.PROMOTE, epoch=1, broker_id=0)
-    assert broker.role == before
-    assert broker.is_master
+def test_the_same_role_again_changes_nothing():
+    broker = memory_broker(**GROUP)
+    broker.take_role(Role.MASTER, 7)
+    identity = broker.registration.identity
+
+    broker.take_role(Role.MASTER, 7)
+
+    assert broker.registration.identity is identity

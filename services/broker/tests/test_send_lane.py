@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A broker with the native lane equals one without it in every file, table, figure and answer."""
+"""A broker with the native lane has the same files, tables, figures and answers as one without."""
 
 import asyncio
 import errno
@@ -353,8 +353,8 @@ def run(case: Case, steps: list[Step], *, lane: bool) -> tuple[dict[str, Any], i
         wires: list[Any] = []
         connect = broker.connect
 
-        def connect_and_keep() -> Any:
-            connected = connect()
+        def connect_and_keep(**options: Any) -> Any:
+            connected = connect(**options)
             wires.append(connected.wire)
             return connected
 

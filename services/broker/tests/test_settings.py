@@ -47,9 +47,9 @@ def test_ineffective_settings_are_reported() -> None:
     settings = loaded(enableLmq="true", sendMessageThreadPoolNums="16", brokerPermission="4")
 
     assert settings.ineffective() == {
-        "enableLmq": "Accepted; light message queues (LMQ) are not built.",
+        "enableLmq": "Accepted; light message queues (LMQ) are not implemented.",
         "sendMessageThreadPoolNums": (
-            "Accepted; one event loop serves all requests, there are no thread pools."
+            "Accepted; one event loop serves all requests, without thread pools."
         ),
     }
 

@@ -37,8 +37,8 @@ def minute(counters: BrokerStats, name: str, key: str) -> StatsItem:
 
 
 def test_the_first_copy_counts_from_one_interval_before() -> None:
-    """As captured: after six messages in ten seconds the rate is 0.6 per second, with no hour or
-    day yet.
+    """As captured from RocketMQ: after six messages in ten seconds the rate is 0.6 per second; the
+    figures of the hour and the day are still 0.
     """
     windows = Windows(2)
 

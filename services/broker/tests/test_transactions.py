@@ -3,7 +3,14 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cometmq.broker.transactions import EndedHalves, committed, ended_offsets, op, prepare
+from cometmq.broker.transactions import (
+    EndedHalves,
+    Transactions,
+    committed,
+    ended_offsets,
+    op,
+    prepare,
+)
 from cometmq.remoting.message.new_message import NewMessage, encode_record
 from cometmq.remoting.message.record import MessageRecord, decode_record
 
@@ -45,7 +52,7 @@ def test_an_op_record_is_javas() -> None:
 
 
 def test_a_half_record_equals_javas() -> None:
-    """Only the order of properties differs: Java's is that of a hash table."""
+    """Only the order of properties differs: in Java it is the order of a hash table."""
     model = decode_record(HALF)
     message = decode_record(COMMITTED).to_new_message()
     message.sys_flag |= 0x4
@@ -109,3 +116,15 @@ def test_memory_for_ends_is_bounded() -> None:
     ended.add(1 << 60)
     assert 1 << 60 in ended
     assert 4_999 not in ended
+
+
+def test_a_restart_forgets_ends_that_may_be_cut_off() -> None:
+    transactions = Transactions()
+    transactions.recall([7])
+    recent = transactions.recent
+
+    transactions.restart()
+
+    assert 7 not in transactions.ended
+    assert transactions.recent is recent  # others refer to it
+    assert len(recent) == 0

@@ -264,7 +264,7 @@ def test_every_account_may_reply() -> None:
 def test_default_rights_exclude_shared_topics(
     code: int, ext: dict[str, str], resource: str
 ) -> None:
-    """The shared topics hold half and delayed messages of topics that the account may not read."""
+    """The shared topics hold half and delayed messages of topics that the account cannot read."""
     fields: dict[str, Any] = {"access_key": "userKey1", "secret_key": "userSecret1"}
     every = AclAccount(**fields, default_topic_perm="PUB|SUB", default_group_perm="SUB")
     assert (refusal(signed(code, ext), control([every])) or "").startswith(denied(resource))

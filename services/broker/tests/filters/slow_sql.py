@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Conditions with their meaning, built independently of the parser: slow, plain and exact.
+"""Conditions with their meanings, built without the parser: slow, simple and exact.
 
 A condition is its text plus a function of properties that returns True, False or None (unknown), or
 raises Impossible.
@@ -29,7 +29,7 @@ class Condition(NamedTuple):
 
 
 def number_of(text: str, literal: str) -> Decimal:
-    """Parse a property for a comparison with a literal, whose form determines the type."""
+    """Parse a property as the type of the literal that it is compared with."""
     if re.fullmatch(r"-?\d+", literal):
         bits = 32 if abs(int(literal)) < 2**31 else 64
         if not re.fullmatch(r"[+-]?\d+", text) or not -(2 ** (bits - 1)) <= int(text) < 2 ** (

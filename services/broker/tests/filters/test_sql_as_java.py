@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""RocketMQ 4.9.4's parser's answers to hundreds of expressions: errors, trees, results.
+"""Hundreds of expressions give the same errors, trees and results as in RocketMQ 4.9.4.
 
-`data/java_answers.jsonl` was recorded from its filter library. A result is one letter for each set
-of properties: true, false, null, or ! for an exception.
+`data/java_answers.jsonl` was recorded from RocketMQ's filter library. A result is one letter for
+each set of properties: true, false, null, or ! for an exception.
 """
 
 import json

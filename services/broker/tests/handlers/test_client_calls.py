@@ -181,7 +181,7 @@ async def test_captured_requests_to_consume_a_message(stored: Broker, exchange: 
 async def test_captured_requests_that_a_broker_forwarded(
     stored: Broker, exchange: Exchange
 ) -> None:
-    """A client gets the request's fields, the broker's name, and the stored record."""
+    """The client receives the fields of the request, the broker's name and the stored record."""
     ext = exchange.request.ext
     peer = join(stored, ext["clientId"], ext["consumerGroup"])
     peer.answers[309] = answer()

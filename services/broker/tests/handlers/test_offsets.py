@@ -40,7 +40,7 @@ async def broker(tmp_path: Path) -> AsyncIterator[Broker]:
 
 @pytest.fixture
 async def strict(tmp_path: Path) -> AsyncIterator[Broker]:
-    """A broker on which new groups apply their consumeFromWhere even on young queues."""
+    """Yield a broker on which new groups apply their consumeFromWhere even to young queues."""
     async with stored_broker(tmp_path, youngQueueStartsAtZero="false") as broker:
         yield broker
 
@@ -88,7 +88,7 @@ def test_an_empty_queue_starts_at_zero(broker: Broker) -> None:
 
 
 def test_a_new_group_on_a_young_topic_starts_at_zero(broker: Broker) -> None:
-    """As in RocketMQ, a group that starts after the first send still gets these messages."""
+    """As in RocketMQ, a group that starts after the first send still gets that message."""
     store(broker)
     clock_of(broker).advance(10)
     subscribe(broker)
@@ -181,7 +181,7 @@ EXCHANGES = [
 
 @pytest.mark.parametrize("exchange", EXCHANGES, ids=lambda exchange: exchange.name)
 async def test_captured_exchanges(broker: Broker, exchange: Any) -> None:
-    """Each queue gets the length that the captured answer reports."""
+    """The test gives each queue the length that the captured answer reports."""
     expected = expected_answer(exchange)
     call = call_of(exchange.request, FakePeer())
     header = call.header

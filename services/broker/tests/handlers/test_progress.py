@@ -194,7 +194,7 @@ async def test_a_group_that_subscribes_and_commits_is_named_once() -> None:
 
 @pytest.mark.parametrize("exchange", answered_exchanges(GOLDEN, "303-*"), ids=name_of)
 async def test_captured_time_spans(exchange: Exchange) -> None:
-    """The captured queues contain messages with several store times, the queues here only one."""
+    """The captured queues contain several store times; each queue here contains only one."""
     store = MemoryStore()
     broker = memory_broker(store)
     expected = expected_answer(exchange)

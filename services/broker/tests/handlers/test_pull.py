@@ -13,9 +13,8 @@ from cometmq.broker.broker import Broker
 from cometmq.broker.clients.producers import Client
 from cometmq.broker.handlers.arrivals import Arrivals
 from cometmq.broker.handlers.pull import RESUMES_MAX
-from cometmq.broker.role import Order
-from cometmq.broker.testing import FakePeer, expected_answer
-from cometmq.broker.testing.replay import call_of
+from cometmq.broker.role import Role
+from cometmq.broker.testing import FakePeer
 from cometmq.broker.testing.stored import ask, call_with, clock_of, last_answer, stored_broker
 from cometmq.remoting.bodies.heartbeat import ConsumerData, SubscriptionData
 from cometmq.remoting.codes import RequestCode, ResponseCode
@@ -24,11 +23,9 @@ from cometmq.remoting.commands.pull import PullMessage, PullMessageReply
 from cometmq.remoting.commands.send import SendMessageV2
 from cometmq.remoting.message.flags import tag_code
 from cometmq.remoting.message.record import decode_record
-from cometmq.remoting.testing.golden import Exchange, load_exchanges
 from cometmq.store.disk import OsFile
 from cometmq.store.errors import DiskError
 
-GOLDEN = Path(__file__).parents[4] / "tests" / "golden"
 COMMIT, SUSPEND, SUBSCRIPTION = 1, 2, 4
 PULL = PullMessage("G", "T", 1, 0, 32, SUBSCRIPTION, 0, 15_000, 0, "*")
 
@@ -126,7 +123,7 @@ def test_a_slave_corrects_no_offsets(
 ) -> None:
     """A slave's log may be behind, so the consumer retries there or at the master."""
     store(broker, "a", "b", "c")
-    broker.obey(Order.FOLLOW, epoch=1, broker_id=1)
+    broker.take_role(Role.SLAVE, 1)
     reply = pull(broker, **fields)
 
     assert (reply.code, reply.remark) == (code, remark)
@@ -139,7 +136,7 @@ async def test_a_slave_may_be_told_to_correct_offsets(tmp_path: Path) -> None:
     async with stored_broker(tmp_path, offsetCheckInSlave="true") as broker:
         broker.topics.create("T", queue_nums=4)
         store(broker, "a")
-        broker.obey(Order.FOLLOW, epoch=1, broker_id=1)
+        broker.take_role(Role.SLAVE, 1)
         reply = pull(broker, queue_offset=9)
 
     assert (reply.code, reply.header.next_begin_offset) == (21, 1)
@@ -164,7 +161,7 @@ async def test_a_consumer_far_behind_is_sent_to_a_slave_if_that_is_enabled(
 
 def test_a_slave_serves_reads_and_commits_no_offsets_of_pulls(broker: Broker) -> None:
     store(broker, "a")
-    broker.obey(Order.FOLLOW, epoch=1, broker_id=1)
+    broker.take_role(Role.SLAVE, 1)
     reply = pull(broker, sys_flag=SUBSCRIPTION | COMMIT, commit_offset=1)
 
     assert bodies(reply) == [b"a"]
@@ -422,98 +419,11 @@ async def test_cold_messages_are_read_on_a_worker(
     assert bodies(answer) == [b"a"]
 
 
-GOLDEN_PULLS = [one for one in load_exchanges(GOLDEN, "011-*") if one.response is not None]
-
-
-@pytest.mark.parametrize("exchange", GOLDEN_PULLS, ids=lambda exchange: exchange.name)
-async def test_captured_pulls(tmp_path: Path, exchange: Exchange) -> None:
-    """The broker gets the captured broker's state; code, remark and ext must match."""
-    expected = expected_answer(exchange)
-    settings = {}
-    if expected.code == ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST:
-        settings["autoCreateSubscriptionGroup"] = "false"
-    if "the broker[" in (expected.remark or ""):
-        settings["brokerPermission"] = "2"
-    if "SQL92" not in (expected.remark or ""):
-        settings["enablePropertyFilter"] = "true"
-    async with stored_broker(tmp_path, **settings) as broker:
-        call = call_of(exchange.request, FakePeer())
-        prepare(broker, call.header, expected)
-        reply = ask(broker, call)
-        if reply is None:
-            broker.hold.wake_all()
-            broker.driver.after_commit()
-            reply = last_answer(call)
-
-        assert reply is not None
-        assert reply.code == expected.code
-        if "consumer:[" not in (expected.remark or ""):
-            assert reply.remark == expected.remark
-        if expected.ext:
-            answered = {
-                name: str(value) for name, value in msgspec.to_builtins(reply.header).items()
-            }
-            assert answered == expected.ext
-
-
-def prepare(broker: Broker, header: PullMessage, expected: Any) -> None:
-    """Put topic, group, subscription and queue into the state that the answer reports."""
-    remark = expected.remark or ""
-    if expected.code != ResponseCode.TOPIC_NOT_EXIST:
-        queue_nums = 2 if "readQueueNums:[2]" in remark else 8
-        broker.topics.create(header.topic, queue_nums=queue_nums)
-    config = broker.topics.get(header.topic)
-    if "the topic[" in remark and config is not None:
-        broker.topics.put(msgspec.structs.replace(config, perm=2))
-    if "no permission" in remark:
-        broker.groups.find(header.consumer_group, auto_create=True)
-        broker.groups.disable(header.consumer_group)
-    if not header.sys_flag & SUBSCRIPTION and "group info" not in remark:
-        register(broker, header, expected)
-    count = int(expected.ext.get("maxOffset", 0))
-    is_filtered = expected.code == ResponseCode.PULL_RETRY_IMMEDIATELY
-    for number in range(count):
-        is_wanted = number == count - 1 and not is_filtered  # the scan ends with the last one
-        text = f"TAGS\x01{first_tag(header) if is_wanted else 'unwanted'}"
-        message = SendMessageV2("P", header.topic, "TBW102", 8, header.queue_id, 0, 0, 0, text)
-        ask(broker, call_with(310, message, b"x"))
-
-
-def first_tag(header: PullMessage) -> str:
-    return (header.subscription or "x").split("||")[0].strip()
-
-
-def register(broker: Broker, header: PullMessage, expected: Any) -> None:
-    version = header.sub_version - (expected.code == ResponseCode.SUBSCRIPTION_NOT_LATEST)
-    topic = "other" if "subscription not exist" in (expected.remark or "") else header.topic
-    is_filtered = expected.code == ResponseCode.PULL_RETRY_IMMEDIATELY
-    subscription = SubscriptionData(
-        topic=topic,
-        sub_string="A" if is_filtered else "*",
-        code_set=[tag_code("A")] if is_filtered else [],
-        sub_version=version,
-    )
-    if header.expression_type == "SQL92":
-        is_older = expected.code == ResponseCode.FILTER_DATA_NOT_LATEST
-        subscription.expression_type = "SQL92"
-        subscription.sub_string = "a > 5"
-        older = msgspec.structs.replace(subscription, sub_version=version - is_older)
-        broker.filters.register(header.consumer_group, [older])
-    data = ConsumerData(
-        group_name=header.consumer_group,
-        consume_type="CONSUME_PASSIVELY",
-        message_model="CLUSTERING",
-        consume_from_where="CONSUME_FROM_LAST_OFFSET",
-        subscription_data_set=[subscription],
-    )
-    broker.consumers.register(data, Client(FakePeer(), "c", 0, 401, 0))
-
-
 async def test_a_commit_during_a_cold_read_is_newer_than_that_of_the_pull(
     broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Otherwise a departing member would revert its own last commit, and messages would be
-    redelivered.
+    """Otherwise a pull of a departing member would revert the last commit of that member, and
+    messages would be redelivered.
     """
     store(broker, "a")
     monkeypatch.setattr(OsFile, "read_cached", lambda *_: None)

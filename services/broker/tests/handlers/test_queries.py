@@ -117,7 +117,7 @@ def subscribe(broker: Broker, group: str, text: str) -> None:
     "exchange", list(load_exchanges(GOLDEN, "321-*")), ids=lambda exchange: exchange.name
 )
 async def test_captured_entries_of_queues(broker: Broker, exchange: Any) -> None:
-    """The group has the members and tags of the captured answer."""
+    """The test registers the members and tags of the captured answer."""
     expected = expected_answer(exchange)
     ext = exchange.request.ext
     wanted = json.loads(expected.body) if expected.body else None

@@ -66,7 +66,7 @@ QUESTIONS = [
 
 
 class Disk:
-    """Records which thread reads the disk; while the disk is cold, nothing is in memory."""
+    """Records which threads read the disk; while `is_cold` is set, no data is in memory."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.is_cold = False
@@ -94,7 +94,7 @@ def disk(monkeypatch: pytest.MonkeyPatch) -> Disk:
 
 @pytest.fixture
 async def broker(tmp_path: Path, disk: Disk) -> AsyncIterator[Broker]:
-    """A broker started on a store of 40 messages, all of which are only in files."""
+    """Yield a broker on a store of 40 messages, none of which are in memory."""
     async with stored_broker(tmp_path, **SETTINGS) as broker:
         for number in range(COUNT):
             text = f"KEYS\x01shared k{number}\x02UNIQ_KEY\x01U{number}\x02DELAY\x011"

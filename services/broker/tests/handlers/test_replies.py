@@ -65,7 +65,7 @@ async def served(broker: Broker, call: Call[Any]) -> Answer:
 
 @pytest.mark.parametrize("exchange", [*exchanges("324-*"), *exchanges("325-*")], ids=name_of)
 async def test_captured_replies(broker: Broker, exchange: Exchange) -> None:
-    """Our reply is stored at a different position from the captured one; all else is equal."""
+    """Our reply is stored at a different position from the captured reply; all else is equal."""
     call = call_of(exchange.request, FakePeer())
     client_id = parse_properties(call.header.properties).get("REPLY_TO_CLIENT", "nobody")
     peer = FakePeer() if client_id == "nobody" else requester(broker, client_id)
@@ -235,7 +235,7 @@ async def test_any_queue_may_be_chosen_by_the_broker(broker: Broker) -> None:
 
 
 async def test_a_disconnected_replier_causes_no_error(broker: Broker) -> None:
-    """Its task may be cancelled before the store has answered."""
+    """The task of its request may be cancelled before the store has answered."""
     requester(broker)
     serving = replies.send_reply_message(broker, call_with(325, HEADER, b"answer"))
     waited_for = serving.send(None)

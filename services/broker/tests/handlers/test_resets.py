@@ -172,6 +172,14 @@ def test_a_queue_without_an_offset_counts_as_not_consumed() -> None:
     assert offsets_in(reset(broker, -1, is_force=True).body) == {0: 10, 1: 10}
 
 
+def test_a_connected_group_that_has_committed_nothing_is_reset() -> None:
+    broker = broker_with()
+    peer = join(broker, "G", "T")
+    assert offsets_in(reset(broker, -1).body) == {0: 10, 1: 10}
+    assert len(peer.sent) == 1
+    assert offsets_in(reset(broker, -1, is_force=False).body) == {0: 0, 1: 0}
+
+
 def test_all_members_get_the_offsets_and_none_is_stored() -> None:
     broker, log = broker_with(), RecordingLog()
     broker.log = log

@@ -258,7 +258,7 @@ def test_a_single_send_with_the_batch_flag_is_a_batch(broker: Broker) -> None:
 
 
 def test_an_encoded_batch_without_the_flag_stays_one_message(broker: Broker) -> None:
-    """The C++ client sends batches in this form, and its consumers expect that."""
+    """The C++ client sends batches in this form, and C++ consumers expect them unsplit."""
     body = join_batch([BatchItem(0, b"a"), BatchItem(0, b"b")])
     send(broker, body)
     assert [record.body for record in records(broker, "T", 1)] == [body]
@@ -366,7 +366,7 @@ async def test_captured_sends(broker: Broker, exchange: Exchange) -> None:
 async def test_the_request_decides_whether_a_batch_waits_for_the_flush(
     tmp_path: Path, item: str, request_text: str, waiting: int
 ) -> None:
-    """The WAIT property of one message must not decide for the others."""
+    """The WAIT property of one message must not decide for the rest of the batch."""
     async with stored_broker(tmp_path, flushDiskType="SYNC_FLUSH") as broker:
         items = [BatchItem(0, b"a", item), BatchItem(0, b"b")]
         header = msgspec.structs.replace(HEADER, batch=True, properties=request_text)

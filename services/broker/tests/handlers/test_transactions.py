@@ -11,7 +11,7 @@ from cometmq.broker.broker import Broker
 from cometmq.broker.clients.producers import Client
 from cometmq.broker.handlers import HANDLERS
 from cometmq.broker.handlers.transactions import forget_ended, recall_transactions
-from cometmq.broker.role import Order
+from cometmq.broker.role import Role
 from cometmq.broker.testing.peers import FakePeer
 from cometmq.broker.testing.stored import ask, call_with, last_answer, stored_broker
 from cometmq.remoting.codes import RequestCode as Code
@@ -249,7 +249,7 @@ def test_a_half_message_forged_in_a_body_is_refused(broker: Broker) -> None:
 
 def test_a_slave_refuses_ends(broker: Broker) -> None:
     half = prepared(broker)
-    broker.obey(Order.FOLLOW, epoch=1, broker_id=1)
+    broker.take_role(Role.SLAVE, 1)
     assert end(broker, half).code == ResponseCode.SLAVE_NOT_AVAILABLE
 
 

@@ -200,7 +200,7 @@ async def test_a_slave_without_name_servers_follows_the_address_of_its_setting(
     ):
         await send_all(client, 0, 100)
         await until(lambda: log_of(master).rstrip(b"\0") == log_of(slave).rstrip(b"\0") != b"")
-        assert has_event(slave, "replica.following")
+        await until(lambda: has_event(slave, "replica.following"))
 
 
 async def test_a_wrong_address_of_the_master_is_named(tmp_path: Path) -> None:

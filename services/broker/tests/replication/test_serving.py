@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from cometmq.broker.replication.frames import BODY_BYTES_MAX, Transfer
+from cometmq.broker.replication.pump import SLICE_BYTES, UNSENT_BYTES_MAX
 from cometmq.broker.replication.records import HEAD_BYTES, is_border
-from cometmq.broker.replication.serving import SLICE_BYTES, UNSENT_BYTES_MAX
 from cometmq.broker.replication.unfit import Unfit
 from cometmq.broker.testing.replicas import Node, RawSlave, until
 from cometmq.store.results import PutStatus
@@ -39,7 +39,7 @@ async def filled(node: Node, count: int, body: bytes = b"Hello") -> None:
 
 
 def joined(transfers: list[Transfer]) -> bytes:
-    """The bytes of transfers that follow one another without a gap."""
+    """Join the bytes of transfers, which must follow one another without a gap."""
     for one, following in itertools.pairwise(transfers):
         assert one.offset + len(one.data) == following.offset
     return b"".join(transfer.data for transfer in transfers)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`python -m cometmq.broker [FILE]`: a broker configured by a file and its environment."""
+"""`python -m cometmq.broker [FILE]`: run a broker configured by a file and its environment."""
 
 import sys
 from functools import partial

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Keys of RocketMQ's broker.conf that have no effect here, each with the reason.
+"""Settings of RocketMQ's broker.conf that have no effect here, each with its reason.
 
-They configure threads, buffers and parts that CometMQ does not have. They are accepted so that
-tools find the values they look for. At startup the broker logs each key whose value differs from
-RocketMQ's default.
+They configure threads, buffers and components that CometMQ does not have. The broker accepts these
+settings so that tools find the values they look for. At startup the broker logs each key whose
+value differs from RocketMQ's default.
 """
 
 from typing import Annotated, Final
@@ -17,24 +17,24 @@ def _because(reason: str) -> Meta:
     return Meta(description=f"Accepted; {reason}.", extra=MUTABLE | INEFFECTIVE)
 
 
-POOL: Final = _because("one event loop serves all requests, there are no thread pools")
-QUEUE: Final = _because("requests do not wait for a thread; inFlightMax bounds them")
-CLIENT: Final = _because("the broker's own calls need no pools and no limits")
+POOL: Final = _because("one event loop serves all requests, without thread pools")
+QUEUE: Final = _because("requests do not wait for a thread, and inFlightMax limits them")
+CLIENT: Final = _because("the broker's own calls need no pools or limits")
 SOCKET: Final = _because(
-    "the system sizes socket buffers; writeBufferHighBytes bounds the broker's own"
+    "the system sizes socket buffers; writeBufferHighBytes limits the buffers of the broker"
 )
-NETTY: Final = _because("it configures RocketMQ's network library")
+NETTY: Final = _because("the setting configures RocketMQ's network library")
 COMMERCIAL: Final = _because("only a commercial edition has these counters")
-DLEDGER: Final = _because("brokers do not replicate by DLedger")
-LIGHT: Final = _because("light message queues (LMQ) are not built")
+DLEDGER: Final = _because("brokers do not replicate with DLedger")
+LIGHT: Final = _because("light message queues (LMQ) are not implemented")
 BLOOM: Final = _because("filters are evaluated on the messages, without bloom filters")
-DELAY: Final = _because("delayed messages are always delivered without waiting for each other")
+DELAY: Final = _because("delayed messages never wait for each other when they are delivered")
 PLUGIN: Final = _because("there are no plug-ins and no filter servers")
 FOLDERS: Final = _because("a log in several folders is not supported")
-UNUSED: Final = _because("RocketMQ 4.9.4 does not use it either")
+UNUSED: Final = _because("RocketMQ 4.9.4 does not use the setting either")
 LOGS: Final = _because("logging is configured for the process, not for the broker")
 PAGES: Final = _because("files are not mapped")
-DIAGNOSIS: Final = _because("it diagnoses RocketMQ's own locks")
+DIAGNOSIS: Final = _because("the setting diagnoses RocketMQ's own locks")
 DETAIL: Final = _because("statistics of queues are kept for delayed messages only")
 
 
@@ -90,7 +90,7 @@ class AcceptedSettings(StoreSettings, frozen=True, kw_only=True, rename="camel")
     write_buffer_high_water_mark: Annotated[int, SOCKET] = 0
     write_buffer_low_water_mark: Annotated[int, SOCKET] = 0
 
-    # Parts of RocketMQ that are not built.
+    # Parts of RocketMQ that are not implemented.
     commercial_base_count: Annotated[int, COMMERCIAL] = 1
     commercial_big_count: Annotated[int, COMMERCIAL] = 1
     commercial_enable: Annotated[bool, COMMERCIAL] = True

@@ -52,7 +52,7 @@ def is_unspecified(host: str) -> bool:
 
 
 def is_own_address(host: str) -> bool:
-    """Return whether this machine has the address; raise OSError if a name cannot be resolved."""
+    """Return whether the address is this machine's; raise OSError if a name cannot be resolved."""
     family, _, _, _, address = socket.getaddrinfo(host, 0, type=socket.SOCK_DGRAM)[0]
     with socket.socket(family, socket.SOCK_DGRAM) as probe:
         try:
@@ -106,7 +106,7 @@ def host_port(host: str, port: int) -> str:
 
 
 def packed_host(host: str, port: int, *, setting: str = "brokerIP1") -> bytes:
-    """Return an address in the form that records contain; a host name is resolved."""
+    """Return an address in the binary form used in records, resolving a host name."""
     try:
         infos = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     except OSError as error:

@@ -7,13 +7,13 @@ answer held pulls; let open requests finish; flush; save the tables; close the s
 """
 
 import asyncio
-from collections.abc import Awaitable
+from collections.abc import Callable, Coroutine, Iterable, Iterator
 from contextlib import AbstractContextManager, AsyncExitStack
 from functools import partial
+from importlib import import_module
 from pathlib import Path
 from typing import Final
 
-from cometmq.broker import metrics
 from cometmq.broker.acl.accounts import Account
 from cometmq.broker.acl.check import AccessControl
 from cometmq.broker.acl.files import AclFiles
@@ -28,19 +28,23 @@ from cometmq.broker.addresses import (
 )
 from cometmq.broker.assembly import Inputs, assemble
 from cometmq.broker.broker import Broker
+from cometmq.broker.discard import Discard
+from cometmq.broker.fixed_role import log_server, replication_loops
+from cometmq.broker.group.members import check_group
+from cometmq.broker.grouping import Grouping, join_group, open_state
 from cometmq.broker.handlers import HANDLERS, VIP_EXCLUDED
 from cometmq.broker.handlers.arrivals import connect_arrivals
 from cometmq.broker.handlers.clients import connection_closed
 from cometmq.broker.handlers.send_lane import open_lane
 from cometmq.broker.handlers.transactions import recall_transactions
-from cometmq.broker.replication.copies import Copied, MasterCopies
-from cometmq.broker.replication.following import Follower
-from cometmq.broker.replication.serving import TICK_INTERVAL_MS, LogServer
+from cometmq.broker.monitoring import attach
+from cometmq.broker.replication.serving import LogServer
 from cometmq.broker.role import MASTER_ID
 from cometmq.broker.settings import BrokerSettings
 from cometmq.broker.store_driver import Workers
 from cometmq.broker.tables.journal import Journal
 from cometmq.broker.timers import background_steps
+from cometmq.ha.port import RecordPort
 from cometmq.remoting.command import Peer
 from cometmq.remoting.errors import SettingsError
 from cometmq.remoting.log import Log
@@ -50,25 +54,26 @@ from cometmq.remoting.transport.settings import ClientSettings, ServerSettings
 from cometmq.runtime.admin_http import AdminHttp
 from cometmq.runtime.boot import boot_id
 from cometmq.runtime.clock import Clock
+from cometmq.runtime.extras import INSTALL_EXTRA, needs_extra
 from cometmq.runtime.memory import memory_limit_bytes
 from cometmq.runtime.places import check_port, listening, prepare_folder
 from cometmq.runtime.settings import DEFAULT, Loaded
 from cometmq.runtime.tasks import every
 from cometmq.runtime.tls_keys import client_tls, server_tls
 from cometmq.store.disk import OsDisk
+from cometmq.store.layout import Layout
 from cometmq.store.message_store import MessageStore
 from cometmq.store.settings import BrokerRole
-from cometmq.store.writing.write_state import Refusal
 
 ACL_FILE: Final = "plain_acl.yml"
 VIP_NOTE: Final = "the second port of the broker"
 HA_NOTE: Final = "the port for slaves"
 FIRST_ROUND_WAIT_MS: Final = 2_000
-"""Maximum time that a start waits for name servers that do not answer."""
+"""Maximum time that startup waits for name servers that do not answer."""
 
 
 class BrokerApp:
-    """A broker with everything that it runs; call `start` and `stop` in the same task."""
+    """A broker with its server and background tasks; call `start` and `stop` in the same task."""
 
     def __init__(
         self,
@@ -79,11 +84,16 @@ class BrokerApp:
         admin: AdminHttp | None = None,
         config_path: Path | None = None,
         own_account: Account | None = None,
+        record: RecordPort | None = None,
     ) -> None:
-        """Open nothing yet.
+        """Store the arguments; nothing is opened before `start`.
 
-        `own_account` is for programs in the same process, in addition to the accounts in the files.
+        `own_account` is an account for programs in the same process, besides those in the files.
+        `record` replaces the store of the group's record that the settings name.
         """
+        self._record = record
+        self._group: Grouping | None = None
+        self.discard = Discard()
         self._own_account = own_account
         self._loaded = settings
         self._log = log
@@ -98,7 +108,7 @@ class BrokerApp:
 
     @property
     def addresses(self) -> list[str]:
-        """The main port, followed by the port for short requests."""
+        """The address of the main port, followed by that of the port for short requests."""
         ports = [self._ports.main, *([self._ports.vip] if self._ports.vip else [])]
         return [host_port(self.broker.host, port) for port in ports]
 
@@ -107,9 +117,26 @@ class BrokerApp:
         assert self._broker is not None, "not started"
         return self._broker
 
-    async def start(self) -> None:
-        """Start; raise CometError or OSError if the settings or the environment do not allow it."""
+    @property
+    def group(self) -> Grouping | None:
+        """The broker's membership in a group with failover, or None if it belongs to none."""
+        return self._group
+
+    def check(self) -> None:
+        """Raise an error if settings, folder, ports or addresses are unusable; create nothing."""
+        settings = self._loaded.value
         check_settings(self._loaded)
+        OsDisk().check_unlocked(Layout(settings).lock)
+        with self._listening(settings.listen_port):
+            self._ports = choose_ports(
+                settings.listen_port, settings.bind_address, ha_port=explicit_ha_port(self._loaded)
+            )
+        check_environment(self._loaded, self._ports)
+
+    async def start(self) -> None:
+        """Start the broker; raise CometError or OSError if settings or environment prevent this."""
+        if not self._ports.main:
+            self.check()
         try:
             await self._start()
         except BaseException:
@@ -121,14 +148,49 @@ class BrokerApp:
         ineffective = self._loaded.ineffective()
         if ineffective:
             self._log.warning("settings.ineffective", settings=ineffective)
-        stack = self._stack
-        with self._listening(settings.listen_port):
-            self._ports = choose_ports(
-                settings.listen_port, settings.bind_address, ha_port=explicit_ha_port(self._loaded)
+        has_fixed_role = not settings.group_record and settings.broker_role is not BrokerRole.SLAVE
+        if has_fixed_role and settings.broker_id > MASTER_ID:
+            self._log.warning(
+                "broker.id_ignored", broker_id=settings.broker_id, role=settings.broker_role
             )
-        check_environment(self._loaded, self._ports)
+        stack = self._stack
         workers = Workers.start()
         stack.callback(workers.close)
+        inputs = await self._open(workers)
+        broker = assemble(inputs)
+        self._broker = broker
+        stack.push_async_callback(self._save_tables, broker)
+        stack.push_async_callback(broker.driver.settle)  # after everything that timers put last
+        slave_server = self._slave_server(broker, workers)
+        if settings.group_record:
+            await self._join(broker, workers, inputs.client, slave_server)
+        else:
+            recall_transactions(broker)
+        server = await self._listen(broker)
+        await self._serve_slaves(slave_server)
+        group = await stack.enter_async_context(asyncio.TaskGroup())
+        stack.callback(self._cancel_timers)
+        stack.push_async_callback(self._drain, broker, server)
+        self._start_loops(self._timer_loops(broker), group)
+        self._start_loops(self._replication_loops(slave_server, inputs.client), group)
+        await self._serve_control(broker)
+        await broker.registration.wait_for_first_round(FIRST_ROUND_WAIT_MS)
+        if fault := broker.registration.name_fault:
+            raise SettingsError(fault)
+        if self._admin is not None:
+            attach(self._admin, broker, server, self._group)
+        self._log.info(
+            "broker.ready",
+            addresses=self.addresses,
+            advertised=broker.address,
+            advertised_by=self._advertised_by(),
+            store=settings.store_path_root_dir,
+            sends=broker.send_path,
+        )
+
+    async def _open(self, workers: Workers) -> Inputs:
+        """Open the broker's resources; each is closed when the stack unwinds."""
+        settings, stack = self._loaded.value, self._stack
         acl = await workers.config.submit(self._open_acl) if settings.acl_enable else None
         await workers.store.submit(self._prepare_folders)
         store = await workers.store.submit(self._open_store)
@@ -141,48 +203,26 @@ class BrokerApp:
             on_close=self._namesrv_lost,
         )
         stack.push_async_callback(client.close)
-        broker = assemble(
-            Inputs(
-                self._loaded,
-                self._clock,
-                self._log,
-                workers,
-                store,
-                client,
-                self._ports,
-                self._config_path,
-                None if acl is None else AclKeeper(*acl, worker=workers.config, log=self._log),
-                journal,
-            )
-        )
-        self._broker = broker
-        stack.push_async_callback(self._save_tables, broker)
-        stack.push_async_callback(broker.driver.settle)  # after everything that timers put last
-        recall_transactions(broker)
-        server = await self._listen(broker)
-        log_server = await self._serve_slaves(broker, workers)
-        group = await stack.enter_async_context(asyncio.TaskGroup())
-        stack.callback(self._cancel_timers)
-        stack.push_async_callback(self._drain, broker, server)
-        self._start_timers(broker, group)
-        self._start_replication(broker, log_server, client, group)
-        await broker.registration.wait_for_first_round(FIRST_ROUND_WAIT_MS)
-        if self._admin is not None:
-            attach(self._admin, broker, server)
-        self._log.info(
-            "broker.ready",
-            addresses=self.addresses,
-            advertised=broker.address,
-            advertised_by=self._advertised_by(),
-            store=settings.store_path_root_dir,
-            sends=broker.send_path,
+        return Inputs(
+            self._loaded,
+            self._clock,
+            self._log,
+            workers,
+            store,
+            client,
+            self._ports,
+            self._config_path,
+            None if acl is None else AclKeeper(*acl, worker=workers.config, log=self._log),
+            journal,
         )
 
     async def stop(self) -> None:
-        """Stop; afterwards all acknowledged messages are on disk."""
+        """Stop the broker; afterwards all acknowledged messages are on disk."""
         if self._broker is None:
             return
         self._log.info("broker.stopping", addresses=self.addresses)
+        if self._group is not None:
+            await self._group.leave()
         await self._broker.registration.unregister()
         await self._stack.aclose()
         self._log.info("broker.stopped")
@@ -196,7 +236,7 @@ class BrokerApp:
         return "the outward address of this machine; brokerIP1 sets another"
 
     def _namesrv_lost(self, peer: Peer) -> None:
-        """Register again, because a name server drops a broker when their connection closes."""
+        """Register again, because a name server drops a broker whose connection closes."""
         if self._broker is not None:
             self._broker.registration.connection_lost(peer.address)
 
@@ -237,15 +277,16 @@ class BrokerApp:
             broker.hold.drop(peer)
             connection_closed(broker, peer)
 
+        group = self._group
         server: Server[Broker] = Server(
-            HANDLERS,
+            HANDLERS if group is None else group.gate.guarded(HANDLERS),
             broker,
             server_settings(settings),
             log=self._log,
             clock_ms=self._clock.monotonic_ms,
             before=() if broker.acl is None else (broker.acl.control.check,),
             on_close=closed,
-            before_write=None if broker.journal is None else broker.journal.write,
+            before_write=self._before_write(broker),
         )
         self._server = server
 
@@ -260,104 +301,97 @@ class BrokerApp:
                 await server.listen(settings.bind_address, self._ports.vip, excluded=VIP_EXCLUDED)
         return server
 
-    async def _serve_slaves(self, broker: Broker, workers: Workers) -> LogServer:
-        server = LogServer(
-            broker.store,
-            broker.driver,
-            broker.replication.slaves,
-            worker=workers.replicate,
-            settings=lambda: broker.settings,
-            clock=self._clock,
-            log=self._log,
+    def _before_write(self, broker: Broker) -> Callable[[], None] | None:
+        """Return the function to call right before answers are sent."""
+        journal, group = broker.journal, self._group
+        if group is None or journal is None:
+            return None if journal is None else journal.write
+        save, check_lease = journal.write, group.duties.before_write
+
+        def before_write() -> None:
+            save()
+            check_lease()
+
+        return before_write
+
+    async def _join(
+        self, broker: Broker, workers: Workers, client: RemotingClient, slave_server: LogServer
+    ) -> None:
+        """Make the broker a member of its group; it takes part once its loops start."""
+        assert broker.journal is not None
+        opened = await workers.store.submit(partial(open_state, broker.settings, broker.store))
+        self._group = join_group(
+            broker,
+            opened,
+            workers=workers,
+            client=client,
+            log_server=slave_server,
+            journal=broker.journal,
+            close_clients=self._close_clients,
+            promoted=partial(recall_transactions, broker),
+            record=self._record,
         )
+        self._stack.push_async_callback(self._group.close)
+
+    async def _serve_control(self, broker: Broker) -> None:
+        """Serve the control API; it stops first, so that electors then choose another master."""
+        if self._group is None or broker.settings.control_port < 0:
+            return
+        try:
+            control = import_module("cometmq.broker.control")  # gRPC: 0.15 s and 4 MB
+        except ModuleNotFoundError as error:
+            if not needs_extra(error):
+                raise
+            raise SettingsError(f"controlPort: {error}: {INSTALL_EXTRA}") from error
+        server = await control.serve_control(broker, self._group, self.discard.order)
+        self._stack.push_async_callback(server.stop)
+
+    def _close_clients(self) -> None:
+        for peer in () if self._server is None else tuple(self._server.peers):
+            peer.abort()
+
+    def _slave_server(self, broker: Broker, workers: Workers) -> LogServer:
+        server = log_server(broker, workers.replicate)
         self._stack.callback(server.close)
-        loaded = self._loaded
-        with listening(
-            loaded.value.bind_address,
-            self._ports.ha,
-            setting=loaded.label("haListenPort"),
-            host_setting=loaded.label("bindAddress"),
-            note=HA_NOTE,
-        ):
-            await server.listen(loaded.value.bind_address, self._ports.ha)
         broker.driver.log_grew = server.wake
         return server
 
-    def _start_replication(
-        self,
-        broker: Broker,
-        server: LogServer,
-        client: RemotingClient,
-        group: asyncio.TaskGroup,
-    ) -> None:
-        """Follow the master if this broker is a slave, either now or after a role change."""
-        status, log = broker.replication.following, self._log
+    async def _serve_slaves(self, server: LogServer) -> None:
+        with self._listening(self._ports.ha, setting="haListenPort", note=HA_NOTE):
+            await server.listen(self.broker.settings.bind_address, self._ports.ha)
 
-        def is_slave() -> bool:
-            return broker.is_slave and not broker.is_stopping
+    def _replication_loops(
+        self, server: LogServer, client: RemotingClient
+    ) -> Iterable[tuple[str, Coroutine[None, None, None]]]:
+        """Begin taking part in the group, if there is one; return the loops of replication."""
+        if self._group is None:
+            return replication_loops(self.broker, server, client)
+        loops = self._group.loops(server, self._log)
+        self._group.begin()
+        return loops.items()
 
-        def inspect() -> Awaitable[None]:
-            return copies.inspect()
-
-        follower = Follower(
-            broker.store,
-            broker.driver,
-            status,
-            is_slave=is_slave,
-            address=lambda: master_ha_address(broker),
-            inspect=inspect,
-            settings=lambda: broker.settings,
-            clock=self._clock,
-            log=log,
-        )
-        copies = MasterCopies(
-            Copied(broker.topics, broker.groups, broker.offsets, broker.delay),
-            status,
-            client=client,
-            registration=broker.registration,
-            saver=broker.saver,
-            commit_log=broker.store.commit_log,
-            is_slave=is_slave,
-            note_unfit=follower.note_unfit,
-            settings=lambda: broker.settings,
-            clock=self._clock,
-            log=log,
-        )
-
-        def tick() -> None:
-            server.tick()
-            follower.tick()
-
-        settings = broker.settings
-        for name, loop in {
-            "follow": follower.run(),
-            "replication": every(TICK_INTERVAL_MS, tick, name="replication", log=log),
-            "copies": every(
-                settings.slave_sync_interval_mills,
-                copies.step,
-                name="copies",
-                log=log,
-                first_ms=settings.slave_sync_delay_mills,
-            ),
-        }.items():
-            self._timers.append(group.create_task(loop, name=f"broker-{name}"))
-
-    def _listening(self, port: int, note: str = "") -> AbstractContextManager[None]:
+    def _listening(
+        self, port: int, *, setting: str = "listenPort", note: str = ""
+    ) -> AbstractContextManager[None]:
         loaded = self._loaded
         return listening(
             loaded.value.bind_address,
             port,
-            setting=loaded.label("listenPort"),
+            setting=loaded.label(setting),
             host_setting=loaded.label("bindAddress"),
             note=note,
         )
 
-    def _start_timers(self, broker: Broker, group: asyncio.TaskGroup) -> None:
-        for name, interval_ms, step in background_steps(broker):
-            loop = every(interval_ms, step, name=name, log=self._log)
+    def _start_loops(
+        self, loops: Iterable[tuple[str, Coroutine[None, None, None]]], group: asyncio.TaskGroup
+    ) -> None:
+        for name, loop in loops:
             self._timers.append(group.create_task(loop, name=f"broker-{name}"))
-        registration = broker.registration.run()
-        self._timers.append(group.create_task(registration, name="broker-registration"))
+
+    def _timer_loops(self, broker: Broker) -> Iterator[tuple[str, Coroutine[None, None, None]]]:
+        for name, interval_ms, step in background_steps(broker):
+            yield name, every(interval_ms, step, name=name, log=self._log)
+        yield "registration", broker.registration.run()
 
     def _cancel_timers(self) -> None:
         for timer in self._timers:
@@ -387,18 +421,16 @@ class BrokerApp:
 
     async def _close_store(self, workers: Workers, store: MessageStore) -> None:
         await workers.store.submit(store.close)
+        if self._group is not None:
+            role, now_ms = self._group.member.member.role, self._clock.now_ms()
+            finish = partial(self.discard.finish, self._loaded.value, role, now_ms, self._log)
+            await workers.store.submit(finish)
 
 
 def explicit_ha_port(loaded: Loaded[BrokerSettings]) -> int | None:
     """Return haListenPort if it is set explicitly; by default it is derived from listenPort."""
     is_default = loaded.origins.get("haListenPort", DEFAULT) == DEFAULT
     return None if is_default else loaded.value.ha_listen_port
-
-
-def master_ha_address(broker: Broker) -> str:
-    """Return the master's HA address: the setting, or else what the name servers report."""
-    address = broker.settings.ha_master_address or broker.registration.master_ha_address
-    return "" if address == broker.registration.identity.ha_server_addr else address
 
 
 def acl_path(settings: BrokerSettings, config_path: Path | None) -> Path:
@@ -414,13 +446,20 @@ def acl_path(settings: BrokerSettings, config_path: Path | None) -> Path:
 
 
 def check_settings(loaded: Loaded[BrokerSettings]) -> None:
-    """Refuse settings of features that do not exist, rather than run without them."""
+    """Refuse settings of features that do not exist, rather than ignore these settings."""
     settings = loaded.value
     check_advertised(settings.broker_ip1, setting=loaded.label("brokerIP1"))
     check_advertised(settings.broker_ip2, setting=loaded.label("brokerIP2"))
     if settings.enable_d_leger_commit_log:
         raise SettingsError("enableDLegerCommitLog=true: DLedger is not supported")
-    if settings.broker_role is BrokerRole.SLAVE and settings.broker_id <= MASTER_ID:
+    if settings.control_port >= 0 and not settings.group_record:
+        raise SettingsError(
+            f"{loaded.label('controlPort')}={settings.control_port} has no effect without"
+            " groupRecord: set both, or neither"
+        )
+    if settings.group_record:
+        check_group(settings)
+    elif settings.broker_role is BrokerRole.SLAVE and settings.broker_id <= MASTER_ID:
         raise SettingsError(
             f"brokerRole=SLAVE needs {loaded.label('brokerId')} above 0, not {settings.broker_id}:"
             " a number that no other slave of this brokerName has"
@@ -458,44 +497,3 @@ def server_settings(settings: BrokerSettings) -> ServerSettings:
         idle_timeout_ms=settings.server_channel_max_idle_time_seconds * 1000,
         tls=server_tls(settings),
     )
-
-
-def store_fault(broker: Broker) -> str | None:
-    """Return why the store accepts no messages; for a slave, its role is not a fault."""
-    reasons = set(broker.store.stats().refusals)
-    if broker.is_slave:
-        reasons.discard(Refusal.ROLE)
-    refusals = ", ".join(sorted(reasons))
-    return f"the store takes no messages: {refusals}" if refusals else None
-
-
-def replication_fault(broker: Broker) -> str | None:
-    """Return why this slave cannot follow its master."""
-    status = broker.replication.following
-    if not broker.is_slave or status.unfit is None:
-        return None
-    return f"the log of the master cannot be followed: {status.unfit_detail}"
-
-
-def attach(admin: AdminHttp, broker: Broker, server: Server[Broker]) -> None:
-    """Add the broker's metrics, settings and readiness to the HTTP port."""
-
-    def table_fault() -> str | None:
-        if not broker.saver.is_healthy:
-            return "a config table cannot be saved"
-        if broker.journal is not None and broker.journal.fault:
-            return f"the journal of the tables cannot be written: {broker.journal.fault}"
-        return None
-
-    def settings_text() -> str:
-        return broker.loaded.as_table()
-
-    for source in metrics.collectors(broker, server.stats):
-        admin.registry.add(source)
-    admin.add_ready_check("store", partial(store_fault, broker))
-    admin.add_ready_check("tables", table_fault)
-    if (acl := broker.acl) is not None:
-        admin.add_ready_check("accounts", lambda: acl.gap)
-    admin.add_ready_check("replication", partial(replication_fault, broker))
-    admin.add_settings("broker", settings_text)
-    admin.add_settings("sends", lambda: broker.send_path)

@@ -10,17 +10,15 @@ from cometmq.broker.acl.keeper import AclKeeper
 from cometmq.broker.addresses import Ports, advertised_host, host_port, packed_host
 from cometmq.broker.broker import Broker
 from cometmq.broker.clients.consumers import Consumers
-from cometmq.broker.clients.producers import Producers
-from cometmq.broker.clients.queue_locks import QueueLocks
 from cometmq.broker.clients.rebalance_notices import Notices
 from cometmq.broker.delay import DelayService, delay_file
 from cometmq.broker.filters.compiling import Compiler
 from cometmq.broker.filters.subscriptions import BloomSize, FilterSubscriptions, filter_file
-from cometmq.broker.hold import HoldTable
+from cometmq.broker.identity import Identity
 from cometmq.broker.namesrv_addresses import NamesrvAddresses
 from cometmq.broker.once_per_turn import OncePerTurn
-from cometmq.broker.registration import Identity, Registration
-from cometmq.broker.role import MASTER_ID
+from cometmq.broker.registration import Registration
+from cometmq.broker.role import MASTER_ID, Role, id_of
 from cometmq.broker.settings import BrokerSettings
 from cometmq.broker.settings_file import SettingsFile
 from cometmq.broker.statistics.counters import BrokerStats
@@ -129,8 +127,7 @@ def assemble(inputs: Inputs) -> Broker:
     settings = loaded.value
     config = Path(settings.store_path_root_dir).expanduser() / "config"
     incremental = IncrementalRunner()
-    journal = inputs.journal
-    saver = TableSaver(inputs.workers.config, log=log, runner=incremental, journal=journal)
+    saver = TableSaver(inputs.workers.config, log=log, runner=incremental, journal=inputs.journal)
     driver = StoreDriver(inputs.store, workers=inputs.workers, clock=clock, log=log)
 
     def register() -> None:
@@ -157,17 +154,12 @@ def assemble(inputs: Inputs) -> Broker:
         groups=tables.groups,
         offsets=tables.offsets,
         delay=_delay(inputs, config, driver, saver, delivered=delivered, store_host=store_host),
-        producers=Producers(),
         consumers=Consumers(changed=Notices(), emptied=tables.filters.unregister, log=log),
         filters=tables.filters,
-        locks=QueueLocks(),
-        hold=HoldTable(),
         registration=_registration(inputs, tables.topics, host, settings=current_settings),
         stats=stats,
         sampler=StatSampler(stats, now_ms=clock.monotonic_ms()),
-        history=History(
-            lambda: Totals(inputs.store.put_count, stats.get_count), now_ms=clock.now_ms()
-        ),
+        history=_history(inputs, stats),
         address=host_port(host, inputs.ports.main),
         host=host,
         store_host=store_host,
@@ -176,14 +168,15 @@ def assemble(inputs: Inputs) -> Broker:
         memory_bytes=memory_limit_bytes(),
         started_ms=clock.now_ms(),
         incremental=incremental,
-        journal=journal,
+        journal=inputs.journal,
     )
-    _begin_journal(journal, broker)
+    driver.truncated = broker.transactions.recent.clear
+    _begin_journal(inputs.journal, broker)
     return broker
 
 
 def _begin_journal(journal: Journal, broker: Broker) -> None:
-    """Start journaling changes; tables that differ from their files are saved soon."""
+    """Start journaling changes, and request saves of tables that differ from their files."""
     saver = broker.saver
     tables: tuple[Journaled, ...] = (
         broker.topics, broker.groups, broker.offsets, broker.filters, broker.delay,
@@ -200,6 +193,11 @@ def _begin_journal(journal: Journal, broker: Broker) -> None:
     for table in tables:
         if table.is_dirty or not table.file.loaded_digest:
             saver.request(table)
+
+
+def _history(inputs: Inputs, stats: BrokerStats) -> History:
+    store = inputs.store
+    return History(lambda: Totals(store.put_count, stats.get_count), now_ms=inputs.clock.now_ms())
 
 
 def delivery_counter(
@@ -247,13 +245,20 @@ def _registration(
         cluster_name=first.broker_cluster_name,
         broker_name=first.broker_name,
         broker_addr=host_port(host, inputs.ports.main),
-        broker_id=first.broker_id if first.broker_role is BrokerRole.SLAVE else MASTER_ID,
+        broker_id=_first_id(first),
         ha_server_addr=host_port(advertised_host(first.broker_ip2, host), inputs.ports.ha),
     )
     namesrvs = NamesrvAddresses(first.namesrv_addr, log=inputs.log)
     return Registration(
         identity, topics, inputs.client, namesrvs, settings=settings, log=inputs.log
     )
+
+
+def _first_id(settings: BrokerSettings) -> int:
+    """Return the broker id to start with; a group member has no role before it reads the record."""
+    if settings.group_record:
+        return id_of(Role.FENCED, settings.broker_id)
+    return settings.broker_id if settings.broker_role is BrokerRole.SLAVE else MASTER_ID
 
 
 def _settings_file(inputs: Inputs) -> SettingsFile | None:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Broker: the references that handlers may use.
+"""The parts of a broker that handlers may use.
 
-The event loop owns everything here, so there are no locks. `app.py` builds the broker, handlers
-receive it as their first argument, and the domain objects inside never see it.
+Only the event loop uses these parts, so there are no locks. `assembly.py` builds the broker, and
+handlers receive it as their first argument; the parts themselves hold no reference to it.
 """
 
 from dataclasses import dataclass, field
@@ -13,12 +13,14 @@ from cometmq.broker.clients.consumers import Consumers
 from cometmq.broker.clients.producers import Producers
 from cometmq.broker.clients.queue_locks import QueueLocks
 from cometmq.broker.delay import DelayService
+from cometmq.broker.filters.records import RecordFilter
 from cometmq.broker.filters.subscriptions import FilterSubscriptions
+from cometmq.broker.filters.tags import TagFilter
 from cometmq.broker.hold import HoldTable
 from cometmq.broker.messages import cluster_pair
 from cometmq.broker.registration import Registration
 from cometmq.broker.replication.state import Replication
-from cometmq.broker.role import MASTER_ID, Order, Role, RoleState, obey
+from cometmq.broker.role import MASTER_ID, Role, RoleState, id_of
 from cometmq.broker.settings import BrokerSettings
 from cometmq.broker.settings_file import SettingsFile
 from cometmq.broker.statistics.counters import BrokerStats
@@ -32,7 +34,8 @@ from cometmq.broker.tables.persistence import TableSaver
 from cometmq.broker.tables.topics import Topics
 from cometmq.broker.transactions import Transactions
 from cometmq.remoting.bodies.topic_config import DataVersion, SubscriptionGroupConfig, TopicConfig
-from cometmq.remoting.command import ConstantExt
+from cometmq.remoting.command import Call, ConstantExt
+from cometmq.remoting.commands.pull import PullMessage
 from cometmq.remoting.log import Log
 from cometmq.remoting.message.flags import Perm
 from cometmq.runtime.clock import Clock
@@ -42,13 +45,25 @@ from cometmq.store.message_store import MessageStore
 from cometmq.store.settings import BrokerRole
 
 
-class SendTaker(Protocol):
-    """A lane for sends; it takes the sends to topics that it has learned."""
+class LearningLane(Protocol):
+    """A native message path (lane), which serves requests like those it has learned."""
 
-    request_count: int  # taken since the start
+    request_count: int  # sends taken since startup
+
+    @property
+    def pull_count(self) -> int:
+        """The number of pulls answered since startup."""
 
     def learn(self, config: TopicConfig) -> None:
-        """Take sends to this topic from now on; a handler has just admitted one."""
+        """Serve sends to this topic from now on; a handler has just admitted such a send."""
+
+    def learn_pull(
+        self,
+        call: Call[PullMessage],
+        group: SubscriptionGroupConfig,
+        accept: TagFilter | RecordFilter | None,
+    ) -> None:
+        """Serve pulls like this call from now on; a handler has just admitted it."""
 
 
 @dataclass(slots=True)
@@ -65,11 +80,8 @@ class Broker:
     groups: Groups
     offsets: Offsets
     delay: DelayService
-    producers: Producers
     consumers: Consumers
     filters: FilterSubscriptions
-    locks: QueueLocks
-    hold: HoldTable
     registration: Registration
     stats: BrokerStats
     sampler: StatSampler
@@ -79,6 +91,9 @@ class Broker:
     store_host: bytes  # ip and port, packed as in every record
     role: RoleState = field(init=False)
     is_master: bool = field(init=False)  # cached from `role` for the message path
+    producers: Producers = field(default_factory=Producers)
+    locks: QueueLocks = field(default_factory=QueueLocks)
+    hold: HoldTable = field(default_factory=HoldTable)
     cluster_pair: str = ""  # the property that every message gets
     checks_sends: bool = False  # whether a setting makes every send pass all checks; set by `apply`
     send_ext: ConstantExt = field(default_factory=lambda: ConstantExt({}))  # set by `apply`
@@ -91,7 +106,8 @@ class Broker:
     incremental: IncrementalRunner = field(default_factory=IncrementalRunner)  # for long answers
     started_ms: int = 0
     is_stopping: bool = False
-    lane: SendTaker | None = None  # None: every send is served by its handler
+    is_diverting: bool = False  # requests that change anything wait, or go to a new master
+    lane: LearningLane | None = None  # None: handlers serve every request
     send_path: str = "python"  # for people: which way plain sends take, and why
 
     def __post_init__(self) -> None:
@@ -99,20 +115,25 @@ class Broker:
         settings = self.settings
         is_slave = settings.broker_role is BrokerRole.SLAVE
         role = Role.SLAVE if is_slave else Role.MASTER
+        if settings.group_record:
+            self._take(RoleState(Role.FENCED, broker_id=id_of(Role.FENCED, settings.broker_id)))
+            return
         self.store.may_replicate = self._may_replicate
         self._take(RoleState(role, broker_id=settings.broker_id if is_slave else MASTER_ID))
 
-    def obey(self, order: Order, *, epoch: int, broker_id: int) -> None:
-        """Change the role; if the order does not fit, raise OrderRefused and change nothing."""
-        self._take(obey(self.role, order, epoch=epoch, broker_id=broker_id))
-        self.registration.use_broker_id(broker_id)
+    def take_role(self, role: Role, epoch: int) -> None:
+        """Adopt a role in a broker group, and register with name servers under the role's id."""
+        state = RoleState(role, epoch, id_of(role, self.settings.broker_id))
+        if state != self.role:
+            self._take(state)
+            self.registration.use_role(state.broker_id, epoch)
 
     def _take(self, state: RoleState) -> None:
         self.role = state
         self.is_master = state.role is Role.MASTER
         self.store.role_writable = self.is_master
-        is_sync = self.settings.broker_role is BrokerRole.SYNC_MASTER
-        self.store.needs_replicas = self.is_master and is_sync
+        waits = self.settings.group_record or self.settings.broker_role is BrokerRole.SYNC_MASTER
+        self.store.needs_replicas = self.is_master and bool(waits)
 
     def _may_replicate(self, end: int) -> bool:
         behind_bytes_max = self.settings.ha_slave_fallbehind_max
@@ -127,7 +148,7 @@ class Broker:
         return self.groups.find(name, auto_create=self.settings.auto_create_subscription_group)
 
     def apply(self, loaded: Loaded[BrokerSettings]) -> None:
-        """Adopt new settings, and derive from them what the message path needs."""
+        """Adopt new settings, and recompute the values that the message path derives from them."""
         settings = loaded.value
         self.loaded = loaded
         self.settings = settings

@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Delay levels: messages wait in SCHEDULE_TOPIC_XXXX and move to their real queue when due.
 
-Each level is one queue in order of arrival, so only its head is examined.
+Each level is one queue in order of arrival, so only the head of the queue is examined.
 
-Invariants: the position of a level moves past a message only once its copy is stored, and is saved
-only once the copy is on disk. After a crash, copies that the log already contains are found by
-their unique key, which avoids most duplicates.
+Invariants: the position of a level moves past a message only once the copy in its real queue is
+stored. The position is saved only once the copy is on disk and confirmed by the required replicas.
+After a crash, copies that are already in the log are found by their unique key, which avoids most
+duplicates.
 
 Compatibility: delayOffset.json maps each level (queue id + 1) to the next queue offset; the due
 time is the queue entry's tag code. A due time later than now + delay means that the clock was set
@@ -13,7 +14,7 @@ back, so the message is due at once.
 """
 
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Final, NamedTuple, Protocol
 
@@ -56,6 +57,10 @@ class DelayStore(Protocol):
     def flushed_offset(self) -> int:
         """The end of the log on disk."""
 
+    @property
+    def confirm_offset(self) -> int:
+        """The end of the log on all required copies; without replication, the end of this log."""
+
     def queue(self, topic: str, queue_id: int) -> ConsumeQueue | None: ...
 
     def read_record(self, physical_offset: int) -> Lookup[MessageRecord | None]: ...
@@ -66,7 +71,7 @@ class DelayStore(Protocol):
 
 
 class Due(NamedTuple):
-    """One due entry of a level; `message` is None if there is nothing to deliver."""
+    """One due entry of a level; `message` is None if the entry needs no delivery."""
 
     queue_offset: int
     message: NewMessage | None
@@ -175,10 +180,19 @@ class DelayService:
         """Adopt the master's positions; they are used once this broker becomes the master."""
         for number, offset in offsets.items():
             level = self._levels.get(number)
-            if level is not None and level.saved_offset != offset:
+            if level is not None and (level.offset, level.saved_offset) != (offset, offset):
                 level.offset = level.saved_offset = offset
+                level.marks.clear()
                 self.is_dirty = True
                 self._note(level)
+
+    def restart(self) -> None:
+        """Return to the saved positions, because a role change may have removed later copies."""
+        for level in self._levels.values():
+            level.offset = level.saved_offset
+            level.marks.clear()
+            level.is_behind = False
+            level.has_failed = True  # of reads and puts in flight
 
     def step(self, now_ms: int) -> None:
         """Deliver due messages, and save positions whose copies are on disk."""
@@ -191,9 +205,7 @@ class DelayService:
             self.save()
 
     def stop(self) -> None:
-        """Start no more deliveries: stopping waits for those in flight, and a backlog may
-        be long.
-        """
+        """Start no more deliveries, since a backlog may be long; deliveries in flight complete."""
         self._is_stopped = True
 
     def save(self) -> None:
@@ -219,6 +231,8 @@ class DelayService:
         queue = self._store.queue(SCHEDULE_TOPIC, level.number - 1)
         if queue is None:
             return
+        # Retention may have deleted entries, and positions copied from a master may be ahead of
+        # this broker's own log.
         level.offset = min(max(level.offset, queue.min_offset), queue.max_offset)
         level.is_reading = True
         self._driver.look_up(
@@ -230,6 +244,8 @@ class DelayService:
     def _deliver(self, level: _Level, due: list[Due]) -> None:
         level.is_unreadable = level.has_failed = False
         level.is_behind = len(due) == BATCH_COUNT_MAX
+        # Count the whole batch first: a put may commit at once and call `_stored`, which must not
+        # take the batch for finished and start the next one.
         for entry in due:
             if entry.message is not None:
                 level.pending_count += 1
@@ -239,6 +255,8 @@ class DelayService:
                 self._driver.put(
                     entry.message, partial(self._stored, level, topic, entry.queue_offset + 1)
                 )
+            # With puts pending, the position must not overtake them; then a later entry's callback
+            # or the next batch passes this one.
             elif level.pending_count == 0 and not level.has_failed:
                 self._pass(level, 0, entry.queue_offset + 1)
         level.is_reading = False
@@ -257,6 +275,8 @@ class DelayService:
         due_at_most = now_ms + self._delays.delay_ms(number)
         due: list[Due] = []
         for physical_offset, size, due_ms in ENTRY.iter_unpack(data):
+            # A time beyond the level's delay means that the clock was set back; as in RocketMQ,
+            # such a message is delivered now.
             if now_ms < due_ms <= due_at_most:
                 break
             message = None
@@ -285,7 +305,7 @@ class DelayService:
     def _is_copied(self, record: MessageRecord, message: NewMessage, due_ms: int) -> Lookup[bool]:
         """Return whether the log already contains the delivered copy.
 
-        Clients choose the unique key, so all other parts of the copy must match too.
+        Clients choose the unique key, so the queue, the retry count and the body must match too.
         """
         key = record.properties.get(PropertyKey.UNIQUE_KEY)
         if key is None:
@@ -312,7 +332,7 @@ class DelayService:
         self._continue(level)
 
     def _continue(self, level: _Level) -> None:
-        """Deliver the next batch of a backlog once the last one is stored; other work runs in
+        """Deliver the next batch of a backlog after the last one is stored; other work runs in
         between.
         """
         is_busy = self._is_stopped or level.pending_count or level.is_reading
@@ -320,13 +340,15 @@ class DelayService:
             self._read(level)
 
     def _pass(self, level: _Level, copy_end: int, next_offset: int) -> None:
+        # The position may be saved only when the copy is synced: otherwise a power failure could
+        # lose the copy and keep the position.
         level.offset = next_offset
         level.marks.append((copy_end, next_offset))
 
     def _mark_flushed(self) -> None:
-        flushed = self._store.flushed_offset
+        safe = min(self._store.flushed_offset, self._store.confirm_offset)
         for level in self._levels.values():
-            while level.marks and level.marks[0][0] <= flushed:
+            while level.marks and level.marks[0][0] <= safe:
                 level.saved_offset = level.marks.popleft()[1]
                 self.is_dirty = True
                 self._note(level)
@@ -341,11 +363,22 @@ class DelayService:
     def noted_changes(self) -> list[bytes]:
         return [encode_json(DelayFile(self._noted))]
 
+    def whole(self) -> Iterator[bytes]:
+        """Yield the positions that may be saved, in the format of `noted_changes`."""
+        yield encode_json(DelayFile({n: level.saved_offset for n, level in self._levels.items()}))
+
+    def become(self, pieces: Sequence[msgspec.Raw]) -> None:
+        """Adopt all positions that another broker's `whole` yielded."""
+        offsets = dict.fromkeys(self._levels, 0)
+        for piece in pieces:
+            offsets |= decode_json(DelayFile, bytes(piece)).offset_table
+        self.adopt(offsets)
+
     def forget_noted(self) -> None:
         self._noted = {}
 
     def apply_changes(self, data: msgspec.Raw) -> None:
-        """Apply `noted_changes` without noting them; call this before the first step."""
+        """Apply a piece of `noted_changes` without noting it; call this before the first step."""
         for number, offset in decode_json(DelayFile, bytes(data)).offset_table.items():
             level = self._levels.get(number)
             if level is not None:

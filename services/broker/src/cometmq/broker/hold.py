@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Held pulls by queue (pure): long polling without a thread or timer per pull.
 
-A pull that finds nothing stays here until a message arrives that its filter accepts, or until its
+A pull that finds no messages is held until its filter accepts an arriving message, or until its
 deadline. It then moves to `ready`. Ready pulls are run again, a bounded number in each turn of the
 loop, and are not held a second time.
 
-An SQL filter needs the record, so the tag of an arriving message does not decide. Pulls with such a
-filter go to `unsure`; the caller tests the messages and calls `release` when one matches.
+An SQL filter needs the message's record; the tag code is not enough. Pulls with such a filter go to
+`unsure`; the caller tests the messages and calls `release` when one matches.
 
 Compatibility: a message with another tag leaves the pull held. `sweep` (every 5 s) wakes a pull
 whose queue has grown at all, so that the offset of a filtering consumer advances.
@@ -58,7 +58,7 @@ class HoldTable:
         self._unswept: set[tuple[str, int]] = set()
 
     def hold(self, held: HeldPull, *, count_max: int) -> bool:
-        """Hold a pull; return False if `count_max` pulls are held already."""
+        """Hold a pull; return False if `count_max` pulls are already held."""
         if self.count >= count_max:
             return False
         header = held.call.header
@@ -93,20 +93,26 @@ class HoldTable:
         if held.queue_offset >= max_offset:
             return False
         accept = held.accept
+        # Such a filter needs the record, which this call does not have; it is tested once at the
+        # end of the commit.
         if isinstance(accept, RecordFilter):
             if not held.is_unsure:
                 held.is_unsure = True
                 self.unsure.append(held)
             return False
+        # Without a tag code the new messages may have any tag, so the pull has to look.
         return tag_code is None or accept is None or accept(tag_code)
 
     def sweep(self, now_ms: int, max_offset: MaxOffset) -> None:
         """Wake pulls that are due or whose queue has grown."""
+        # Queues that neither grew nor got a pull since the last sweep have nothing to wake, and
+        # most held pulls wait on such queues; `expire` handles deadlines.
         keys, self._unswept = self._unswept & self._queues.keys(), set()
         for key in keys:
             self._wake(key, partial(_is_stale, max_offset(*key), now_ms))
 
     def expire(self, now_ms: int) -> None:
+        # The current second may hold pulls that are not due yet; they are tested again below.
         seconds = [second for second in self._due if second <= now_ms // 1000]
         pulls = [held.call.header for second in seconds for held in self._due[second]]
         for key in {(header.topic, header.queue_id) for header in pulls}:
@@ -141,7 +147,7 @@ class HoldTable:
         return held.is_unsure
 
     def take_unsure(self) -> list[HeldPull]:
-        """Return the pulls whose filters must test new messages."""
+        """Return the pulls whose filters must test the records of new messages."""
         unsure, self.unsure = self.unsure, []
         return [held for held in unsure if held.is_held]
 

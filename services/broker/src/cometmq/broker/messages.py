@@ -2,7 +2,7 @@
 """Changes that the broker makes to a message before storing it (pure).
 
 Hot path: `read_sent` runs once per stored message (budget 0.4 us if the properties differ from
-earlier ones only in the unique key). It caches what it derived from such properties.
+earlier ones only in the unique key). It caches the values derived from such properties.
 
 Compatibility: CLUSTER is added to every message. WAIT is removed only from the properties of a
 plain send; as in RocketMQ, batches and delayed messages keep it.
@@ -101,8 +101,8 @@ def read_sent(text: str | None, cluster: str) -> SentProperties:
 
 
 def _learn(before: str, key: str, after: str, cluster: str, sent: SentProperties) -> None:
-    """Cache the text around a unique key, if it occurs only once and the message has no
-    other keys.
+    """Cache the text around a unique key, if the key occurs only once and is the message's only
+    key.
     """
     is_pair = not before or before.endswith(PAIR_SEPARATOR)
     if not is_pair or _UNIQUE_START in after or sent.keys != (key,):
@@ -145,7 +145,7 @@ def _parse_sent(text: str, cluster: str) -> SentProperties:
 
 
 def _level(value: str) -> int:
-    """Return a delay level; 0 unless it consists of digits, since clients may send anything."""
+    """Parse a delay level; return 0 for text that is no number, since clients may send any."""
     try:
         return int(value)
     except ValueError:
@@ -153,7 +153,7 @@ def _level(value: str) -> int:
 
 
 def delay(message: NewMessage, level: int, *, wait: str | None = None) -> None:
-    """Move a message into the queue of its delay level.
+    """Redirect a message to the queue of its delay level.
 
     The real topic and queue are kept in its properties, even after delivery.
     """
@@ -188,8 +188,8 @@ def sent_back(
     the delay, as for the dead-letter topic.
 
     Compatibility: the properties contain WAIT=false, as in RocketMQ. The answer nevertheless waits
-    for the flush like that of a send, because the consumer commits past the message after the
-    answer.
+    for the flush, like the answer to a send, because the consumer then commits an offset past the
+    message.
     """
     properties = dict(record.properties)
     properties.setdefault(PropertyKey.RETRY_TOPIC, record.topic)
@@ -231,7 +231,7 @@ class MovedQueue(msgspec.Struct, rename="camel"):
 
 
 class OffsetMoved(msgspec.Struct, rename="camel"):
-    """A consumer requested an offset outside its queue."""
+    """The event that a consumer requested an offset outside the queue."""
 
     consumer_group: str
     message_queue: MovedQueue
@@ -240,7 +240,7 @@ class OffsetMoved(msgspec.Struct, rename="camel"):
 
 
 def moved_event(event: OffsetMoved, *, host: bytes, now_ms: int) -> NewMessage:
-    """Return the message that reports such a consumer to operators."""
+    """Return the message that reports the event to operators."""
     group = event.consumer_group
     properties = {_KEYS: group, _DELAY: "0", _TAGS: group}
     return NewMessage(

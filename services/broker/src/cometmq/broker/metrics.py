@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The metric families of a broker, computed from its plain integers at each scrape."""
+"""The metric families of a broker, computed from its counters at each scrape."""
 
 from collections.abc import Callable, Iterable
 from typing import Final
@@ -39,7 +39,7 @@ def _get_sizes(broker: Broker) -> Iterable[Row]:
 
 
 def _lags(broker: Broker) -> Iterable[Row]:
-    """Includes offline groups."""
+    """Yield the lag of every group with offsets, offline groups included."""
     for key, queues in list(broker.offsets.table.items()):
         topic, _, group = key.partition("@")
         lag = sum(
@@ -50,7 +50,7 @@ def _lags(broker: Broker) -> Iterable[Row]:
 
 
 def _mismatches(broker: Broker) -> Iterable[Row]:
-    """Includes only groups whose members subscribe differently."""
+    """Yield a row for each group whose members have different subscriptions."""
     counts = ((group.name, group.member_subscriptions.count) for group in broker.consumers.groups())
     return [((name,), count) for name, count in counts if count > 1]
 
@@ -64,7 +64,7 @@ FAMILIES: Final[tuple[Family[Broker], ...]] = (
     counter("cometmq_pull_found_total", "Pulls with messages.", lambda b: b.stats.found_count),
     counter("cometmq_pull_missed_total", "Pulls without messages.", lambda b: b.stats.miss_count),
     counter("cometmq_cold_reads_total", "Reads from disk.", lambda b: b.stats.cold_read_count),
-    counter("cometmq_busy_total", "Requests answered busy.", lambda b: b.stats.busy_count),
+    counter("cometmq_busy_total", "Requests refused as busy.", lambda b: b.stats.busy_count),
     counter("cometmq_send_backs_total", "Messages sent back.", lambda b: b.stats.send_back_count),
     counter(
         "cometmq_delayed_delivered_total", "Delayed messages delivered.",
@@ -87,7 +87,8 @@ FAMILIES: Final[tuple[Family[Broker], ...]] = (
         lambda b: b.transactions.aside_count,
     ),
     counter(
-        "cometmq_transactions_repeated_total", "Requests to end an ended transaction.",
+        "cometmq_transactions_repeated_total", "Requests to end a transaction that had already "
+        "ended.",
         lambda b: b.transactions.repeated_count,
     ),
     counter(
@@ -96,7 +97,7 @@ FAMILIES: Final[tuple[Family[Broker], ...]] = (
     ),
     counter(
         "cometmq_transaction_checks_unsent_total",
-        "Transaction checks without a connected producer.",
+        "Transaction checks not sent because no producer was connected.",
         lambda b: b.transactions.unasked_count,
     ),
     counter("cometmq_commits_total", "Writes of the store.", lambda b: b.driver.commit_count),
@@ -105,15 +106,15 @@ FAMILIES: Final[tuple[Family[Broker], ...]] = (
         lambda b: b.saver.failed_count,
     ),
     counter(
-        "cometmq_journal_bytes_total", "Bytes written to the tables' journal.",
+        "cometmq_journal_bytes_total", "Bytes written to the journal of the tables.",
         lambda b: b.journal.byte_count if b.journal else 0,
     ),
     gauge(
-        "cometmq_journal_files_bytes", "Size of the journal's files.",
+        "cometmq_journal_files_bytes", "Size of the journal files.",
         lambda b: b.journal.size_bytes if b.journal else 0,
     ),
     counter(
-        "cometmq_journal_failed_total", "Failed writes and syncs of the tables' journal.",
+        "cometmq_journal_failed_total", "Failed writes and syncs of the journal of the tables.",
         lambda b: b.journal.failed_count if b.journal else 0,
     ),
     counter(
@@ -125,12 +126,16 @@ FAMILIES: Final[tuple[Family[Broker], ...]] = (
         lambda b: int(b.acl is not None and b.acl.fault is not None),
     ),
     gauge(
-        "cometmq_native_lane", "1 while plain sends take the native path.",
+        "cometmq_native_lane", "1 while plain sends and pulls take the native path.",
         lambda b: int(b.lane is not None),
     ),
     counter(
         "cometmq_native_sends_total", "Sends that took the native path.",
         lambda b: b.lane.request_count if b.lane else 0,
+    ),
+    counter(
+        "cometmq_native_pulls_total", "Pulls that took the native path.",
+        lambda b: b.lane.pull_count if b.lane else 0,
     ),
     gauge("cometmq_held_pulls", "Held pulls.", lambda b: b.hold.count),
     gauge(
@@ -139,17 +144,19 @@ FAMILIES: Final[tuple[Family[Broker], ...]] = (
     ),
     gauge("cometmq_topics", "Topics.", lambda b: len(b.topics.table)),
     gauge("cometmq_groups", "Consumer groups.", lambda b: len(b.groups.table)),
-    gauge("cometmq_producer_clients", "Producers connected.", lambda b: b.producers.client_count),
-    gauge("cometmq_consumer_clients", "Consumers connected.", lambda b: b.consumers.client_count),
+    gauge("cometmq_producer_clients", "Connected producers.", lambda b: b.producers.client_count),
+    gauge("cometmq_consumer_clients", "Connected consumers.", lambda b: b.consumers.client_count),
     gauge(
-        "cometmq_producer_groups", "Producer groups connected.", lambda b: b.producers.group_count
+        "cometmq_producer_groups", "Producer groups with a connected member.",
+        lambda b: b.producers.group_count
     ),
     gauge(
-        "cometmq_consumer_groups", "Consumer groups connected.", lambda b: b.consumers.group_count
+        "cometmq_consumer_groups", "Consumer groups with a connected member.",
+        lambda b: b.consumers.group_count
     ),
     labelled_gauge(
         "cometmq_group_mismatched_subscriptions",
-        "Different subscriptions in a group whose members disagree.", ("group",),
+        "Number of different subscriptions in a group whose members disagree.", ("group",),
         _mismatches,
     ),
     gauge("cometmq_queue_locks", "Queues locked by orderly consumers.", lambda b: b.locks.count),
@@ -174,9 +181,7 @@ FAMILIES: Final[tuple[Family[Broker], ...]] = (
 
 
 def _slave_lags(broker: Broker) -> Iterable[Row]:
-    """One series per host, for its slowest connection: a new connection must not create a
-    series.
-    """
+    """Yield one row per host, for its slowest connection, so that reconnects add no series."""
     lags: dict[str, int] = {}
     for address, lag in broker.replication.slaves.lags(broker.store.confirm_offset):
         host = address.rpartition(":")[0]
@@ -190,7 +195,7 @@ def _refusals(broker: Broker) -> Iterable[Row]:
 
 
 def _unfit(broker: Broker) -> Iterable[Row]:
-    """Covers every reason, so that alerts do not depend on a series that appears only later."""
+    """Yield a row for every reason, so that alerts never depend on a series that appears later."""
     current = broker.replication.following.unfit
     return [((reason.value,), int(reason is current)) for reason in Unfit]
 
@@ -206,11 +211,12 @@ REPLICATION_FAMILIES: Final[tuple[Family[Broker], ...]] = (
         lambda b: len(b.replication.slaves.following()),
     ),
     labelled_gauge(
-        "cometmq_slave_lag_bytes", "Log bytes that slaves at a host have not acknowledged.",
+        "cometmq_slave_lag_bytes", "Log bytes that the slaves on a host have not acknowledged.",
         ("slave",), _slave_lags,
     ),
     labelled_counter(
-        "cometmq_slave_refused_total", "Refused connections from slaves.", ("reason",), _refusals
+        "cometmq_slave_refused_total", "Connections refused on the port for slaves.", ("reason",),
+        _refusals
     ),
     counter(
         "cometmq_slave_sent_bytes_total", "Log bytes sent to slaves.",
@@ -243,21 +249,21 @@ REPLICATION_FAMILIES: Final[tuple[Family[Broker], ...]] = (
 )  # fmt: skip
 
 STORE_FAMILIES: Final[tuple[Family[StoreStats], ...]] = (
-    gauge("cometmq_store_writable", "1 while the store takes messages.", lambda s: s.is_writable),
+    gauge("cometmq_store_writable", "1 while the store accepts messages.", lambda s: s.is_writable),
     labelled_gauge(
-        "cometmq_store_refusal", "1 for each reason to refuse messages.", ("reason",),
+        "cometmq_store_refusal", "1 for each reason why messages are refused.", ("reason",),
         lambda s: [((reason,), 1) for reason in s.refusals],
     ),
-    counter("cometmq_store_commits_total", "Writes of the log.", lambda s: s.commit_count),
+    counter("cometmq_store_commits_total", "Writes to the log.", lambda s: s.commit_count),
     counter("cometmq_store_flushes_total", "Syncs of the log.", lambda s: s.flush_count),
     gauge("cometmq_store_min_offset_bytes", "Start of the log.", lambda s: s.min_offset),
     gauge("cometmq_store_max_offset_bytes", "End of the log.", lambda s: s.max_offset),
     gauge(
-        "cometmq_store_flushed_offset_bytes", "End of the flushed log.",
+        "cometmq_store_flushed_offset_bytes", "End of the flushed part of the log.",
         lambda s: s.flushed_offset,
     ),
     gauge(
-        "cometmq_store_checkpoint_offset_bytes", "Start of the next recovery.",
+        "cometmq_store_checkpoint_offset_bytes", "Offset at which the next recovery would start.",
         lambda s: s.checkpoint_offset,
     ),
     gauge("cometmq_store_queues", "Consume queues.", lambda s: s.queue_count),
@@ -276,20 +282,24 @@ STORE_FAMILIES: Final[tuple[Family[StoreStats], ...]] = (
         lambda s: s.damaged_bytes,
     ),
     gauge(
-        "cometmq_store_damaged_messages", "Messages in them, which are not delivered.",
+        "cometmq_store_damaged_messages", "Messages in damaged parts of the log, which are not "
+        "delivered.",
         lambda s: s.damaged_message_count,
     ),
 )  # fmt: skip
 
 
+def labels(broker: Broker) -> dict[str, str]:
+    """Return the labels that all families of a broker have."""
+    settings = broker.settings
+    return {"cluster": settings.broker_cluster_name, "broker": settings.broker_name}
+
+
 def collectors(broker: Broker, transport: Callable[[], TransportStats]) -> list[MetricSource]:
-    labels = {
-        "cluster": broker.settings.broker_cluster_name,
-        "broker": broker.settings.broker_name,
-    }
+    common = labels(broker)
     return [
-        StatsCollector(FAMILIES, lambda: broker, labels),
-        StatsCollector(REPLICATION_FAMILIES, lambda: broker, labels),
-        StatsCollector(STORE_FAMILIES, broker.store.stats, labels),
+        StatsCollector(FAMILIES, lambda: broker, common),
+        StatsCollector(REPLICATION_FAMILIES, lambda: broker, common),
+        StatsCollector(STORE_FAMILIES, broker.store.stats, common),
         StatsCollector(TRANSPORT_FAMILIES, transport, {"server": "broker"}),
     ]

@@ -15,12 +15,7 @@ from typing import Final
 
 from cometmq.remoting import remarks
 from cometmq.remoting.errors import ServerError
-from cometmq.remoting.names import (
-    RETRY_PREFIX,
-    SYSTEM_GROUP_PREFIX,
-    SYSTEM_TOPIC_PREFIX,
-    SYSTEM_TOPICS,
-)
+from cometmq.remoting.names import RETRY_PREFIX
 
 TOPIC_CHARS_MAX: Final = 127  # the record holds the length in one signed byte
 GROUP_CHARS_MAX: Final = 255  # the limit of the Java clients
@@ -68,13 +63,3 @@ def group_fault(group: str) -> str | None:
 def can_retry(group: str) -> bool:
     """Return whether the group's retry topic is short enough, in bytes, to be legal."""
     return len(group.encode()) <= RETRIED_GROUP_CHARS_MAX
-
-
-def is_system_topic(topic: str) -> bool:
-    """Return whether the topic is reserved on every broker."""
-    return topic in SYSTEM_TOPICS or topic.startswith(SYSTEM_TOPIC_PREFIX)
-
-
-def is_system_group(group: str) -> bool:
-    """Return whether the group exists without being created."""
-    return group.startswith(SYSTEM_GROUP_PREFIX)

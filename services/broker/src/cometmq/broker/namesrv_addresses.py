@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Name server addresses: the entries of `namesrvAddr`, resolved anew each time.
+"""The addresses of the name servers: the entries of `namesrvAddr`, resolved at each use.
 
 A DNS name stands for all its addresses: behind a headless service, the broker must register with
 each name server. If a lookup fails, the addresses from the previous one stay in use.
@@ -30,7 +30,7 @@ class HostPort(NamedTuple):
 
 
 def parse_addresses(text: str) -> list[HostPort]:
-    """Split `host:port;host:port`; raise SettingsError naming the malformed part."""
+    """Parse `host:port;host:port`; raise SettingsError that names a malformed part."""
     return [_parse(part) for part in text.replace(",", ";").split(";") if part.strip()]
 
 

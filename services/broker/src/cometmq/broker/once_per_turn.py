@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Work that is done once for several events of one turn of the loop."""
+"""Combines the work of several events in one turn of the event loop."""
 
 import asyncio
 from collections.abc import Callable

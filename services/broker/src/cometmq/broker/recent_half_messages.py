@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Recently stored half messages (pure): most end soon, and then need no read from the log.
+"""Recently stored half messages (pure): most end soon, without a read from the log.
 
 This is only a cache: any half message that is not here is in the log.
 """
@@ -47,6 +47,10 @@ class RecentHalves:
         self._halves[half.physical_offset] = half
         if len(self._halves) > self._count_max:
             self._halves.popitem(last=False)
+
+    def clear(self) -> None:
+        """Forget all half messages, because the log was truncated and will reuse their offsets."""
+        self._halves.clear()
 
     def take(self, physical_offset: int) -> RecentHalf | None:
         """Remove and return the half message at a log offset."""

@@ -17,7 +17,7 @@ def before_start(start_ms: int) -> str:
 
 
 def topic_send_forbidden(topic: str) -> str:
-    """Used when a message is sent back but its retry topic accepts no messages."""
+    """Return the remark for a sent-back message whose retry topic accepts no messages."""
     return f"the topic[{topic}] sending message is forbidden"
 
 
@@ -43,6 +43,13 @@ def permission(perm: int) -> str:
     """Format permission bits as a string: read, write, inherit."""
     bits = ((Perm.READ, "R"), (Perm.WRITE, "W"), (Perm.INHERIT, "X"))
     return "".join(letter if perm & bit else "-" for bit, letter in bits)
+
+
+def too_few_copies(min_in_sync: int) -> str:
+    return (
+        f"service not available now: fewer copies of this broker are in sync than minInSync="
+        f"{min_in_sync}; send to another broker, or repair the slaves"
+    )
 
 
 def service_not_available(used_ratio: float) -> str:

@@ -6,26 +6,28 @@ remembers which version of the topic table its name server has acknowledged, and
 changes. After a lost connection it sends the whole table, because the name server may have
 restarted or may have dropped the broker together with the connection.
 
-GET_BROKER_CLUSTER_INFO (106) precedes the first registration, to warn if the name is already taken.
+Before its first registration with a name server, the broker checks whether another running broker
+has its name and id. If so, it does not register, unless takeOverName is set. Later it checks every
+WATCH_MS whether another broker has taken its place, and if so registers again at once.
 
 Compatibility: REGISTER_BROKER (103) plain or compressed, UNREGISTER_BROKER (104), and
-QUERY_DATA_VERSION (322) if forceRegister is off. As in RocketMQ, a broker that lacks read or write
+QUERY_DATA_VERSION (322) if forceRegister is off. As in RocketMQ, a broker without read or write
 permission registers all its topics with its own permission.
 """
 
 import asyncio
 import zlib
 from collections.abc import Callable, Mapping
-from typing import Final, Protocol
+from typing import Final
 
 import msgspec
 
+from cometmq.broker.identity import Identity, Invoker, is_running, other_holder
 from cometmq.broker.namesrv_addresses import NamesrvAddresses
 from cometmq.broker.settings import BrokerSettings
 from cometmq.broker.tables.topics import READ_WRITE, Topics
 from cometmq.remoting.bodies.dialect import decode_json, encode_json
 from cometmq.remoting.bodies.kv import KVTable
-from cometmq.remoting.bodies.route import ClusterInfo
 from cometmq.remoting.bodies.topic_config import (
     DataVersion,
     RegisterBrokerBody,
@@ -41,35 +43,12 @@ from cometmq.remoting.log import NO_LOG, Log
 
 PERIOD_MIN_MS: Final = 10_000
 PERIOD_MAX_MS: Final = 60_000
-RETRY_FIRST_MS: Final = 1_000
+RETRY_FIRST_MS: Final = 500
+RETRY_MAX_MS: Final = 2_000
+"""The longest time that a name server which is up again waits for a broker that lost it."""
 UNREGISTER_TIMEOUT_MS: Final = 3_000
-CHECK_NAME_TIMEOUT_MS: Final = 1_000
+WATCH_MS: Final = 5_000
 CRC_MASK: Final = 0x7FFF_FFFF  # RocketMQ clears the sign bit
-
-
-class Invoker(Protocol):
-    """The part of a remoting client that registration needs."""
-
-    async def invoke(
-        self,
-        address: str,
-        code: int,
-        header: msgspec.Struct | None = None,
-        body: bytes = b"",
-        *,
-        timeout_ms: int,
-    ) -> Response:
-        """Send a request and wait until it succeeds; otherwise raise a CometError."""
-
-
-class Identity(msgspec.Struct, frozen=True):
-    """The identity under which name servers list this broker."""
-
-    cluster_name: str
-    broker_name: str
-    broker_addr: str
-    broker_id: int
-    ha_server_addr: str
 
 
 class Link:
@@ -79,7 +58,9 @@ class Link:
         "acknowledged",
         "address",
         "failed_count",
+        "holder",
         "is_name_checked",
+        "is_role_new",
         "is_tried",
         "is_up",
         "waiters",
@@ -92,13 +73,16 @@ class Link:
         self.is_up = False
         self.is_tried = False
         self.is_name_checked = False
+        self.holder: str | None = None
+        """The running broker with this broker's name and id, which keeps it from registering."""
+        self.is_role_new = False  # it must hear of the role, whatever topics it has
         self.failed_count = 0
         self.wake = asyncio.Event()
         self.waiters: list[asyncio.Future[bool]] = []
 
 
 class Registration:
-    """Keeps every name server up to date, in the background task `run`."""
+    """Keeps the broker's registration current at all name servers, in the background task `run`."""
 
     def __init__(
         self,
@@ -137,6 +121,20 @@ class Registration:
         """The number of name servers that accepted the last registration."""
         return sum(link.is_up for link in self.links.values())
 
+    @property
+    def name_fault(self) -> str | None:
+        """Return why this broker is not registered although a name server answers."""
+        for link in self.links.values():
+            if link.holder is not None:
+                me = self.identity
+                return (
+                    f"a running broker at {link.holder} is registered with brokerName"
+                    f"={me.broker_name} and brokerId={me.broker_id} at the name server"
+                    f" {link.address}: give this broker another brokerName, or stop the other one"
+                    " (takeOverName=true takes its place)"
+                )
+        return None
+
     async def run(self) -> None:
         """Resolve the name servers periodically, and keep a task for each."""
         async with asyncio.TaskGroup() as group:
@@ -150,7 +148,7 @@ class Registration:
     async def wait_for_first_round(self, timeout_ms: int) -> None:
         """Wait until each name server has been tried once, or until the timeout.
 
-        Clients that then ask for a route find it, provided that a name server is reachable.
+        After that, clients get a route from every reachable name server.
         """
         await _wait(self._first_round, timeout_ms)
 
@@ -162,7 +160,7 @@ class Registration:
             link.wake.set()
 
     async def announce(self) -> int:
-        """Wait until each reachable name server has the current topics; return how many have them.
+        """Wait until each reachable name server has the current topics; return the number that do.
 
         A name server that was already unreachable is tried too, but not waited for.
         """
@@ -180,9 +178,15 @@ class Registration:
                 waiters.append(waiter)
         return known_count + sum([await waiter for waiter in waiters])
 
-    def use_broker_id(self, broker_id: int) -> None:
-        """Register under another id; a name server drops the old id of the same address."""
-        self.identity = msgspec.structs.replace(self.identity, broker_id=broker_id)
+    def use_role(self, broker_id: int, epoch: int) -> None:
+        """Register under another id; a name server drops the old id of the same address.
+
+        `epoch` is the epoch of the role in a broker group; our name servers refuse registrations of
+        an earlier epoch.
+        """
+        self.identity = msgspec.structs.replace(self.identity, broker_id=broker_id, epoch=epoch)
+        for link in self.links.values():
+            link.is_role_new = True
         self.register_again()
 
     def register_again(self) -> None:
@@ -217,13 +221,15 @@ class Registration:
     async def register(self, link: Link) -> bool:
         """Bring one name server up to date; return whether that succeeded."""
         try:
-            if not self._settings().force_register and not await self._is_stale(link):
+            may_skip = not (self._settings().force_register or link.is_role_new)
+            if may_skip and not await self._is_stale(link):
                 self._mark_up(link)
                 return True
             await self._send_registration(link)
         except CometError as error:
             link.failed_count += 1
             link.acknowledged = None
+            link.is_role_new = self.identity.epoch is not None
             if link.is_up or link.failed_count == 1:
                 self._log.warning("namesrv.lost", namesrv=link.address, error=str(error))
             link.is_up = False
@@ -250,57 +256,85 @@ class Registration:
             waiting, link.waiters = link.waiters, []
             is_done = False
             try:
-                if not link.is_name_checked:
-                    await self._check_name(link)
-                is_done = await self.register(link)
+                is_done = await self._may_register(link) and await self.register(link)
             finally:
                 for waiter in waiting:
                     if not waiter.done():
                         waiter.set_result(is_done)
             link.is_tried = True
             self._note_first_round()
-            await _wait(link.wake, self._pause_ms(link))
+            await self._pause(link)
 
-    async def _check_name(self, link: Link) -> None:
-        """Warn, before the first registration, if another address has this broker's name and id.
+    async def _may_register(self, link: Link) -> bool:
+        """Return whether no other running broker is registered under this broker's name and id.
 
-        The broker registers anyway, as in RocketMQ: the other one may be an old process that has
-        ended without the name server noticing. The registration that follows reports failures.
+        This is checked until the first registration. If no broker of this name answers at the
+        listed address, the address belonged to a dead process, often this broker's own before it
+        moved; the registration then replaces it.
         """
+        if link.is_name_checked or self._settings().group_record:
+            return True  # in a group with failover, epochs decide who has an id
         try:
-            response = await self._client.invoke(
-                link.address,
-                RequestCode.GET_BROKER_CLUSTER_INFO,
-                timeout_ms=CHECK_NAME_TIMEOUT_MS,
-            )
-            groups = decode_json(ClusterInfo, response.body or b"{}").broker_addr_table
+            holder = await other_holder(self._client, link.address, self.identity)
         except CometError:
-            return
-        link.is_name_checked = True
+            return True  # the registration that follows reports the failure
+        if holder is None:
+            link.holder = None
+            return True
+        if self._settings().take_over_name:
+            self._log.warning("broker.name_taken_over", **self._rivalry(link, holder))
+        elif await is_running(self._client, holder, self.identity.broker_name):
+            if link.holder != holder:
+                self._log.error("broker.name_taken", **self._rivalry(link, holder))
+            link.holder = holder
+            link.failed_count += 1
+            return False
+        link.holder = None
+        return True
+
+    async def _is_displaced(self, link: Link) -> bool:
+        """Return whether another broker has taken this broker's place at a name server."""
+        if self._settings().group_record:
+            return False
+        try:
+            holder = await other_holder(self._client, link.address, self.identity)
+        except CometError:
+            return False  # the next registration reports it
+        if holder is None:
+            return False
+        self._log.warning("broker.displaced", **self._rivalry(link, holder))
+        return True
+
+    def _rivalry(self, link: Link, holder: str) -> dict[str, str | int]:
         me = self.identity
-        group = groups.get(me.broker_name)
-        holder = None if group is None else group.broker_addrs.get(me.broker_id)
-        if holder is not None and holder != me.broker_addr:
-            self._log.warning(
-                "broker.name_taken",
-                broker_name=me.broker_name,
-                broker_id=me.broker_id,
-                address=me.broker_addr,
-                holder=holder,
-                namesrv=link.address,
-            )
+        return {
+            "broker_name": me.broker_name,
+            "broker_id": me.broker_id,
+            "address": me.broker_addr,
+            "holder": holder,
+            "namesrv": link.address,
+        }
 
     def _note_first_round(self) -> None:
         if all(link.is_tried for link in self.links.values()):
             self._first_round.set()
 
     def _pause_ms(self, link: Link) -> int:
-        """Return the pause before the next registration; while attempts fail, it starts short and
-        grows.
-        """
+        """Return the pause before the next registration; while attempts fail, it is short."""
         if link.is_up:
             return self.period_ms
-        return min(self.period_ms, RETRY_FIRST_MS << min(link.failed_count - 1, 6))
+        return min(RETRY_MAX_MS, RETRY_FIRST_MS << min(link.failed_count - 1, 6))
+
+    async def _pause(self, link: Link) -> None:
+        """Wait until the next registration is due or requested, or another broker has displaced
+        this one.
+        """
+        left_ms = self._pause_ms(link)
+        while left_ms > 0 and not link.wake.is_set():
+            await _wait(link.wake, min(left_ms, WATCH_MS))
+            left_ms -= WATCH_MS
+            if link.is_up and not link.wake.is_set() and await self._is_displaced(link):
+                return
 
     async def _send_registration(self, link: Link) -> None:
         version = self._topics.version
@@ -310,7 +344,7 @@ class Registration:
             body, crc = self._whole_body(settings)
         else:
             body, crc = self._body(self._topics.changes(link.acknowledged), settings)
-        me = self.identity
+        me, link.is_role_new = self.identity, False
         header = RegisterBroker(
             broker_name=me.broker_name,
             broker_addr=me.broker_addr,
@@ -319,6 +353,7 @@ class Registration:
             broker_id=me.broker_id,
             compressed=settings.compressed_register,
             body_crc32=crc,
+            group_epoch=me.epoch,
         )
         response = await self._client.invoke(
             link.address,
@@ -352,7 +387,7 @@ class Registration:
         return body, zlib.crc32(body) & CRC_MASK
 
     async def _is_stale(self, link: Link) -> bool:
-        """Ask whether the name server's version differs from the current one."""
+        """Ask the name server for its version; return whether it differs from the current one."""
         version = self._topics.version
         response = await self._client.invoke(
             link.address,
@@ -389,7 +424,7 @@ class Registration:
     def _mark_up(self, link: Link) -> None:
         if not link.is_up:
             self._log.info("namesrv.registered", namesrv=link.address)
-        link.is_up = True
+        link.is_up = link.is_name_checked = True
         link.failed_count = 0
 
     async def _leave(self, link: Link) -> None:
@@ -412,7 +447,7 @@ class Registration:
 
 
 def _release(link: Link) -> None:
-    """Complete the waiters of a link, because no registration will follow."""
+    """Wake the callers that wait for a link, because no registration will follow."""
     for waiter in link.waiters:
         if not waiter.done():
             waiter.set_result(False)

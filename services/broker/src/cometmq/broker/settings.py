@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Every setting of a broker under its RocketMQ name, including the store's settings.
 
-The struct is flat because broker.conf is a flat file. Keys that are not here are kept and returned
-by GET_BROKER_CONFIG; they are never fatal.
+The struct is flat because broker.conf is a flat file. Unknown keys are kept and returned by
+GET_BROKER_CONFIG; they are never fatal.
 """
 
 import socket
@@ -10,8 +10,8 @@ from typing import Annotated, Final
 
 from msgspec import Meta, field
 
-from cometmq.broker.accepted_settings import AcceptedSettings
-from cometmq.remoting.names import DEFAULT_CLUSTER, TRACE_TOPIC
+from cometmq.broker.group_settings import GroupSettings
+from cometmq.remoting.names import DEFAULT_CLUSTER, DEFAULT_REGION, TRACE_TOPIC
 from cometmq.runtime import tls_keys
 from cometmq.store.settings import INEFFECTIVE, MUTABLE
 
@@ -25,8 +25,8 @@ def _host_name() -> str:
     return socket.gethostname() or "DEFAULT_BROKER"
 
 
-class BrokerSettings(AcceptedSettings, frozen=True, kw_only=True, rename="camel"):
-    """All keys of a broker's properties file."""
+class BrokerSettings(GroupSettings, frozen=True, kw_only=True, rename="camel"):
+    """All settings of a broker's properties file."""
 
     # Identity and addresses
     broker_name: Annotated[
@@ -45,17 +45,30 @@ class BrokerSettings(AcceptedSettings, frozen=True, kw_only=True, rename="camel"
             description="Cluster of the broker.",
         ),
     ] = DEFAULT_CLUSTER
-    broker_id: Annotated[int, Meta(ge=-1, description="0 is the master; other ids are slaves.")] = 0
+    broker_id: Annotated[
+        int,
+        Meta(
+            ge=-1,
+            description="Number of a slave, from 1. A master registers as 0 whatever this says, as"
+            " in RocketMQ.",
+        ),
+    ] = 0
     broker_ip1: Annotated[
         str,
         Meta(
-            description="Address advertised to clients; if empty, bindAddress if it is a single"
-            " address, otherwise the outward address of this machine. 0.0.0.0 and :: are refused."
+            description=(
+                "Address advertised to clients. By default this is bindAddress, if it is a single "
+                "address, and otherwise the outgoing address of this machine. 0.0.0.0 and :: are "
+                "refused."
+            )
         ),
     ] = field(default="", name="brokerIP1")
     broker_ip2: Annotated[
         str,
-        Meta(description="Address advertised to slaves, not 0.0.0.0 or ::; by default brokerIP1."),
+        Meta(
+            description="Address advertised to slaves, by default brokerIP1. 0.0.0.0 and :: are "
+            "refused."
+        ),
     ] = field(default="", name="brokerIP2")
     bind_address: Annotated[
         str, Meta(description="Local address to listen on; all addresses if empty.")
@@ -66,7 +79,7 @@ class BrokerSettings(AcceptedSettings, frozen=True, kw_only=True, rename="camel"
     ] = ""
     region_id: Annotated[
         str, Meta(extra=MUTABLE, description="Value of MSG_REGION in answers to sends.")
-    ] = "DefaultRegion"
+    ] = DEFAULT_REGION
     broker_permission: Annotated[
         int,
         Meta(
@@ -83,7 +96,10 @@ class BrokerSettings(AcceptedSettings, frozen=True, kw_only=True, rename="camel"
         Meta(
             ge=1000,
             extra=MUTABLE,
-            description="Milliseconds between registrations, limited to 10 to 60 s.",
+            description=(
+                "Milliseconds between registrations; values outside 10 to 60 s are limited to "
+                "this range."
+            ),
         ),
     ] = 30_000
     register_broker_timeout_mills: Annotated[
@@ -98,6 +114,14 @@ class BrokerSettings(AcceptedSettings, frozen=True, kw_only=True, rename="camel"
     ] = True
     compressed_register: Annotated[
         bool, Meta(extra=MUTABLE, description="Compress registrations.")
+    ] = False
+    take_over_name: Annotated[
+        bool,
+        Meta(
+            extra=MUTABLE,
+            description="Register although another running broker has this brokerName and brokerId,"
+            " as RocketMQ does. If false, such a broker does not start.",
+        ),
     ] = False
     fetch_namesrv_addr_by_address_server: Annotated[
         bool,
@@ -127,7 +151,11 @@ class BrokerSettings(AcceptedSettings, frozen=True, kw_only=True, rename="camel"
     ] = TRACE_TOPIC
     trace_on: Annotated[
         bool,
-        Meta(extra=MUTABLE, description="TRACE_ON in answers to sends: whether clients may trace."),
+        Meta(
+            extra=MUTABLE,
+            description="Value of TRACE_ON in answers to sends, which tells clients whether they "
+            "may trace.",
+        ),
     ] = True
     notify_consumer_ids_changed_enable: Annotated[
         bool,
@@ -162,14 +190,31 @@ class BrokerSettings(AcceptedSettings, frozen=True, kw_only=True, rename="camel"
     native_lane_enable: Annotated[
         bool,
         Meta(
-            description="Handle plain sends on the native message path (cometmq-accel) where it"
-            " is installed; answers and files are the same.",
+            description=(
+                "Handle plain sends and pulls on the native message path if cometmq-accel is "
+                "installed; answers and files are the same."
+            ),
         ),
     ] = True
+    native_cache_bytes: Annotated[
+        int,
+        Meta(
+            ge=0,
+            le=1 << 30,
+            extra=MUTABLE,
+            description="Memory for recently read parts of the log and the consume queues, from"
+            " which the native message path answers pulls; 0: pulls take the Python path.",
+        ),
+    ] = 16 << 20
     send_thread_pool_queue_capacity: Annotated[
         int,
         Meta(
-            ge=1, extra=MUTABLE, description="Sends that may wait for the disk before SYSTEM_BUSY."
+            ge=1,
+            extra=MUTABLE,
+            description=(
+                "Maximum number of sends that wait for the disk; further sends are refused with "
+                "SYSTEM_BUSY."
+            ),
         ),
     ] = 10_000
 
@@ -191,12 +236,16 @@ class BrokerSettings(AcceptedSettings, frozen=True, kw_only=True, rename="camel"
         Meta(
             ge=1,
             extra=MUTABLE,
-            description="Pulls that may be held at once; more get SYSTEM_BUSY.",
+            description="Maximum number of held pulls; further pulls are refused with SYSTEM_BUSY.",
         ),
     ] = 100_000
     slave_sync_delay_mills: Annotated[
         int,
-        Meta(ge=0, description="Milliseconds until a slave first copies its master's tables."),
+        Meta(
+            ge=0,
+            description="Milliseconds after its start until a slave first copies its master's "
+            "tables.",
+        ),
     ] = 3_000
     slave_sync_interval_mills: Annotated[
         int,
@@ -213,8 +262,10 @@ class BrokerSettings(AcceptedSettings, frozen=True, kw_only=True, rename="camel"
         Meta(
             ge=0,
             extra=MUTABLE,
-            description="Maximum bytes per second sent to each slave; 0 means no limit."
-            " RocketMQ 5 has this key.",
+            description=(
+                "Maximum bytes per second sent to each slave; 0 means no limit. The setting comes "
+                "from RocketMQ 5."
+            ),
         ),
     ] = 0
     slave_read_enable: Annotated[
@@ -224,19 +275,25 @@ class BrokerSettings(AcceptedSettings, frozen=True, kw_only=True, rename="camel"
         bool,
         Meta(
             extra=MUTABLE,
-            description="Filter by SQL92 expressions over properties; if off, refuse them.",
+            description=(
+                "Filter by SQL92 expressions over properties; if false, such subscriptions are "
+                "refused."
+            ),
         ),
     ] = False
     filter_support_retry: Annotated[
         bool,
         Meta(
             extra=MUTABLE,
-            description="Also apply a group's SQL92 expressions to its retried messages.",
+            description="Also apply a group's SQL92 expressions to its redelivered messages.",
         ),
     ] = False
     filter_data_clean_time_span: Annotated[
         int,
-        Meta(ge=0, description="Milliseconds to keep the filters of a group without members."),
+        Meta(
+            ge=0,
+            description="Milliseconds for which the filters of a group without members are kept.",
+        ),
     ] = 86_400_000
     expect_consumer_num_use_filter: Annotated[
         int,
@@ -249,7 +306,9 @@ class BrokerSettings(AcceptedSettings, frozen=True, kw_only=True, rename="camel"
     ] = 32
     max_error_rate_of_bloom_filter: Annotated[
         int,
-        Meta(ge=1, le=99, description="False-positive rate of that bloom filter, in percent."),
+        Meta(
+            ge=1, le=99, description="False-positive rate of RocketMQ's bloom filter, in percent."
+        ),
     ] = 20
     disable_consume_if_consumer_read_slowly: Annotated[
         bool,
@@ -276,9 +335,11 @@ class BrokerSettings(AcceptedSettings, frozen=True, kw_only=True, rename="camel"
         bool,
         Meta(
             extra=MUTABLE,
-            description="RocketMQ's rule: a group without an offset starts at 0 in a queue whose"
-            " first message is still in memory, whatever its consumeFromWhere says. If false, a new"
-            " group on a young queue obeys its consumeFromWhere.",
+            description=(
+                "If true, RocketMQ's rule applies: in a queue whose first message is still in "
+                "memory, a group without an offset starts at 0, whatever its consumeFromWhere "
+                "says. If false, a new group obeys its consumeFromWhere in such a queue too."
+            ),
         ),
     ] = True
 
@@ -317,9 +378,12 @@ class BrokerSettings(AcceptedSettings, frozen=True, kw_only=True, rename="camel"
     acl_file: Annotated[
         str,
         Meta(
-            description="Account file of access control; the folder acl next to it is read too."
-            " If empty: conf/plain_acl.yml in rocketmqHome, else plain_acl.yml next to the file of"
-            " -c, else in the store's config folder."
+            description=(
+                "Account file of access control; the folder acl beside the file is read too. By "
+                "default this is conf/plain_acl.yml in rocketmqHome, or otherwise plain_acl.yml "
+                "beside the file given with -c, or otherwise plain_acl.yml in the store's config "
+                "folder."
+            )
         ),
     ] = ""
     rocketmq_home: Annotated[
@@ -331,23 +395,41 @@ class BrokerSettings(AcceptedSettings, frozen=True, kw_only=True, rename="camel"
         int, Meta(ge=1, description="Maximum number of open connections.")
     ] = 20_000
     connection_in_flight_max: Annotated[
-        int, Meta(ge=1, description="Unanswered requests per connection before SYSTEM_BUSY.")
+        int,
+        Meta(
+            ge=1,
+            description=(
+                "Maximum number of unanswered requests per connection; further requests are "
+                "refused with SYSTEM_BUSY."
+            ),
+        ),
     ] = 16_384
     in_flight_max: Annotated[
-        int, Meta(ge=1, description="Unanswered requests over all connections before SYSTEM_BUSY.")
+        int,
+        Meta(
+            ge=1,
+            description=(
+                "Maximum number of unanswered requests of all connections; further requests are "
+                "refused with SYSTEM_BUSY."
+            ),
+        ),
     ] = 200_000
     write_buffer_high_bytes: Annotated[
-        int, Meta(ge=1024, description="Unread answer bytes at which a connection is paused.")
+        int,
+        Meta(ge=1024, description="Number of unread answer bytes at which a connection is paused."),
     ] = 4 * 1024**2
     write_buffer_hard_bytes: Annotated[
-        int, Meta(ge=1024, description="Unread answer bytes at which a connection is closed.")
+        int,
+        Meta(ge=1024, description="Number of unread answer bytes at which a connection is closed."),
     ] = 64 * 1024**2
     write_buffer_total_bytes: Annotated[
         int,
         Meta(
             ge=1024,
-            description="Unread answer bytes over all connections; above this, those with the most"
-            " are paused, and closed if they do not drain.",
+            description=(
+                "Limit of the unread answer bytes of all connections. Above it, the connections "
+                "with the most unread bytes are paused, and closed if they do not drain."
+            ),
         ),
     ] = 128 * 1024**2
     server_channel_max_idle_time_seconds: Annotated[
@@ -358,7 +440,7 @@ class BrokerSettings(AcceptedSettings, frozen=True, kw_only=True, rename="camel"
         Meta(
             ge=-1,
             le=65535,
-            description="Port for metrics and health; 0 for any free port, -1 for none.",
+            description="Port of metrics and health checks; 0 picks a free port, -1 opens none.",
         ),
     ] = -1
     stop_timeout_mills: Annotated[

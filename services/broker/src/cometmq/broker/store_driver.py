@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Drives the pure store: one commit per turn of the loop, and slow disk work on named threads.
 
-Invariants: only the loop calls the store. A thread runs nothing but the closures that the store
-provides for it (flush, retention, cold reads), and their results are handled on the loop. Searches
-read data in memory on the loop. The number of reads per turn is bounded for all searches together;
-searches above the bound continue in later turns, one at a time.
+Invariants: only the loop calls the store. Threads run only closures that the store provides (flush,
+retention, cold reads), and their results are handled on the loop. Searches read data in memory on
+the loop. The number of reads per turn is bounded for all searches together; searches above the
+bound continue in later turns, one at a time.
 
 Hot path: `put` is one call and one test per message; everything else is done per batch.
 """
@@ -51,7 +51,7 @@ class Workers(NamedTuple):
 
     @classmethod
     def start(cls) -> "Workers":
-        """A thread starts with its first job."""
+        """Create the workers; each thread starts with its first job."""
         return cls(
             *(Worker(f"cometmq-{name}", has_idle_io=name == "scrub") for name in cls._fields)
         )
@@ -87,8 +87,10 @@ class StoreDriver:
         self._log = log
         self.after_commit: Callable[[], None] = lambda: None  # set by `connect_arrivals`
         self.log_grew: Callable[[], None] = lambda: None  # set by replication
+        self.truncated: Callable[[], None] = lambda: None  # set by the broker
         self._loop = asyncio.get_running_loop()
         self._is_scheduled = False
+        self._is_truncating = False
         self._flushing: asyncio.Future[None] | None = None
         self._reads: set[asyncio.Future[Any]] = set()
         self._jobs: set[asyncio.Future[None]] = set()
@@ -98,10 +100,15 @@ class StoreDriver:
         self.commit_count = 0
         self.put_times = PutTimes(lambda: store.put_count)
         self.waiting_count = 0
-        """Sends that wait for the disk or a slave, as of the last commit, flush or acknowledgement.
+        """Number of sends that wait for the disk or a slave, as of the last commit, flush or
+        acknowledgement.
         """
         self._waiting_since_ms: int | None = None  # the oldest send that no running sync covers
         self._flushing_since_ms: int | None = None  # the oldest send that the running sync covers
+
+    @property
+    def store(self) -> MessageStore:
+        return self._store
 
     def put(self, message: NewMessage, done: PutDone) -> None:
         """Stage a message for this turn's commit; `done` is called when its outcome is known."""
@@ -116,7 +123,7 @@ class StoreDriver:
             self._schedule()
 
     def put_batch(self, messages: Sequence[NewMessage], done: PutDone) -> None:
-        """Store messages, for any queues, contiguously or not at all."""
+        """Store all messages contiguously, or none; they may be for different queues."""
         self._store.put_batch(messages, done)
         self._schedule()
 
@@ -136,6 +143,7 @@ class StoreDriver:
         self.after_commit()
         if batch is not None:
             self.log_grew()
+        # The tick would start this sync up to 100 ms later.
         if self.waiting_count:
             self._flush()
 
@@ -160,6 +168,36 @@ class StoreDriver:
             self.put_times.add(elapsed_ms, before_count - self.waiting_count)
             self._waiting_since_ms = self._clock.monotonic_ms() if self.waiting_count else None
         self.after_commit()
+
+    def confirm(self, offset: int) -> None:
+        """Show the log to readers up to this offset, wake held pulls, and answer the sends that
+        were waiting for this.
+        """
+        self._store.confirm(offset)
+        self.note_replicated(offset)
+        self.after_commit()
+
+    def forget_unconfirmed(self) -> None:
+        """Refuse the pending sends; call this when the broker is no longer the master."""
+        self._store.forget_unconfirmed()
+        self.waiting_count, self._waiting_since_ms = 0, None
+        self.after_commit()
+
+    async def truncate(self, offset: int) -> None:
+        """Truncate the log at a record border; raise DiskError.
+
+        The broker must not be a master, and must not serve reads meanwhile. Searches that are still
+        running for clients are refused.
+        """
+        assert not self._store.role_writable
+        self.forget_unconfirmed()
+        self._is_truncating = True
+        try:
+            await self.drain()
+            await self._workers.store.submit(partial(self._store.truncate, offset))
+        finally:
+            self._is_truncating = False
+        self.truncated()
 
     def read(self, call: Call[Any], job: Callable[[], T], done: Callable[[T], None]) -> None:
         """Run a job that may wait for the disk on its thread, then call `done` with its result on
@@ -194,7 +232,8 @@ class StoreDriver:
 
         A search for a peer ends silently if the connection closes. `failed` receives the error of a
         read, or SystemBusy if too many reads are pending. A search that is part of a put reads a
-        single message and is bounded as puts are, so it does not count towards the turn's bound.
+        single message and is limited as puts are, so it does not count towards the bound of the
+        turn.
         """
         self._advance(_Search(lookup, done, failed, peer, is_part_of_put), None)
 
@@ -202,6 +241,7 @@ class StoreDriver:
         """Continue until the search ends, waits for the disk, or exceeds the turn's bound."""
         lookup = search.lookup
         try:
+            self._check_readable()
             read = next(lookup) if data is None else lookup.send(data)
             cached = read.cached()
             while cached is not None and (search.is_part_of_put or self._has_share(len(cached))):
@@ -236,13 +276,19 @@ class StoreDriver:
             self._advance(search, future.result())
 
     def _submit(self, job: Callable[[], T]) -> asyncio.Future[T]:
+        self._check_readable()
         try:
             return self._workers.read.submit(job)
         except Overloaded as error:
             raise SystemBusy(f"[OVERLOAD]too many cold reads, {error}") from error
 
+    def _check_readable(self) -> None:
+        if self._is_truncating:
+            raise SystemBusy("the log is being truncated; try again, or ask the master")
+
     def _has_share(self, size: int) -> bool:
         """Count one read towards this turn's bound; return False if the bound is reached."""
+        # The first read of a turn arranges the reset, so an idle driver schedules nothing.
         if self._reads_left == TURN_READS_MAX:
             self._loop.call_soon(self._next_turn)
         if self._reads_left <= 0 or self._bytes_left <= 0:
@@ -272,6 +318,8 @@ class StoreDriver:
 
     def tick(self) -> None:
         """Start any flush and housekeeping that are due; called every 100 ms."""
+        if self._is_truncating:
+            return
         self._flush()
         now_ms = self._clock.now_ms()
         for job in self._store.jobs(now_ms):
@@ -318,7 +366,10 @@ class StoreDriver:
     def _schedule(self) -> None:
         if not self._is_scheduled:
             self._is_scheduled = True
+            # The loop first serves the other sockets that are readable now, so that their messages
+            # share this commit.
             self._loop.call_soon(self.commit)
+        # Nothing else bounds what one turn stages.
         elif self._store.staged_bytes > STAGED_BYTES_MAX:
             self.commit()
 
@@ -326,13 +377,14 @@ class StoreDriver:
         """Start a flush if one is due and none is running; sends that arrive meanwhile share the
         next one.
         """
-        if self._flushing is not None:
+        if self._flushing is not None or self._is_truncating:
             return
         job = self._store.flush_job(self._clock.now_ms(), is_forced=is_forced)
         self.waiting_count = self._store.waiting_put_count  # without the sends that timed out
         if not self.waiting_count:
             self._waiting_since_ms = None
         if job is not None:
+            # This sync covers every send so far; sends from now on wait for the next one.
             self._flushing_since_ms, self._waiting_since_ms = self._waiting_since_ms, None
             self._flushing = self._workers.flush.submit(job.run)
             self._flushing.add_done_callback(partial(self._flushed, job))

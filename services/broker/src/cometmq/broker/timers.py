@@ -77,7 +77,7 @@ def sample_sources(broker: Broker) -> None:
 
 def deliver_delayed(broker: Broker) -> None:
     """Deliver messages that are due; a slave receives them in its master's log instead."""
-    if broker.is_master:
+    if broker.is_master and not broker.is_diverting:
         broker.delay.step(broker.clock.now_ms())
 
 
@@ -93,7 +93,7 @@ def sweep_pulls(broker: Broker) -> None:
 
 
 def disable_slow_groups(broker: Broker) -> None:
-    """Disable groups that read too far behind, if the settings say so."""
+    """Disable groups that read too far behind, if the settings enable this."""
     settings = broker.settings
     if not settings.disable_consume_if_consumer_read_slowly:
         return
@@ -110,7 +110,7 @@ def disable_slow_groups(broker: Broker) -> None:
         broker.consumers.groups(),
         broker.offsets,
         broker.store,
-        log_end=broker.store.commit_log.end,
+        log_end=broker.store.confirm_offset,
         behind_bytes_max=settings.consumer_fallbehind_threshold,
     )
     broker.driver.look_up(lookup, disable, failed)

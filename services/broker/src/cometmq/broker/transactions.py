@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Transactional messages: their records while a transaction is open, and how it ends (pure).
+"""Transactional messages: their records while a transaction is open and when it ends (pure).
 
 A half message waits in the half topic. It is ended by an op message that contains its queue offset;
 a commit also stores the message in its real queue, in the same batch. The txn-checker, or a Java
@@ -25,16 +25,15 @@ from cometmq.remoting.message.properties import (
     without_property,
 )
 from cometmq.remoting.message.record import MessageRecord
-from cometmq.remoting.names import CHECK_MAX_TIME_TOPIC, HALF_TOPIC, OP_HALF_TOPIC
+from cometmq.remoting.names import CHECK_MAX_TIME_TOPIC, HALF_TOPIC, OP_HALF_TOPIC, OP_TAG
 from cometmq.store.queues.consume_queue import ENTRY, FILLER_SIZE, ConsumeQueue
 from cometmq.store.reads import Lookup
 
 HALF_QUEUE_ID: Final = 0
 QUEUE_COUNT: Final = 1  # of each of the three topics
 
-_OP_TAG: Final = "d"
-_OP_TAG_CODE: Final = tag_code(_OP_TAG)
-_OP_TEXT: Final = render_properties({PropertyKey.WAIT: "true", PropertyKey.TAGS: _OP_TAG})
+_OP_TAG_CODE: Final = tag_code(OP_TAG)
+_OP_TEXT: Final = render_properties({PropertyKey.WAIT: "true", PropertyKey.TAGS: OP_TAG})
 _ENDED_BITS_MAX: Final = 1 << 26  # 8 MB
 _RECALLED_OPS_MAX: Final = 100_000  # bounds the reads of a start
 _ENTRIES_READ: Final = 1_024
@@ -249,7 +248,7 @@ class Transactions:
         return len(self._in_flight)
 
     def begin_end(self, half_offset: int, call: Call[Any]) -> EndState:
-        """Register a request to end the half message at a queue offset."""
+        """Register a request to end the half message at an offset; return the state found."""
         pending = self._in_flight.get(half_offset)
         if pending is None and half_offset not in self.ended:
             self._in_flight[half_offset] = [call]
@@ -262,11 +261,16 @@ class Transactions:
         return EndState.IN_FLIGHT
 
     def finish_end(self, half_offset: int, outcome: Outcome | None) -> list[Call[Any]]:
-        """Return the requests to answer; None as the outcome means that nothing was stored."""
+        """Return the requests to answer; an `outcome` of None means that nothing was stored."""
         if outcome is not None:
             self.ended.add(half_offset)
             self._outcomes[outcome] += 1
         return self._in_flight.pop(half_offset)
+
+    def restart(self) -> None:
+        """Forget all state that depends on the end of the log, which a role change may have cut."""
+        self.recent.clear()
+        self.ended = EndedHalves()
 
     def recall(self, offsets: Iterable[int]) -> None:
         """Mark half messages as ended if an earlier run stored their op messages."""
@@ -280,7 +284,7 @@ class Stored(Protocol):
     def queue(self, topic: str, queue_id: int) -> ConsumeQueue | None: ...
 
     def read_record(self, physical_offset: int) -> Lookup[MessageRecord | None]:
-        """Find what looks like a stored message."""
+        """Find the record at this log offset; None if there is no valid record."""
 
     def place(self, topic: str, queue_id: int, offset: int) -> Lookup[int]:
         """Find the log position of a queue's message."""

@@ -24,7 +24,7 @@ from cometmq.remoting.signature import Signer
 
 KEY_CHARS_MIN: Final = 7
 SHARED_TOPICS: Final = frozenset({HALF_TOPIC, OP_HALF_TOPIC, CHECK_MAX_TIME_TOPIC, SCHEDULE_TOPIC})
-"""Default rights do not cover these topics, because they hold messages of all topics."""
+"""Topics not covered by default rights, because they hold messages of all topics."""
 _TRANSACTIONS: Final = retry_topic(CHECK_GROUP)
 
 
@@ -69,7 +69,7 @@ class Account:
 
 
 class Accounts:
-    """The accounts from all files."""
+    """The accounts of all files, and the addresses that need no account."""
 
     def __init__(
         self,

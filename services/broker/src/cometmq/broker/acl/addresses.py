@@ -2,8 +2,9 @@
 """Patterns of remote addresses: `*`, `10.0.*.*`, `10.0.0.1-50`, `10.0.0.{1,2}`, lists, IPv6.
 
 Compatibility: every pattern that RocketMQ accepts means the same here, except one with a range
-before the last part: `10.1-9.0.7` is one machine in each of nine networks, whereas RocketMQ ignores
-the parts after the range. Lists may contain patterns that RocketMQ rejects there, such as ranges.
+before the last part: here, `10.1-9.0.7` means one machine in each of nine networks, whereas
+RocketMQ ignores the parts after the range. Lists may contain patterns that RocketMQ rejects in
+lists, such as ranges.
 """
 
 import struct

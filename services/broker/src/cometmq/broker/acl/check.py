@@ -5,10 +5,11 @@ The order is RocketMQ's: a global white address, a known access key, a white add
 the signature, sending traces, the administrator role, the right to each topic and group
 that the request names.
 
-Compatibility, where more is checked than in RocketMQ 4.9.4:
+Compatibility, these checks are stricter than in RocketMQ 4.9.4:
+
 - a batch (320) is checked like a single message, and a lite pull (361) like a pull;
 - a message to a group's retry topic needs SUB of that group, not of one that the sender names;
-- a reply (324, 325) to another topic than a cluster's reply topic needs PUB, because it is stored;
+- a reply (324, 325) to a topic other than a cluster's reply topic needs PUB, because it is stored;
 - an account's default rights cover neither the topics that hold messages of all topics
   (``SHARED_TOPICS``) nor the group that checks transactions;
 - the codes in ``ADMIN_CODES`` beyond RocketMQ's five need an administrator, for example requests
@@ -39,7 +40,7 @@ from cometmq.remoting.names import REPLY_SUFFIX, RETRY_PREFIX, TRACE_TOPIC, retr
 from cometmq.remoting.signature import ACCESS_KEY
 
 Need = tuple[str, Right]
-"""A topic, or a group given by its retry topic, and the right it requires."""
+"""A topic, or a group given by its retry topic, and the right that the request needs."""
 
 
 def _sending(call: Call[SendMessage | SendMessageV2]) -> Iterator[Need]:
@@ -105,7 +106,7 @@ NEEDS: Final[Mapping[int, Callable[[Call[Any]], Iterator[Need]]]] = {
     Code.GET_CONSUMER_LIST_BY_GROUP: _listing_members,
     Code.UPDATE_CONSUMER_OFFSET: _committing,
 }
-"""All other requests need only a signature."""
+"""The rights needed by each request code; all other requests need only a signature."""
 
 ADMIN_CODES: Final = frozenset(
     {

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One account file: parses YAML text to accounts, and writes changes back to text.
+"""One account file: parses YAML text into accounts, and writes changes back to the text.
 
-Compatibility: keys, types and layout are those of RocketMQ's plain_acl.yml, and RocketMQ can read
-the files written here. Unknown keys and the comments before the first key are kept; RocketMQ loses
+Compatibility: keys, types and layout are those of RocketMQ's plain_acl.yml, so RocketMQ can read
+files written here. Unknown keys and the comments before the first key are kept; RocketMQ loses
 both.
 """
 
@@ -75,7 +75,7 @@ class Document:
         self._values[_WHITE] = list(texts)
 
     def text(self, version: DataVersion) -> str:
-        """Return the text of the file with a new version."""
+        """Return the text of the file, with its version replaced."""
         self._values[_VERSION] = [{"counter": version.counter, "timestamp": version.timestamp}]
         return self._head + str(
             yaml.dump(

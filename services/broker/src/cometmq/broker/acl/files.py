@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""All account files: read together, changed one at a time. Calls block, so use a worker thread.
+"""All account files, read together and changed one at a time. Calls block: use a worker thread.
 
 Invariants: accounts are returned only if all files are valid; an invalid file changes nothing. A
 change is validated together with the other files before it is written. A file is replaced
@@ -67,7 +67,7 @@ class AclFiles:
         return None if self._read() == self._texts else self.load()
 
     def change(self, changes: Sequence[Change]) -> None:
-        """Apply changes in order; read all files once, and write each changed file once.
+        """Apply the changes in order, reading all files once and writing each changed file once.
 
         An invalid change gets an error and alters nothing; an AclFileError makes all changes fail.
         """

@@ -19,8 +19,8 @@ POLL_INTERVAL_MS: Final = 2_000
 
 
 class AclKeeper:
-    """Accesses the files, only on a worker thread; changes that arrive during a write share the
-    next one.
+    """Reads and writes the files on a worker thread; changes that arrive during a write share the
+    next write.
     """
 
     def __init__(
@@ -37,7 +37,7 @@ class AclKeeper:
 
     @property
     def gap(self) -> str | None:
-        """Return why no client can use the broker; None if there is an account."""
+        """Return why no client can use the broker, or None if there is an account."""
         if not self.control.accounts.is_empty:
             return None
         return (

@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Connected consumers by group: their connections and subscriptions (pure).
 
-Invariants: a group is in the table as long as it has a connection. Each change of its members or
-topics is reported once to `changed`, before the call that caused it returns; `changed` notifies all
-members, so that they rebalance.
+Invariants: a group is in the table as long as it has a connection. Each change of a group's members
+or topics is reported once to `changed`, before the call that caused the change returns; `changed`
+notifies all members, so that they rebalance.
 
 Compatibility: as in RocketMQ, the newest heartbeat sets the group's model and topics, a
-subscription is replaced only by one with a higher subVersion, and a replacement alone does not
-notify the members.
+subscription is replaced only by one with a higher subVersion, and members are not notified if
+nothing but a replacement happened.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -61,6 +61,8 @@ class Consumers:
         of removed groups.
         """
         self._emptied = emptied
+        self.version = 0
+        """Changes with every group, message model and subscription that a pull depends on."""
         self._groups: dict[str, ConsumerGroup] = {}
         self._joined: dict[Peer, set[str]] = {}
         self._changed = changed
@@ -74,12 +76,16 @@ class Consumers:
                 data.group_name, data.consume_type, data.message_model, data.consume_from_where
             )
             self._groups[data.group_name] = group
+            self.version += 1
+        if group.message_model != data.message_model:
+            self.version += 1
         group.consume_type = data.consume_type
         group.message_model = data.message_model
         group.consume_from_where = data.consume_from_where
         group.updated_ms = client.seen_ms
         has_new_member = _add_member(group, client)
-        has_new_topics = _merge_subscriptions(group, data.subscription_data_set)
+        has_new_topics, has_newer = _merge_subscriptions(group, data.subscription_data_set)
+        self.version += has_new_topics or has_newer
         group.member_subscriptions.set(client.peer, client.client_id, data.subscription_data_set)
         if group.member_subscriptions.count > 1:
             self._warn_of_mismatch(group)
@@ -109,6 +115,7 @@ class Consumers:
         self._log.info("consumer.left", group=name, client_id=client.client_id, peer=peer.address)
         if not group.clients:
             del self._groups[name]
+            self.version += 1
             self._emptied(name)
         elif notify:
             self._changed(group)
@@ -143,7 +150,7 @@ class Consumers:
         return sum(len(group.clients) for group in self._groups.values())
 
     def _warn_of_mismatch(self, group: ConsumerGroup) -> None:
-        """Warn, at most once a minute, that members subscribe differently and therefore miss
+        """Warn, at most once a minute, that members have different subscriptions and so miss
         messages.
         """
         logged_ms = group.mismatch_logged_ms
@@ -181,11 +188,16 @@ def _add_member(group: ConsumerGroup, client: Client) -> bool:
     return known is None
 
 
-def _merge_subscriptions(group: ConsumerGroup, asked: Iterable[SubscriptionData]) -> bool:
-    """Add newer subscriptions and remove absent ones; return whether the set of topics changed."""
+def _merge_subscriptions(
+    group: ConsumerGroup, asked: Iterable[SubscriptionData]
+) -> tuple[bool, bool]:
+    """Add newer subscriptions and remove absent ones.
+
+    Return whether the set of topics changed, and whether a subscription was replaced.
+    """
     known = group.subscriptions
     wanted = {subscription.topic: subscription for subscription in asked}
-    is_changed = wanted.keys() != known.keys()
+    is_changed, is_newer = wanted.keys() != known.keys(), False
     for topic in known.keys() - wanted.keys():
         del known[topic]
         del group.subscribed_ms[topic]
@@ -194,4 +206,5 @@ def _merge_subscriptions(group: ConsumerGroup, asked: Iterable[SubscriptionData]
         old = known.get(topic)
         if old is None or subscription.sub_version > old.sub_version:
             known[topic] = subscription
-    return is_changed
+            is_newer = True
+    return is_changed, is_newer

@@ -2,8 +2,8 @@
 """Queue locks of orderly consumers: at most one client of a group holds each queue (pure).
 
 Compatibility: a lock expires 60 s after its last renewal; clients renew their locks every 20 s and
-consider them lost after 30 s. Locks are not persisted: after a restart, the first client to ask
-gets them.
+consider them lost after 30 s. Locks are not persisted: after a restart, the first client that
+requests a lock gets it.
 """
 
 from collections.abc import Iterable
@@ -37,8 +37,8 @@ class QueueLocks:
     def lock(
         self, group: str, client_id: str, queues: Iterable[MessageQueue], *, now_ms: int
     ) -> list[MessageQueue]:
-        """Lock queues that are free, expired or the client's own; return all queues it now
-        holds.
+        """Lock queues that are free, expired or the client's own; return all queues that the client
+        now holds.
         """
         table = self._groups.setdefault(group, {})
         room = COUNT_MAX - self.count
@@ -65,6 +65,10 @@ class QueueLocks:
         if not table:
             del self._groups[group]
 
+    def clear(self) -> None:
+        """Drop all locks after a role change: clients lock their queues again at the new master."""
+        self._groups.clear()
+
     def expire(self, *, now_ms: int) -> int:
         """Drop expired locks, so that dead groups use no memory; return how many were dropped."""
         dropped = 0
@@ -79,7 +83,7 @@ class QueueLocks:
 
     @property
     def count(self) -> int:
-        """The number of locks, including expired ones that are not yet dropped."""
+        """The number of locks, including expired ones that have not been dropped yet."""
         return sum(map(len, self._groups.values()))
 
 

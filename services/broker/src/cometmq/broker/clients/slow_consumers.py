@@ -2,8 +2,8 @@
 """Finds groups that read so far behind that they slow down all others (off by default).
 
 Compatibility: RocketMQ measures how far behind a pull reads. Here the committed offset is used, so
-that a group counts even if it is not pulling at the moment. Only connected groups count, since the
-others cost nothing.
+that a group counts even if it is not pulling at the moment. Offline groups are not checked, because
+they slow down nobody.
 """
 
 from collections.abc import Iterable
@@ -31,7 +31,7 @@ def slow_groups(
     log_end: int,
     behind_bytes_max: int,
 ) -> Lookup[list[str]]:
-    """Find the groups that have a queue whose next message is further behind than allowed."""
+    """Find the groups whose next message in some queue is too far behind the end of the log."""
     slow = []
     for group in list(groups):
         oldest = yield from _oldest_place(group, offsets, store, log_end=log_end)
@@ -43,8 +43,8 @@ def slow_groups(
 def _oldest_place(
     group: ConsumerGroup, offsets: Offsets, store: QueueSource, *, log_end: int
 ) -> Lookup[int]:
-    """Find the lowest log position of the group's next messages; if it has none, the end of the
-    log.
+    """Find the lowest log position of the group's next messages, or the end of the log if none is
+    left.
     """
     oldest = log_end
     for topic in list(group.subscriptions):

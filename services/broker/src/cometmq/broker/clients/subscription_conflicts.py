@@ -11,10 +11,10 @@ from typing import Final, NamedTuple, TypeAlias
 
 from cometmq.remoting.bodies.heartbeat import SubscriptionData
 from cometmq.remoting.command import Peer
+from cometmq.remoting.names import ALL_TAGS
 
 TAG: Final = "TAG"
 TAG_SEPARATOR: Final = "||"
-ALL: Final = "*"
 NOTHING: Final = ""
 TEXT_CHARS_MAX: Final = 200  # of an expression in the log
 
@@ -35,7 +35,7 @@ class Mismatch(NamedTuple):
 
 
 class MemberSubscriptions:
-    """The subscriptions of each member of one group; members without any are ignored."""
+    """The subscriptions of each member of one group; a member without subscriptions is ignored."""
 
     __slots__ = ("_members",)
 
@@ -84,4 +84,4 @@ def _meaning(subscription: SubscriptionData) -> str:
     if (subscription.expression_type or TAG) != TAG:
         return f"{subscription.expression_type} {text}"
     tags = {tag.strip() for tag in text.split(TAG_SEPARATOR)} - {""}
-    return f" {TAG_SEPARATOR} ".join(sorted(tags)) or ALL
+    return f" {TAG_SEPARATOR} ".join(sorted(tags)) or ALL_TAGS

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The bits of a subscription in RocketMQ's bloom filter (docs/protocol/store.md).
 
-Compatibility: filters here use only the properties, and neither write nor read bit maps. The bits
-are in consumerFilter.json so that a Java broker can take over the file.
+Compatibility: CometMQ's filters evaluate message properties only, and neither read nor write
+bitmaps. The bits are saved in consumerFilter.json so that a Java broker can take over the file.
 """
 
 import math

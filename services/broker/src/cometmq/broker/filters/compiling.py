@@ -27,7 +27,7 @@ def _at_once(work: Callable[[], None]) -> None:
 
 
 class Compiler:
-    """Tracks the current allowance and the queue of pending expressions."""
+    """Compiles expressions within the current allowance, and queues expressions that exceed it."""
 
     def __init__(self, clock_ms: Callable[[], int], call_soon: Later = _at_once) -> None:
         """`call_soon` schedules the next step in a later turn of the loop."""
@@ -50,8 +50,7 @@ class Compiler:
             raise SystemBusy("[COMPILING_FILTER]the filter is being compiled, try again later")
 
     def when_ready(self, expression: str, then: Callable[[], None]) -> None:
-        """Call `then`, now or in a later turn of the loop, once the expression is compiled or may
-        be.
+        """Call `then`, now or in a later turn of the loop, once `check` accepts the expression.
 
         Raises SystemBusy if too many callbacks are pending.
         """

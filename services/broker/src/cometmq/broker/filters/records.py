@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from typing import Final
 from weakref import WeakKeyDictionary
 
-from cometmq.broker.filters.sql import SqlFilter
+from cometmq.broker.filters.sql import Program, SqlFilter
 from cometmq.remoting.message.properties import PropertyKey
 from cometmq.remoting.message.record import property_bytes
 from cometmq.remoting.types import Buffer
@@ -30,13 +30,22 @@ VERDICT_BYTES_MAX: Final = 64
 
 
 class RecordFilter:
-    """Tests stored records; also says how many records to test per read."""
+    """Tests stored records; `block_count` is the number of records to test per read."""
 
-    __slots__ = ("block_count", "matches")
+    __slots__ = ("block_count", "matches", "program")
 
-    def __init__(self, matches: Callable[[Buffer], bool], *, comparison_count: int) -> None:
-        """`comparison_count` is the maximum number of comparisons in one test."""
+    def __init__(
+        self,
+        matches: Callable[[Buffer], bool],
+        *,
+        comparison_count: int,
+        program: Program | None = None,
+    ) -> None:
+        """`comparison_count` is the maximum number of comparisons in one test; `program`, if there
+        is one, gives the same verdicts.
+        """
         self.matches = matches
+        self.program = program
         self.block_count = max(1, min(BLOCK_COUNT_MAX, COMPARISONS_MAX // comparison_count))
 
 
@@ -61,7 +70,7 @@ def _record_filter(sql: SqlFilter) -> RecordFilter:
         verdict = known((number, *values))
         return _judge(sql, number, values) if verdict is None else verdict
 
-    return RecordFilter(matches, comparison_count=sql.comparison_count)
+    return RecordFilter(matches, comparison_count=sql.comparison_count, program=sql.program)
 
 
 _numbers: Final = itertools.count()
@@ -121,7 +130,7 @@ def raw_reader(names: Sequence[str]) -> Callable[[bytes], list[bytes | None]]:
 
 
 def _last_filled(text: bytes, mark: bytes) -> bytes | None:
-    """Return the last non-empty value: if a name occurs more than once, its last value counts."""
+    """Return the last non-empty value, because the last occurrence of a name counts."""
     if mark not in text:
         return None
     text, empty = text + _PAIR_SEPARATOR, mark + _PAIR_SEPARATOR

@@ -2,14 +2,14 @@
 """The SQL filters of consumer groups by topic, and their lifetime.
 
 Heartbeats register filters. When the last member leaves, the group's filters are marked dead; a day
-later they are deleted, so a group that returns within that time finds its filter again. An invalid
+later they are deleted, so a group that reconnects within that time keeps its filters. An invalid
 expression is not stored, so the group's pulls are refused until it sends a valid one.
 
 Compatibility: consumerFilter.json and the version rules are RocketMQ's. Loaded filters count as
 having died 30 s before startup.
 """
 
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -30,7 +30,7 @@ from cometmq.store.json_config import JsonTable
 SAVE_INTERVAL_MS: Final = 10_000
 COUNT_MAX: Final = 10_000
 CHARS_MAX: Final = 8 << 20
-"""Limits on the number of filters and on their characters, over all groups and topics."""
+"""Maximum total characters of the filters of all groups; `COUNT_MAX` bounds their number."""
 EXPRESSION_SHOWN: Final = 200
 PIECE_CHARS_MAX: Final = 1 << 20  # of the expressions in a piece of changes
 _DEAD_BEFORE_START_MS: Final = 30_000
@@ -103,6 +103,8 @@ class FilterSubscriptions:
         """Load the file; filters are deleted `keep_dead_ms` after their group has left."""
         self.file = file
         self.is_dirty = False
+        self.version = 0
+        """Changes with every filter that a pull depends on."""
         self.noted: Callable[[], None] | None = None
         self._noted: dict[tuple[str, str], None] = {}  # group and topic
         self._clock_ms = clock_ms
@@ -184,22 +186,26 @@ class FilterSubscriptions:
         return encode_json(FilterFile(by_topic))
 
     def noted_changes(self) -> list[bytes]:
-        """Return the noted filters; the size of a piece is bounded, because expressions may be
-        long.
-        """
-        pieces = [FilterChanges()]
-        chars = 0
-        for group, topic in self._noted:
+        """Return the noted filters in pieces of bounded size, because expressions may be long."""
+        return list(self._pieces(list(self._noted)))
+
+    def whole(self) -> Iterator[bytes]:
+        """Yield all filters, in pieces in the format of `noted_changes`."""
+        return self._pieces([(group, topic) for group, ts in self._filters.items() for topic in ts])
+
+    def _pieces(self, keys: Iterable[tuple[str, str]]) -> Iterator[bytes]:
+        piece, chars = FilterChanges(), 0
+        for group, topic in keys:
             data = self.get(topic, group)
             if data is None:
-                pieces[-1].removed.append((group, topic))
+                piece.removed.append((group, topic))
             else:
-                pieces[-1].changed.append(data)
+                piece.changed.append(data)
                 chars += len(data.expression)
             if chars > PIECE_CHARS_MAX:
-                pieces.append(FilterChanges())
-                chars = 0
-        return [encode_json(piece) for piece in pieces]
+                yield encode_json(piece)
+                piece, chars = FilterChanges(), 0
+        yield encode_json(piece)
 
     def forget_noted(self) -> None:
         self._noted = {}
@@ -216,6 +222,19 @@ class FilterSubscriptions:
             self._load(data)
         self.noted = noted
         self.is_dirty = True
+
+    def become(self, pieces: Sequence[msgspec.Raw]) -> None:
+        """Replace all filters by those from another broker's `whole`; note the differences."""
+        found = [decode_json(FilterChanges, bytes(piece)) for piece in pieces]
+        wanted = {(data.consumer_group, data.topic): data for one in found for data in one.changed}
+        known = [(group, topic) for group, ts in self._filters.items() for topic in ts]
+        for group, topic in known:
+            if self.get(topic, group) != wanted.get((group, topic)):
+                self._remove(group, topic)
+        for (group, topic), data in wanted.items():
+            if self.get(topic, group) is None:
+                self._load(data)
+                self._note(group, topic)
 
     def _register(self, group: str, subscription: SubscriptionData) -> None:
         old = self.get(subscription.topic, group)
@@ -290,11 +309,13 @@ class FilterSubscriptions:
         )
 
     def _put(self, data: FilterData) -> None:
+        self.version += 1
         self._filters.setdefault(data.consumer_group, {})[data.topic] = data
         self._count += 1
         self._chars += len(data.topic) + len(data.expression)
 
     def _remove(self, group: str, topic: str) -> None:
+        self.version += 1
         topics = self._filters[group]
         data = topics.pop(topic)
         if not topics:
@@ -314,6 +335,7 @@ class FilterSubscriptions:
             data.dead_time = 0
             data.dead = False
             data.client_version = version
+            self.version += 1
             self._note(data.consumer_group, data.topic)
 
     def _note(self, group: str, topic: str) -> None:

@@ -8,11 +8,13 @@ from collections.abc import Callable
 from typing import Final, TypeAlias
 
 from cometmq.remoting.message.flags import tag_code
+from cometmq.remoting.names import ALL_TAGS
 
-ALL: Final = "*"
 EXPRESSION_TYPE: Final = "TAG"
 
 TagFilter: TypeAlias = Callable[[int], bool]
+CODES_MAX: Final = 256
+"""Maximum number of codes in a filter that native code evaluates."""
 
 
 def is_tag_type(expression_type: str | None) -> bool:
@@ -25,7 +27,7 @@ def tag_codes(expression: str | None) -> frozenset[int] | None:
 
     Raises ValueError if the expression contains no tag, as RocketMQ's parser does.
     """
-    if not expression or expression == ALL:
+    if not expression or expression == ALL_TAGS:
         return None
     parts = expression.split("||")
     while parts and not parts[-1]:
@@ -38,3 +40,9 @@ def tag_codes(expression: str | None) -> frozenset[int] | None:
 def tag_filter(codes: frozenset[int] | None) -> TagFilter | None:
     """Return a function that tests an entry's tag code; None accepts everything."""
     return None if codes is None else codes.__contains__
+
+
+def codes_of(accept: TagFilter) -> frozenset[int]:
+    """Return the codes that a function made by `tag_filter` accepts."""
+    codes: frozenset[int] = accept.__self__  # type: ignore[attr-defined]  # a bound method
+    return codes

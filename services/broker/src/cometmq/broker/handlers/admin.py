@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Administrative requests that are not about a single topic or group."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from functools import partial
 
 from cometmq.broker.broker import Broker
@@ -64,9 +64,17 @@ async def update_broker_config(broker: Broker, call: Call[NoHeader]) -> Reply:
         changes = properties.parse(str(call.body, "utf-8"))
     except ValueError as error:
         raise ServerError(remarks.PROPERTIES_UNREADABLE) from error
+    await change_settings(broker, changes, peer=call.peer.address)
+    return OK
+
+
+async def change_settings(
+    broker: Broker, changes: Mapping[str, str], *, peer: str
+) -> Collection[str]:
+    """Change and save mutable settings, all or none; return the names of the changed ones."""
     changed = _updated(broker, changes).changed_since(broker.loaded)
     if not changed:
-        return OK
+        return ()
 
     kept = {name: value for name, value in changes.items() if name in changed}
     if broker.settings_file is not None:
@@ -76,17 +84,17 @@ async def update_broker_config(broker: Broker, call: Call[NoHeader]) -> Reply:
             path = broker.settings_file.path
             raise ServerError(f"cannot save {path}: {error.strerror}") from error
     _apply(broker, _updated(broker, kept))
-    broker.log.info("settings.changed", peer=call.peer.address, **kept)
+    broker.log.info("settings.changed", peer=peer, **kept)
     if "brokerPermission" in changed:
         broker.topics.touch()
         await broker.registration.announce()
     if "namesrvAddr" in changed:
         broker.registration.use_addresses(broker.settings.namesrv_addr)
-    return OK
+    return tuple(kept)
 
 
 def get_broker_config(broker: Broker, _call: Call[NoHeader]) -> Reply:
-    """Return all settings, including keys in the file that only RocketMQ has."""
+    """Return all settings, including keys in the file that only RocketMQ knows."""
     version = encode_json(broker.settings_version).decode()
     return Reply(
         header=GetBrokerConfigReply(version=version), body=broker.loaded.as_properties().encode()
@@ -94,7 +102,7 @@ def get_broker_config(broker: Broker, _call: Call[NoHeader]) -> Reply:
 
 
 def get_broker_runtime_info(broker: Broker, call: Call[NoHeader]) -> None:
-    """Read the disk's state, then answer with the figures that tools and dashboards show."""
+    """Read the disk figures, then answer with all figures that tools and dashboards show."""
 
     def read(oldest: MessageRecord | None) -> None:
         broker.driver.read(call, partial(read_disk, broker.settings, oldest), answer)

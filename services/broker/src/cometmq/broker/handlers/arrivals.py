@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""After each commit, sends pending answers and answers the pulls that the commit woke.
+"""Sends pending answers after each commit, and answers the pulls that the commit woke.
 
 A message may wake the pulls of thousands of consumers. Each turn of the loop answers a bounded
 number of them, so that other requests, above all the send itself, do not wait for every pull.

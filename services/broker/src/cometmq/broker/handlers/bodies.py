@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Decodes request bodies. A malformed body is the sender's error: it is answered but not logged."""
+"""Decodes request bodies. A malformed body is the sender's error, so it gets an error answer and no
+log line.
+"""
 
 from typing import Any, TypeVar
 

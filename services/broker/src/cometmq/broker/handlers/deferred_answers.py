@@ -52,9 +52,9 @@ def look_up(
     *,
     is_part_of_put: bool = False,
 ) -> None:
-    """Answer with a value derived from a search result; immediately if all its reads are in memory.
+    """Answer with a value derived from a search; immediately if all its data is in memory.
 
-    A search that is part of a put continues even if its peer closes the connection.
+    A search that is part of a put continues even if the client closes its connection.
     """
 
     def done(found: T) -> None:

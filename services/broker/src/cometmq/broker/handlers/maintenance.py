@@ -1,20 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
 """Clean-up requests, and small queries from tools.
 
-The store's jobs do the deleting later. As in RocketMQ, an answer only confirms that the request was
-accepted.
+Background jobs of the store delete the files later. As in RocketMQ, an answer only confirms that
+the request was accepted.
 """
 
 import asyncio
 
 from cometmq.broker.broker import Broker
-from cometmq.broker.names import is_system_topic
 from cometmq.remoting.bodies.dialect import encode_json
 from cometmq.remoting.bodies.queues import TopicList
 from cometmq.remoting.command import OK, Call, Reply
 from cometmq.remoting.commands.admin import RegisterFilterServer, RegisterFilterServerReply
 from cometmq.remoting.commands.table import NoHeader
-from cometmq.remoting.names import SYSTEM_TOPICS
+from cometmq.remoting.names import SYSTEM_TOPICS, is_system_topic
 
 
 def clean_expired_consume_queue(broker: Broker, _call: Call[NoHeader]) -> Reply:

@@ -53,7 +53,7 @@ def _without_commit(starts_at_zero: bool) -> QueryConsumerOffsetReply:
 def _starts_at_zero(
     broker: Broker, header: QueryConsumerOffset, *, by_rocketmq_rule: bool
 ) -> Lookup[bool]:
-    """Find out whether a group without an offset must start with the queue's first message."""
+    """Return whether a group without an offset must start with the queue's first message."""
     topic, queue_id = header.topic, header.queue_id
     store = broker.store
     if store.max_offset(topic, queue_id) <= 0:
@@ -72,13 +72,13 @@ def _starts_at_zero(
 
 
 def _is_in_memory(broker: Broker, topic: str, queue_id: int) -> Lookup[bool]:
-    """Find out whether a queue's first message is so recent that RocketMQ would count it as in
+    """Return whether a queue's first message is so recent that RocketMQ would count it as in
     memory.
     """
     physical_offset = yield from broker.store.place(topic, queue_id, 0)
     if physical_offset < 0:
         return False
-    behind = broker.store.commit_log.end - physical_offset
+    behind = broker.store.confirm_offset - physical_offset
     ratio = broker.settings.access_message_in_memory_max_ratio
     return behind <= broker.memory_bytes * ratio // 100
 

@@ -125,8 +125,8 @@ def query_consume_time_span(broker: Broker, call: Call[QueryConsumeTimeSpan]) ->
 def _offsets(
     broker: Broker, group: str, topic: str, queue_count: int
 ) -> Lookup[dict[MessageQueue, OffsetPair]]:
-    """Find a group's offset in each queue of a topic, and the store time of the last message it
-    consumed there.
+    """Find a group's offset in each queue of a topic, and the store time of the last message that
+    the group consumed there.
     """
     name = broker.settings.broker_name
     table = {}

@@ -36,7 +36,7 @@ from cometmq.store.reads import Lookup
 from cometmq.store.results import GetResult, GetStatus, PutResult
 
 RESUMES_MAX: Final = 64
-"""Woken pulls answered in one turn of the loop; they take about 5 ms."""
+"""Maximum number of woken pulls answered in one turn of the loop, which takes about 5 ms."""
 
 _COMMIT: Final = int(PullSysFlag.COMMIT_OFFSET)
 _SUSPEND: Final = int(PullSysFlag.SUSPEND)
@@ -63,7 +63,7 @@ _CORRECTED: Final = frozenset(
         GetStatus.OFFSET_OVERFLOW_BADLY,
     }
 )
-"""A RocketMQ slave answers these statuses with the request's own offset."""
+"""Statuses for which a RocketMQ slave answers with the request's own offset."""
 
 
 class AdmittedPull(msgspec.Struct):
@@ -81,8 +81,8 @@ def pull_message(broker: Broker, call: Call[PullMessage]) -> Reply | None:
 
 
 def resume(broker: Broker, held: HeldPull) -> None:
-    """Answer a held pull after its queue has grown, its deadline has passed, or the broker began to
-    stop.
+    """Answer a held pull because its queue has grown, its deadline has passed or the broker is
+    stopping.
     """
     call = held.call
     if not call.peer.is_open:
@@ -130,7 +130,7 @@ def _pull(broker: Broker, call: Call[PullMessage], *, may_hold: bool) -> Reply |
     group = _check(broker, call)
     accept = message_filter(broker, call, group)
     pull = AdmittedPull(call, group, accept, may_hold)
-    if may_hold and header.sys_flag & _COMMIT and broker.is_master:
+    if may_hold and header.sys_flag & _COMMIT and broker.is_master and not broker.is_diverting:
         # Before the read, which may wait for the disk: a commit that arrives meanwhile is newer.
         broker.offsets.commit(
             header.consumer_group, header.topic, header.queue_id, header.commit_offset
@@ -138,6 +138,8 @@ def _pull(broker: Broker, call: Call[PullMessage], *, may_hold: bool) -> Reply |
     if isinstance(accept, RecordFilter):
         # The search takes turns with others, so that a filter never blocks the loop.
         lookup = _matching(broker, header, header.queue_offset, header.max_msg_nums, accept)
+        if may_hold and broker.lane is not None:
+            broker.lane.learn_pull(call, group, accept)
         look_up(broker, call, lookup, partial(_conclude, broker, pull))
         return None
     result = broker.store.get_messages(
@@ -149,6 +151,8 @@ def _pull(broker: Broker, call: Call[PullMessage], *, may_hold: bool) -> Reply |
         joined=True,
     )
     if not result.is_cold:
+        if may_hold and broker.lane is not None and result.status is GetStatus.FOUND:
+            broker.lane.learn_pull(call, group, accept)
         return _conclude(broker, pull, result)
     broker.stats.cold_read_count += 1
     started_ms = broker.clock.monotonic_ms()
@@ -177,7 +181,7 @@ def _matching(
 
 
 def _check(broker: Broker, call: Call[PullMessage]) -> SubscriptionGroupConfig:
-    """Return the group's configuration; raise CommandError if it may not read this queue."""
+    """Return the group's configuration; raise CommandError if the group may not read this queue."""
     header = call.header
     if not broker.settings.broker_permission & _READ:
         raise NoPermission(remarks.broker_pull_forbidden(broker.host))
@@ -258,7 +262,7 @@ def _suggested_broker(broker: Broker, group: SubscriptionGroupConfig, result: Ge
 
 
 def _report_moved(broker: Broker, header: PullMessage, result: GetResult) -> None:
-    """Store an event for operators: a consumer has lost messages or is ahead of the queue."""
+    """Store an event for operators: the consumer's offset was outside the queue."""
     event = OffsetMoved(
         header.consumer_group,
         MovedQueue(broker.settings.broker_name, header.queue_id, header.topic),

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Chooses the filter of a pull: its own expression, or its group's registered subscription.
+"""Chooses the filter of a pull: the pull's own expression, or its group's subscription.
 
 Compatibility: the checks are in RocketMQ's order. A pull that carries an invalid SQL expression
 gets every message; if the registered expression is invalid, the pull is refused with code 27.
@@ -27,7 +27,7 @@ from cometmq.remoting.errors import (
     SubscriptionParseFailed,
 )
 from cometmq.remoting.message.flags import PullSysFlag
-from cometmq.remoting.names import RETRY_PREFIX
+from cometmq.remoting.names import ALL_TAGS, RETRY_PREFIX
 
 BROADCASTING: Final = "BROADCASTING"
 _SUBSCRIPTION: Final = int(PullSysFlag.SUBSCRIPTION)
@@ -56,7 +56,7 @@ def subscription_filter(subscription: SubscriptionData) -> TagFilter | None:
     """Return the filter of a registered tag subscription, which matches by the hash codes it
     contains.
     """
-    if subscription.class_filter_mode or subscription.sub_string == "*":
+    if subscription.class_filter_mode or subscription.sub_string == ALL_TAGS:
         return None
     return tag_filter(frozenset(subscription.code_set))
 

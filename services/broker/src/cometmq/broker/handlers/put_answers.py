@@ -11,6 +11,7 @@ from cometmq.remoting.command import Call, Reply
 from cometmq.remoting.commands.send import SendMessageReply
 from cometmq.remoting.names import SCHEDULE_TOPIC
 from cometmq.store.results import PutResult, PutStatus
+from cometmq.store.writing.write_state import Refusal
 
 _SUCCESS: Final = int(ResponseCode.SUCCESS)
 _PUT_OK: Final = PutStatus.PUT_OK  # the attribute of an enum takes 40 ns
@@ -68,6 +69,9 @@ def answer_delayed(
 def refusal(broker: Broker, status: PutStatus) -> tuple[int, str]:
     """Return the code and remark for a message that was not stored."""
     if status is PutStatus.SERVICE_NOT_AVAILABLE:
+        if Refusal.TOO_FEW_COPIES in broker.store.stats().refusals:
+            remark = refusals.too_few_copies(broker.settings.min_in_sync)
+            return int(ResponseCode.SERVICE_NOT_AVAILABLE), remark
         usage = broker.store.stats().disk_used_percent / 100
         return int(ResponseCode.SERVICE_NOT_AVAILABLE), refusals.service_not_available(usage)
     if status in _TOO_LONG:

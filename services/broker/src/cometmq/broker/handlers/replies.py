@@ -2,9 +2,9 @@
 """SEND_REPLY_MESSAGE (324, 325): pushes a reply to the requesting client (326), and stores it.
 
 Compatibility: as in RocketMQ, the answer's code says whether the requester accepted the reply, and
-its fields say where the reply is stored. It is stored even if the requester did not accept it. It
-is stored unchanged: no cluster property is added, and it is never delayed. Unlike in RocketMQ, a
-stored reply keeps the flag that says how its body is compressed.
+its fields say where the reply is stored. The reply is stored even if the requester did not accept
+it, and it is stored unchanged: no cluster property is added, and it is never delayed. Unlike in
+RocketMQ, a stored reply keeps the flag that says how its body is compressed.
 """
 
 import asyncio
@@ -34,7 +34,7 @@ NOT_STORED: Final = "0"
 
 
 async def send_reply_message(broker: Broker, call: Call[SendHeader]) -> Reply:
-    """Push a reply to its requester and store it; answer when both are done."""
+    """Push a reply to its requester and store it; answer when both have completed."""
     try:
         config = admit(broker, call)
         queue_id = choose_queue(broker, config, call.header.queue_id, call)

@@ -47,10 +47,18 @@ def invoke_broker_to_reset_offset(broker: Broker, call: Call[InvokeBrokerToReset
     if config is None:
         raise ServerError(remarks.reset_offset_no_topic(header.topic))
     queue_ids = _queues(header, config)
-    if not broker.offsets.queues(header.group, header.topic):
+    if not _is_known(broker, header):
         raise ServerError(remarks.reset_offset_no_group(header.group))
     _members(broker, header)  # raises now for an offline group, before the search
     look_up(broker, call, _targets(broker, header, queue_ids), partial(_reset, broker, call))
+
+
+def _is_known(broker: Broker, header: InvokeBrokerToResetOffset) -> bool:
+    """Return whether the group consumes the topic; a new group has committed nothing yet."""
+    if broker.offsets.queues(header.group, header.topic):
+        return True
+    group = broker.consumers.group(header.group)
+    return group is not None and header.topic in group.subscriptions
 
 
 def _queues(header: InvokeBrokerToResetOffset, config: TopicConfig) -> Sequence[int]:

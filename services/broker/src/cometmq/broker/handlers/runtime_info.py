@@ -2,9 +2,9 @@
 """The figures of GET_BROKER_RUNTIME_INFO (28), all as strings.
 
 Compatibility: all keys except WRITES_REFUSED and REPLICATION_REFUSED are RocketMQ's, because tools
-and exporters look them up by name. For a part that only RocketMQ has (thread pools, its transient
-buffers), the figure is a constant that means "idle". A rate is three numbers: the averages over 10
-s, one minute and ten minutes.
+and exporters look them up by name. Figures of parts that only RocketMQ has (thread pools, transient
+buffers) are constants that mean "idle". A rate is three numbers: the averages over 10 s, one minute
+and ten minutes.
 """
 
 import shutil

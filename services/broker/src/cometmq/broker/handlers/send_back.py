@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""CONSUMER_SEND_MSG_BACK (36): retries a message later, or moves it to the dead-letter topic."""
+"""CONSUMER_SEND_MSG_BACK (36): schedules a retry, or moves a message to the dead-letter topic."""
 
 from functools import partial
 from typing import Final

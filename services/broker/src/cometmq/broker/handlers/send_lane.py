@@ -1,10 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The native lane for plain sends: connects `cometmq.accel` to the connections and the store.
+"""The native lane: connects `cometmq.accel` to the connections and the store.
 
-The native code takes sends to topics that `admit` has just admitted, and builds the records, queue
-entries, index keys and answers of a whole commit. Everything that a send depends on is compared
-here, once per chunk. After any change of topics or settings the lane relearns its topics; while the
-broker has a reason to inspect every send, the lane takes none.
+Plain pulls are answered at once (`pull_lane.py`); this module handles plain sends.
+
+The native code serves sends to topics to which `admit` has just admitted a send, and builds the
+records, queue entries, index keys and answers of a whole commit. This module compares everything
+that a send depends on, once per chunk. After any change of topics or settings, the lane relearns
+its topics. While the broker has a reason to inspect every send, the lane serves no sends.
 
 `services/broker/tests/test_send_lane.py` tests that the lane and the handlers produce the same
 result.
@@ -15,15 +17,19 @@ from importlib.metadata import version
 from typing import TYPE_CHECKING, Final
 
 from cometmq.broker.broker import Broker
+from cometmq.broker.filters.records import RecordFilter
+from cometmq.broker.filters.tags import TagFilter
+from cometmq.broker.handlers.pull_lane import BrokerPulls
 from cometmq.broker.handlers.put_answers import answer_put
 from cometmq.broker.handlers.send import MULTI_TAG
-from cometmq.remoting.bodies.topic_config import TopicConfig
+from cometmq.remoting.bodies.topic_config import SubscriptionGroupConfig, TopicConfig
 from cometmq.remoting.codes import RequestCode, ResponseCode
 from cometmq.remoting.command import Call, Reply
+from cometmq.remoting.commands.pull import PullMessage
 from cometmq.remoting.frame import FRAME_BYTES_MAX
 from cometmq.remoting.header_plan import sent_pieces
 from cometmq.remoting.message.record_layout import BLANK_BYTES_MIN, V4_HOST_BYTES
-from cometmq.remoting.transport.lane import Part, Staging
+from cometmq.remoting.transport.lane import Answered, Part, Staging
 from cometmq.remoting.transport.tasks import describe
 from cometmq.store.index.keys import KeyedRows
 from cometmq.store.layout import is_topic
@@ -43,7 +49,7 @@ _PUT_OK: Final = PutStatus.PUT_OK
 
 
 def open_lane(broker: Broker) -> "BrokerLane | None":
-    """Create and return the broker's lane; if the broker may not have one, record the reason."""
+    """Create and return the broker's lane; if it may not have one, record the reason."""
     reason = _reason_against(broker)
     lane = BrokerLane(broker) if reason is None else None
     broker.lane = lane
@@ -57,16 +63,16 @@ def _reason_against(broker: Broker) -> str | None:
     if not IS_BUILT:
         return "cometmq-accel is not installed"
     if (found := version("cometmq-accel")) != (own := version("cometmq-broker")):
-        return f"cometmq-accel {found} is not of the broker's version {own}"
+        return f"cometmq-accel {found} does not match the broker's version {own}"
     if broker.acl is not None:
         return "access control checks each request"
     if len(broker.store_host) != V4_HOST_BYTES:
-        return "brokerIP1 is no IPv4 address"
+        return "brokerIP1 is not an IPv4 address"
     return None
 
 
 class BrokerLane:
-    """Both ends of the lane: takes sends from connections and supplies runs to the store."""
+    """Both ends of the lane: takes requests from connections and supplies the store with runs."""
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
@@ -75,28 +81,55 @@ class BrokerLane:
         self._native = _build(broker)
         self._put_count = 0  # staged sends accepted for this commit
         self._has_failed = False
-        self.request_count = 0  # accepted since startup
+        self._pulls = BrokerPulls(broker)
+        self.request_count = 0  # sends accepted since startup
+
+    @property
+    def pull_count(self) -> int:
+        """The number of pulls answered since startup."""
+        return self._pulls.request_count
 
     # Connections: see `cometmq.remoting.transport.lane`
 
     def learn(self, config: TopicConfig) -> None:
-        """Take sends to this topic from now on; a handler has just admitted one."""
+        """Serve sends to this topic from now on; a handler has just admitted such a send."""
         topic = config.topic_name
         if topic[0] != "%" and config.topic_filter_type != MULTI_TAG and is_topic(topic):
             self._native.learn(topic, max(config.write_queue_nums, config.read_queue_nums))
 
+    def learn_pull(
+        self,
+        call: Call[PullMessage],
+        group: SubscriptionGroupConfig,
+        accept: TagFilter | RecordFilter | None,
+    ) -> None:
+        """Serve pulls like this call from now on; a handler has just admitted it."""
+        self._pulls.learn(call, group, accept)
+
     def stage(self, peer: Staging, data: bytes, count_max: int) -> list[Part] | None:
-        """Stage the plain sends of a chunk, unless the broker has a reason to inspect each send."""
-        if not self._follow() or self._is_busy():
+        """Stage the plain requests of a chunk, without its sends if the broker must inspect each
+        send.
+        """
+        takes_sends = self._follow() and not self._is_busy()
+        pulls = None if peer.is_limited else self._pulls.staging()
+        if not takes_sends and pulls is None:
             return None
         try:
-            return self._native.stage(data, peer, peer.host, count_max)
+            return self._native.stage(
+                data, peer, peer.host, count_max, takes_sends=takes_sends, pulls=pulls
+            )
         except accel.PanicException as error:
             self._fail(error)
+            self._pulls.fail(error)
             return None
+
+    def answer(self, first: int, count: int, room: int) -> Answered:
+        """Answer staged pulls."""
+        return self._pulls.answer(first, count, room)
 
     def put(self, count: int, staged_bytes: int) -> bool:
         """Accept the next staged sends."""
+        # A request between the staged sends of the same chunk may have changed topics or settings.
         if self._has_changed() or self._is_busy():
             return False
         first = self._put_count
@@ -132,7 +165,8 @@ class BrokerLane:
     def _is_busy(self) -> bool:
         broker = self._broker
         capacity = self._settings.send_thread_pool_queue_capacity
-        return broker.checks_sends or broker.driver.waiting_count >= capacity
+        is_unusual = broker.checks_sends or broker.is_diverting
+        return is_unusual or broker.driver.waiting_count >= capacity
 
     # The store: see `cometmq.store.writing.runs`
 
@@ -152,6 +186,7 @@ class BrokerLane:
             )
         except accel.PanicException as error:
             self._fail(error)
+            # The run counts as placed but writes no byte, so none of its sends is acknowledged.
             failed = partial(self._answer_failed, self._native.unplaced(first, count))
             return count, 0, b"", [], KeyedRows(), [(False, failed, count)]
         answers = [(waits, partial(self._answer, one), one.count) for waits, one in groups]
@@ -181,7 +216,7 @@ class BrokerLane:
             peer.reply_encoded(data, count)
 
     def _answer_each(self, answers: "LaneAnswers", result: PutResult) -> None:
-        """Answer each send as its handler would, because the result is not a plain success."""
+        """Answer each send as a handler would; used if the result is not a plain success."""
         for peer, opaque, serialization, topic, queue_id, count, place in answers.rows():
             offset, size, queue_offset, message_ids = place
             one = PutResult(
@@ -196,7 +231,7 @@ class BrokerLane:
             _call(peer, opaque, serialization).answer(reply)
 
     def _fail(self, error: BaseException) -> None:
-        """Leave all sends to the handlers from now on, because a bug must not cost a message."""
+        """Leave all sends to the handlers from now on, so that a bug costs no messages."""
         self._has_failed = True
         self._broker.log.error("lane.failed", error=describe(error), action="report this bug")
 

@@ -28,7 +28,8 @@ PERM_MAX = 7
 
 
 async def update_and_create_topic(broker: Broker, call: Call[UpdateAndCreateTopic]) -> Reply:
-    """Create or replace a topic; answer once it is saved and all reachable name servers have it.
+    """Create or replace a topic; answer once it is saved and registered with all reachable name
+    servers.
 
     Compatibility: RocketMQ accepts any number of queues. Here the number is bounded, because each
     queue costs memory, a scan and an entry in every route. The success remark is RocketMQ's.

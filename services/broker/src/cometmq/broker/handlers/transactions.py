@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """END_TRANSACTION (37), RESUME_CHECK_HALF_MESSAGE (323), and the txn-checker's requests.
 
-The txn-checker decides when to check with a producer (ASK_TRANSACTION_STATE) and when to give up on
-a half message (SET_TRANSACTION_ASIDE); the broker has the messages and the connections.
+The txn-checker decides when to ask a producer about a half message (ASK_TRANSACTION_STATE) and when
+to give up on it (SET_TRANSACTION_ASIDE); the broker has the messages and the connections.
 
 Invariants: a committed message and the op message that ends its half message are contiguous in the
 log, written by one append. A request's fields are compared with the half message's record, and the
@@ -270,8 +270,8 @@ def recall_transactions(broker: Broker) -> None:
 
     The search runs in the background.
 
-    Compatibility: RocketMQ's broker reads op messages without a topic configuration; ours are
-    pulled.
+    Compatibility: RocketMQ's broker reads op messages directly, without a topic configuration. Here
+    the txn-checker pulls them, so the topics must exist.
     """
     for topic in (HALF_TOPIC, OP_HALF_TOPIC):
         if broker.store.queue(topic, HALF_QUEUE_ID) is not None:

@@ -147,6 +147,7 @@ class Follower:
     def _note_lost(self, address: str, error: ConnectionLost) -> None:
         status, stream = self.status, self._stream
         self._stream = None
+        # A Java master closes without a word if the report is beyond the end of its log.
         is_refused = stream is not None and not stream.has_heard
         self._refused_count = self._refused_count + 1 if is_refused else 0
         if self._refused_count >= REFUSED_COUNT_MAX:

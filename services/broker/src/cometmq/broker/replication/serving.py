@@ -1,17 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """The master's side: accepts slaves on haListenPort and sends them the log.
 
-Each connection reads the log in slices of bounded size, one per turn of the loop, and only while
-its socket accepts bytes. A slow slave costs the memory of one slice and never delays senders.
-Slices that are not in the page cache are read on a thread. A commit wakes all slaves once per turn,
-and all acknowledgements of a turn complete the pending sends together.
+Each connection reads the log in slices of bounded size (`pump.py`), so that a slow slave never
+delays senders. A commit wakes all slaves once per turn, and all acknowledgements of a turn complete
+the pending sends together.
 
 Rules that RocketMQ's master lacks: the first report must lie at a record border within the log, an
 acknowledgement must not exceed what was sent, and it counts only as long as its connection is open.
 An empty slave gets the whole log, not only its last file.
 
 The first 8 bytes decide which stream a connection uses. RocketMQ's begins with an offset, so its
-top bit is never set; another protocol can share the port by setting it.
+top bit is never set; that of a broker group's own stream (`group/`) is.
 """
 
 import asyncio
@@ -26,13 +25,15 @@ from cometmq.broker.replication.frames import (
     ReportReader,
     encode_header,
 )
-from cometmq.broker.replication.rate import RateLimit
+from cometmq.broker.replication.group.frames import decode_opening
+from cometmq.broker.replication.group.sending import GroupSender
+from cometmq.broker.replication.pump import SLICE_BYTES, LogPump
 from cometmq.broker.replication.records import HEAD_BYTES, is_border, whole_records
 from cometmq.broker.replication.state import Slave, Slaves
 from cometmq.broker.replication.unfit import Unfit, UnfitLog
 from cometmq.broker.settings import BrokerSettings
 from cometmq.broker.store_driver import StoreDriver
-from cometmq.remoting.errors import Overloaded, RemoteProtocolError
+from cometmq.remoting.errors import RemoteProtocolError
 from cometmq.remoting.log import Log
 from cometmq.remoting.transport.addresses import peer_address
 from cometmq.remoting.transport.server import ALL_ADDRESSES
@@ -40,16 +41,9 @@ from cometmq.remoting.transport.tasks import describe
 from cometmq.remoting.types import Buffer
 from cometmq.runtime.clock import Clock
 from cometmq.runtime.worker import Worker
-from cometmq.store.errors import DiskError
 from cometmq.store.message_store import MessageStore
 
 TICK_INTERVAL_MS: Final = 100
-SLICE_BYTES: Final = 256 << 10
-"""Bytes read and sent per slave in one turn of the loop, which takes about 0.1 ms."""
-
-UNSENT_BYTES_MAX: Final = 1 << 20
-"""Bytes that the socket has not accepted; above this limit the slave waits."""
-
 OPENING_BYTES: Final = 8
 _REMEMBERED_REFUSALS_MAX: Final = 100
 
@@ -77,6 +71,7 @@ class LogServer:
         self.acked = OncePerTurn(self._answer_senders)
         self._driver = driver
         self._log = log
+        self._group: GroupSender | None = None
         self._listeners: list[asyncio.Server] = []
         self._openings: set[_Opening] = set()
         self._streams: set[SlaveStream] = set()
@@ -91,6 +86,16 @@ class LogServer:
             port = listener.sockets[0].getsockname()[1]
         return port
 
+    @property
+    def group(self) -> GroupSender | None:
+        """The sender for the followers of a broker group; None if there is no group."""
+        return self._group
+
+    @group.setter
+    def group(self, group: GroupSender) -> None:
+        self._group = group
+        group.refused = self.note_refused
+
     def close(self) -> None:
         """Close the port and all connections; output already written to them is still sent."""
         for listener in self._listeners:
@@ -100,11 +105,20 @@ class LogServer:
             opening.close()
         for stream in tuple(self._streams):
             stream.finish()
+        if self._group is not None:
+            self._group.stop()
+
+    def close_slaves(self) -> None:
+        """Close the connections of RocketMQ's slaves: what follows may not be what they have."""
+        for stream in tuple(self._streams):
+            stream.finish()
 
     def wake(self) -> None:
         """Send the bytes appended to the log since then; call this once per turn."""
         for stream in tuple(self._streams):
             stream.pump()
+        if self._group is not None:
+            self._group.wake()
 
     def tick(self) -> None:
         """Send the heartbeats that are due, and close silent connections."""
@@ -117,17 +131,32 @@ class LogServer:
                 connection.close()
         for stream in tuple(self._streams):
             stream.beat(now_ms)
+        if self._group is not None:
+            self._group.tick()
 
     def admit(self, opening: "_Opening") -> bool:
-        """Count a new connection; return False if there are already too many."""
+        """Count a new connection; return False if there are too many, or the port is closed."""
+        if not self._listeners:
+            return False
         count_max = self.settings().ha_connections_max
-        if len(self._openings) + len(self._streams) >= count_max:
+        group_count = 0 if self._group is None else self._group.connection_count
+        if len(self._openings) + len(self._streams) + group_count >= count_max:
             self._log.warning(
                 "slave.turned_away", slave=opening.address, connections_max=count_max,
                 action="raise haConnectionsMax, or find out what connects to haListenPort",
             )  # fmt: skip
             return False
         self._openings.add(opening)
+        return True
+
+    def opened_by_member(
+        self, opening: "_Opening", transport: asyncio.Transport, version: int, data: bytes
+    ) -> bool:
+        """Pass on the connection of a broker group's member; return False if there is no group."""
+        if self._group is None:
+            return False
+        self._openings.discard(opening)
+        self._group.accept(transport, opening.address, version, data)
         return True
 
     def opened(self, opening: "_Opening", stream: "SlaveStream") -> None:
@@ -208,6 +237,12 @@ class _Opening(asyncio.Protocol):
         if len(self._received) < OPENING_BYTES:
             return
         if self._received[0] & 0x80:
+            version = decode_opening(self._received[:OPENING_BYTES])
+            rest = self._received[OPENING_BYTES:]
+            if version is not None and self._server.opened_by_member(
+                self, self._transport, version, rest
+            ):
+                return
             text = f"a connection begins with {self._received[:OPENING_BYTES].hex()}"
             self._server.note_refused(self.address, UnfitLog(Unfit.PROTOCOL, text))
             self._transport.abort()
@@ -231,21 +266,25 @@ class SlaveStream(asyncio.Protocol):
     def __init__(self, server: LogServer, transport: asyncio.Transport, address: str) -> None:
         self._server = server
         self._transport = transport
-        self._loop = asyncio.get_running_loop()
         self._commit_log = server.store.commit_log
         self._file_size = self._commit_log.files.file_size
         self._reports = ReportReader()
-        self._rate = RateLimit()
         self._requested: int | None = None  # the first report
         self._slice_bytes = SLICE_BYTES
         self._record_left = 0  # of a record that is larger than a frame
-        self._is_paused = False
-        self._is_reading = False
-        self._is_scheduled = False
         self.address = address
         self.slave = Slave(address)
         self.heard_ms = self._sent_ms = server.clock.monotonic_ms()
-        transport.set_write_buffer_limits(high=UNSENT_BYTES_MAX)
+        self._pump = LogPump(
+            transport,
+            view=self._commit_log.view,
+            place=self._place,
+            send=self._send,
+            failed=self._give_up,
+            worker=server.worker,
+            bytes_per_s=lambda: server.settings().max_ha_transfer_byte_in_second,
+            now_ms=server.clock.monotonic_ms,
+        )
 
     # Events of the connection
 
@@ -260,10 +299,10 @@ class SlaveStream(asyncio.Protocol):
             self._refuse(error)
 
     def pause_writing(self) -> None:
-        self._is_paused = True
+        self._pump.is_paused = True
 
     def resume_writing(self) -> None:
-        self._is_paused = False
+        self._pump.is_paused = False
         self.pump()
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -291,6 +330,8 @@ class SlaveStream(asyncio.Protocol):
             self._requested = offset
             self._check_request(offset)
         elif not slave.is_following:
+            # While the border is checked, heartbeats repeat the first report; anything else would
+            # acknowledge bytes that were never sent.
             if offset != self._requested:
                 raise UnfitLog(Unfit.ACK, f"report {offset} follows {self._requested} unasked")
         elif not slave.acked_offset <= offset <= slave.sent_offset:
@@ -308,6 +349,8 @@ class SlaveStream(asyncio.Protocol):
         log = self._commit_log
         end, first = log.confirm_offset, log.min_offset
         if offset == 0:
+            # An empty slave gets the whole log; nothing counts as acknowledged before its next
+            # report.
             self._start(first, 0)
         elif offset > end:
             raise UnfitLog(Unfit.AHEAD, f"the slave's log ends at {offset}, this master's at {end}")
@@ -318,7 +361,7 @@ class SlaveStream(asyncio.Protocol):
         elif offset == end:
             self._start(offset, offset)
         else:
-            self._read(offset, HEAD_BYTES, partial(self._check_border, offset))
+            self._pump.read(offset, HEAD_BYTES, partial(self._check_border, offset))
 
     def _check_border(self, offset: int, head: Buffer) -> None:
         if is_border(head, offset, self._file_size):
@@ -338,89 +381,36 @@ class SlaveStream(asyncio.Protocol):
     # The log
 
     def pump(self) -> None:
-        """Send the next slice, unless the slave is up to date or cannot accept it now."""
-        is_busy = self._is_reading or self._is_scheduled or self._is_paused
-        if is_busy or not self.slave.is_following or self._transport.is_closing():
-            return
-        if self.slave.sent_offset >= self._commit_log.confirm_offset:
-            return
-        bytes_per_s = self._server.settings().max_ha_transfer_byte_in_second
-        wait_ms = self._rate.wait_ms(self._server.clock.monotonic_ms(), bytes_per_s)
-        if wait_ms:
-            self._pump_later(wait_ms)
-        else:
-            self._read(self.slave.sent_offset, self._slice_bytes, self._send)
+        """Send the bytes that the slave lacks, as fast as it accepts them."""
+        self._pump.wake()
 
-    def _pump_later(self, wait_ms: int) -> None:
-        self._is_scheduled = True
-        self._loop.call_later(wait_ms / 1000, self._pump_now)
+    def _place(self) -> tuple[int, int] | None:
+        sent_offset = self.slave.sent_offset
+        if not self.slave.is_following or sent_offset >= self._commit_log.confirm_offset:
+            return None
+        return sent_offset, self._slice_bytes
 
-    def _pump_now(self) -> None:
-        self._is_scheduled = False
-        self.pump()
-
-    def _read(self, offset: int, count: int, done: Callable[[Buffer], None]) -> None:
-        """Call `done` with up to `count` bytes from one file of the log."""
-        view = self._commit_log.view()
-        if offset < view.first:
-            text = f"the slave has the log up to {offset}; it is deleted up to {view.first}"
-            self._refuse(UnfitLog(Unfit.EXPIRED, text))
+    def _give_up(self, error: Exception) -> None:
+        if isinstance(error, UnfitLog) and error.reason is Unfit.EXPIRED:
+            self._refuse(error)
             return
-        file_left = self._file_size - offset % self._file_size
-        count = min(count, file_left, view.end - offset)
-        try:
-            data = view.read(offset, count, may_block=False)
-            if data is not None:
-                done(data)
-                return
-            job = partial(view.read, offset, count, may_block=True)
-            future = self._server.worker.submit(job)
-        except (DiskError, Overloaded) as error:
-            self._give_up(error)
-            return
-        self._is_reading = True
-        future.add_done_callback(partial(self._loaded, count, done))
-
-    def _loaded(
-        self, count: int, done: Callable[[Buffer], None], future: asyncio.Future[Buffer | None]
-    ) -> None:
-        self._is_reading = False
-        error = future.exception()
-        if self._transport.is_closing():
-            return
-        if error is not None:
-            self._give_up(error)
-            return
-        data = future.result()
-        if data is None or len(data) < count:
-            self._give_up(EOFError(f"the log is shorter than {count} bytes there"))
-        else:
-            done(data)
-
-    def _give_up(self, error: BaseException) -> None:
-        if not isinstance(error, Exception):
-            raise error
         self._server.note_unreadable(self.address, error)
         self.close()
 
-    def _send(self, data: Buffer) -> None:
-        """Send the whole records at the start of a slice."""
+    def _send(self, data: Buffer) -> int:
+        """Send the whole records at the start of a slice; return their size."""
         start = self.slave.sent_offset
         try:
             frames = self._frames(memoryview(data), start)
         except UnfitLog as error:
             self._give_up(error)
-            return
+            return 0
+        count = self.slave.sent_offset - start
         if frames:
             self._transport.writelines(frames)
-            count = self.slave.sent_offset - start
             self._server.slaves.sent_bytes += count
-            self._rate.spend(count)
             self._sent_ms = self._server.clock.monotonic_ms()
-        if not self._is_scheduled and self.slave.sent_offset < self._commit_log.confirm_offset:
-            # Other connections have their turn before the next slice.
-            self._is_scheduled = True
-            self._loop.call_soon(self._pump_now)
+        return count
 
     def _frames(self, data: memoryview, start: int) -> list[Buffer]:
         """Return headers and bodies, and record how far they reach."""
@@ -464,7 +454,11 @@ class SlaveStream(asyncio.Protocol):
     def beat(self, now_ms: int) -> None:
         """Send a heartbeat if nothing has been sent for a while."""
         interval_ms = self._server.settings().ha_send_heartbeat_interval
-        if not self.slave.is_following or self._is_paused or now_ms - self._sent_ms < interval_ms:
+        if (
+            not self.slave.is_following
+            or self._pump.is_paused
+            or now_ms - self._sent_ms < interval_ms
+        ):
             return
         self._beat()
 

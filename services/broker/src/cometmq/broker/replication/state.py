@@ -13,7 +13,7 @@ class Slave:
     """A connected slave, as seen by its master."""
 
     address: str
-    sent_offset: int = 0  # end of what was sent, and of what the slave asked to skip
+    sent_offset: int = 0  # end of the bytes that were sent or that the slave asked to skip
     acked_offset: int = 0  # end of its log as it last reported it
     is_following: bool = False  # its first report was accepted
 

@@ -21,6 +21,12 @@ class Unfit(StrEnum):
     REFUSED = "refused"
     ACK = "ack"
     PROTOCOL = "protocol"
+    VERSION = "version"
+    STALE_EPOCH = "stale-epoch"
+    NOT_MASTER = "not-master"
+    DUPLICATE = "duplicate"
+    DIVERGED = "diverged"
+    DAMAGED = "damaged"
 
 
 _REBUILD: Final = (
@@ -39,6 +45,13 @@ ACTIONS: Final[Mapping[Unfit, str]] = {
     Unfit.REFUSED: "the master's log says why it closed the connection",
     Unfit.ACK: f"the slave has bytes that this master never sent; {_REBUILD}",
     Unfit.PROTOCOL: "only brokers may connect to haListenPort",
+    Unfit.VERSION: "run the same release of CometMQ on all brokers of the group",
+    Unfit.STALE_EPOCH: "none: the broker finds the current master in the record of the group",
+    Unfit.NOT_MASTER: "none: the broker finds the current master in the record of the group",
+    Unfit.DUPLICATE: "give each broker of the group a brokerId of its own",
+    Unfit.DIVERGED: f"the logs have no common part; {_REBUILD}",
+    Unfit.DAMAGED: "the master cannot read a part of its log: make another copy the master, or"
+    " repair its store (cometmq store verify)",
 }
 
 

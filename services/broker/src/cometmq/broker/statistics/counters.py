@@ -6,8 +6,8 @@ of the totals, for the windows of GET_BROKER_RUNTIME_INFO (10 s, 1 min, 10 min);
 copy of each active source, for the windows of VIEW_BROKER_STATS_DATA (`sampler.py`).
 
 Invariants: the tables are bounded; above the bound, new sources share one set of counters. A source
-becomes active when it is incremented, and inactive when a round finds its figures unchanged. The
-copies that it misses are added before the next increment or read.
+becomes active when one of its counters is incremented, and inactive when a round finds its figures
+unchanged. The copies that it misses are added before the next increment or read.
 """
 
 from collections import deque
@@ -162,12 +162,13 @@ class BrokerStats:
         stats.put_bytes += size
         stats.request_count += request_count
 
-    def count_get(self, topic: str, group: str, count: int, size: int) -> None:
-        self.found_count += 1
+    def count_get(self, topic: str, group: str, count: int, size: int, pull_count: int = 1) -> None:
+        """Count messages that pulls have found, by default one pull."""
+        self.found_count += pull_count
         self.get_count += count
         self.get_bytes += size
         stats = self.group(topic, group)
-        stats.pull_count += 1
+        stats.pull_count += pull_count
         stats.get_count += count
         stats.get_bytes += size
 
@@ -178,7 +179,7 @@ class BrokerStats:
         level.put_bytes += size
 
     def count_delivered(self, topic: str, queue_id: int, size: int) -> None:
-        """Count a message whose delay is over, both as read from its level and as stored in its
+        """Count a message whose delay has ended, both as read from its level and as stored in its
         topic.
         """
         level = self.level(queue_id)
@@ -241,13 +242,13 @@ class BrokerStats:
             self.active.pop(id(self.groups.pop(key)), None)
 
     def sample(self, now_ms: int, *, put_count: int) -> None:
-        """Copy the totals; `put_count` comes from the store."""
+        """Copy the totals; `put_count` is the store's number of messages."""
         self.samples.append(
             Sample(now_ms, put_count, self.get_count, self.found_count, self.miss_count)
         )
 
     def rate(self, field: str, window_s: int) -> float:
-        """Return the growth per second of one total in `Sample` over the window."""
+        """Return the growth per second of one field of `Sample` over the window."""
         if len(self.samples) < 2:
             return 0.0
         newest = self.samples[-1]

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Latency of puts, measured per commit rather than per message (pure).
 
-All messages of a commit, or of the sync that they waited for, count with the latency of the oldest
-of them. So no time has to be stored per message, and the figures never look better than reality.
+All messages of a commit, or of the sync that they waited for, are counted with the latency of the
+oldest one. This needs no stored time per message, and the figures never look better than reality.
 Latencies below one millisecond are not counted; their number is the count of all stored messages
 minus the counted ones.
 
@@ -62,9 +62,7 @@ class PutTimes:
         return counts
 
     def percentile(self, share: float) -> int:
-        """Return the latency that this share of the messages did not exceed; 0 if there
-        are none.
-        """
+        """Return the latency that this share of the messages did not exceed; 0 without messages."""
         shown = self._shown()
         wanted = sum(shown.values()) * share
         passed = 0

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Growth of counters over the last minute, hour and day (pure).
 
-A counter only counts. Its figures are copied here every ten seconds, every ten minutes and every
-hour, and a statistic is the difference between the newest and the oldest copy.
+The figures of a source are copied here every ten seconds, every ten minutes and every hour. A
+statistic is the difference between the newest and the oldest copy.
 
 Compatibility: the intervals and the numbers of copies are RocketMQ's, so the figures of code 315
-mean the same. The first copy counts growth from one interval before it, and a period without a copy
-is all zeros.
+mean the same as RocketMQ's. The first copy counts growth from one interval before it, and a period
+without a copy is all zeros.
 """
 
 from array import array

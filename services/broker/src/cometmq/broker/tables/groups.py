@@ -2,7 +2,7 @@
 """Subscription groups: their configuration, its version and its file.
 
 Compatibility: subscriptionGroup.json has RocketMQ's format. A group created by its first heartbeat
-may broadcast. One created by mqadmin without `-d` may not, because the tool sends that value.
+may broadcast. A group created by mqadmin without `-d` may not, because mqadmin then sends false.
 consumeFromMinEnable is stored but, as in RocketMQ, never used.
 """
 
@@ -12,12 +12,12 @@ from typing import Final, TypeAlias
 
 import msgspec
 
-from cometmq.broker.names import group_fault, is_system_group
+from cometmq.broker.names import group_fault
 from cometmq.broker.tables.versioned_table import ConfigChanges, VersionedTable
 from cometmq.remoting.bodies.dialect import decode_json, encode_json
 from cometmq.remoting.bodies.topic_config import SubscriptionGroupConfig, SubscriptionGroupTable
 from cometmq.remoting.log import NO_LOG, Log
-from cometmq.remoting.names import BOOT_GROUPS
+from cometmq.remoting.names import BOOT_GROUPS, is_system_group
 from cometmq.store.json_config import JsonTable
 
 COUNT_MAX: Final = 100_000
@@ -78,7 +78,7 @@ class Groups(VersionedTable[GroupTable, SubscriptionGroupConfig]):
         return True
 
     def replace(self, table: GroupTable) -> None:
-        """Replace the table, including its version, by the master's."""
+        """Replace the table and its version by the master's."""
         self._become(table.subscription_group_table, table.data_version)
 
     def disable(self, name: str) -> bool:

@@ -9,20 +9,20 @@ synced twice a second; no answer waits for that, because a lost offset causes a 
 lost message.
 
 At startup the entries are applied to the tables' files (`cometmq.store.journal` says which
-entries). A follower of another broker can do the same. It takes a snapshot of the tables together
-with `number`, in one turn. From then on it applies the changes of each entry with the next number,
-in the turn in which the entry arrives (`Journaled.apply_changes`). If a number does not follow the
-last one, or the other broker restarts, it takes a new snapshot. Marks belong to the files of one
-broker and are not sent.
+entries). A follower of another broker copies its tables in the same way. It takes a snapshot of the
+tables together with `number`, in one turn. From then on it applies the changes of each entry with
+the next number, in the turn in which the entry arrives (`Journaled.apply_changes`). If a number
+does not follow the last one, or the other broker restarts, the follower takes a new snapshot. Marks
+belong to the files of one broker and are not sent.
 
-Failures: nothing waits for the journal, least of all a send. If it cannot be written, requests are
-answered as before and the tables are saved at intervals, which is what RocketMQ guarantees;
-`/readyz` fails, and the tables keep noting changes until a retry has written them.
+Failures: no answer waits for the journal to succeed. If it cannot be written, requests are answered
+as before and the tables are saved at intervals, which is what RocketMQ guarantees; `/readyz` fails,
+and the tables keep noting changes until a retry has written them.
 """
 
 import asyncio
 import errno
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Final, Protocol
 
@@ -57,7 +57,7 @@ class Journaled(Saved, Protocol):
     """A table whose changes are journaled."""
 
     noted: Callable[[], None] | None
-    """Called on the first change after `forget_noted`; None means that changes are not noted."""
+    """Callback for the first change after `forget_noted`; if None, changes are not noted."""
 
     def noted_changes(self) -> list[bytes]:
         """Return the noted changes as JSON, in pieces far smaller than a journal file."""
@@ -68,7 +68,7 @@ class Journaled(Saved, Protocol):
     def apply_changes(self, data: msgspec.Raw) -> None:
         """Apply one piece of changes without noting it, and set `is_dirty`.
 
-        Raises ValueError or CometError if the JSON has another shape.
+        Raises ValueError or CometError if the JSON does not have the table's shape.
         """
 
 
@@ -84,7 +84,9 @@ class Journal:
         log: Log = NO_LOG,
         file_bytes: int = FILE_BYTES,
     ) -> None:
-        """Read what the last run left behind; `attach` each table, then call `begin`."""
+        """Read the journal of the last run. The caller must then `attach` each table and call
+        `begin`.
+        """
         self._disk = disk
         self._worker = worker
         self._folder = folder
@@ -94,11 +96,12 @@ class Journal:
         self.number = self._found.number
         """The number of the last entry."""
         self._ends = dict.fromkeys(self._files.starts[:-1], self.number)
-        """Start of each full file -> number of its last entry, or a later one."""
+        """Start of each full file -> number of its last entry or of a later entry."""
         self._tables: dict[str, Journaled] = {}
         self._marks: Marks = {}
         self._has_new_marks = False
         self._changed: dict[str, Journaled] = {}  # with noted changes
+        self._owed: list[tuple[str, bytes]] = []  # applied, but not written yet
         self._last_changes: dict[str, int] = {}  # table -> number of the last entry with it
         self._doomed: list[str] = []  # files that are no longer used
         self._is_deleting = False
@@ -106,11 +109,15 @@ class Journal:
         self._unsynced: list[DiskFile] = []  # full ones
         self._syncing: asyncio.Future[None] | None = None
         self.schedule: Callable[[], None] = lambda: None
-        """Has `write` called at the end of this turn."""
+        """Schedules a call of `write` at the end of the turn."""
+        self.written: Callable[[Sequence[tuple[str, bytes]]], None] = lambda _: None
+        """Called with each entry of this broker's own changes, after it is written."""
         self.filled: Callable[[], None] = lambda: None
-        """Called when a file is full: after a save of all tables it can be deleted."""
+        """Called when a file is full, to request a save of all tables; the file can then be
+        deleted.
+        """
         self.fault = ""
-        """Why the journal cannot be written; empty while it can."""
+        """The reason why the journal cannot be written; empty if it can."""
         self.failed_count = 0
         self.byte_count = 0
 
@@ -128,6 +135,8 @@ class Journal:
         base = self._found.base(name, digest)
         if base is not None:
             self._apply(table, name, [entry for entry in entries if entry.number > base])
+        # No mark names this content: another program wrote the file, and nobody knows which of
+        # these entries it already includes.
         elif entries:
             self._log.warning("journal.left_out", table=name, entries=len(entries))
         if entries:
@@ -164,7 +173,7 @@ class Journal:
         self.write()
 
     async def close(self) -> None:
-        """Delete the files if all tables are saved; the caller must know that no save failed."""
+        """Delete the files if all tables are saved; call this only if no save has failed."""
         await self._worker.submit(lambda: None)  # after a sync and a deletion before it
         for table in self._tables.values():
             table.noted = None
@@ -179,9 +188,23 @@ class Journal:
         self._changed[name] = self._tables[name]
 
     def write(self) -> None:
-        """Append the noted changes; called before answers are sent, and at the end of the turn."""
-        if (self._changed or self._has_new_marks) and not self.fault:
+        """Append the noted changes; call this before answers are sent and at the end of a turn."""
+        # After a failure the changes stay noted until `retry`: a failing disk costs one attempt per
+        # second instead of one per request.
+        if (self._changed or self._has_new_marks or self._owed) and not self.fault:
             self._attempt(self._write)
+
+    def apply(self, changes: Mapping[str, msgspec.Raw]) -> None:
+        """Apply an entry of another broker, and write it; if that fails, `fault` is set.
+
+        Raise ValueError or CometError if a change does not have its table's shape.
+        """
+        for name, change in changes.items():
+            table = self._tables.get(name)
+            if table is not None:  # a later version may have more tables
+                table.apply_changes(change)
+                self._owed.append((name, bytes(change)))
+        self.write()
 
     def retry(self) -> None:
         """Try to write again after a failure; called by a timer."""
@@ -196,6 +219,9 @@ class Journal:
         if self._has_new_marks:
             self._append(Kind.MARKS, encode_marks(self.number, self._marks))
             self._has_new_marks = False
+        if self._owed:
+            self._write_entry(self._owed)
+            self._owed = []
         if not self._changed:
             return
         changes = [
@@ -205,14 +231,16 @@ class Journal:
         ]
         if len(changes) == len(self._changed):
             self._write_entry(changes)
+            self.written(changes)
         else:  # a table with thousands of changes has several pieces
             for change in changes:
                 self._write_entry([change])
+                self.written([change])
         for table in self._changed.values():
             table.forget_noted()
         self._changed.clear()
 
-    def _write_entry(self, changes: list[tuple[str, bytes]]) -> None:
+    def _write_entry(self, changes: Sequence[tuple[str, bytes]]) -> None:
         payload = encode_changes(self.number + 1, changes)
         if len(payload) > self._files.payload_bytes_max // 2:  # the file begins with marks
             if len(changes) > 1:
@@ -235,6 +263,8 @@ class Journal:
         self._is_synced = False
 
     def _begin_file(self) -> None:
+        # No table could be saved for so long that no file was deleted. Stop here, as on a full
+        # disk, rather than fill the disk.
         if len(self._ends) + 1 >= FILES_MAX:
             raise DiskError("write", self._folder, errno.EFBIG)
         starts, file = self._files.starts, self._files.file
@@ -266,8 +296,8 @@ class Journal:
         self.write()
 
     def saved(self, name: str) -> None:
-        """Record that the file has the content marked last; delete journal files that it
-        obsoletes.
+        """Record that the file has the content marked last; delete journal files that are now
+        obsolete.
         """
         marks = self._marks.get(name)
         if not marks:
@@ -284,6 +314,8 @@ class Journal:
         """Stop using full journal files whose changes are all saved in the tables' files."""
         needed = self.number
         for name, last in self._last_changes.items():
+            # During a save, a kill leaves the old content or the new one: keep what the older one
+            # needs.
             saved = min(self._marks[name].values())
             if last > saved:
                 needed = min(needed, saved)
@@ -317,9 +349,7 @@ class Journal:
     # Syncs
 
     def sync(self) -> None:
-        """Sync all writes since the last sync, on the worker; no-op while a sync is
-        running.
-        """
+        """Sync all writes since the last sync on the worker; do nothing while a sync runs."""
         file = self._files.file
         if self._syncing is not None or self._is_synced or file is None:
             return

@@ -2,11 +2,11 @@
 """Committed offsets: the position from which each consumer group continues in each queue.
 
 Compatibility: RocketMQ stores any offset without checking the group, topic or queue, and the last
-value wins, even if it goes backwards. Here the table has a bound, so that clients cannot exhaust
-memory.
+value wins, even if it is lower than the one before. Here the table has a bound, so that clients
+cannot exhaust memory.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from types import MappingProxyType
 from typing import Final, TypeAlias
@@ -35,6 +35,7 @@ OffsetChanges: TypeAlias = dict[str, dict[int, int | None]]
 """`topic@group` -> queue -> next queue offset; None means that it was removed."""
 
 _CHANGES_DECODER: Final = msgspec.json.Decoder(OffsetChanges)
+_TABLE_DECODER: Final = msgspec.json.Decoder(OffsetTable)
 
 
 class OffsetFile(msgspec.Struct, rename="camel"):
@@ -61,6 +62,10 @@ class Offsets:
         """Return the group's next queue offset; None if it never committed one."""
         queues = self.table.get(f"{topic}{KEY_SEPARATOR}{group}")
         return None if queues is None else queues.get(queue_id)
+
+    def has_room(self, count: int) -> bool:
+        """Return whether this number of commits is certain not to exceed the bound."""
+        return self._count + count <= COUNT_MAX
 
     def commit(self, group: str, topic: str, queue_id: int, offset: int) -> None:
         """Set the group's next queue offset; raise SystemBusy if a new entry would exceed the
@@ -92,7 +97,9 @@ class Offsets:
         self._noted[key] = {queue_id: offset}
 
     def overwrite(self, table: OffsetTable) -> None:
-        """Copy the offsets of another table; groups and topics that it lacks keep theirs."""
+        """Copy the offsets of another table; groups and topics missing from that table are
+        unchanged.
+        """
         for key, queues in table.items():
             known = self.table.get(key)
             if known == queues:
@@ -153,16 +160,11 @@ class Offsets:
 
     def noted_changes(self) -> list[bytes]:
         """Return the last value of each noted offset, usually in one piece."""
-        pieces: list[OffsetChanges] = []
-        count = chars = 0
-        for key, queues in self._noted.items():
-            if not pieces or count + len(queues) > PIECE_COUNT_MAX or chars > PIECE_CHARS_MAX:
-                pieces.append({})
-                count = chars = 0
-            pieces[-1][key] = queues
-            count += len(queues)
-            chars += len(key)
-        return [msgspec.json.encode(piece) for piece in pieces]
+        return list(_pieces(self._noted.items()))
+
+    def whole(self) -> Iterator[bytes]:
+        """Yield all offsets, in pieces in the format of `noted_changes`."""
+        return _pieces((key, self.table[key]) for key in list(self.table) if key in self.table)
 
     def forget_noted(self) -> None:
         self._noted = {}
@@ -185,6 +187,21 @@ class Offsets:
                 del self.table[key]
                 self._unlist(key)
         self.is_dirty = True
+
+    def become(self, pieces: Sequence[msgspec.Raw]) -> None:
+        """Replace all offsets by those from another broker's `whole`; note the differences."""
+        table: OffsetTable = {}
+        for piece in pieces:
+            table |= _TABLE_DECODER.decode(piece)
+        count = sum(map(len, table.values()))
+        if count > COUNT_MAX:
+            raise SystemBusy(f"the broker stores at most {COUNT_MAX} offsets, not {count}")
+        for key in self.table.keys() - table.keys():
+            self._note_removed(key)
+            self._count -= len(self.table.pop(key))
+            self._unlist(key)
+            self.is_dirty = True
+        self.overwrite(table)
 
     def encode(self) -> Steps[bytes]:
         """Return the content of the file, which is also the answer to code 43."""
@@ -223,6 +240,21 @@ class Offsets:
                 index[name].discard(other)
                 if not index[name]:
                     del index[name]
+
+
+def _pieces(offsets: Iterable[tuple[str, Mapping[int, int | None]]]) -> Iterator[bytes]:
+    """Yield the JSON of offsets in pieces of bounded size; yield nothing without offsets."""
+    piece: dict[str, Mapping[int, int | None]] = {}
+    count = chars = 0
+    for key, queues in offsets:
+        if piece and (count + len(queues) > PIECE_COUNT_MAX or chars > PIECE_CHARS_MAX):
+            yield msgspec.json.encode(piece)
+            piece, count, chars = {}, 0, 0
+        piece[key] = queues
+        count += len(queues)
+        chars += len(key)
+    if piece:
+        yield msgspec.json.encode(piece)
 
 
 def offset_file(path: str) -> JsonTable[OffsetFile]:

@@ -17,20 +17,12 @@ from cometmq.store.json_config import new_digest
 _DIGEST_STEP_BYTES: Final = 256 << 10
 
 
-class TableFile(Protocol):
-    @property
-    def path(self) -> Path: ...
-
-    def write(self, data: bytes) -> None:
-        """Replace the file durably; blocks."""
-
-
 class Saved(Protocol):
     """A table that is saved after it has changed."""
 
     @property
     def file(self) -> Any:
-        """The table's `TableFile`; None if the table is kept only in memory."""
+        """The file of the table (a `JsonTable`); None if the table is kept only in memory."""
 
     @property
     def is_dirty(self) -> bool:
@@ -71,7 +63,9 @@ class TableSaver:
 
     @property
     def is_healthy(self) -> bool:
-        """False while a table's newest content is not on disk because a write failed."""
+        """Whether every write succeeded: False while some table's newest content could not be
+        saved.
+        """
         return self._saver.is_healthy
 
     @property

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Topics: their configuration, its version and its file.
 
-Invariants: each change gives the table a new version. The table knows which topics changed since
-any version that it had in this run, and sends only these to name servers.
+Invariants: each change gives the table a new version. The table knows which topics have changed
+since any of its versions in this run, and only these topics are sent to name servers.
 
 Compatibility: topics.json has RocketMQ's format, and a first send creates a topic as in RocketMQ. A
 topic's order flag follows the name server's ORDER_TOPIC_CONFIG, whatever a request contains.
@@ -14,7 +14,7 @@ from typing import Final
 
 import msgspec
 
-from cometmq.broker.names import is_system_topic, topic_fault
+from cometmq.broker.names import topic_fault
 from cometmq.broker.settings import BrokerSettings
 from cometmq.broker.tables.versioned_table import ConfigChanges, VersionedTable
 from cometmq.remoting.bodies.dialect import decode_json, encode_json
@@ -28,6 +28,7 @@ from cometmq.remoting.names import (
     REPLY_SUFFIX,
     SCHEDULE_TOPIC,
     SELF_TEST_TOPIC,
+    is_system_topic,
 )
 from cometmq.store.json_config import JsonTable
 
@@ -99,7 +100,7 @@ class Topics(VersionedTable[TopicConfigTable, TopicConfig]):
         sys_flag: int = 0,
         auto_create: bool = True,
     ) -> TopicConfig | None:
-        """Return the topic, creating it from its template if necessary; None if that is refused."""
+        """Return the topic, creating it from the default topic if necessary; None if refused."""
         known = self.table.get(topic)
         if known is not None:
             return known
@@ -131,7 +132,7 @@ class Topics(VersionedTable[TopicConfigTable, TopicConfig]):
         return config
 
     def put(self, config: TopicConfig) -> None:
-        """Add or replace a topic; its order flag stays as the name servers set it.
+        """Add or replace a topic, but keep the order flag that the name servers set.
 
         Putting an identical configuration also counts as a change, because a name server may have
         dropped the topic.
@@ -160,15 +161,18 @@ class Topics(VersionedTable[TopicConfigTable, TopicConfig]):
         return True
 
     def replace(self, table: TopicConfigTable) -> None:
-        """Replace the table, including its version, by the master's.
+        """Replace the table and its version by the master's.
 
         The caller then registers with all name servers again, because changes since one of our own
         earlier versions are unknown.
         """
-        self._changed_at.clear()
-        self._all_changed_at = table.data_version.counter
-        self._ordered_as_of = None
         self._become(table.topic_config_table, table.data_version)
+
+    def _become(self, table: Mapping[str, TopicConfig], version: DataVersion) -> None:
+        self._changed_at.clear()
+        self._all_changed_at = version.counter
+        self._ordered_as_of = None
+        super()._become(table, version)
 
     def set_ordered(self, ordered: Collection[str]) -> None:
         """Adopt the list of ordered topics from the name servers' configuration."""

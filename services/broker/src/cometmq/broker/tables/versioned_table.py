@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Configurations by name, with a version and a file: the common base of topics and groups.
+"""The base of the topic and group tables: configurations by name, with a version and a file.
 
 Invariant: each change gives the table a new version, marks it for saving, and is noted for the
 journal.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Final, Generic, Protocol, TypeVar
 
 import msgspec
@@ -76,13 +76,17 @@ class VersionedTable(ABC, Generic[FileT, ConfigT]):
 
     def noted_changes(self) -> list[bytes]:
         """Return the version and the noted configurations; each piece holds a bounded number."""
-        names = list(self._noted)
-        return [
-            self._piece(names[start : start + PIECE_COUNT_MAX])
-            for start in range(0, max(1, len(names)), PIECE_COUNT_MAX)
-        ]
+        return list(self._pieces(list(self._noted)))
 
-    def _piece(self, names: list[str]) -> bytes:
+    def whole(self) -> Iterator[bytes]:
+        """Yield the version and all configurations, in pieces in the format of `noted_changes`."""
+        return self._pieces(list(self.table))
+
+    def _pieces(self, names: Sequence[str]) -> Iterator[bytes]:
+        for start in range(0, max(1, len(names)), PIECE_COUNT_MAX):
+            yield self._piece(names[start : start + PIECE_COUNT_MAX])
+
+    def _piece(self, names: Sequence[str]) -> bytes:
         changed = {name: self.table[name] for name in names if name in self.table}
         removed = [name for name in names if name not in self.table]
         return encode_json(ConfigChanges(self.version, changed, removed))
@@ -99,6 +103,14 @@ class VersionedTable(ABC, Generic[FileT, ConfigT]):
             self.table.pop(name, None)
         self.version = changes.data_version
         self.is_dirty = True
+
+    def become(self, pieces: Sequence[msgspec.Raw]) -> None:
+        """Replace the table by the pieces that another broker's `whole` yielded."""
+        found = [decode_json(self._changes_type, bytes(piece)) for piece in pieces]
+        if not found:
+            raise ValueError("a table without its version")
+        table = {name: config for piece in found for name, config in piece.changed.items()}
+        self._become(table, found[-1].data_version)
 
     def _become(self, table: Mapping[str, ConfigT], version: DataVersion) -> None:
         before, self.table, self.version = self.table, dict(table), version

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A broker in memory: real tables, a clock that tests control, no disk and no name servers."""
+"""A broker in memory, with real tables and a settable clock but without disk and name servers."""
 
 from collections.abc import Callable
 from typing import Any, TypeVar
@@ -8,12 +8,11 @@ import msgspec
 
 from cometmq.broker.broker import Broker
 from cometmq.broker.clients.consumers import Consumers, notify_members
-from cometmq.broker.clients.producers import Producers
-from cometmq.broker.clients.queue_locks import QueueLocks
 from cometmq.broker.delay import DelayFile
 from cometmq.broker.filters.subscriptions import FilterSubscriptions
+from cometmq.broker.identity import Identity
 from cometmq.broker.namesrv_addresses import NamesrvAddresses
-from cometmq.broker.registration import Identity, Registration
+from cometmq.broker.registration import Registration
 from cometmq.broker.settings import BrokerSettings
 from cometmq.broker.statistics.counters import BrokerStats
 from cometmq.broker.statistics.daily_totals import History, Totals
@@ -80,9 +79,7 @@ class MemoryStore:
         return stored_ms if low <= offset < high else -1
 
     def offset_by_time(self, topic: str, queue_id: int, timestamp: int) -> Lookup[int]:
-        """Return the first offset if all messages were stored at or after the time, else
-        the end.
-        """
+        """Return the first offset if the messages are from this time or later, else the end."""
         low, high, stored_ms = self.queues.get((topic, queue_id), (0, 0, -1))
         yield from ()
         return low if timestamp <= stored_ms else high
@@ -141,7 +138,7 @@ class MemoryDriver:
 
 
 class MemorySaver:
-    """Keeps saved tables, or fails as if the disk were full."""
+    """Keeps the content of saved tables, or fails as if the disk were full."""
 
     def __init__(self) -> None:
         self.saved: dict[str, bytes] = {}
@@ -206,10 +203,8 @@ def memory_broker(store: MemoryStore | None = None, /, **settings: str) -> Broke
         groups=Groups(clock_ms=clock.now_ms),
         offsets=Offsets(),
         delay=delay,
-        producers=Producers(),
         consumers=Consumers(changed=notify_members, emptied=filters.unregister),
         filters=filters,
-        locks=QueueLocks(),
         hold=absent,
         registration=Registration(
             identity, topics, NoNamesrv(), NamesrvAddresses(""), settings=lambda: loaded.value

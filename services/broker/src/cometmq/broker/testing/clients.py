@@ -4,6 +4,8 @@
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
+import msgspec
+
 from cometmq.broker.testing.process import BrokerProcess
 from cometmq.remoting.codes import RequestCode, ResponseCode
 from cometmq.remoting.command import Response
@@ -70,6 +72,12 @@ class Client:
             UpdateConsumerOffset("G", "T", 0, offset),
             timeout_ms=TIMEOUT_MS,
         )
+
+    async def invoke(
+        self, code: int, header: msgspec.Struct | None = None, body: bytes = b""
+    ) -> Response:
+        """Send any request; raise an error unless it succeeds."""
+        return await self._remoting.invoke(self._address, code, header, body, timeout_ms=TIMEOUT_MS)
 
     async def close(self) -> None:
         await self._remoting.close()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A log that tests read."""
+"""A log whose events tests can read."""
 
 from typing import NamedTuple
 

@@ -35,7 +35,7 @@ class BrokerProcess:
     """
 
     def __init__(self, folder: Path, **settings: str) -> None:
-        """Write the file; `settings` override the test defaults, by external names."""
+        """Write the settings file; `settings`, by external names, override the test defaults."""
         self.folder = folder
         self.file = folder / "broker.conf"
         self.address = ""
@@ -134,11 +134,12 @@ def _event(line: bytes) -> dict[str, Any]:
 
 
 class RecordingNamesrv:
-    """A name server that records registrations, tells slaves their master, and has no routes."""
+    """A name server that records registrations, names slaves their master, and has no routes."""
 
     def __init__(self) -> None:
         """Create this on the running loop; nothing listens yet."""
         self.registrations: list[RegisterBrokerBody] = []
+        self.headers: list[RegisterBroker] = []
         self.unregistered: list[UnregisterBroker] = []
         self.topics: dict[str, TopicConfig] = {}
         self.masters: dict[str, RegisterBroker] = {}
@@ -177,6 +178,7 @@ class RecordingNamesrv:
 
 def _register(namesrv: RecordingNamesrv, call: Call[RegisterBroker]) -> Reply:
     header = call.header
+    namesrv.headers.append(header)
     namesrv.note(decode_register_body(call.body, compressed=header.compressed))
     if header.broker_id == 0:
         namesrv.masters[header.broker_name] = header

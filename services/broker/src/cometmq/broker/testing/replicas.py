@@ -39,8 +39,8 @@ async def until(condition: Callable[[], object]) -> None:
 
 
 class Node:
-    """A store with its driver and both sides of replication; as a context manager, it
-    closes them.
+    """A store with its driver and both sides of replication; as a context manager, it closes all
+    three.
     """
 
     def __init__(self, disk: Disk | None = None, **changes: Any) -> None:
@@ -126,7 +126,7 @@ class Node:
 
 
 class RawSlave:
-    """A connection on which the test itself speaks the slave's side."""
+    """A connection on which the test itself plays the slave."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.reader = reader

@@ -3,7 +3,7 @@
 
 
 class Saves:
-    """Counts its calls; pass it as `changed`."""
+    """Counts how often it is called; pass it as `changed`."""
 
     def __init__(self) -> None:
         self.count = 0

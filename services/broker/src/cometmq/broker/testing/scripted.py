@@ -2,16 +2,17 @@
 """A whole broker without sockets, threads or files, driven step by step.
 
 The test feeds bytes to connections, which keep the bytes sent to them. The disk is in memory,
-worker jobs run at once, and the clock stands still. Two such brokers that are driven alike are
-equal in every byte, so a test can compare two ways of doing the same thing.
+worker jobs run at once, and the clock stands still. Two such brokers that get the same input are
+equal in every byte, so a test can compare two implementations.
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any, NamedTuple, TypeVar, cast
 
 from cometmq.broker.addresses import Ports
 from cometmq.broker.assembly import Inputs, assemble
+from cometmq.broker.broker import Broker
 from cometmq.broker.handlers import HANDLERS
 from cometmq.broker.handlers.arrivals import connect_arrivals
 from cometmq.broker.handlers.send_lane import BrokerLane, open_lane
@@ -96,7 +97,7 @@ class Connected(NamedTuple):
 
 
 class ScriptedBroker:
-    """A broker that does nothing by itself; the test drives it."""
+    """A broker that runs only when the test drives it."""
 
     def __init__(self, *, server: ServerSettings | None = None, **settings: str) -> None:
         server = server or ServerSettings()
@@ -122,15 +123,8 @@ class ScriptedBroker:
         self.hub: Hub[PeerProtocol] = Hub(
             Codec(COMMANDS), server, clock_ms=self.clock.monotonic_ms, log=NO_LOG
         )
-        self._dispatcher = Dispatcher(
-            HANDLERS,
-            broker,
-            Hooks(),
-            in_flight_max=(server.in_flight_per_connection_max, server.in_flight_max),
-            tasks=TaskSet(NO_LOG),
-            stats=self.hub.stats,
-            log=NO_LOG,
-        )
+        self._in_flight_max = server.in_flight_per_connection_max, server.in_flight_max
+        self._dispatcher = self._dispatch(())
         self.lane: BrokerLane | None = open_lane(broker)
         self.hub.lane = self.lane
         connect_arrivals(broker, self.hub.flush)
@@ -141,9 +135,23 @@ class ScriptedBroker:
             self._store_settings, disk=self.disk, clock_ms=self.clock.now_ms, log=NO_LOG
         )
 
-    def connect(self) -> Connected:
-        """Open another connection."""
-        peer, wire = LanePeer(self.hub, self._dispatcher), Wire(len(self.connections))
+    def _dispatch(self, excluded: Collection[int]) -> Dispatcher[Broker]:
+        dispatcher = Dispatcher(
+            {code: handler for code, handler in HANDLERS.items() if code not in excluded},
+            self.broker,
+            Hooks(),
+            in_flight_max=self._in_flight_max,
+            tasks=TaskSet(NO_LOG),
+            stats=self.hub.stats,
+            log=NO_LOG,
+        )
+        dispatcher.is_limited = bool(excluded)
+        return dispatcher
+
+    def connect(self, *, excluded: Collection[int] = ()) -> Connected:
+        """Open another connection; its port refuses the `excluded` codes."""
+        dispatcher = self._dispatch(excluded) if excluded else self._dispatcher
+        peer, wire = LanePeer(self.hub, dispatcher), Wire(len(self.connections))
         peer.connection_made(cast("asyncio.Transport", wire))
         self.connections.append(Connected(peer, wire))
         return self.connections[-1]

@@ -36,7 +36,7 @@ SMALL_FILES = {
 
 @asynccontextmanager
 async def stored_broker(folder: Path, **settings: str) -> AsyncIterator[Broker]:
-    """Run a broker on a store in a folder; `ask` commits puts."""
+    """Run a broker on a store in a folder; it stores puts when `ask` commits them."""
     given = {"storePathRootDir": str(folder), **SMALL_FILES, **settings}
     loaded = load(BrokerSettings, prefix="COMETMQ_TEST", env={}, cli={**SETTINGS, **given})
     broker = memory_broker(**given)

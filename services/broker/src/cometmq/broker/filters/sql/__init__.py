@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""SQL92 filters: compiles an expression to a function of a message's properties."""
+"""SQL92 filters: compiles an expression into a function of a message's properties."""
 
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping
@@ -9,10 +9,12 @@ from cometmq.broker.filters.sql.errors import SqlError
 from cometmq.broker.filters.sql.evaluate import Values, matcher
 from cometmq.broker.filters.sql.nodes import Node, comparison_count
 from cometmq.broker.filters.sql.parser import CHARS_MAX, parse, parsing
+from cometmq.broker.filters.sql.program import Program, program_of
 
 __all__ = [
     "CHARS_MAX",
     "EXPRESSION_TYPE",
+    "Program",
     "SqlError",
     "SqlFilter",
     "compile_sql",
@@ -29,12 +31,16 @@ _EXPRESSION_COST: Final = 64  # of one cached expression beside its characters
 class SqlFilter:
     """A compiled expression; it is immutable, so that subscriptions can share it."""
 
-    __slots__ = ("__weakref__", "comparison_count", "expression", "matches_values", "names")
+    __slots__ = (
+        "__weakref__", "comparison_count", "expression", "matches_values", "names", "program"
+    )  # fmt: skip
 
     def __init__(self, expression: str, node: Node | None = None) -> None:
-        """Call `compile_sql`, which caches, instead; `node` is the parsed expression."""
+        """Use `compile_sql`, which caches filters, instead; `node` is the parsed expression."""
         node = node or parse(expression)
         self.expression = expression
+        self.program: Program | None = program_of(node)
+        """The expression in the form that native code evaluates; None for uncommon expressions."""
         self.comparison_count = max(1, comparison_count(node))
         self.names: tuple[str, ...]
         self.matches_values: Callable[[Values], bool]
@@ -46,7 +52,7 @@ class SqlFilter:
 
 
 class _Compiled:
-    """A cache of recently used expressions: holds the filter, or the error text if invalid."""
+    """A cache of recently used expressions: maps each to its filter or its error text."""
 
     def __init__(self) -> None:
         self._found: OrderedDict[str, SqlFilter | str] = OrderedDict()

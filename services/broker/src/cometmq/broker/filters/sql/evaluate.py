@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Compiles an expression tree to a function that runs for each message.
+"""Compiles an expression tree into a function that tests one message.
 
 A node becomes a closure over the values of the properties that the expression uses, in the order of
-`names`. Conditions have three-valued logic: true, false or None (unknown); only true matches.
+`names`. Conditions follow three-valued logic: true, false or None (unknown); only true matches.
 
 Hot path: runs once per message that a filtered pull tests (budget 1 us for two comparisons); see
 bench/micro/bench_sql.py. The most common comparisons (a property with a constant) have closures of
@@ -141,16 +141,16 @@ def _search(node: Search, names: dict[str, int]) -> Evaluate:
 
 
 def _compare(node: Compare, names: dict[str, int]) -> Evaluate:
-    """Choose the cheapest closure for these operands."""
-    left, right = node.left, _folded(node.right)
+    """Return the cheapest closure for these operands."""
+    left, right = node.left, folded(node.right)
     if isinstance(left, Property) and isinstance(right, Constant):
         return _property_with_constant(node.symbol, _place(left, names), right.value)
     first, second = compiled(left, names), compiled(right, names)
     return _equality(first, second) if node.symbol == "==" else _order(node.symbol, first, second)
 
 
-def _folded(node: Node) -> Node:
-    """Return a signed number as a single constant."""
+def folded(node: Node) -> Node:
+    """Return a signed number as a single constant, any other node as it is."""
     if isinstance(node, Minus) and isinstance(node.operand, Constant):
         return Constant(_minus(node, {})(()))
     return node

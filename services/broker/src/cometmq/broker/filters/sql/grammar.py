@@ -57,7 +57,9 @@ texts: "(" STRING_LITERAL ("," STRING_LITERAL)* ")"
 KEYWORDS: Final = frozenset({"NOT", "AND", "OR", "BETWEEN", "IN", "TRUE", "FALSE", "NULL", "IS"})
 
 LATER_KEYWORDS: Final = frozenset({"CONTAINS", "STARTSWITH", "ENDSWITH"})
-"""Keywords of 5.x, recognized only where an operator may stand: properties may have these names."""
+"""Keywords of 5.x. They are recognized only where an operator may stand, because properties may
+have the same names.
+"""
 
 SYMBOLS: Final[Mapping[str, str]] = {
     "=": "EQUAL", "<>": "UNEQUAL", ">": "GREATER", ">=": "GREATER_EQUAL",

@@ -2,8 +2,8 @@
 """Splits an expression into tokens, on demand.
 
 Compatibility: the longest token wins, and keywords match in any case. Text after the end of the
-expression is never read, so errors in it go unnoticed. Columns count as in RocketMQ: from 1, and a
-tab advances to the next multiple of eight.
+expression is never read, so errors in it go unnoticed. As in RocketMQ, columns are counted from 1,
+and a tab advances to the next multiple of eight.
 """
 
 import re
@@ -70,7 +70,7 @@ def _kind(match: re.Match[str]) -> str:
 
 
 def place(text: str, index: int) -> str:
-    """Return the line and column of a character, as error texts show them."""
+    """Return the line and column of a character in the form used by error texts."""
     line, column = _position(text, index)
     return f"line {line}, column {column}"
 

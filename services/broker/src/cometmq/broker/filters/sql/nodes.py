@@ -78,9 +78,7 @@ class Invert(msgspec.Struct, frozen=True):
 
 
 class Cast(msgspec.Struct, frozen=True):
-    """A property used as a condition: false if the property exists, because a string is
-    never true.
-    """
+    """A property used as a condition: false if the property exists, because no string is true."""
 
     operand: Property
     depth: int
@@ -102,14 +100,14 @@ class Compare(msgspec.Struct, frozen=True):
 
 
 class Logic(msgspec.Struct, frozen=True):
-    """Several conditions joined by && or by ||."""
+    """Conditions joined by one operator, && or ||."""
 
     symbol: str
     parts: tuple["Node", ...]
     depth: int
 
     def __str__(self) -> str:
-        """Return the conditions in nested pairs."""
+        """Return the conditions as nested pairs in parentheses."""
         text = str(self.parts[0])
         for part in self.parts[1:]:
             text = f"({text} {self.symbol} {part})"
@@ -187,7 +185,7 @@ def invert(operand: Node) -> Invert:
 
 
 def as_condition(node: Node) -> Node:
-    """Return a node where the grammar requires a condition."""
+    """Return the node in a position where the grammar requires a condition."""
     if isinstance(node, Property):
         return Cast(node, 2)
     if not _is_condition(node):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Parses an expression to a tree: each rule of the grammar becomes a node once it is complete.
+"""Parses an expression into a tree: a node is created when a grammar rule is complete.
 
 Compatibility: as in RocketMQ, an expression ends before the first token that cannot continue it,
 and the rest is ignored (`a > 5 foo` is `a > 5`). Error texts repeat those of RocketMQ's parser,
@@ -22,7 +22,7 @@ from cometmq.broker.filters.sql.lexer import END, Token, place, tokens
 from cometmq.broker.filters.sql.nodes import Node
 
 CHARS_MAX: Final = 8_192
-"""Limits the time spent parsing: an expression of this length takes 25 ms, in steps."""
+"""Maximum length of an expression: parsing one of this length takes 25 ms, in steps."""
 PART_TOKENS: Final = 64
 """Tokens parsed per step, which takes about 0.4 ms."""
 
@@ -98,7 +98,7 @@ def parse(text: str) -> Node:
 
 
 def parsing(text: str) -> Generator[None, None, Node]:
-    """Parse like `parse`, but yield after each step of the work."""
+    """Parse like `parse`, but yield after each step."""
     if len(text) > CHARS_MAX:
         raise SqlError(f"an expression may have at most {CHARS_MAX} characters, not {len(text)}")
     parser = _PARSER.parse_interactive()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The values of filters, and how RocketMQ compares them.
+"""The values in filter expressions, and RocketMQ's rules for comparing them.
 
 Properties are strings. A number in the expression determines the type that a property's value is
 parsed as: `a > 5` parses `a` as an int, `a > 5000000000` as a long, `a > 5.0` as a double. If the
@@ -25,7 +25,7 @@ Value: TypeAlias = str | int | float | bool | None
 
 
 class Long(int):
-    """A 64-bit number in Java; a plain int is a 32-bit number."""
+    """A Java long (64 bits); a plain int stands for a Java int (32 bits)."""
 
     __slots__ = ()
 

@@ -1,0 +1,87 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Discard the store of a slave: move its files aside after the broker has closed them.
+
+The state file moves first and durably. Without a state file, the store counts as a new copy, so a
+crash at any later point cannot make the group trust a store that has lost its messages (R2).
+"""
+
+import asyncio
+import os
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+from cometmq.broker.settings import BrokerSettings
+from cometmq.ha.member import Role
+from cometmq.ha.state import STATE_FILE
+from cometmq.remoting.log import Log
+
+ASIDE: Final = "discarded-"
+KEPT: Final = frozenset({"config", "lock"})
+TABLES: Final = "config"
+ANSWER_MS: Final = 200
+"""Time between an order and the broker's stop, in which the answer is sent."""
+
+
+def stop_process() -> None:
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
+class Discard:
+    """The order to discard the store, from its acceptance to the end of the broker."""
+
+    def __init__(self, request_stop: Callable[[], None] = stop_process) -> None:
+        self.request_stop = request_stop
+        self._is_wanted = False
+
+    def order(self) -> None:
+        """Stop the broker once the order is answered."""
+        self._is_wanted = True
+        asyncio.get_running_loop().call_later(ANSWER_MS / 1000, self.request_stop)
+
+    def finish(self, settings: BrokerSettings, role: Role, now_ms: int, log: Log) -> None:
+        """Move the closed store aside, if ordered and if the broker is still a slave; blocks."""
+        if not self._is_wanted:
+            return
+        if role is not Role.SLAVE:
+            log.warning("store.kept", role=str(role))
+            return
+        log.warning("store.discarded", moved_to=str(move_aside(settings, now_ms)))
+
+
+def why_not(settings: BrokerSettings) -> str:
+    """Return why the files cannot be moved aside; empty if they can."""
+    log = settings.store_path_commit_log
+    if log and Path(log).expanduser().parent != Path(settings.store_path_root_dir).expanduser():
+        return f"the commit log is in a folder of its own (storePathCommitLog={log})"
+    return ""
+
+
+def move_aside(settings: BrokerSettings, now_ms: int) -> Path:
+    """Move all files of a closed store into a new folder below it; return the new folder; blocks.
+
+    Accounts and other files that users put into `config` stay.
+    """
+    root = Path(settings.store_path_root_dir).expanduser()
+    aside = root / f"{ASIDE}{now_ms}"
+    (aside / TABLES).mkdir(parents=True)
+    if (root / STATE_FILE).exists():
+        (root / STATE_FILE).rename(aside / STATE_FILE)
+    _sync(aside)
+    _sync(root)
+    for path in root.iterdir():
+        if path.name not in KEPT and not path.name.startswith(ASIDE):
+            path.rename(aside / path.name)
+    for pattern in ("*.json*", "journal*"):
+        for path in (root / TABLES).glob(pattern):
+            path.rename(aside / TABLES / path.name)
+    return aside
+
+
+def _sync(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,327 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Carries out a group member's role changes in its store, for its clients and at name servers.
+
+When a broker becomes master, all records of its log are dispatched, although the copies may not
+have confirmed the last records. The gate refuses reads until the copies have confirmed them (R6).
+From then on, readers see only records below the confirm offset, and only their puts are answered.
+
+A demotion may cut the end of the log, so it drops all state that depends on that end: pending puts,
+positions of delay levels, known ends of transactions, locks. A promotion builds this state again.
+"""
+
+import asyncio
+from collections.abc import Callable, Sequence
+
+from cometmq.broker.broker import Broker
+from cometmq.broker.group.duties import Position
+from cometmq.broker.group.gate import Gate
+from cometmq.broker.group.leading import Leader, Reign
+from cometmq.broker.group.member import GroupMember
+from cometmq.broker.group.members import Members
+from cometmq.broker.replication.group.epoch_log import EpochLog
+from cometmq.broker.replication.group.following import GroupFollower
+from cometmq.broker.replication.group.sending import GroupSender, Heard
+from cometmq.broker.replication.group.table_feed import TableFeed
+from cometmq.broker.replication.state import FollowState
+from cometmq.broker.role import Role
+from cometmq.ha import epochs, in_sync
+from cometmq.ha import member as rules
+from cometmq.ha.in_sync import Leadership
+from cometmq.ha.port import Answer
+from cometmq.ha.record import TablesAt, Versioned
+from cometmq.remoting.errors import ServiceNotAvailable
+from cometmq.remoting.transport.tasks import describe
+from cometmq.store.writing.write_state import Refusal
+
+NewLeader = Callable[[Leadership, Reign, bool], Leader]
+
+
+class BrokerDuties:
+    """Executes the actions of the member, and is notified by followers, master and leadership."""
+
+    member: GroupMember
+    follower: GroupFollower
+    sender: GroupSender
+
+    def __init__(  # noqa: PLR0913  # the collaborators, each by name
+        self,
+        broker: Broker,
+        *,
+        members: Members,
+        epoch_log: EpochLog,
+        feed: TableFeed,
+        gate: Gate,
+        new_leader: NewLeader,
+        boottime_ms: Callable[[], int],
+        close_peers: Callable[[], None],
+        promoted: Callable[[], None],
+    ) -> None:
+        """`member`, `follower` and `sender` are set before anything runs.
+
+        `close_peers` closes all connections of clients and of RocketMQ's slaves; `promoted` starts
+        the background work of the handlers.
+        """
+        self._broker = broker
+        self._members = members
+        self._epochs = epoch_log
+        self._feed = feed
+        self._gate = gate
+        self._new_leader = new_leader
+        self._boottime_ms = boottime_ms
+        self._close_peers = close_peers
+        self._promoted = promoted
+        self._leader: Leader | None = None
+        self._led = asyncio.Event()
+        self._confirmed_before = 0
+        self._has_failed = False
+
+    @property
+    def leader(self) -> Leader | None:
+        """The current leadership, or None while this broker is not the master."""
+        return self._leader
+
+    async def run(self) -> None:
+        """Run each leadership, which renews the record, until the leadership ends."""
+        async with asyncio.TaskGroup() as group:
+            while True:
+                await self._led.wait()
+                self._led.clear()
+                if self._leader is not None:
+                    group.create_task(self._leader.run(), name="group-leader")
+
+    def tick(self) -> None:
+        """Check the lease, the copies and the disk; called every 100 ms."""
+        has_failed = self._broker.store.write_state.has(Refusal.SYNC_FAILED)
+        if has_failed and not self._has_failed:
+            self._has_failed = True
+            self.member.observe(rules.StoreFailed())
+        if self._leader is not None:
+            self._leader.tick()
+
+    def before_write(self) -> None:
+        """Close all connections if this master's lease has lapsed; runs before answers are sent."""
+        leader = self._leader
+        if leader is not None and leader.is_lapsed():
+            self.lapsed()
+            self._close_peers()
+
+    # Duties: see `cometmq.broker.group.duties`
+
+    def position(self) -> Position:
+        tables = self._feed.position
+        return Position(
+            last_log_epoch=epochs.last_epoch(self._epochs.history),
+            max_offset=self._broker.store.commit_log.end,
+            tables_epoch=tables.epoch,
+            tables=tables.changes,
+            has_lost_master=self._has_lost_master(),
+            lag_bytes=self.follower.status.behind_bytes(self._broker.store.commit_log.end),
+        )
+
+    def _has_lost_master(self) -> bool:
+        """Return whether this broker follows a master that is silent, or cannot be reached."""
+        member = self.member.member
+        if member.role is not rules.Role.SLAVE or not member.epoch:
+            return False
+        follower, within_ms = self.follower, self._broker.settings.heard_within_mills
+        is_connected = follower.status.state is FollowState.FOLLOWING
+        return not is_connected or self._boottime_ms() - follower.heard_ms > within_ms
+
+    async def start_following(self, master: int, epoch: int) -> None:
+        self._broker.take_role(Role.SLAVE, epoch)
+        known = self._members.get(master)
+        if known is None:
+            self._broker.log.error(
+                "member.master_unknown", broker=master, epoch=epoch,
+                action="add this broker to groupMembers of every member",
+            )  # fmt: skip
+        if self._gate.is_forwarding and known is not None:
+            self._gate.forward(known.broker)
+        self.follower.follow(epoch, master, lambda: known.replication if known else "")
+
+    async def stop_following(self) -> None:
+        self._confirmed_before = self.follower.confirmed
+        await self.follower.stop()
+
+    async def begin_epoch(self, epoch: int, tables: TablesAt | None) -> bool:
+        broker, mine = self._broker, self._feed.position
+        if tables is not None and (tables.epoch, tables.changes) > mine:
+            broker.log.error(
+                "member.tables_behind", broker=tables.copy.ordinal, epoch=epoch,
+                action="start the broker that has the newest tables",
+            )  # fmt: skip
+            return False
+        store = broker.store
+        store.confirm(None)  # dispatches everything; the gate hides it until it is confirmed
+        store.confirm(store.commit_log.end)
+        end = store.commit_log.end
+        await self._epochs.save(epochs.begun(self._epochs.history, epoch, end))
+        self._feed.begin(epoch)
+        return True
+
+    async def lead(self, found: Versioned) -> None:
+        record, broker = found.record, self._broker
+        if record.policy is not broker.settings.replication_policy:
+            broker.log.warning(
+                "member.policy_differs", policy=record.policy.value,
+                configured=broker.settings.replication_policy.value,
+                action="set replicationPolicy to the policy of the record",
+            )  # fmt: skip
+        leadership = in_sync.lead(
+            self.member.member.me,
+            found,
+            start=broker.store.commit_log.end,
+            confirmed=self._confirmed_before,
+        )
+        self._leader = self._gate.leader = leader = self._new_leader(
+            leadership, self, record.deposed is None
+        )
+        self.sender.lead(record.epoch, confirmed=leadership.confirmed)
+        broker.transactions.restart()
+        broker.delay.restart()
+        broker.delay.expect_copies(broker.clock.now_ms())
+        broker.locks.clear()
+        broker.take_role(Role.MASTER, record.epoch)
+        self._serve_here()
+        leader.open()
+        self._led.set()
+        self._promoted()
+
+    async def close_to_clients(self) -> None:
+        self._end_leadership()
+        self._close_peers()
+        self._serve_here()
+
+    async def park(self, target: int) -> None:
+        self._broker.is_diverting = True
+        self._gate.park()
+
+    async def hand_over(self, target: int, *, leaves: bool) -> tuple[Answer, int] | None:
+        leader = self._leader
+        if leader is None:
+            return None
+        self._broker.driver.commit()
+        deadline_ms = self._boottime_ms() + self._broker.settings.switchover_timeout_mills
+
+        def is_ready() -> bool:
+            """Return whether every put is answered and the target is connected."""
+            is_connected = any(one.copy.ordinal == target for one in self.sender.followers())
+            return is_connected and not self._broker.store.waiting_put_count
+
+        return await leader.hand_over(
+            target, leaves=leaves, deadline_ms=deadline_ms, is_ready=is_ready
+        )
+
+    async def unpark(self) -> None:
+        self._serve_here()
+
+    async def forward_parked(self, target: int) -> None:
+        self._end_leadership()
+        known = self._members.get(target)
+        self._broker.is_diverting = known is not None
+        if known is None:
+            self._gate.unpark()
+        else:
+            self._gate.forward(known.broker)
+        self._broker.hold.wake_all()
+        self._broker.driver.after_commit()
+
+    def drop(self, ordinal: int) -> None:
+        if self._leader is not None:
+            self._leader.drop(ordinal)
+
+    def resize(self, copies: int) -> None:
+        if self._leader is not None:
+            self._leader.resize(copies)
+
+    def record_seen(self, found: Versioned | None) -> None:
+        if self._leader is not None:
+            self._leader.record_seen(found)
+
+    def _serve_here(self) -> None:
+        self._broker.is_diverting = False
+        self._gate.unpark()
+
+    def _end_leadership(self) -> None:
+        """Refuse all requests from now on, and fail the requests that are still pending."""
+        broker, leader = self._broker, self._leader
+        self._leader = self._gate.leader = None
+        if leader is not None:
+            leader.end()
+        broker.take_role(Role.FENCED, broker.role.epoch)
+        broker.store.write_state.set(Refusal.TOO_FEW_COPIES, holds=False)
+        self.sender.stop()
+        self._feed.stop()
+        broker.driver.forget_unconfirmed()
+        broker.transactions.restart()
+        broker.delay.restart()
+        broker.locks.clear()
+
+    # The events while this broker leads: see `cometmq.broker.group.leading.Reign`
+
+    def log_grew(self) -> None:
+        """Note new bytes of the log, after the changes of tables that were made before them."""
+        if self._broker.journal is not None:
+            self._broker.journal.write()
+        self._note_end()
+
+    def changes(self) -> int:
+        """Write pending changes of tables to the journal; return their number in this epoch.
+
+        Raise ServiceNotAvailable if the changes cannot be written: then the copies lack them too.
+        """
+        journal = self._broker.journal
+        if journal is not None:
+            journal.write()
+            if journal.fault:
+                raise ServiceNotAvailable(
+                    f"the change cannot be journaled, so other copies lack it: {journal.fault}"
+                )
+        return self._feed.position.changes
+
+    def tables_changed(self) -> None:
+        """Note changes of tables that have been written to the journal."""
+        self._note_end()
+
+    def _note_end(self) -> None:
+        if self._leader is not None:
+            self._leader.appended(self._broker.store.commit_log.end, self._feed.position.changes)
+
+    def confirmed(self, offset: int) -> None:
+        self._broker.store.confirm(offset)
+        self.sender.confirm(offset)
+        self._broker.driver.after_commit()
+
+    def acknowledged(self, offset: int) -> None:
+        self._broker.driver.note_replicated(offset)
+
+    def in_sync_changed(self, *, has_enough: bool) -> None:
+        write_state = self._broker.store.write_state
+        if write_state.set(Refusal.TOO_FEW_COPIES, holds=not has_enough):
+            settings = self._broker.settings
+            self._broker.log.warning(
+                "in_sync.sufficient" if has_enough else "in_sync.insufficient",
+                min_in_sync=settings.min_in_sync,
+            )
+
+    def lapsed(self) -> None:
+        leader, self._leader = self._leader, None
+        if leader is not None:
+            leader.end()
+            self.member.observe(rules.LeaseLapsed())
+
+    def deposed(self) -> None:
+        self.member.want_read()
+
+    # The reports of followers and of the master: `FollowerEvents` and `MasterEvents` of the stream
+
+    def heard(self, reports: Sequence[Heard]) -> None:
+        if self._leader is not None:
+            self._leader.note_heard(reports)
+
+    def epoch_seen(self, epoch: int) -> None:
+        self.member.observe(rules.EpochSeen(epoch))
+
+    def store_failed(self, error: Exception) -> None:
+        self._broker.log.error("member.store_failed", error=describe(error))
+        self.member.observe(rules.StoreFailed())

@@ -1,0 +1,102 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Replication of a broker whose settings fix its role, as in RocketMQ 4.9.
+
+Builds both sides and the background loops that drive them. The master's side serves slaves
+(`serving.py`); the slave's side follows the log (`following.py`) and copies the tables
+(`copies.py`). Members of a group with failover are built in `grouping.py`.
+"""
+
+from collections.abc import Awaitable, Coroutine, Iterator
+
+from cometmq.broker.broker import Broker
+from cometmq.broker.identity import Invoker
+from cometmq.broker.replication.copies import Copied, MasterCopies
+from cometmq.broker.replication.following import Follower
+from cometmq.broker.replication.serving import TICK_INTERVAL_MS, LogServer
+from cometmq.runtime.tasks import every
+from cometmq.runtime.worker import Worker
+
+
+def log_server(broker: Broker, worker: Worker) -> LogServer:
+    """Build the server of slaves, which does not listen yet; `worker` reads cold slices."""
+    return LogServer(
+        broker.store,
+        broker.driver,
+        broker.replication.slaves,
+        worker=worker,
+        settings=lambda: broker.settings,
+        clock=broker.clock,
+        log=broker.log,
+    )
+
+
+def replication_loops(
+    broker: Broker, server: LogServer, client: Invoker
+) -> Iterator[tuple[str, Coroutine[None, None, None]]]:
+    """Yield the name and the coroutine of each loop; the slave's do nothing on a master."""
+    follower, copies = slave_side(broker, client)
+
+    def tick() -> None:
+        server.tick()
+        follower.tick()
+
+    settings, log = broker.settings, broker.log
+    yield "follow", follower.run()
+    yield "replication", every(TICK_INTERVAL_MS, tick, name="replication", log=log)
+    yield (
+        "copies",
+        every(
+            settings.slave_sync_interval_mills,
+            copies.step,
+            name="copies",
+            log=log,
+            first_ms=settings.slave_sync_delay_mills,
+        ),
+    )
+
+
+def slave_side(broker: Broker, client: Invoker) -> tuple[Follower, MasterCopies]:
+    """Build the follower of the master's log and the copier of the master's tables.
+
+    They depend on each other: the follower asks the copier whether the two logs match, and the
+    copier informs the follower if they do not.
+    """
+    status = broker.replication.following
+
+    def is_slave() -> bool:
+        return broker.is_slave and not broker.is_stopping
+
+    def inspect() -> Awaitable[None]:
+        return copies.inspect()
+
+    follower = Follower(
+        broker.store,
+        broker.driver,
+        status,
+        is_slave=is_slave,
+        address=lambda: master_ha_address(broker),
+        inspect=inspect,
+        settings=lambda: broker.settings,
+        clock=broker.clock,
+        log=broker.log,
+    )
+    copies = MasterCopies(
+        Copied(broker.topics, broker.groups, broker.offsets, broker.delay),
+        status,
+        client=client,
+        registration=broker.registration,
+        saver=broker.saver,
+        commit_log=broker.store.commit_log,
+        is_slave=is_slave,
+        note_unfit=follower.note_unfit,
+        settings=lambda: broker.settings,
+        clock=broker.clock,
+        log=broker.log,
+    )
+    return follower, copies
+
+
+def master_ha_address(broker: Broker) -> str:
+    """Return the master's HA address: the configured one, or else the one from the name servers."""
+    address = broker.settings.ha_master_address or broker.registration.master_ha_address
+    return "" if address == broker.registration.identity.ha_server_addr else address

@@ -1,0 +1,74 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A group member's interface to its broker: the actions of `cometmq.ha.member`, and positions."""
+
+from typing import Protocol
+
+import msgspec
+
+from cometmq.ha.port import Answer
+from cometmq.ha.record import TablesAt, Versioned
+
+
+class Position(msgspec.Struct, frozen=True, kw_only=True):
+    """How much of the log and of the tables a broker has, and its relation to its master."""
+
+    last_log_epoch: int
+    max_offset: int
+    tables_epoch: int = 0
+    tables: int = 0
+    has_lost_master: bool = False
+    lag_bytes: int = 0
+
+
+class Duties(Protocol):
+    """The broker, as its group member sees it.
+
+    The member awaits each call before it makes the next one. OSError and StoreError mean that the
+    disk has failed.
+    """
+
+    def position(self) -> Position:
+        """Return the broker's position now."""
+
+    async def start_following(self, master: int, epoch: int) -> None:
+        """Begin to connect to the master of an epoch; return before the connection is made."""
+
+    async def stop_following(self) -> None:
+        """Close the connection to the master; nothing it has sent is appended afterwards."""
+
+    async def begin_epoch(self, epoch: int, tables: TablesAt | None) -> bool:
+        """Begin an epoch at the end of the log and save its entry.
+
+        Return False, with nothing changed, if the tables that the epoch needs cannot be obtained.
+        """
+
+    async def lead(self, found: Versioned) -> None:
+        """Open as the master of the epoch that has begun."""
+
+    async def close_to_clients(self) -> None:
+        """Drop pending answers, refuse requests, close connections of clients and slaves."""
+
+    async def park(self, target: int) -> None:
+        """Hold new requests that change anything, instead of serving them."""
+
+    async def hand_over(self, target: int, *, leaves: bool) -> tuple[Answer, int] | None:
+        """Wait until a parked target is level, and write the record that makes it the master.
+
+        Return the answer and the new epoch; None if the target was not level in time, or if the
+        leadership ended, so that nothing was written.
+        """
+
+    async def unpark(self) -> None:
+        """Serve the requests that were held."""
+
+    async def forward_parked(self, target: int) -> None:
+        """End the leadership; forward the requests that were held, and later ones, to a broker."""
+
+    def drop(self, ordinal: int) -> None:
+        """Take a member out of the in-sync set, and keep it out while this broker leads."""
+
+    def resize(self, copies: int) -> None:
+        """Write this number of copies to the record from now on."""
+
+    def record_seen(self, found: Versioned | None) -> None:
+        """Note a version of the record that a watch has shown."""

@@ -1,0 +1,302 @@
+# SPDX-License-Identifier: Apache-2.0
+"""When a group member serves a request: now, once something is confirmed, later, or elsewhere.
+
+`KINDS` says what each request needs. Everything else is served as in a broker without a group.
+While a planned switchover is in progress, requests that change anything wait; afterwards they are
+served here or forwarded to the new master, never both. Producers and consumers keep their
+connections and notice nothing but the pause.
+"""
+
+import asyncio
+import inspect
+from collections.abc import Callable, Mapping
+from enum import Enum
+from typing import Any, Final, Protocol, TypeVar
+
+from cometmq.broker.group.leading import Leader
+from cometmq.remoting.codes import RequestCode as Code
+from cometmq.remoting.codes import ResponseCode
+from cometmq.remoting.command import Call, Reply, Response
+from cometmq.remoting.errors import (
+    CometError,
+    CommandError,
+    ConnectFailed,
+    ServiceNotAvailable,
+    SystemBusy,
+)
+from cometmq.remoting.transport.dispatch import Handler, Result
+
+ContextT = TypeVar("ContextT")
+
+WAIT_MS_MAX: Final = 3_000
+"""How long a request may wait for a confirmation; RocketMQ's clients wait 3 to 5 seconds."""
+FORWARD_MS_MAX: Final = 5_000
+FORWARD_PAUSE_MS: Final = 20
+HELD_BYTES_MAX: Final = 64 << 20
+STORED: Final = (
+    ResponseCode.SUCCESS,
+    ResponseCode.FLUSH_DISK_TIMEOUT,
+    ResponseCode.FLUSH_SLAVE_TIMEOUT,
+    ResponseCode.SLAVE_NOT_AVAILABLE,
+)
+
+
+class Kind(Enum):
+    """The condition for serving a request."""
+
+    PUT = "put"
+    """The store decides whether the request is accepted and when it is answered."""
+    CHANGE = "change"
+    """The request changes tables, and is answered when the copies have the change (R7)."""
+    UNLOGGED = "unlogged"
+    """Answered only by a master that cannot have been replaced (decision 8)."""
+    COMMIT = "commit"
+    """As `UNLOGGED`, and answered when the copies have the change, unless it is one-way."""
+    READ = "read"
+    """The answer shows where queues end, which must not go back (R6)."""
+
+
+KINDS: Final[Mapping[int, Kind]] = {
+    Code.SEND_MESSAGE: Kind.PUT,
+    Code.SEND_MESSAGE_V2: Kind.PUT,
+    Code.SEND_BATCH_MESSAGE: Kind.PUT,
+    Code.CONSUMER_SEND_MSG_BACK: Kind.PUT,
+    Code.END_TRANSACTION: Kind.PUT,
+    Code.RESUME_CHECK_HALF_MESSAGE: Kind.PUT,
+    Code.SET_TRANSACTION_ASIDE: Kind.PUT,
+    Code.UPDATE_AND_CREATE_TOPIC: Kind.CHANGE,
+    Code.DELETE_TOPIC_IN_BROKER: Kind.CHANGE,
+    Code.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP: Kind.CHANGE,
+    Code.DELETE_SUBSCRIPTIONGROUP: Kind.CHANGE,
+    Code.INVOKE_BROKER_TO_RESET_OFFSET: Kind.CHANGE,
+    Code.CLONE_GROUP_OFFSET: Kind.CHANGE,
+    Code.UPDATE_CONSUMER_OFFSET: Kind.COMMIT,
+    Code.LOCK_BATCH_MQ: Kind.UNLOGGED,
+    Code.UNLOCK_BATCH_MQ: Kind.UNLOGGED,
+    Code.PULL_MESSAGE: Kind.READ,
+    Code.LITE_PULL_MESSAGE: Kind.READ,
+    Code.QUERY_CONSUMER_OFFSET: Kind.READ,
+    Code.SEARCH_OFFSET_BY_TIMESTAMP: Kind.READ,
+    Code.GET_MAX_OFFSET: Kind.READ,
+    Code.GET_CONSUME_STATS: Kind.READ,
+    Code.GET_TOPIC_STATS_INFO: Kind.READ,
+}
+"""Request code -> what it needs; requests without a row are always served."""
+
+
+class Client(Protocol):
+    """The part of a remoting client that forwards requests."""
+
+    async def invoke(  # as `RemotingClient` has it
+        self, address: str, code: int, header: Any, body: Any, *, timeout_ms: int, ok: Any
+    ) -> Response:
+        """Send a request and return its answer, if its code is in `ok`; raise CometError."""
+
+
+class Gate:
+    """Decides when and where each request is served; the group's duties open and close it."""
+
+    def __init__(
+        self,
+        client: Client,
+        *,
+        changes: Callable[[], int],
+        may_read_copy: Callable[[], bool],
+        now_ms: Callable[[], int],
+    ) -> None:
+        """`changes` makes pending changes of tables durable and returns their number in the epoch;
+        `may_read_copy` tells whether a slave may show its queues.
+        """
+        self.leader: Leader | None = None
+        self._client = client
+        self._changes = changes
+        self._may_read_copy = may_read_copy
+        self._now_ms = now_ms
+        self._opened: asyncio.Event | None = None  # while requests are held
+        self._held_bytes = 0
+        self._target = ""  # where requests are forwarded
+        self.held_count = 0
+        self.forwarded_count = 0
+
+    @property
+    def is_forwarding(self) -> bool:
+        """Whether requests that change anything go to another broker."""
+        return bool(self._target)
+
+    def park(self) -> None:
+        """Hold requests that change anything from now on."""
+        self._target = ""
+        if self._opened is None:
+            self._opened = asyncio.Event()
+
+    def unpark(self) -> None:
+        """Serve the held requests, and all others, here."""
+        self._release("")
+
+    def forward(self, address: str) -> None:
+        """Forward the held requests, and all later ones that change anything, to a broker."""
+        self._release(address)
+
+    def _release(self, target: str) -> None:
+        self._target = target
+        opened, self._opened = self._opened, None
+        if opened is not None:
+            opened.set()
+
+    def guarded(self, handlers: Mapping[int, Handler[ContextT]]) -> dict[int, Handler[ContextT]]:
+        """Return the table of handlers behind this gate."""
+        return {
+            code: self._guard(KINDS[code], handler) if code in KINDS else handler
+            for code, handler in handlers.items()
+        }
+
+    def _guard(self, kind: Kind, handler: Handler[ContextT]) -> Handler[ContextT]:
+        serve = {
+            Kind.PUT: handler,
+            Kind.CHANGE: self._change(handler),
+            Kind.UNLOGGED: self._unlogged(handler),
+            Kind.COMMIT: self._commit(handler),
+            Kind.READ: self._read(handler),
+        }[kind]
+        if kind is Kind.READ:
+            return serve
+
+        def divertible(context: ContextT, call: Call[Any]) -> Result:
+            if self._opened is not None or self._target:
+                return self._diverted(serve, context, call)
+            return serve(context, call)
+
+        return divertible
+
+    async def _diverted(
+        self, serve: Handler[ContextT], context: ContextT, call: Call[Any]
+    ) -> Reply | Any:
+        """Wait until it is decided whether to serve or forward a request; then do so."""
+        size = len(call.body)
+        if self._held_bytes + size > HELD_BYTES_MAX:
+            raise SystemBusy("a switchover is in progress and too many requests are waiting for it")
+        self._held_bytes += size
+        self.held_count += 1
+        try:
+            while self._opened is not None:
+                await self._opened.wait()
+        finally:
+            self._held_bytes -= size
+            self.held_count -= 1
+        if self._target:
+            return await self._forwarded(call)
+        return await _settled(serve(context, call))
+
+    async def _forwarded(self, call: Call[Any]) -> Reply:
+        """Repeat a request at the new master until it accepts it.
+
+        It is sent again only if the new master refused it or was not reached, so that it is not
+        served twice.
+        """
+        deadline_ms = self._now_ms() + FORWARD_MS_MAX
+        while True:
+            target = self._target
+            left_ms = deadline_ms - self._now_ms()
+            try:
+                response = await self._client.invoke(
+                    target, call.code, call.header, call.body, timeout_ms=max(1, left_ms), ok=STORED
+                )
+            except (ConnectFailed, ServiceNotAvailable) as error:
+                if left_ms <= FORWARD_PAUSE_MS or not self._target:
+                    raise SystemBusy(f"the new master {target} is not open yet: {error}") from error
+                await asyncio.sleep(FORWARD_PAUSE_MS / 1000)
+            except CommandError:
+                raise
+            except CometError as error:
+                raise SystemBusy(f"the new master {target} did not answer: {error}") from error
+            else:
+                self.forwarded_count += 1
+                return Reply(response.code, None, response.body, response.remark, response.ext)
+
+    def _change(self, handler: Handler[ContextT]) -> Handler[ContextT]:
+        async def change(context: ContextT, call: Call[Any]) -> Any:
+            leader = self._leading()
+            return await self._confirmed(leader, handler(context, call))
+
+        return change
+
+    def _commit(self, handler: Handler[ContextT]) -> Handler[ContextT]:
+        unlogged = self._unlogged(handler)
+
+        def commit(context: ContextT, call: Call[Any]) -> Result:
+            result = unlogged(context, call)
+            return result if call.is_oneway else self._confirmed(self._leading(), result)
+
+        return commit
+
+    async def _confirmed(self, leader: Leader, result: Result) -> Any:
+        """Return an answer once the copies have the table changes that the request made."""
+        answer = await _settled(result)
+        await asyncio.sleep(0)  # all changes of this turn become one entry of the journal
+        changes = self._changes()
+        await self._until(
+            leader,
+            lambda: leader.has_confirmed_tables(changes),
+            "the change is stored here, but the other copies have not confirmed it",
+        )
+        return answer
+
+    def _unlogged(self, handler: Handler[ContextT]) -> Handler[ContextT]:
+        async def later(leader: Leader, context: ContextT, call: Call[Any]) -> Any:
+            await self._until(
+                leader, leader.may_answer_unlogged, "the other copies have not been heard from"
+            )
+            return await _settled(handler(context, call))
+
+        def unlogged(context: ContextT, call: Call[Any]) -> Result:
+            leader = self._leading()
+            if leader.may_answer_unlogged():
+                return handler(context, call)
+            return later(leader, context, call)
+
+        return unlogged
+
+    def _read(self, handler: Handler[ContextT]) -> Handler[ContextT]:
+        async def later(context: ContextT, call: Call[Any]) -> Any:
+            await self._until(
+                self.leader, self._may_read, "it is not yet confirmed where the queues end"
+            )
+            return await _settled(handler(context, call))
+
+        def read(context: ContextT, call: Call[Any]) -> Result:
+            return handler(context, call) if self._may_read() else later(context, call)
+
+        return read
+
+    def _may_read(self) -> bool:
+        leader = self.leader
+        return self._may_read_copy() if leader is None else leader.may_read()
+
+    def _leading(self) -> Leader:
+        if self.leader is None:
+            raise ServiceNotAvailable("this broker is not the master of its group now")
+        return self.leader
+
+    async def _until(
+        self, leader: Leader | None, condition: Callable[[], bool], missing: str
+    ) -> None:
+        """Wait for a condition while the same broker leads; raise SystemBusy after too long."""
+        deadline_ms = self._now_ms() + WAIT_MS_MAX
+        while not condition():
+            left_ms = deadline_ms - self._now_ms()
+            if left_ms <= 0 or self.leader is not leader:
+                raise SystemBusy(f"{missing}; try again")
+            pause_ms = min(left_ms, FORWARD_PAUSE_MS)
+            if leader is None:
+                await asyncio.sleep(pause_ms / 1000)
+                continue
+            try:
+                async with asyncio.timeout(pause_ms / 1000):
+                    await leader.progress()
+            except TimeoutError:
+                continue
+
+
+async def _settled(result: Result) -> Any:
+    """Return the answer of a handler, awaiting the result if necessary."""
+    return await result if inspect.isawaitable(result) else result

@@ -1,0 +1,369 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Drives `cometmq.ha.member`: one event at a time, its actions in order, each complete.
+
+Orders and observations wait in one queue. For each, `react` gives the new state and the actions.
+The promise is on the disk before any action that depends on it begins, and before `status` shows
+it: an answer to an elector describes the state after the last completed event.
+
+The record is read in a task of its own, because a read may take seconds. A read counts only if the
+state has not changed since it began; otherwise it is repeated (R4).
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import Final, NamedTuple
+
+from cometmq.broker.group.duties import Duties
+from cometmq.broker.group.swap import swap
+from cometmq.ha import member as rules
+from cometmq.ha import state as states
+from cometmq.ha.election import Status
+from cometmq.ha.member import Member, OrderRefused, Refusal, Role
+from cometmq.ha.port import Answer, RecordPort, RecordUnreachable
+from cometmq.ha.record import RecordDamaged, Versioned
+from cometmq.ha.state import Standing, State, StateFile
+from cometmq.remoting.errors import CometError
+from cometmq.remoting.log import Log
+from cometmq.remoting.transport.tasks import describe
+from cometmq.runtime.worker import Worker
+
+RETRY_MS: Final = 200
+"""Pause after a read or a write of the record that failed."""
+IDLE_READ_MS: Final = 1_000
+"""A member without a master reads the record this often, whatever the watch shows."""
+
+Sleep = Callable[[float], Awaitable[object]]
+
+
+class _Read(NamedTuple):
+    """An answer to a read of the record, and the state in which the read began."""
+
+    began: Member
+    found: Versioned | None
+
+
+class _Named(NamedTuple):
+    """A record names this store's incarnation as in sync."""
+
+
+class _Job(NamedTuple):
+    event: rules.Event | _Read | _Named
+    done: asyncio.Future[None] | None
+
+
+class GroupMember:
+    """One broker's membership; `run` must be running for orders to be answered."""
+
+    def __init__(
+        self,
+        state: State,
+        file: StateFile,
+        record: RecordPort,
+        duties: Duties,
+        *,
+        worker: Worker,
+        log: Log,
+        sleep: Sleep = asyncio.sleep,
+    ) -> None:
+        """`state` is the saved result of `cometmq.ha.state.started`; `worker` writes the file."""
+        self._state = state
+        self._file = file
+        self._record = record
+        self._duties = duties
+        self._worker = worker
+        self._log = log
+        self._sleep = sleep
+        self._member = Member(me=state.copy, promised=state.promised)
+        self._settled = self._member
+        self._jobs: asyncio.Queue[_Job] = asyncio.Queue()
+        self._is_read_wanted = asyncio.Event()
+        self._changed = asyncio.Event()
+        self._seen: tuple[object, ...] = ()
+        self._record_fault = ""
+        self._record_uid = ""
+
+    # For the broker
+
+    @property
+    def member(self) -> Member:
+        """The state after the last event, whose actions may still be in progress."""
+        return self._member
+
+    @property
+    def record_fault(self) -> str:
+        """Why the record could not be read last; empty if it could."""
+        return self._record_fault
+
+    @property
+    def record_uid(self) -> str:
+        """The uid of the record when it was last seen; empty if there was none."""
+        return self._record_uid
+
+    async def run(self) -> None:
+        """Perform events, read and watch the record; the caller cancels this."""
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._keep_working(), name="group-events")
+            group.create_task(self._keep_reading(), name="group-reads")
+            group.create_task(self._keep_watching(), name="group-watch")
+
+    def observe(self, event: rules.Observation) -> None:
+        """Queue something that happened."""
+        self._jobs.put_nowait(_Job(event, None))
+
+    def want_read(self) -> None:
+        """Request a read of the record."""
+        self._is_read_wanted.set()
+
+    async def changed(self) -> None:
+        """Wait until an event has been completed."""
+        await self._changed.wait()
+
+    # For electors and people. All raise OrderRefused, with nothing changed.
+
+    def status(self) -> Status:
+        """Return the state after the last completed event, and the broker's position now.
+
+        While an event is in progress the promise on the disk may be ahead of it. A slave that had
+        promised the record's epoch would look like a holder that cannot open, and be replaced.
+        """
+        position = self._duties.position()
+        return Status(
+            copy=self._settled.me,
+            role=self._settled.role,
+            promised=self._settled.promised,
+            epoch=self._settled.epoch,
+            last_log_epoch=position.last_log_epoch,
+            max_offset=position.max_offset,
+            tables_epoch=position.tables_epoch,
+            tables=position.tables,
+            standing=self._state.standing,
+            has_lost_master=position.has_lost_master,
+            lag_bytes=position.lag_bytes,
+        )
+
+    async def promote(self, epoch: int) -> Status:
+        """Look at the record, which names this member for `epoch`; do not wait for the opening."""
+        return await self._obey(rules.PromoteOrder(epoch))
+
+    async def follow(self, epoch: int, master: int) -> Status:
+        """Follow the master of an epoch."""
+        return await self._obey(rules.FollowOrder(epoch, master))
+
+    async def fence(self, epoch: int) -> Status:
+        """Promise `epoch`, and stop being master; the status is that after the promise."""
+        return await self._obey(rules.FenceOrder(epoch))
+
+    async def hand_over(self, target: int, *, leaves: bool = False) -> Status:
+        """Make another member the master without failing a send; return once it is recorded.
+
+        `leaves` means that this broker is about to be removed. Raise OrderRefused, with this broker
+        still the master, if the target is not level in time or the record cannot be written.
+        """
+        await self._obey(rules.ParkOrder(target))
+        result = await self._duties.hand_over(target, leaves=leaves)
+        if result is None:
+            await self._obey(rules.Unparked())
+            raise OrderRefused(
+                Refusal.NOT_IN_SYNC,
+                f"broker {target} was not level in time; try again when it lags less",
+            )
+        answer, epoch = result
+        status = await self._obey(rules.HandedOver(answer, target, epoch))
+        if answer is not Answer.APPLIED:
+            raise OrderRefused(
+                Refusal.NOT_MASTER,
+                f"the record did not confirm broker {target} as the master of epoch {epoch}:"
+                f" {answer.value}; look at the state of the group before trying again",
+            )
+        return status
+
+    async def drop(self, ordinal: int) -> Status:
+        """Take a departing member out of the in-sync set."""
+        self._check_leading()
+        if ordinal == self._member.me.ordinal:
+            raise OrderRefused(
+                Refusal.NOT_IN_SYNC, f"broker {ordinal} is the master: hand over first"
+            )
+        self._duties.drop(ordinal)
+        return self.status()
+
+    async def resize(self, copies: int) -> Status:
+        """Record another number of copies."""
+        self._check_leading()
+        if copies < 1:
+            raise OrderRefused(
+                Refusal.NOT_IN_SYNC, f"a group cannot have {copies} copies: give it 1 or more"
+            )
+        self._duties.resize(copies)
+        return self.status()
+
+    def _check_leading(self) -> None:
+        if self._member.role is not Role.MASTER:
+            raise OrderRefused(
+                Refusal.NOT_MASTER,
+                f"broker {self._member.me.ordinal} is {self._member.role}, not the master",
+            )
+
+    # Events
+
+    async def _obey(self, event: rules.Event) -> Status:
+        done = asyncio.get_running_loop().create_future()
+        self._jobs.put_nowait(_Job(event, done))
+        await done
+        return self.status()
+
+    async def _keep_working(self) -> None:
+        while True:
+            job = await self._jobs.get()
+            try:
+                await self._work(job.event)
+            except OrderRefused as error:
+                if job.done is not None and not job.done.done():
+                    job.done.set_exception(error)
+            else:
+                if job.done is not None and not job.done.done():
+                    job.done.set_result(None)
+            self._settle()
+
+    async def _work(self, event: rules.Event | _Read | _Named) -> None:
+        if isinstance(event, _Named):
+            await self._succeeds("SaveStanding", self._save(states.proven(self._state)))
+            return
+        if isinstance(event, _Read):
+            if event.began is not self._member:
+                self._is_read_wanted.set()
+                return
+            event = rules.RecordRead(event.found)
+        before = self._member
+        self._member, actions = rules.react(before, event)
+        if self._member.role is not before.role:
+            self._log.info(
+                "member.role_changed", role=self._member.role.value, before=before.role.value,
+                epoch=self._member.epoch, cause=type(event).__name__,
+            )  # fmt: skip
+        for action in actions:
+            if not await self._succeeds(type(action).__name__, self._perform(action)):
+                return
+
+    async def _succeeds(self, step: str, work: Awaitable[None]) -> bool:
+        """Perform a step; if that fails, end the membership: later steps would break a promise."""
+        try:
+            await work
+        except (CometError, OSError) as error:
+            self._log.error(
+                "member.failed", step=step, error=describe(error),
+                action="repair the disk, then restart this broker",
+            )  # fmt: skip
+            self.observe(rules.StoreFailed())
+            return False
+        return True
+
+    async def _perform(  # noqa: C901  # a case for each action
+        self, action: rules.Action
+    ) -> None:
+        duties = self._duties
+        match action:
+            case rules.ReadRecord():
+                self._is_read_wanted.set()
+            case rules.SavePromise(epoch=epoch):
+                await self._save(states.promised(self._state, epoch))
+            case rules.Claim(base=base, record=record):
+                outcome = await swap(self._record, base, record)
+                if outcome.answer is Answer.UNKNOWN:
+                    await self._sleep(RETRY_MS / 1000)
+                self._is_read_wanted.set()
+            case rules.BeginEpoch(epoch=epoch, tables=tables):
+                if await duties.begin_epoch(epoch, tables):
+                    self.observe(rules.Opened(epoch))
+            case rules.StartFollowing(master=master, epoch=epoch):
+                await duties.start_following(master, epoch)
+            case rules.StopFollowing():
+                await duties.stop_following()
+            case rules.Lead(found=found):
+                await duties.lead(found)
+            case rules.CloseToClients():
+                await duties.close_to_clients()
+            case rules.Park(target=target):
+                await duties.park(target)
+            case rules.Unpark():
+                await duties.unpark()
+            case rules.ForwardParked(target=target):
+                await duties.forward_parked(target)
+
+    async def _save(self, state: State) -> None:
+        if state != self._state:
+            await self._worker.submit(partial(self._file.save, state))
+            self._state = state
+
+    def _settle(self) -> None:
+        self._settled = self._member
+        self._changed.set()
+        self._changed = asyncio.Event()
+
+    # The record
+
+    async def _keep_reading(self) -> None:
+        while True:
+            await self._read_wanted()
+            self._is_read_wanted.clear()
+            began = self._member
+            try:
+                found = await self._record.read()
+            except (RecordUnreachable, RecordDamaged) as error:
+                self._note_fault(error)
+                self._is_read_wanted.set()
+                await self._sleep(RETRY_MS / 1000)
+                continue
+            self._note_fault(None)
+            self._note_named(found)
+            self._jobs.put_nowait(_Job(_Read(began, found), None))
+
+    async def _read_wanted(self) -> None:
+        """Wait until a read is wanted; without a master, at most `IDLE_READ_MS`."""
+        while True:
+            try:
+                async with asyncio.timeout(IDLE_READ_MS / 1000):
+                    await self._is_read_wanted.wait()
+                    return
+            except TimeoutError:
+                member = self._member
+                if member.epoch == 0 and member.role in (Role.SLAVE, Role.FENCED):
+                    return
+
+    async def _keep_watching(self) -> None:
+        while True:
+            try:
+                async for found in self._record.watch():
+                    self._look(found)
+            except (RecordUnreachable, RecordDamaged) as error:
+                self._note_fault(error)
+                await self._sleep(RETRY_MS / 1000)
+
+    def _look(self, found: Versioned | None) -> None:
+        """Read the record if a watch shows another master."""
+        self._duties.record_seen(found)
+        self._note_named(found)
+        if found is None:
+            return
+        seen = (found.record.uid, found.record.epoch, found.record.holder)
+        if seen != self._seen:
+            self._seen = seen
+            self._is_read_wanted.set()
+
+    def _note_named(self, found: Versioned | None) -> None:
+        self._record_uid = "" if found is None else found.record.uid
+        if (
+            found is not None
+            and self._state.standing is not Standing.PROVEN
+            and self._state.copy in found.record.in_sync
+        ):
+            self._jobs.put_nowait(_Job(_Named(), None))
+
+    def _note_fault(self, error: CometError | None) -> None:
+        text = "" if error is None else str(error)
+        if text and not self._record_fault:
+            self._log.warning("record.unreachable", error=text)
+        elif self._record_fault and not text:
+            self._log.info("record.reachable")
+        self._record_fault = text

@@ -1,0 +1,104 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which brokers a group has, where they listen, and where its record is kept."""
+
+from collections.abc import Mapping
+
+import msgspec
+
+from cometmq.broker.settings import BrokerSettings
+from cometmq.ha.fencing import Timing
+from cometmq.ha.places.choice import open_record
+from cometmq.ha.port import RecordPort
+from cometmq.ha.record import Policy
+from cometmq.remoting.errors import SettingsError
+from cometmq.remoting.transport.addresses import parse_address
+from cometmq.runtime.tls_keys import client_tls
+from cometmq.store.settings import BrokerRole
+
+_EXAMPLE = "for example 0=10.0.0.1:10911;1=10.0.0.2:10911"
+
+
+class MemberAddress(msgspec.Struct, frozen=True):
+    """Where a broker of the group listens."""
+
+    broker: str
+    replication: str
+
+
+Members = Mapping[int, MemberAddress]
+
+
+def parse_members(text: str) -> Members:
+    """Return the brokers of the setting groupMembers by their ids; raise SettingsError."""
+    members: dict[int, MemberAddress] = {}
+    for item in filter(None, (part.strip() for part in text.split(";"))):
+        number, equals, address = item.partition("=")
+        main, _, ha_port = address.partition("/")
+        try:
+            host, port = parse_address(main)
+            replication = f"{main.rpartition(':')[0]}:{int(ha_port) if ha_port else port + 1}"
+            parse_address(replication)
+            ordinal = int(number)
+        except (SettingsError, ValueError):
+            host, ordinal = "", -1
+            replication = ""
+        if not equals or not host or ordinal < 0:
+            raise SettingsError(
+                f"groupMembers: {item!r} is not brokerId=HOST:LISTENPORT, {_EXAMPLE}"
+            )
+        if ordinal in members:
+            raise SettingsError(f"groupMembers names broker {ordinal} twice")
+        members[ordinal] = MemberAddress(main, replication)
+    return members
+
+
+def record_of(settings: BrokerSettings) -> RecordPort:
+    """Return the group's record; raise SettingsError. Nothing is read yet."""
+    login = (settings.etcd_user, settings.etcd_password) if settings.etcd_user else None
+    return open_record(settings.group_record, tls=client_tls(settings), login=login)
+
+
+def timing_of(settings: BrokerSettings) -> Timing:
+    """Return the intervals that a member observes."""
+    deadline_ms = settings.renew_deadline_mills
+    return Timing(
+        renew_deadline_ms=deadline_ms,
+        lease_duration_ms=deadline_ms + deadline_ms * 3 // 10 + 1,
+        heard_within_ms=settings.heard_within_mills,
+        lag_timeout_ms=settings.replica_lag_timeout_mills,
+    )
+
+
+def check_group(settings: BrokerSettings) -> None:
+    """Raise SettingsError if the settings of a group contradict each other."""
+    members = parse_members(settings.group_members)
+    record_of(settings)
+    copies = len(members)
+    fault = ""
+    if settings.broker_role is not BrokerRole.ASYNC_MASTER:
+        fault = (
+            f"brokerRole={settings.broker_role} sets a fixed role, and the record of a group"
+            " assigns roles: remove brokerRole or groupRecord"
+        )
+    elif settings.broker_id not in members:
+        fault = (
+            f"brokerId={settings.broker_id} is not in groupMembers: name every broker of the group"
+            f" there, {_EXAMPLE}"
+        )
+    elif settings.min_in_sync > copies:
+        fault = (
+            f"minInSync={settings.min_in_sync} is more than the {copies} copies of groupMembers:"
+            " no message would ever be accepted"
+        )
+    elif settings.replication_policy is Policy.MAJORITY and copies < 3:
+        fault = (
+            f"replicationPolicy=majority needs three members, groupMembers has {copies}: use"
+            " all-in-sync"
+        )
+    elif settings.heard_within_mills >= settings.renew_deadline_mills:
+        fault = (
+            f"heardWithinMills={settings.heard_within_mills} must be below"
+            f" renewDeadlineMills={settings.renew_deadline_mills}"
+        )
+    if fault:
+        raise SettingsError(fault)

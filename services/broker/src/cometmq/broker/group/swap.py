@@ -1,0 +1,13 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Writes of the record that never raise: whatever went wrong, a read decides."""
+
+from cometmq.ha.port import UNKNOWN, Outcome, RecordPort
+from cometmq.ha.record import Record, RecordDamaged, Versioned
+
+
+async def swap(port: RecordPort, base: Versioned, record: Record) -> Outcome:
+    """Compare and swap; a damaged record counts as no answer."""
+    try:
+        return await port.replace(base, record)
+    except RecordDamaged:
+        return UNKNOWN

@@ -1,0 +1,100 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Settings of a broker group with failover; without `groupRecord` none of them has an effect."""
+
+from typing import Annotated
+
+from msgspec import Meta
+
+from cometmq.broker.accepted_settings import AcceptedSettings
+from cometmq.ha.record import Policy
+
+
+class GroupSettings(AcceptedSettings, frozen=True, kw_only=True, rename="camel"):
+    """Settings that make a broker a member of a group whose roles change at run time."""
+
+    group_record: Annotated[
+        str,
+        Meta(
+            description="Place of the group's consensus record: file:/PATH for brokers of one host,"
+            " or etcd:HOST:PORT,HOST:PORT/KEY, over TLS etcd:https://HOST:PORT/KEY. If empty, the"
+            " broker has the fixed role that brokerRole names."
+        ),
+    ] = ""
+    etcd_user: Annotated[str, Meta(description="User of etcd, if it has users.")] = ""
+    etcd_password: Annotated[
+        str, Meta(description="Password of that user.", extra={"secret": True})
+    ] = ""
+    group_members: Annotated[
+        str,
+        Meta(
+            description="All brokers of the group as brokerId=HOST:LISTENPORT, separated by"
+            " semicolons; add /HALISTENPORT if it is not the next port."
+        ),
+    ] = ""
+    min_in_sync: Annotated[
+        int,
+        Meta(
+            ge=1,
+            description="Copies, the master's included, that must be in sync for the master to"
+            " accept messages.",
+        ),
+    ] = 1
+    replication_policy: Annotated[
+        Policy,
+        Meta(
+            description="When a message counts as stored: all-in-sync, or majority, which needs"
+            " three members. It has to be the policy of the record. With majority, a member whose"
+            " tables are older than another's does not open yet (member.tables_behind)."
+        ),
+    ] = Policy.ALL_IN_SYNC
+    renew_deadline_mills: Annotated[
+        int,
+        Meta(
+            ge=500,
+            le=600_000,
+            description="Milliseconds without a renewal of the record after which a master whose"
+            " copies are silent fences itself. The elector waits longer.",
+        ),
+    ] = 6_000
+    heard_within_mills: Annotated[
+        int,
+        Meta(
+            ge=300,
+            le=60_000,
+            description="Milliseconds within which a copy must have been heard from to count as"
+            " following.",
+        ),
+    ] = 1_500
+    replica_lag_timeout_mills: Annotated[
+        int,
+        Meta(
+            ge=100,
+            le=600_000,
+            description="Milliseconds after which a copy that is not level leaves the in-sync set.",
+        ),
+    ] = 10_000
+    switchover_timeout_mills: Annotated[
+        int,
+        Meta(
+            ge=10,
+            le=60_000,
+            description="Milliseconds for which a master holds back requests in a planned"
+            " switchover before it gives up.",
+        ),
+    ] = 2_000
+    control_port: Annotated[
+        int,
+        Meta(
+            ge=-1,
+            le=65_535,
+            description="Port of the control API, which electors and `cometmq ha` call; 0: any, -1:"
+            " none. Without it, nobody can elect this broker.",
+        ),
+    ] = -1
+    control_bind_address: Annotated[
+        str,
+        Meta(
+            description="Local address of the control API. Whoever reaches it can depose a master:"
+            " open it to other machines only with tls.server.need.client.auth=require."
+        ),
+    ] = "127.0.0.1"

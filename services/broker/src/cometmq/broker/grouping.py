@@ -1,0 +1,213 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Makes a broker a member of a group: opens the member's state, and connects its parts."""
+
+from collections.abc import Callable, Coroutine
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, Final
+from uuid import uuid4
+
+from cometmq.broker.broker import Broker
+from cometmq.broker.duties import BrokerDuties
+from cometmq.broker.group.gate import Gate
+from cometmq.broker.group.leading import Leader, Reign
+from cometmq.broker.group.member import GroupMember
+from cometmq.broker.group.members import parse_members, record_of, timing_of
+from cometmq.broker.replication.group.epoch_log import EpochLog
+from cometmq.broker.replication.group.following import GroupFollower
+from cometmq.broker.replication.group.handshake import Identity
+from cometmq.broker.replication.group.sending import GroupSender
+from cometmq.broker.replication.group.table_feed import Replicated, TableFeed
+from cometmq.broker.replication.serving import TICK_INTERVAL_MS, LogServer
+from cometmq.broker.settings import BrokerSettings
+from cometmq.broker.store_driver import Workers
+from cometmq.broker.tables.journal import Journal
+from cometmq.ha import epochs, in_sync
+from cometmq.ha import member as rules
+from cometmq.ha import state as states
+from cometmq.ha.durable import OsFiles
+from cometmq.ha.epochs import EpochFile, History
+from cometmq.ha.in_sync import Leadership
+from cometmq.ha.member import OrderRefused
+from cometmq.ha.port import RecordPort
+from cometmq.ha.state import Boot, State, StateFile
+from cometmq.remoting.log import Log
+from cometmq.remoting.transport.client import RemotingClient
+from cometmq.runtime.boot import boot_id
+from cometmq.runtime.clock import boottime_ms
+from cometmq.runtime.tasks import every
+from cometmq.store.message_store import MessageStore
+
+CUT_FOLDER: Final = "cut"
+
+
+def open_state(settings: BrokerSettings, store: MessageStore) -> tuple[State, History]:
+    """Load a store's state in its group after recovery, update it and save it; blocks.
+
+    Raise OSError, StateDamaged or EpochsDamaged. A store that may have lost bytes becomes a new
+    copy (R2), and epochs whose bytes are gone are forgotten (R5).
+    """
+    folder, files = Path(settings.store_path_root_dir).expanduser(), OsFiles()
+    epoch_file, state_file = EpochFile(folder, files), StateFile(folder, files)
+    saved = epoch_file.load()
+    history = epochs.truncated(saved, store.commit_log.end)
+    if history != saved:
+        epoch_file.save(history)
+    group, ordinal = settings.broker_name, settings.broker_id
+    boot = Boot(
+        boot_id=boot_id(),
+        was_closed=store.recovered.was_clean,
+        has_cut_records=store.recovered.has_cut_records or history != saved,
+    )
+    known = state_file.load(group, ordinal)
+    before = known or states.created(group, ordinal, boot.boot_id, _new_incarnation)
+    state = states.started(before, boot, _new_incarnation)
+    if state != known:
+        state_file.save(state)
+    return state, history
+
+
+def _new_incarnation() -> str:
+    return uuid4().hex
+
+
+@dataclass(slots=True)
+class Grouping:
+    """The parts of a membership that the broker's start and stop handle."""
+
+    member: GroupMember
+    duties: BrokerDuties
+    gate: Gate
+    follower: GroupFollower
+    sender: GroupSender
+
+    def loops(self, server: LogServer, log: Log) -> dict[str, Coroutine[Any, Any, None]]:
+        """Return the background loops of the membership, by name."""
+
+        def tick() -> None:
+            server.tick()
+            self.duties.tick()
+
+        return {
+            "member": self.member.run(),
+            "leader": self.duties.run(),
+            "replication": every(TICK_INTERVAL_MS, tick, name="replication", log=log),
+        }
+
+    def begin(self) -> None:
+        """Start taking part in the group, once the broker has recovered and is listening."""
+        self.member.observe(rules.Recovered())
+
+    async def leave(self) -> None:
+        """Hand over to the in-sync copy with the longest log, if this broker leads and there is
+        one.
+        """
+        leader = self.duties.leader
+        if leader is None:
+            return
+        members = in_sync.certain_set(leader.view)
+        ready = [one for one in self.sender.followers() if one.copy in members]
+        if ready:
+            best = max(ready, key=lambda one: one.acked_offset)
+            with suppress(OrderRefused):
+                await self.member.hand_over(best.copy.ordinal)
+
+    async def close(self) -> None:
+        """Stop following and leading; call this when the loops have ended."""
+        await self.follower.stop()
+        self.sender.stop()
+
+
+def join_group(  # noqa: PLR0913  # the collaborators, all but two by name
+    broker: Broker,
+    opened: tuple[State, History],
+    *,
+    workers: Workers,
+    client: RemotingClient,
+    log_server: LogServer,
+    journal: Journal,
+    close_clients: Callable[[], None],
+    promoted: Callable[[], None],
+    record: RecordPort | None = None,
+) -> Grouping:
+    """Build the membership, without running it. `record` replaces the store of the group's record
+    that the settings name.
+    """
+    settings, log = broker.settings, broker.log
+    state, history = opened
+    folder = Path(settings.store_path_root_dir).expanduser()
+    place = record or record_of(settings)
+    feed = TableFeed(journal, {table.file.path.name: table for table in replicated(broker)})
+    epoch_log = EpochLog(EpochFile(folder, OsFiles()), history, worker=workers.config)
+    identity = Identity(settings.broker_cluster_name, settings.broker_name, state.copy)
+    gate = Gate(
+        client,
+        changes=lambda: duties.changes(),  # noqa: PLW0108  # `duties` is built below
+        may_read_copy=lambda: follower.may_read,
+        now_ms=broker.clock.monotonic_ms,
+    )
+
+    def close_peers() -> None:
+        close_clients()
+        log_server.close_slaves()
+
+    new_leader: Any = partial(_leader, broker, place)
+    duties = BrokerDuties(
+        broker,
+        members=parse_members(settings.group_members),
+        epoch_log=epoch_log,
+        feed=feed,
+        gate=gate,
+        new_leader=new_leader,
+        boottime_ms=boottime_ms,
+        close_peers=close_peers,
+        promoted=promoted,
+    )
+    follower = GroupFollower(
+        identity, broker.driver, epoch_log, feed, duties, cut_folder=folder / CUT_FOLDER,
+        worker=workers.config, settings=lambda: broker.settings, now_ms=boottime_ms, log=log,
+        status=broker.replication.following,
+    )  # fmt: skip
+    sender = GroupSender(
+        identity, broker.store, epoch_log, feed, duties, worker=workers.replicate,
+        settings=lambda: broker.settings, now_ms=boottime_ms, log=log,
+    )  # fmt: skip
+    member = GroupMember(
+        state, StateFile(folder, OsFiles()), place, duties, worker=workers.config, log=log
+    )
+    duties.member, duties.follower, duties.sender = member, follower, sender
+    log_server.group = sender
+
+    def log_grew() -> None:
+        log_server.wake()
+        duties.log_grew()
+
+    broker.driver.log_grew = log_grew
+    feed.changed = duties.tables_changed
+    return Grouping(member, duties, gate, follower, sender)
+
+
+def replicated(broker: Broker) -> tuple[Replicated, ...]:
+    """Return the tables that a master copies to its followers."""
+    return (broker.topics, broker.groups, broker.offsets, broker.filters, broker.delay)
+
+
+def _leader(
+    broker: Broker,
+    record: RecordPort,
+    leadership: Leadership,
+    reign: Reign,
+    is_predecessor_gone: bool,  # the shape of NewLeader
+) -> Leader:
+    return Leader(
+        leadership,
+        reign,
+        record=record,
+        timing=timing_of(broker.settings),
+        min_in_sync=broker.settings.min_in_sync,
+        is_predecessor_gone=is_predecessor_gone,
+        boottime_ms=boottime_ms,
+        log=broker.log,
+    )

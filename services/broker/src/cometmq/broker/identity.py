@@ -1,0 +1,82 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A broker's identity at the name servers, and the search for another broker that has it.
+
+Compatibility: a name server lists one address per brokerName and brokerId, and a registration
+replaces the address of another broker, running or not. RocketMQ's brokers register without
+checking.
+"""
+
+from typing import Final, Protocol
+
+import msgspec
+
+from cometmq.remoting.bodies.dialect import decode_json
+from cometmq.remoting.bodies.route import ClusterInfo
+from cometmq.remoting.codes import RequestCode
+from cometmq.remoting.command import Response
+from cometmq.remoting.errors import CometError, CommandError, ConnectionLost
+from cometmq.runtime import properties
+
+TIMEOUT_MS: Final = 1_000
+
+
+class Invoker(Protocol):
+    """The part of a remoting client that registration needs."""
+
+    async def invoke(
+        self,
+        address: str,
+        code: int,
+        header: msgspec.Struct | None = None,
+        body: bytes = b"",
+        *,
+        timeout_ms: int,
+    ) -> Response:
+        """Send a request and wait until it succeeds; otherwise raise a CometError."""
+
+
+class Identity(msgspec.Struct, frozen=True):
+    """The identity under which name servers list this broker."""
+
+    cluster_name: str
+    broker_name: str
+    broker_addr: str
+    broker_id: int
+    ha_server_addr: str
+    epoch: int | None = None
+    """The epoch of the broker's role in a group with failover; None without a group."""
+
+
+async def other_holder(client: Invoker, namesrv: str, me: Identity) -> str | None:
+    """Return the address, other than `me`'s, that a name server lists under this name and id.
+
+    Raise CometError if the name server does not answer.
+    """
+    response = await client.invoke(
+        namesrv, RequestCode.GET_BROKER_CLUSTER_INFO, timeout_ms=TIMEOUT_MS
+    )
+    group = decode_json(ClusterInfo, response.body or b"{}").broker_addr_table.get(me.broker_name)
+    holder = None if group is None else group.broker_addrs.get(me.broker_id)
+    return None if holder == me.broker_addr else holder
+
+
+async def is_running(client: Invoker, address: str, broker_name: str) -> bool:
+    """Return whether a broker of this name answers at the address.
+
+    The address may now belong to a broker of another name, as when pods reuse addresses. A refusal
+    by access control counts as an answer. So does a closed connection, which is how RocketMQ
+    refuses plaintext.
+    """
+    try:
+        response = await client.invoke(
+            address, RequestCode.GET_BROKER_CONFIG, timeout_ms=TIMEOUT_MS
+        )
+    except (CommandError, ConnectionLost):
+        return True
+    except CometError:
+        return False
+    try:
+        settings = properties.parse(bytes(response.body or b"").decode("utf-8", "replace"))
+    except ValueError:
+        return True
+    return settings.get("brokerName", broker_name) == broker_name

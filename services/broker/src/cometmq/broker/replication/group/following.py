@@ -1,0 +1,313 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The follower's side of the stream between members of a group.
+
+A follower connects to the master of the epoch that it has promised. After the handshake it copies
+the part of its log that the master lacks to a file, truncates the log to the common point, and
+saves the remaining history. Then it copies (`master_stream.py`). Readers see what the master
+has confirmed, and no more.
+
+Whatever ends a connection, the follower tries again until it is stopped. A log that cannot be
+followed is reported once for each reason, with the action to take.
+"""
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from functools import partial
+from pathlib import Path
+from typing import Any, Final, Protocol
+
+from cometmq.broker.replication.following import RECORD_OVERHEAD_BYTES
+from cometmq.broker.replication.group.epoch_log import EpochLog
+from cometmq.broker.replication.group.frames import Confirm
+from cometmq.broker.replication.group.handshake import (
+    Hello,
+    Identity,
+    LogExtent,
+    Welcome,
+    check_digest,
+    check_welcome,
+)
+from cometmq.broker.replication.group.master_stream import MasterRefused, MasterStream
+from cometmq.broker.replication.group.table_feed import TableFeed
+from cometmq.broker.replication.group.tails import keep_tail
+from cometmq.broker.replication.state import Following, FollowState
+from cometmq.broker.replication.unfit import Unfit, UnfitLog
+from cometmq.broker.settings import BrokerSettings
+from cometmq.broker.store_driver import StoreDriver
+from cometmq.ha.epochs import last_epoch, reached
+from cometmq.remoting.errors import CometError, ConnectionLost
+from cometmq.remoting.log import Log
+from cometmq.remoting.transport.addresses import parse_address
+from cometmq.remoting.transport.tasks import TaskSet, describe
+from cometmq.remoting.types import Buffer
+from cometmq.runtime.worker import Worker
+from cometmq.store.errors import StoreError
+from cometmq.store.log.commit_log import CommitLog, LogView
+
+CONNECT_TIMEOUT_S: Final = 2.0
+HANDSHAKE_TIMEOUT_S: Final = 5.0
+RETRY_FIRST_MS: Final = 50
+RETRY_MAX_MS: Final = 2_000
+TICK_INTERVAL_MS: Final = 100
+FINISH_TIMEOUT_S: Final = 600.0
+"""How long a stop waits for a truncation: its syncs end, whatever the disk does."""
+
+UNKNOWN_MS: Final = 100
+"""Interval at which an unknown address of the master is looked up again."""
+
+_PASSING: Final = frozenset({Unfit.STALE_EPOCH, Unfit.NOT_MASTER})
+"""Reasons that end by themselves, because a member learns about the next master elsewhere."""
+
+
+class MasterEvents(Protocol):
+    """The reports of a follower; implemented by the broker's group member."""
+
+    def epoch_seen(self, epoch: int) -> None:
+        """Note that a master or a former master named a later epoch."""
+
+    def store_failed(self, error: Exception) -> None:
+        """Note that the store or a file of the group cannot be written."""
+
+
+class GroupFollower:
+    """Follows one master at a time and connects again whenever the connection ends."""
+
+    def __init__(  # noqa: PLR0913  # the collaborators, each by name
+        self,
+        identity: Identity,
+        driver: StoreDriver,
+        epochs: EpochLog,
+        tables: TableFeed,
+        events: MasterEvents,
+        *,
+        cut_folder: Path,
+        worker: Worker,
+        settings: Callable[[], BrokerSettings],
+        now_ms: Callable[[], int],
+        log: Log,
+        status: Following | None = None,
+    ) -> None:
+        """`worker` writes files; tails that are cut off the log are kept in `cut_folder`."""
+        self.driver = driver
+        self.epochs = epochs
+        self.tables = tables
+        self.now_ms = now_ms
+        self.status = Following() if status is None else status
+        self.confirmed = 0
+        """The confirm offset that the master last reported in this epoch; 0 before that."""
+        self.heard_ms = 0
+        """When the master was last heard from, by `now_ms`."""
+        self._identity = identity
+        self._events = events
+        self._cut_folder = cut_folder
+        self._worker = worker
+        self._settings = settings
+        self._log = log
+        self._following = TaskSet(log)
+        self._finishing = TaskSet(log)  # work that is not cancelled
+        self._stream: MasterStream | None = None
+        self._is_preparing = False
+        self._has_heard = False  # of a confirm offset in this epoch
+        self._last_error = ""
+
+    @property
+    def commit_log(self) -> CommitLog:
+        return self.driver.store.commit_log
+
+    @property
+    def may_read(self) -> bool:
+        """Whether slave reads are allowed: everything that readers could see is confirmed."""
+        is_bounded = self._has_heard and self.commit_log.confirm_offset <= self.confirmed
+        return is_bounded and not self._is_preparing
+
+    def follow(self, epoch: int, master: int, address: Callable[[], str]) -> None:
+        """Follow the master of an epoch that is already promised (R3).
+
+        `address` returns the master's HA address, or "" while it is unknown. Call `stop` first if a
+        master is followed already.
+        """
+        assert not len(self._following), "a master is followed already"
+        self.confirmed = 0
+        self._has_heard = False
+        self.driver.store.confirm(0)  # nothing more, until the master says how far
+        self._last_error = ""
+        run = self._run(epoch, master, address)
+        self._following.spawn(run, name="follow-master", is_endless=True)
+
+    async def stop(self) -> None:
+        """Close the connection. Afterwards nothing is appended, truncated or saved any more."""
+        await self._following.close()
+        if self._stream is not None:
+            self._stream.end(ConnectionLost("this broker stopped following"))
+        await self._finishing.drain(FINISH_TIMEOUT_S)
+        self._stream = None
+        self.status.state = FollowState.IDLE
+
+    # Called by the stream
+
+    def record_bytes_max(self) -> int:
+        return self._settings().max_message_size + RECORD_OVERHEAD_BYTES
+
+    def spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        """Run work that `stop` waits for."""
+        self._finishing.spawn(work, name="save-epoch")
+
+    def heard(self, confirm: Confirm, received_bytes: int) -> None:
+        """Note the master's progress."""
+        self.heard_ms = self.now_ms()
+        self._has_heard = confirm.epoch > 0
+        self.confirmed = max(self.confirmed, confirm.confirmed)
+        self.status.master_max_offset = confirm.end
+        self.status.received_bytes += received_bytes
+
+    def failed(self, error: Exception) -> None:
+        """Note that a file of the group cannot be written."""
+        self._events.store_failed(error)
+
+    # Connections
+
+    async def _run(self, epoch: int, master: int, address: Callable[[], str]) -> None:
+        failed_count = 0
+        while True:
+            where = address()
+            if not where:
+                self.status.state = FollowState.CONNECTING
+                await asyncio.sleep(UNKNOWN_MS / 1000)
+                continue
+            began_ms = self.now_ms()
+            try:
+                await self._follow(epoch, master, where)
+            except (CometError, OSError) as error:
+                self._note(error, where)
+            finally:
+                self._is_preparing = False
+            has_lasted = self.now_ms() - began_ms > RETRY_MAX_MS
+            failed_count = 0 if has_lasted else failed_count + 1
+            wait_ms = min(RETRY_MAX_MS, RETRY_FIRST_MS << min(failed_count, 6))
+            await asyncio.sleep(wait_ms / 1000)
+
+    async def _follow(self, epoch: int, master: int, where: str) -> None:
+        host, port = parse_address(where)
+        hello = self._hello(epoch, master)
+        stream = self._stream = MasterStream(self, hello)
+        loop = asyncio.get_running_loop()
+        try:
+            async with asyncio.timeout(CONNECT_TIMEOUT_S):
+                await loop.create_connection(lambda: stream, host, port)
+            async with asyncio.timeout(HANDSHAKE_TIMEOUT_S):
+                welcome = await stream.welcome
+            prepared = loop.create_future()
+            self.spawn(self._prepare(stream, hello, welcome, prepared))
+            await prepared
+            self._note_following(where, welcome)
+            stream.begin(welcome)
+            while not stream.ended.done():
+                await asyncio.wait([stream.ended], timeout=TICK_INTERVAL_MS / 1000)
+                stream.tick()
+            await stream.ended
+        except TimeoutError as error:
+            raise ConnectionLost("the master does not answer") from error
+        except UnfitLog as error:
+            stream.refuse(error)
+            raise
+        finally:
+            stream.end(ConnectionLost("closed"))
+
+    def _hello(self, epoch: int, master: int) -> Hello:
+        log = self.commit_log
+        extent = LogExtent(log.min_offset, log.end, log.files.file_size, self.epochs.history)
+        position = self.tables.position
+        tables = position.changes if position.epoch == epoch else -1
+        return Hello(self._identity, epoch, epoch, master, extent, tables)
+
+    async def _prepare(
+        self,
+        stream: MasterStream,
+        hello: Hello,
+        welcome: Welcome,
+        prepared: "asyncio.Future[None]",
+    ) -> None:
+        """Truncate the log to the common point and save its history; `stop` waits for it."""
+        self._is_preparing = True
+        try:
+            await self._cut(hello, welcome, stream)
+        except Exception as error:  # noqa: BLE001  # the task that waits raises it
+            if isinstance(error, StoreError | OSError):
+                self._events.store_failed(error)
+            if not prepared.done():
+                prepared.set_exception(error)
+        else:
+            if not prepared.done():
+                prepared.set_result(None)
+        finally:
+            self._is_preparing = False
+
+    async def _cut(self, hello: Hello, welcome: Welcome, stream: MasterStream) -> None:
+        point = check_welcome(welcome, hello)
+        log = self.commit_log
+        start = welcome.digest.start
+        if hello.log.end and start < point.offset:
+            read = partial(_read, log.view_to_end(), start, point.offset - start)
+            check_digest(welcome, hello, await self._worker.submit(read))
+        if stream.ended.done():
+            raise ConnectionLost("the master closed the connection in the handshake")
+        if log.end > point.offset:
+            await self._keep_tail(point.offset)
+            await self.driver.truncate(point.offset)
+        history = reached(point.history, welcome.log.history, point.offset)
+        await self.epochs.save(history)
+
+    async def _keep_tail(self, offset: int) -> None:
+        """Copy what will be cut off; failing to do so does not keep the broker from following."""
+        view, epoch = self.commit_log.view_to_end(), last_epoch(self.epochs.history)
+        facts = {"offset": offset, "end": view.end, "last_epoch": epoch}
+        try:
+            job = partial(keep_tail, self._cut_folder, view, offset, epoch)
+            path = await self._worker.submit(job)
+        except (OSError, CometError) as error:
+            self._log.warning("tail.not_kept", **facts, error=describe(error))
+        else:
+            self._log.warning("tail.cut", **facts, file=str(path))
+
+    # Status for people
+
+    def _note_following(self, where: str, welcome: Welcome) -> None:
+        status = self.status
+        status.state, status.unfit, status.unfit_detail = FollowState.FOLLOWING, None, ""
+        status.ha_address = where
+        status.connect_count += 1
+        status.master_min_offset = welcome.log.first
+        status.master_max_offset = welcome.log.end
+        self._last_error = ""
+        self._log.info("replica.following", master=where, epoch=welcome.epoch, offset=welcome.start)
+
+    def _note(self, error: Exception, where: str) -> None:
+        """Log why the connection ended, once for each text."""
+        status = self.status
+        if isinstance(error, MasterRefused):
+            if error.refused.epoch:
+                self._events.epoch_seen(error.refused.epoch)
+            reasons = {reason.value: reason for reason in Unfit}
+            reason = reasons.get(error.refused.reason, Unfit.REFUSED)
+            error = UnfitLog(reason, error.refused.text)
+        status.state = FollowState.CONNECTING
+        text = f"{where} {describe(error)}"
+        is_news, self._last_error = text != self._last_error, text
+        if isinstance(error, StoreError):
+            status.state = FollowState.FAILED
+        if isinstance(error, UnfitLog) and error.reason not in _PASSING:
+            status.state = FollowState.UNFIT
+            status.unfit, status.unfit_detail = error.reason, str(error)
+            if is_news:
+                self._log.error(
+                    "replica.unfit",
+                    reason=error.reason.value,
+                    error=str(error),
+                    action=error.action,
+                )
+        elif is_news:
+            self._log.warning("replica.lost", master=where, error=describe(error))
+
+
+def _read(view: LogView, offset: int, count: int) -> Buffer:
+    return view.read(offset, count, may_block=True) or b""

@@ -1,0 +1,480 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The master's side of the stream between members of a group.
+
+Each follower has a connection, which begins with the handshake. After its first report the follower
+gets the tables and the log, both live; bytes are sent before they are confirmed. All reports of one
+turn of the loop are passed on together, and a new confirm offset is sent once per turn.
+"""
+
+import asyncio
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from typing import Final, NamedTuple, Protocol
+
+import msgspec
+
+from cometmq.broker.once_per_turn import OncePerTurn
+from cometmq.broker.replication.group import frames
+from cometmq.broker.replication.group.epoch_log import EpochLog
+from cometmq.broker.replication.group.frames import Confirm, FrameReader, Kind, Report
+from cometmq.broker.replication.group.handshake import (
+    Digest,
+    Hello,
+    Identity,
+    Leading,
+    LogExtent,
+    Refused,
+    Welcome,
+    check_hello,
+    decode_handshake,
+    digest,
+    digest_start,
+    meeting_point,
+)
+from cometmq.broker.replication.group.table_feed import TableFeed
+from cometmq.broker.replication.pump import SLICE_BYTES, LogPump, close_soon
+from cometmq.broker.replication.unfit import Unfit, UnfitLog
+from cometmq.broker.settings import BrokerSettings
+from cometmq.ha.epochs import Entry, History
+from cometmq.ha.in_sync import Ack
+from cometmq.ha.record import Copy
+from cometmq.remoting.errors import RemoteProtocolError
+from cometmq.remoting.log import Log
+from cometmq.remoting.transport.tasks import describe
+from cometmq.remoting.types import Buffer
+from cometmq.runtime.worker import Worker
+from cometmq.store.log.damage import DamagedRange, overlaps
+from cometmq.store.message_store import MessageStore
+
+HEARTBEAT_MS: Final = 500
+"""At most a third of the time within which a copy must be heard; a third of its default."""
+
+SILENT_MS: Final = 5_000
+"""A connection that is silent for this long is closed."""
+
+
+class Heard(NamedTuple):
+    """A master's knowledge from a follower's report."""
+
+    ack: Ack
+    sent_ms: int
+    """When the master sent the last message that the follower had received, by `now_ms`.
+
+    At that time the follower had certainly promised no later epoch, however long its report took;
+    use it as the time at which it was heard (`cometmq.ha.fencing.Heard`).
+    """
+
+
+class FollowerEvents(Protocol):
+    """The events that a master's followers cause; implemented by the broker's group member."""
+
+    def heard(self, reports: Sequence[Heard]) -> None:
+        """Apply the latest report of each follower that reported; called once per turn.
+
+        All are of the current epoch, and none exceeds the master's log or tables.
+        """
+
+    def epoch_seen(self, epoch: int) -> None:
+        """Handle a follower's report that it has promised an epoch later than the master's."""
+
+
+class FollowerView(NamedTuple):
+    """A connected follower, for status and metrics."""
+
+    copy: Copy
+    address: str
+    sent_offset: int
+    acked_offset: int
+    tables: int
+
+
+class GroupSender:
+    """Serves the followers of this master, on the port of `LogServer`; refuses them until `lead`.
+
+    `LogServer.group` is set to it: the server passes connections, wake-ups and ticks on.
+    """
+
+    def __init__(  # noqa: PLR0913  # the collaborators, each by name
+        self,
+        identity: Identity,
+        store: MessageStore,
+        epochs: EpochLog,
+        tables: TableFeed,
+        events: FollowerEvents,
+        *,
+        worker: Worker,
+        settings: Callable[[], BrokerSettings],
+        now_ms: Callable[[], int],
+        log: Log,
+    ) -> None:
+        """`worker` reads bytes that are not in memory; `now_ms` reads CLOCK_BOOTTIME."""
+        self.identity = identity
+        self.store = store
+        self.epochs = epochs
+        self.tables = tables
+        self.events = events
+        self.worker = worker
+        self.settings = settings
+        self.now_ms = now_ms
+        self.log = log
+        self.epoch = 0
+        """The epoch of which this broker is the master; 0 while it is none."""
+        self.confirmed = 0
+        self.sent_bytes = 0
+        self.refused: Callable[[str, UnfitLog], None] = lambda _address, _error: None
+        self._streams: set[FollowerStream] = set()
+        self._reports: dict[Copy, Heard] = {}
+        self._report = OncePerTurn(self._pass_reports)
+        self._announce = OncePerTurn(self._send_confirms)
+        tables.sent = OncePerTurn(self.wake)
+
+    def lead(self, epoch: int, *, confirmed: int) -> None:
+        """Accept followers of this epoch, whose entry is in the history (`EpochLog`)."""
+        self.stop()
+        self.epoch = epoch
+        self.confirmed = confirmed
+
+    def confirm(self, offset: int) -> None:
+        """Tell the followers the confirm offset, once per turn; it never decreases."""
+        if offset > self.confirmed:
+            self.confirmed = offset
+            self._announce()
+
+    def stop(self) -> None:
+        """Close all connections: this broker is no longer the master."""
+        self.epoch = 0
+        self._reports.clear()
+        for stream in tuple(self._streams):
+            stream.close()
+
+    def followers(self) -> list[FollowerView]:
+        """Return the followers that have passed the handshake."""
+        return [stream.view() for stream in self._streams if stream.is_following]
+
+    @property
+    def connection_count(self) -> int:
+        return len(self._streams)
+
+    # Called by the server and the streams
+
+    def accept(self, transport: asyncio.Transport, address: str, version: int, data: bytes) -> None:
+        """Serve a connection that has begun with the opening of a member."""
+        stream = FollowerStream(self, transport, address)
+        self._streams.add(stream)
+        transport.set_protocol(stream)
+        if version == frames.VERSION:
+            stream.data_received(data)
+            return
+        text = f"a member speaks version {version} of the stream, this broker {frames.VERSION}"
+        stream.refuse(UnfitLog(Unfit.VERSION, text))
+
+    def wake(self) -> None:
+        """Send everything appended or changed since then; called once per turn."""
+        for stream in tuple(self._streams):
+            stream.wake()
+
+    def tick(self) -> None:
+        """Send the heartbeats that are due, and close silent connections."""
+        now_ms = self.now_ms()
+        heartbeat_ms = min(HEARTBEAT_MS, self.settings().heard_within_mills // 3)
+        for stream in tuple(self._streams):
+            if now_ms - stream.heard_ms > SILENT_MS:
+                self.log.warning("follower.silent", slave=stream.address, silent_ms=SILENT_MS)
+                stream.close()
+            elif now_ms - stream.confirm_ms >= heartbeat_ms:
+                stream.send_confirm()
+
+    def leading(self) -> Leading:
+        """Return what this master offers; raise UnfitLog if this broker is not a master."""
+        if not self.epoch:
+            raise UnfitLog(Unfit.NOT_MASTER, "this broker is not the master now")
+        log = self.store.commit_log
+        extent = LogExtent(log.min_offset, log.end, log.files.file_size, self.epochs.history)
+        return Leading(self.identity, self.epoch, extent)
+
+    def replace(self, newcomer: "FollowerStream", copy: Copy) -> None:
+        """Close an earlier connection of the same broker; raise UnfitLog if two claim one id."""
+        for stream in tuple(self._streams):
+            if stream is newcomer or stream.copy is None or stream.copy.ordinal != copy.ordinal:
+                continue
+            is_alive = self.now_ms() - stream.heard_ms < 3 * HEARTBEAT_MS
+            if stream.copy != copy and is_alive:
+                raise UnfitLog(
+                    Unfit.DUPLICATE,
+                    f"another store with the broker id {copy.ordinal} is connected from"
+                    f" {stream.address}",
+                )
+            stream.close()
+
+    def note_report(self, heard: Heard) -> None:
+        """Pass a report on at the end of this turn."""
+        self._reports[heard.ack.copy] = heard
+        self._report()
+
+    def ended(self, stream: "FollowerStream") -> None:
+        """Drop a connection."""
+        if stream in self._streams:
+            self._streams.discard(stream)
+            if stream.is_following:
+                self.log.info("follower.disconnected", slave=stream.address)
+
+    def _pass_reports(self) -> None:
+        reports, self._reports = self._reports, {}
+        if reports and self.epoch:
+            self.events.heard(list(reports.values()))
+
+    def _send_confirms(self) -> None:
+        for stream in tuple(self._streams):
+            stream.send_confirm()
+
+
+class FollowerStream(asyncio.Protocol):
+    """The connection of one follower."""
+
+    def __init__(self, sender: GroupSender, transport: asyncio.Transport, address: str) -> None:
+        self._sender = sender
+        self._transport = transport
+        self._commit_log = sender.store.commit_log
+        self._frames = FrameReader(Kind.HELLO, Kind.ACK, Kind.REFUSED)
+        self._epoch = sender.epoch
+        self._history: History = ()
+        self._welcome: Welcome | None = None
+        self._acked = Report(0, 0, -1, 0)
+        self._sent_offset = 0
+        self._tables_sent = -1  # change up to which the follower was sent the tables
+        self._whole: Iterator[tuple[str, bytes]] | None = None  # being sent, as of `_whole_number`
+        self._whole_number = 0
+        self._owes_confirm = False  # the socket did not accept it
+        self.address = address
+        self.copy: Copy | None = None
+        self.is_following = False
+        self.heard_ms = self.confirm_ms = sender.now_ms()
+        self._pump = LogPump(
+            transport,
+            view=self._commit_log.view_to_end,
+            place=self._place,
+            send=self._send,
+            failed=self._failed,
+            worker=sender.worker,
+            bytes_per_s=lambda: sender.settings().max_ha_transfer_byte_in_second,
+            now_ms=sender.now_ms,
+        )
+
+    # Events of the connection
+
+    def data_received(self, data: bytes) -> None:
+        self.heard_ms = self._sender.now_ms()
+        try:
+            for kind, body in self._frames.feed(data):
+                if kind is Kind.HELLO:
+                    self._greet(decode_handshake(body, Hello))
+                elif kind is Kind.ACK:
+                    self._take_report(frames.decode_report(body))
+                else:
+                    self._note_refused(decode_handshake(body, Refused))
+        except RemoteProtocolError as error:
+            self.refuse(UnfitLog(Unfit.PROTOCOL, str(error)))
+        except UnfitLog as error:
+            self.refuse(error)
+
+    def pause_writing(self) -> None:
+        self._pump.is_paused = True
+
+    def resume_writing(self) -> None:
+        self._pump.is_paused = False
+        if self._owes_confirm:
+            self.send_confirm()
+        self.wake()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._sender.ended(self)
+
+    def close(self) -> None:
+        """Close the connection at once, discarding pending output."""
+        self._sender.ended(self)
+        self._transport.abort()
+
+    def refuse(self, error: UnfitLog) -> None:
+        """Send the reason, then close the connection."""
+        self._sender.refused(self.address, error)
+        refused = Refused(error.reason.value, str(error), self._sender.epoch)
+        self._sender.ended(self)
+        if not self._transport.is_closing():
+            body = msgspec.json.encode(refused)
+            self._transport.write(frames.encode_body(Kind.REFUSED, body))
+            close_soon(self._transport)
+
+    def view(self) -> FollowerView:
+        """Return a snapshot for status and metrics."""
+        assert self.copy is not None
+        report = self._acked
+        return FollowerView(
+            self.copy, self.address, self._sent_offset, report.offset, report.tables
+        )
+
+    # Handshake
+
+    def _greet(self, hello: Hello) -> None:
+        if self._welcome is not None or self.copy is not None:
+            raise UnfitLog(Unfit.PROTOCOL, "a second HELLO on one connection")
+        sender = self._sender
+        if hello.promised > sender.epoch:
+            sender.events.epoch_seen(hello.promised)
+        leading = sender.leading()
+        check_hello(hello, leading)
+        point = meeting_point(hello.log, leading.log)
+        sender.replace(self, hello.identity.copy)
+        self.copy = hello.identity.copy
+        self._epoch, self._history = leading.epoch, leading.log.history
+        if hello.tables <= sender.tables.position.changes:
+            self._tables_sent = hello.tables
+        start = digest_start(point.offset, leading.log, hello.log)
+        for damaged in self._commit_log.damage:
+            if damaged.start < point.offset and damaged.end > start:
+                start = min(damaged.end, point.offset)
+        welcome = partial(self._send_welcome, leading, point.offset, start)
+        if start < point.offset:
+            self._pump.read(start, point.offset - start, welcome)
+        else:
+            welcome(b"")
+
+    def _send_welcome(self, leading: Leading, point: int, start: int, data: Buffer) -> None:
+        sender = self._sender
+        self._welcome = welcome = Welcome(
+            sender.identity,
+            leading.epoch,
+            leading.log,
+            point,
+            Digest(start, digest(data)),
+            min(sender.confirmed, leading.log.end),
+        )
+        body = msgspec.json.encode(welcome)
+        self._transport.write(frames.encode_body(Kind.WELCOME, body))
+
+    def _note_refused(self, refused: Refused) -> None:
+        """Log why the follower refused this master; note a later epoch that the refusal names."""
+        self._sender.log.warning("follower.refused", slave=self.address, error=refused.text)
+        if refused.epoch > self._epoch:
+            self._sender.events.epoch_seen(refused.epoch)
+        self.close()
+
+    # Reports
+
+    def _take_report(self, report: Report) -> None:
+        if self._welcome is None or self.copy is None:
+            raise UnfitLog(Unfit.PROTOCOL, "a report before the handshake")
+        if not self.is_following:
+            self._begin(report, self._welcome.start)
+        known = self._acked
+        if (
+            report.epoch != self._epoch
+            or not known.offset <= report.offset <= self._sent_offset
+            or not known.tables <= report.tables <= self._tables_sent
+            or not known.heard_ms <= report.heard_ms <= self.confirm_ms
+        ):
+            raise UnfitLog(
+                Unfit.ACK,
+                f"the follower reports {tuple(report)} after {tuple(known)}; it was sent epoch"
+                f" {self._epoch}, the log up to {self._sent_offset} and {self._tables_sent} table"
+                " changes",
+            )
+        self._acked = report
+        ack = Ack(self.copy, report.epoch, report.offset, report.tables)
+        self._sender.note_report(Heard(ack, report.heard_ms))
+
+    def _begin(self, report: Report, start: int) -> None:
+        """Send the log from where the follower has truncated its own."""
+        if report.offset != start:
+            text = f"the follower begins at {report.offset}, the logs agree up to {start}"
+            raise UnfitLog(Unfit.ACK, text)
+        self._acked = Report(report.epoch, start, -1, 0)
+        self._sent_offset = start
+        self.is_following = True
+        self._sender.log.info("follower.connected", slave=self.address, offset=start)
+        self.send_confirm()
+        self.wake()
+
+    # Output to the follower
+
+    def wake(self) -> None:
+        """Send what the follower lacks, as far as it accepts it."""
+        if self.is_following and not self._transport.is_closing():
+            self._send_tables()
+            self._pump.wake()
+
+    def send_confirm(self) -> None:
+        """Send the master's progress; it is a heartbeat, too."""
+        self._owes_confirm = self._pump.is_paused
+        if not self.is_following or self._pump.is_paused or self._transport.is_closing():
+            return
+        sender = self._sender
+        end = self._commit_log.end
+        self.confirm_ms = sender.now_ms()
+        confirm = Confirm(self._epoch, min(sender.confirmed, end), end, self.confirm_ms)
+        self._transport.write(frames.encode_confirm(confirm))
+
+    def _send_tables(self) -> None:
+        feed = self._sender.tables
+        while not self._pump.is_paused:
+            if self._whole is None:
+                changes = feed.since(self._tables_sent) if self._tables_sent >= 0 else None
+                if changes is not None:
+                    for number, frame in changes:
+                        self._tables_sent = number
+                        self._transport.write(frame)
+                    return
+                self._whole, self._whole_number = feed.whole(), feed.position.changes
+            piece = next(self._whole, None)
+            if piece is None:
+                self._whole, self._tables_sent = None, self._whole_number
+                self._transport.write(frames.encode_tables_end(self._whole_number))
+            else:
+                frame = frames.encode_tables(Kind.TABLES, self._whole_number, [piece])
+                self._transport.write(frame)
+
+    def _place(self) -> tuple[int, int] | None:
+        """Return the next slice: of one epoch, and without damaged bytes."""
+        offset, end = self._sent_offset, self._commit_log.end
+        if not self.is_following or offset >= end:
+            return None
+        stop = min(end, offset + SLICE_BYTES, _next_start(self._history, offset))
+        damage = self._commit_log.damage
+        if damage and overlaps(damage, offset, stop - offset):
+            stop = self._before_damage(damage, offset)
+            if stop == offset:
+                return None
+        return offset, stop - offset
+
+    def _before_damage(self, damage: Sequence[DamagedRange], offset: int) -> int:
+        first = next(one for one in damage if one.end > offset)
+        if first.start > offset:
+            return first.start
+        self.refuse(
+            UnfitLog(Unfit.DAMAGED, f"bytes {first.start} to {first.end} of this log are damaged")
+        )
+        return offset
+
+    def _send(self, data: Buffer) -> int:
+        offset, count = self._sent_offset, len(data)
+        epoch = _epoch_at(self._history, offset)
+        self._transport.writelines((frames.encode_records_header(epoch, offset, count), data))
+        self._sent_offset += count
+        self._sender.sent_bytes += count
+        return count
+
+    def _failed(self, error: Exception) -> None:
+        if isinstance(error, UnfitLog):
+            self.refuse(error)
+            return
+        self._sender.log.error("slave.log_unreadable", slave=self.address, error=describe(error))
+        self.close()
+
+
+def _epoch_at(history: History, offset: int) -> int:
+    """Return the epoch in which the byte at an offset was written; 0 before the first entry."""
+    return max((entry.epoch for entry in history if entry.start <= offset), default=0)
+
+
+def _next_start(history: Sequence[Entry], offset: int) -> int:
+    """Return where the epoch of the byte at an offset ends at the latest."""
+    return min((entry.start for entry in history if entry.start > offset), default=1 << 63)

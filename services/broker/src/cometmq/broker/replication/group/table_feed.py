@@ -1,0 +1,154 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The tables of a group: a master numbers their changes, its followers apply them in order.
+
+A change is what the journal stores in one turn: the new values of what has changed, never a
+difference (`tables/journal.py`). The master of an epoch counts its changes from 0. A follower first
+gets all tables whole, as of some change, and then each later change. While the pieces of the whole
+are sent, tables go on changing, so that a piece may already contain a later change; applying that
+change again alters nothing.
+
+A follower writes the same changes to its own journal before it acknowledges them.
+"""
+
+from collections import deque
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from itertools import islice
+from typing import Final, NamedTuple, Protocol
+
+import msgspec
+
+from cometmq.broker.replication.group.frames import Changes, Kind, encode_tables
+from cometmq.broker.tables.journal import Journal, Journaled
+from cometmq.remoting.errors import CometError
+from cometmq.remoting.transport.tasks import describe
+
+RECENT_BYTES_MAX: Final = 8 << 20
+"""Changes kept for followers that are behind; those further behind get whole tables."""
+
+
+class Replicated(Journaled, Protocol):
+    """A table that a master copies to its followers."""
+
+    def whole(self) -> Iterator[bytes]:
+        """Yield the whole content as JSON, in pieces like those of `noted_changes`."""
+
+    def become(self, pieces: Sequence[msgspec.Raw]) -> None:
+        """Replace the content by the pieces of another broker's `whole`, and note the difference.
+
+        Raises ValueError or CometError if the JSON has another shape; nothing has changed then.
+        """
+
+
+class TablesPosition(NamedTuple):
+    """How recent the tables are; a larger position contains all of a smaller one."""
+
+    epoch: int
+    """The epoch from whose master they come; 0: they were never replicated."""
+    changes: int
+    """Changes of that epoch that they contain."""
+
+
+class TablesLost(CometError):
+    """The changes cannot be applied, or cannot be saved: the whole tables are needed again."""
+
+
+class TableFeed:
+    """Both sides: `begin` on becoming master; `adopt` and `apply` while following."""
+
+    def __init__(self, journal: Journal, tables: Mapping[str, Replicated]) -> None:
+        """`tables` are named as their files are."""
+        self._journal = journal
+        self._tables = tables
+        self._is_master = False
+        self._recent: deque[tuple[int, bytes]] = deque()  # number, frame
+        self._recent_bytes = 0
+        self.position = TablesPosition(0, 0)
+        """How recent the tables of this process are."""
+        self.changed: Callable[[], None] = lambda: None
+        """Called after each change by this master's clients; `position` already counts it."""
+        self.sent: Callable[[], None] = lambda: None
+        """Called likewise, for the streams to the followers."""
+        self.applied: Callable[[Collection[str]], None] = lambda _: None
+        """Called with the names of the tables that a master has changed."""
+        journal.written = self._note
+
+    # Master
+
+    def begin(self, epoch: int) -> None:
+        """Count the changes of a new epoch from 0; this broker is becoming its master."""
+        self._journal.write()  # what was changed before belongs to the whole
+        self._is_master = True
+        self._recent.clear()
+        self._recent_bytes = 0
+        self.position = TablesPosition(epoch, 0)
+
+    def stop(self) -> None:
+        """Stop counting changes: this broker is no longer the master."""
+        self._is_master = False
+
+    def _note(self, changes: Sequence[tuple[str, bytes]]) -> None:
+        if not self._is_master:
+            return
+        epoch, number = self.position
+        self.position = TablesPosition(epoch, number + 1)
+        frame = encode_tables(Kind.CHANGES, number + 1, changes)
+        self._recent.append((number + 1, frame))
+        self._recent_bytes += len(frame)
+        while self._recent_bytes > RECENT_BYTES_MAX:
+            self._recent_bytes -= len(self._recent.popleft()[1])
+        self.changed()
+        self.sent()
+
+    def since(self, number: int) -> Iterable[tuple[int, bytes]] | None:
+        """Return the changes after this one, as frames; None if they are no longer kept."""
+        first = self._recent[0][0] if self._recent else self.position.changes + 1
+        if number + 1 < first:
+            return None
+        return islice(self._recent, number + 1 - first, None)
+
+    def whole(self) -> Iterator[tuple[str, bytes]]:
+        """Yield the tables' names, each with the pieces of its content."""
+        for name, table in self._tables.items():
+            for piece in table.whole():
+                yield name, piece
+
+    # Follower
+
+    def adopt(self, epoch: int, number: int, pieces: Mapping[str, Sequence[msgspec.Raw]]) -> None:
+        """Replace all tables by the master's, as of change `number` or later.
+
+        Raise TablesLost if that cannot be done, or cannot be saved.
+        """
+        self.forget()
+        try:
+            for name, table in self._tables.items():
+                if name in pieces:
+                    table.become(pieces[name])
+        except (ValueError, CometError) as error:
+            raise TablesLost(f"the master's tables cannot be adopted: {describe(error)}") from error
+        self._journal.write()
+        self._check_saved()
+        self.position = TablesPosition(epoch, number)
+        self.applied(pieces.keys())
+
+    def apply(self, epoch: int, changes: Changes) -> None:
+        """Apply the change that follows `position`; raise TablesLost if that cannot be done."""
+        if self.position != (epoch, changes.number - 1):
+            raise TablesLost(f"change {changes.number} of epoch {epoch} follows {self.position}")
+        self._check_saved()
+        try:
+            self._journal.apply(changes.tables)
+            self._check_saved()
+        except (ValueError, CometError) as error:
+            self.forget()
+            raise TablesLost(f"a change cannot be applied: {describe(error)}") from error
+        self.position = TablesPosition(epoch, changes.number)
+        self.applied(changes.tables.keys())
+
+    def forget(self) -> None:
+        """Make the next stream send the whole tables."""
+        self.position = TablesPosition(0, 0)
+
+    def _check_saved(self) -> None:
+        if self._journal.fault:
+            raise TablesLost(f"the journal cannot be written: {self._journal.fault}")

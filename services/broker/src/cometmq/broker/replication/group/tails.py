@@ -1,0 +1,43 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Keeps what a follower cuts off its log, for inspection.
+
+The bytes were never confirmed, but they may contain a message whose send timed out. Each
+tail is a file named after its physical offset and its last epoch; it is a piece of a commit log.
+"""
+
+from pathlib import Path
+from typing import Final
+
+from cometmq.store.log.commit_log import LogView
+
+SUFFIX: Final = ".tail"
+COUNT_MAX: Final = 8
+"""The oldest tails are deleted above this number."""
+
+BYTES_MAX: Final = 512 << 20
+"""Longer tails are cut; a master keeps no more than half of that unconfirmed."""
+
+_CHUNK_BYTES: Final = 1 << 20
+
+
+def keep_tail(folder: Path, view: LogView, offset: int, epoch: int) -> Path:
+    """Copy the log from an offset on; raise OSError or StoreError. Blocks."""
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / f"{offset:020d}-{epoch}{SUFFIX}"
+    with path.open("wb") as file:
+        end = min(view.end, offset + BYTES_MAX)
+        while offset < end:
+            left = view.file_size - offset % view.file_size
+            data = view.read(offset, min(_CHUNK_BYTES, left, end - offset), may_block=True)
+            if not data:
+                break
+            file.write(data)
+            offset += len(data)
+    _delete_oldest(folder)
+    return path
+
+
+def _delete_oldest(folder: Path) -> None:
+    tails = sorted(folder.glob(f"*{SUFFIX}"), key=lambda path: (path.stat().st_mtime_ns, path.name))
+    for path in tails[:-COUNT_MAX]:
+        path.unlink()

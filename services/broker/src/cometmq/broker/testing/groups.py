@@ -1,0 +1,226 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Broker groups in one process: real brokers, stores, sockets and elector; the record in memory.
+
+A kill leaves a broker's files as they are in the page cache, and notifies no one.
+"""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Final
+
+from cometmq.broker.addresses import choose_ports
+from cometmq.broker.app import BrokerApp
+from cometmq.broker.broker import Broker
+from cometmq.broker.group.member import GroupMember
+from cometmq.broker.settings import BrokerSettings
+from cometmq.broker.store_driver import Workers
+from cometmq.broker.testing.clients import Client
+from cometmq.broker.testing.logs import RecordingLog
+from cometmq.ha import election
+from cometmq.ha.election import Group, Status
+from cometmq.ha.member import OrderRefused, Role
+from cometmq.ha.places.memory import MemoryPlace, MemoryRecord
+from cometmq.ha.record import Policy, Record
+from cometmq.remoting.transport.server import Server
+from cometmq.runtime.clock import SystemClock
+from cometmq.runtime.settings import load
+from cometmq.store.message_store import MessageStore
+
+HOST: Final = "127.0.0.1"
+DEADLINE_S: Final = 20.0
+FAST: Final = {
+    "renewDeadlineMills": "2000",
+    "heardWithinMills": "300",
+    "replicaLagTimeoutMills": "1500",
+    "haSendHeartbeatInterval": "50",
+    "switchoverTimeoutMills": "3000",
+    "mappedFileSizeCommitLog": "1048576",
+    "mappedFileSizeConsumeQueue": "60000",
+}
+"""Intervals and files for tests."""
+
+
+class KillableApp(BrokerApp):
+    """A broker that tests can stop as if its process had been killed."""
+
+    _is_killed = False
+
+    async def kill(self) -> None:
+        """Stop without cleanup: connections break, and nothing more is saved."""
+        self._is_killed = True
+        self._close_clients()
+        await self._stack.aclose()
+
+    async def _drain(self, broker: Broker, server: Server[Broker]) -> None:
+        if self._is_killed:
+            await server.close(0)
+        else:
+            await super()._drain(broker, server)
+
+    async def _save_tables(self, broker: Broker) -> None:
+        if not self._is_killed:
+            await super()._save_tables(broker)
+
+    async def _close_store(self, workers: Workers, store: MessageStore) -> None:
+        if self._is_killed:
+            store._folder.release()  # noqa: SLF001  # as the kernel does
+        else:
+            await super()._close_store(workers, store)
+
+
+class BrokerGroup:
+    """The brokers of one group; `elect` is the elector's round."""
+
+    def __init__(self, folder: Path, count: int, **settings: str) -> None:
+        self._folder = folder
+        self._settings = settings
+        self._ports = [choose_ports(0, HOST, ha_port=None).main for _ in range(count)]
+        self.place = MemoryPlace()
+        self.port = self.place.port()
+        self.ports: dict[int, MemoryRecord] = {}
+        self.apps: dict[int, KillableApp] = {}
+        self.logs = [RecordingLog() for _ in range(count)]
+        self.group = Group(
+            name="broker-a",
+            ordinals=tuple(range(count)),
+            policy=Policy(settings.get("replicationPolicy", Policy.ALL_IN_SYNC)),
+            min_in_sync=int(settings.get("minInSync", "1")),
+        )
+
+    def address(self, ordinal: int) -> str:
+        return f"{HOST}:{self._ports[ordinal]}"
+
+    def member(self, ordinal: int) -> GroupMember:
+        group = self.apps[ordinal].group
+        assert group is not None
+        return group.member
+
+    def status(self, ordinal: int) -> Status:
+        return self.member(ordinal).status()
+
+    @property
+    def record(self) -> Record:
+        assert self.place.current is not None, "no record yet"
+        return self.place.current.record
+
+    @property
+    def in_sync(self) -> list[int]:
+        return [copy.ordinal for copy in self.record.in_sync]
+
+    @property
+    def master(self) -> int | None:
+        """The ordinal of the acting master that the record names, or None."""
+        if self.place.current is None:
+            return None
+        ordinal, epoch = self.record.holder.ordinal, self.record.epoch
+        if ordinal not in self.apps:
+            return None
+        status = self.status(ordinal)
+        is_open = status.role is Role.MASTER and status.epoch == epoch
+        return ordinal if is_open else None
+
+    async def start(self, ordinal: int) -> None:
+        """Start a broker on the folder and port of its ordinal."""
+        members = ";".join(f"{n}={self.address(n)}" for n in self.group.ordinals)
+        given = {
+            **FAST,
+            "brokerName": self.group.name,
+            "brokerId": str(ordinal),
+            "brokerIP1": HOST,
+            "bindAddress": HOST,
+            "listenPort": str(self._ports[ordinal]),
+            "storePathRootDir": str(self._folder / str(ordinal)),
+            "groupRecord": "file:/not-used",
+            "groupMembers": members,
+            **self._settings,
+        }
+        loaded = load(BrokerSettings, prefix="COMETMQ_TEST", env={}, cli=given)
+        self.ports[ordinal] = self.place.port()
+        app = KillableApp(
+            loaded, log=self.logs[ordinal], clock=SystemClock(), record=self.ports[ordinal]
+        )
+        await app.start()
+        self.apps[ordinal] = app
+
+    async def stop(self, ordinal: int) -> None:
+        """Shut a broker down normally."""
+        await self.apps.pop(ordinal).stop()
+
+    async def kill(self, ordinal: int) -> None:
+        """Stop a broker as if its process had been killed."""
+        await self.apps.pop(ordinal).kill()
+
+    async def elect(self, *lost: int) -> None:
+        """Perform one round of the elector, which considers the members in `lost` dead."""
+        found = await self.port.read()
+        statuses = tuple(self.status(ordinal) for ordinal in self.apps)
+        if found is None:
+            epoch = election.restore_epoch(statuses)
+            for status in statuses:
+                await self.member(status.copy.ordinal).fence(epoch)
+            statuses = tuple(self.status(ordinal) for ordinal in self.apps)
+            actions = election.restore(self.group, statuses, epoch, "u")
+        else:
+            is_lost = found.record.holder.ordinal in lost
+            actions = election.decide(self.group, found, statuses, is_master_lost=is_lost)
+        for action in actions:
+            with contextlib.suppress(OrderRefused):
+                await self._perform(action)
+
+    async def _perform(self, action: election.Action) -> None:
+        match action:
+            case election.Create(record=record):
+                await self.port.create(record)
+            case election.Elect(base=base, record=record):
+                await self.port.replace(base, record)
+            case election.Promote(ordinal=ordinal, epoch=epoch) if ordinal in self.apps:
+                await self.member(ordinal).promote(epoch)
+            case election.Follow(ordinal=ordinal, epoch=epoch, master=master):
+                await self.member(ordinal).follow(epoch, master)
+            case election.Fence(ordinal=ordinal, epoch=epoch):
+                await self.member(ordinal).fence(epoch)
+            case _:
+                pass
+
+    async def until_master(self, *lost: int) -> int:
+        """Repeat elections until there is an acting master; return its ordinal."""
+        async with asyncio.timeout(DEADLINE_S):
+            while (master := self.master) is None or master in lost:
+                await self.elect(*lost)
+                await asyncio.sleep(0.02)
+        return master
+
+    async def until(self, condition: Callable[[], object]) -> None:
+        async with asyncio.timeout(DEADLINE_S):
+            while not condition():  # noqa: ASYNC110  # an arbitrary condition has no event
+                await asyncio.sleep(0.01)
+
+    async def until_in_sync(self, *ordinals: int) -> None:
+        await self.until(lambda: self.in_sync == sorted(ordinals))
+
+    @asynccontextmanager
+    async def client(self, ordinal: int) -> AsyncIterator[Client]:
+        """Yield a client of one broker."""
+        client = Client(self.address(ordinal))
+        try:
+            yield client
+        finally:
+            await client.close()
+
+
+@asynccontextmanager
+async def running_group(folder: Path, count: int, **settings: str) -> AsyncIterator[BrokerGroup]:
+    """Start a group, elect its first master, and wait until all copies are in sync."""
+    group = BrokerGroup(folder, count, **settings)
+    try:
+        for ordinal in range(count):
+            await group.start(ordinal)
+        await group.until_master()
+        await group.until_in_sync(*range(count))
+        yield group
+    finally:
+        for ordinal in tuple(group.apps):
+            await group.stop(ordinal)

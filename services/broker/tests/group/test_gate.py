@@ -1,0 +1,284 @@
+# SPDX-License-Identifier: Apache-2.0
+"""When a group member serves a request: now, later, elsewhere, or not at all."""
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from cometmq.broker.group import gate as gates
+from cometmq.broker.group.gate import KINDS, Gate
+from cometmq.broker.handlers import HANDLERS
+from cometmq.remoting.codes import RequestCode, ResponseCode
+from cometmq.remoting.command import Call, Reply, Response
+from cometmq.remoting.errors import (
+    ConnectFailed,
+    ConnectionLost,
+    MessageIllegal,
+    ServiceNotAvailable,
+    SystemBusy,
+)
+from cometmq.remoting.raw import FLAG_ONEWAY
+
+SEND, TOPIC = RequestCode.SEND_MESSAGE_V2, RequestCode.UPDATE_AND_CREATE_TOPIC
+COMMIT = RequestCode.UPDATE_CONSUMER_OFFSET
+LOCK, PULL, BEAT = RequestCode.LOCK_BATCH_MQ, RequestCode.PULL_MESSAGE, RequestCode.HEART_BEAT
+
+
+class Leader:
+    """A leadership whose answers a test sets."""
+
+    def __init__(self) -> None:
+        self.readable = self.unlogged = True
+        self.tables = 0
+        self.moved = asyncio.Event()
+
+    def may_read(self) -> bool:
+        return self.readable
+
+    def may_answer_unlogged(self) -> bool:
+        return self.unlogged
+
+    def has_confirmed_tables(self, tables: int) -> bool:
+        return self.tables >= tables
+
+    async def progress(self) -> None:
+        await self.moved.wait()
+
+
+class Client:
+    """A connection to the new master, with scripted outcomes."""
+
+    def __init__(self, *outcomes: Response | Exception) -> None:
+        self.outcomes = list(outcomes)
+        self.asked: list[tuple[str, int, Any, bytes]] = []
+
+    async def invoke(
+        self, address: str, code: int, header: Any, body: Any, *, timeout_ms: int, ok: Any
+    ) -> Response:
+        self.asked.append((address, code, header, body))
+        outcome = self.outcomes.pop(0)
+        if isinstance(outcome, Exception):
+            raise outcome
+        assert outcome.code in ok
+        return outcome
+
+
+class Rig:
+    leader: Any
+
+    def __init__(self, *outcomes: Response | Exception, is_master: bool = True) -> None:
+        self.client = Client(*outcomes)
+        self.changes = 0
+        self.may_read_copy = True
+        self.now_ms = 0
+        self.served: list[bytes] = []
+        self.gate = Gate(
+            self.client,
+            changes=lambda: self.changes,
+            may_read_copy=lambda: self.may_read_copy,
+            now_ms=self._now,
+        )
+        self.leader = Leader()
+        self.gate.leader = self.leader if is_master else None
+        self.table = self.gate.guarded(
+            dict.fromkeys((SEND, TOPIC, LOCK, COMMIT, PULL, BEAT), self._serve)
+        )
+
+    def _now(self) -> int:
+        self.now_ms += 100
+        return self.now_ms
+
+    def _serve(self, _context: object, call: Call[Any]) -> Reply:
+        self.served.append(call.body)
+        return Reply(remark="served")
+
+    def ask(self, code: int, body: bytes = b"x", *, flag: int = 0) -> Any:
+        call: Call[Any] = Call(code, "header", flag=flag, body=body)
+        return self.table[code](None, call)
+
+
+def test_every_request_of_the_table_has_a_handler():
+    assert KINDS.keys() <= HANDLERS.keys()
+
+
+@pytest.mark.parametrize("prefix", [
+    "SEND_M", "SEND_B", "UPDATE_AND_CREATE_TOPIC", "UPDATE_AND_CREATE_SUB", "DELETE_TOPIC",
+    "DELETE_SUB", "UPDATE_CONSUMER", "LOCK", "UNLOCK", "END_", "CONSUMER_SEND",
+])  # fmt: skip
+def test_requests_that_store_or_change_anything_are_in_the_table(prefix):
+    codes = {code for code in map(RequestCode, HANDLERS) if code.name.startswith(prefix)}
+    assert codes
+    assert codes <= KINDS.keys()
+
+
+async def test_a_master_serves_at_once():
+    rig = Rig()
+    for code in (SEND, LOCK, PULL, BEAT):
+        assert rig.ask(code).remark == "served"
+    assert (await rig.ask(TOPIC)).remark == "served"
+
+
+async def test_only_a_master_changes_tables_and_answers_locks():
+    rig = Rig(is_master=False)
+    with pytest.raises(ServiceNotAvailable, match="not the master"):
+        rig.ask(LOCK)
+    with pytest.raises(ServiceNotAvailable, match="not the master"):
+        await rig.ask(TOPIC)
+    assert rig.served == []
+    assert rig.ask(PULL).remark == "served"
+
+
+async def test_a_change_is_answered_when_the_copies_have_it():
+    rig = Rig()
+    rig.changes = 3
+    rig.leader.tables = 2
+    asked = asyncio.get_running_loop().create_task(rig.ask(TOPIC))
+    await asyncio.sleep(0.01)
+    assert rig.served == [b"x"]
+    assert not asked.done()
+    rig.leader.tables = 3
+    rig.leader.moved.set()
+    assert (await asked).remark == "served"
+
+
+async def test_a_commit_is_answered_when_the_copies_have_it():
+    rig = Rig()
+    rig.changes = 3
+    asked = asyncio.get_running_loop().create_task(rig.ask(COMMIT))
+    await asyncio.sleep(0.01)
+    assert rig.served == [b"x"]
+    assert not asked.done()
+    rig.leader.tables = 3
+    rig.leader.moved.set()
+    assert (await asked).remark == "served"
+
+
+async def test_a_commit_without_an_answer_waits_for_nothing():
+    rig = Rig()
+    rig.changes = 3
+    assert rig.ask(COMMIT, flag=FLAG_ONEWAY).remark == "served"
+
+
+async def test_a_change_that_the_copies_do_not_get_is_not_confirmed():
+    rig = Rig()
+    rig.changes = 3
+    with pytest.raises(SystemBusy, match="have not confirmed it"):
+        await rig.ask(TOPIC)
+
+
+async def test_a_change_under_a_leadership_that_ends_is_not_confirmed():
+    rig = Rig()
+    rig.changes = 3
+    asked = asyncio.get_running_loop().create_task(rig.ask(TOPIC))
+    await asyncio.sleep(0.005)
+    rig.gate.leader = None
+    with pytest.raises(SystemBusy):
+        await asked
+
+
+async def test_a_lock_waits_until_nobody_else_can_be_master():
+    rig = Rig()
+    rig.leader.unlogged = False
+    asked = asyncio.get_running_loop().create_task(rig.ask(LOCK))
+    await asyncio.sleep(0.01)
+    assert rig.served == []
+    rig.leader.unlogged = True
+    assert (await asked).remark == "served"
+
+
+async def test_reads_wait_until_the_ends_of_queues_are_confirmed():
+    rig = Rig()
+    rig.leader.readable = False
+    asked = asyncio.get_running_loop().create_task(rig.ask(PULL))
+    await asyncio.sleep(0.01)
+    assert rig.served == []
+    rig.leader.readable = True
+    rig.leader.moved.set()
+    assert (await asked).remark == "served"
+
+
+async def test_reads_of_a_slave_wait_until_its_copy_is_confirmed():
+    rig = Rig(is_master=False)
+    rig.may_read_copy = False
+    with pytest.raises(SystemBusy, match="not yet confirmed"):
+        await rig.ask(PULL)
+    assert rig.served == []
+
+
+async def test_parked_requests_are_served_here_after_an_unpark():
+    rig = Rig()
+    rig.gate.park()
+    asked = [asyncio.get_running_loop().create_task(rig.ask(SEND, b"%d" % n)) for n in range(3)]
+    await asyncio.sleep(0.01)
+    assert rig.gate.held_count == 3
+    assert rig.served == []
+    assert rig.ask(PULL).remark == "served"
+    rig.served.clear()
+    rig.gate.unpark()
+    assert [(await one).remark for one in asked] == ["served"] * 3
+    assert rig.served == [b"0", b"1", b"2"]
+    assert rig.client.asked == []
+    assert rig.gate.held_count == 0
+
+
+async def test_parked_requests_are_forwarded_and_never_served_here():
+    answer = Response(int(ResponseCode.SUCCESS), None, {"msgId": "A"}, b"", "ok")
+    rig = Rig(answer, answer)
+    rig.gate.park()
+    asked = asyncio.get_running_loop().create_task(rig.ask(SEND))
+    await asyncio.sleep(0.01)
+    rig.gate.forward("10.0.0.2:10911")
+    rig.gate.leader = None
+    reply = await asked
+    assert (reply.code, reply.ext, reply.remark) == (0, {"msgId": "A"}, "ok")
+    assert (await rig.ask(SEND, b"later")).code == 0
+    assert rig.served == []
+    assert rig.client.asked == [
+        ("10.0.0.2:10911", SEND, "header", b"x"),
+        ("10.0.0.2:10911", SEND, "header", b"later"),
+    ]
+    assert rig.gate.forwarded_count == 2
+
+
+async def test_a_new_master_that_is_not_open_yet_is_asked_again():
+    answer = Response(int(ResponseCode.FLUSH_SLAVE_TIMEOUT), None, {}, b"", None)
+    rig = Rig(ConnectFailed("no"), ServiceNotAvailable("a slave"), answer)
+    rig.gate.forward("a:1")
+    assert (await rig.ask(SEND)).code == ResponseCode.FLUSH_SLAVE_TIMEOUT
+    assert len(rig.client.asked) == 3
+
+
+async def test_a_new_master_that_does_not_open_is_given_up():
+    rig = Rig(*[ServiceNotAvailable("a slave")] * 100)
+    rig.gate.forward("a:1")
+    with pytest.raises(SystemBusy, match="a:1 is not open yet"):
+        await rig.ask(SEND)
+    assert len(rig.client.asked) < 100
+
+
+async def test_a_request_that_may_have_been_served_is_not_sent_again():
+    rig = Rig(ConnectionLost("gone"))
+    rig.gate.forward("a:1")
+    with pytest.raises(SystemBusy, match="did not answer"):
+        await rig.ask(SEND)
+
+
+async def test_a_refusal_of_the_new_master_is_passed_on():
+    rig = Rig(MessageIllegal("too long"))
+    rig.gate.forward("a:1")
+    with pytest.raises(MessageIllegal, match="too long"):
+        await rig.ask(SEND)
+
+
+async def test_memory_of_held_requests_is_bounded(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(gates, "HELD_BYTES_MAX", 10)
+    rig = Rig()
+    rig.gate.park()
+    held = asyncio.get_running_loop().create_task(rig.ask(SEND, b"x" * 8))
+    await asyncio.sleep(0)
+    with pytest.raises(SystemBusy, match="switchover is in progress"):
+        await rig.ask(SEND, b"x" * 8)
+    rig.gate.unpark()
+    assert (await held).remark == "served"
+    assert rig.ask(SEND, b"x" * 8).remark == "served"

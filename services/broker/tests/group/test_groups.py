@@ -1,0 +1,305 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Groups of two and three brokers: elections, kills, switchovers, and what survives them."""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from cometmq.broker.testing.clients import Client
+from cometmq.broker.testing.groups import BrokerGroup, running_group
+from cometmq.ha.member import OrderRefused, Role
+from cometmq.ha.state import StateDamaged
+from cometmq.remoting.codes import ResponseCode
+from cometmq.remoting.errors import CometError, CommandError
+from cometmq.store.writing.write_state import Refusal
+
+
+async def send_all(client: Client, first: int, count: int, topic: str = "T") -> list[bytes]:
+    """Send bodies with rising numbers; return those that were acknowledged with code 0."""
+    acknowledged = []
+    for number in range(first, first + count):
+        body = b"%06d" % number
+        if (await client.send(body, topic=topic)).code == ResponseCode.SUCCESS:
+            acknowledged.append(body)
+    return acknowledged
+
+
+async def bodies(client: Client, topic: str = "T") -> list[bytes]:
+    return [record.body for record in await client.all_messages(topic)]
+
+
+def logs_are_equal(group: BrokerGroup) -> bool:
+    logs = [app.broker.store.commit_log for app in group.apps.values()]
+    if len({log.end for log in logs}) != 1:
+        return False
+    return len({log.read(log.min_offset, log.end - log.min_offset) for log in logs}) == 1
+
+
+@pytest.mark.parametrize("count", [2, 3])
+async def test_the_first_election_opens_one_master_that_all_others_follow(
+    tmp_path: Path, count: int
+) -> None:
+    async with running_group(tmp_path, count) as group:
+        master = group.master
+        assert master is not None
+        for ordinal in group.apps:
+            role = Role.MASTER if ordinal == master else Role.SLAVE
+            assert group.status(ordinal).role is role
+            identity = group.apps[ordinal].broker.registration.identity
+            assert identity.broker_id == (0 if ordinal == master else ordinal + 1)
+            assert identity.epoch == group.record.epoch
+        async with group.client(master) as client:
+            sent = await send_all(client, 0, 50)
+            assert len(sent) == 50
+            assert sorted(await bodies(client)) == sent
+        await group.until(lambda: logs_are_equal(group))
+
+
+async def test_acknowledged_messages_topics_and_offsets_survive_the_masters_death(
+    tmp_path: Path,
+) -> None:
+    async with running_group(tmp_path, 2, minInSync="1") as group:
+        old = group.master
+        assert old is not None
+        async with group.client(old) as client:
+            sent = await send_all(client, 0, 200)
+            await client.commit(77)
+            late = await send_all(client, 0, 1, topic="Late")  # creates its topic
+        await group.kill(old)
+        new = await group.until_master(old)
+        assert new != old
+        async with group.client(new) as client:
+            await group.until(lambda: group.in_sync == [new])
+            assert set(sent) <= set(await bodies(client))
+            assert await bodies(client, "Late") == late
+            assert await client.committed() == 77
+            more = await send_all(client, 1_000, 20)
+            assert len(more) == 20
+        await group.start(old)
+        await group.until_in_sync(0, 1)
+        await group.until(lambda: logs_are_equal(group))
+        assert group.status(old).role is Role.SLAVE
+
+
+async def test_three_copies_survive_two_failovers(tmp_path: Path) -> None:
+    async with running_group(tmp_path, 3, minInSync="2") as group:
+        sent: list[bytes] = []
+        for round_number in range(2):
+            master = group.master
+            assert master is not None
+            async with group.client(master) as client:
+                sent += await send_all(client, round_number * 1_000, 100)
+            await group.kill(master)
+            new = await group.until_master(master)
+            async with group.client(new) as client:
+                assert set(sent) <= set(await bodies(client))
+            await group.start(master)
+            await group.until_in_sync(0, 1, 2)
+        await group.until(lambda: logs_are_equal(group))
+
+
+async def test_a_restarted_master_without_another_broker_elects_itself(tmp_path: Path) -> None:
+    async with running_group(tmp_path, 2) as group:
+        master = group.master
+        assert master is not None
+        await group.kill(1 - master)
+        await group.until_in_sync(master)
+        async with group.client(master) as client:
+            sent = await send_all(client, 0, 30)
+        epoch = group.record.epoch
+        await group.kill(master)
+        await group.start(master)
+        await group.until(lambda: group.master == master)  # no elector
+        assert group.record.epoch > epoch
+        async with group.client(master) as client:
+            assert set(sent) <= set(await bodies(client))
+
+
+async def test_messages_are_refused_while_too_few_copies_are_in_sync(tmp_path: Path) -> None:
+    async with running_group(tmp_path, 2, minInSync="2") as group:
+        master = group.master
+        assert master is not None
+        await group.kill(1 - master)
+        await group.until_in_sync(master)
+        async with group.client(master) as client:
+            with pytest.raises(CommandError, match="minInSync=2") as caught:
+                await client.send(b"refused")
+            assert caught.value.code == ResponseCode.SERVICE_NOT_AVAILABLE
+            await group.start(1 - master)
+            await group.until_in_sync(0, 1)
+            assert (await client.send(b"accepted")).code == 0
+
+
+async def test_a_switchover_under_load_fails_no_send(tmp_path: Path) -> None:
+    async with running_group(tmp_path, 2) as group:
+        old = group.master
+        assert old is not None
+        acknowledged: list[bytes] = []
+        is_done = asyncio.Event()
+
+        async def produce(client: Client, number: int) -> None:
+            count = 0
+            while not is_done.is_set():
+                body = b"%d-%d" % (number, count)
+                assert (await client.send(body)).code == ResponseCode.SUCCESS
+                acknowledged.append(body)
+                count += 1
+
+        async with group.client(old) as client, asyncio.TaskGroup() as tasks:
+            for number in range(4):
+                tasks.create_task(produce(client, number))
+            await group.until(lambda: len(acknowledged) > 100)
+            status = await group.member(old).hand_over(1 - old)
+            assert (status.role, status.epoch) == (Role.SLAVE, group.record.epoch)
+            before = len(acknowledged)
+            await group.until(lambda: len(acknowledged) > before + 100)
+            is_done.set()
+        assert group.master == 1 - old
+        async with group.client(1 - old) as client:
+            found = await bodies(client)
+            assert sorted(found) == sorted(acknowledged)  # nothing lost, nothing twice
+        await group.until(lambda: logs_are_equal(group))
+
+
+async def test_a_switchover_to_a_broker_that_is_not_in_sync_changes_nothing(
+    tmp_path: Path,
+) -> None:
+    async with running_group(tmp_path, 2, switchoverTimeoutMills="100") as group:
+        master = group.master
+        assert master is not None
+        await group.kill(1 - master)
+        async with group.client(master) as client:
+            with pytest.raises(OrderRefused, match="was not level in time"):
+                await group.member(master).hand_over(1 - master)
+            await group.until_in_sync(master)
+            assert (await client.send(b"accepted")).code == 0
+
+
+async def test_a_master_alone_that_loses_the_record_stops(tmp_path: Path) -> None:
+    async with running_group(tmp_path, 2) as group:
+        master = group.master
+        assert master is not None
+        await group.kill(1 - master)
+        await group.until_in_sync(master)
+        group.ports[master].is_cut_off = True
+        await group.until(lambda: group.status(master).role is Role.FENCED)
+        async with group.client(master) as client:
+            with pytest.raises(CometError):
+                await client.send(b"refused")
+            group.ports[master].is_cut_off = False
+            await group.until(lambda: group.master == master)
+            assert (await client.send(b"accepted")).code == 0
+
+
+async def test_a_master_whose_copies_answer_goes_on_without_the_record(tmp_path: Path) -> None:
+    async with running_group(tmp_path, 2) as group:
+        master = group.master
+        assert master is not None
+        group.ports[master].is_cut_off = True
+        async with group.client(master) as client:
+            for _ in range(30):  # longer than the renew deadline
+                assert (await client.send(b"accepted")).code == 0
+                await asyncio.sleep(0.1)
+
+
+async def test_a_removed_member_stays_out(tmp_path: Path) -> None:
+    async with running_group(tmp_path, 3) as group:
+        master = group.master
+        assert master is not None
+        leaving = next(ordinal for ordinal in group.apps if ordinal != master)
+        await group.member(master).drop(leaving)
+        await group.until(lambda: leaving not in group.in_sync)
+        async with group.client(master) as client:
+            assert (await client.send(b"accepted")).code == 0
+        await asyncio.sleep(0.3)
+        assert leaving not in group.in_sync
+
+
+async def test_a_master_that_stops_hands_over(tmp_path: Path) -> None:
+    async with running_group(tmp_path, 3) as group:
+        old = group.master
+        assert old is not None
+        async with group.client(old) as client:
+            sent = await send_all(client, 0, 50)
+        await group.stop(old)
+        await group.until(lambda: group.master is not None)  # no elector
+        new = group.master
+        assert new is not None
+        assert new != old
+        async with group.client(new) as client:
+            assert await bodies(client) == sent
+            assert (await client.send(b"more")).code == 0
+
+
+async def test_a_master_whose_lease_ended_while_it_slept_answers_nothing(tmp_path: Path) -> None:
+    async with running_group(tmp_path, 2) as group:
+        master = group.master
+        assert master is not None
+        await group.kill(1 - master)
+        await group.until_in_sync(master)
+        group.ports[master].is_cut_off = True
+        membership = group.apps[master].group
+        assert membership is not None
+        leader = membership.duties.leader
+        assert leader is not None
+        async with group.client(master) as client:
+            assert (await client.send(b"awake")).code == 0
+            leader._renewed_ms -= 60_000
+            leader._adopt(leader.view)
+            with pytest.raises(CometError):
+                await client.send(b"late")
+        await group.until(lambda: group.status(master).role is Role.FENCED)
+
+
+async def test_a_master_whose_disk_fails_is_replaced(tmp_path: Path) -> None:
+    async with running_group(tmp_path, 2) as group:
+        old = group.master
+        assert old is not None
+        group.apps[old].broker.store.write_state.set(Refusal.SYNC_FAILED, holds=True)
+        await group.until(lambda: group.status(old).role is Role.FAILED)
+        assert await group.until_master(old) == 1 - old
+
+
+async def test_a_store_belongs_to_one_broker_of_one_group(tmp_path: Path) -> None:
+    async with running_group(tmp_path, 2) as group:
+        await group.stop(1)
+        (tmp_path / "1").rename(tmp_path / "away")
+        await group.stop(0)
+        (tmp_path / "0").rename(tmp_path / "1")
+        with pytest.raises(StateDamaged, match="Give each broker its own store folder"):
+            await group.start(1)
+        (tmp_path / "1").rename(tmp_path / "0")
+        (tmp_path / "away").rename(tmp_path / "1")
+        await group.start(1)
+
+
+async def test_a_majority_goes_on_at_once_without_one_copy(tmp_path: Path) -> None:
+    async with running_group(tmp_path, 3, replicationPolicy="majority") as group:
+        old = group.master
+        assert old is not None
+        slave = next(ordinal for ordinal in group.apps if ordinal != old)
+        async with group.client(old) as client:
+            await send_all(client, 0, 50)
+            await group.kill(slave)
+            sent = await send_all(client, 1_000, 50)
+            assert len(sent) == 50
+            assert group.in_sync == [0, 1, 2]  # nothing had to be removed
+            sent = await bodies(client)
+        await group.start(slave)
+        await group.until(lambda: logs_are_equal(group))
+        await group.kill(old)
+        new = await group.until_master(old)
+        async with group.client(new) as client:
+            assert await bodies(client) == sent
+            assert (await client.send(b"more")).code == 0
+
+
+async def test_an_idle_group_stays_in_sync_with_the_shortest_intervals(tmp_path: Path) -> None:
+    async with running_group(tmp_path, 3, heardWithinMills="300") as group:
+        master = group.master
+        assert master is not None
+        before = len(group.logs[master].named("in_sync.changed"))
+        await asyncio.sleep(2)
+        assert len(group.logs[master].named("in_sync.changed")) == before
+        assert group.in_sync == [0, 1, 2]

@@ -1,0 +1,96 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The driver of a store: confirmation by replicas, and truncation while the broker runs."""
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from cometmq.broker.testing.replicas import Node
+from cometmq.remoting.errors import SystemBusy
+from cometmq.store.errors import DiskError
+from cometmq.store.reads import Lookup, Read
+from cometmq.store.results import PutStatus
+from cometmq.store.testing.builders import make_message
+
+
+async def test_sends_are_answered_once_their_offset_is_confirmed() -> None:
+    async with Node() as node:
+        node.store.needs_replicas = True
+        node.store.may_replicate = lambda _end: True
+        node.store.confirm(0)
+        pending = [node.put(make_message(body=b"%d" % number)) for number in range(2)]
+        await asyncio.sleep(0)
+        end = node.end
+        late = node.put(make_message(body=b"late"))
+        await asyncio.sleep(0)
+        assert node.store.max_offset("T", 0) == 0
+        flushed: list[None] = []
+        node.driver.after_commit = lambda: flushed.append(None)
+        node.driver.confirm(end)
+        assert [result.status for one in pending for result in one] == [PutStatus.PUT_OK] * 2
+        assert flushed
+        assert not late
+        assert node.driver.waiting_count == 1
+        assert node.store.max_offset("T", 0) == 2
+
+
+async def test_a_running_broker_truncates_its_log() -> None:
+    async with Node() as node:
+        for number in range(50):
+            node.put(make_message(body=b"%d" % number))
+        await asyncio.sleep(0)
+        node.driver.tick()  # a sync is running
+        border = node.rig.entry("T", 0, 20).physical_offset
+        node.store.needs_replicas = True
+        node.store.may_replicate = lambda _end: True
+        waiting = node.put(make_message(body=b"unreplicated"))
+        await asyncio.sleep(0)
+        assert not waiting
+        truncated: list[int] = []
+        node.driver.truncated = lambda: truncated.append(node.end)
+        node.store.role_writable = False
+        truncation = asyncio.get_running_loop().create_task(node.driver.truncate(border))
+        await asyncio.sleep(0)
+        node.driver.tick()  # starts no job in between
+        errors: list[Exception] = []
+        node.driver.look_up(_one_read(node), _unexpected, errors.append)
+        assert [type(error) for error in errors] == [SystemBusy]
+        with pytest.raises(SystemBusy, match="truncated"):
+            node.driver.read(None, pytest.fail, pytest.fail)  # type: ignore[arg-type]
+        await truncation
+        assert truncated == [border]
+        assert [result.status for result in waiting] == [PutStatus.SERVICE_NOT_AVAILABLE]
+        assert node.store.max_offset("T", 0) == 20
+        node.store.role_writable = True
+        node.store.needs_replicas = False
+        (stored,) = await _stored(node)
+        assert stored.queue_offset == 20
+
+
+async def test_a_truncation_that_fails_is_final() -> None:
+    async with Node() as node:
+        node.put(make_message())
+        await asyncio.sleep(0)
+        node.store.role_writable = False
+        disk: Any = node.disk
+        disk.fault = lambda operation, _path: 5 if operation == "sync" else 0
+        with pytest.raises(DiskError):
+            await node.driver.truncate(0)
+        disk.fault = None
+        assert "sync-failed" in node.store.write_state.refusals
+
+
+def _unexpected(found: int) -> None:
+    raise AssertionError(found)
+
+
+def _one_read(node: Node) -> Lookup[int]:
+    file = node.store.commit_log.files.files[0]
+    return len((yield Read(file, 0, 1)))
+
+
+async def _stored(node: Node) -> list[Any]:
+    results = node.put(make_message())
+    await asyncio.sleep(0)
+    return results
