@@ -66,7 +66,7 @@ class Link:
 
 
 class Files:
-    """Keeps saved files in memory; can be set to refuse writes."""
+    """Keeps saved files in memory; tests can make it refuse writes."""
 
     def __init__(self) -> None:
         self.saved: dict[str, bytes] = {}

@@ -64,6 +64,26 @@ async def test_a_broker_that_takes_the_name_and_id_of_a_live_one_is_logged(link,
     assert (warnings[0]["address"], warnings[0]["replaced"]) == ("127.0.0.1:9", "127.0.0.1:1")
 
 
+async def test_a_deposed_master_is_refused_and_a_broker_without_epochs_is_not(link, namesrv):
+    namesrv.log = structlog.get_logger()
+    successor = {"brokerAddr": "127.0.0.1:9", "groupEpoch": "5"}
+    with capture_logs() as logs:
+        await register(link, "T", groupEpoch="4")
+        header, _ = await register(link, "T", **successor)
+        assert header.code == ResponseCode.SUCCESS
+        header, _ = await register(link, "T", groupEpoch="4")
+    assert (header.code, header.remark) == (
+        ResponseCode.SYSTEM_ERROR,
+        "stale epoch: 127.0.0.1:1 registers in epoch 4, but the group broker-a is in epoch 5",
+    )
+    (event,) = [entry for entry in logs if entry["event"] == "broker.stale"]
+    assert (event["epoch"], event["group_epoch"]) == (4, 5)
+    assert namesrv.routes.route("T").broker_datas[0].broker_addrs == {0: "127.0.0.1:9"}
+    header, _ = await register(link, "T")  # RocketMQ's brokers know no epochs
+    assert header.code == ResponseCode.SUCCESS
+    assert namesrv.routes.route("T").broker_datas[0].broker_addrs == {0: "127.0.0.1:1"}
+
+
 @pytest.mark.parametrize("code", HANDLERS, ids=lambda code: code.name)
 def test_a_handler_takes_the_header_of_its_command_and_has_its_name(code):
     handler = HANDLERS[code]

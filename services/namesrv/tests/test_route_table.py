@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The route table keeps its invariants whatever brokers do."""
+"""The route table keeps its invariants, whatever brokers do."""
 
 import pytest
 from hypothesis import given
@@ -9,26 +9,40 @@ from cometmq.namesrv.route_table import BrokerId, Master, Registration, RouteTab
 from cometmq.remoting.bodies.topic_config import DataVersion, TopicConfig
 
 SILENCE_MS = 120_000
+KEEP_MS = 10_000
 
 
 def broker(name="broker-a", broker_id=0, address="127.0.0.1:1", cluster="C"):
     return BrokerId(cluster, name, broker_id, address)
 
 
-def registration(who, topics=(), version=1, filter_servers=()):
+def registration(who, topics=(), version=1, filter_servers=(), epoch=None):
     configs = [TopicConfig(topic_name=t) if isinstance(t, str) else t for t in topics]
-    return Registration(who, f"ha-{who.address}", DataVersion(version, 0), configs, filter_servers)
+    version = DataVersion(version, 0)
+    return Registration(who, f"ha-{who.address}", version, configs, filter_servers, epoch)
 
 
 class Routes(RouteTable):
     """A wrapper around a table, with shorthand for tests."""
 
-    def add(self, who, topics=(), version=1, *, connection=None, now_ms=0, filter_servers=()):
+    def add(
+        self, who, topics=(), version=1, *, connection=None, now_ms=0, filter_servers=(),
+        epoch=None,
+    ):  # fmt: skip
         return self.register(
-            registration(who, topics, version, filter_servers),
+            registration(who, topics, version, filter_servers, epoch),
             connection=connection,
             now_ms=now_ms,
+            keep_ms=KEEP_MS,
         )
+
+    def lose(self, connection, now_ms=0):
+        return self.disconnected(connection, now_ms=now_ms, keep_ms=KEEP_MS)
+
+    def masters(self, topic="T"):
+        """Return the master's address as clients see it, and whether the topic has a route."""
+        route = self.route(topic)
+        return None if route is None else [g.broker_addrs.get(0) for g in route.broker_datas]
 
 
 @pytest.fixture
@@ -204,6 +218,107 @@ def test_filter_servers_are_part_of_the_route(routes):
     assert routes.route("T").filter_server_table == {}
 
 
+# ---- groups with failover --------------------------------------------------------------------
+
+OLD, NEW = "127.0.0.1:1", "127.0.0.1:2"
+
+
+def failed_over(routes, now_ms=100):
+    """Lose the master of a group in epoch 4, whose slave is alive."""
+    routes.add(broker(), ["T"], connection="old", epoch=4)
+    routes.add(broker(broker_id=1, address=NEW), ["T"], connection="new", epoch=4)
+    assert routes.lose("old", now_ms) == [OLD]
+
+
+def test_a_lost_master_stays_in_the_routes_until_the_next_one_registers(routes):
+    failed_over(routes)
+    assert routes.masters() == [OLD]
+    assert OLD not in routes.live_brokers()
+    assert routes.holder(broker(address=NEW)) is None
+    routes.add(broker(address=NEW), ["T"], connection="new", now_ms=200, epoch=5)
+    assert routes.masters() == [NEW]
+    assert routes.route("T").broker_datas[0].broker_addrs == {0: NEW}
+
+
+def test_a_lost_master_leaves_the_routes_after_a_while(routes):
+    failed_over(routes, now_ms=100)
+    routes.expire(now_ms=100 + KEEP_MS - 1, silence_ms_max=SILENCE_MS)
+    assert routes.masters() == [OLD]
+    assert routes.expire(now_ms=100 + KEEP_MS, silence_ms_max=SILENCE_MS) == []
+    assert routes.masters() == [None]
+    assert routes.route("T").broker_datas[0].broker_addrs == {1: NEW}
+
+
+def test_the_queues_of_a_group_stay_known_while_its_only_broker_is_away(routes):
+    routes.add(broker(), ["T"], connection="old", epoch=4)
+    routes.lose("old")
+    assert routes.masters() == [OLD]
+    routes.expire(now_ms=KEEP_MS, silence_ms_max=SILENCE_MS)
+    assert routes.masters() is None
+    assert routes.topics() == []
+    assert routes.cluster_info().broker_addr_table == {}
+
+
+def test_a_demoted_master_stays_the_master_of_the_routes_until_the_next_one_registers(routes):
+    routes.add(broker(), ["T"], connection="old", epoch=4)
+    routes.add(broker(broker_id=2), ["T"], connection="old", epoch=5)  # it passes requests on
+    assert routes.route("T").broker_datas[0].broker_addrs == {0: OLD, 2: OLD}
+    routes.add(broker(address=NEW), ["T"], connection="new", epoch=5)
+    assert routes.route("T").broker_datas[0].broker_addrs == {0: NEW, 2: OLD}
+    assert set(routes.live_brokers()) == {OLD, NEW}
+
+
+@pytest.mark.parametrize("goes", ["disconnects", "unregisters"])
+def test_a_demoted_master_that_goes_is_dropped_everywhere(routes, goes):
+    routes.add(broker(), ["T"], connection="old", epoch=4)
+    routes.add(broker(broker_id=2), ["T"], connection="old", epoch=5)
+    if goes == "disconnects":
+        assert routes.lose("old") == [OLD]
+    else:
+        routes.unregister(broker())
+        routes.unregister(broker(broker_id=2))
+    assert routes.masters() is None
+    assert routes.cluster_info().broker_addr_table == {}
+
+
+def test_a_kept_master_can_be_unregistered_or_return(routes):
+    failed_over(routes)
+    routes.unregister(broker())
+    assert routes.masters() == [None]
+    routes.add(broker(), ["T", "U"], connection="back", epoch=4)
+    assert routes.masters("U") == [OLD]
+    routes.lose("back")
+    assert routes.add(broker(broker_id=1, address=NEW), epoch=4) is None
+    routes.add(broker(), ["T"], connection="again", epoch=4)
+    assert set(routes.live_brokers()) == {OLD, NEW}
+
+
+def test_epochs_below_the_highest_are_stale(routes):
+    assert routes.stale_below("broker-a", 4) is None
+    failed_over(routes)
+    assert routes.stale_below("broker-a", 3) == 4
+    assert [routes.stale_below("broker-a", epoch) for epoch in (4, 5, None)] == [None] * 3
+    assert routes.stale_below("broker-b", 1) is None
+    assert routes.stats().stale_count == 1
+
+
+def test_a_group_that_has_gone_may_begin_again_with_its_first_epoch(routes):
+    routes.add(broker(), ["T"], connection="old", epoch=57)
+    routes.unregister(broker())
+    assert routes.stale_below("broker-a", 1) is None
+
+
+def test_without_epochs_a_lost_master_is_dropped_at_once(routes):
+    """RocketMQ's brokers register without an epoch, and RocketMQ drops a lost master at once."""
+    routes.add(broker(), ["T"], connection="old")
+    routes.add(broker(broker_id=1, address=NEW), connection="new")
+    routes.lose("old")
+    assert routes.route("T").broker_datas[0].broker_addrs == {1: NEW}
+    routes.add(broker(), ["T"], connection="old")
+    routes.add(broker(broker_id=2), ["T"], connection="old")
+    assert routes.route("T").broker_datas[0].broker_addrs == {1: NEW, 2: OLD}
+
+
 NAMES = st.sampled_from(["a", "b", "c"])
 BROKERS = st.builds(
     BrokerId,
@@ -213,7 +328,13 @@ BROKERS = st.builds(
     st.sampled_from(["1:1", "2:2", "3:3", "4:4"]),
 )
 STEPS = st.one_of(
-    st.tuples(st.just("register"), BROKERS, st.lists(NAMES, max_size=3), st.integers(0, 3)),
+    st.tuples(
+        st.just("register"),
+        BROKERS,
+        st.lists(NAMES, max_size=3),
+        st.integers(0, 3),
+        st.sampled_from([None, None, 1, 2]),
+    ),
     st.tuples(st.just("unregister"), BROKERS),
     st.tuples(st.just("disconnect"), st.integers(0, 3)),
     st.tuples(st.just("expire"), st.integers(0, 50)),
@@ -227,12 +348,13 @@ def test_the_invariants_hold_after_any_history(steps):
     routes = Routes()
     for now_ms, step in enumerate(steps):
         match step:
-            case ("register", who, topics, number):
-                routes.add(who, topics, number, connection=number, now_ms=now_ms)
+            case ("register", who, topics, number, epoch):
+                if routes.stale_below(who.broker_name, epoch) is None:
+                    routes.add(who, topics, number, connection=number, now_ms=now_ms, epoch=epoch)
             case ("unregister", who):
                 routes.unregister(who)
             case ("disconnect", number):
-                routes.disconnected(number)
+                routes.disconnected(number, now_ms=now_ms, keep_ms=5)
             case ("expire", silence_ms):
                 routes.expire(now_ms=now_ms, silence_ms_max=silence_ms)
             case ("delete", topic, cluster):
@@ -247,6 +369,10 @@ def check_invariants(routes):
     addresses = [
         a for group in info.broker_addr_table.values() for a in group.broker_addrs.values()
     ]
+    kept = [info.broker_addr_table[name].broker_addrs[0] for name in routes._kept]
+    assert set(routes._kept) <= set(routes._epochs) <= set(info.broker_addr_table)
+    for address in kept:
+        addresses.remove(address)
     assert len(set(addresses)) == len(addresses)
     assert set(addresses) == set(routes.live_brokers())
     assert all(group.broker_addrs for group in info.broker_addr_table.values())

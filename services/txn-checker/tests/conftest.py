@@ -210,7 +210,7 @@ async def suite(tmp_path: Path) -> AsyncIterator[Suite]:
 
 @pytest.fixture
 def until() -> Callable[[Callable[[], Any]], Any]:
-    """Return a function that waits for a condition, which may be a coroutine function."""
+    """Return a function that waits until a condition, a plain or coroutine function, holds."""
 
     async def wait(condition: Callable[[], Any]) -> None:
         async with asyncio.timeout(20):

@@ -171,7 +171,7 @@ def synced(ledger: Ledger) -> None:
 
 
 def test_a_checkpoint_syncs_what_a_failed_one_left(disk: MemoryDisk) -> None:
-    """The failed checkpoint's op messages must also survive a power loss: recovery needs them."""
+    """The op messages of the failed checkpoint must survive a power loss: recovery needs them."""
     ledger = begun(disk)
     ledger.add_halves([half(number) for number in range(3)])
     ledger.read_ops([[2]])
@@ -303,7 +303,7 @@ class LedgerMachine(RuleBasedStateMachine):
     @precondition(lambda self: not self.ledger.is_new and self.ledger.open_count)
     @rule(data=st.data())
     def set_aside(self, data: st.DataObject) -> None:
-        """The broker writes an op message for a set-aside transaction, too."""
+        """Set transactions aside; the broker writes op messages for these, too."""
         chosen = data.draw(st.sampled_from(is_open(self.ledger)))
         self.ops.append(chosen)
         self.ledger.close([chosen])
@@ -351,7 +351,7 @@ class LedgerMachine(RuleBasedStateMachine):
         assert self.ledger.op_next <= len(self.ops)
 
     def teardown(self) -> None:
-        """Reading the queues must make the ledger correct again."""
+        """Check that reading the queues makes the ledger correct again."""
         self.read_everything()
         ledger = self.ledger
         assert is_open(ledger) == sorted(set(range(self.halves)) - set(self.ops))

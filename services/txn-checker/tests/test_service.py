@@ -95,7 +95,7 @@ async def test_unresolved_transactions_are_set_aside_after_the_last_check(
 
 
 async def test_without_a_producer_a_transaction_stays_open(suite: Any, until: Any) -> None:
-    """Checks that reached no producer do not count."""
+    """Checks that reach no producer do not count."""
     producer = await suite.producer()
     await producer.prepare("x")
     await producer.close()
@@ -248,7 +248,9 @@ async def test_no_check_before_all_ends_are_read(
 
 
 async def test_a_broker_that_lost_everything_is_read_again(suite: Any, until: Any) -> None:
-    """This holds even if the broker now has more messages than were read, as they are new ones."""
+    """This holds even if the broker now has more messages than were read, because all of them are
+    new.
+    """
     producer = await suite.producer()
     for number in range(3):
         await producer.prepare(f"k{number}")

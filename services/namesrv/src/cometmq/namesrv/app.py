@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The name server as a whole: the only module here that constructs its parts."""
+"""The name server as a whole: the only module that constructs its parts."""
 
 from collections.abc import Callable
 from contextlib import AsyncExitStack
@@ -47,6 +47,16 @@ class NamesrvApp:
         self._admin = admin
         self._started = AsyncExitStack()
 
+    def check(self) -> None:
+        """Raise SettingsError if the port cannot be used; create nothing."""
+        settings, label = self._settings.value, self._settings.label
+        check_port(
+            settings.bind_address,
+            settings.listen_port,
+            setting=label("listenPort"),
+            host_setting=label("bindAddress"),
+        )
+
     async def start(self) -> None:
         """Load the KV file, start serving, and start dropping silent brokers."""
         async with AsyncExitStack() as starting:
@@ -54,12 +64,12 @@ class NamesrvApp:
             self._started = starting.pop_all()
 
     async def stop(self) -> None:
-        """Stop serving; requests in flight get DRAIN_MS to finish."""
+        """Stop serving; requests in flight have up to DRAIN_MS to finish."""
         await self._started.aclose()
         self._log.info("namesrv.stopped")
 
     def _prepare_folders(self) -> None:
-        """Refuse configured folders that are not writable.
+        """Create the folders of the configured files; refuse folders that are not writable.
 
         A name server with default settings can serve routes without ever writing a file.
         """
@@ -74,12 +84,7 @@ class NamesrvApp:
     async def _start(self, starting: AsyncExitStack) -> None:
         settings = self._settings.value
         label = self._settings.label
-        check_port(
-            settings.bind_address,
-            settings.listen_port,
-            setting=label("listenPort"),
-            host_setting=label("bindAddress"),
-        )
+        self.check()
         worker = Worker("namesrv-files")
         starting.callback(worker.close)
 
@@ -153,7 +158,12 @@ def server_settings(settings: NamesrvSettings) -> ServerSettings:
 
 
 def _disconnected(namesrv: Namesrv, peer: PeerProtocol) -> None:
-    for address in namesrv.routes.disconnected(peer):
+    gone = namesrv.routes.disconnected(
+        peer,
+        now_ms=namesrv.clock.monotonic_ms(),
+        keep_ms=namesrv.settings.value.lost_master_keep_ms,
+    )
+    for address in gone:
         namesrv.log.warning("broker.disconnected", address=address)
 
 

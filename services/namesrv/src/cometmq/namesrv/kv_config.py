@@ -7,15 +7,12 @@ previous version is kept beside it as `.bak`.
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Final
 
 import msgspec
 
 from cometmq.remoting.bodies.dialect import decode_json
 from cometmq.remoting.bodies.kv import KVConfigTable
 from cometmq.remoting.errors import RemoteProtocolError, SettingsError
-
-NAMESPACE_ORDER_TOPIC: Final = "ORDER_TOPIC_CONFIG"
 
 
 class KvConfig:
@@ -39,7 +36,7 @@ class KvConfig:
 
 
 def load_kv_config(path: Path) -> KvConfig:
-    """Read the file, or its `.bak` if it is missing or damaged.
+    """Read the file, or its `.bak` if the file is missing or damaged.
 
     The table is empty if neither file exists. If only damaged files are left, raise SettingsError,
     because starting with an empty table would overwrite the operator's configuration.

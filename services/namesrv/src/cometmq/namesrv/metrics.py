@@ -12,12 +12,17 @@ ROUTE_FAMILIES: Final[tuple[Family[RouteStats], ...]] = (
     gauge("cometmq_namesrv_topics", "Topics with a route.", lambda s: s.topic_count),
     counter(
         "cometmq_namesrv_registrations_total",
-        "Registrations accepted from brokers.",
+        "Accepted registrations of brokers.",
         lambda s: s.registered_count,
+    ),
+    counter(
+        "cometmq_namesrv_registrations_stale_total",
+        "Registrations refused because their group has a later epoch.",
+        lambda s: s.stale_count,
     ),
     labelled_counter(
         "cometmq_namesrv_brokers_dropped_total",
-        "Brokers dropped without unregistering, by reason.",
+        "Brokers removed although they had not unregistered, by reason.",
         ("reason",),
         lambda s: ((("expired",), s.expired_count), (("disconnected",), s.disconnected_count)),
     ),

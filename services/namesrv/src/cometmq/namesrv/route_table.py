@@ -3,7 +3,13 @@
 
 Invariants: an address occurs at most once in a broker group. Groups without addresses, clusters
 without groups and topics without queues do not exist. The live table contains exactly the groups'
-addresses.
+addresses. Masters whose address is kept (see below) are an exception to both.
+
+A group whose brokers register with an epoch (`groupEpoch`) fails over by itself. The caller refuses
+registrations below the group's highest epoch, such as those of a deposed master. When such a group
+loses its master, the master's address stays in the routes for a while, so that its queues do not
+disappear for clients that request a route during the failover. The next master takes its place at
+once. Groups without epochs, which include all RocketMQ groups, are treated as by RocketMQ.
 
 Compatibility: topics come from masters (id 0) only, and only if their data version differs from the
 stored one or the address is new. A topic missing from a new table is *not* removed, because brokers
@@ -46,6 +52,8 @@ class Registration(NamedTuple):
     data_version: DataVersion
     topics: Iterable[TopicConfig]
     filter_servers: Sequence[str]
+    epoch: int | None = None
+    """The epoch of a group with failover; other brokers have none."""
 
 
 class Master(NamedTuple):
@@ -56,7 +64,7 @@ class Master(NamedTuple):
 
 
 class Live(msgspec.Struct, gc=False):
-    """The last sign of life from an address (a registration, for example), and its connection."""
+    """The last sign of life of an address, such as a registration, and the broker behind it."""
 
     broker: BrokerId
     ha_address: str
@@ -71,6 +79,7 @@ class RouteStats(NamedTuple):
     broker_count: int
     topic_count: int
     registered_count: int
+    stale_count: int
     expired_count: int
     disconnected_count: int
 
@@ -81,19 +90,45 @@ class RouteTable:
         self._clusters: dict[str, dict[str, None]] = {}
         self._topics: dict[str, dict[str, QueueData]] = {}
         self._live: dict[str, Live] = {}
+        self._epochs: dict[str, int] = {}  # of groups with failover: the highest seen
+        self._kept: dict[str, int] = {}  # group -> when its lost master leaves the routes
         self._registered_count = 0
+        self._stale_count = 0
         self._expired_count = 0
         self._disconnected_count = 0
 
+    def stale_below(self, broker_name: str, epoch: int | None) -> int | None:
+        """Return the group's epoch if `epoch` is below it, and count the refusal."""
+        highest = self._epochs.get(broker_name)
+        if epoch is None or highest is None or epoch >= highest:
+            return None
+        self._stale_count += 1
+        return highest
+
     def register(
-        self, registration: Registration, *, connection: Connection, now_ms: int
+        self,
+        registration: Registration,
+        *,
+        connection: Connection,
+        now_ms: int,
+        keep_ms: int = 0,
     ) -> Master | None:
-        """Add or refresh a broker; if it is a slave, return its master if that is known."""
+        """Add or refresh a broker; for a slave, return its master if known.
+
+        A master that registers as a slave of its group stays in the routes as the master, too, for
+        `keep_ms`: after a planned switchover it passes requests on.
+        """
         broker = registration.broker
         known = self._live.get(broker.address)
         if known is not None and known.broker.broker_name != broker.broker_name:
             self._drop(known.broker.address)  # renamed: it must not stay in two groups
             known = None
+        if registration.epoch is not None:
+            self._epochs[broker.broker_name] = registration.epoch
+        if broker.broker_id == MASTER_ID:
+            self._end_keeping(broker.broker_name)
+        elif keep_ms > 0 and known is not None and self._is_leading_member(broker.address):
+            self._kept[broker.broker_name] = now_ms + keep_ms
         is_new = self._place(broker)
         is_changed = known is None or known.data_version != registration.data_version
         if broker.broker_id == MASTER_ID and (is_new or is_changed):
@@ -117,19 +152,25 @@ class RouteTable:
         process that registered with the same id.
         """
         group = self._groups.get(broker.broker_name)
-        if group is not None and group.broker_addrs.get(broker.broker_id) == broker.address:
+        if group is None or group.broker_addrs.get(broker.broker_id) != broker.address:
+            return
+        if broker.broker_id == MASTER_ID and broker.broker_name in self._kept:
+            self._end_keeping(broker.broker_name)
+            self._remove_if_empty(broker.broker_name)
+        else:
             self._drop(broker.address)
 
     def holder(self, broker: BrokerId) -> str | None:
         """Return the other live address, if any, registered under this broker's name and id."""
         group = self._groups.get(broker.broker_name)
         address = group.broker_addrs.get(broker.broker_id) if group is not None else None
-        return None if address == broker.address else address
+        is_kept = broker.broker_id == MASTER_ID and broker.broker_name in self._kept
+        return None if is_kept or address == broker.address else address
 
     def query_data_version(
         self, address: str, version: DataVersion, *, now_ms: int
     ) -> tuple[bool, DataVersion | None]:
-        """Return whether `version` differs from the stored one, and the stored one.
+        """Return whether `version` differs from the stored version, and the stored version.
 
         An equal version is a sign of life; a different one is not, because the broker has to
         register again.
@@ -141,16 +182,30 @@ class RouteTable:
             live.updated_ms = now_ms
         return live.data_version != version, live.data_version
 
-    def disconnected(self, connection: Connection) -> list[str]:
-        """Drop every broker that last used this connection; return their addresses."""
+    def disconnected(
+        self, connection: Connection, *, now_ms: int = 0, keep_ms: int = 0
+    ) -> list[str]:
+        """Drop every broker that last used this connection; return their addresses.
+
+        The address of a master with an epoch stays in the routes for `keep_ms`, until `expire`.
+        """
         gone = [address for address, live in self._live.items() if live.connection is connection]
         for address in gone:
-            self._drop(address)
+            if keep_ms > 0 and self._is_leading_member(address):
+                self._kept[self._live.pop(address).broker.broker_name] = now_ms + keep_ms
+            else:
+                self._drop(address)
         self._disconnected_count += len(gone)
         return gone
 
     def expire(self, *, now_ms: int, silence_ms_max: int) -> list[Live]:
-        """Drop brokers that have been silent for too long; the caller closes their connections."""
+        """Drop brokers that have been silent for too long; the caller closes their connections.
+
+        Kept masters whose time is over leave the routes, too.
+        """
+        for name in [name for name, until_ms in self._kept.items() if until_ms <= now_ms]:
+            self._end_keeping(name)
+            self._remove_if_empty(name)
         gone = [live for live in self._live.values() if live.updated_ms + silence_ms_max < now_ms]
         for live in gone:
             self._drop(live.broker.address)
@@ -169,7 +224,7 @@ class RouteTable:
             address: list(self._live[address].filter_servers)
             for group in groups
             for address in group.broker_addrs.values()
-            if self._live[address].filter_servers
+            if address in self._live and self._live[address].filter_servers
         }
         return TopicRoute(
             broker_datas=[_copy(group) for group in groups],
@@ -212,7 +267,9 @@ class RouteTable:
         ]
 
     def system_topics(self) -> tuple[list[str], str | None]:
-        """Return the names of clusters and groups (each is a topic), and one broker's address."""
+        """Return the names of clusters and groups, each of which is a topic, and one broker's
+        address.
+        """
         names = dict.fromkeys(
             name for cluster, groups in self._clusters.items() for name in (cluster, *groups)
         )
@@ -220,7 +277,7 @@ class RouteTable:
         return list(names), next(addresses, None)
 
     def topics_with_flags(self, *, wanted: int, unwanted: int = 0) -> list[str]:
-        """Return the topics whose first queue data has all required and no excluded flags."""
+        """Return the topics whose first queue data has all `wanted` and no `unwanted` flags."""
         return [
             topic
             for topic, queues in self._topics.items()
@@ -233,12 +290,13 @@ class RouteTable:
             len(self._live),
             len(self._topics),
             self._registered_count,
+            self._stale_count,
             self._expired_count,
             self._disconnected_count,
         )
 
     def live_brokers(self) -> Mapping[str, Live]:
-        """Return the last registration of each address."""
+        """Return the last sign of life of each address."""
         return self._live
 
     def _place(self, broker: BrokerId) -> bool:
@@ -250,7 +308,7 @@ class RouteTable:
             self._groups[broker.broker_name] = group
         addresses = group.broker_addrs
         for other_id in [i for i, a in addresses.items() if a == broker.address]:
-            if other_id != broker.broker_id:
+            if other_id not in {broker.broker_id, self._kept_id(broker.broker_name)}:
                 del addresses[other_id]
         replaced = addresses.get(broker.broker_id)
         if replaced not in {None, broker.address}:
@@ -270,7 +328,7 @@ class RouteTable:
 
     def _master_of(self, broker_name: str) -> Master | None:
         address = self._groups[broker_name].broker_addrs.get(MASTER_ID)
-        if address is None:
+        if address is None or broker_name in self._kept:
             return None
         return Master(address, self._live[address].ha_address)
 
@@ -289,11 +347,34 @@ class RouteTable:
         addresses = self._groups[name].broker_addrs
         for broker_id in [i for i, other in addresses.items() if other == address]:
             del addresses[broker_id]
-        if addresses:
+        if MASTER_ID not in addresses:
+            self._kept.pop(name, None)
+        self._remove_if_empty(name)
+
+    def _remove_if_empty(self, name: str) -> None:
+        if self._groups[name].broker_addrs:
             return
         del self._groups[name]
+        self._epochs.pop(name, None)
         _discard_everywhere(self._clusters, name)
         _discard_everywhere(self._topics, name)
+
+    def _is_leading_member(self, address: str) -> bool:
+        """Return whether this is the live master of a group with epochs."""
+        live = self._live.get(address)
+        return (
+            live is not None
+            and live.broker.broker_id == MASTER_ID
+            and live.broker.broker_name in self._epochs
+        )
+
+    def _kept_id(self, name: str) -> int | None:
+        return MASTER_ID if name in self._kept else None
+
+    def _end_keeping(self, name: str) -> None:
+        """Remove a kept master from its group, which may leave the group empty."""
+        if self._kept.pop(name, None) is not None:
+            self._groups[name].broker_addrs.pop(MASTER_ID, None)
 
 
 def _discard_everywhere(table: dict[str, dict[str, V]], name: str) -> None:

@@ -17,13 +17,13 @@ def _home(name: str) -> str:
 
 
 class NamesrvSettings(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """All settings of a name server; tools may change those marked `mutable`."""
+    """All settings of a name server."""
 
     bind_address: Annotated[
         str, Meta(description="Local address to listen on; empty: all addresses.")
     ] = ""
     listen_port: Annotated[
-        int, Meta(ge=0, le=65535, description="Port for brokers and clients; 0 picks a free one.")
+        int, Meta(ge=0, le=65535, description="Port for brokers and clients; 0 picks a free port.")
     ] = 9876
     kv_config_path: Annotated[
         str, Meta(min_length=1, description="File of the key-value configuration.")
@@ -48,18 +48,31 @@ class NamesrvSettings(msgspec.Struct, frozen=True, kw_only=True, rename="camel")
     scan_interval_ms: Annotated[
         int, Meta(ge=100, description="Interval of the scan for silent brokers, in ms.")
     ] = 10_000
+    lost_master_keep_ms: Annotated[
+        int,
+        Meta(
+            ge=0,
+            description="How long, in ms, a lost master of a group with failover stays in the"
+            " routes until the next one registers, so that its queues stay known; 0: not at all.",
+        ),
+    ] = 10_000
     server_channel_max_idle_time_seconds: Annotated[
         int, Meta(ge=1, description="Silence after which a connection is closed, in s.")
     ] = 120
     connection_count_max: Annotated[
-        int, Meta(ge=1, description="Limit of open connections; further ones are refused.")
+        int,
+        Meta(
+            ge=1, description="Maximum number of open connections; further connections are refused."
+        ),
     ] = 10_000
     write_buffer_total_bytes: Annotated[
         int,
         Meta(
             ge=1024,
-            description="Unsent bytes of all connections; above, the connections with the most"
-            " are paused, and closed if they do not drain.",
+            description=(
+                "Limit of the unsent bytes of all connections. Above it, the connections with the "
+                "most unsent bytes are paused, and closed if they do not drain."
+            ),
         ),
     ] = 128 * 1024**2
     tls_server_mode: tls_keys.ServerMode = msgspec.field(
@@ -89,7 +102,11 @@ class NamesrvSettings(msgspec.Struct, frozen=True, kw_only=True, rename="camel")
     )
     admin_http_port: Annotated[
         int,
-        Meta(ge=-1, le=65535, description="Port of metrics and health checks; 0: any, -1: none."),
+        Meta(
+            ge=-1,
+            le=65535,
+            description="Port of metrics and health checks; 0 picks a free port, -1 opens none.",
+        ),
     ] = -1
 
 

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The transaction check service."""
+"""The transaction check service: asks producers how open transactions ended."""

@@ -37,7 +37,9 @@ from cometmq.txn_checker.settings import TxnCheckerSettings
 LOCK_FILE: Final = "lock"
 FAULTS_SHOWN: Final = 3
 BROKERS_MAX: Final = 1_000
-"""Registration is open to anyone, and each followed broker costs files and tasks."""
+"""Maximum number of followed brokers: any process may register, and each broker costs files and
+tasks.
+"""
 
 
 class TxnCheckerApp:
@@ -72,12 +74,17 @@ class TxnCheckerApp:
     def followers(self) -> list[Follower]:
         return list(self._followers.values())
 
-    async def start(self) -> None:
-        """Lock the folder and start looking for brokers."""
+    def check(self) -> None:
+        """Raise an error if name servers are missing or the folder is in use; create nothing."""
         if not self._settings.namesrv_addr:
             raise SettingsError(
                 "namesrvAddr must be set: the txn-checker finds brokers through name servers"
             )
+        self._disk.check_unlocked(str(self._root / LOCK_FILE))
+
+    async def start(self) -> None:
+        """Lock the folder and start looking for brokers."""
+        self.check()
         async with AsyncExitStack() as stack:
             setting = self._loaded.label("storePathRootDir")
             await self._worker.submit(lambda: prepare_folder(self._root, setting=setting))
@@ -110,7 +117,7 @@ class TxnCheckerApp:
         self._log.info("txn_checker.stopped")
 
     async def wait_for_first_round(self, timeout_ms: int) -> None:
-        """Wait until each broker found at startup is followed or has failed, or until a timeout."""
+        """Wait until every broker found at startup has been tried, or `timeout_ms` has passed."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(timeout_ms / 1_000):
                 await self._asked.wait()

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One round: visit every open transaction, and check or set aside each one that is due.
+"""One round: visit every open transaction, and check it or set it aside if that is due.
 
 If the broker refuses to check one transaction, the others are still checked. Checks are counted
-after the broker has answered, so a crash in between repeats them uncounted.
+after the broker has answered. If a crash comes before the count, they are repeated without having
+been counted.
 """
 
 import asyncio
@@ -79,7 +80,7 @@ class Asker:
     async def _ask(
         self, ledger: Ledger, halves: Sequence[OpenHalf], absent: set[int], now_s: int
     ) -> None:
-        """Check these transactions, skipping producer groups with no connected member."""
+        """Check these transactions, except those of producer groups without a connected member."""
         stats, link = self._stats, self._link
         wanted = [half for half in halves if half.entry.group_hash not in absent]
         stats.unasked_count += len(halves) - len(wanted)

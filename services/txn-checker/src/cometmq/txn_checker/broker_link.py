@@ -36,7 +36,7 @@ from cometmq.remoting.errors import (
 from cometmq.remoting.message.flags import PullSysFlag, java_hash
 from cometmq.remoting.message.properties import PropertyKey
 from cometmq.remoting.message.record import MessageRecord, decode_records
-from cometmq.remoting.names import CHECK_GROUP, HALF_TOPIC, OP_HALF_TOPIC
+from cometmq.remoting.names import ALL_TAGS, CHECK_GROUP, HALF_TOPIC, OP_HALF_TOPIC, OP_TAG
 from cometmq.txn_checker.entry import COUNT_MAX, NO_IMMUNITY, Half
 from cometmq.txn_checker.settings import TxnCheckerSettings
 
@@ -89,7 +89,7 @@ class Pulled(NamedTuple):
 
 class Asked(NamedTuple):
     is_open: bool
-    """False if the half message is gone from the log."""
+    """Whether the transaction is open; False if the half message is gone from the log."""
     producer: str | None
     """The producer that was asked; None if no member of the producer group is connected."""
     refusal: str | None = None
@@ -114,7 +114,7 @@ class BrokerLink:
         return True
 
     async def examined(self, topic: str) -> int:
-        """Return the offset below which no work is left: the committed one, or else the oldest.
+        """Return the offset below which no work is left: the committed offset, or else the oldest.
 
         The committed offset is capped, because it may lie past the end of a queue that lost its
         tail.
@@ -166,7 +166,7 @@ class BrokerLink:
             commit_offset=0,
             suspend_timeout_millis=suspend_ms,
             sub_version=0,
-            subscription="*",
+            subscription=ALL_TAGS,
             expression_type="TAG",
         )
         timeout_ms = suspend_ms + self._settings.request_timeout
@@ -202,7 +202,7 @@ class BrokerLink:
         return Asked(is_open=True, producer=reply.producer_address)
 
     async def set_aside(self, index: int, physical_offset: int) -> str | None:
-        """Ask the broker to set a half message aside; a missing one counts as set aside.
+        """Ask the broker to set a half message aside; a missing half message counts as set aside.
 
         Return the broker's reason if it refuses.
         """
@@ -236,8 +236,10 @@ def _number(text: str | None, otherwise: int, highest: int) -> int:
 
 
 def ended_by(record: MessageRecord) -> list[int]:
-    """Return the half messages that an op message ends; in RocketMQ 5, one may end several."""
-    if record.tags != "d":
+    """Return the half messages that an op message ends; an op message of RocketMQ 5 may end
+    several.
+    """
+    if record.tags != OP_TAG:
         return []
     texts = map(bytes.strip, record.body.split(b","))
     return [int(text) for text in texts if text.isdigit() and len(text) <= _DIGITS_MAX]

@@ -38,10 +38,11 @@ class Check(NamedTuple):
     """The number and time of the checks of one half message."""
 
     asked_s: int
-    """Time of the last check in seconds since 1970; 0: never."""
+    """Time of the last check in seconds since 1970; 0 if there was none."""
     asked_count: int
     immunity_s: int
-    """The message's own minimum age at its first check; NO_IMMUNITY: use the setting."""
+    """The message's own minimum age at its first check; NO_IMMUNITY means that the setting applies.
+    """
 
 
 class Half(NamedTuple):
@@ -66,4 +67,4 @@ class Half(NamedTuple):
 
 
 NO_HALF: Final = Half(0, 0, 0, 0, state=State.ROLLED_BACK)
-"""Stands in for a half message that its queue has lost."""
+"""Replaces a half message that its queue has lost."""

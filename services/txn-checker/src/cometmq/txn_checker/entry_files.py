@@ -33,7 +33,7 @@ class EntryFiles:
         return b"".join(parts)
 
     def write(self, index: int, data: bytes) -> None:
-        """Replace the entries at `index` and after; raise DiskError."""
+        """Replace the entries from `index` on; raise DiskError."""
         position = 0
         for start, offset, size in self._pieces(index, len(data) // self._entry_bytes):
             file = self._files.get(start) or self._create(start)

@@ -57,7 +57,7 @@ class Follower:
         self._committed: tuple[int, int] | None = None
         self._asker = Asker(name, link, settings, clock=clock, log=log, stats=self.stats)
         self.fault: str | None = "has not answered yet"
-        """Why the broker is not being followed."""
+        """Why the broker is not being followed; None while it is."""
         self.tried = asyncio.Event()
         """Set after the first success or failure."""
         self._halves_moved = asyncio.Event()
@@ -194,7 +194,9 @@ class Follower:
             await self._rest(behind)
 
     async def _rest(self, behind: int) -> None:
-        """Let messages accumulate: reading one alone costs the broker more than storing it."""
+        """Wait for messages to accumulate: reading a single message costs the broker more than
+        storing it.
+        """
         if not behind:
             await asyncio.sleep(self._settings.pull_pause / 1_000)
 
@@ -237,7 +239,7 @@ class Follower:
         self.stats.round_count += 1
 
     async def _persist(self, ledger: Ledger) -> None:
-        """Commit the offsets below which every transaction has ended."""
+        """Commit to the broker the offsets below which every transaction has ended."""
         low_water = ledger.low_water
         marks = (low_water, ledger.op_mark(low_water))
         if marks != self._committed:

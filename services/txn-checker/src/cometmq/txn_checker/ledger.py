@@ -24,7 +24,8 @@ from cometmq.txn_checker.entry_files import EntryFiles
 
 ENTRIES_PER_FILE: Final = 250_000
 CHUNK: Final = 4_096
-"""Open entries are counted per chunk of this many entries; rounds skip chunks that have none."""
+"""Open entries are counted per chunk of this many entries; rounds skip chunks without open entries.
+"""
 
 REDO_LOG: Final = "redolog"
 FOLDERS: Final = ("statetable", "checks", "ops", REDO_LOG)
@@ -159,7 +160,7 @@ class Ledger:
         self._op_mark = self.open_count = 0
 
     def reset(self) -> None:
-        """Drop everything: the broker's queues are no longer the ones that were read."""
+        """Drop all state, because the broker's queues are no longer the ones that were read."""
         self._clear()
         self.is_new = True
 

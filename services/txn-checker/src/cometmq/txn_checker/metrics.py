@@ -42,7 +42,7 @@ FAMILIES: Final[tuple[Family[Followers], ...]] = (
         _of_ledger(_oldest),
     ),
     labelled_gauge(
-        "cometmq_txn_table_bytes", "Size of the state table's files.", _LABELS,
+        "cometmq_txn_table_bytes", "Size of the files of the state table.", _LABELS,
         _of_ledger(lambda ledger: ledger.size_bytes),
     ),
     labelled_gauge(
@@ -58,11 +58,12 @@ FAMILIES: Final[tuple[Family[Followers], ...]] = (
         _of_ledger(lambda ledger: ledger.ended_count),
     ),
     labelled_counter(
-        "cometmq_txn_checks_total", "Checks sent to a producer.", _LABELS,
+        "cometmq_txn_checks_total", "Checks sent to producers.", _LABELS,
         _of_follower(lambda f: f.stats.asked_count),
     ),
     labelled_counter(
-        "cometmq_txn_checks_unsent_total", "Checks without a connected producer.", _LABELS,
+        "cometmq_txn_checks_unsent_total", "Checks not sent because no producer was connected.",
+        _LABELS,
         _of_follower(lambda f: f.stats.unasked_count),
     ),
     labelled_counter(

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Settings of the txn-checker, under the names of RocketMQ's broker where it has them."""
+"""Settings of the txn-checker, under the names of RocketMQ's broker settings where these exist."""
 
 from pathlib import Path
 from typing import Annotated
@@ -18,7 +18,7 @@ class TxnCheckerSettings(msgspec.Struct, frozen=True, kw_only=True, rename="came
     namesrv_addr: Annotated[
         str,
         Meta(
-            description="Name servers, host:port;host:port.",
+            description="Name servers as host:port, separated by semicolons.",
             extra={"env": "NAMESRV_ADDR", "mutable": True},
         ),
     ] = ""
@@ -33,7 +33,12 @@ class TxnCheckerSettings(msgspec.Struct, frozen=True, kw_only=True, rename="came
     transaction_check_max: Annotated[
         int,
         Meta(
-            ge=1, le=65_535, description="Number of checks after which a transaction is set aside."
+            ge=1,
+            le=65_535,
+            description=(
+                "Number of checks after which a transaction is set aside: its half message goes "
+                "to TRANS_CHECK_MAX_TIME_TOPIC."
+            ),
         ),
     ] = 15
     transaction_check_interval: Annotated[
@@ -41,7 +46,9 @@ class TxnCheckerSettings(msgspec.Struct, frozen=True, kw_only=True, rename="came
     ] = _MINUTE_MS
     file_reserved_time: Annotated[
         int,
-        Meta(ge=1, description="Age at which any open transaction is set aside, in hours."),
+        Meta(
+            ge=1, description="Age at which an open transaction is set aside in any case, in hours."
+        ),
     ] = 72
     questions_per_second: Annotated[
         int, Meta(ge=1, description="Maximum number of checks per second and broker.")
@@ -71,12 +78,17 @@ class TxnCheckerSettings(msgspec.Struct, frozen=True, kw_only=True, rename="came
         int,
         Meta(
             ge=0,
-            description="Pause at the end of a queue, in ms; a longer one makes larger batches.",
+            description="Pause at the end of a queue, in ms; a longer pause makes larger batches.",
         ),
     ] = 100
     access_key: Annotated[
         str,
-        Meta(description="Account for brokers with access control; it must be an administrator."),
+        Meta(
+            description=(
+                "Access key of the account for brokers with access control; the account must be an "
+                "administrator's."
+            )
+        ),
     ] = ""
     secret_key: Annotated[
         str, Meta(description="Secret key of that account.", extra={"secret": True})
@@ -103,7 +115,11 @@ class TxnCheckerSettings(msgspec.Struct, frozen=True, kw_only=True, rename="came
     )
     admin_http_port: Annotated[
         int,
-        Meta(ge=-1, le=65_535, description="Port of metrics and health checks; 0: any, -1: none."),
+        Meta(
+            ge=-1,
+            le=65_535,
+            description="Port of metrics and health checks; 0 picks a free port, -1 opens none.",
+        ),
     ] = -1
 
     @property

@@ -33,7 +33,7 @@ class Verification(msgspec.Struct):
     entry_count: int = 0
     open_count: int = 0
     half_behind: int = 0
-    """Half messages that the tables do not have yet."""
+    """Number of half messages that the tables do not contain yet."""
     op_behind: int = 0
     differences: list[str] = []
 
@@ -124,8 +124,8 @@ def _difference(
 ) -> str | None:
     """Describe how the table contradicts a half message.
 
-    `is_ended` says that some op message ends the half message; `is_known`, that the tables should
-    have applied such an op message.
+    `is_ended` means that some op message ends the half message; `is_known` means that the tables
+    should have applied such an op message.
     """
     if entry is None:
         return "is not in the table"
@@ -144,8 +144,8 @@ def _difference(
 def recovered_copy(folder: Path, copy: Path) -> Ledger:
     """Return the ledger that recovery would find if the checker crashed now; blocks.
 
-    The log is copied last, so it has all changes that the copied tables lack, unless its oldest
-    file was deleted in the meantime.
+    The log is copied last, so it has all changes that are missing from the copied tables, unless
+    its oldest file was deleted in the meantime.
     """
     for _ in range(_COPY_ATTEMPTS):
         try:

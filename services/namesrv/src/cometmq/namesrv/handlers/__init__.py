@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The table of request codes that the name server serves. Other codes are answered with 3."""
+"""The handlers by request code. Requests with other codes are answered with code 3."""
 
 from collections.abc import Mapping
 from typing import Any, Final

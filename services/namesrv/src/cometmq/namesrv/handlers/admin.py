@@ -26,7 +26,7 @@ from cometmq.runtime import properties
 def wipe_write_perm_of_broker(
     namesrv: Namesrv, call: Call[WipeWritePermOfBroker]
 ) -> WipeWritePermOfBrokerReply:
-    """Hide a broker's queues from producers until its topics change (in memory only)."""
+    """Hide a broker's queues from producers, in memory, until the broker registers a change."""
     count = namesrv.routes.wipe_write_perm(call.header.broker_name)
     namesrv.log.info("write_perm.wiped", broker_name=call.header.broker_name, topic_count=count)
     return WipeWritePermOfBrokerReply(count)
@@ -58,7 +58,7 @@ def get_topics_by_cluster(namesrv: Namesrv, call: Call[GetTopicsByCluster]) -> R
 
 
 def get_system_topic_list_from_ns(namesrv: Namesrv, _call: Call[NoHeader]) -> Reply:
-    """Return the names of clusters and broker groups, and a broker to ask for its own topics."""
+    """Return the names of clusters and broker groups, and a broker that lists its own topics."""
     names, address = namesrv.routes.system_topics()
     return _topics(names, address)
 
@@ -84,8 +84,8 @@ async def update_namesrv_config(namesrv: Namesrv, call: Call[NoHeader]) -> Reply
     Unknown keys are ignored. If the file cannot be written, the change lasts until the process
     ends, and the answer reports the error.
 
-    Compatibility: RocketMQ lets any client change any key here, including file paths, which is a
-    known hole. We refuse immutable keys by name.
+    Compatibility: in RocketMQ, any client may change any key, including file paths, which is a
+    known vulnerability. Here, immutable keys are refused by name.
     """
     try:
         changes = properties.parse(str(call.body, "utf-8"))

@@ -4,7 +4,6 @@
 from typing import Any
 from zlib import crc32
 
-from cometmq.namesrv.kv_config import NAMESPACE_ORDER_TOPIC
 from cometmq.namesrv.namesrv import Namesrv
 from cometmq.namesrv.route_table import BrokerId, Registration
 from cometmq.remoting import remarks
@@ -26,6 +25,7 @@ from cometmq.remoting.commands.namesrv import (
     UnregisterBroker,
 )
 from cometmq.remoting.errors import CommandError, RemoteProtocolError
+from cometmq.remoting.names import ORDER_NAMESPACE
 from cometmq.remoting.versions import REGISTER_WITH_FILTER_SERVERS_MIN
 
 _CRC_MASK = 0x7FFF_FFFF
@@ -35,6 +35,7 @@ def register_broker(namesrv: Namesrv, call: Call[RegisterBroker]) -> Reply:
     header = call.header
     if header.body_crc32 and header.body_crc32 != crc32(call.body) & _CRC_MASK:
         raise CommandError(ResponseCode.SYSTEM_ERROR, remarks.CRC_MISMATCH)
+    _refuse_stale(namesrv, header)
     body = _registered(call)
     topics = body.topic_config_serialize_wrapper
     broker = BrokerId(header.cluster_name, header.broker_name, header.broker_id, header.broker_addr)
@@ -47,9 +48,11 @@ def register_broker(namesrv: Namesrv, call: Call[RegisterBroker]) -> Reply:
             topics.data_version,
             topics.topic_config_table.values(),
             body.filter_server_list,
+            header.group_epoch,
         ),
         connection=call.peer,
         now_ms=namesrv.clock.monotonic_ms(),
+        keep_ms=namesrv.settings.value.lost_master_keep_ms,
     )
     if is_new:
         namesrv.log.info("broker.registered", **broker._asdict())
@@ -59,6 +62,22 @@ def register_broker(namesrv: Namesrv, call: Call[RegisterBroker]) -> Reply:
     if master is not None:
         reply = RegisterBrokerReply(master.ha_address, master.address)
     return Reply(header=reply, body=_order_topics(namesrv))
+
+
+def _refuse_stale(namesrv: Namesrv, header: RegisterBroker) -> None:
+    """Refuse a deposed master, because it would take its successor's place in the routes."""
+    epoch = namesrv.routes.stale_below(header.broker_name, header.group_epoch)
+    if epoch is None:
+        return
+    namesrv.log.warning(
+        "broker.stale", broker_name=header.broker_name, address=header.broker_addr,
+        epoch=header.group_epoch, group_epoch=epoch,
+    )  # fmt: skip
+    raise CommandError(
+        ResponseCode.SYSTEM_ERROR,
+        f"stale epoch: {header.broker_addr} registers in epoch {header.group_epoch}, but the group"
+        f" {header.broker_name} is in epoch {epoch}",
+    )
 
 
 def unregister_broker(namesrv: Namesrv, call: Call[UnregisterBroker]) -> Reply:
@@ -101,5 +120,5 @@ def _decoded(type_: Any, call: Call[Any]) -> Any:
 
 def _order_topics(namesrv: Namesrv) -> bytes:
     """Return the queue counts of ordered topics, which every registration's answer includes."""
-    values = namesrv.kv_config.namespace(NAMESPACE_ORDER_TOPIC)
+    values = namesrv.kv_config.namespace(ORDER_NAMESPACE)
     return encode_json(KVTable(dict(values))) if values else b""

@@ -17,7 +17,7 @@ from cometmq.remoting.commands.namesrv import (
 
 
 async def put_kv_config(namesrv: Namesrv, call: Call[PutKvConfig]) -> Reply:
-    """Set a value and answer once it is durable."""
+    """Set a value; answer once it is durable."""
     header = call.header
     namesrv.kv_config.put(header.namespace, header.key, header.value)
     await namesrv.save_kv_config()

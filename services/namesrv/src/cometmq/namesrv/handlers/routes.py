@@ -2,16 +2,15 @@
 """Topic routes and the cluster info: 105, 106.
 
 Compatibility: Java writes broker ids unquoted (`{0:"ip:port"}`) in the cluster info, and in routes
-for clients before 4.9.4. That is not JSON, but some clients parse the text themselves and, if the
-ids are quoted, take every address for the master's (the Go client up to 2.1.2). They get what they
-expect; clients from 4.9.4 onwards get standard JSON, as do all others that request it.
+for clients before 4.9.4. That is not JSON, but some clients (the Go client up to 2.1.2) parse the
+text themselves and take every address for the master's if the ids are quoted. Old clients therefore
+get unquoted ids. Clients from 4.9.4 onwards get standard JSON, as do all clients that request it.
 """
 
 from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from cometmq.namesrv.kv_config import NAMESPACE_ORDER_TOPIC
 from cometmq.namesrv.namesrv import Namesrv
 from cometmq.remoting import remarks
 from cometmq.remoting.bodies.dialect import encode_json
@@ -21,6 +20,7 @@ from cometmq.remoting.command import Call, Reply
 from cometmq.remoting.commands.namesrv import GetRouteinfoByTopic
 from cometmq.remoting.commands.table import NoHeader
 from cometmq.remoting.errors import CommandError
+from cometmq.remoting.names import ORDER_NAMESPACE
 from cometmq.remoting.versions import STANDARD_JSON_ROUTE_MIN
 
 
@@ -48,7 +48,7 @@ def get_routeinfo_by_topic(namesrv: Namesrv, call: Call[GetRouteinfoByTopic]) ->
     if route is None:
         raise CommandError(ResponseCode.TOPIC_NOT_EXIST, remarks.no_route(topic))
     if namesrv.settings.value.order_message_enable:
-        order = namesrv.kv_config.get(NAMESPACE_ORDER_TOPIC, topic)
+        order = namesrv.kv_config.get(ORDER_NAMESPACE, topic)
         route = msgspec.structs.replace(route, order_topic_conf=order)
     is_standard = call.version >= STANDARD_JSON_ROUTE_MIN or call.header.accept_standard_json_only
     return Reply(body=encode_json(route if is_standard else _java_route(route)))
