@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Resetting groups, tracking messages, and replaying dead letters."""
 
+import re
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
@@ -20,12 +21,17 @@ from cometmq.client import (
     PushOptions,
 )
 from cometmq.client.admin import TrackType
+from cometmq.client.admin.broker import BrokerAdmin
 from cometmq.client.admin.broker_groups import END
 from cometmq.client.admin.dead_letters import origin_message_id, origin_topic
+from cometmq.client.errors import ClientError
 from cometmq.client.message import UnreadableMessage
 from cometmq.client.testing import MemoryCluster
 from cometmq.client.testing.queues import sent_back
 from cometmq.client.testing.waiting import eventually
+from cometmq.remoting import remarks
+from cometmq.remoting.bodies.topic_config import SubscriptionGroupConfig
+from cometmq.remoting.codes import RequestCode
 from cometmq.remoting.errors import ConsumerNotOnline, ServerError, TopicNotExist
 from cometmq.remoting.message.flags import SysFlag
 
@@ -99,8 +105,40 @@ async def test_resetting_an_idle_group_sets_its_first_offsets(
     admin: AdminClient, producer: Producer
 ) -> None:
     await send(producer, 3)
-    assert (await admin.reset_offsets("new", "T", END))[QUEUE] == 3
+    assert (await admin.reset_offsets("new", "T", END, is_new_group=True))[QUEUE] == 3
     assert await admin.committed_offset("new", QUEUE) == 3
+
+
+async def test_offsets_of_an_unknown_group_are_not_moved(
+    admin: AdminClient, producer: Producer
+) -> None:
+    await send(producer, 3)
+    await admin.commit_offset("orders-group", QUEUE, 2)
+    text = re.escape(
+        "no broker knows the consumer group order-group; did you mean orders-group? "
+        "(is_new_group=True sets the first offsets of a new group)"
+    )
+    for call in (
+        admin.reset_offsets("order-group", "T", 0),
+        admin.roll_back("order-group", "T", 0),
+        admin.clone_offsets("orders-group", "order-group", "T"),
+    ):
+        with pytest.raises(InvalidArgument, match=text):
+            await call
+    assert await admin.committed_offset("order-group", QUEUE) is None
+    with pytest.raises(InvalidArgument, match=r"no broker knows the consumer group zzz \("):
+        await admin.reset_offsets("zzz", "T", 0)
+
+
+async def test_a_group_without_offsets_is_known_by_its_members(
+    cluster: MemoryCluster, admin: AdminClient, producer: Producer
+) -> None:
+    await send(producer, 3)
+    async with member(cluster, lambda _: ConsumeResult.SUCCESS):
+        pass
+    cluster.broker.offsets.clear()
+    moved = {row.queue: row.rollback_offset for row in await admin.roll_back("g", "T", END)}
+    assert moved[QUEUE] == 3
 
 
 async def test_connected_members_are_reset(
@@ -122,11 +160,40 @@ async def test_connected_members_are_reset(
     assert seen[3:] == [b"0", b"1", b"2"]
 
 
+async def test_connected_members_without_a_committed_offset_are_reset(
+    cluster: MemoryCluster, admin: AdminClient, producer: Producer
+) -> None:
+    """Java brokers refuse a reset if a queue has no offset, as in a new group."""
+    seen: list[bytes] = []
+
+    def listen(message: MessageExt) -> ConsumeResult:
+        seen.append(message.body)
+        return ConsumeResult.SUCCESS
+
+    await send(producer, 3)
+    code = RequestCode.INVOKE_BROKER_TO_RESET_OFFSET
+    refusal = ServerError(remarks.reset_offset_no_group("g"))
+    cluster.broker.fail(code, refusal)
+    with pytest.raises(ConsumerNotOnline):
+        await admin.reset_members("g", "T", END)
+    assert not cluster.committed("g", "T")
+    async with member(cluster, listen):
+        await eventually(lambda: len(seen) == 3)
+        assert not cluster.committed("g", "T")
+        cluster.broker.fail(code, refusal)
+        assert (await admin.reset_offsets("g", "T", 0))[QUEUE] == 0
+        assert len(cluster.committed("g", "T")) == 4
+        await eventually(lambda: len(seen) == 6)
+        cluster.broker.fail(code, ServerError("something else"))
+        with pytest.raises(ServerError, match="something else"):
+            await admin.reset_offsets("g", "T", 0)
+
+
 async def test_offsets_are_cloned(admin: AdminClient, producer: Producer) -> None:
     await send(producer, 3)
     await admin.commit_offset("g", QUEUE, 2)
 
-    assert (await admin.clone_offsets("g", "h", "T"))[QUEUE] == 2
+    assert (await admin.clone_offsets("g", "h", "T", is_new_group=True))[QUEUE] == 2
     assert await admin.committed_offset("h", QUEUE) == 2
     with pytest.raises(InvalidArgument, match="to itself"):
         await admin.clone_offsets("g", "g", "T")
@@ -271,6 +338,13 @@ async def bury(cluster: MemoryCluster) -> None:
         await eventually(lambda: len(cluster.messages("%DLQ%g")) == stored)
 
 
+async def test_a_healthy_group_has_no_dead_letters(admin: AdminClient) -> None:
+    await admin.commit_offset("orders-group", QUEUE, 0)
+    assert [message async for message in admin.dead_letters("orders-group")] == []
+    with pytest.raises(InvalidArgument, match="group order-group; did you mean orders-group"):
+        _ = [message async for message in admin.dead_letters("order-group")]
+
+
 async def test_dead_letters_are_read(
     cluster: MemoryCluster, admin: AdminClient, producer: Producer
 ) -> None:
@@ -308,6 +382,29 @@ async def test_a_dead_letter_is_replayed_to_its_group(
     assert origin_message_id(seen[0]) == seen[0].message_id == message_id
     assert seen[0].reconsume_times == 0
     assert len(cluster.messages("T")) == 1
+
+
+async def test_a_group_without_retries_gets_no_dead_letter_back(
+    cluster: MemoryCluster,
+    admin: AdminClient,
+    producer: Producer,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    await send(producer, 1)
+    await bury(cluster)
+    (dead,) = [message async for message in admin.dead_letters("g")]
+
+    async def no_retries(_broker: BrokerAdmin) -> dict[str, SubscriptionGroupConfig]:
+        return {"g": SubscriptionGroupConfig(group_name="g", retry_max_times=0)}
+
+    monkeypatch.setattr(BrokerAdmin, "groups", no_retries)
+    with pytest.raises(ClientError, match="group alter g --retries 1"):
+        await admin.replay(dead, "g")
+    with pytest.raises(ClientError, match="group alter g --retries 1"):
+        await admin.replay(dead, "other", topic="%RETRY%g")
+    assert cluster.messages("%RETRY%g") == []
+    await admin.replay(dead, "g", topic="T")
+    assert len(cluster.messages("T")) == 2
 
 
 async def test_a_dead_letter_is_replayed_to_all(

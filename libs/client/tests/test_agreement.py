@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Warnings about members of a group that subscribe differently, with both subscriptions."""
+"""Warnings about members of a group with different subscriptions; each warning shows both."""
 
 import asyncio
 

@@ -1,20 +1,27 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Closing: every caller waits for the same drain, and a listener cannot close its consumer."""
+"""Closing: every caller waits for the same drain, and no callback can close its own client."""
 
 import asyncio
 import threading
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
 from cometmq.client import (
     ClientStateError,
     ConsumeFrom,
+    LitePullConsumer,
     Message,
     MessageExt,
+    MessageQueue,
     Producer,
+    PullConsumer,
     PushConsumer,
     PushOptions,
+    ScheduledPull,
+    TransactionProducer,
+    TransactionState,
 )
 from cometmq.client import sync as blocking
 from cometmq.client.sync.loop import loop_thread
@@ -97,3 +104,107 @@ def test_a_plain_listener_cannot_close_its_consumer(served: MemoryCluster) -> No
     with consumer:
         assert done.wait(10)
     assert "called by the listener" in refusals[0]
+
+
+# -- callbacks --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", [LitePullConsumer, PullConsumer])
+@pytest.mark.parametrize("name", ["on_assigned", "on_revoked"])
+async def test_a_callback_cannot_close_its_consumer(
+    cluster: MemoryCluster, kind: type[Any], name: str
+) -> None:
+    refusals: list[str] = []
+
+    async def callback(_: list[MessageQueue]) -> None:
+        try:
+            await consumer.close()
+        except ClientStateError as error:
+            refusals.append(str(error))
+
+    consumer = kind("g", cluster.namesrv)
+    getattr(consumer, name)(callback)
+    (consumer.subscribe if kind is LitePullConsumer else consumer.register)("T")
+    async with asyncio.timeout(5), consumer:
+        await eventually(lambda: consumer.queues)
+    assert refusals
+    assert f"`close` was called by {name}, and would wait for {name} to end" in refusals[0]
+
+
+async def test_a_task_of_a_callback_may_close(cluster: MemoryCluster) -> None:
+    tasks: list[asyncio.Task[None]] = []
+
+    async def assigned(_: list[MessageQueue]) -> None:
+        tasks.append(group.create_task(close_later()))
+
+    async def close_later() -> None:
+        await may_close.wait()
+        await consumer.close()
+
+    may_close = asyncio.Event()
+    consumer = LitePullConsumer("g", cluster.namesrv)
+    consumer.on_assigned(assigned)
+    consumer.subscribe("T")
+    async with asyncio.timeout(5), asyncio.TaskGroup() as group, consumer:
+        may_close.set()
+        await tasks[0]
+        assert not consumer.is_running
+
+
+async def test_a_scheduled_pull_cannot_close_itself(cluster: MemoryCluster) -> None:
+    refusals: list[str] = []
+
+    async def callback(consumer: PullConsumer, _: MessageQueue) -> None:
+        for client in (scheduled, consumer):
+            with pytest.raises(ClientStateError) as caught:
+                await client.close()
+            refusals.append(str(caught.value))
+
+    scheduled = ScheduledPull("g", cluster.namesrv)
+    scheduled.register("T", callback)
+    async with asyncio.timeout(5), scheduled:
+        await eventually(lambda: len(refusals) >= 2)
+        assert scheduled.consumer.is_running
+    assert all("`close` was called by the callback" in text for text in refusals)
+
+
+def test_a_blocking_scheduled_pull_cannot_close_its_consumer(served: MemoryCluster) -> None:
+    refusals: list[str] = []
+    done = threading.Event()
+
+    def callback(consumer: blocking.PullConsumer, _: MessageQueue) -> None:
+        with pytest.raises(ClientStateError) as caught:
+            consumer.close()
+        refusals.append(str(caught.value))
+        done.set()
+
+    scheduled = blocking.ScheduledPull("g", served.namesrv)
+    scheduled.register("T", callback)
+    with scheduled:
+        assert done.wait(10)
+    assert "`close` was called by the callback" in refusals[0]
+
+
+async def test_a_local_transaction_cannot_close_its_producer(cluster: MemoryCluster) -> None:
+    async def execute(_: Message, __: object) -> TransactionState:
+        with pytest.raises(ClientStateError, match="`close` was called by the transaction"):
+            await producer.close()
+        return TransactionState.COMMIT
+
+    producer = TransactionProducer("pg", cluster.namesrv, check=lambda _: None, execute=execute)
+    async with producer:
+        result = await producer.send_in_transaction(Message("T", b"x"))
+        assert result.state is TransactionState.COMMIT
+        await eventually(lambda: cluster.messages("T"))
+
+
+def test_a_blocking_transaction_cannot_close_its_producer(served: MemoryCluster) -> None:
+    def execute(_: Message, __: object) -> TransactionState:
+        with pytest.raises(ClientStateError, match="`close` was called by the transaction"):
+            producer.close()
+        return TransactionState.COMMIT
+
+    producer = blocking.TransactionProducer("pg", served.namesrv, check=lambda _: None)
+    with producer:
+        result = producer.send_in_transaction(Message("T", b"x"), execute=execute)
+    assert result.state is TransactionState.COMMIT

@@ -138,7 +138,7 @@ async def test_a_callback_that_hangs_holds_the_end_up_only_for_a_while(
 
 
 async def test_a_queue_that_goes_during_a_seek_is_not_read(cluster: MemoryCluster) -> None:
-    """Otherwise its new owner would get the same messages, and lose its offset."""
+    """Otherwise the queue's new owner would get the same messages, and its offset would be lost."""
     await send(cluster, *texts(3))
     consumer = lite(cluster)
     async with consumer:

@@ -156,6 +156,30 @@ async def test_first_sends_that_start_together_wait_for_one_lookup(
     assert lookups.count("T") == 1
 
 
+async def test_a_send_outlives_a_master_that_the_name_servers_keep(cluster: MemoryCluster) -> None:
+    """In a group with failover, name servers keep a lost master until the next one registers."""
+    async with Producer("pg", cluster.namesrv, options=SLOW) as producer:
+        await producer.send(Message("T", b"x"))
+        await cluster.broker.stop()  # its address stays in the route
+        async with asyncio.TaskGroup() as group:
+            sends = [group.create_task(producer.send(Message("T", b"y"))) for _ in range(20)]
+            await asyncio.sleep(0.3)
+            assert not any(send.done() for send in sends)
+            cluster.broker.port = 0  # the next master has another address
+            await cluster.broker.start()
+    assert len(cluster.messages("T")) == 21
+
+
+async def test_a_send_to_a_dead_broker_fails_within_its_timeout(cluster: MemoryCluster) -> None:
+    async with Producer("pg", cluster.namesrv, options=SLOW) as producer:
+        await producer.send(Message("T", b"x"))
+        await cluster.broker.stop()
+        begin = monotonic()
+        with pytest.raises(SendFailed, match="no connection"):
+            await producer.send(Message("T", b"y"), timeout_ms=800)
+    assert monotonic() - begin < 3
+
+
 async def test_a_stale_route_of_another_topic_hides_no_master(cluster: MemoryCluster) -> None:
     cluster.create_topic("U")
     async with Producer("pg", cluster.namesrv, options=SLOW) as producer:

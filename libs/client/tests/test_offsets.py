@@ -116,9 +116,7 @@ async def test_moves_during_a_write_are_written_next(
 
 
 class FakeInstance:
-    """A client instance and broker that refuses commits, or changes state meanwhile, as a test
-    asks.
-    """
+    """A client instance and broker that refuses commits, or changes state meanwhile, on request."""
 
     def __init__(self) -> None:
         self.log = NO_LOG

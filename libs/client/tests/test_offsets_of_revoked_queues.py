@@ -230,7 +230,7 @@ async def test_without_a_lock_the_offset_is_stored_at_once_and_never_later(
 
 @pytest.mark.parametrize("then_ends", [False, True])
 async def test_no_offset_of_a_lost_queue_is_stored(leaving: Leaving, then_ends: bool) -> None:
-    """Not even if its lock was granted again, because another member had it in between."""
+    """A regained lock counts as lost, because another member held it in the meantime."""
     lost, owner = held_to(leaving.store, A, 7), leaving.owner()
     lost.calls.began()
     await owner.leave([lost], is_lost=True)

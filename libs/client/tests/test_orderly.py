@@ -277,7 +277,7 @@ async def test_a_queue_that_another_member_has_locked_is_not_read(cluster: Memor
 async def test_a_lock_taken_by_another_ends_the_queue_in_the_middle_of_a_list(
     cluster: MemoryCluster,
 ) -> None:
-    """Its results are ignored, because the new owner has started at the committed offset."""
+    """The results of the list are ignored, because the new owner began at the committed offset."""
     gate, begun = asyncio.Event(), asyncio.Event()
 
     async def listener(messages: list[MessageExt]) -> None:

@@ -2,9 +2,12 @@
 """Blocking clients: the facade runs on its own thread, so the cluster does too."""
 
 import asyncio
+import contextlib
+import os
 import queue
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -27,6 +30,7 @@ from cometmq.client.sync import (
     Producer,
     PushConsumer,
     TransactionProducer,
+    loop,
     loop_thread,
 )
 from cometmq.client.testing import MemoryCluster
@@ -141,8 +145,7 @@ def test_requests_wait_for_their_reply(served: MemoryCluster) -> None:
         with consumer:
             message = Message("T", b"ask", message_id=requester.new_message_id())
             assert requester.request(message, 10_000).body == b"ASK"
-            queues = consumer.call_admin(lambda admin: admin.queues("T"))
-            ends = [requester.call_admin(lambda admin, q=q: admin.max_offset(q)) for q in queues]  # type: ignore[misc]
+            ends = [requester.admin.max_offset(queue) for queue in consumer.admin.queues("T")]
     assert sum(ends) == 1
 
 
@@ -156,6 +159,50 @@ def test_a_coroutine_that_calls_exit_does_not_end_the_loop_of_all_clients(
         with pytest.raises(SystemExit):
             loop_thread().run(leave())
         assert producer.send(Message("T", b"x"), timeout_ms=5_000).queue.topic == "T"
+
+
+@pytest.mark.parametrize("is_coroutine", [False, True])
+def test_an_interrupt_in_a_listener_fails_all_calls(
+    served: MemoryCluster, monkeypatch: pytest.MonkeyPatch, *, is_coroutine: bool
+) -> None:
+    """The loop of all clients ends with it, so no call would ever return."""
+    monkeypatch.setitem(loop._LOOPS, os.getpid(), loop.LoopThread())
+
+    def listener(_: list[MessageExt]) -> None:
+        raise KeyboardInterrupt("stop")
+
+    async def coroutine_listener(messages: list[MessageExt]) -> None:
+        listener(messages)
+
+    consumer = PushConsumer(
+        "cg",
+        served.namesrv,
+        listener=coroutine_listener if is_coroutine else listener,
+        options=PushOptions(consume_from=ConsumeFrom.FIRST_OFFSET),
+    )
+    consumer.subscribe("T")
+    waiting = LitePullConsumer("lg", served.namesrv)
+    waiting.subscribe("T", "no-such-tag")
+    producer = Producer("pg", served.namesrv)
+    for one in (consumer, waiting, producer):
+        one.start()
+    names_cause = "raised KeyboardInterrupt: stop"
+    with ThreadPoolExecutor(1) as pool:
+        polling = pool.submit(waiting.poll, 60_000)
+        with contextlib.suppress(ClientStateError):  # the answer may come after the end
+            producer.send(Message("T", b"x"))
+        with pytest.raises(ClientStateError, match=names_cause) as caught:
+            polling.result(timeout=10)
+    assert isinstance(caught.value.__cause__, KeyboardInterrupt)
+    for call in (
+        lambda: producer.send(Message("T", b"y")),
+        producer.close,
+        consumer.close,
+        waiting.finish,
+        lambda: PushConsumer("cg2", served.namesrv, listener=listener).start(),
+    ):
+        with pytest.raises(ClientStateError, match=names_cause):
+            call()
 
 
 def test_admin_methods_that_yield(served: MemoryCluster) -> None:

@@ -76,7 +76,7 @@ def test_messages_come_in_order_to_a_plain_function(served: MemoryCluster) -> No
 
 
 def test_callbacks_may_use_the_consumer(served: MemoryCluster) -> None:
-    """They do not run on the loop's thread."""
+    """Callbacks do not run on the loop's thread."""
     send(served, 5)
     consumer = lite(served)
     told: list[str] = []
@@ -186,7 +186,7 @@ def test_a_callback_that_waits_for_its_own_end_is_refused(served: MemoryCluster)
 
     scheduled.register("T", callback)
     with scheduled:
-        assert "its own end" in str(errors.get(timeout=5))
+        assert "called by the callback" in str(errors.get(timeout=5))
 
 
 def test_a_signal_calls_back_once_and_then_has_its_usual_effect() -> None:

@@ -14,16 +14,20 @@ from cometmq.client import (
     InvalidArgument,
     LitePullConsumer,
     Message,
+    MessageSelector,
     Producer,
     PullConsumer,
     PushConsumer,
     PushOptions,
     ScheduledPull,
+    TransactionOptions,
     TransactionProducer,
+    TransactionState,
     sync,
 )
 from cometmq.client.testing import MemoryCluster
 from cometmq.client.testing.listening import QUEUE_0
+from cometmq.remoting.codes import RequestCode
 
 ADDRESS = "127.0.0.1:1"
 
@@ -282,11 +286,61 @@ def test_options_of_another_client_name_the_right_ones(make: Any, text: str) -> 
 
 
 def test_an_option_out_of_bounds_is_named_with_its_value() -> None:
-    text = "invalid option concurrency=0: Expected `int` >= 1"
+    text = "invalid option concurrency=0: it must be a whole number of at least 1"
     with pytest.raises(InvalidArgument, match=f"^{text}$"):
         PushConsumer("cg", ADDRESS, listener=print, options=PushOptions(concurrency=0))
     with pytest.raises(InvalidArgument, match=r"namesrv must be a string .* not \['a:1'\]"):
         Producer("pg", ["a:1"])  # type: ignore[arg-type]
+
+
+LONE = "x\ud800"
+
+
+@pytest.mark.parametrize(
+    ("fields", "text"),
+    [
+        ({"tag": LONE}, "the tag contains the lone surrogate '\\ud800' at 1"),
+        ({"keys": ["a", LONE]}, "a key contains the lone surrogate"),
+        ({"properties": {"color": LONE}}, "the property color contains the lone surrogate"),
+        ({"properties": {LONE: "red"}}, "the property name 'x\\ud800' contains the lone"),
+        ({"message_id": LONE}, "the message_id contains the lone surrogate"),
+        ({"topic": LONE}, "the name 'x\\ud800' of a topic contains illegal characters"),
+    ],
+)
+async def test_lone_surrogates_are_never_sent(
+    cluster: MemoryCluster, fields: dict[str, Any], text: str
+) -> None:
+    message = Message(**{"topic": "T", "body": b"x", **fields})
+    options = TransactionOptions(trace_context=True)
+    producer = TransactionProducer(
+        "pg", cluster.namesrv, check=lambda _: TransactionState.COMMIT, options=options
+    )
+    async with producer:
+        for call in (
+            producer.send(message),
+            producer.send(message, queue=QUEUE_0),
+            producer.send_ordered(message, "key"),
+            producer.send_oneway(message),
+            producer.send_batch([Message("T", b"y"), message]),
+            producer.request(message),
+            producer.begin(message),
+        ):
+            with pytest.raises(InvalidArgument, match=re.escape(text)):
+                await call
+        if "topic" not in fields and "message_id" not in fields:  # added when the batch is sent
+            with pytest.raises(InvalidArgument, match=re.escape(text)):
+                list(producer.split_batch([message]))
+        await producer.send(Message("T", b"x", tag="\u00e9 \U0001f375"))
+    sent = cluster.broker.requests
+    assert sent[RequestCode.SEND_MESSAGE_V2] == 1
+    assert not sent[RequestCode.SEND_BATCH_MESSAGE]
+
+
+@pytest.mark.parametrize("expression", [LONE, MessageSelector.by_sql(f"color = '{LONE}'")])
+def test_lone_surrogates_are_not_subscribed(expression: Any) -> None:
+    consumer = LitePullConsumer("g", "127.0.0.1:1")
+    with pytest.raises(InvalidArgument, match="the expression of a subscription contains"):
+        consumer.subscribe("T", expression)
 
 
 async def test_messages_of_a_wrong_form(cluster: MemoryCluster) -> None:

@@ -10,9 +10,62 @@ import contextvars
 import inspect
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from contextvars import ContextVar
+from typing import Any, Final
 
+from cometmq.client.errors import ClientStateError
 from cometmq.remoting.transport.tasks import describe
+
+_CALLS: Final[ContextVar[tuple["calling", ...]]] = ContextVar("cometmq_calls", default=())
+"""The client calls that enclose the running code; the context of a task may outlive them."""
+
+
+class calling:  # noqa: N801  # used like a function: `with calling(client, "on_revoked"):`
+    """Marks the code inside as called by a client, whose `close` would wait for it.
+
+    Threads of `on_thread` inherit the mark. Tasks that the code creates are free to close the
+    client, because the call can end before they do.
+    """
+
+    __slots__ = ("_client", "_is_running", "_name", "_task", "_token")
+
+    def __init__(self, client: object, name: str) -> None:
+        self._client = client
+        self._name = name
+        self._task = _current_task()
+        self._is_running = False
+
+    def __enter__(self) -> None:
+        self._is_running = True
+        self._token = _CALLS.set((*_CALLS.get(), self))
+
+    def __exit__(self, *_: object) -> None:
+        self._is_running = False
+        _CALLS.reset(self._token)
+
+    def refuse_close(self, client: object, task: asyncio.Task[Any] | None) -> None:
+        """Raise ClientStateError if this call keeps `task`, or a thread, from closing `client`."""
+        is_waited_for = self._is_running and (task is None or task is self._task)
+        if self._client is client and is_waited_for:
+            raise ClientStateError(
+                f"`close` was called by {self._name}, and would wait for {self._name} to end: "
+                "return first, and close from another task or thread; for example, set an "
+                "asyncio.Event or threading.Event that the program waits for"
+            )
+
+
+def refuse_close_inside(client: object) -> None:
+    """Raise ClientStateError in code that the client has called, for which `close` would wait."""
+    task = _current_task()
+    for call in reversed(_CALLS.get()):
+        call.refuse_close(client, task)
+
+
+def _current_task() -> asyncio.Task[Any] | None:
+    try:
+        return asyncio.current_task()
+    except RuntimeError:  # a thread without a loop
+        return None
 
 
 class ForeignError(Exception):
@@ -32,7 +85,7 @@ async def on_thread(
 ) -> Any:
     """Call a plain function on a pool thread, with the context variables of this task.
 
-    A coroutine that it returns, as `lambda messages: handle(messages)` does, is awaited here.
+    A returned coroutine, as from `lambda messages: handle(messages)`, is awaited here.
     """
     loop = asyncio.get_running_loop()
     context = contextvars.copy_context()

@@ -12,12 +12,28 @@ HeaderT = TypeVar("HeaderT", bound=msgspec.Struct)
 
 
 def whole(value: Any, name: str, *, low: int = 0, high: int | None = None) -> int:
-    """Return `value`; InvalidArgument unless it is an int from `low` to `high`, both inclusive."""
+    """Return `value`; raise InvalidArgument unless it is an int from `low` to `high`, inclusive."""
     is_whole = isinstance(value, int) and not isinstance(value, bool)
     if not is_whole or value < low or (high is not None and value > high):
         bounds = f"of at least {low}" if high is None else f"from {low} to {high}"
         raise InvalidArgument(f"{name} must be a whole number {bounds}, not {value!r}")
     return int(value)
+
+
+def check_encodable(text: str, name: str) -> None:
+    """Raise InvalidArgument for a lone surrogate: UTF-8, the encoding of the wire, has none."""
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise InvalidArgument(
+            f"{name} contains the lone surrogate {text[error.start]!r} at {error.start}, which "
+            "cannot be sent: decode the text with errors='replace', or send bytes as the body"
+        ) from None
+
+
+def redelivery_level(level: Any) -> int:
+    """Return `level`; raise InvalidArgument unless it is a delay level, or -1 for a dead letter."""
+    return whole(level, "delay_level", low=-1)
 
 
 def whole_or(default: int, value: Any, name: str, *, low: int = 1) -> int:
@@ -26,7 +42,7 @@ def whole_or(default: int, value: Any, name: str, *, low: int = 1) -> int:
 
 
 def checked_header(header: HeaderT) -> HeaderT:
-    """Return a header whose fields have the declared types; InvalidArgument names a wrong one.
+    """Return a header; raise InvalidArgument if a field does not have its declared type.
 
     A wrong header could not be encoded or would be refused as malformed, and the peer would close
     the connection that all other calls share.
@@ -43,8 +59,19 @@ def checked_header(header: HeaderT) -> HeaderT:
 
 
 def check_queue(queue: object) -> None:
-    """Raise InvalidArgument unless `queue` is a MessageQueue."""
+    """Raise InvalidArgument unless `queue` is a MessageQueue whose fields have the declared types.
+
+    A broker closes the connection after a malformed field, and all other calls share it.
+    """
     if not isinstance(queue, MessageQueue):
         raise InvalidArgument(
             f"queue must be a MessageQueue(topic, broker_name, queue_id), not {queue!r}"
+        )
+    place: Any = queue
+    if type(place.queue_id) is not int or not (
+        isinstance(place.topic, str) and isinstance(place.broker_name, str)
+    ):
+        raise InvalidArgument(
+            "a MessageQueue has a topic and a broker name, both strings, and a whole number as "
+            f"queue_id, unlike {queue!r}"
         )

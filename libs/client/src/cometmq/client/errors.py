@@ -19,7 +19,7 @@ WITHOUT_CODE: Final = -1
 
 
 class ClientError(CometError):
-    """A call that the client could not perform."""
+    """Base class of errors raised by the client itself."""
 
     code: int | None = None
 
@@ -63,7 +63,7 @@ class WrongServer(NoNamesrv):
 
 
 class NoRoute(ClientError):
-    """No name server knows the topic, and it cannot be created by sending; or it is read-only."""
+    """No name server knows the topic and sending cannot create it, or the topic is read-only."""
 
     code = NO_ROUTE
 
@@ -87,7 +87,7 @@ def read_only(topic: str) -> NoRoute:
 
 
 class BrokerMissing(ClientError, Outage):
-    """No route has the broker, or only its slaves: it was stopped, or its name is wrong."""
+    """No route contains the broker or its master: it was stopped, or its name is wrong."""
 
     code = BROKER_MISSING
 
@@ -131,4 +131,4 @@ class SendFailed(ClientError, Outage):
 
 
 class SendTimeout(SendFailed, RequestTimeout):
-    """No attempt to send was confirmed before the time was over."""
+    """No attempt to send was confirmed before the deadline."""

@@ -2,15 +2,17 @@
 """Listener types: the functions that applications pass to a push consumer, and their results."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
+import sys
+from collections.abc import Awaitable, Callable, Collection
 from concurrent.futures import ThreadPoolExecutor
-from contextvars import ContextVar
 from enum import Enum, auto
 from typing import Any, ClassVar, Generic, Protocol, TypeAlias, TypeVar, cast
 
 import msgspec
 
-from cometmq.client.application_calls import is_cancelled, on_thread
+from cometmq.client.application_calls import calling, is_cancelled, on_thread
+from cometmq.client.arguments import redelivery_level, whole
+from cometmq.client.clock import monotonic_ms
 from cometmq.client.errors import InvalidArgument
 from cometmq.client.functions import is_coroutine_function
 from cometmq.client.message import MessageExt
@@ -32,28 +34,29 @@ class ConsumeResult(msgspec.Struct, frozen=True):
     delay_level: int = 0
     """The delay of redelivery: 0 means longer each time, 1 to 18 is one of the delay levels."""
 
+    def __post_init__(self) -> None:
+        """Raise InvalidArgument for values that mean nothing."""
+        if self.consumed_count is not None:
+            whole(self.consumed_count, "the count of consumed messages")
+        redelivery_level(self.delay_level)
+
     SUCCESS: ClassVar["ConsumeResult"]
     RECONSUME_LATER: ClassVar["ConsumeResult"]
     DEAD_LETTER: ClassVar["ConsumeResult"]
 
     @classmethod
     def later(cls, delay_level: int = 0) -> "ConsumeResult":
-        """Redeliver all messages."""
+        """Return a result that requests redelivery of all messages at `delay_level`."""
         return cls(0, _redelivery_level(delay_level))
 
     @classmethod
     def consumed(cls, count: int, *, delay_level: int = 0) -> "ConsumeResult":
         """Accept the first `count` messages as consumed, and redeliver the others."""
-        if count < 0:
-            raise InvalidArgument(
-                f"the count of consumed messages is 0 or more, not {count!r}: return "
-                "ConsumeResult.later() if none is consumed"
-            )
         return cls(count, _redelivery_level(delay_level))
 
 
 def _redelivery_level(level: int) -> int:
-    if not DEAD_LETTER_LEVEL <= level <= DELAY_LEVEL_MAX:
+    if redelivery_level(level) > DELAY_LEVEL_MAX:
         raise InvalidArgument(
             f"the delay level of a redelivery is -1 (dead letter), 0 (longer each time) or 1 to "
             f"{DELAY_LEVEL_MAX}, not {level!r}; for brokers with more levels, return "
@@ -85,6 +88,11 @@ class OrderlyResult(msgspec.Struct, frozen=True):
     action: OrderlyAction = OrderlyAction.COMMIT
     pause_ms: int | None = None
     """The pause before the queue is consumed again; None means `suspend_queue_ms`."""
+
+    def __post_init__(self) -> None:
+        """Raise InvalidArgument for a pause that is not a number."""
+        if self.pause_ms is not None:
+            whole(self.pause_ms, "pause_ms")
 
     SUCCESS: ClassVar["OrderlyResult"]
     """These messages and all those held before them are consumed."""
@@ -129,7 +137,7 @@ class ListenerError(Exception):
 
 
 def traced(error: BaseException) -> BaseException | None:
-    """Return the error to log with its traceback, or None if no line of it is the application's."""
+    """Return the error to log with its traceback; None for a ListenerError of the client itself."""
     return None if isinstance(error, ListenerError) else error
 
 
@@ -140,12 +148,6 @@ class Watch(Protocol):
         self, call: Callable[[list[MessageExt]], Awaitable[R]], messages: list[MessageExt]
     ) -> R:
         """Call the listener and return its result."""
-
-
-_CALL: ContextVar[tuple[object, asyncio.Task[Any] | None] | None] = ContextVar(
-    "cometmq_listener_call", default=None
-)
-"""The caller of the running listener, and the task that waits for its end."""
 
 
 class ListenerCaller(Generic[R]):
@@ -160,24 +162,35 @@ class ListenerCaller(Generic[R]):
         thread_count: int,
         log: Log,
         watch: Watch | None = None,
+        client: object = None,
     ) -> None:
-        """`success` replaces None; threads are created only for a plain function."""
+        """`success` replaces None; threads are created only for a plain function.
+
+        The listener cannot close `client`.
+        """
         self.group = group
+        self._client = client
         self._watch = watch
         self._listener = listener
         self._success = success
         self._log = log
         self._pool: ThreadPoolExecutor | None = None
+        self._begins_ms: dict[object, int] = {}
         if not is_coroutine_function(listener):
             self._pool = ThreadPoolExecutor(thread_count, thread_name_prefix="cometmq-listener")
 
     async def call(self, messages: list[MessageExt]) -> R:
         """Return the listener's result; its exceptions propagate."""
-        _CALL.set((self, asyncio.current_task()))
-        if self._pool is None:
-            result: Any = await cast("Awaitable[Any]", self._listener(messages))
-        else:
-            result = await on_thread(self._pool, self._listener, messages)
+        call = calling(self._client, "the listener")
+        self._begins_ms[call] = monotonic_ms()
+        try:
+            with call:
+                if self._pool is None:
+                    result: Any = await cast("Awaitable[Any]", self._listener(messages))
+                else:
+                    result = await on_thread(self._pool, self._listener, messages)
+        finally:
+            del self._begins_ms[call]
         if result is None:
             return self._success
         kind = type(self._success)
@@ -185,18 +198,28 @@ class ListenerCaller(Generic[R]):
             raise ListenerError(_wrong_result(result, is_orderly=kind is OrderlyResult))
         return result
 
-    def is_calling_from_here(self) -> bool:
-        """Return whether the running code is the listener, on its task or its thread.
+    @property
+    def name(self) -> str:
+        """The name of the listener."""
+        return getattr(self._listener, "__qualname__", None) or type(self._listener).__name__
 
-        Tasks that the listener has created are not: the call can end before they do.
-        """
-        found = _CALL.get()
-        if found is None or found[0] is not self:
-            return False
-        try:
-            return asyncio.current_task() is found[1]
-        except RuntimeError:  # a thread without a loop: that of a plain function
-            return True
+    @property
+    def is_on_loop(self) -> bool:
+        """Whether the listener runs on the event loop, which it can block."""
+        return self._pool is None
+
+    def line_on(self, thread_id: int) -> str:
+        """Return the listener's line that a thread executes; empty if it executes none."""
+        line, frame = "", sys._current_frames().get(thread_id)  # noqa: SLF001  # no other way
+        while frame is not None and frame.f_code is not ListenerCaller.call.__code__:
+            line = f"{frame.f_code.co_filename}:{frame.f_lineno}"
+            frame = frame.f_back
+        return "" if frame is None else line
+
+    @property
+    def begins_ms(self) -> Collection[int]:
+        """When each running call began, by the monotonic clock."""
+        return self._begins_ms.values()
 
     async def call_safely(self, messages: list[MessageExt], failure: R) -> R:
         """Return the listener's result, or `failure` after logging an exception."""
@@ -231,7 +254,7 @@ class ListenerCaller(Generic[R]):
 
 
 def _wrong_result(result: object, *, is_orderly: bool) -> str:
-    """Return the error text: the wrong result, and the valid ones."""
+    """Return an error text that names the wrong result and the valid ones."""
     consumer = "an orderly consumer" if is_orderly else "a consumer"
     name = "OrderlyResult" if is_orderly else "ConsumeResult"
     redeliver = "SUSPEND" if is_orderly else "RECONSUME_LATER"

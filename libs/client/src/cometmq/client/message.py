@@ -22,6 +22,8 @@ from cometmq.remoting.names import RETRY_PREFIX, SEND_FORBIDDEN_TOPICS
 NAME_PATTERN: Final = re.compile(r"[%|a-zA-Z0-9_-]+")
 TOPIC_CHARS_MAX: Final = 127
 GROUP_CHARS_MAX: Final = 255
+_FLAG_MIN: Final = -(1 << 31)
+_FLAG_MAX: Final = (1 << 31) - 1
 _KEYS: Final = PropertyKey.KEYS.value
 _TAGS: Final = PropertyKey.TAGS.value
 _DELAY: Final = PropertyKey.DELAY.value
@@ -66,10 +68,10 @@ def wire_properties(message: Message) -> dict[str, str]:
         keys = _joined(keys)
     if keys:
         found[_KEYS] = keys
-    if message.tag:
-        found[_TAGS] = _tag_text(message.tag)
+    if message.tag is not None and (tag := _tag_text(message.tag)):
+        found[_TAGS] = tag
     if message.delay_level:
-        found[_DELAY] = _delay_text(message.delay_level)
+        found[_DELAY] = str(message.delay_level)
     found[_WAIT] = "true" if message.wait_store_ok else "false"
     return found
 
@@ -82,14 +84,6 @@ def _tag_text(tag: Any) -> str:
             f"the tag {tag!r} matches no subscription: a message has one tag, without ||"
         )
     return tag
-
-
-def _delay_text(level: Any) -> str:
-    if not isinstance(level, int) or level < 0:
-        raise InvalidArgument(
-            f"a delay level must be a number from 0 (no delay) to 18, not {level!r}"
-        )
-    return str(level)
 
 
 def _check_properties(properties: Mapping[Any, Any]) -> None:
@@ -121,7 +115,7 @@ def _joined(keys: Any) -> str:
 
 
 class SendStatus(IntEnum):
-    """How safely a message is stored; with any of these it is stored."""
+    """How safely a message is stored; every status means that it is stored."""
 
     SEND_OK = ResponseCode.SUCCESS
     FLUSH_DISK_TIMEOUT = ResponseCode.FLUSH_DISK_TIMEOUT
@@ -218,6 +212,14 @@ def _as_message(
     )
 
 
+def check_received(message: object) -> None:
+    """Raise InvalidArgument unless `message` is one that a consumer received."""
+    if not isinstance(message, MessageExt):
+        raise InvalidArgument(
+            f"message must be a MessageExt that a consumer received, not {message!r}"
+        )
+
+
 def check_topic(topic: str) -> None:
     """Raise InvalidArgument for topic names that brokers refuse."""
     _check_name("topic", topic, TOPIC_CHARS_MAX)
@@ -242,6 +244,21 @@ def _check_name(kind: str, name: object, chars_max: int) -> None:
         )
 
 
+def _check_numbers(message: Message) -> None:
+    """Raise InvalidArgument for a bool or float in place of a number, which brokers misread."""
+    flag: Any = message.flag
+    if type(flag) is not int or not _FLAG_MIN <= flag <= _FLAG_MAX:
+        raise InvalidArgument(f"the flag of a message must be an int, not {flag!r}: it has 32 bits")
+    level: Any = message.delay_level
+    if type(level) is not int or level < 0:
+        raise InvalidArgument(
+            f"a delay level must be a number from 0 (no delay) to 18, not {level!r}"
+        )
+    is_waiting: Any = message.wait_store_ok
+    if type(is_waiting) is not bool:
+        raise InvalidArgument(f"wait_store_ok must be True or False, not {is_waiting!r}")
+
+
 def check_message(message: Any, body_bytes_max: int) -> None:
     """Raise for messages that the broker would refuse, before they are sent."""
     if not isinstance(message, Message):
@@ -252,9 +269,7 @@ def check_message(message: Any, body_bytes_max: int) -> None:
     check_topic(message.topic)
     if message.topic in SEND_FORBIDDEN_TOPICS:
         raise InvalidArgument(f"{message.topic} belongs to the broker: no client may send to it")
-    flag: Any = message.flag
-    if not isinstance(flag, int):
-        raise InvalidArgument(f"the flag of a message must be an int, not {flag!r}")
+    _check_numbers(message)
     message_id: Any = message.message_id
     if message_id is not None and not isinstance(message_id, str):
         raise InvalidArgument(

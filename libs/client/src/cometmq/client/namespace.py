@@ -20,12 +20,10 @@ from cometmq.remoting.names import (
     DLQ_PREFIX,
     NAMESPACE_SEPARATOR,
     RETRY_PREFIX,
-    SYSTEM_GROUP_PREFIX,
-    SYSTEM_TOPIC_PREFIX,
-    SYSTEM_TOPICS,
+    is_system_group,
+    is_system_topic,
 )
 
-_SYSTEM_PREFIXES: Final = (SYSTEM_GROUP_PREFIX, SYSTEM_TOPIC_PREFIX)
 _ENDPOINT: Final = re.compile(r"(?:\w+://)?(MQ_INST_\w+_\w+)\..*")
 
 
@@ -75,7 +73,7 @@ NO_NAMESPACE: Final = Namespace()
 
 def is_system(resource: str) -> bool:
     """Return whether a topic or group belongs to RocketMQ itself."""
-    return resource in SYSTEM_TOPICS or resource.startswith(_SYSTEM_PREFIXES)
+    return is_system_topic(resource) or is_system_group(resource)
 
 
 def without_namespace(resource: str) -> str:

@@ -31,7 +31,7 @@ class ReplyMessage(Message):
     """A reply message; created by `reply_message`."""
 
     reply_properties: Mapping[str, str] = {}
-    """The properties that route it to the requester."""
+    """The properties that route the reply to the requester."""
 
 
 def reply_message(request: MessageExt, body: bytes) -> ReplyMessage:

@@ -1,15 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """Options of clients, with the defaults of the Java client 4.9.4; durations in milliseconds."""
 
-import re
-from collections.abc import Mapping
 from enum import StrEnum
-from typing import Annotated, Final, TypeVar, get_args, get_type_hints
+from typing import Annotated, Any, Final, TypeVar
 
 import msgspec
 from msgspec import Meta
 
 from cometmq.client.errors import InvalidArgument
+from cometmq.client.options_meta import OptionsMeta
 from cometmq.remoting.codes import ResponseCode
 from cometmq.remoting.message.flags import CompressionType
 from cometmq.remoting.names import AUTO_CREATE_TOPIC, TRACE_TOPIC
@@ -66,7 +65,13 @@ class AccessChannel(StrEnum):
     """A hosted service, with one trace topic per region."""
 
 
-class ClientOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class ClientOptions(
+    msgspec.Struct,
+    metaclass=OptionsMeta,
+    frozen=True,
+    kw_only=True,
+    forbid_unknown_fields=True,
+):
     """Common options of producers, consumers and admin clients."""
 
     namesrv: Annotated[
@@ -143,7 +148,7 @@ class ProducerOptions(ClientOptions, frozen=True, kw_only=True, forbid_unknown_f
     send_timeout_ms: Annotated[
         int, Meta(ge=1, description="Timeout of one send, over all attempts.")
     ] = 3_000
-    retry_times: Annotated[int, Meta(ge=0, description="Attempts after the first.")] = 2
+    retry_times: Annotated[int, Meta(ge=0, description="Attempts after the first one.")] = 2
     delay_level_max: Annotated[
         int,
         Meta(
@@ -177,15 +182,15 @@ class ProducerOptions(ClientOptions, frozen=True, kw_only=True, forbid_unknown_f
         int, Meta(ge=1, description="Maximum number of pending requests; further ones are refused.")
     ] = 10_000
     compress_over_bytes: Annotated[
-        int, Meta(ge=0, description="Bodies of at least this size are compressed.")
+        int, Meta(ge=0, description="Size in bytes from which bodies are compressed.")
     ] = 4096
     compress_type: Annotated[
         CompressionType,
-        Meta(description="Algorithm; consumers before 4.9.4 read only ZLIB."),
+        Meta(description="Compression algorithm; consumers before 4.9.4 can read only ZLIB."),
     ] = CompressionType.ZLIB
     compress_level: Annotated[int, Meta(ge=0, le=9, description="Compression level.")] = 5
     body_bytes_max: Annotated[
-        int, Meta(ge=1, description="Longer bodies and batches are refused (maxMessageSize).")
+        int, Meta(ge=1, description="Maximum size of a body or batch (maxMessageSize).")
     ] = BODY_BYTES_MAX
     avoid_slow_brokers: Annotated[
         bool,
@@ -249,7 +254,7 @@ class ConsumerOptions(ClientOptions, frozen=True, kw_only=True, forbid_unknown_f
     ] = ConsumeFrom.LAST_OFFSET
     consume_timestamp_ms: Annotated[
         int,
-        Meta(ge=0, description="For ConsumeFrom.TIMESTAMP; 0 means half an hour before the start."),
+        Meta(ge=0, description="Time for ConsumeFrom.TIMESTAMP; 0 means 30 min before the start."),
     ] = 0
     trace: Annotated[
         bool, Meta(description="Send a trace of each consumed message (enableMsgTrace).")
@@ -290,6 +295,9 @@ class ConsumerOptions(ClientOptions, frozen=True, kw_only=True, forbid_unknown_f
 
     def __post_init__(self) -> None:
         """Raise if bounds contradict each other."""
+        times: tuple[Any, Any] = (self.pull_timeout_ms, self.suspend_ms)
+        if not all(type(time) is int for time in times):
+            return  # `checked` names the option
         if self.pull_timeout_ms <= self.suspend_ms:
             raise InvalidArgument(
                 f"pull_timeout_ms ({self.pull_timeout_ms}) must be longer than suspend_ms "
@@ -365,6 +373,14 @@ class PushOptions(ConsumerOptions, frozen=True, kw_only=True, forbid_unknown_fie
             description="A message that the listener keeps for longer is sent back.",
         ),
     ] = 15 * 60_000
+    stuck_listener_ms: Annotated[
+        int,
+        Meta(
+            ge=1,
+            description="A listener call that runs for longer is reported as a warning "
+            "(`listener.stuck`).",
+        ),
+    ] = 30_000
     post_subscription_when_pull: Annotated[
         bool, Meta(description="Send the subscription with every pull, not only in heartbeats.")
     ] = False
@@ -392,7 +408,7 @@ class LitePullOptions(ConsumerOptions, frozen=True, kw_only=True, forbid_unknown
             "`commit` commits."
         ),
     ] = True
-    auto_commit_interval_ms: Annotated[int, Meta(ge=1_000, description="Interval.")] = 5_000
+    auto_commit_interval_ms: Annotated[int, Meta(ge=1_000, description="Commit interval.")] = 5_000
     poll_timeout_ms: Annotated[int, Meta(ge=0, description="Default timeout of `poll`.")] = 5_000
     total_count_max: Annotated[
         int,
@@ -407,7 +423,7 @@ class LitePullOptions(ConsumerOptions, frozen=True, kw_only=True, forbid_unknown
 
 
 class PullOptions(ConsumerOptions, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Options of a pull consumer; those about prefetching have no effect."""
+    """Options of a pull consumer; options about prefetching have no effect."""
 
     suspend_ms: Annotated[
         int, Meta(ge=1, description="How long brokers hold a blocking pull without messages.")
@@ -425,67 +441,6 @@ class PullOptions(ConsumerOptions, frozen=True, kw_only=True, forbid_unknown_fie
 
 
 OptionsT = TypeVar("OptionsT", bound=ClientOptions)
-
-
-def checked(
-    options: OptionsT,
-    namesrv: str = "",
-    *,
-    kind: type[ClientOptions] = ClientOptions,
-    is_exact: bool = False,
-) -> OptionsT:
-    """Return the options with `namesrv` filled in; raise InvalidArgument if one is out of bounds.
-
-    If `is_exact`, options of another client are refused even if they derive from `kind`. msgspec
-    checks bounds only on conversion, not on construction, so this converts.
-    """
-    if not isinstance(options, kind) or (is_exact and type(options) is not kind):
-        raise InvalidArgument(
-            f"the options must be {kind.__name__}(...), not {type(options).__name__}"
-            f"{_meant(options, kind)}"
-        )
-    if not isinstance(namesrv, str):
-        raise InvalidArgument(
-            f"namesrv must be a string such as '127.0.0.1:9876;127.0.0.2:9876', not {namesrv!r}"
-        )
-    values = msgspec.structs.asdict(options)
-    if namesrv:
-        values["namesrv"] = namesrv
-    try:
-        return msgspec.convert(values, type(options))
-    except msgspec.ValidationError as error:
-        raise InvalidArgument(_out_of_bounds(options, values, str(error))) from error
-
-
-def _out_of_bounds(options: ClientOptions, values: Mapping[str, object], reason: str) -> str:
-    """Return the text of a ValidationError, such as "Expected `int` >= 1 - at `$.concurrency`"."""
-    found = re.fullmatch(r"(.*) - at `\$\.(\w+)`", reason)
-    if found is None:
-        return f"invalid option: {reason}"
-    text, name = found.groups()
-    kinds = get_type_hints(type(options))[name]
-    for kind in get_args(kinds) or (kinds,):
-        if issubclass(kind, StrEnum):
-            valid = ", ".join(f"{kind.__name__}.{one.name}" for one in kind)
-            return f"invalid option {name}={values[name]!r}: use one of {valid}"
-        if issubclass(kind, msgspec.Struct):  # the value may have secrets
-            given = type(values[name]).__name__
-            return f"invalid option {name}: it must be {kind.__name__}(...), not {given}"
-    return f"invalid option {name}={values[name]!r}: {text}"
-
-
-def _meant(options: object, kind: type[ClientOptions]) -> str:
-    """Return a hint that names the right class if the options belong to another client."""
-    if not isinstance(options, ClientOptions):
-        return ""
-    defaults = type(options)()
-    known = set(kind.__struct_fields__)
-    chosen = [
-        f"{name}=..."  # the values may be secrets
-        for name in options.__struct_fields__
-        if name in known and getattr(options, name) != getattr(defaults, name)
-    ]
-    return f": did you mean {kind.__name__}({', '.join(chosen)})?"
 
 
 def producer_options(options: ClientOptions) -> ProducerOptions:

@@ -8,12 +8,12 @@ from typing import Final, Self
 
 import msgspec
 
+from cometmq.client.arguments import check_encodable
 from cometmq.client.errors import InvalidArgument
 from cometmq.client.sql_doubts import doubt_of_condition
 from cometmq.remoting.bodies.heartbeat import SubscriptionData
 from cometmq.remoting.message.flags import tag_code
-
-ALL: Final = "*"
+from cometmq.remoting.names import ALL_TAGS
 
 _CONDITION: Final = re.compile(
     r"[<>=]|\s(AND|OR|IN|IS|LIKE|BETWEEN|CONTAINS|STARTSWITH|ENDSWITH)\s", re.IGNORECASE
@@ -33,12 +33,12 @@ class ExpressionType(StrEnum):
 class MessageSelector(msgspec.Struct, frozen=True):
     """Which messages of a topic a consumer receives; `subscribe` accepts it as an expression."""
 
-    expression: str = ALL
+    expression: str = ALL_TAGS
     kind: ExpressionType = ExpressionType.TAG
 
     @classmethod
-    def by_tag(cls, expression: str = ALL) -> Self:
-        """Select messages that have one of the tags `A || B`, or all."""
+    def by_tag(cls, expression: str = ALL_TAGS) -> Self:
+        """Select messages with any of the tags in `expression`, such as `A || B`; default: all."""
         return cls(expression)
 
     @classmethod
@@ -52,7 +52,7 @@ class MessageSelector(msgspec.Struct, frozen=True):
 
 def subscription(
     topic: str,
-    expression: str | MessageSelector = ALL,
+    expression: str | MessageSelector = ALL_TAGS,
     kind: ExpressionType = ExpressionType.TAG,
     *,
     version_ms: int,
@@ -65,6 +65,7 @@ def subscription(
             "a subscription must be a string such as 'A || B', or a MessageSelector, not "
             f"{expression!r}"
         )
+    check_encodable(expression, "the expression of a subscription")
     try:
         kind = ExpressionType(kind)
     except ValueError:
@@ -75,9 +76,9 @@ def subscription(
         return SubscriptionData(
             topic=topic, sub_string=expression, expression_type=kind, sub_version=version_ms
         )
-    text = expression.strip() or ALL
+    text = expression.strip() or ALL_TAGS
     tags: list[str] = []
-    if text != ALL:
+    if text != ALL_TAGS:
         tags = list(dict.fromkeys(tag.strip() for tag in text.split("||") if tag.strip()))
         if not tags:
             raise InvalidArgument(
@@ -95,8 +96,8 @@ def subscription(
 def doubt(wanted: SubscriptionData) -> str:
     """Return why a tag filter probably matches nothing, and what to write instead; else "".
 
-    Brokers accept any text as a tag, and the beginning of a condition, so such a consumer waits
-    forever, or gets other messages, without an error.
+    Brokers accept any text as a tag, and a condition of which they can parse only the beginning.
+    Such a consumer waits forever, or gets other messages, without an error.
     """
     if wanted.expression_type == ExpressionType.SQL92:
         return doubt_of_condition(wanted.sub_string)
@@ -111,7 +112,7 @@ def _doubt_of_tag(tag: str) -> str:
     literally = f"only messages whose tag is literally {tag!r} match"
     if _CONDITION.search(tag):
         return f"{literally}: for a condition, subscribe with MessageSelector.by_sql({tag!r})"
-    if tag == ALL:
+    if tag == ALL_TAGS:
         return f"{literally}: to receive all messages, write '*' alone"
     if _SEPARATOR.search(tag):
         parts = [part.strip() for part in _SEPARATOR.split(tag)]

@@ -75,9 +75,7 @@ class BrokerGroups(BrokerCalls):
         return (await self._json(GroupList, Code.QUERY_TOPIC_CONSUME_BY_WHO, header)).group_list
 
     async def time_spans(self, topic: str, group: str) -> list[QueueTimeSpan]:
-        """Return when each queue's messages, and the last one that a group consumed, were
-        stored.
-        """
+        """Return the store times of the first, last and last consumed message of each queue."""
         header = admin.QueryConsumeTimeSpan(topic, group)
         spans = await self._json(ConsumeTimeSpans, Code.QUERY_CONSUME_TIME_SPAN, header)
         return spans.consume_time_span_set

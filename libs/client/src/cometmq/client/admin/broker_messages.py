@@ -18,7 +18,7 @@ from cometmq.remoting.commands.pull import PullMessage, PullMessageReply
 from cometmq.remoting.errors import CorruptRecord, QueryNotFound, RemoteProtocolError
 from cometmq.remoting.message.flags import PullSysFlag
 from cometmq.remoting.message.record import decode_records
-from cometmq.remoting.names import TOOLS_GROUP
+from cometmq.remoting.names import ALL_TAGS, TOOLS_GROUP
 
 KEY_COUNT_MAX: Final = 64
 FOREVER_MS: Final = (1 << 63) - 1
@@ -70,7 +70,7 @@ class BrokerMessages(BrokerCalls):
         offset: int,
         *,
         count_max: int = PULL_COUNT_MAX,
-        expression: str = "*",
+        expression: str = ALL_TAGS,
         group: str = TOOLS_GROUP,
     ) -> Pulled:
         """Read a queue from an offset without committing anything.

@@ -19,11 +19,10 @@ from cometmq.remoting.commands.transactions import (
 from cometmq.remoting.errors import RemoteProtocolError
 from cometmq.remoting.message.flags import TRANSACTION_COMMIT, TRANSACTION_ROLLBACK
 from cometmq.remoting.message.properties import PropertyKey
-from cometmq.remoting.names import CHECK_GROUP, HALF_TOPIC, OP_HALF_TOPIC
+from cometmq.remoting.names import CHECK_GROUP, HALF_TOPIC, OP_HALF_TOPIC, OP_TAG
 
 QUEUE_ID: Final = 0
 _READ_COUNT: Final = 1_024
-_ENDING_TAG: Final = "d"
 
 
 class Span(msgspec.Struct, frozen=True):
@@ -47,27 +46,27 @@ class HalfMessage(msgspec.Struct, frozen=True):
 
     @property
     def broker(self) -> str:
-        """The name of the broker that stores it."""
+        """The name of the broker that stores the message."""
         return self.message.queue.broker_name
 
     @property
     def offset(self) -> int:
-        """Its offset in the half queue."""
+        """The message's offset in the half queue."""
         return self.message.queue_offset
 
     @property
     def group(self) -> str:
-        """The producer group whose members the broker asks."""
+        """The producer group whose members the broker asks about the transaction."""
         return self.message.properties.get(PropertyKey.PRODUCER_GROUP, "")
 
     @property
     def topic(self) -> str:
-        """The topic to which it is delivered on commit."""
+        """The topic to which the message is delivered on commit."""
         return self.message.properties.get(PropertyKey.REAL_TOPIC, "")
 
     @property
     def queue_id(self) -> int:
-        """The queue to which it is delivered on commit."""
+        """The queue to which the message is delivered on commit."""
         return int(self.message.properties.get(PropertyKey.REAL_QUEUE_ID, "0"))
 
 
@@ -90,7 +89,7 @@ class BrokerTransactions(BrokerMessages, BrokerGroups):
         return max(0, await self.min_offset(topic, QUEUE_ID), committed or 0)
 
     async def read_halves(self, span: Span) -> AsyncIterator[HalfMessage]:
-        """Read half messages, whether their transactions have ended or are still open."""
+        """Read half messages, including those whose transactions have ended."""
         async for message in self._read(HALF_TOPIC, span):
             yield HalfMessage(message)
 
@@ -99,7 +98,7 @@ class BrokerTransactions(BrokerMessages, BrokerGroups):
         ends.
         """
         async for message in self._read(OP_HALF_TOPIC, span):
-            if message.tag == _ENDING_TAG:
+            if message.tag == OP_TAG:
                 for text in message.body.split(
                     b","
                 ):  # RocketMQ 5 names several half messages in one op message

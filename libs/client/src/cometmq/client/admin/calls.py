@@ -41,7 +41,7 @@ class BrokerCalls:
         ok: Collection[int] = SUCCESS,
         timeout_ms: int | None = None,
     ) -> Response:
-        """Send any request of the catalogue; InvalidArgument if a field has the wrong type."""
+        """Send any request of the catalogue; raise InvalidArgument for wrong types."""
         header = None if header is None else checked_header(header)
         timeout_ms = whole_or(self._timeout_ms, timeout_ms, "timeout_ms")
         try:

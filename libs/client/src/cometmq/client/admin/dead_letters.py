@@ -5,18 +5,20 @@ from collections.abc import AsyncIterator
 from typing import Final
 
 from cometmq.client.admin.broker import BrokerAdmin
+from cometmq.client.admin.known_groups import check_known
 from cometmq.client.admin.messages import MessageAdmin
 from cometmq.client.admin.topics import TopicAdmin
-from cometmq.client.errors import InvalidArgument
+from cometmq.client.arguments import whole_or
+from cometmq.client.errors import ClientError, InvalidArgument
 from cometmq.client.identity import unique_ids
-from cometmq.client.message import MessageExt, SendResult, UnreadableMessage
+from cometmq.client.message import MessageExt, SendResult, UnreadableMessage, check_group
 from cometmq.client.settings import producer_options
 from cometmq.client.transfer.outgoing import Prepared, properties_text
 from cometmq.client.transfer.sender import MessageSender
 from cometmq.remoting.bodies.queues import MessageQueue
 from cometmq.remoting.errors import TopicNotExist, TransportError
 from cometmq.remoting.message.properties import PropertyKey
-from cometmq.remoting.names import DLQ_PREFIX, dead_letter_topic, retry_topic
+from cometmq.remoting.names import DLQ_PREFIX, RETRY_PREFIX, dead_letter_topic, retry_topic
 
 SENDER_GROUP: Final = "ReSendMsgById"
 """The producer group used to send stored messages again."""
@@ -60,6 +62,8 @@ class DeadLetterAdmin(MessageAdmin, TopicAdmin):
     """Manages dead letters."""
 
     _message_sender: MessageSender | None = None
+    _replay_targets: frozenset[str] = frozenset()
+    """Topics that `check_replay` has accepted."""
 
     async def dead_letter_groups(self) -> list[str]:
         """Return the groups that have a dead-letter topic."""
@@ -71,9 +75,17 @@ class DeadLetterAdmin(MessageAdmin, TopicAdmin):
     ) -> AsyncIterator[MessageExt]:
         """Read the dead letters of a group, oldest first in each queue, without changing anything.
 
-        Messages that become dead letters during the read are not included.
+        Messages that become dead letters during the read are not included. Raise InvalidArgument
+        if no broker knows the group.
         """
-        for queue in await self.queues(dead_letter_topic(group)):
+        check_group(group)
+        whole_or(0, begin_ms, "begin_ms", low=0)
+        whole_or(0, end_ms, "end_ms", low=0)
+        topic = dead_letter_topic(group)
+        if await self.namesrv.route(topic) is None:  # brokers create it for the first dead letter
+            await check_known(self, group)
+            return
+        for queue in await self.queues(topic):
             master = await self._master_of(queue)
             try:
                 async for message in self._dead_letters_of(master, queue, begin_ms):
@@ -95,18 +107,43 @@ class DeadLetterAdmin(MessageAdmin, TopicAdmin):
             for message in pulled.messages:
                 yield message
 
+    async def check_replay(self, group: str, *, topic: str | None = None) -> None:
+        """Raise ClientError if brokers would turn replayed messages into dead letters again.
+
+        A broker moves a message for a retry topic to the dead-letter topic if the group allows no
+        retries there, as in RocketMQ.
+        """
+        target = topic or retry_topic(group)
+        if not target.startswith(RETRY_PREFIX):
+            return
+        receiver = target.removeprefix(RETRY_PREFIX)
+        masters = (await self.masters()).values()
+        for broker, groups in await self.ask_each(masters, lambda it: it.groups()):
+            if receiver in groups and groups[receiver].retry_max_times <= 0:
+                raise ClientError(
+                    f"the consumer group {receiver} allows {groups[receiver].retry_max_times}"
+                    f" retries at {broker.name}: the broker would turn each message into a dead"
+                    f" letter again; first use cometmq group alter {receiver} --retries 1, or send"
+                    f" to a topic with --topic"
+                )
+
     async def replay(
         self, message: MessageExt, group: str, *, topic: str | None = None
     ) -> SendResult:
         """Send a dead letter again with its keys, properties and original id.
 
         By default only the group that gave it up receives it, with the full number of attempts.
-        With `topic`, all groups that consume that topic receive it.
+        With `topic`, all groups that consume that topic receive it. Raise ClientError, without
+        sending, if brokers would turn it into a dead letter again (`check_replay`).
         """
         kept = {PropertyKey.ORIGIN_MESSAGE_ID: origin_message_id(message)}
         if topic is None:
             kept[PropertyKey.RETRY_TOPIC] = origin_topic(message)
-        return await self._send_anew(message, topic or retry_topic(group), kept)
+        target = topic or retry_topic(group)
+        if target not in self._replay_targets:  # once for each target, not for each message
+            await self.check_replay(group, topic=topic)
+            self._replay_targets |= {target}
+        return await self._send_anew(message, target, kept)
 
     async def resend(self, message: MessageExt, *, topic: str | None = None) -> SendResult:
         """Send a stored message again with its keys, properties and unique key."""

@@ -53,13 +53,13 @@ class BrokerFigures(msgspec.Struct, frozen=True):
     commit_log_disk_ratio: float | None = None
     """Used fraction of the commit log's disk, 0 to 1."""
     writes_refused: str = ""
-    """Why the store takes no messages, such as `disk-full`; only CometMQ's brokers report it."""
+    """Why the store refuses messages, such as `disk-full`; reported only by CometMQ's brokers."""
     not_following: str = ""
-    """Why a slave cannot follow its master, such as `ahead`; only CometMQ's brokers report it."""
+    """Why a slave cannot follow its master, such as `ahead`; reported only by CometMQ's brokers."""
     log_max_offset: int = 0
-    """End of the commit log, bytes; a slave lacks what its master has beyond its own."""
+    """End offset of the commit log in bytes; a slave's lag is its distance from the master's."""
     send_path: str = ""
-    """`native`, or `python` and why: the way of plain sends; only CometMQ's brokers report it."""
+    """How plain sends are handled: `native`, or `python` and why; only from CometMQ's brokers."""
 
 
 def read_figures(facts: Mapping[str, str]) -> BrokerFigures:

@@ -84,9 +84,7 @@ class GroupAdmin(AdminBase):
         return sorted(found)
 
     async def time_spans(self, topic: str, group: str) -> list[QueueTimeSpan]:
-        """Return when each queue's messages, and the last one that a group consumed, were
-        stored.
-        """
+        """Return the store times of the first, last and last consumed message of each queue."""
         found: list[QueueTimeSpan] = []
         brokers = await self._brokers_of(topic)
         for _, spans in await self.ask_each(brokers, lambda it: it.time_spans(topic, group)):

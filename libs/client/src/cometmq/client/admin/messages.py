@@ -12,6 +12,7 @@ from cometmq.client.admin.broker_messages import (
     PULL_COUNT_MAX,
 )
 from cometmq.client.admin.scope import AdminBase
+from cometmq.client.arguments import whole
 from cometmq.client.errors import BrokerMissing, InvalidArgument
 from cometmq.client.message import MessageExt
 from cometmq.client.transfer.puller import Pulled, PullStatus
@@ -19,7 +20,7 @@ from cometmq.remoting.bodies.queues import MessageQueue
 from cometmq.remoting.bodies.running_info import ConsumeMessageDirectlyResult
 from cometmq.remoting.errors import QueryNotFound, ServerError
 from cometmq.remoting.message.ids import host_text, parse_offset_message_id
-from cometmq.remoting.names import TOOLS_GROUP
+from cometmq.remoting.names import ALL_TAGS, TOOLS_GROUP
 
 QUERY_TIMEOUT_MS: Final = 18_000
 
@@ -88,13 +89,15 @@ class MessageAdmin(AdminBase):
         begin: int,
         end: int,
         *,
-        expression: str = "*",
+        expression: str = ALL_TAGS,
         group: str = TOOLS_GROUP,
     ) -> AsyncIterator[Pulled]:
         """Yield the messages of a queue between two offsets, one pull at a time; commit nothing.
 
         Messages at `end` and beyond are left out; messages deleted meanwhile are skipped.
         """
+        whole(begin, "begin")
+        whole(end, "end")
         master = await self._master_of(queue)
         while begin < end:
             count_max = min(PULL_COUNT_MAX, end - begin)

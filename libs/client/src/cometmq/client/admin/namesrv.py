@@ -31,7 +31,7 @@ class NamesrvAdmin:
 
     @property
     def address(self) -> str:
-        """The address of this name server if it came from `each`, else that of the first."""
+        """The first address; an instance from `each` has only one."""
         return self.addresses[0]
 
     def each(self) -> list["NamesrvAdmin"]:

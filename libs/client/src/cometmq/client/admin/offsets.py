@@ -5,9 +5,12 @@ import msgspec
 
 from cometmq.client.admin.broker import BrokerAdmin
 from cometmq.client.admin.broker_groups import END
+from cometmq.client.admin.known_groups import NEW_GROUP, check_known
 from cometmq.client.admin.scope import AdminBase
 from cometmq.client.arguments import whole
 from cometmq.client.errors import InvalidArgument
+from cometmq.client.message import check_group
+from cometmq.remoting import remarks
 from cometmq.remoting.bodies.queues import MessageQueue
 from cometmq.remoting.bodies.stats import ConsumeStats, OffsetPair
 from cometmq.remoting.errors import ConsumerNotOnline, ServerError, TopicNotExist
@@ -24,7 +27,7 @@ class QueueLag(msgspec.Struct, frozen=True):
 
     @property
     def lag(self) -> int:
-        """How many messages are not consumed yet."""
+        """The number of messages that are not consumed yet."""
         return self.max_offset - self.committed_offset
 
 
@@ -104,25 +107,31 @@ class OffsetAdmin(AdminBase):
     # -- moving groups ------------------------------------------------------------------------
 
     async def reset_offsets(
-        self, group: str, topic: str, timestamp_ms: int, *, is_forced: bool = True
+        self,
+        group: str,
+        topic: str,
+        timestamp_ms: int,
+        *,
+        is_forced: bool = True,
+        is_new_group: bool = False,
     ) -> dict[MessageQueue, int]:
         """Make a group continue from a timestamp, or from the END; return the offsets.
 
         Connected members seek; if there are none, the stored offsets change. A queue moves forward
-        only if `is_forced` is set.
+        only if `is_forced` is set. Raise InvalidArgument, before any change, if no broker knows the
+        group, unless `is_new_group` is set.
         """
         whole(timestamp_ms, "timestamp_ms", low=END)
+        masters = await self._masters_to_move(group, topic, is_new_group=is_new_group)
         found: dict[MessageQueue, int] = {}
-        for broker in await self.masters_to_change_of(topic):
+        for broker in masters:
             try:
                 await broker.consumer_connections(group)
             except ConsumerNotOnline:
                 moved = await _roll_back_at(broker, group, topic, timestamp_ms, is_forced)
                 found.update({row.queue: row.rollback_offset for row in moved})
             else:
-                found.update(
-                    await broker.reset_offsets(topic, group, timestamp_ms, is_forced=is_forced)
-                )
+                found.update(await _reset_at(broker, group, topic, timestamp_ms, is_forced))
         return dict(sorted(found.items()))
 
     async def reset_members(
@@ -136,35 +145,42 @@ class OffsetAdmin(AdminBase):
         whole(timestamp_ms, "timestamp_ms", low=END)
         found: dict[MessageQueue, int] = {}
         for broker in await self.masters_to_change_of(topic):
-            found.update(
-                await broker.reset_offsets(topic, group, timestamp_ms, is_forced=is_forced)
-            )
+            found.update(await _reset_at(broker, group, topic, timestamp_ms, is_forced))
         return dict(sorted(found.items()))
 
     async def roll_back(
-        self, group: str, topic: str, timestamp_ms: int, *, is_forced: bool = True
+        self,
+        group: str,
+        topic: str,
+        timestamp_ms: int,
+        *,
+        is_forced: bool = True,
+        is_new_group: bool = False,
     ) -> list[Rollback]:
         """Set the stored offsets of a group to a timestamp, or to the END.
 
-        Connected members do not notice, and will overwrite them.
+        Connected members do not notice, and will overwrite them. Raise InvalidArgument, before any
+        change, if no broker knows the group, unless `is_new_group` is set.
         """
         whole(timestamp_ms, "timestamp_ms", low=END)
         moved: list[Rollback] = []
-        for broker in await self.masters_to_change_of(topic):
+        for broker in await self._masters_to_move(group, topic, is_new_group=is_new_group):
             moved += await _roll_back_at(broker, group, topic, timestamp_ms, is_forced)
         return moved
 
     async def clone_offsets(
-        self, source: str, destination: str, topic: str
+        self, source: str, destination: str, topic: str, *, is_new_group: bool = False
     ) -> dict[MessageQueue, int]:
         """Copy the stored offsets of one group in a topic to another; return them.
 
-        Queues without a stored offset are left alone; InvalidArgument if there is none at all.
+        Queues without a stored offset are left alone; InvalidArgument if there is none at all, or
+        if no broker knows the destination, unless `is_new_group` is set.
         """
         if source == destination:
             raise InvalidArgument(f"{source} cannot be cloned to itself")
         cloned: dict[MessageQueue, int] = {}
-        for broker in await self.masters_to_change_of(topic):
+        masters = await self._masters_to_move(destination, topic, is_new_group=is_new_group)
+        for broker in masters:
             table = (await broker.consumer_offsets()).offset_table
             for queue_id, offset in sorted(table.get(f"{topic}@{source}", {}).items()):
                 await broker.commit_offset(destination, topic, queue_id, offset)
@@ -174,6 +190,17 @@ class OffsetAdmin(AdminBase):
                 f"the group {source} has no stored offset in the topic {topic}: nothing was cloned"
             )
         return cloned
+
+    async def _masters_to_move(
+        self, group: str, topic: str, *, is_new_group: bool
+    ) -> list[BrokerAdmin]:
+        """Return the masters of a topic; raise if one is missing, or if the group is unknown."""
+        masters = await self.masters_to_change_of(topic)
+        if is_new_group:
+            check_group(group)
+        else:
+            await check_known(self, group, NEW_GROUP)
+        return masters
 
 
 async def _positions(broker: BrokerAdmin, group: str, topic: str) -> dict[MessageQueue, OffsetPair]:
@@ -188,6 +215,32 @@ async def _positions(broker: BrokerAdmin, group: str, topic: str) -> dict[Messag
         queue: OffsetPair(broker_offset=found.max_offset, consumer_offset=found.min_offset)
         for queue, found in (await broker.topic_stats(topic)).offset_table.items()
     }
+
+
+async def _reset_at(
+    broker: BrokerAdmin,
+    group: str,
+    topic: str,
+    timestamp_ms: int,
+    is_forced: bool,  # passed through
+) -> dict[MessageQueue, int]:
+    """Reset connected members; a queue without a stored offset counts as not consumed.
+
+    Java brokers refuse the request if one queue has no stored offset, as in the first seconds of a
+    group, or after queues were added. Those queues get their new offset first.
+    """
+    try:
+        return await broker.reset_offsets(topic, group, timestamp_ms, is_forced=is_forced)
+    except ServerError as error:
+        if error.remark != remarks.reset_offset_no_group(group):
+            raise
+    await broker.consumer_connections(group)  # raises for an offline group, before any change
+    stored = (await broker.consumer_offsets()).offset_table.get(f"{topic}@{group}", {})
+    for queue, bounds in sorted((await broker.topic_stats(topic)).offset_table.items()):
+        if queue.queue_id not in stored:
+            pair = OffsetPair(bounds.max_offset, bounds.min_offset)
+            await _rolled_back(broker, group, queue, pair, timestamp_ms, is_forced)
+    return await broker.reset_offsets(topic, group, timestamp_ms, is_forced=is_forced)
 
 
 async def _roll_back_at(

@@ -14,7 +14,8 @@ from cometmq.client.cluster.lifecycle import Client, ClientState
 from cometmq.client.cluster.routes import MASTER_ID
 from cometmq.client.errors import BrokerMissing, no_route
 from cometmq.client.log import PROGRAM_LOG
-from cometmq.client.settings import ClientOptions, checked
+from cometmq.client.option_checks import checked
+from cometmq.client.settings import ClientOptions
 from cometmq.remoting.bodies.queues import MessageQueue
 from cometmq.remoting.bodies.route import BrokerData, ClusterInfo, TopicRoute
 from cometmq.remoting.errors import CometError, TransportError
@@ -32,7 +33,7 @@ class AdminBase(Client):
     def __init__(
         self, namesrv: str = "", *, options: ClientOptions | None = None, log: Log = PROGRAM_LOG
     ) -> None:
-        """Use the name servers in `namesrv`, or else in the option of that name."""
+        """Use the name servers in `namesrv`, or else those in the option `namesrv`."""
         super().__init__(log)
         self.options = checked(options or ClientOptions(), namesrv, is_exact=True)
 
@@ -88,7 +89,7 @@ class AdminBase(Client):
     async def masters(self, cluster: str | None = None) -> dict[str, BrokerAdmin]:
         """Return the masters by broker name, of one cluster or of all.
 
-        `without_master` is called for a broker of which only slaves are registered.
+        Call `without_master` for a broker that has only slaves in the routes.
         """
         masters: dict[str, BrokerAdmin] = {}
         for name, group in (await self.broker_groups(cluster)).items():
@@ -101,9 +102,9 @@ class AdminBase(Client):
     async def masters_to_change(
         self, cluster: str | None = None, names: Iterable[str] | None = None
     ) -> dict[str, BrokerAdmin]:
-        """Return the masters for a change, of these brokers or of all.
+        """Return the masters to change: those of the brokers in `names`, or of all.
 
-        Raise BrokerMissing if one of them has no master: it would miss the change.
+        Raise BrokerMissing if a broker has no master, because that broker would miss the change.
         """
         groups = await self.broker_groups(cluster)
         wanted = sorted(set(groups if names is None else names))
@@ -125,7 +126,7 @@ class AdminBase(Client):
             )
 
     def without_master(self, _name: str, _slaves: Sequence[str]) -> None:
-        """Go on without a broker that has no master; a subclass may override this to record it.
+        """Continue without a broker that has no master; a subclass may override this to record it.
 
         `_slaves` are the addresses of its registered slaves.
         """

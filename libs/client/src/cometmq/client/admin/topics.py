@@ -12,9 +12,9 @@ from cometmq.remoting.bodies.queues import MessageQueue
 from cometmq.remoting.bodies.stats import TopicOffset
 from cometmq.remoting.bodies.topic_config import TopicConfig
 from cometmq.remoting.message.flags import Perm
+from cometmq.remoting.names import ORDER_NAMESPACE
 
 READ_WRITE: Final = int(Perm.READ | Perm.WRITE)
-ORDER_NAMESPACE: Final = "ORDER_TOPIC_CONFIG"
 """Key-value namespace that maps a topic to `broker:queues;broker:queues`."""
 
 
@@ -58,8 +58,8 @@ class TopicAdmin(AdminBase):
     async def delete_topic(self, topic: str, *, cluster: str | None = None) -> None:
         """Delete a topic at every master and name server.
 
-        Raise BrokerMissing, before any change, if a broker has no master: the topic would come
-        back with it.
+        Raise BrokerMissing, before any change, if a broker has no master: the topic would reappear
+        with that broker.
         """
         for master in (await self.masters_to_change(cluster)).values():
             await master.delete_topic(topic)
@@ -91,6 +91,7 @@ class TopicAdmin(AdminBase):
 
     async def set_order_queues(self, topic: str, broker_name: str, queue_count: int) -> str:
         """Set the queue count of an ordered topic at one broker; return the whole configuration."""
+        whole(queue_count, "queue_count", low=1)
         parts = [part for part in (await self.order_config(topic) or "").split(";") if part]
         queues = {part.partition(":")[0]: part for part in parts}
         queues[broker_name] = f"{broker_name}:{queue_count}"

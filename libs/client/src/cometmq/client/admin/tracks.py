@@ -10,6 +10,7 @@ from cometmq.client.admin.offsets import OffsetAdmin
 from cometmq.client.message import MessageExt
 from cometmq.remoting.bodies.connections import ConsumerConnections
 from cometmq.remoting.errors import CommandError, ConsumerNotOnline
+from cometmq.remoting.names import ALL_TAGS
 
 
 class TrackType(StrEnum):
@@ -75,4 +76,4 @@ def _is_wanted(message: MessageExt, members: ConsumerConnections) -> bool:
     wanted = members.subscription_table.get(message.queue.topic)
     if wanted is None or not wanted.tags_set:
         return True
-    return "*" in wanted.tags_set or message.tag in wanted.tags_set
+    return ALL_TAGS in wanted.tags_set or message.tag in wanted.tags_set

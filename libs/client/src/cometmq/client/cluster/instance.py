@@ -92,6 +92,7 @@ class ClientInstance:
             wanted=self._wanted_topics,
             changed=self._route_changed,
             outages=self.outages,
+            background=self.background,
             log=log,
         )
         self._greeted: set[str] = set()
@@ -120,7 +121,7 @@ class ClientInstance:
             instance = cls(base, addresses, suffix=suffix, is_named=is_named, log=log)
             if may_share:
                 shared[base, suffix] = instance
-            instance.routes.start(instance.background, interval_ms=base.poll_namesrv_interval_ms)
+            instance.routes.start(interval_ms=base.poll_namesrv_interval_ms)
             if base.namesrv_url:
                 instance.background.keep(instance._keep_namesrv_list, name="client-namesrvs")
             instance.background.keep(instance._keep_heartbeats, name="client-heartbeats")
@@ -183,7 +184,7 @@ class ClientInstance:
     async def unregister(
         self, *, producer_group: str | None = None, consumer_group: str | None = None
     ) -> None:
-        """Unregister a group at every broker, so that its other members take over at once."""
+        """Leave a group at every broker, so that the other members take over at once."""
         if producer_group is not None:
             self.producers.discard(producer_group)
         if consumer_group is not None:

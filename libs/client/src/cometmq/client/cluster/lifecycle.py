@@ -8,6 +8,7 @@ from enum import StrEnum
 from types import TracebackType
 from typing import Final, Self
 
+from cometmq.client.application_calls import refuse_close_inside
 from cometmq.client.cluster.instance import ClientInstance
 from cometmq.client.cluster.namesrv import parse_addresses
 from cometmq.client.errors import ClientStateError, InvalidArgument
@@ -72,10 +73,10 @@ class Client(ABC):
         self.state = ClientState.RUNNING
 
     async def close(self) -> None:
-        """Finish the calls in flight and leave; does nothing if the client is not running.
+        """Close the client after the calls in flight; do nothing if it is not running.
 
-        All callers wait for the same end. Raise ClientStateError inside a listener, for which
-        `close` would wait.
+        Concurrent callers wait for the same close. Raise ClientStateError inside a listener or
+        callback, for which `close` would wait.
         """
         self.check_outside_calls()
         if self.state is not ClientState.RUNNING:
@@ -93,8 +94,9 @@ class Client(ABC):
             self._log.flush()
             self._closed.set()
 
-    def check_outside_calls(self) -> None:  # noqa: B027  # most clients call no listener
+    def check_outside_calls(self) -> None:
         """Raise ClientStateError inside a call of the application that `close` waits for."""
+        refuse_close_inside(self)
 
     @property
     def client_id(self) -> str:

@@ -3,7 +3,7 @@
 
 import os
 import random
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from typing import Final
 
 import msgspec
@@ -21,6 +21,7 @@ from cometmq.remoting.commands.namesrv import GetRouteinfoByTopic
 from cometmq.remoting.errors import (
     CometError,
     RequestCodeNotSupported,
+    RequestTimeout,
     SettingsError,
     TransportError,
 )
@@ -60,12 +61,11 @@ def parse_addresses(text: str) -> list[str]:
     return addresses
 
 
-def _reasons(failures: Mapping[str, TransportError]) -> str:
-    """Join the errors of all name servers; some errors already contain the address."""
-    return "; ".join(
-        str(error) if address in str(error) else f"{address}: {error}"
-        for address, error in failures.items()
-    )
+def _reason(address: str, error: TransportError, timeout_ms: int) -> str:
+    """Return why a name server failed; some errors already contain the address."""
+    if isinstance(error, RequestTimeout):
+        return f"{address} does not answer within {timeout_ms / 1000:g} s (hung?)"
+    return str(error) if address in str(error) else f"{address}: {error}"
 
 
 def _is_address(text: str) -> bool:
@@ -122,7 +122,10 @@ class Namesrv:
             except TransportError as refusal:
                 failures[address] = error = refusal
                 self._chosen += 1
-        raise NoNamesrv(f"no name server answers: {_reasons(failures)}") from error
+        reasons = "; ".join(
+            _reason(address, refusal, self._timeout_ms) for address, refusal in failures.items()
+        )
+        raise NoNamesrv(f"no name server answers: {reasons}") from error
 
     async def invoke_all(
         self, code: RequestCode, header: msgspec.Struct | None = None, body: bytes = b""

@@ -8,7 +8,9 @@ from typing import Final
 import msgspec
 
 from cometmq.client.clock import monotonic_ms
+from cometmq.client.errors import ClientStateError
 from cometmq.remoting.errors import CometError
+from cometmq.remoting.transport.tasks import TaskSet
 
 RENEW_MS: Final = 1_000
 """Interval between lookups of a route to which nothing can be sent."""
@@ -22,12 +24,20 @@ class _Renewal(msgspec.Struct):
     """When the next lookup is due."""
     error: CometError | None = None
     """Why the last lookup failed."""
+    running: asyncio.Task[None] | None = None
+    """The current lookup, which may outlast its callers."""
 
 
 class Renewals:
     """Shares lookups among all senders that wait for the same route."""
 
-    def __init__(self) -> None:
+    def __init__(self, background: TaskSet) -> None:
+        """Lookups run in `background`, so that those that take too long for a caller go on.
+
+        Otherwise a client whose timeouts are shorter than those of name servers would never switch
+        from a hung one to the next.
+        """
+        self._background = background
         self._renewals: dict[Hashable, _Renewal] = {}
 
     async def share(
@@ -40,22 +50,32 @@ class Renewals:
     ) -> None:
         """Return after a lookup that began after this call, or once `is_found` is true.
 
-        If the next lookup is not due within `wait_ms`, the last one counts. Raise its error.
+        If no such lookup ends within `wait_ms`, the last one counts, unless it is too old: then
+        raise TimeoutError. Raise the error of the lookup that counts.
         """
         called_ms = monotonic_ms()
         renewal = self._of(key, called_ms)
         begun_count = renewal.begun_count
+        is_recent = called_ms < renewal.next_ms
         if renewal.next_ms - called_ms > wait_ms:
             return _end(renewal)
-        async with renewal.lock:
-            if is_found():
-                return None
-            due_ms = max(renewal.next_ms, monotonic_ms())
-            if renewal.completed_count > begun_count or due_ms - called_ms > wait_ms:
-                return _end(renewal)
-            await asyncio.sleep((due_ms - monotonic_ms()) / 1000)
-            await _look_up(renewal, look_up)
-        return None
+        try:
+            async with asyncio.timeout(wait_ms / 1000), renewal.lock:
+                if renewal.running is not None:  # its caller has given up
+                    await asyncio.wait({renewal.running})
+                if is_found():
+                    return None
+                due_ms = max(renewal.next_ms, monotonic_ms())
+                if renewal.completed_count > begun_count or due_ms - called_ms > wait_ms:
+                    return _end(renewal)
+                await asyncio.sleep((due_ms - monotonic_ms()) / 1000)
+                work = _look_up(renewal, look_up)
+                renewal.running = self._background.spawn(work, name="look-up-route")
+                await asyncio.wait({renewal.running})
+        except TimeoutError:
+            if not is_recent and renewal.completed_count <= begun_count:
+                raise
+        return _end(renewal)
 
     def _of(self, key: Hashable, now_ms: int) -> _Renewal:
         found = self._renewals.get(key)
@@ -63,7 +83,7 @@ class Renewals:
             self._renewals = {
                 other: renewal
                 for other, renewal in self._renewals.items()
-                if renewal.lock.locked() or renewal.next_ms > now_ms
+                if renewal.lock.locked() or renewal.running or renewal.next_ms > now_ms
             }
             found = self._renewals[key] = _Renewal(asyncio.Lock())
         return found
@@ -71,17 +91,17 @@ class Renewals:
 
 async def _look_up(renewal: _Renewal, look_up: Callable[[], Awaitable[object]]) -> None:
     renewal.begun_count += 1
-    renewal.error = None
+    error: CometError | None = ClientStateError("the client was closed during a lookup of routes")
     try:
         await look_up()
-    except CometError as error:
+        error = None
+    except CometError as failure:
+        error = failure
+    finally:
         renewal.error = error
         renewal.completed_count = renewal.begun_count
-        raise
-    else:
-        renewal.completed_count = renewal.begun_count
-    finally:
         renewal.next_ms = monotonic_ms() + RENEW_MS
+        renewal.running = None
 
 
 def _end(renewal: _Renewal) -> None:

@@ -7,7 +7,7 @@ Invariants
 """
 
 import asyncio
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Collection, Hashable, Iterator, Mapping
 from typing import Final
 
 from cometmq.client.clock import monotonic_ms
@@ -51,9 +51,11 @@ class RouteBook:
         wanted: Callable[[], set[str]],
         changed: Callable[[Route], None],
         outages: Outages,
+        background: TaskSet,
         log: Log,
     ) -> None:
         """`wanted` returns the topics that consumers need; `outages` tracks the name servers."""
+        self._background = background
         self._outages = outages
         self._namesrv = namesrv
         self._wanted = wanted
@@ -62,15 +64,16 @@ class RouteBook:
         self._routes: dict[str, Route] = {}
         self._brokers: dict[str, Mapping[int, str]] = {}
         self._fetching: dict[str, asyncio.Lock] = {}
-        self._renewals = Renewals()
+        self._renewals = Renewals(background)
         self._due = Wakeup()
         self._missing_due = Wakeup()
         self._reported_ms: dict[str, int] = {}
 
-    def start(self, background: TaskSet, *, interval_ms: int) -> None:
+    def start(self, *, interval_ms: int) -> None:
         """Start the refresh loops."""
-        background.keep(lambda: self._keep_fresh(interval_ms), name="client-routes")
-        background.keep(self._find_missing, name="client-missing-routes")
+        keep = self._background.keep
+        keep(lambda: self._keep_fresh(interval_ms), name="client-routes")
+        keep(self._find_missing, name="client-missing-routes")
 
     # -- routes -------------------------------------------------------------------------------
 
@@ -90,8 +93,8 @@ class RouteBook:
     ) -> Route:
         """Return a route with queues to send to; wait up to `wait_ms` for a paced lookup.
 
-        An unknown topic gets the route of the default topic. Raise NoRoute if that has none
-        either, BrokerMissing if no master is left.
+        Raise NoNamesrv if none has answered by then. An unknown topic gets the route of the default
+        topic. Raise NoRoute if that has none either, BrokerMissing if no master is left.
         """
 
         async def look_up() -> None:
@@ -106,7 +109,7 @@ class RouteBook:
                     raise _unsendable(default)
 
         if self._sendable(topic) is None:
-            await self._renewals.share(
+            await self._share(
                 (topic, default_topic),
                 look_up,
                 is_found=lambda: self._sendable(topic) is not None,
@@ -123,19 +126,59 @@ class RouteBook:
         route = self._routes.get(topic)
         return route if route is not None and route.publish_queues else None
 
+    async def _share(
+        self,
+        key: Hashable,
+        look_up: Callable[[], Awaitable[object]],
+        *,
+        is_found: Callable[[], bool],
+        wait_ms: int,
+    ) -> None:
+        try:
+            await self._renewals.share(key, look_up, is_found=is_found, wait_ms=wait_ms)
+        except TimeoutError as error:
+            addresses = ", ".join(sorted(self._namesrv.addresses))
+            raise NoNamesrv(
+                f"no name server has answered within {wait_ms} ms (hung?): {addresses}"
+            ) from error
+
     async def find_master(self, broker_name: str, topic: str, *, wait_ms: int) -> str:
         """Return the address of the master; if there is none, look up the route of `topic` first.
 
         A broker that was down may come back before the next regular refresh.
         """
         if not self._has_master(broker_name):
-            await self._renewals.share(
+            await self._share(
                 (topic, broker_name, MASTER_ID),
                 lambda: self.refresh(topic),
                 is_found=lambda: self._has_master(broker_name),
                 wait_ms=wait_ms,
             )
         return self.master(broker_name)
+
+    async def find_other_master(
+        self, broker_name: str, topic: str, *, lookup_count: int, wait_ms: int
+    ) -> None:
+        """Look up the route of `topic` until another master replaces the current one.
+
+        In a group with failover, name servers keep a lost master until the next one registers. Wait
+        up to `wait_ms` for all of the paced lookups.
+        """
+
+        def master() -> str | None:
+            return self._brokers.get(broker_name, {}).get(MASTER_ID)
+
+        before = master()
+        deadline_ms = monotonic_ms() + wait_ms
+        for _ in range(lookup_count):
+            if master() != before:
+                return
+            await self._share(
+                (topic, broker_name, before),
+                lambda: self.refresh(topic),
+                is_found=lambda: master() != before,
+                wait_ms=max(0, deadline_ms - monotonic_ms()),
+            )
 
     async def refresh(self, topic: str) -> Route | None:
         """Fetch and cache the route of a topic."""
@@ -187,7 +230,7 @@ class RouteBook:
     async def meet_brokers(self, topics: Collection[str]) -> None:
         """Connect to the brokers of topics, or to the brokers that may create a missing topic.
 
-        This tells them about the group and its subscription before the first message is stored.
+        The brokers thus know the group and its subscription before the first message is stored.
         """
         await self.refresh_all(topics)
         if not self._routes.keys() >= set(topics):

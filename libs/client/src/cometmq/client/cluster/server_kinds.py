@@ -17,7 +17,8 @@ async def refuse_broker(
 ) -> None:
     """Raise WrongServer if a server that does not support `code` is a broker.
 
-    Only a code in ROUTES proves that by itself: an old name server may not support the others.
+    Every name server supports the codes in ROUTES. For any other code, the server is first asked
+    for its runtime statistics, which only brokers have.
     """
     if code in ROUTES or await _serves(
         remoting, address, RequestCode.GET_BROKER_RUNTIME_INFO, timeout_ms

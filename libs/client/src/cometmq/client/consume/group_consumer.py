@@ -25,9 +25,9 @@ from cometmq.client.hooks import ConsumeHook, ConsumeHooks
 from cometmq.client.log import PROGRAM_LOG
 from cometmq.client.message import check_group, check_topic
 from cometmq.client.namespace import namespace_of
-from cometmq.client.settings import ConsumerOptions, MessageModel, checked
+from cometmq.client.option_checks import checked
+from cometmq.client.settings import ConsumerOptions, MessageModel
 from cometmq.client.subscriptions import (
-    ALL,
     ExpressionType,
     MessageSelector,
     doubt,
@@ -40,7 +40,7 @@ from cometmq.remoting.bodies.queues import MessageQueue
 from cometmq.remoting.codes import RequestCode
 from cometmq.remoting.errors import CometError
 from cometmq.remoting.log import Log
-from cometmq.remoting.names import DEFAULT_CONSUMER_GROUP, retry_topic
+from cometmq.remoting.names import ALL_TAGS, DEFAULT_CONSUMER_GROUP, retry_topic
 from cometmq.remoting.versions import SQL_FILTER_MIN
 
 NEVER_MS: Final = 1 << 62
@@ -68,7 +68,7 @@ class GroupConsumer(Client, Generic[OptionsT, MemberT]):
         offsets: OffsetStore | None = None,
         log: Log = PROGRAM_LOG,
     ) -> None:
-        """Use the name servers in `namesrv`, or else in the option of that name.
+        """Use the name servers in `namesrv`, or else those in the option `namesrv`.
 
         Offsets are stored at the brokers unless `offsets` is given.
         """
@@ -86,7 +86,7 @@ class GroupConsumer(Client, Generic[OptionsT, MemberT]):
         self._hooks: list[ConsumeHook] = []
         self._strategy = strategy or AllocateAveragely()
         self._offsets = offsets
-        self._callbacks = OwnershipCallbacks(group)
+        self._callbacks = OwnershipCallbacks(group, client=self)
         self._subscriptions: dict[str, SubscriptionData] = {}
         self._doubted: set[tuple[str, str]] = set()
         self._member: MemberT | None = None
@@ -224,7 +224,7 @@ class GroupConsumer(Client, Generic[OptionsT, MemberT]):
     def _wanted(
         self,
         topic: str,
-        expression: str | MessageSelector = ALL,
+        expression: str | MessageSelector = ALL_TAGS,
         kind: ExpressionType = ExpressionType.TAG,
     ) -> SubscriptionData:
         """Return the subscription for a topic; warn once if its tags look like a mistake."""

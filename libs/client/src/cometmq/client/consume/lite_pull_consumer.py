@@ -17,8 +17,9 @@ from cometmq.client.errors import ClientStateError, InvalidArgument
 from cometmq.client.functions import check_function
 from cometmq.client.message import MessageExt, check_topic
 from cometmq.client.settings import LitePullOptions
-from cometmq.client.subscriptions import ALL, ExpressionType, MessageSelector
+from cometmq.client.subscriptions import ExpressionType, MessageSelector
 from cometmq.remoting.bodies.queues import MessageQueue
+from cometmq.remoting.names import ALL_TAGS
 
 SUBSCRIBE_OR_ASSIGN: Final = (
     "a consumer either subscribes to topics, whose queues the group shares, or is assigned queues: "
@@ -46,7 +47,7 @@ class LitePullConsumer(GroupConsumer[LitePullOptions, PullGroup]):
     def subscribe(
         self,
         topic: str,
-        expression: str | MessageSelector = ALL,
+        expression: str | MessageSelector = ALL_TAGS,
         *,
         kind: ExpressionType = ExpressionType.TAG,
     ) -> None:
@@ -63,7 +64,7 @@ class LitePullConsumer(GroupConsumer[LitePullOptions, PullGroup]):
             self._changed()
 
     def assign(
-        self, queues: Iterable[MessageQueue], expression: str | MessageSelector = ALL
+        self, queues: Iterable[MessageQueue], expression: str | MessageSelector = ALL_TAGS
     ) -> None:
         """Read exactly these queues, without rebalancing; must be called before the start."""
         if self._subscriptions and self._assigned is None:

@@ -63,7 +63,7 @@ class PullGroup(GroupMember[LitePullOptions]):
     async def start(self) -> None:
         """Start pulling and watching topics."""
         if self._watched:
-            watch = QueueWatch(self._instance, self._group, self._watched)
+            watch = QueueWatch(self._instance, self._group, self._watched, client=self._client)
             interval_ms = self._options.queue_check_interval_ms
             self._background.keep(lambda: watch.run(interval_ms=interval_ms), name="watch-queues")
         if self._assigned is None:

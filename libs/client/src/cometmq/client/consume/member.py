@@ -74,6 +74,7 @@ class GroupMember(ABC, Generic[OptionsT]):
         self._options = parts.options
         self._strategy = parts.strategy
         self._watch = parts.watch
+        self._client = parts.callbacks.client
         self._log = parts.instance.log
         self._begin_ms = wall_ms()
         self._background = TaskSet(self._log)

@@ -7,17 +7,18 @@ consumer can read from any position of any queue without a subscription.
 
 from contextlib import AsyncExitStack
 
-from cometmq.client.arguments import whole, whole_or
+from cometmq.client.arguments import redelivery_level, whole, whole_or
 from cometmq.client.cluster.instance import ClientInstance
 from cometmq.client.cluster.lifecycle import ClientState
 from cometmq.client.consume.group_consumer import GroupConsumer
 from cometmq.client.consume.member import MemberParts
 from cometmq.client.consume.pull_member import PlainPullGroup
-from cometmq.client.message import MessageExt, check_topic
+from cometmq.client.message import MessageExt, check_received, check_topic
 from cometmq.client.settings import PullOptions
-from cometmq.client.subscriptions import ALL, ExpressionType, MessageSelector
+from cometmq.client.subscriptions import ExpressionType, MessageSelector
 from cometmq.client.transfer.puller import Pulled
 from cometmq.remoting.bodies.queues import MessageQueue
+from cometmq.remoting.names import ALL_TAGS
 
 
 class PullConsumer(GroupConsumer[PullOptions, PlainPullGroup]):
@@ -58,7 +59,7 @@ class PullConsumer(GroupConsumer[PullOptions, PlainPullGroup]):
         offset: int,
         *,
         count_max: int | None = None,
-        expression: str | MessageSelector = ALL,
+        expression: str | MessageSelector = ALL_TAGS,
         kind: ExpressionType = ExpressionType.TAG,
     ) -> Pulled:
         """Read a queue from an offset without waiting for messages.
@@ -74,7 +75,7 @@ class PullConsumer(GroupConsumer[PullOptions, PlainPullGroup]):
         offset: int,
         *,
         count_max: int | None = None,
-        expression: str | MessageSelector = ALL,
+        expression: str | MessageSelector = ALL_TAGS,
         kind: ExpressionType = ExpressionType.TAG,
     ) -> Pulled:
         """Like `pull`, but wait up to `suspend_ms` for the first message."""
@@ -101,7 +102,8 @@ class PullConsumer(GroupConsumer[PullOptions, PlainPullGroup]):
 
         Return whether a broker accepted it.
         """
-        return await self._plain().send_back(message, delay_level)
+        check_received(message)
+        return await self._plain().send_back(message, redelivery_level(delay_level))
 
     # -- queues and offsets -------------------------------------------------------------------
 

@@ -5,7 +5,7 @@ from contextlib import AsyncExitStack
 
 import msgspec
 
-from cometmq.client.arguments import whole
+from cometmq.client.arguments import redelivery_level, whole
 from cometmq.client.clock import wall_ms
 from cometmq.client.cluster.instance import ClientInstance
 from cometmq.client.cluster.lifecycle import ClientState
@@ -14,15 +14,15 @@ from cometmq.client.consume.member import MemberParts
 from cometmq.client.consume.push_member import PushGroup
 from cometmq.client.consume.queues.offsets import OffsetStore
 from cometmq.client.consume.queues.rebalance import AllocateStrategy
-from cometmq.client.errors import ClientStateError, InvalidArgument
+from cometmq.client.errors import InvalidArgument
 from cometmq.client.functions import check_function
 from cometmq.client.listener import Listener, OrderlyListener
 from cometmq.client.log import PROGRAM_LOG
-from cometmq.client.message import MessageExt, check_topic
+from cometmq.client.message import MessageExt, check_received, check_topic
 from cometmq.client.settings import CONCURRENCY_MAX, MessageModel, PushOptions
-from cometmq.client.subscriptions import ALL, ExpressionType, MessageSelector, subscription
+from cometmq.client.subscriptions import ExpressionType, MessageSelector, subscription
 from cometmq.remoting.log import Log
-from cometmq.remoting.names import RETRY_PREFIX, retry_topic
+from cometmq.remoting.names import ALL_TAGS, RETRY_PREFIX, retry_topic
 
 
 class ConsumerStats(msgspec.Struct, frozen=True):
@@ -54,7 +54,7 @@ class PushConsumer(GroupConsumer[PushOptions, PushGroup]):
         offsets: OffsetStore | None = None,
         log: Log = PROGRAM_LOG,
     ) -> None:
-        """Use the name servers in `namesrv`, or else in the option of that name."""
+        """Use the name servers in `namesrv`, or else those in the option `namesrv`."""
         super().__init__(
             group,
             namesrv,
@@ -74,7 +74,7 @@ class PushConsumer(GroupConsumer[PushOptions, PushGroup]):
     def subscribe(
         self,
         topic: str,
-        expression: str | MessageSelector = ALL,
+        expression: str | MessageSelector = ALL_TAGS,
         *,
         kind: ExpressionType = ExpressionType.TAG,
     ) -> None:
@@ -109,15 +109,6 @@ class PushConsumer(GroupConsumer[PushOptions, PushGroup]):
         self._log.info("consumer.started", group=self.group, client_id=instance.client_id)
         return instance
 
-    def check_outside_calls(self) -> None:
-        """Raise ClientStateError inside the listener: its call would wait for its own end."""
-        if self._member is not None and self._member.is_calling_from_here():
-            raise ClientStateError(
-                "`close` was called by the listener, and would wait for the listener to end: "
-                "return first, and close from another task or thread; for example, the listener "
-                "sets an asyncio.Event that the program waits for"
-            )
-
     def _consume_timeout_ms(self) -> int:
         return self.options.consume_timeout_ms
 
@@ -143,7 +134,8 @@ class PushConsumer(GroupConsumer[PushOptions, PushGroup]):
 
         Return whether a broker accepted it.
         """
-        return await self._joined().give_back(message, delay_level)
+        check_received(message)
+        return await self._joined().give_back(message, redelivery_level(delay_level))
 
     async def reset_to_timestamp(self, timestamp_ms: int) -> None:
         """Continue all owned queues from the messages stored at a timestamp

@@ -10,6 +10,7 @@ from cometmq.client.clock import monotonic_ms
 from cometmq.client.consume.delivery.concurrent import Delivery
 from cometmq.client.consume.delivery.orderly import OrderlyDelivery, OrderlyLimits
 from cometmq.client.consume.delivery.send_back import SendBack
+from cometmq.client.consume.delivery.stalls import Stalls
 from cometmq.client.consume.member import CONSUME_PASSIVELY, GroupMember, MemberParts
 from cometmq.client.consume.queues.lock_guards import AlwaysOurs, LockGuards
 from cometmq.client.consume.queues.locks import QueueLocks
@@ -126,6 +127,7 @@ class PushGroup(GroupMember[PushOptions]):
             thread_count=CONCURRENCY_MAX,
             log=self._log,
             watch=self._watch,
+            client=self._client,
         )
         self._delivery = Delivery(
             caller,
@@ -145,6 +147,7 @@ class PushGroup(GroupMember[PushOptions]):
             thread_count=CONCURRENCY_MAX,
             log=self._log,
             watch=self._watch,
+            client=self._client,
         )
         times_max = options.max_reconsume_times
         self._delivery = OrderlyDelivery(
@@ -189,6 +192,8 @@ class PushGroup(GroupMember[PushOptions]):
         self._delivery.start(self._background, concurrency=self._options.concurrency)
         await self._begin_sharing()
         self._background.keep(self._keep_offsets, name="persist-offsets")
+        stalls = Stalls(self._caller, stuck_ms=self._options.stuck_listener_ms, log=self._log)
+        self._background.keep(stalls.run, name="stalls")
         if not self.is_broadcasting:
             self._background.keep(self._return_late, name="return-late")
         if self._locks is not None:
@@ -208,10 +213,6 @@ class PushGroup(GroupMember[PushOptions]):
             )
         await self._readers.close(is_drained=not running_count)
         await self._background.close()
-
-    def is_calling_from_here(self) -> bool:
-        """Return whether the running code is the listener."""
-        return self._caller.is_calling_from_here()
 
     def close_caller(self) -> None:
         """Release the listener's threads."""

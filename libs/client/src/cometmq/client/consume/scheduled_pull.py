@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Scheduled pulls: a function is called repeatedly for each owned queue.
+"""Scheduled pulls: call a function repeatedly for each owned queue.
 
-Java's MQPullConsumerScheduleService.
+The counterpart of Java's MQPullConsumerScheduleService.
 """
 
 import asyncio
@@ -9,7 +9,8 @@ from collections.abc import Awaitable, Callable
 from types import TracebackType
 from typing import Any, Final, Self
 
-from cometmq.client.application_calls import is_cancelled
+from cometmq.client.application_calls import calling, is_cancelled
+from cometmq.client.arguments import whole, whole_or
 from cometmq.client.consume.pull_consumer import PullConsumer
 from cometmq.client.consume.queues.rebalance import AllocateStrategy
 from cometmq.client.errors import ClientStateError, InvalidArgument
@@ -49,7 +50,7 @@ class ScheduledPull:
         self.consumer.on_revoked(self._revoked)
         self._callbacks: dict[str, PullCallback] = {}
         self._tasks: dict[MessageQueue, asyncio.Task[None]] = {}
-        self._slots = asyncio.Semaphore(concurrency)
+        self._slots = asyncio.Semaphore(whole(concurrency, "concurrency", low=1))
         self._log = LimitedLog(log)
 
     def register(self, topic: str, callback: PullCallback) -> None:
@@ -81,10 +82,11 @@ class ScheduledPull:
             await asyncio.sleep(delay_s)
 
     async def _call(self, callback: PullCallback, queue: MessageQueue) -> float:
-        """Return the seconds until the next call, even after a failure."""
+        """Call the function; return the seconds until its next call, even after a failure."""
         try:
-            delay_ms = await _awaitable(callback(self.consumer, queue))
-            return (DELAY_MS if delay_ms is None else delay_ms) / 1000
+            with calling(self.consumer, "the callback"):
+                delay_ms = await _awaitable(callback(self.consumer, queue))
+            return whole_or(DELAY_MS, delay_ms, "the delay that a callback returns", low=0) / 1000
         except asyncio.CancelledError as error:
             if is_cancelled():
                 raise
@@ -110,7 +112,8 @@ class ScheduledPull:
         await self.consumer.start()
 
     async def close(self) -> None:
-        """Cancel the calls, store the offsets, and leave the group."""
+        """Cancel the calls, store the offsets, and leave the group; not allowed in a callback."""
+        self.consumer.check_outside_calls()
         await self._revoked(list(self._tasks))
         await self.consumer.close()
 

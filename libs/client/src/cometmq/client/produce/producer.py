@@ -13,6 +13,7 @@ from cometmq.client.arguments import whole_or
 from cometmq.client.clock import monotonic_ms
 from cometmq.client.cluster.instance import ClientInstance
 from cometmq.client.cluster.lifecycle import Client, ClientState
+from cometmq.client.cluster.routes import Route
 from cometmq.client.errors import ClientStateError, InvalidArgument, NoReply, SendFailed
 from cometmq.client.functions import check_hook
 from cometmq.client.hooks import ForbiddenHook, SendHook, SendHooks
@@ -20,8 +21,9 @@ from cometmq.client.identity import unique_ids
 from cometmq.client.log import PROGRAM_LOG
 from cometmq.client.message import Message, MessageExt, SendResult, check_group, check_topic
 from cometmq.client.namespace import namespace_of
+from cometmq.client.option_checks import checked
 from cometmq.client.request_reply import reply_message, request_properties
-from cometmq.client.settings import ProducerOptions, checked
+from cometmq.client.settings import ProducerOptions
 from cometmq.client.trace.hooks import SendTraceHook
 from cometmq.client.trace.start import producer_trace
 from cometmq.client.transfer.outgoing import Prepared, split_messages
@@ -59,7 +61,7 @@ class Producer(Client):
         options: ProducerOptions | None = None,
         log: Log = PROGRAM_LOG,
     ) -> None:
-        """Use the name servers in `namesrv`, or else in the option of that name."""
+        """Use the name servers in `namesrv`, or else those in the option `namesrv`."""
         super().__init__(log)
         check_group(group)
         if group == DEFAULT_PRODUCER_GROUP:
@@ -147,7 +149,8 @@ class Producer(Client):
         """Send a message and return where it is stored; without `queue`, choose one and retry.
 
         Raise the broker's CommandError if it refuses, SendFailed after the last attempt (its
-        `may_be_stored` says whether a broker may have the message), InvalidArgument before any.
+        `may_be_stored` says whether a broker may have the message), and InvalidArgument before the
+        first attempt.
         """
         sender = self._sending()
         timeout_ms = whole_or(self.options.send_timeout_ms, timeout_ms, "timeout_ms")
@@ -184,9 +187,10 @@ class Producer(Client):
         timeout_ms = whole_or(self.options.send_timeout_ms, timeout_ms, "timeout_ms")
         async with self._room:
             prepared = await sender.outgoing.prepare(message)
+            deadline_ms = monotonic_ms() + timeout_ms
             route = await sender.route_once(prepared.topic, timeout_ms=timeout_ms)
             queue = sender.choose_by(selector, route, message, argument)
-            return await sender.send(prepared, timeout_ms=timeout_ms, queue=queue)
+            return await sender.send(prepared, timeout_ms=_left_ms(deadline_ms), queue=queue)
 
     async def send_oneway(self, message: Message, *, queue: MessageQueue | None = None) -> None:
         """Send a message without an acknowledgement."""
@@ -194,9 +198,10 @@ class Producer(Client):
         async with self._room:
             prepared = await sender.outgoing.prepare(message)
             timeout_ms = self.options.send_timeout_ms
+            deadline_ms = monotonic_ms() + timeout_ms
             route = await sender.route_once(prepared.topic, timeout_ms=timeout_ms)
             chosen = self._namespace.wrap_queue(queue) if queue else sender.choose(route)
-            await sender.send_oneway(chosen, prepared, timeout_ms=timeout_ms)
+            await sender.send_oneway(chosen, prepared, timeout_ms=_left_ms(deadline_ms))
 
     async def send_batch(
         self,
@@ -264,8 +269,11 @@ class Producer(Client):
             try:
                 async with self._room:
                     prepared = await self._sending().outgoing.prepare(message, extra=extra)
-                    chosen = await self._requested(prepared, message, queue, argument, selector)
-                    await self._send_by(deadline_ms, prepared, chosen)
+                    route = await self._route_of_request(prepared, deadline_ms)
+                    if argument is not NO_ARGUMENT:
+                        chosen = self._sending().choose_by(selector, route, message, argument)
+                        queue = self._namespace.unwrap_queue(chosen)
+                    await self._send_by(deadline_ms, prepared, queue)
             except SendFailed:
                 if not reply.done():  # the answer may be lost although the request was served
                     raise
@@ -283,26 +291,22 @@ class Producer(Client):
             "stored, but no consumer of the topic has replied in time"
         )
 
-    async def _requested(
-        self,
-        prepared: Prepared,
-        message: Message,
-        queue: MessageQueue | None,
-        argument: Any,
-        selector: QueueSelector,
-    ) -> MessageQueue | None:
-        """Choose the queue of a request, and wait until any broker can route the reply to us."""
-        sender = self._sending()
-        route = await sender.route_once(prepared.topic, timeout_ms=self.options.send_timeout_ms)
-        await self._running().be_known()
-        if argument is NO_ARGUMENT:
-            return queue
-        return self._namespace.unwrap_queue(sender.choose_by(selector, route, message, argument))
+    async def _route_of_request(self, prepared: Prepared, deadline_ms: int) -> Route:
+        """Return the route of a request, once every broker can route the reply to us.
+
+        A broker that hangs does not know us in time; the request may go to another one.
+        """
+        left_ms = _left_ms(deadline_ms)
+        route = await self._sending().route_once(prepared.topic, timeout_ms=left_ms)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_left_ms(deadline_ms) / 1000):
+                await self._running().be_known()
+        return route
 
     async def _send_by(
         self, deadline_ms: int, prepared: Prepared, queue: MessageQueue | None
     ) -> None:
-        left_ms = max(1, deadline_ms - monotonic_ms())
+        left_ms = _left_ms(deadline_ms)
         if queue is not None:
             await self._send_to(queue, prepared, left_ms)
         else:
@@ -323,3 +327,8 @@ class Producer(Client):
         self._running()
         assert self._sender is not None
         return self._sender
+
+
+def _left_ms(deadline_ms: int) -> int:
+    """Return the time to a deadline, but at least 1 ms."""
+    return max(1, deadline_ms - monotonic_ms())

@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeAlias, cast
 
-from cometmq.client.application_calls import is_cancelled, on_thread
+from cometmq.client.application_calls import calling, is_cancelled, on_thread
 from cometmq.client.functions import is_coroutine_function
 from cometmq.client.hooks import TransactionState
 from cometmq.client.listener import ListenerError
@@ -28,17 +28,20 @@ CheckListener: TypeAlias = Callable[[MessageExt], Answer | Awaitable[Answer]]
 class StateCaller:
     """Calls coroutine functions on the loop, and plain functions on a bounded thread pool."""
 
-    def __init__(self, thread_count: int, *, name: str) -> None:
-        """Threads are created on demand."""
+    def __init__(self, thread_count: int, *, name: str, client: object) -> None:
+        """Threads are created on demand; the functions cannot close `client`."""
+        self._name = f"the {name}"
+        self._client = client
         self._pool = ThreadPoolExecutor(thread_count, thread_name_prefix=f"cometmq-{name}")
 
     async def call(self, function: Callable[..., Any], *arguments: object) -> Decision:
         """Return the decision, which is UNKNOWN if the function raises."""
         try:
-            if is_coroutine_function(function):
-                answer = await cast("Awaitable[Any]", function(*arguments))
-            else:
-                answer = await on_thread(self._pool, function, *arguments)
+            with calling(self._client, self._name):
+                if is_coroutine_function(function):
+                    answer = await cast("Awaitable[Any]", function(*arguments))
+                else:
+                    answer = await on_thread(self._pool, function, *arguments)
             return state_of(answer), None
         except asyncio.CancelledError as error:
             if is_cancelled():

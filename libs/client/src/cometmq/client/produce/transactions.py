@@ -26,9 +26,10 @@ from cometmq.client.hooks import EndContext, EndHook, EndHooks, TransactionState
 from cometmq.client.listener import traced
 from cometmq.client.log import PROGRAM_LOG
 from cometmq.client.message import Message, MessageExt, SendResult, SendStatus, received
+from cometmq.client.option_checks import checked
 from cometmq.client.produce.producer import Producer
 from cometmq.client.produce.transaction_calls import CheckListener, LocalTransaction, StateCaller
-from cometmq.client.settings import TransactionOptions, checked
+from cometmq.client.settings import TransactionOptions
 from cometmq.remoting.codes import RequestCode
 from cometmq.remoting.commands.transactions import CheckTransactionState, EndTransaction
 from cometmq.remoting.errors import CometError, CorruptRecord
@@ -181,8 +182,10 @@ class TransactionProducer(Producer, TransactionMember):
     async def _enter(self, stack: AsyncExitStack) -> ClientInstance:
         """Connect as a producer that brokers may ask about transactions."""
         options = self.options
-        self._execute_caller = StateCaller(options.execute_concurrency, name="transaction")
-        self._check_caller = StateCaller(options.check_concurrency, name="check")
+        self._execute_caller = StateCaller(
+            options.execute_concurrency, name="transaction", client=self
+        )
+        self._check_caller = StateCaller(options.check_concurrency, name="check", client=self)
         stack.callback(self._execute_caller.close)
         stack.callback(self._check_caller.close)
         instance = await super()._enter(stack)
@@ -225,16 +228,16 @@ class TransactionProducer(Producer, TransactionMember):
         caller = self._execute_caller
         state, error = await caller.call(execute, transaction.message, argument)
         if error is not None:
-            self.note_failure(transaction, error)
+            self.note_failure(transaction.message, error)
         return await transaction.end(state, error)
 
-    def note_failure(self, transaction: Transaction, error: BaseException) -> None:
+    def note_failure(self, message: Message, error: BaseException) -> None:
         """Log that a local transaction raised; it stays open, and the broker will ask."""
         self._log.warning(
             "transaction.failed",
             group=self.group,
-            topic=transaction.message.topic,
-            transaction=transaction.transaction_id,
+            topic=message.topic,
+            transaction=message.message_id,
             error=describe(error),
             exc_info=traced(error),
         )

@@ -8,19 +8,22 @@ those of `cometmq.client`; listeners are plain functions, called on other thread
 from cometmq.client.sync.admin import AdminClient
 from cometmq.client.sync.consumers import LitePullConsumer, PushConsumer
 from cometmq.client.sync.loop import SyncClient, loop_thread
+from cometmq.client.sync.of_client import ClientAdmin
 from cometmq.client.sync.producer import Producer
 from cometmq.client.sync.pull import PullConsumer, ScheduledPull
 from cometmq.client.sync.signals import on_signal, until_signal
-from cometmq.client.sync.transactions import TransactionProducer
+from cometmq.client.sync.transactions import Transaction, TransactionProducer
 
 __all__ = [
     "AdminClient",
+    "ClientAdmin",
     "LitePullConsumer",
     "Producer",
     "PullConsumer",
     "PushConsumer",
     "ScheduledPull",
     "SyncClient",
+    "Transaction",
     "TransactionProducer",
     "loop_thread",
     "on_signal",

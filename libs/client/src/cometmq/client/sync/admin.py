@@ -26,7 +26,7 @@ class AdminClient(SyncClient[client.AdminClient]):
     def __init__(
         self, namesrv: str = "", *, options: ClientOptions | None = None, log: Log = PROGRAM_LOG
     ) -> None:
-        """Use the name servers in `namesrv`, or else in the option of that name."""
+        """Use the name servers in `namesrv`; if empty, those in the option `namesrv`."""
         super().__init__(client.AdminClient(namesrv, options=options, log=log))
 
     def call(self, method: Callable[[client.AdminClient], Awaitable[T]]) -> T:

@@ -16,10 +16,12 @@ from cometmq.client.listener import Listener, OrderlyListener
 from cometmq.client.log import PROGRAM_LOG
 from cometmq.client.message import MessageExt
 from cometmq.client.settings import ConsumerOptions, LitePullOptions, PushOptions
-from cometmq.client.subscriptions import ALL, ExpressionType, MessageSelector
-from cometmq.client.sync.loop import WorkingClient, loop_thread
+from cometmq.client.subscriptions import ExpressionType, MessageSelector
+from cometmq.client.sync.loop import loop_thread
+from cometmq.client.sync.working import WorkingClient
 from cometmq.remoting.bodies.queues import MessageQueue
 from cometmq.remoting.log import Log
+from cometmq.remoting.names import ALL_TAGS
 
 GroupT = TypeVar("GroupT", bound=GroupConsumer[Any, Any])
 OptionsT = TypeVar("OptionsT", bound=ConsumerOptions)
@@ -62,7 +64,7 @@ class SubscribingConsumer(MemberConsumer[SubscriberT]):
     def subscribe(
         self,
         topic: str,
-        expression: str | MessageSelector = ALL,
+        expression: str | MessageSelector = ALL_TAGS,
         *,
         kind: ExpressionType = ExpressionType.TAG,
     ) -> None:
@@ -86,7 +88,7 @@ class ReadingConsumer(MemberConsumer[GroupT], Generic[GroupT, OptionsT]):
         offsets: OffsetStore | None = None,
         log: Log = PROGRAM_LOG,
     ) -> None:
-        """Use the name servers in `namesrv`, or else in the option of that name."""
+        """Use the name servers in `namesrv`, or else those in the option `namesrv`."""
         super().__init__(
             self.INNER(group, namesrv, options=options, strategy=strategy, offsets=offsets, log=log)
         )
@@ -106,7 +108,7 @@ class PushConsumer(SubscribingConsumer[client.PushConsumer]):
         offsets: OffsetStore | None = None,
         log: Log = PROGRAM_LOG,
     ) -> None:
-        """Use the name servers in `namesrv`, or else in the option of that name."""
+        """Use the name servers in `namesrv`, or else those in the option `namesrv`."""
         super().__init__(
             client.PushConsumer(
                 group,
@@ -155,7 +157,7 @@ class LitePullConsumer(
     INNER = client.LitePullConsumer
 
     def assign(
-        self, queues: Iterable[MessageQueue], expression: str | MessageSelector = ALL
+        self, queues: Iterable[MessageQueue], expression: str | MessageSelector = ALL_TAGS
     ) -> None:
         """Read exactly these queues; must be called before the start."""
         self._inner.assign(queues, expression)

@@ -2,27 +2,36 @@
 """The event loop behind the blocking clients, and their common base."""
 
 import asyncio
+import contextlib
 import inspect
 import os
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
+from concurrent.futures import Future, InvalidStateError
 from types import TracebackType
 from typing import Any, Final, Generic, Self, TypeVar
 
-from cometmq.client.admin.of_client import ClientAdmin
 from cometmq.client.cluster.lifecycle import Client
 from cometmq.client.errors import ClientStateError, InvalidArgument
 from cometmq.client.functions import check_function
+from cometmq.remoting.transport.tasks import describe
 
 T = TypeVar("T")
 ClientT = TypeVar("ClientT", bound=Client)
 
 
 class LoopThread:
-    """An event loop that runs in its own thread until the process ends."""
+    """An event loop that runs in its own thread until the process ends.
+
+    A KeyboardInterrupt on the loop, which only application code raises there, ends the loop: all
+    waiting and later calls raise ClientStateError, as no answer can reach them.
+    """
 
     def __init__(self) -> None:
         self._loop = asyncio.new_event_loop()
+        self._lock = threading.RLock()  # a signal handler may interrupt a call, and call
+        self._waiting: set[Future[Any]] = set()
+        self._end: BaseException | None = None
         self._thread = threading.Thread(target=self._serve, name="cometmq-client", daemon=True)
         self._thread.start()
 
@@ -32,6 +41,17 @@ class LoopThread:
                 self._loop.run_forever()
             except SystemExit:  # an exception of one coroutine reaches its caller; the loop goes on
                 continue
+            except BaseException as error:  # noqa: BLE001  # the waiting threads report it
+                return self._abandon(error)
+
+    def _abandon(self, error: BaseException) -> None:
+        """Fail all waiting calls, because the loop has ended."""
+        with self._lock:
+            self._end = error
+            waiting, self._waiting = self._waiting, set()
+        for future in waiting:
+            with contextlib.suppress(InvalidStateError):  # its caller was interrupted just now
+                future.set_exception(_ended(error))
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
         """Run a coroutine on the loop and wait for it; interrupting the wait cancels it."""
@@ -42,12 +62,20 @@ class LoopThread:
                 "itself: hooks and coroutine functions run there; a plain function as listener "
                 "runs on another thread, and may call it"
             )
-        future = asyncio.run_coroutine_threadsafe(work, self._loop)
+        with self._lock:
+            if self._end is not None:
+                work.close()
+                raise _ended(self._end)
+            future = asyncio.run_coroutine_threadsafe(work, self._loop)
+            self._waiting.add(future)
         try:
             return future.result()
         except BaseException:
             future.cancel()
             raise
+        finally:
+            with self._lock:
+                self._waiting.discard(future)
 
     def soon(self, function: Callable[[], object]) -> None:
         """Schedule a call on the loop without waiting.
@@ -55,7 +83,19 @@ class LoopThread:
         Meant for signal handlers: the interrupted code may hold a lock that the loop needs to
         proceed.
         """
+        if self._end is not None:
+            raise _ended(self._end)
         self._loop.call_soon_threadsafe(function)
+
+
+def _ended(error: BaseException) -> ClientStateError:
+    ended = ClientStateError(
+        f"all blocking clients of this process have ended: a listener or another function that "
+        f"they called raised {describe(error)}; start a new process, and raise exceptions that "
+        "derive from Exception"
+    )
+    ended.__cause__ = error
+    return ended
 
 
 _LOOPS: Final[dict[int, LoopThread]] = {}
@@ -103,7 +143,7 @@ class SyncClient(Generic[ClientT]):
         self._run(self._inner.start())
 
     def close(self) -> None:
-        """Finish the calls in flight and leave; ClientStateError inside a listener."""
+        """Close the client after the calls in flight; raise ClientStateError inside a listener."""
         self._inner.check_outside_calls()
         self._run(self._inner.close())
 
@@ -160,12 +200,3 @@ def _no_answer(found: object, form: str) -> str:
     if inspect.isroutine(found):
         return f"the function returned a method without calling it: write {form}, with ()"
     return f"the function must return what a method of `a` returns, as {form}, not {found!r}"
-
-
-class WorkingClient(SyncClient[ClientT]):
-    """The base of producers and consumers."""
-
-    def call_admin(self, method: Callable[[ClientAdmin], Awaitable[T]]) -> T:
-        """Return the result of an admin call: `call_admin(lambda a: a.queues("T"))`."""
-        inner: Any = self._inner
-        return self._answer('`call_admin(lambda a: a.queues("T"))`', method, lambda: inner.admin)

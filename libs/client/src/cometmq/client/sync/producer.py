@@ -10,7 +10,7 @@ from cometmq.client.log import PROGRAM_LOG
 from cometmq.client.message import Message, MessageExt, SendResult
 from cometmq.client.produce.producer import NO_ARGUMENT, ProducerStats
 from cometmq.client.settings import ProducerOptions
-from cometmq.client.sync.loop import WorkingClient
+from cometmq.client.sync.working import WorkingClient
 from cometmq.client.transfer.queue_selection import QueueSelector, by_hash
 from cometmq.remoting.bodies.queues import MessageQueue
 from cometmq.remoting.log import Log
@@ -27,7 +27,7 @@ class Producer(WorkingClient[client.Producer]):
         options: ProducerOptions | None = None,
         log: Log = PROGRAM_LOG,
     ) -> None:
-        """Use the name servers in `namesrv`, or else in the option of that name."""
+        """Use the name servers in `namesrv`, or else those in the option `namesrv`."""
         super().__init__(client.Producer(group, namesrv, options=options, log=log))
 
     def send(

@@ -2,7 +2,7 @@
 """The blocking pull consumers."""
 
 import asyncio
-import threading
+import contextvars
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from types import TracebackType
@@ -11,17 +11,18 @@ from typing import Self
 from cometmq import client
 from cometmq.client.application_calls import contained
 from cometmq.client.consume.queues.rebalance import AllocateStrategy
-from cometmq.client.errors import ClientStateError, InvalidArgument
+from cometmq.client.errors import InvalidArgument
 from cometmq.client.functions import check_function, is_coroutine_function
 from cometmq.client.log import PROGRAM_LOG
 from cometmq.client.message import MessageExt
 from cometmq.client.settings import PullOptions
-from cometmq.client.subscriptions import ALL, ExpressionType
+from cometmq.client.subscriptions import ExpressionType
 from cometmq.client.sync.consumers import MemberConsumer, ReadingConsumer
 from cometmq.client.sync.loop import loop_thread
 from cometmq.client.transfer.puller import Pulled
 from cometmq.remoting.bodies.queues import MessageQueue
 from cometmq.remoting.log import Log
+from cometmq.remoting.names import ALL_TAGS
 
 
 class PullConsumer(ReadingConsumer[client.PullConsumer, PullOptions]):
@@ -46,7 +47,7 @@ class PullConsumer(ReadingConsumer[client.PullConsumer, PullOptions]):
         offset: int,
         *,
         count_max: int | None = None,
-        expression: str = ALL,
+        expression: str = ALL_TAGS,
         kind: ExpressionType = ExpressionType.TAG,
     ) -> Pulled:
         """Read a queue from an offset without waiting for messages."""
@@ -60,7 +61,7 @@ class PullConsumer(ReadingConsumer[client.PullConsumer, PullOptions]):
         offset: int,
         *,
         count_max: int | None = None,
-        expression: str = ALL,
+        expression: str = ALL_TAGS,
         kind: ExpressionType = ExpressionType.TAG,
     ) -> Pulled:
         """Like `pull`, but wait up to `suspend_ms` for the first message."""
@@ -127,12 +128,7 @@ class ScheduledPull:
             group, namesrv, options=options, strategy=strategy, concurrency=concurrency, log=log
         )
         self.consumer = PullConsumer.around(self._inner.consumer)
-        self._own = threading.local()
-        self._pool = ThreadPoolExecutor(
-            concurrency,
-            thread_name_prefix="cometmq-pull",
-            initializer=lambda: setattr(self._own, "is_callback", True),
-        )
+        self._pool = ThreadPoolExecutor(concurrency, thread_name_prefix="cometmq-pull")
 
     def register(self, topic: str, callback: PullCallback) -> None:
         """Call `callback` for the owned queues of a topic."""
@@ -146,7 +142,10 @@ class ScheduledPull:
 
         async def call(_: client.PullConsumer, queue: MessageQueue) -> int | None:
             loop = asyncio.get_running_loop()
-            running = loop.run_in_executor(self._pool, contained, callback, self.consumer, queue)
+            run = contextvars.copy_context().run  # a callback is known by its context
+            running = loop.run_in_executor(
+                self._pool, run, contained, callback, self.consumer, queue
+            )
             try:
                 return await asyncio.shield(running)
             except asyncio.CancelledError:
@@ -163,10 +162,7 @@ class ScheduledPull:
 
     def close(self) -> None:
         """Start no more calls, wait for running ones, store the offsets, and leave the group."""
-        if getattr(self._own, "is_callback", False):
-            raise ClientStateError(
-                "a callback cannot wait for its own end: call `close` from another thread"
-            )
+        self._inner.consumer.check_outside_calls()
         loop_thread().run(self._inner.close())
         self._pool.shutdown()
 

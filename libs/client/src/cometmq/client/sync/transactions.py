@@ -3,10 +3,12 @@
 
 from typing import Any
 
+from cometmq.client.application_calls import calling
 from cometmq.client.errors import InvalidArgument
 from cometmq.client.hooks import EndHook, TransactionState
 from cometmq.client.log import PROGRAM_LOG
-from cometmq.client.message import Message
+from cometmq.client.message import Message, SendResult
+from cometmq.client.produce import transactions
 from cometmq.client.produce.transaction_calls import (
     CheckListener,
     Decision,
@@ -16,9 +18,48 @@ from cometmq.client.produce.transaction_calls import (
 from cometmq.client.produce.transactions import TransactionProducer as AsyncTransactionProducer
 from cometmq.client.produce.transactions import TransactionSendResult
 from cometmq.client.settings import TransactionOptions
-from cometmq.client.sync.loop import WorkingClient
+from cometmq.client.sync.loop import loop_thread
 from cometmq.client.sync.producer import Producer
+from cometmq.client.sync.working import WorkingClient
 from cometmq.remoting.log import Log
+
+
+class Transaction:
+    """A stored half message, which is delivered if `end` is called with COMMIT."""
+
+    def __init__(self, inner: transactions.Transaction) -> None:
+        self._inner = inner
+
+    @property
+    def message(self) -> Message:
+        """The message, including its unique key."""
+        return self._inner.message
+
+    @property
+    def result(self) -> SendResult:
+        """Where the half message is stored."""
+        return self._inner.result
+
+    @property
+    def transaction_id(self) -> str:
+        """The unique key, which the check listener receives as `message_id`."""
+        return self._inner.transaction_id
+
+    @property
+    def is_safe(self) -> bool:
+        """Whether the half message is stored as safely as the broker's settings require; if not,
+        roll back.
+        """
+        return self._inner.is_safe
+
+    def end(
+        self, state: TransactionState, error: BaseException | None = None
+    ) -> TransactionSendResult:
+        """Send the state to the broker, which asks again after UNKNOWN; a failure is only logged.
+
+        COMMIT and ROLLBACK are final.
+        """
+        return loop_thread().run(self._inner.end(state, error))
 
 
 class TransactionProducer(Producer):
@@ -63,13 +104,22 @@ class TransactionProducer(Producer):
         execute = execute or self._execute
         if execute is None:
             raise InvalidArgument("tranExecutor is null: give `execute`")
-        transaction = self._run(self._transactions.begin(message, timeout_ms=timeout_ms))
+        transaction = self.begin(message, timeout_ms=timeout_ms)
         if not transaction.is_safe:
-            return self._run(transaction.end(TransactionState.ROLLBACK))
-        state, error = _decided(execute, transaction.message, argument)
+            return transaction.end(TransactionState.ROLLBACK)
+        with calling(self._transactions, "the transaction"):
+            state, error = _decided(execute, transaction.message, argument)
         if error is not None:
-            self._transactions.note_failure(transaction, error)
-        return self._run(transaction.end(state, error))
+            self._transactions.note_failure(transaction.message, error)
+        return transaction.end(state, error)
+
+    def begin(self, message: Message, *, timeout_ms: int | None = None) -> Transaction:
+        """Store a half message; once the outcome is known, call `end` on the returned transaction.
+
+        If a message is sent again after an error, it may be stored twice, and the broker asks about
+        the half message that was never ended.
+        """
+        return Transaction(self._run(self._transactions.begin(message, timeout_ms=timeout_ms)))
 
 
 def _decided(execute: SyncLocalTransaction, message: Message, argument: Any) -> Decision:

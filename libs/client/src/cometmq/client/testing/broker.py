@@ -32,7 +32,13 @@ from cometmq.remoting.message.flags import PullSysFlag
 from cometmq.remoting.message.ids import offset_message_id, pack_host
 from cometmq.remoting.message.new_message import NewMessage
 from cometmq.remoting.message.record import MessageRecord, decode_record
-from cometmq.remoting.names import AUTO_CREATE_TOPIC, reply_topic, retry_topic
+from cometmq.remoting.names import (
+    ALL_TAGS,
+    AUTO_CREATE_TOPIC,
+    DEFAULT_REGION,
+    reply_topic,
+    retry_topic,
+)
 from cometmq.remoting.transport.dispatch import Before, Handler
 from cometmq.remoting.transport.server import Server
 from cometmq.remoting.transport.settings import ServerSettings
@@ -61,7 +67,7 @@ class MemoryBroker:
         self.queues = MemoryQueues()
         self.queues.create(AUTO_CREATE_TOPIC, AUTO_QUEUE_COUNT)
         self.queues.create(reply_topic(CLUSTER_NAME), 1)
-        self.send_ext = {"MSG_REGION": "DefaultRegion", "TRACE_ON": "true"}
+        self.send_ext = {"MSG_REGION": DEFAULT_REGION, "TRACE_ON": "true"}
         self.offsets: dict[tuple[str, str, int], int] = {}
         self.groups: dict[str, dict[str, tuple[Peer, ConsumerData]]] = {}
         self.producers: dict[str, set[str]] = {}
@@ -89,7 +95,7 @@ class MemoryBroker:
 
     @property
     def address(self) -> str:
-        """The address on which it listens."""
+        """The address on which the broker listens."""
         return f"{LOOPBACK}:{self.port}"
 
     async def start(self) -> None:
@@ -180,8 +186,8 @@ class MemoryBroker:
         header = call.header
         if header.sys_flag & PullSysFlag.SUBSCRIPTION:
             check_expression_type(header.expression_type)
-            text = header.subscription or "*"
-            tags = [] if text == "*" else [tag.strip() for tag in text.split("||")]
+            text = header.subscription or ALL_TAGS
+            tags = [] if text == ALL_TAGS else [tag.strip() for tag in text.split("||")]
             return SubscriptionData(topic=header.topic, sub_string=text, tags_set=tags)
         for _, data in self.groups.get(header.consumer_group, {}).values():
             for subscription in data.subscription_data_set:

@@ -72,7 +72,7 @@ class MemoryCluster:
         await broker.stop()
 
     async def lose_master(self, broker: MemoryBroker) -> None:
-        """Stop a master; a slave with a full copy stays in the routes, at another port."""
+        """Stop a master. A slave with a full copy stays in the routes, on another port."""
         await broker.stop()
         self._lost_ports[broker.name] = broker.port
         broker.port = 0

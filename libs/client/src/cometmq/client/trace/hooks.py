@@ -11,9 +11,8 @@ from cometmq.client.settings import AccessChannel
 from cometmq.client.trace.dispatcher import TraceDispatcher
 from cometmq.client.trace.records import EndTransaction, Pub, SubAfter, SubBefore
 from cometmq.remoting.message.properties import PropertyKey
-from cometmq.remoting.names import REGION_TRACE_TOPIC_PREFIX
+from cometmq.remoting.names import DEFAULT_REGION, REGION_TRACE_TOPIC_PREFIX
 
-REGION_DEFAULT: Final = "DefaultRegion"
 _BEFORE: Final = "trace.before"
 
 
@@ -51,7 +50,7 @@ class SendTraceHook:
         if result is None or not context.is_trace_on or self._topic.is_own(first.topic):
             return
         keys = _keys(first)
-        region = context.region or REGION_DEFAULT
+        region = context.region or DEFAULT_REGION
         record = Pub(
             timestamp=context.begin_ms,
             region=region,
@@ -74,7 +73,7 @@ class SendTraceHook:
         message = context.message
         if self._topic.is_own(message.topic):
             return
-        region = message.properties.get(PropertyKey.MSG_REGION) or REGION_DEFAULT
+        region = message.properties.get(PropertyKey.MSG_REGION) or DEFAULT_REGION
         record = EndTransaction(
             timestamp=context.time_ms,
             region=region,

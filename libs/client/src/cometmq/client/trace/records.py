@@ -61,7 +61,7 @@ class SubBefore(msgspec.Struct, frozen=True):
     region: str | None
     group: str
     request_id: str
-    """Links it to its SubAfter."""
+    """Links the record to its SubAfter."""
     message_id: str
     retry_times: int
     keys: str | None

@@ -12,6 +12,7 @@ from typing import Final
 import msgspec
 
 from cometmq.client import trace_context
+from cometmq.client.arguments import check_encodable
 from cometmq.client.errors import IllegalMessage, InvalidArgument
 from cometmq.client.message import (
     Message,
@@ -45,6 +46,12 @@ _SEND_V1: Final = int(RequestCode.SEND_MESSAGE)
 _SEND_BATCH: Final = int(RequestCode.SEND_BATCH_MESSAGE)
 _REPLY: Final = int(RequestCode.SEND_REPLY_MESSAGE_V2)
 _REPLY_V1: Final = int(RequestCode.SEND_REPLY_MESSAGE)
+_SOURCES: Final = {
+    _UNIQUE_KEY: "the message_id",
+    PropertyKey.KEYS.value: "a key",
+    PropertyKey.TAGS.value: "the tag",
+}
+"""What the application sets to give a message these properties."""
 _BATCH_ITEM_BYTES: Final = 5 * 4 + 2 + len("\x02UNIQ_KEY\x01") + 56
 """Size of a batch item's fixed fields and of the unique key that every item gets."""
 
@@ -179,14 +186,22 @@ class Outgoing:
 
 
 def properties_text(properties: dict[str, str]) -> str:
-    """Encode properties; raise InvalidArgument if a name or value contains a separator."""
+    """Encode properties; raise InvalidArgument if one cannot be sent."""
     text = render_properties(properties)
+    if not text.isascii():
+        _check_encodable(properties)
     count = len(properties)
     if text.count(VALUE_SEPARATOR) != count or text.count(PAIR_SEPARATOR) != count - 1:
         raise InvalidArgument("a property contains one of the separators \\x01 and \\x02")
     if len(text) > PROPERTIES_BYTES_MAX // 4 and len(text.encode()) > PROPERTIES_BYTES_MAX:
         raise InvalidArgument(f"the properties take more than {PROPERTIES_BYTES_MAX} bytes")
     return text
+
+
+def _check_encodable(properties: Mapping[str, str]) -> None:
+    for name, value in properties.items():
+        check_encodable(name, f"the property name {name!r}")
+        check_encodable(value, _SOURCES.get(name, f"the property {name}"))
 
 
 def check_list(messages: object) -> None:

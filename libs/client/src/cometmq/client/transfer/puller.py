@@ -161,7 +161,7 @@ class Puller:
     def _decode(
         self, body: bytes, queue: MessageQueue, subscription: SubscriptionData, pulled: Pulled
     ) -> None:
-        """Decode messages, comparing the tag itself because brokers filter by its hash."""
+        """Decode messages; compare their tags, because brokers filter only by the tag's hash."""
         try:
             records = decode_records(body)
         except CorruptRecord as error:

@@ -7,6 +7,7 @@ Hot path
 """
 
 import asyncio
+import contextlib
 import random
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
@@ -108,7 +109,7 @@ class MessageSender:
         )
 
     async def route_once(self, topic: str, *, timeout_ms: int) -> Route:
-        """Return the route for a send without retries; SendFailed if it has no master."""
+        """Return the route for a send without retries; raise SendFailed if it has no master."""
         begin_ms = monotonic_ms()
         try:
             return await self.route(topic, wait_ms=timeout_ms)
@@ -146,7 +147,9 @@ class MessageSender:
                     self.failed_count += 1
                     raise
                 if tried.count < attempts:
+                    left_ms = max(0, timeout_ms - (monotonic_ms() - begin_ms))
                     await _pause_if_busy(error, tried.count, left_ms)
+                    await self._outlive_master(error, route, chosen, left_ms)
             else:
                 is_safe = result.status is SendStatus.SEND_OK
                 may_retry = queue is None and self._options.retry_another_broker_when_not_stored
@@ -170,6 +173,23 @@ class MessageSender:
             tried.note(error)
         return None
 
+    async def _outlive_master(
+        self, error: Exception, route: Route, queue: MessageQueue, left_ms: int
+    ) -> None:
+        """If the only broker of a topic is gone, wait for lookups that may find its successor.
+
+        Otherwise all attempts would fail within milliseconds, before a group could fail over. The
+        first lookup may come at once, so two are made.
+        """
+        if not isinstance(error, ConnectFailed):
+            return
+        if any(other.broker_name != queue.broker_name for other in route.publish_queues):
+            return
+        with contextlib.suppress(CometError):  # the next attempt reports it
+            await self._instance.routes.find_other_master(
+                queue.broker_name, queue.topic, lookup_count=2, wait_ms=left_ms
+            )
+
     def _may_retry(self, error: Exception, *, is_chosen: bool) -> bool:
         """Return whether another attempt may succeed; `is_chosen` if the caller chose the queue."""
         if not isinstance(error, CommandError):
@@ -185,7 +205,9 @@ class MessageSender:
     ) -> SendResult:
         """Send to one queue, once."""
         instance = self._instance
+        called_ms = monotonic_ms()
         address = await instance.find_master(queue.broker_name, prepared.topic, wait_ms=timeout_ms)
+        timeout_ms = max(1, timeout_ms - (monotonic_ms() - called_ms))
         context = None
         if self._hooks is not None:
             context = self._context(queue, address, prepared, is_oneway=False)
@@ -213,7 +235,10 @@ class MessageSender:
     async def send_oneway(
         self, queue: MessageQueue, prepared: Prepared, *, timeout_ms: int
     ) -> None:
-        """Send to one queue without an acknowledgement; SendFailed if it cannot be sent."""
+        """Send a message to one queue without an acknowledgement.
+
+        Raise SendFailed if it cannot be sent.
+        """
         begin_ms = monotonic_ms()
         try:
             await self._send_oneway(queue, prepared, timeout_ms)
@@ -224,9 +249,11 @@ class MessageSender:
             raise tried.gave_up(prepared.topic, monotonic_ms() - begin_ms, timeout_ms) from error
 
     async def _send_oneway(self, queue: MessageQueue, prepared: Prepared, timeout_ms: int) -> None:
+        called_ms = monotonic_ms()
         address = await self._instance.find_master(
             queue.broker_name, prepared.topic, wait_ms=timeout_ms
         )
+        timeout_ms = max(1, timeout_ms - (monotonic_ms() - called_ms))
         context = None
         if self._hooks is not None:
             context = self._context(queue, address, prepared, is_oneway=True)

@@ -39,7 +39,7 @@ class GivesUp(Protocol):
 
 
 class Guards(Protocol):
-    """Knows which queues are locked by this member."""
+    """Reports which queues are locked by this member."""
 
     def is_valid(self, queue: MessageQueue) -> bool:
         """Return whether the queue is certainly locked by this member."""
@@ -162,6 +162,8 @@ class OrderlyDelivery:
 
     async def _serve(self, held: ProcessQueue, turn: _Turn) -> None:
         try:
+            # By queue rather than process queue: when a queue begins anew, the old call may still
+            # run.
             lock = self._one_at_a_time.setdefault(held.queue, asyncio.Lock())
             while turn.waiting and self._may_begin(held):
                 try:
@@ -190,6 +192,7 @@ class OrderlyDelivery:
             held.is_dropped = True
             return 0
         async with lock, self._slots:
+            # Waiting for the lock and a slot may have taken longer than the broker's lock is valid.
             if not self._may_begin(held) or not self._guards.is_valid(held.queue):
                 return 0
             self._calls.began()
@@ -214,6 +217,7 @@ class OrderlyDelivery:
         if isinstance(messages[0], UnreadableMessage):
             return await self._again(held, turn, messages, are_dead=True)
         result = await self._caller.call_safely(messages, OrderlyResult.SUSPEND)
+        # The queue was lost during the call, so its result counts no longer.
         if held.is_dropped:
             return 0
         is_failed = result.action in {OrderlyAction.SUSPEND, OrderlyAction.ROLLBACK}

@@ -21,7 +21,7 @@ from cometmq.remoting.names import RETRY_PREFIX
 from cometmq.remoting.transport.tasks import describe
 
 SETTLE_MS: Final = 3_000
-"""Age at which a subscription has reached the brokers in a heartbeat."""
+"""Age from which a subscription is assumed to have reached the brokers in a heartbeat."""
 
 _ADVICE: Final = (
     "members miss messages: give all members of the group the same subscriptions, or groups of "
@@ -50,7 +50,7 @@ class Agreement:
         self._compared: Sequence[str] = ()
 
     async def check(self, address: str, members: Sequence[str]) -> None:
-        """Ask a broker once after each change of members, when our heartbeat has arrived."""
+        """Compare with a broker after each change of members, once our heartbeat has arrived."""
         if members == self._compared:
             return
         if len(members) > 1:

@@ -50,7 +50,7 @@ class QueueOffsets:
         )
 
     async def _ask(self, queue: MessageQueue, code: RequestCode, header: msgspec.Struct) -> int:
-        """Ask the master; while it is missing, ask a slave, as pulls do."""
+        """Send a query to the master or, while it is missing, to a slave, as pulls do."""
         instance = self._instance
         _, address = instance.routes.any_of(queue.broker_name)
         response = await instance.remoting.invoke(

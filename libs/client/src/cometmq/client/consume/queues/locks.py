@@ -98,6 +98,8 @@ class QueueLocks:
         is_complete = True
         async with self._calling:
             for queues in _by_broker(self._held):
+                # Before the request: another member may have had a lock that expired, even if it is
+                # ours again.
                 valid = set(filter(self.is_valid, queues))
                 granted = await self._ask(queues)
                 if granted is None:
@@ -168,6 +170,7 @@ class QueueLocks:
         if queue not in self._asked:
             return None  # released in the meantime
         position = self._offsets.position(queue)
+        # Another member consumed beyond our position, so our results count no longer.
         if stored is not None and position is not None and stored > position:
             return False
         self._held[queue] = times
@@ -177,6 +180,7 @@ class QueueLocks:
         """Lock queues of one broker; return those granted, or None if the broker does not
         answer.
         """
+        # Taken before the request: the broker counts from its arrival, so our view expires first.
         instance, asked_ms = self._instance, self._clock_ms()
         self._asked.update(queues)
         try:
@@ -189,6 +193,8 @@ class QueueLocks:
             )
             granted = decode_json(LockBatchReply, response.body).lock_ok_mq_set
         except CometError as error:
+            # The broker may have granted the locks all the same; they stay in `_asked` for
+            # `release`.
             instance.outages.failed(
                 "lock.failed", error, group=self._group, broker=queues[0].broker_name
             )

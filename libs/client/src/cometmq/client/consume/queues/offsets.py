@@ -162,13 +162,36 @@ class HeldOffsets:
         self._store.forget(queue)
 
 
-class RemoteOffsets:
+class _OffsetsInMemory:
+    """The part of an offset store that neither reads nor writes."""
+
+    def __init__(self) -> None:
+        self._positions = Positions()
+
+    def position(self, queue: MessageQueue) -> int | None:
+        """Return the offset in memory."""
+        return self._positions.offsets.get(queue)
+
+    def unsaved(self, queue: MessageQueue) -> int | None:
+        """Return the offset in memory unless the broker has confirmed it or it is in the file."""
+        return self._positions.unsaved_offset(queue)
+
+    def update(self, queue: MessageQueue, offset: int, *, is_reset: bool = False) -> None:
+        """Record an offset; one lower than the current offset counts only with `is_reset`."""
+        self._positions.update(queue, offset, is_reset=is_reset)
+
+    def forget(self, queue: MessageQueue) -> None:
+        """Drop the offset in memory; the broker or the file keeps it."""
+        self._positions.forget(queue)
+
+
+class RemoteOffsets(_OffsetsInMemory):
     """Offsets at the brokers, shared by the members of a group."""
 
     def __init__(self, instance: ClientInstance, group: str) -> None:
+        super().__init__()
         self._instance = instance
         self._group = group
-        self._positions = Positions()
         self._tables: set[tuple[str, str]] = set()
         """Broker and topic pairs that have at least one stored offset."""
 
@@ -198,18 +221,6 @@ class RemoteOffsets:
         if not isinstance(response.header, QueryConsumerOffsetReply):
             raise RemoteProtocolError("the broker's answer lacks the offset")
         return response.header.offset
-
-    def position(self, queue: MessageQueue) -> int | None:
-        """Return the offset in memory."""
-        return self._positions.offsets.get(queue)
-
-    def unsaved(self, queue: MessageQueue) -> int | None:
-        """Return the offset in memory unless the broker has confirmed it."""
-        return self._positions.unsaved_offset(queue)
-
-    def update(self, queue: MessageQueue, offset: int, *, is_reset: bool = False) -> None:
-        """Record an offset; one lower than the current offset counts only with `is_reset`."""
-        self._positions.update(queue, offset, is_reset=is_reset)
 
     async def persist(self, queues: Iterable[MessageQueue]) -> None:
         """Send the offsets oneway."""
@@ -278,10 +289,6 @@ class RemoteOffsets:
         if self._positions.offsets.get(queue) == offset:
             self._positions.note_sent(queue, is_answered=is_awaited)
 
-    def forget(self, queue: MessageQueue) -> None:
-        """Drop the offset in memory."""
-        self._positions.forget(queue)
-
 
 def _table(queue: MessageQueue) -> tuple[str, str]:
     """Return the key of the broker's offset table for a topic."""
@@ -294,17 +301,17 @@ def local_offsets_path(folder: str, client_id: str, group: str) -> Path:
     return root / client_id / group / "offsets.json"
 
 
-class LocalOffsets:
+class LocalOffsets(_OffsetsInMemory):
     """Offsets in a local file, in the Java client's format."""
 
     def __init__(self, path: Path, *, log: Log = PROGRAM_LOG) -> None:
         """The folder is created when it is first needed."""
+        super().__init__()
         self._path = path
         self._log = log
         self._writing = asyncio.Lock()
         self._backup = path.with_name(path.name + ".bak")
         self._claim = FileClaim(path)
-        self._positions = Positions()
         self._stored: Mapping[MessageQueue, int] | None = None
 
     async def claim(self, group: str) -> None:
@@ -333,18 +340,6 @@ class LocalOffsets:
             self._stored = await asyncio.to_thread(self._load)
         return self._stored.get(queue)
 
-    def position(self, queue: MessageQueue) -> int | None:
-        """Return the offset in memory."""
-        return self._positions.offsets.get(queue)
-
-    def unsaved(self, queue: MessageQueue) -> int | None:
-        """Return the offset in memory unless it is already in the file."""
-        return self._positions.unsaved_offset(queue)
-
-    def update(self, queue: MessageQueue, offset: int, *, is_reset: bool = False) -> None:
-        """Record an offset; one lower than the current offset counts only with `is_reset`."""
-        self._positions.update(queue, offset, is_reset=is_reset)
-
     async def persist(self, queues: Iterable[MessageQueue]) -> None:
         """Write the file if one of these offsets has moved."""
         try:
@@ -364,10 +359,6 @@ class LocalOffsets:
             await asyncio.to_thread(self._save, encode_json(QueueOffsetTable(table)))
             self._stored = table
             self._positions.note_saved(noted)
-
-    def forget(self, queue: MessageQueue) -> None:
-        """Drop the offset in memory; the file keeps it."""
-        self._positions.forget(queue)
 
     def _load(self) -> Mapping[MessageQueue, int]:
         for path in (self._path, self._backup):

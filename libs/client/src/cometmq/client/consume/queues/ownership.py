@@ -18,6 +18,7 @@ from typing import Final
 
 import msgspec
 
+from cometmq.client.application_calls import calling
 from cometmq.client.clock import monotonic_ms
 from cometmq.client.cluster.outages import FailureLog
 from cometmq.client.consume.queues.locks import QueueLocks
@@ -50,6 +51,8 @@ class OwnershipCallbacks(msgspec.Struct):
 
     group: str
     """Names the group in log entries."""
+    client: object = None
+    """The consumer, which the callbacks cannot close."""
     assigned: QueuesCallback | None = None
     revoked: QueuesCallback | None = None
 
@@ -111,6 +114,7 @@ class Ownership:
         Slow steps continue in the background; until they end, the queues cannot be taken again.
         """
         queues = [one.queue for one in held]
+        # Nothing to wait for: the next owner may repeat the calls that are still running.
         if self._locks is None and self._callbacks.revoked is None:
             self._disown(held)
             await self._persist(queues)
@@ -206,10 +210,14 @@ class Ownership:
     async def _finish(self, held: Collection[ProcessQueue]) -> None:
         queues = [one.queue for one in held]
         try:
+            # Before the wait: without locks, the next owner may start at the stored offset at any
+            # time.
             if self._locks is None:
                 await self.commit(queues)
             await self._wait(held)
             self._disown(held)
+            # After the wait: the lock keeps others away, so the next owner starts behind the last
+            # call.
             if self._locks is not None:
                 await self._store(queues, LEAVE_COMMIT_MS)
             await self.told_revoked(queues)
@@ -240,7 +248,8 @@ class Ownership:
         if callback is None or not visible:
             return
         try:
-            await called(callback, visible)
+            with calling(self._callbacks.client, name):
+                await called(callback, visible)
         except Exception as error:  # noqa: BLE001  # application code: the queues move regardless
             self._log.warning(
                 "callback.failed",

@@ -152,6 +152,7 @@ class Reader:
             context.sink(held, fresh)
         if context.takes_unreadable and pulled.unreadable:
             context.sink(held, held.put(pulled.unreadable, pulled.next_offset))
+        # A pull that found only filtered messages is progress too; without it, the lag would grow.
         if not len(held):
             context.offsets.update(held.queue, held.committable)
 

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Sequence
 from itertools import groupby
 from typing import Final, Protocol, TypeVar
 
+from cometmq.client.arguments import whole
 from cometmq.remoting.bodies.queues import MessageQueue
 
 T = TypeVar("T")
@@ -115,9 +116,7 @@ class AllocateByConsistentHash:
     name: Final = "CONSISTENT_HASH"
 
     def __init__(self, virtual_node_count: int = VIRTUAL_NODE_COUNT) -> None:
-        if virtual_node_count < 0:
-            raise ValueError(f"illegal virtualNodeCnt: {virtual_node_count}")
-        self._virtual_node_count = virtual_node_count
+        self._virtual_node_count = whole(virtual_node_count, "virtual_node_count")
 
     def allocate(
         self, client_id: str, queues: Sequence[MessageQueue], client_ids: Sequence[str]

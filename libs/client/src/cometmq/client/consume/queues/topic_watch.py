@@ -4,6 +4,7 @@
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 
+from cometmq.client.application_calls import calling
 from cometmq.client.cluster.instance import ClientInstance
 from cometmq.client.listener import called
 from cometmq.remoting.bodies.queues import MessageQueue
@@ -17,9 +18,18 @@ class QueueWatch:
     """Compares the queues of some topics between two checks."""
 
     def __init__(
-        self, instance: ClientInstance, group: str, callbacks: Mapping[str, QueuesChanged]
+        self,
+        instance: ClientInstance,
+        group: str,
+        callbacks: Mapping[str, QueuesChanged],
+        *,
+        client: object = None,
     ) -> None:
-        """Watch the topics in `callbacks`, whose keys are full names."""
+        """Watch the topics in `callbacks`, whose keys are full names.
+
+        The callbacks cannot close `client`.
+        """
+        self._client = client
         self._group = group
         self._instance = instance
         self._callbacks = callbacks
@@ -43,7 +53,8 @@ class QueueWatch:
         if before is None or before == queues:
             return
         try:
-            await called(callback, namespace.unwrap(topic), queues)
+            with calling(self._client, "on_queues_changed"):
+                await called(callback, namespace.unwrap(topic), queues)
         except Exception as error:  # application code: later changes are still reported
             self._instance.log.warning(
                 "callback.failed",

@@ -1,0 +1,104 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Checks the options that a client was given: their class, types and bounds."""
+
+import re
+from collections.abc import Mapping
+from enum import StrEnum
+from typing import Final, get_args, get_type_hints
+
+import msgspec
+
+from cometmq.client.errors import InvalidArgument
+from cometmq.client.settings import ClientOptions, OptionsT
+
+_WORDS: Final = (
+    ("Expected `int` >= ", "it must be a whole number of at least "),
+    ("Expected `int` <= ", "it must be a whole number of at most "),
+    ("Expected `int`, got ", "it must be a whole number, not "),
+    ("Expected `bool`, got ", "it must be True or False, not "),
+    ("Expected `str`, got ", "it must be a string, not "),
+    ("Expected `array`, got ", "it must be a set, not "),
+)
+"""The beginnings of msgspec's error texts, each with our replacement."""
+
+
+def checked(
+    options: OptionsT,
+    namesrv: str = "",
+    *,
+    kind: type[ClientOptions] = ClientOptions,
+    is_exact: bool = False,
+) -> OptionsT:
+    """Return the options with `namesrv` filled in; raise InvalidArgument if one is out of bounds.
+
+    The argument and the option `namesrv` may be given both only if they name the same servers. If
+    `is_exact`, options of another client are refused even if they derive from `kind`. msgspec
+    checks bounds only on conversion, not on construction, so the options are converted here.
+    """
+    if not isinstance(options, kind) or (is_exact and type(options) is not kind):
+        raise InvalidArgument(
+            f"the options must be {kind.__name__}(...), not {type(options).__name__}"
+            f"{_meant(options, kind)}"
+        )
+    if not isinstance(namesrv, str):
+        raise InvalidArgument(
+            f"namesrv must be a string such as '127.0.0.1:9876;127.0.0.2:9876', not {namesrv!r}"
+        )
+    values = msgspec.structs.asdict(options)
+    try:
+        found = msgspec.convert(values, type(options))
+    except msgspec.ValidationError as error:
+        raise InvalidArgument(_out_of_bounds(options, values, str(error))) from error
+    if not namesrv:
+        return found
+    if found.namesrv and _servers(found.namesrv) != _servers(namesrv):
+        raise InvalidArgument(
+            f"the argument namesrv is {namesrv!r}, but the option namesrv is {found.namesrv!r}: "
+            "give only one of them"
+        )
+    return msgspec.structs.replace(found, namesrv=namesrv)
+
+
+def _servers(addresses: str) -> set[str]:
+    parts = (part.strip().removeprefix("http://") for part in addresses.split(";"))
+    return {part for part in parts if part}
+
+
+def _out_of_bounds(options: ClientOptions, values: Mapping[str, object], reason: str) -> str:
+    """Return the text of a ValidationError, such as "Expected `int` >= 1 - at `$.concurrency`"."""
+    found = re.fullmatch(r"(.*) - at `\$\.(\w+).*`", reason)
+    if found is None:
+        return f"invalid option: {reason}"
+    text, name = found.groups()
+    kinds = get_type_hints(type(options))[name]
+    for kind in get_args(kinds) or (kinds,):
+        if issubclass(kind, StrEnum):
+            valid = ", ".join(f"{kind.__name__}.{one.name}" for one in kind)
+            return f"invalid option {name}={values[name]!r}: use one of {valid}"
+        if issubclass(kind, msgspec.Struct):  # the value may have secrets
+            given = type(values[name]).__name__
+            return f"invalid option {name}: it must be {kind.__name__}(...), not {given}"
+    return f"invalid option {name}={values[name]!r}: {_in_words(text)}"
+
+
+def _in_words(text: str) -> str:
+    for theirs, ours in _WORDS:
+        if text.startswith(theirs):
+            return ours + text.removeprefix(theirs).strip("`")
+    return text
+
+
+def _meant(options: object, kind: type[ClientOptions]) -> str:
+    """Return a hint that names the right class if the options belong to another client."""
+    if isinstance(options, Mapping):
+        return f": did you mean {kind.__name__}(**options)?"
+    if not isinstance(options, ClientOptions):
+        return ""
+    defaults = type(options)()
+    known = set(kind.__struct_fields__)
+    chosen = [
+        f"{name}=..."  # the values may be secrets
+        for name in options.__struct_fields__
+        if name in known and getattr(options, name) != getattr(defaults, name)
+    ]
+    return f": did you mean {kind.__name__}({', '.join(chosen)})?"

@@ -1,0 +1,273 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a send does when brokers refuse, hang, disconnect or lose their answer."""
+
+import os
+
+import pytest
+
+from cometmq.client import (
+    BrokerMissing,
+    Message,
+    NoNamesrv,
+    Outage,
+    Producer,
+    ProducerOptions,
+    SendFailed,
+    SendStatus,
+    SendTimeout,
+)
+from cometmq.client.testing import DISCONNECT, HANG, LOSE_ANSWER, MemoryCluster, eventually
+from cometmq.remoting.bodies.queues import MessageQueue
+from cometmq.remoting.codes import RequestCode, ResponseCode
+from cometmq.remoting.errors import (
+    CommandError,
+    FlushDiskTimeout,
+    RequestTimeout,
+    ServerError,
+    ServiceNotAvailable,
+    SystemBusy,
+    TopicNotExist,
+)
+from cometmq.remoting.message.flags import SysFlag
+
+SEND = RequestCode.SEND_MESSAGE_V2
+
+
+@pytest.mark.parametrize("error", [ServerError("x"), ServiceNotAvailable("x"), TopicNotExist("x")])
+async def test_some_refusals_are_tried_again_at_another_broker(
+    pair: MemoryCluster, error: Exception
+) -> None:
+    first, second = pair.brokers
+    async with Producer("pg", pair.namesrv) as producer:
+        for _ in range(4):
+            first.fail(SEND, error)  # type: ignore[arg-type]
+            result = await producer.send(Message("T", b"x"))
+            assert result.queue.broker_name in {first.name, second.name}
+    assert len(pair.messages("T")) == 4
+    assert second.queues.max_offset("T", 0) + second.queues.max_offset("T", 1) >= 2
+
+
+async def test_a_busy_broker_is_not_asked_again(cluster: MemoryCluster) -> None:
+    cluster.broker.fail(SEND, SystemBusy("[OVERLOAD]"))
+    async with Producer("pg", cluster.namesrv) as producer:
+        with pytest.raises(SystemBusy):
+            await producer.send(Message("T", b"x"))
+        assert producer.stats().failed_count == 1
+    assert cluster.broker.requests[SEND] == 1
+
+
+async def test_a_busy_broker_is_asked_again_if_that_is_wanted(cluster: MemoryCluster) -> None:
+    cluster.broker.fail(SEND, SystemBusy("[OVERLOAD]"), times=2)
+    options = ProducerOptions(retry_when_busy=True)
+    async with Producer("pg", cluster.namesrv, options=options) as producer:
+        await producer.send(Message("T", b"x"))
+    assert cluster.broker.requests[SEND] == 3
+
+
+@pytest.mark.parametrize("code", [1, 16])
+async def test_a_refusal_by_access_control_is_final(cluster: MemoryCluster, code: int) -> None:
+    """Java retries after these codes."""
+    remark = "org.apache.rocketmq.acl.common.AclException: no, a.b.C.d(C.java:663)"
+    cluster.broker.fail(SEND, CommandError(code, remark), times=3)
+    async with Producer("pg", cluster.namesrv) as producer:
+        with pytest.raises(CommandError, match="access denied: no ") as caught:
+            await producer.send(Message("T", b"x"))
+        assert cluster.broker.requests[SEND] == 1
+    assert (caught.value.remark, caught.value.address) == (remark, cluster.broker.address)
+    assert "java" not in str(caught.value)
+
+
+async def test_only_codes_that_may_pass_are_retried(cluster: MemoryCluster) -> None:
+    """The list is the same as that of Java's DefaultMQProducer."""
+    async with Producer("pg", cluster.namesrv) as producer:
+        for code in ResponseCode:
+            if int(code) in {int(status) for status in SendStatus}:
+                continue
+            before = cluster.broker.requests[SEND]
+            cluster.broker.fail(SEND, CommandError(code, "why"), times=1)
+            if code in {17, 14, 1, 16, 204, 205}:
+                await producer.send(Message("T", b"x"))
+                assert cluster.broker.requests[SEND] == before + 2, code.name
+            else:
+                with pytest.raises(CommandError, match="why"):
+                    await producer.send(Message("T", b"x"))
+                assert cluster.broker.requests[SEND] == before + 1, code.name
+
+
+async def test_the_last_failure_names_the_attempts(cluster: MemoryCluster) -> None:
+    cluster.broker.fail(SEND, ServerError("disk"), times=3)
+    async with Producer("pg", cluster.namesrv) as producer:
+        with pytest.raises(
+            SendFailed,
+            match=r"to the topic T was not stored after 3 attempts in \d+ ms at "
+            r"broker-a, broker-a, broker-a: ",
+        ) as caught:
+            await producer.send(Message("T", b"x"))
+    assert caught.value.code == 1
+    assert isinstance(caught.value.__cause__, ServerError)
+
+
+async def _send_form(form: str, producer: Producer, queue: MessageQueue) -> None:
+    message = Message("T", b"x")
+    match form:
+        case "send":
+            await producer.send(message)
+        case "batch":
+            await producer.send_batch([message])
+        case "queue":
+            await producer.send(message, queue=queue)
+        case "ordered":
+            await producer.send_ordered(message, "key")
+        case _:
+            await producer.send_oneway(message)
+
+
+@pytest.mark.parametrize("form", ["send", "batch", "queue", "ordered", "oneway"])
+async def test_every_form_of_send_raises_alike_if_the_broker_is_down(
+    cluster: MemoryCluster, form: str
+) -> None:
+    cluster.create_topic("T")
+    async with Producer("pg", cluster.namesrv) as producer:
+        (queue, *_) = await producer.queues("T")
+        await cluster.broker.stop()
+        with pytest.raises(SendFailed):  # may be the one that finds the connection closed
+            await producer.send(Message("T", b"first"))
+        with pytest.raises(SendFailed, match="the message to the topic T was not stored") as caught:
+            await _send_form(form, producer, queue)
+    assert not caught.value.may_be_stored
+    assert caught.value.brokers[0] == "broker-a"
+
+
+@pytest.mark.parametrize("form", ["send", "queue", "ordered"])
+async def test_a_message_whose_answer_is_lost_may_be_stored(
+    cluster: MemoryCluster, form: str
+) -> None:
+    cluster.create_topic("T")
+    async with Producer("pg", cluster.namesrv) as producer:
+        (queue, *_) = await producer.queues("T")
+        cluster.broker.fail(SEND, LOSE_ANSWER)
+        cluster.broker.fail(SEND, ServerError("disk"), times=2)
+        with pytest.raises(SendFailed, match="which may be stored") as caught:
+            await _send_form(form, producer, queue)
+    assert caught.value.may_be_stored
+    assert len(cluster.messages("T")) == 1
+
+
+async def test_a_refusal_does_not_hide_that_an_earlier_attempt_may_be_stored(
+    cluster: MemoryCluster,
+) -> None:
+    cluster.broker.fail(SEND, LOSE_ANSWER)
+    cluster.broker.fail(SEND, SystemBusy("busy"))
+    async with Producer("pg", cluster.namesrv) as producer:
+        with pytest.raises(SendFailed, match="which may be stored") as caught:
+            await producer.send(Message("T", b"x"))
+    assert isinstance(caught.value.__cause__, SystemBusy)
+
+
+async def test_a_timeout_is_a_failed_send_too(cluster: MemoryCluster) -> None:
+    cluster.broker.fail(SEND, HANG)
+    options = ProducerOptions(retry_times=0, send_timeout_ms=100)
+    async with Producer("pg", cluster.namesrv, options=options) as producer:
+        with pytest.raises(SendTimeout, match="which may be stored") as caught:
+            await producer.send(Message("T", b"x"))
+    assert caught.value.may_be_stored
+
+
+async def test_one_class_catches_every_outage(cluster: MemoryCluster) -> None:
+    assert all(issubclass(kind, Outage) for kind in (SendFailed, NoNamesrv, BrokerMissing))
+    async with Producer("pg", cluster.namesrv) as producer:
+        await cluster.stop()
+        with pytest.raises(Outage):
+            await producer.send(Message("T", b"x"))
+
+
+async def test_a_body_that_compression_makes_longer_is_sent_as_it_is(
+    cluster: MemoryCluster,
+) -> None:
+    body = os.urandom(9000)
+    async with Producer("pg", cluster.namesrv) as producer:
+        await producer.send(Message("T", body))
+    (stored,) = cluster.messages("T")
+    assert (stored.body, stored.sys_flag & SysFlag.COMPRESSED) == (body, 0)
+
+
+async def test_retries_can_be_switched_off(cluster: MemoryCluster) -> None:
+    cluster.broker.fail(SEND, ServerError("disk"))
+    async with Producer("pg", cluster.namesrv, options=ProducerOptions(retry_times=0)) as producer:
+        with pytest.raises(SendFailed):
+            await producer.send(Message("T", b"x"))
+    assert cluster.broker.requests[SEND] == 1
+
+
+async def test_a_lost_connection_is_made_again(cluster: MemoryCluster) -> None:
+    cluster.broker.fail(SEND, DISCONNECT)
+    async with Producer("pg", cluster.namesrv) as producer:
+        await producer.send(Message("T", b"x"))
+    assert cluster.broker.requests[SEND] == 2
+
+
+async def test_a_dead_connection_is_found_out_by_heartbeats(cluster: MemoryCluster) -> None:
+    options = ProducerOptions(heartbeat_interval_ms=50, api_timeout_ms=50)
+    async with Producer("pg", cluster.namesrv, options=options) as producer:
+        cluster.broker.fail(SEND, HANG)
+        cluster.broker.fail(RequestCode.HEART_BEAT, HANG)
+        await producer.send(Message("T", b"x"), timeout_ms=10_000)
+    assert cluster.broker.requests[SEND] == 2
+
+
+async def test_a_silent_broker_costs_no_more_than_the_timeout(cluster: MemoryCluster) -> None:
+    cluster.broker.fail(SEND, HANG, times=3)
+    async with Producer("pg", cluster.namesrv) as producer:
+        with pytest.raises(RequestTimeout, match="no broker has confirmed the message"):
+            await producer.send(Message("T", b"x"), timeout_ms=200)
+    assert cluster.broker.requests[SEND] == 1
+
+
+async def test_sends_succeed_while_one_of_two_brokers_is_down(pair: MemoryCluster) -> None:
+    async with Producer("pg", pair.namesrv) as producer:
+        await producer.send(Message("T", b"x"))
+        await pair.stop_broker(pair.brokers[0])
+        results = [await producer.send(Message("T", b"x")) for _ in range(6)]
+    assert {result.queue.broker_name for result in results} == {"broker-b"}
+
+
+@pytest.mark.parametrize("is_oneway", [False, True])
+async def test_a_broker_that_is_back_is_found_at_once(pair: MemoryCluster, is_oneway: bool) -> None:
+    pair.create_topic("T")
+    queue = MessageQueue("T", "broker-b", 0)
+    await pair.stop_broker(pair.brokers[1])
+    async with Producer("pg", pair.namesrv) as producer:
+        await producer.send(Message("T", b"x"))
+        send = producer.send_oneway if is_oneway else producer.send
+        with pytest.raises(SendFailed, match="broker-b") as caught:
+            await send(Message("T", b"y"), queue=queue)
+        assert isinstance(caught.value.__cause__, BrokerMissing)
+        assert not caught.value.may_be_stored
+        await pair.start_broker(pair.brokers[1])
+        await send(Message("T", b"z"), queue=queue)
+        await eventually(lambda: len(pair.brokers[1].messages("T")) == 1)
+    assert pair.brokers[1].messages("T")[0].body == b"z"
+
+
+async def test_less_safe_storage_is_a_result_or_a_reason_to_try_again(
+    cluster: MemoryCluster,
+) -> None:
+    cluster.broker.store_less_safely(FlushDiskTimeout.CODE, times=2)
+    async with Producer("pg", cluster.namesrv) as producer:
+        result = await producer.send(Message("T", b"x"))
+        assert result.status is SendStatus.FLUSH_DISK_TIMEOUT
+    options = ProducerOptions(retry_another_broker_when_not_stored=True)
+    async with Producer("pg", cluster.namesrv, options=options) as producer:
+        assert (await producer.send(Message("T", b"x"))).status is SendStatus.SEND_OK
+    assert cluster.broker.requests[SEND] == 3
+
+
+async def test_slow_brokers_are_left_out(pair: MemoryCluster) -> None:
+    options = ProducerOptions(avoid_slow_brokers=True)
+    async with Producer("pg", pair.namesrv, options=options) as producer:
+        await producer.send(Message("T", b"x"))
+        pair.brokers[0].fail(SEND, ServerError("x"), times=1)
+        for _ in range(12):
+            await producer.send(Message("T", b"x"))
+    assert pair.brokers[0].requests[SEND] <= 3
+    assert pair.brokers[1].requests[SEND] >= 10
