@@ -67,7 +67,7 @@ def suite(tmp_path_factory):
 
 @pytest.fixture
 def call(capfdbinary, monkeypatch):
-    """Run a command in this process, with its arguments, errors and exit status."""
+    """Run the command line in this process; return its exit status, output and errors."""
 
     def call(*args):
         monkeypatch.setattr(sys, "argv", ["cometmq", *map(str, args)])

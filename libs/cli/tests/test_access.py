@@ -90,6 +90,40 @@ def test_an_account_comes_from_a_file_or_the_environment(say, tmp_path, monkeypa
     assert "Need admin permission" in refused.err  # options override the environment
 
 
+def test_options_replace_the_environment_s_account_as_a_whole(say, tmp_path, monkeypatch):
+    path = tmp_path / "user.yml"
+    path.write_text("accessKey: userKey1\nsecretKey: userSecret1\n")
+    monkeypatch.setenv("COMETMQ_TLS", "1")
+    monkeypatch.setenv("COMETMQ_ACCESS_KEY", "adminKey1")
+    monkeypatch.setenv("COMETMQ_SECRET_KEY", "adminSecret1")
+    change = ("topic", "create", "Beaten")
+    for words in (("--credentials", path, *change), (*change, "--credentials", path)):
+        assert "Need admin permission" in say(*words).err
+    missing = "credentials no.yml: No such file"
+    say("--credentials", "no.yml", *change).assert_refused(2, missing)
+    say(*change, "--credentials", "no.yml").assert_refused(2, missing)
+    together = "--access-key and --secret-key belong together"
+    say("--access-key", "userKey1", *change).assert_refused(2, together)
+    say(*change, "--secret-key", "userSecret1").assert_refused(2, together)
+    say(*change, "--security-token", "t").assert_refused(2, "--security-token belongs to --access")
+    assert say(USER[0], USER[1], *change, USER[2], USER[3]).err.count("Need admin permission") == 1
+
+
+def test_two_accounts_or_half_of_one_are_refused(say, tmp_path, monkeypatch):
+    say(*USER, "--credentials", "no.yml", "topic", "list").assert_refused(
+        2, "--credentials and --access-key are two accounts"
+    )
+    monkeypatch.setenv("COMETMQ_ACCESS_KEY", "userKey1")
+    say("topic", "list").assert_refused(
+        2, "COMETMQ_ACCESS_KEY and COMETMQ_SECRET_KEY belong together"
+    )
+    monkeypatch.setenv("COMETMQ_SECRET_KEY", "userSecret1")
+    monkeypatch.setenv("COMETMQ_CREDENTIALS", str(tmp_path / "no.yml"))
+    say("topic", "list").assert_refused(
+        2, "COMETMQ_CREDENTIALS and COMETMQ_ACCESS_KEY are two accounts"
+    )
+
+
 def test_without_tls_the_broker_is_not_reached(say):
     assert say(*ADMIN, "topic", "create", "Plain").status == 1
 

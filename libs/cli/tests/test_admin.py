@@ -269,6 +269,30 @@ def test_offsets_that_outlive_their_topic_are_named(ask, topic, tmp_path):
     assert healthy.out.startswith(f"{group}: 2 messages in ")
 
 
+def test_deleting_a_topic_can_reset_its_groups(ask, topic):
+    group = f"{topic}-readers"
+    ask("produce", topic, *range(6))
+    ask("consume", topic, "-g", group, "--from", "first", "--max", 6, "--timeout", 20)
+    deleted = ask("topic", "delete", topic, "--reset-groups", "--yes")
+    assert (deleted.status, deleted.err) == (0, "")
+    assert f"offsets reset  {group}" in deleted.out
+    assert ask("topic", "create", topic, "--queues", 2).err == ""
+    ask("produce", topic, "a", "b")
+    shown = ask("lag", group, "--json")
+    assert (shown.json["lag"], shown.json["skips"], shown.err) == (2, 0, "")
+
+
+def test_a_reset_to_a_time_in_the_future_reads_the_last_message_again(ask, topic):
+    group = f"{topic}-readers"
+    assert ask("group", "create", group).status == 0
+    ask("produce", topic, *range(4))
+    time = "2999-01-01T00:00"
+    moved = ask("group", "reset", group, topic, "--to", time, "--yes", "--json")
+    assert [row["offset"] for row in moved.json] == [1, 1]
+    line = f"cometmq: {time} is in the future: the last message of each queue is read again"
+    assert line in moved.err
+
+
 # -- cluster ----------------------------------------------------------------------------------
 
 

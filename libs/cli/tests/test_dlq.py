@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from cometmq.cli.dead_letters import Pace
+from cometmq.cli.verbs.dead_letters import Pace
 from cometmq.client import ConsumeFrom, ConsumeResult, PushConsumer, PushOptions
 from cometmq.peers.processes import wait_until
 
@@ -130,6 +130,31 @@ def test_dead_letters_are_replayed_to_a_topic(ask, topic, dead):
     ask("topic", "create", other, "--queues", 1)
     assert ask("dlq", "replay", dead, "--topic", other, "--max", 3, "-y").status == 0
     assert ask("printMsg", "-t", other).out.count("MSGID: ") == 3
+
+
+@pytest.mark.parametrize("retries", [0, -1])
+@pytest.mark.parametrize("form", [(), ("--dry-run",), ("--key", "k3", "--rate", 10), "retry topic"])
+def test_a_group_without_retries_is_not_sent_its_dead_letters(ask, topic, dead, retries, form):
+    assert ask("group", "alter", dead, "--retries", retries).status == 0
+    options = ("--topic", f"%RETRY%{dead}") if form == "retry topic" else form
+    refused = ask("dlq", "replay", dead, *options, "--yes")
+    refused.assert_refused(1, f"the consumer group {dead} allows {retries} retries at ")
+    assert f"cometmq group alter {dead} --retries 1" in refused.err
+    assert "--topic" in refused.err
+    assert len(ask("dlq", "show", dead, "--json").json) == 5
+
+    assert ask("dlq", "replay", dead, "--topic", topic, "--max", 1, "--yes").status == 0
+    assert ask("group", "alter", dead, "--retries", 1).status == 0
+    assert ask("dlq", "replay", dead, "--max", 1, "--yes").status == 0
+    assert len(ask("dlq", "show", dead, "--json").json) == 5
+
+
+@pytest.mark.parametrize("command", [("show",), ("export",), ("replay", "-y")])
+def test_a_selection_without_dead_letters_is_told(ask, dead, command):
+    name, *options = command
+    none = ask("dlq", name, dead, *options, "--key", "nokey")
+    assert none.status == 0
+    assert none.err == f"cometmq: nothing matched: no dead letter of {dead} is selected\n"
 
 
 async def test_the_pace_is_kept():

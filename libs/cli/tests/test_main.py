@@ -112,17 +112,25 @@ def test_help_of_nothing_is_the_page_of_all_and_of_a_wrong_word_a_line():
 @pytest.mark.parametrize(
     ("args", "expected"),
     [
-        (("--access-key", "a", "topic", "list"), Access("a")),
-        (("topic", "list", "--access-key", "a"), Access("a")),
-        (("topic", "--tls", "list", "--secret-key=s"), Access("", "s", is_tls=True)),
-        (("--access-key", "a", "topicList", "--access-key", "b"), Access("b")),
+        (("--access-key", "a", "topic", "list"), Access("a", is_account_said=True)),
+        (("topic", "list", "--access-key", "a"), Access("a", is_account_said=True)),
+        (
+            ("topic", "--tls", "list", "--secret-key=s"),
+            Access("", "s", is_tls=True, is_account_said=True),
+        ),
+        (
+            ("--access-key", "a", "topicList", "--access-key", "b"),
+            Access("b", is_account_said=True),
+        ),
         (("mqadmin", "topicList", "--tls-config", "x"), Access(tls_config=Path("x"))),
         (("-n", "h:1", "--json", "topic", "list"), Access(namesrv="h:1", as_json=True)),
     ],
 )
 def test_options_of_cometmq_stand_before_or_after_the_command(monkeypatch, args, expected):
     seen = []
-    monkeypatch.setattr("cometmq.cli.topics.ask", lambda namesrv, _: seen.append(namesrv) or [])
+    monkeypatch.setattr(
+        "cometmq.cli.verbs.topics.ask", lambda namesrv, _: seen.append(namesrv) or []
+    )
     monkeypatch.setattr(
         "cometmq.cli.mqadmin.topic_views.ask", lambda namesrv, _: seen.append(namesrv) or []
     )
@@ -193,6 +201,15 @@ def test_settings_are_printed_with_their_sources(program, tmp_path):
     assert lines["adminHttpPort=5"] == "command line --admin-http-port"
     assert lines["tls.server.mode=permissive"] == "default"
     assert lines["fromAnotherVersion=1"] == "unknown, kept"
+
+
+def test_printing_settings_fails_for_a_mistyped_key(tmp_path):
+    file = tmp_path / "x.conf"
+    file.write_text("brokerNam=a\nfromAnotherVersion=1\n")
+    result = invoke("broker", "-c", str(file), "-p")
+    assert result.exit_code == 1
+    assert "# unknown, kept; did you mean brokerName?" in result.output
+    assert f"cometmq: brokerNam in {file} is no setting; did you mean brokerName?" in result.stderr
 
 
 def test_the_name_servers_of_a_broker_have_an_option_of_their_own():

@@ -11,8 +11,8 @@ import pytest
 
 from cometmq.cli import message_json
 from cometmq.cli.connecting import Complaints
-from cometmq.cli.produce import Sent, _print, _send_all
-from cometmq.cli.store import RecordLine
+from cometmq.cli.verbs.produce import Sent, _print, _send_all
+from cometmq.cli.verbs.store import RecordLine
 from cometmq.client import InvalidArgument, Message, MessageQueue, SendResult
 from cometmq.client.errors import ClientError
 from cometmq.client.message import SendStatus
@@ -183,7 +183,7 @@ def test_too_few_messages_in_time_is_a_failure(ask, topic):
             2,
             "--offset cannot be combined with --from",
         ),
-        (("consume", "TBW102", "--from", "then"), 2, "then is not a time"),
+        (("consume", "TBW102", "--from", "then"), 2, "then is not a time: give first, last, 2026-"),
         (("consume", "TBW102", "--queue", "a:9"), 1, "the topic TBW102 has no queue a:9"),
         (("produce", "T", "x", "-p", "novalue"), 2, "--property novalue: must be name=value"),
         (("produce", "T/T", "x"), 2, "the name 'T/T' of a topic contains illegal characters"),
@@ -245,6 +245,7 @@ def test_messages_stored_without_a_confirmation_are_counted(capsys):
     assert json.loads(shown.out)["unconfirmed"] == 99
     line = "cometmq: 99 messages stored without the confirmation that the broker waits for"
     assert shown.err.startswith(f"{line} (FLUSH_SLAVE_TIMEOUT 1, SLAVE_NOT_AVAILABLE 98): ")
+    assert "when they were sent" in shown.err  # the slave may have them by now
     _print(Sent(count=100), as_json=True)
     shown = capsys.readouterr()
     assert ("unconfirmed" in shown.out, shown.err) == (False, "")
@@ -317,6 +318,29 @@ def test_a_new_group_starts_where_from_says(ask, topic):
     again = ask(*args, "--from", "first")
     assert again.out == "new\n"  # it has offsets: --from does nothing, and says so
     assert f"to move it: cometmq group reset {group} {topic} --to first" in again.err
+
+
+@pytest.mark.parametrize("options", [(), ("--from", "last"), ("--json", "--max", 1)])
+def test_a_disabled_group_ends_consume(ask, topic, options):
+    group = f"{topic}-off"
+    assert ask("group", "create", group, "--no-enabled").status == 0
+    refused = ask("consume", topic, "-g", group, "--timeout", 30, *options)
+    refused.assert_refused(
+        1,
+        f"the consumer group {group} is disabled: nothing is delivered to it; to enable it:"
+        f" cometmq group alter {group} --enabled\n",
+    )
+
+
+@pytest.mark.parametrize(
+    "command", [("consume", "{topic}", "--from"), ("group", "reset", "g", "{topic}", "--to")]
+)
+def test_a_misspelt_place_is_explained(ask, topic, command):
+    words = [word.format(topic=topic) for word in command]
+    wrong = ask(*words, "lst")
+    wrong.assert_refused(2, "lst is not a time: give first, last, 2026-11-20T10:00, 90m (ago) or ")
+    assert wrong.err.endswith("; did you mean last?\n")
+    assert "did you mean" not in ask(*words, "gestern").err
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])

@@ -112,7 +112,9 @@ def test_progress_by_queue(ask, topic, sent):
     assert lines[0].split("  ")[0] == "#Topic"
     assert "#Client IP" in lines[0]
     assert lines[-1] == "Diff Total: 0"
-    ask("consumerProgress", "-g", "nobody").assert_refused(1, "the group nobody has consumed")
+    ask("consumerProgress", "-g", "nobody").assert_refused(
+        1, "no broker knows the consumer group nobody"
+    )
 
 
 def test_a_group_is_moved(ask, topic, sent):
@@ -402,3 +404,12 @@ def test_the_file_of_a_body_stays_in_its_folder(tmp_path, monkeypatch):
     assert path == tmp_path / "rocketmq" / "msgbodys" / "______etc_x"
     assert path.read_bytes() == b"body"
     assert java_text.message(message).startswith("MessageExt [brokerName=b, queueId=0, ")
+
+
+def test_the_progress_of_an_unknown_group_is_an_error_of_its_own(ask, topic):
+    line = "no broker knows the consumer group nope: check the name"
+    ask("consumerProgress", "-g", "nope").assert_refused(1, line)
+    assert ask("group", "create", f"{topic}-idle").status == 0
+    ask("consumerProgress", "-g", f"{topic}-idle").assert_refused(
+        1, f"the group {topic}-idle has consumed nothing yet"
+    )

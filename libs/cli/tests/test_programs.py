@@ -87,6 +87,36 @@ def test_a_mistyped_setting_of_a_broker_is_answered_with_the_right_one(start, tm
     warning = events["settings.unknown"]
     assert warning["level"] == "warning"
     assert warning["did_you_mean"] == {"brokerNam": "brokerName"}
+    child.wait_for_log("settings.misspelt", START_TIMEOUT_S)
+    last = json.loads(child.log().splitlines()[-1])
+    assert (last["event"], last["did_you_mean"]) == ("settings.misspelt", warning["did_you_mean"])
+
+
+def test_a_suite_shows_a_mistyped_setting_below_its_banner(start, tmp_path):
+    file = tmp_path / "suite.conf"
+    file.write_text("fileReservdTime=4\n")
+    child = start("standalone", *suite_options(tmp_path / "data"), "-c", file, ready="did you")
+    line = child.log().splitlines()[-1]
+    assert line == (
+        f"cometmq: fileReservdTime in {file} is no setting; did you mean fileReservedTime?"
+    )
+
+
+@pytest.mark.parametrize(
+    ("program", "text", "other"),
+    [
+        ("namesrv", "brokerName=a\nlistenPort=0\n", "broker"),
+        ("broker", "kvConfigPath=/nowhere/kv.json\n", "namesrv"),
+        ("broker", "questionsPerSecond=9\n", "txn-checker"),
+        ("standalone", "orderMessageEnable=true\n", "namesrv"),
+        ("txn-checker", "brokerRole=SLAVE\n", "broker"),
+    ],
+)
+def test_a_settings_file_of_another_program_is_refused(tmp_path, program, text, other):
+    (tmp_path / "x.conf").write_text(text)
+    line = refuse(*alone(program, tmp_path / "data"), "-c", "x.conf", cwd=tmp_path)
+    assert f"x.conf is a settings file of cometmq {other}: {text.partition('=')[0]} mean" in line
+    assert not (tmp_path / "data").exists()
 
 
 def test_a_suite_says_what_runs_where_and_a_second_start_goes_on(start, tmp_path):
@@ -150,6 +180,9 @@ def test_a_suite_refuses_invalid_settings_that_its_options_decide(tmp_path):
     assert str(file) in line
 
 
+GROUP = ("--broker-name", "orders", "--control-members", "0=127.0.0.1:1")
+
+
 def alone(program, folder):
     """Return options with which the program could start if nothing else is wrong."""
     port = ("--listen-port", free_broker_port())
@@ -158,7 +191,14 @@ def alone(program, folder):
         "namesrv": ("namesrv", *port, "--kv-config-path", folder / "kv.json"),
         "broker": ("broker", *port, "--store-path-root-dir", folder),
         "txn-checker": ("txn-checker", "-n", "127.0.0.1:1", "--store-path-root-dir", folder),
+        "elector": ("elector", *GROUP, "--group-record", f"file:{folder}/orders.json"),
     }[program]
+
+
+def test_standalone_says_why_its_broker_needs_a_port(call, tmp_path):
+    refused = call("standalone", "--data", tmp_path / "data", "--broker-port", 0)
+    refused.assert_refused(2, "--broker-port 0: give a port: the broker also listens two below it")
+    assert not (tmp_path / "data").exists()
 
 
 @pytest.mark.parametrize(
@@ -172,6 +212,7 @@ def alone(program, folder):
         ("broker", "--listen-port"),
         ("broker", "--admin-http-port"),
         ("txn-checker", "--admin-http-port"),
+        ("elector", "--admin-http-port"),
     ],
 )
 def test_a_port_in_use_is_one_line_that_names_the_option(tmp_path, program, option):
@@ -212,6 +253,7 @@ def test_a_setting_of_a_file_or_variable_is_named_as_it_was_given(tmp_path, monk
         ("namesrv", "--kv-config-path"),
         ("broker", "--store-path-root-dir"),
         ("txn-checker", "--store-path-root-dir"),
+        ("elector", "--group-record"),
     ],
 )
 @pytest.mark.parametrize("below", ["", "data"])
@@ -232,6 +274,7 @@ def test_a_file_where_a_folder_should_be_is_one_line(tmp_path, program, option, 
         ("namesrv", "--kv-config-path"),
         ("broker", "--store-path-root-dir"),
         ("txn-checker", "--store-path-root-dir"),
+        ("elector", "--group-record"),
     ],
 )
 def test_a_folder_that_cannot_be_written_is_one_line(tmp_path, program, option):
@@ -294,9 +337,29 @@ def test_a_folder_that_cannot_be_made_is_one_line(tmp_path):
 
 
 def test_a_store_that_another_process_uses_is_one_line(start, tmp_path):
-    start("standalone", *suite_options(tmp_path / "data"), ready="cluster")
+    child = start("standalone", *suite_options(tmp_path / "data"), ready="cluster")
     line = refuse("standalone", *suite_options(tmp_path / "data"), cwd=tmp_path)
-    assert str(tmp_path / "data") in line
+    assert line == (
+        f"cometmq: {tmp_path}/data/store/lock is locked: process {child.pid} uses this folder"
+    )
+
+
+@pytest.mark.parametrize("program", ["standalone", "broker", "txn-checker"])
+def test_a_second_start_complains_about_the_folder_before_any_port(start, tmp_path, program):
+    options = alone(program, tmp_path / "data")
+    port = "--http-port" if program == "standalone" else "--admin-http-port"
+    options = [*options, port, free_port()]
+    ready = {"txn-checker": "txn_checker.ready", "standalone": "cluster"}.get(program, "ready")
+    child = start(*options, ready=ready)
+    line = refuse(*options, cwd=tmp_path)
+    assert line.endswith(f"/lock is locked: process {child.pid} uses this folder")
+
+
+def test_a_second_name_server_complains_about_its_main_port(start, tmp_path):
+    options = [*alone("namesrv", tmp_path), "--admin-http-port", free_port()]
+    start(*options)
+    line = refuse(*options, cwd=tmp_path)
+    assert f":{options[2]}: Address already in use" in line
 
 
 def test_a_broker_registers_and_leaves_when_it_stops(start, tmp_path):

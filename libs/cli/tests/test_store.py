@@ -9,7 +9,7 @@ from time import monotonic
 
 import pytest
 
-from cometmq.cli.store import EXIT_STATUS
+from cometmq.cli.verbs.store import EXIT_STATUS
 from cometmq.peers.comet import PROGRAM
 from cometmq.peers.ports import free_broker_port, free_port
 from cometmq.peers.processes import Child

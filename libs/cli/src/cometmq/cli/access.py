@@ -6,6 +6,7 @@ when a client is created, because commands without a client do not need them.
 """
 
 import os
+from collections.abc import Mapping
 from contextvars import ContextVar
 from copy import copy
 from pathlib import Path
@@ -70,7 +71,21 @@ class Access(NamedTuple):
     namesrv: str = ""
     """Given before the command; after it, -n is an option of the command."""
     as_json: bool = False
+    is_account_said: bool = False
+    """Whether the account comes from options; otherwise from the environment."""
 
+    def with_account(self, said: Mapping[str, Any]) -> "Access":
+        """Add account options; the first replace the environment's account as a whole."""
+        if not said:
+            return self
+        before = {} if self.is_account_said else ACCOUNT_DEFAULTS
+        return self._replace(**{**before, **said, "is_account_said": True})
+
+
+ACCOUNT_DEFAULTS: Final[Mapping[str, Any]] = {
+    name: Access._field_defaults[name]
+    for name in ("access_key", "secret_key", "security_token", "credentials")
+}
 
 ACCESS: Final[ContextVar[Access]] = ContextVar("ACCESS", default=Access())  # noqa: B039  # a tuple
 
@@ -120,7 +135,9 @@ def _after_command(option: Any) -> Any:
 def _take_after_command(ctx: typer.Context, param: Any, value: Any) -> None:
     if is_said(ctx, param.name):
         field, convert = _FIELDS[param.name.removeprefix(_PREFIX)]
-        ACCESS.set(ACCESS.get()._replace(**{field: convert(value)}))
+        access, change = ACCESS.get(), {field: convert(value)}
+        is_account = field in ACCOUNT_DEFAULTS
+        ACCESS.set(access.with_account(change) if is_account else access._replace(**change))
 
 
 _PREFIX: Final = "global_"

@@ -52,8 +52,16 @@ class CommandAdmin(AdminClient):
             raise typer.Exit(1)
         return masters
 
+    async def masters_or_slaves(self, cluster: str | None = None) -> dict[str, BrokerAdmin]:
+        """Return a broker of each name to read from: its master or, if it has none, a slave."""
+        groups = await self.broker_groups(cluster)
+        for name, group in groups.items():
+            if MASTER_ID not in group:
+                self.without_master(name, [slave.address for slave in group.values()])
+        return {name: group[min(group)] for name, group in groups.items() if group}
+
     def without_master(self, name: str, slaves: Sequence[str]) -> None:
-        """Record that the command goes on without a broker that has no master."""
+        """Record that the command continues without a broker that has no master."""
         note_no_master(name, slaves)
 
     async def masters_to_change(
@@ -102,8 +110,9 @@ def no_broker_text(namesrvs: Iterable[str]) -> str:
     """Return the error for a cluster without brokers, including a remedy."""
     addresses = ";".join(namesrvs)
     return (
-        f"no broker is registered at the name server {addresses}: all are down or"
-        f" registered elsewhere; start one with: cometmq broker -n '{addresses}'"
+        f"no broker is registered at the name server {addresses}: all are down, are registered"
+        " elsewhere, or have not registered again since its start (try again in 30 s, the interval"
+        f" of registrations); start one with: cometmq broker -n '{addresses}'"
     )
 
 

@@ -13,7 +13,6 @@ import typer
 from cometmq.cli.access import ACCESS, NAMESRV_VARIABLE, Access, namesrv_or_global
 from cometmq.cli.admin import CommandAdmin
 from cometmq.cli.input import read_lines
-from cometmq.client.admin import AdminClient
 from cometmq.client.errors import InvalidArgument
 from cometmq.client.settings import ClientOptions, OptionsT
 from cometmq.remoting.errors import CometError, SettingsError
@@ -46,7 +45,7 @@ Cluster = Annotated[
 Yes = Annotated[bool, typer.Option("-y", "--yes", help="Do not ask for confirmation.")]
 
 
-def ask(namesrv: str, question: Callable[[AdminClient], Awaitable[T]]) -> T:
+def ask(namesrv: str, question: Callable[[CommandAdmin], Awaitable[T]]) -> T:
     """Run a query against the cluster and return its result.
 
     Brokers that do not answer are recorded in `outcome.MISSING`; if none answers, the command
@@ -78,13 +77,25 @@ def with_access(options: OptionsT) -> OptionsT:
 
 
 def _credentials(access: Access) -> SessionCredentials | None:
-    """Return the credentials given as options, else those from a file."""
-    if access.access_key and access.secret_key:
-        return SessionCredentials(access.access_key, access.secret_key, access.security_token)
-    if access.access_key or access.secret_key:
-        raise InvalidArgument("--access-key and --secret-key belong together: give both")
+    """Return the credentials of the options, or else of the environment.
+
+    Refuse half a pair, and a pair beside a file: an account that is not used is usually a mistake.
+    """
+    key, secret, token, file = "--access-key", "--secret-key", "--security-token", "--credentials"
+    if not access.is_account_said:
+        key, secret, token, file = (
+            f"COMETMQ_{name[2:].upper().replace('-', '_')}" for name in (key, secret, token, file)
+        )
+    has_pair = bool(access.access_key and access.secret_key)
+    if not has_pair and (access.access_key or access.secret_key):
+        raise InvalidArgument(f"{key} and {secret} belong together: give both")
+    if access.security_token and not has_pair:
+        raise InvalidArgument(f"{token} belongs to {key} and {secret}: give them, too")
     if access.credentials is None:
-        return None
+        pair = access.access_key, access.secret_key, access.security_token
+        return SessionCredentials(*pair) if has_pair else None
+    if has_pair:
+        raise InvalidArgument(f"{file} and {key} are two accounts: give only one of them")
     module = import_module("cometmq.client.credentials")  # YAML: 15 ms that most commands save
     read: SessionCredentials = module.credentials_from_file(access.credentials)
     return read
@@ -155,7 +166,7 @@ class Complaints:
 
 
 async def confirm(question: str, *, is_confirmed: bool) -> None:
-    """Ask before something is destroyed; without a terminal, `--yes` is required.
+    """Ask for confirmation before something is destroyed; without a terminal, require `--yes`.
 
     Every command of ours that destroys or moves something calls this after checking that the names
     it was given exist. mqadmin's commands do not ask, because scripts run them.

@@ -15,6 +15,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from cometmq.cli.access import add_global_options
+from cometmq.runtime.extras import INSTALL_EXTRA, needs_extra
 
 EXIT_USAGE: Final = 2
 _EMPTY_OPTION: Final = re.compile(r"--[a-z-]+=")
@@ -35,8 +36,14 @@ class CommandInfo(NamedTuple):
 
 
 def load_command(name: str, info: CommandInfo) -> Any:
-    """Import a command; only this one of its family is built."""
-    app: typer.Typer = import_module(info.module).app
+    """Import a command. If its module defines several, build only this one."""
+    try:
+        app: typer.Typer = import_module(info.module).app
+    except ModuleNotFoundError as error:
+        if not needs_extra(error):
+            raise
+        typer.echo(f"cometmq {name}: {error}: {INSTALL_EXTRA}", err=True)
+        raise typer.Exit(EXIT_USAGE) from error
     if info.is_in_family:
         family, app = app, typer.Typer(add_completion=False, rich_markup_mode=None)
         app.registered_commands = [it for it in family.registered_commands if it.name == name]

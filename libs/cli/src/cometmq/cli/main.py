@@ -13,6 +13,7 @@ import typer
 
 from cometmq.cli.access import (
     ACCESS,
+    ACCOUNT_DEFAULTS,
     Access,
     AccessKey,
     CredentialsFile,
@@ -20,6 +21,7 @@ from cometmq.cli.access import (
     SecurityToken,
     Tls,
     TlsConfig,
+    is_said,
 )
 from cometmq.cli.lazy import CommandInfo, LazyGroup
 from cometmq.cli.mqadmin import ALIASES
@@ -27,7 +29,7 @@ from cometmq.cli.mqadmin import COMMANDS as MQADMIN_COMMANDS
 from cometmq.cli.mqadmin import PANEL as MQADMIN_PANEL
 from cometmq.cli.outcome import MISSING
 from cometmq.cli.streams import OutputFailed, checked_streams
-from cometmq.remoting.errors import CometError, SettingsError
+from cometmq.remoting.errors import CometError, RequestTimeout, SettingsError
 
 PROGRAMS: Final = "Programs"
 MESSAGES: Final = "Messages"
@@ -43,7 +45,7 @@ def _program(module: str, help_line: str) -> CommandInfo:
 
 COMMANDS: Final[Mapping[str, CommandInfo]] = {
     "standalone": CommandInfo(
-        "cometmq.cli.standalone",
+        "cometmq.cli.programs.standalone",
         "Run name server, broker and txn-checker in one process.",
         PROGRAMS,
         takes_global_options=False,
@@ -51,22 +53,32 @@ COMMANDS: Final[Mapping[str, CommandInfo]] = {
     "namesrv": _program("cometmq.cli.programs.namesrv", "Run a name server."),
     "broker": _program("cometmq.cli.programs.broker", "Run a broker."),
     "txn-checker": _program("cometmq.cli.programs.txn_checker", "Run a transaction check service."),
-    "produce": CommandInfo("cometmq.cli.produce", "Send messages.", MESSAGES),
-    "consume": CommandInfo("cometmq.cli.consume", "Receive and print messages.", MESSAGES),
+    "elector": _program(
+        "cometmq.cli.programs.elector", "Run an elector, which keeps a group with a master."
+    ),
+    "produce": CommandInfo("cometmq.cli.verbs.produce", "Send messages.", MESSAGES),
+    "consume": CommandInfo("cometmq.cli.verbs.consume", "Receive and print messages.", MESSAGES),
     "topic": CommandInfo(
-        "cometmq.cli.topics", "List, create, alter, delete and describe topics.", TOPICS
+        "cometmq.cli.verbs.topics", "List, create, alter, delete and describe topics.", TOPICS
     ),
     "group": CommandInfo(
-        "cometmq.cli.groups", "List, create, alter, delete, reset consumer groups.", TOPICS
+        "cometmq.cli.verbs.groups", "List, create, alter, delete, reset consumer groups.", TOPICS
     ),
-    "lag": CommandInfo("cometmq.cli.lag", "Show the lag of consumer groups.", TOPICS),
+    "lag": CommandInfo("cometmq.cli.verbs.lag", "Show the lag of consumer groups.", TOPICS),
     "cluster": CommandInfo(
-        "cometmq.cli.brokers", "Show the brokers with rates and disk usage.", OPERATIONS
+        "cometmq.cli.verbs.brokers", "Show the brokers with rates and disk usage.", OPERATIONS
     ),
-    "dlq": CommandInfo("cometmq.cli.dlq", "List, export and replay dead letters.", OPERATIONS),
-    "txn": CommandInfo("cometmq.cli.txn", "List, check and resolve open transactions.", OPERATIONS),
+    "dlq": CommandInfo(
+        "cometmq.cli.verbs.dlq", "List, export and replay dead letters.", OPERATIONS
+    ),
+    "txn": CommandInfo(
+        "cometmq.cli.verbs.txn", "List, check and resolve open transactions.", OPERATIONS
+    ),
+    "ha": CommandInfo(
+        "cometmq.cli.ha", "Show a broker group with failover, and give it orders.", OPERATIONS
+    ),
     "store": CommandInfo(
-        "cometmq.cli.store", "Inspect, verify and dump a store offline.", OPERATIONS
+        "cometmq.cli.verbs.store", "Inspect, verify and dump a store offline.", OPERATIONS
     ),
     "mqadmin": CommandInfo(
         "cometmq.cli.mqadmin.listing",
@@ -74,19 +86,28 @@ COMMANDS: Final[Mapping[str, CommandInfo]] = {
         MORE,
         accepts_empty=True,
     ),
-    "help": CommandInfo("cometmq.cli.about", "Show help for a command.", MORE, True),
-    "version": CommandInfo("cometmq.cli.about", "Print the version.", MORE, True),
+    "help": CommandInfo("cometmq.cli.verbs.about", "Show help for a command.", MORE, True),
+    "version": CommandInfo("cometmq.cli.verbs.about", "Print the version.", MORE, True),
     **MQADMIN_COMMANDS,
 }
 
 
 USAGE: Final = frozenset({"InvalidArgument", "IllegalMessage"})
-"""Class names of errors of the client for which the user's input is to blame: status 2."""
+"""Class names of client errors caused by the user's input; the exit status is 2."""
 
 HINTS: Final[Mapping[str, str]] = {
     "NoNamesrv": "; start one (cometmq standalone), or give its address with -n or NAMESRV_ADDR",
 }
 """Class name of an error -> remedy. By name, since the help page does not import the client."""
+
+HUNG_HINT: Final = "; look at its log, or give another one with -n or NAMESRV_ADDR"
+"""Remedy if a name server is there but does not answer."""
+
+
+def _hint(error: CometError) -> str:
+    if type(error).__name__ == "NoNamesrv" and isinstance(error.__cause__, RequestTimeout):
+        return HUNG_HINT
+    return HINTS.get(type(error).__name__, "")
 
 
 class Commands(LazyGroup):
@@ -109,7 +130,7 @@ app = typer.Typer(
 def print_version(is_wanted: bool) -> None:
     """Print the version and exit if `--version` is given."""
     if is_wanted:
-        typer.echo(import_module("cometmq.cli.about").version_line())
+        typer.echo(import_module("cometmq.cli.verbs.about").version_line())
         raise typer.Exit
 
 
@@ -128,6 +149,7 @@ GlobalJson = Annotated[bool, typer.Option("--json", help="Print JSON for scripts
 
 @app.callback()
 def cometmq(  # noqa: PLR0913  # one parameter per option
+    ctx: typer.Context,
     access_key: AccessKey = "",
     secret_key: SecretKey = "",
     security_token: SecurityToken = "",
@@ -145,7 +167,8 @@ def cometmq(  # noqa: PLR0913  # one parameter per option
     """
 
     account = (access_key, secret_key, security_token, credentials)
-    ACCESS.set(Access(*account, tls, tls_config, namesrv, as_json))
+    said = {name: ctx.params[name] for name in ACCOUNT_DEFAULTS if is_said(ctx, name)}
+    ACCESS.set(Access(*account, tls, tls_config, namesrv, as_json).with_account(said))
 
 
 def main() -> None:
@@ -164,7 +187,7 @@ def _run() -> int:
     except OutputFailed:
         raise
     except CometError as error:
-        typer.echo(f"cometmq: {error}{HINTS.get(type(error).__name__, '')}", err=True)
+        typer.echo(f"cometmq: {error}{_hint(error)}", err=True)
         is_usage = isinstance(error, SettingsError) or type(error).__name__ in USAGE
         status = 2 if is_usage else 1
     for line in MISSING.values():

@@ -12,7 +12,7 @@ import msgspec
 
 from cometmq.client import InvalidArgument, Message, MessageExt
 from cometmq.remoting.message.properties import RESERVED_KEYS
-from cometmq.runtime.spelling import did_you_mean
+from cometmq.remoting.spelling import did_you_mean
 
 
 class JsonMessage(msgspec.Struct, omit_defaults=True):
@@ -46,7 +46,7 @@ _IGNORED: Final = frozenset(
     }
 )
 _KNOWN: Final = _IGNORED.union(JsonMessage.__struct_fields__)
-"""The keys of a line; more are a mistake, which would send a message without its tag or body."""
+"""The keys of a line; any other is refused, as a mistyped key could lose the tag or the body."""
 
 
 def render(message: MessageExt) -> bytes:

@@ -2,10 +2,12 @@
 """Times on the command line: parsing and formatting."""
 
 import re
+from collections.abc import Collection
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
 from cometmq.client.errors import InvalidArgument
+from cometmq.remoting.spelling import did_you_mean
 
 LAST_MS: Final = 253_370_764_800_000
 """Start of the last year that a date can express; brokers accept no later time, either."""
@@ -24,18 +26,19 @@ def shown(timestamp_ms: int) -> str | None:
     return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
-def parsed(text: str, *, now_ms: int) -> int:
+def parsed(text: str, *, now_ms: int, words: Collection[str] = ()) -> int:
     """Return milliseconds since 1970 for `2026-11-20T10:00Z`, `90m` (ago), or milliseconds as text.
 
-    mqadmin's `2026-11-20#10:00:00:000` works, too. A time without a zone is local.
+    mqadmin's `2026-11-20#10:00:00:000` works, too. A time without a zone is local. `words` are
+    named by the error if the caller accepts them instead of a time.
     """
-    found_ms = _milliseconds(text, now_ms)
+    found_ms = _milliseconds(text, now_ms, words)
     if not 0 <= found_ms <= LAST_MS:
         raise InvalidArgument(f"{text} is out of range: give a time from 1970 to 9999")
     return found_ms
 
 
-def _milliseconds(text: str, now_ms: int) -> int:
+def _milliseconds(text: str, now_ms: int, words: Collection[str]) -> int:
     ago = _AGO.fullmatch(text)
     if ago is not None:
         return now_ms - int(ago[1]) * _UNIT_S[ago[2]] * 1000
@@ -44,7 +47,9 @@ def _milliseconds(text: str, now_ms: int) -> int:
     try:
         moment = datetime.fromisoformat(_MQADMIN.sub(r"\1T\2.\3", text))
     except ValueError as error:
+        others = "".join(f"{word}, " for word in words)
         raise InvalidArgument(
-            f"{text} is not a time: give 2026-11-20T10:00, 90m (ago) or milliseconds since 1970"
+            f"{text} is not a time: give {others}2026-11-20T10:00, 90m (ago) or milliseconds since"
+            f" 1970{did_you_mean(text, words)}"
         ) from error
     return (moment.astimezone(UTC) - _EPOCH) // _MILLISECOND

@@ -24,8 +24,8 @@ _BROKER_NEIGHBOURS: Final = (0, -2)  # the second port of a broker is two below 
 @asynccontextmanager
 async def suite(folder: Path, *more: str) -> AsyncIterator[str]:
     """Run `cometmq standalone` in a folder; yield the address of its name server."""
-    namesrv_port = _free_port((0,))
-    broker_port = _free_port(_BROKER_NEIGHBOURS)
+    namesrv_port = free_port((0,))
+    broker_port = free_port(_BROKER_NEIGHBOURS)
     options = [
         *("--data", str(folder), "--namesrv-port", str(namesrv_port)),
         *("--broker-port", str(broker_port), "--http-port", "-1", *more),
@@ -56,10 +56,10 @@ async def _child(module: str, *arguments: str) -> AsyncIterator[Process]:
     try:
         yield process
     finally:
-        await _end(process)
+        await end(process)
 
 
-async def _end(process: Process) -> None:
+async def end(process: Process) -> None:
     """Ask a process to stop; kill it if it does not."""
     if process.returncode is not None:
         return
@@ -76,8 +76,7 @@ async def _end(process: Process) -> None:
 
 async def _drain_and_wait(process: Process) -> None:
     """Read the remaining output, because a process blocked on a full pipe cannot exit."""
-    assert process.stdout is not None
-    while await process.stdout.read(PIPE_BYTES):
+    while process.stdout is not None and await process.stdout.read(PIPE_BYTES):
         pass
     await process.wait()
 
@@ -92,7 +91,7 @@ async def _wait_until_it_runs(process: Process) -> None:
     raise DemoFailed("the suite did not start")
 
 
-def _free_port(distances: tuple[int, ...]) -> int:
+def free_port(distances: tuple[int, ...]) -> int:
     """Return a free port whose neighbours at the given distances are free, too."""
     for _ in range(PORT_ATTEMPTS):
         with socket.socket() as probe:

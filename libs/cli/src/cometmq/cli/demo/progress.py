@@ -25,7 +25,7 @@ class Counts(msgspec.Struct, frozen=True):
 
 
 async def show_progress(total: int, counts: Callable[[], Counts]) -> None:
-    """Show the counts until all is received; raise DemoFailed after STALL_S without change."""
+    """Show the counts until all is received; raise DemoFailed after STALL_S without progress."""
     is_terminal = sys.stdout.isatty()
     begin = moved = monotonic()
     before = shown = counts()

@@ -45,7 +45,7 @@ FAMILIES: Final[Mapping[str, Mapping[str, str]]] = {
     "cometmq.cli.mqadmin.namesrvs": {
         "updateKvConfig": "Set a value on every name server.",
         "deleteKvConfig": "Delete a value on every name server.",
-        "wipeWritePerm": "Stop sends to a broker, for maintenance.",
+        "wipeWritePerm": "Stop producers from sending to a broker, for maintenance.",
         "addWritePerm": "Allow sends to a broker again.",
         "getNamesrvConfig": "Show the settings of every name server.",
         "updateNamesrvConfig": "Change a setting of every name server.",

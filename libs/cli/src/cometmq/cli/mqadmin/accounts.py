@@ -139,7 +139,7 @@ def _change(
     cluster: str | None,
     change: Callable[[BrokerAdmin], Awaitable[None]],
 ) -> tuple[list[str], dict[str, CometError]]:
-    """Change masters and slaves, because each has its own files."""
+    """Apply a change to slaves as well as masters, because each broker has its own files."""
     check_target(broker, cluster)
     done, failures = ask_brokers(namesrv, broker, cluster, change, with_slaves=True)
     return list(done), failures

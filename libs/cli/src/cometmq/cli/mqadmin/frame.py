@@ -63,7 +63,7 @@ class MqadminCommand(TyperCommand):
     """Also accepts long options after a single dash, like Java's parser: `-topic T`."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Rewrite long options with two dashes, then parse."""
+        """Add the second dash to long options that have one, then parse."""
         names = {name for param in self.params for name in param.opts if name.startswith("--")}
         dashed = [f"-{arg}" if f"-{arg.partition('=')[0]}" in names else arg for arg in args]
         return super().parse_args(ctx, dashed)

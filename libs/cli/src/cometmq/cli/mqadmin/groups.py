@@ -43,7 +43,8 @@ FromMin = Annotated[
     typer.Option("-m", "--consumeFromMinEnable", help="Whether it may start at the first message."),
 ]
 Broadcast = Annotated[
-    TrueFalse, typer.Option("-d", "--consumeBroadcastEnable", help="Whether it may broadcast.")
+    TrueFalse,
+    typer.Option("-d", "--consumeBroadcastEnable", help="Whether the group may broadcast."),
 ]
 RetryQueues = Annotated[
     int, typer.Option("-q", "--retryQueueNums", help="Queues of its retry topic.")

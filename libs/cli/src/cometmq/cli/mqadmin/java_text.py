@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Values formatted as by Java's tools, for scripts that parse their output."""
+"""Format values in the same way as Java's tools, for scripts that parse the output."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any

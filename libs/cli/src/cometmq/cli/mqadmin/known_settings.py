@@ -11,7 +11,7 @@ from importlib import import_module
 from typing import Final, NamedTuple
 
 from cometmq.client.errors import InvalidArgument
-from cometmq.runtime.spelling import did_you_mean
+from cometmq.remoting.spelling import did_you_mean
 
 _NETTY: Final = frozenset(
     {

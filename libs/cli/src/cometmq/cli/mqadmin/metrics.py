@@ -5,7 +5,6 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
 
-from cometmq.broker.names import is_system_group
 from cometmq.client.admin import AdminClient
 from cometmq.client.admin.broker import BrokerAdmin
 from cometmq.client.admin.figures import BrokerFigures, Traffic, read_figures
@@ -18,6 +17,7 @@ from cometmq.remoting.names import (
     HALF_TOPIC,
     RETRY_PREFIX,
     SCHEDULE_TOPIC,
+    is_system_group,
 )
 from cometmq.remoting.versions import CURRENT_VERSION, version_name
 

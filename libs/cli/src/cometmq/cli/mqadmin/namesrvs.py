@@ -64,7 +64,7 @@ def delete_kv_config(
 def wipe_write_perm(
     broker: BrokerName, namesrv: Namesrv = DEFAULT_NAMESRV, *, as_json: AsJson = False
 ) -> None:
-    """Stop sends to a broker, for maintenance."""
+    """Stop producers from sending to a broker, for maintenance."""
     answers = ask_namesrvs(namesrv, lambda one: one.wipe_write_perm(broker))
     _print_perms("wipe", broker, *answers, as_json=as_json)
 

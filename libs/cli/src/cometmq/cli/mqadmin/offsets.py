@@ -60,7 +60,9 @@ def reset_offset_by_time(
     at_ms = moment(timestamp)
 
     async def question(admin: AdminClient) -> dict[MessageQueue, int]:
-        return await admin.reset_offsets(group, topic, at_ms, is_forced=force == "true")
+        return await admin.reset_offsets(
+            group, topic, at_ms, is_forced=force == "true", is_new_group=True
+        )
 
     moved = ask(namesrv, question)
     if not as_json:
@@ -83,7 +85,9 @@ def skip_accumulated_message(
     """Move a group to the end of every queue."""
 
     async def question(admin: AdminClient) -> dict[MessageQueue, int]:
-        return await admin.reset_offsets(group, topic, END, is_forced=force == "true")
+        return await admin.reset_offsets(
+            group, topic, END, is_forced=force == "true", is_new_group=True
+        )
 
     _print_moved(ask(namesrv, question), as_json=as_json)
 
@@ -102,7 +106,9 @@ def reset_offset_by_time_old(
     at_ms = moment(timestamp)
 
     async def question(admin: AdminClient) -> list[Rollback]:
-        return await admin.roll_back(group, topic, at_ms, is_forced=force == "true")
+        return await admin.roll_back(
+            group, topic, at_ms, is_forced=force == "true", is_new_group=True
+        )
 
     found = ask(namesrv, question)
     if not as_json:
@@ -137,7 +143,10 @@ def clone_group_offset(
     as_json: AsJson = False,
 ) -> None:
     """Copy the offsets of a group in a topic to another group."""
-    moved = ask(namesrv, lambda admin: admin.clone_offsets(source, destination, topic))
+    moved = ask(
+        namesrv,
+        lambda admin: admin.clone_offsets(source, destination, topic, is_new_group=True),
+    )
     if as_json:
         _print_moved(moved, as_json=True)
     else:

@@ -6,6 +6,7 @@ from typing import Annotated, Final
 import typer
 
 from cometmq.cli.connecting import DEFAULT_NAMESRV, ask
+from cometmq.cli.lookup import known_group
 from cometmq.cli.mqadmin.consumers import members_say
 from cometmq.cli.mqadmin.frame import (
     Column,
@@ -70,6 +71,7 @@ def consumer_progress(
     async def question(admin: AdminClient) -> tuple[ConsumeStats, dict[MessageQueue, str]]:
         stats = await admin.consume_stats(group)
         if not stats.offset_table:
+            await known_group(admin, group)
             raise ClientError(f"the group {group} has consumed nothing yet")
         return stats, await _owners(admin, group) if with_ip else {}
 

@@ -19,7 +19,7 @@ from cometmq.client.admin.broker_groups import END
 from cometmq.client.message import MessageExt
 from cometmq.client.transfer.puller import Pulled, PullStatus
 from cometmq.remoting.bodies.queues import MessageQueue
-from cometmq.remoting.names import TOOLS_GROUP
+from cometmq.remoting.names import ALL_TAGS, TOOLS_GROUP
 
 DEFAULT_COUNT: Final = 128
 STATUS_NAMES: Final = {
@@ -84,7 +84,7 @@ class Page(msgspec.Struct):
 def print_msg(
     topic: Topic,
     charset: Charset = "UTF-8",
-    expression: Expression = "*",
+    expression: Expression = ALL_TAGS,
     begin: Begin = None,
     end: End = None,
     body: Annotated[
@@ -116,7 +116,7 @@ def print_msg_by_queue(  # one parameter per option
     broker: BrokerName,
     queue_id: QueueId,
     charset: Charset = "UTF-8",
-    expression: Expression = "*",
+    expression: Expression = ALL_TAGS,
     begin: Begin = None,
     end: End = None,
     printed: Annotated[
@@ -227,7 +227,7 @@ async def _print_section(
     admin: AdminClient,
     section: Section,
     page: Page,
-    expression: str = "*",
+    expression: str = ALL_TAGS,
     *,
     group: str = TOOLS_GROUP,
     found: str = "",

@@ -45,6 +45,7 @@ def broker(  # one parameter per option
         "broker",
         settings,
         lambda loaded: partial(BrokerApp, loaded, config_path=config),
+        config=config,
         print_settings=print_settings,
         log_level=log_level,
         log_json=log_json,

@@ -41,6 +41,7 @@ def namesrv(
         "namesrv",
         settings,
         lambda loaded: partial(NamesrvApp, loaded),
+        config=config,
         print_settings=print_settings,
         log_level=log_level,
         log_json=log_json,

@@ -2,7 +2,7 @@
 """Shared by `namesrv`, `broker`, `txn-checker` and `standalone`: options, log, start and stop."""
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any, Final, TypeVar
@@ -11,11 +11,12 @@ import msgspec
 import typer
 
 from cometmq.cli.access import namesrv_or_global
+from cometmq.cli.output import print_notes
 from cometmq.remoting.errors import SettingsError
 from cometmq.remoting.log import Log
 from cometmq.runtime import logging
 from cometmq.runtime.program import Build, configured_program
-from cometmq.runtime.service import EXIT_CANNOT_START, run
+from cometmq.runtime.service import EXIT_CANNOT_START, EXIT_FAILED, EXIT_OK, run
 from cometmq.runtime.settings import Loaded, parse_options
 
 S = TypeVar("S", bound=msgspec.Struct)
@@ -35,7 +36,12 @@ Namesrv = Annotated[
 ]
 PrintSettings = Annotated[
     bool,
-    typer.Option("-p", "--print-settings", help="Print each setting with its source and exit."),
+    typer.Option(
+        "-p",
+        "--print-settings",
+        help="Print each setting with its source and exit; status 1 if a key of the file is"
+        " mistyped.",
+    ),
 ]
 LogLevel = Annotated[
     str, typer.Option(help="Log level: debug, info, warning or error.", envvar="COMETMQ_LOG_LEVEL")
@@ -48,6 +54,16 @@ LogJson = Annotated[
         envvar="COMETMQ_LOG_JSON",
     ),
 ]
+
+
+OWN_KEYS: Final[Mapping[str, frozenset[str]]] = {
+    "broker": frozenset(
+        {"brokerName", "brokerClusterName", "brokerId", "brokerRole", "storePathRootDir"}
+    ),
+    "namesrv": frozenset({"kvConfigPath", "configStorePath", "orderMessageEnable", "clusterTest"}),
+    "txn-checker": frozenset({"pollNameServerInterval", "questionsPerSecond"}),
+}
+"""Keys that distinguish one program's settings file from another's."""
 
 
 @contextmanager
@@ -80,6 +96,24 @@ def warn_unknown(loaded: Loaded[Any], log: Log) -> None:
         log.warning("settings.unknown", keys=sorted(loaded.unknown), **guesses)
 
 
+def misspelt_lines(loaded: Loaded[Any], file: Path | None) -> list[str]:
+    """Return a line for each key of the settings file that nearly matches a setting."""
+    return [
+        f"{name} in {file} is no setting; did you mean {guess}?"
+        for name, guess in loaded.misspelt().items()
+    ]
+
+
+def refuse_file_of_another(name: str, loaded: Loaded[Any], file: Path | None) -> None:
+    """Raise SettingsError if the file has keys that only another program knows."""
+    for other, keys in OWN_KEYS.items():
+        if other != name and (found := sorted(keys & loaded.unknown.keys())):
+            raise SettingsError(
+                f"{file} is a settings file of cometmq {other}: {', '.join(found)} mean nothing to"
+                f" {name}; give each program a file of its own"
+            )
+
+
 def given_options(ctx: typer.Context, settings: type[Any], namesrv: str | None) -> dict[str, str]:
     """Return the settings on the command line; `namesrv` is the value of --namesrv."""
     named = {} if namesrv is None else {"namesrvAddr": namesrv}
@@ -91,6 +125,7 @@ def run_program(
     load: Callable[[], Loaded[S]],
     build: Callable[[Loaded[S]], Build],
     *,
+    config: Path | None,
     print_settings: bool,
     log_level: str,
     log_json: bool | None,
@@ -98,9 +133,12 @@ def run_program(
     """Load the settings and print them, or run the program until a signal stops it."""
     with exit_on_bad_settings():
         settings = load()
+        refuse_file_of_another(name, settings, config)
     if print_settings:
         typer.echo(settings.as_table(), nl=False)
-        return
+        lines = misspelt_lines(settings, config)
+        print_notes(lines)
+        raise typer.Exit(EXIT_FAILED if lines else EXIT_OK)
     log = configure_log(name, level=log_level, json=log_json)
     warn_unknown(settings, log)
     sys.exit(run(configured_program(build(settings), settings, log=log), log=log))

@@ -114,9 +114,9 @@ def load_suite(data: Path, host: str, config: Path | None, ports: Ports) -> Suit
 def _overruled(
     loaded: Loaded[S], options: Mapping[str, str], decided: Mapping[str, str]
 ) -> dict[str, str]:
-    """Return the settings of a file or of variables that options of `standalone` override.
+    """Return the settings from a file or the environment that `standalone` options override.
 
-    Only this program's own variables count: NAMESRV_ADDR is for its clients. A file that the broker
+    Only COMETMQ_* variables count; NAMESRV_ADDR is meant for clients. A file that the broker
     has saved contains the overriding values, which are not conflicts.
     """
     fields = fields_of(type(loaded.value))
@@ -131,7 +131,7 @@ def _overruled(
 
 
 def _load_broker(file: Path | None, options: dict[str, str]) -> Loaded[BrokerSettings]:
-    """Load the broker's settings; if plaintext connections are refused, it uses TLS itself."""
+    """Load the broker's settings; if plaintext is refused, its own connections use TLS too."""
 
     def read(options: dict[str, str]) -> Loaded[BrokerSettings]:
         return load(

@@ -45,6 +45,7 @@ def txn_checker(  # one parameter per option
         "txn-checker",
         settings,
         lambda loaded: partial(TxnCheckerApp, loaded),
+        config=config,
         print_settings=print_settings,
         log_level=log_level,
         log_json=log_json,

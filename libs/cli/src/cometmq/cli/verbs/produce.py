@@ -27,7 +27,7 @@ from cometmq.cli.output import (
     print_notes,
     print_rows,
 )
-from cometmq.cli.patience import Patience
+from cometmq.cli.verbs.patience import Patience
 from cometmq.cli.words import counted
 from cometmq.client import InvalidArgument, Message, Producer, ProducerOptions, SendResult
 from cometmq.client.errors import ClientError
@@ -228,7 +228,7 @@ async def _send_all(
 ) -> None:
     """Send with at most `in_flight` sends pending.
 
-    The first failure ends the reading; sends in flight still complete, and it is raised then.
+    After the first failure no more messages are read; sends in flight complete, then it is raised.
     """
     room = asyncio.Semaphore(in_flight)
     begin = monotonic()
@@ -309,6 +309,6 @@ def _unconfirmed_notes(sent: Sent) -> list[str]:
     total = counted(sum(sent.unconfirmed.values()), "message")
     line = (
         f"{total} stored without the confirmation that the broker waits for ({statuses}):"
-        " lost if its machine fails now; look at cometmq cluster"
+        " when they were sent, only one machine was certain to have them; look at cometmq cluster"
     )
     return [line]

@@ -7,7 +7,7 @@ the messages before them.
 """
 
 import asyncio
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
 import msgspec
 
@@ -16,8 +16,9 @@ from cometmq.cli.words import counted
 from cometmq.client.admin import AdminClient, QueueLag
 from cometmq.client.admin.broker import BrokerAdmin
 from cometmq.client.clock import wall_ms
+from cometmq.client.errors import ClientError
 from cometmq.remoting.bodies.queues import MessageQueue
-from cometmq.remoting.errors import NoPermission, TopicNotExist
+from cometmq.remoting.errors import ConsumerNotOnline, NoPermission, TopicNotExist
 from cometmq.remoting.names import retry_topic
 
 
@@ -141,13 +142,39 @@ async def offsets_by_group(
     return dict(sorted(found.items()))
 
 
+async def check_disconnected(admin: AdminClient, groups: Iterable[str]) -> None:
+    """Raise ClientError if members are connected: they would commit their old offsets again."""
+    for group in groups:
+        try:
+            found = await admin.consumer_connections(group)
+        except ConsumerNotOnline:
+            continue
+        members = counted(len(found.connection_set), "connected member")
+        raise ClientError(
+            f"the consumer group {group} has {members}, which would commit their old offsets"
+            f" again; stop them first (cometmq group describe {group})"
+        )
+
+
+async def clear_offsets(
+    masters: Iterable[BrokerAdmin], topic: str, groups: Collection[str]
+) -> None:
+    """Set the groups' committed offsets for a topic to 0, whether or not the topic still exists."""
+    for master in masters:
+        table = (await master.consumer_offsets()).offset_table
+        for group in groups:
+            for queue_id in table.get(f"{topic}@{group}", {}):
+                await master.commit_offset(group, topic, queue_id, 0)
+
+
 def kept_note(topic: str, groups: Sequence[str]) -> str:
     """Return the warning that deleting a topic leaves these groups' offsets behind."""
     is_one = len(groups) == 1
     return (
         f"the offsets of {', '.join(groups)} in {topic} stay, so"
         f" {f'{groups[0]} skips' if is_one else 'these groups skip'} the first messages if the"
-        f" topic is created again; to read them, then: {_remedy(_one_of(groups), topic)}"
+        f" topic is created again; to prevent that, stop the members and delete it with"
+        f" --reset-groups, or later: {_remedy(_one_of(groups), topic)}"
     )
 
 

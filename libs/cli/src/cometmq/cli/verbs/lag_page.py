@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 from cometmq.cli.words import counted
 
 if TYPE_CHECKING:
-    from cometmq.cli.lag_report import GroupRow, Report, TopicRow
+    from cometmq.cli.verbs.lag_report import GroupRow, Report, TopicRow
 
 MINUTE_S: Final = 60
 HOUR_S: Final = 3_600

@@ -8,8 +8,8 @@ from typing import Annotated, Any, Final
 import typer
 
 from cometmq.cli.connecting import DEFAULT_NAMESRV, Namesrv, Yes, ask, confirm
-from cometmq.cli.groups import is_ours, known_group, members_of
 from cometmq.cli.input import has_content
+from cometmq.cli.lookup import known_group
 from cometmq.cli.output import (
     AsJson,
     Cell,
@@ -19,7 +19,8 @@ from cometmq.cli.output import (
     print_notes,
     print_rows,
 )
-from cometmq.cli.queue_states import QueueState, queue_states, skip_notes
+from cometmq.cli.verbs.groups import is_ours, members_of
+from cometmq.cli.verbs.queue_states import QueueState, queue_states, skip_notes
 from cometmq.cli.words import counted
 from cometmq.client.admin import AdminClient
 
@@ -81,7 +82,7 @@ def lag(
 def _write_report(
     file: Path, namesrv: str, group: str | None, topic: str | None, *, as_json: bool, yes: bool
 ) -> None:
-    module = import_module("cometmq.cli.lag_report")  # 20 ms that the table saves
+    module = import_module("cometmq.cli.verbs.lag_report")  # 20 ms that the table saves
 
     async def question(admin: AdminClient) -> Any:
         if has_content(file) and not module.is_report(file):

@@ -16,22 +16,28 @@ import typer
 
 from cometmq.broker.addresses import choose_ports, host_port, is_own_address
 from cometmq.broker.app import BrokerApp, acl_path, check_environment, check_settings
+from cometmq.cli.output import print_notes
 from cometmq.cli.programs.running import (
     ConfigFile,
     LogJson,
     LogLevel,
     configure_log,
     exit_on_bad_settings,
+    misspelt_lines,
+    refuse_file_of_another,
     warn_unknown,
 )
 from cometmq.cli.programs.suite import LOOPBACK, Ports, Suite, load_suite
 from cometmq.namesrv.app import NamesrvApp
+from cometmq.remoting.errors import SettingsError
 from cometmq.remoting.log import Log
 from cometmq.runtime import logging
 from cometmq.runtime.admin_http import AdminHttp
 from cometmq.runtime.clock import SystemClock
 from cometmq.runtime.places import check_port, prepare_folder
 from cometmq.runtime.service import Stop, run
+from cometmq.store.disk import OsDisk
+from cometmq.store.layout import Layout
 from cometmq.txn_checker.app import TxnCheckerApp
 
 FIRST_ROUND_WAIT_MS = 2_000
@@ -49,7 +55,11 @@ Host = Annotated[
 NamesrvPort = Annotated[int, typer.Option(min=0, max=65535, help="Port of the name server.")]
 BrokerPort = Annotated[
     int,
-    typer.Option(min=1, max=65535, help="Port of the broker; the port two below it is used, too."),
+    typer.Option(
+        min=0,
+        max=65535,
+        help="Port of the broker; the port two below it is used, too, so 0 (any free) is refused.",
+    ),
 ]
 HttpPort = Annotated[
     int, typer.Option(min=-1, max=65535, help="Port of metrics and health checks; -1: none.")
@@ -74,7 +84,13 @@ def standalone(  # noqa: PLR0913  # one parameter per option
     are read from broker.conf in the folder, if it exists.
     """
     with exit_on_bad_settings():
+        if broker_port == 0:
+            raise SettingsError(
+                "--broker-port 0: give a port: the broker also listens two below it, so it cannot"
+                " take any free one"
+            )
         suite = load_suite(data, host, config, Ports(namesrv_port, broker_port, http_port))
+        refuse_file_of_another("broker", suite.broker, suite.broker_file)
     log = configure_log("standalone", level=log_level, json=log_json)
     warn_unknown(suite.broker, log)
     if suite.overruled:
@@ -123,6 +139,7 @@ async def _serve(suite: Suite, stop: Stop, log: Log) -> None:
             await admin.start(suite.http_port, host=host, setting="--http-port")
         stop.serving()
         typer.echo(banner(suite, broker.broker.host, int(port), broker.addresses, admin))
+        print_notes(misspelt_lines(suite.broker, suite.broker_file))
         await stop.wait()
         typer.echo("stopping ...")
     typer.echo(f"stopped; the data stays in {suite.data}")
@@ -132,6 +149,7 @@ def _check_environment(suite: Suite, log: Log) -> None:
     """Reject unusable ports or an unusable address before any folder is created."""
     namesrv, broker = suite.namesrv.value, suite.broker.value
     check_settings(suite.broker)
+    OsDisk().check_unlocked(Layout(broker).lock)
     check_port(namesrv.bind_address, namesrv.listen_port, setting="--namesrv-port")
     check_environment(suite.broker, choose_ports(broker.listen_port, "", ha_port=None))
     check_port(namesrv.bind_address, suite.http_port, setting="--http-port")

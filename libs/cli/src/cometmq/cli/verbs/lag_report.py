@@ -12,10 +12,12 @@ from typing import Final
 
 import msgspec
 
-from cometmq.cli import lag_page, times
-from cometmq.cli.groups import is_ours, known_group, members_of
+from cometmq.cli import times
+from cometmq.cli.lookup import known_group
 from cometmq.cli.meter import live
-from cometmq.cli.queue_states import QueueState, queue_states
+from cometmq.cli.verbs import lag_page
+from cometmq.cli.verbs.groups import is_ours, members_of
+from cometmq.cli.verbs.queue_states import QueueState, queue_states
 from cometmq.client.admin import AdminClient
 from cometmq.client.clock import wall_ms
 from cometmq.client.errors import ClientError
@@ -27,7 +29,7 @@ ALLOWED_S: Final = 30.0
 """A group whose oldest unread message is younger keeps up, as in the Spark reports."""
 
 HEAD_BYTES: Final = 2_048
-"""The mark of a page is within its head."""
+"""Bytes read from the start of a file to find the mark of a page."""
 
 BROADCASTING: Final = "BROADCASTING"
 

@@ -7,7 +7,6 @@ from typing import Annotated, Final
 import msgspec
 import typer
 
-from cometmq.broker.names import is_system_group
 from cometmq.cli import times
 from cometmq.cli.connecting import (
     DEFAULT_NAMESRV,
@@ -18,7 +17,7 @@ from cometmq.cli.connecting import (
     confirm,
     wrong_usage,
 )
-from cometmq.cli.outcome import MISSING
+from cometmq.cli.lookup import known_group
 from cometmq.cli.output import (
     AsJson,
     Cell,
@@ -27,8 +26,8 @@ from cometmq.cli.output import (
     print_notes,
     print_rows,
 )
-from cometmq.cli.queue_states import queue_states, skip_notes, topics_by_group
-from cometmq.cli.topic_changes import configs_at
+from cometmq.cli.verbs.queue_states import queue_states, skip_notes, topics_by_group
+from cometmq.cli.verbs.topic_changes import configs_at
 from cometmq.cli.words import counted
 from cometmq.client.admin import AdminClient
 from cometmq.client.admin.broker_groups import END
@@ -39,7 +38,7 @@ from cometmq.remoting.bodies.connections import ConsumerConnections
 from cometmq.remoting.bodies.queues import MessageQueue
 from cometmq.remoting.bodies.topic_config import SubscriptionGroupConfig
 from cometmq.remoting.errors import ConsumerNotOnline
-from cometmq.remoting.names import BOOT_GROUPS, dead_letter_topic, retry_topic
+from cometmq.remoting.names import BOOT_GROUPS, dead_letter_topic, is_system_group, retry_topic
 
 app = typer.Typer(
     add_completion=False,
@@ -49,6 +48,11 @@ app = typer.Typer(
 )
 
 _PLACES: Final = {"first": 0, "last": END}
+
+RETRIES_HELP: Final = (
+    "Retries until a message is dead, unless the consumer sends its own limit with the message, as"
+    " Python and Java clients do (default 16); 0 and -1: none."
+)
 
 Group = Annotated[str, typer.Argument(help="Name of the consumer group.")]
 
@@ -84,21 +88,6 @@ async def members_of(admin: AdminClient, group: str, config: SubscriptionGroupCo
         return Members(group, config, None)
 
 
-async def known_group(admin: AdminClient, group: str) -> SubscriptionGroupConfig:
-    """Return the settings of a group; raise ClientError if no broker knows it."""
-    config = (await admin.groups()).get(group)
-    if config is None and MISSING:
-        raise ClientError(
-            f"the brokers that answer do not know the consumer group {group}; others may know it"
-        )
-    if config is None:
-        raise ClientError(
-            f"no broker knows the consumer group {group}: check the name, or create it: "
-            f"cometmq group create {group}"
-        )
-    return config
-
-
 @app.command("list")
 def list_groups(
     namesrv: Namesrv = DEFAULT_NAMESRV,
@@ -108,7 +97,7 @@ def list_groups(
 ) -> None:
     """List consumer groups with the number of connected members.
 
-    Topics: what the members subscribe to; without members, where the group has offsets.
+    Topics are those that members subscribe to or, without members, that have offsets of the group.
     """
 
     async def question(admin: AdminClient) -> list[list[Cell]]:
@@ -201,10 +190,10 @@ def create(
     group: Group,
     namesrv: Namesrv = DEFAULT_NAMESRV,
     cluster: Cluster = None,
-    retries: Annotated[int, typer.Option(min=-1, help="Deliveries before a message is dead.")] = 16,
+    retries: Annotated[int, typer.Option(min=-1, help=RETRIES_HELP)] = 16,
     *,
     enabled: Annotated[bool, typer.Option(help="Whether the group may consume.")] = True,
-    broadcast: Annotated[bool, typer.Option(help="Whether it may broadcast.")] = True,
+    broadcast: Annotated[bool, typer.Option(help="Whether the group may broadcast.")] = True,
     as_json: AsJson = False,
 ) -> None:
     """Create a consumer group; fails if a broker has it already (see alter)."""
@@ -240,15 +229,14 @@ def alter(
     group: Group,
     namesrv: Namesrv = DEFAULT_NAMESRV,
     cluster: Cluster = None,
-    retries: Annotated[
-        int | None, typer.Option(min=-1, help="Deliveries before a message is dead.")
-    ] = None,
+    retries: Annotated[int | None, typer.Option(min=-1, help=RETRIES_HELP)] = None,
     *,
     enabled: Annotated[
         bool | None, typer.Option("--enabled/--no-enabled", help="Whether the group may consume.")
     ] = None,
     broadcast: Annotated[
-        bool | None, typer.Option("--broadcast/--no-broadcast", help="Whether it may broadcast.")
+        bool | None,
+        typer.Option("--broadcast/--no-broadcast", help="Whether the group may broadcast."),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
@@ -310,14 +298,14 @@ def delete(  # noqa: PLR0913  # one parameter per option
         bool, typer.Option("--topics", help="Also delete its retry and dead-letter topics.")
     ] = False,
     force: Annotated[
-        bool, typer.Option("--force", help="Delete it although members are connected.")
+        bool, typer.Option("--force", help="Delete the group even if members are connected.")
     ] = False,
     yes: Yes = False,
     as_json: AsJson = False,
 ) -> None:
     """Delete a consumer group; asks for confirmation.
 
-    Fails if members are connected: they would go on without their offsets, or create it again.
+    Fails if members are connected: they would continue without offsets, or create it again.
     """
 
     async def question(admin: AdminClient) -> list[str]:
@@ -359,11 +347,20 @@ def reset(
     yes: Yes = False,
     as_json: AsJson = False,
 ) -> None:
-    """Move a group to other offsets, whether connected or not; asks for confirmation."""
+    """Move a group to other offsets, whether connected or not; asks for confirmation.
+
+    A time stands for the message stored nearest to it in each queue, as in RocketMQ: one older
+    message of each queue may be read again.
+    """
 
     async def question(admin: AdminClient) -> dict[MessageQueue, int]:
-        at_ms = _PLACES[to] if to in _PLACES else times.parsed(to, now_ms=wall_ms())
+        now_ms = wall_ms()
+        at_ms = _PLACES.get(to)
+        if at_ms is None:
+            at_ms = times.parsed(to, now_ms=now_ms, words=_PLACES)
         await known_group(admin, group)
+        if at_ms > now_ms:
+            print_notes([f"{to} is in the future: the last message of each queue is read again"])
         await _ask_to_move(admin, group, topic, is_confirmed=yes)
         return await admin.reset_offsets(group, topic, at_ms, is_forced=not backwards)
 
@@ -396,7 +393,7 @@ def clone(
 
 
 async def _ask_to_move(admin: AdminClient, group: str, topic: str, *, is_confirmed: bool) -> None:
-    """Ask before the offsets of a group in an existing topic change; say if they are its first."""
+    """Ask before the offsets of a group in an existing topic change; say if there are none yet."""
     await admin.masters_to_change_of(topic)  # raises if there is no such topic
     is_new = topic not in (await topics_by_group(admin)).get(group, ())
     text = f"{group} has no offsets in {topic} yet"

@@ -41,6 +41,7 @@ from cometmq.client.admin import AdminClient
 from cometmq.client.admin.broker import BrokerAdmin
 from cometmq.client.clock import wall_ms
 from cometmq.client.errors import ClientError, broker_missing
+from cometmq.remoting import remarks
 from cometmq.remoting.errors import (
     AccessDenied,
     ConsumerNotOnline,
@@ -48,11 +49,12 @@ from cometmq.remoting.errors import (
     TransportError,
 )
 from cometmq.remoting.log import NO_LOG
-from cometmq.remoting.names import TOOLS_GROUP
+from cometmq.remoting.names import ALL_TAGS, TOOLS_GROUP
 from cometmq.runtime.service import new_event_loop
 
 FIRST: Final = "first"
 LAST: Final = "last"
+PLACES: Final = (FIRST, LAST)
 WAITING_MAX: Final = 1_000
 """Messages that an observer has read but not printed."""
 
@@ -100,7 +102,7 @@ def consume(  # noqa: PLR0913  # one parameter per option
     topic: Topic,
     *,
     group: Group = None,
-    tag: Tag = "*",
+    tag: Tag = ALL_TAGS,
     start: From = None,
     queue: Queue = None,
     offset: Offset = None,
@@ -233,7 +235,7 @@ async def _as_member(
     options = PushOptions(
         consume_from=consume_from, consume_timestamp_ms=moment_ms, concurrency=1, drain_ms=DRAIN_MS
     )
-    log = MemberComplaints()
+    log = MemberComplaints(group)
     consumer = PushConsumer(group, namesrv, listener=listen, options=with_access(options), log=log)
     consumer.subscribe(topic, tag)
     async with AdminClient(namesrv, options=with_access(ClientOptions()), log=NO_LOG) as admin:
@@ -252,22 +254,29 @@ async def _as_member(
 
 
 class MemberComplaints(Complaints):
-    """Ends the command if a broker denies the group access, because retrying would not help."""
+    """Ends the command if a broker refuses the group's pulls, because retrying would not help."""
 
-    def __init__(self) -> None:
+    def __init__(self, group: str) -> None:
         super().__init__()
+        self._group = group
         self._refusal: asyncio.Future[str] = asyncio.get_running_loop().create_future()
 
     def warning(self, event: str, /, **facts: object) -> None:
-        """Print the event, unless it is a denial, which becomes the command's error."""
+        """Print the event, unless it is a refusal, which becomes the command's error."""
         kind, _, text = str(facts.get("error", "")).partition(": ")
-        if kind != AccessDenied.__name__:
+        if remarks.group_pull_forbidden(self._group) in text:
+            text = (
+                f"the consumer group {self._group} is disabled: nothing is delivered to it; to"
+                f" enable it: cometmq group alter {self._group} --enabled"
+            )
+        elif kind != AccessDenied.__name__:
             super().warning(event, **facts)
-        elif not self._refusal.done():
+            return
+        if not self._refusal.done():
             self._refusal.set_result(text)
 
     async def fail_if_refused(self) -> None:
-        """Wait for a denial and raise it."""
+        """Wait for a refusal and raise it."""
         raise ClientError(await self._refusal)
 
 
@@ -315,7 +324,7 @@ def _group_start(start: str) -> tuple[ConsumeFrom, int]:
         return ConsumeFrom.FIRST_OFFSET, 0
     if start == LAST:
         return ConsumeFrom.LAST_OFFSET, 0
-    return ConsumeFrom.TIMESTAMP, times.parsed(start, now_ms=wall_ms())
+    return ConsumeFrom.TIMESTAMP, times.parsed(start, now_ms=wall_ms(), words=PLACES)
 
 
 @asynccontextmanager
@@ -389,7 +398,8 @@ async def _begin(
         return await broker.min_offset(*place)
     if start == LAST:
         return await broker.max_offset(*place)
-    return await broker.search_offset(*place, times.parsed(start, now_ms=wall_ms()))
+    at_ms = times.parsed(start, now_ms=wall_ms(), words=PLACES)
+    return await broker.search_offset(*place, at_ms)
 
 
 class GivenOffsets:

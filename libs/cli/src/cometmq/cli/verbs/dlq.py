@@ -12,11 +12,11 @@ import typer
 
 from cometmq.cli import times
 from cometmq.cli.connecting import DEFAULT_NAMESRV, Namesrv, Yes, ask, confirm
-from cometmq.cli.dead_letters import Pace, as_object, chosen
-from cometmq.cli.groups import known_group
 from cometmq.cli.input import has_content
+from cometmq.cli.lookup import known_group
 from cometmq.cli.meter import live
 from cometmq.cli.output import AsJson, Cell, print_facts, print_json, print_notes, print_rows
+from cometmq.cli.verbs.dead_letters import Pace, as_object, chosen
 from cometmq.cli.words import counted
 from cometmq.client.admin import AdminClient
 from cometmq.client.admin.dead_letters import origin_topic
@@ -103,8 +103,7 @@ def show(  # noqa: PLR0913  # one parameter per option
         if not await _has_dead_letters(admin, group):
             return []
         found = [message async for message in choice.read(admin, group)]
-        if not found:
-            print_notes([f"no dead letter of {group} is selected"])
+        _note_if_none(group, len(found))
         return found
 
     messages = ask(namesrv, question)
@@ -168,6 +167,7 @@ def export(  # noqa: PLR0913  # one parameter per option
                 async for message in choice.read(admin, group):
                     out.write(msgspec.json.encode(as_object(message)) + b"\n")
                     count += 1
+        _note_if_none(group, count)
         return count
 
     count = ask(namesrv, question)
@@ -201,7 +201,8 @@ def replay(  # noqa: PLR0913  # one parameter per option
     """Send the dead letters of a group to it again; asks for confirmation.
 
     Messages keep their keys, properties and original id. They also stay among the dead letters: a
-    second replay sends them again. Unreadable messages are reported and skipped.
+    second replay sends them again. Unreadable messages are reported and skipped. Refused for a
+    group without retries: brokers would turn the messages into dead letters again.
     """
     target = topic or f"the group {group}"
     question_text = f"Send the dead letters of {group} again to {target}?"
@@ -220,6 +221,7 @@ def replay(  # noqa: PLR0913  # one parameter per option
         )
         if not await _has_dead_letters(admin, group):
             return
+        await admin.check_replay(group, topic=topic)
         await confirm(question_text, is_confirmed=yes or dry_run)
         pace = Pace(rate)
         async with live(lambda: f"{len(sent):,} messages sent again"):
@@ -228,6 +230,7 @@ def replay(  # noqa: PLR0913  # one parameter per option
                     await pace.wait()
                     await admin.replay(message, group, topic=topic)
                 sent.append(message.offset_message_id)
+        _note_if_none(group, len(sent) + len(broken))
 
     with _count_on_failure(sent):
         ask(namesrv, question)
@@ -247,6 +250,11 @@ async def _has_dead_letters(admin: AdminClient, group: str) -> bool:
     await known_group(admin, group)
     typer.echo(f"cometmq: {group} has no dead letters", err=True)
     return False
+
+
+def _note_if_none(group: str, count: int) -> None:
+    if not count:
+        print_notes([f"nothing matched: no dead letter of {group} is selected"])
 
 
 async def _readable(

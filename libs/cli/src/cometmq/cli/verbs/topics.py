@@ -6,7 +6,7 @@ from typing import Annotated, Final
 
 import typer
 
-from cometmq.broker.names import is_system_topic
+from cometmq.cli.admin import CommandAdmin
 from cometmq.cli.connecting import (
     DEFAULT_NAMESRV,
     Cluster,
@@ -17,9 +17,15 @@ from cometmq.cli.connecting import (
     wrong_usage,
 )
 from cometmq.cli.output import AsJson, Cell, print_facts, print_notes, print_rows
-from cometmq.cli.queue_states import kept_note, offsets_by_group, outlived_note
 from cometmq.cli.times import shown
-from cometmq.cli.topic_changes import Change, configs_at, hidden_queues
+from cometmq.cli.verbs.queue_states import (
+    check_disconnected,
+    clear_offsets,
+    kept_note,
+    offsets_by_group,
+    outlived_note,
+)
+from cometmq.cli.verbs.topic_changes import Change, configs_at, hidden_queues
 from cometmq.cli.words import counted
 from cometmq.client.admin import AdminClient
 from cometmq.client.admin.broker import BrokerAdmin
@@ -28,7 +34,7 @@ from cometmq.client.message import check_topic
 from cometmq.remoting.bodies.route import TopicRoute
 from cometmq.remoting.bodies.topic_config import TopicConfig
 from cometmq.remoting.message.flags import Perm
-from cometmq.remoting.names import DLQ_PREFIX, REPLY_SUFFIX, RETRY_PREFIX
+from cometmq.remoting.names import DLQ_PREFIX, REPLY_SUFFIX, RETRY_PREFIX, is_system_topic
 
 QUEUES_MAX: Final = 16_384
 
@@ -85,15 +91,18 @@ def list_topics(
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """List topics with their queues."""
+    """List topics with their queues.
 
-    async def question(admin: AdminClient) -> list[list[Cell]]:
-        masters = await admin.masters(cluster)
-        reserved = {*masters, *(await admin.cluster()).cluster_addr_table}
+    A broker without a master is represented by its slave's copy, which may be 10 s old.
+    """
+
+    async def question(admin: CommandAdmin) -> list[list[Cell]]:
+        brokers = await admin.masters_or_slaves(cluster)
+        reserved = {*brokers, *(await admin.cluster()).cluster_addr_table}
         found: dict[str, dict[str, TopicConfig]] = {}
-        for master, configs in await admin.ask_each(masters.values(), lambda it: it.topics()):
+        for broker, configs in await admin.ask_each(brokers.values(), lambda it: it.topics()):
             for topic, config in configs.items():
-                found.setdefault(topic, {})[master.name] = config
+                found.setdefault(topic, {})[broker.name] = config
         return [
             _row(topic, "system" if topic in reserved else kind_of(topic), configs)
             for topic, configs in sorted(found.items())
@@ -257,28 +266,39 @@ def delete(
     namesrv: Namesrv = DEFAULT_NAMESRV,
     cluster: Cluster = None,
     *,
+    reset_groups: Annotated[
+        bool,
+        typer.Option(
+            "--reset-groups", help="Also set the offsets of groups in it to 0, for a new topic."
+        ),
+    ] = False,
     yes: Yes = False,
     as_json: AsJson = False,
 ) -> None:
     """Delete a topic and its messages; asks for confirmation.
 
     The offsets of groups stay: a new topic of this name would not be read from its beginning.
+    --reset-groups prevents that; it fails if members are connected, which would commit them again.
     """
 
     async def question(admin: AdminClient) -> list[str]:
         await admin.route(topic)  # raises if there is no such topic
         masters = (await admin.masters_to_change(cluster)).values()
         groups = list(await offsets_by_group(admin, masters, topic))
-        if groups:
+        if reset_groups:
+            await check_disconnected(admin, groups)
+        elif groups:
             print_notes([kept_note(topic, groups)])
         await confirm(f"Delete the topic {topic} with all its messages?", is_confirmed=yes)
         await admin.delete_topic(topic, cluster=cluster)
+        if reset_groups:
+            await clear_offsets(masters, topic, groups)
         return groups
 
     groups = ask(namesrv, question)
     facts: dict[str, Cell] = {"deleted": topic}
     if groups:
-        facts["offsets_kept"] = ",".join(groups)
+        facts["offsets_reset" if reset_groups else "offsets_kept"] = ",".join(groups)
     print_facts(facts, as_json=as_json)
 
 

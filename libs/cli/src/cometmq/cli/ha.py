@@ -1,0 +1,444 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`cometmq ha`: inspect and control a broker group with failover.
+
+The commands read the same record and query the same members as an elector; they work whether or not
+an elector runs.
+"""
+
+import asyncio
+import time
+import uuid
+from collections.abc import Awaitable, Callable
+from typing import Annotated, Final
+
+import typer
+
+from cometmq.cli.connecting import Yes, confirm, run
+from cometmq.cli.ha_group import (
+    Config,
+    GroupName,
+    GroupOptions,
+    HaFailed,
+    Members,
+    OpenGroup,
+    RecordPlace,
+    opened,
+)
+from cometmq.cli.outcome import MISSING
+from cometmq.cli.output import (
+    AsJson,
+    Cell,
+    as_objects,
+    print_facts,
+    print_json,
+    print_notes,
+    print_rows,
+)
+from cometmq.control.member import Report
+from cometmq.ha import election
+from cometmq.ha.election import LIVE_ROLES, Create, Fence, HandOver, Wait
+from cometmq.ha.member import OrderRefused, Role
+from cometmq.ha.port import Answer
+from cometmq.ha.record import Record
+
+COLUMNS: Final = ("Broker", "Role", "Epoch", "In sync", "Behind", "Address", "State")
+SWITCHOVER_TIMEOUT_MS: Final = 30_000
+RESTORE_ROUNDS_MAX: Final = 5
+LOOK_MS: Final = 100
+
+app = typer.Typer(
+    add_completion=False,
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    help="Show a broker group with failover, and give its members orders.",
+)
+
+Broker = Annotated[int, typer.Argument(min=0, help="The broker's id in the group.")]
+
+
+# ---- status ----------------------------------------------------------------------------------
+
+
+@app.command()
+def status(
+    config: Config = None,
+    group: GroupName = "",
+    record: RecordPlace = "",
+    members: Members = "",
+    *,
+    as_json: AsJson = False,
+) -> None:
+    """Show master, epoch and members; exit status 1 if the group is not complete.
+
+    It is complete if its master is open, and every broker answers and is in sync.
+    """
+
+    async def show(open_group: OpenGroup) -> None:
+        found = await open_group.read()
+        await open_group.ask()
+        now = None if found is None else found.record
+        facts = _facts(open_group, now)
+        rows = [_row(open_group, now, ordinal) for ordinal in open_group.clients]
+        if as_json:
+            objects = [
+                {**row, **_details(open_group.reports.get(ordinal))}
+                for ordinal, row in zip(open_group.clients, as_objects(COLUMNS, rows), strict=True)
+            ]
+            print_json({**facts, "members": objects})
+        else:
+            print_facts(facts, as_json=False)
+            typer.echo()
+            print_rows(COLUMNS, rows, as_json=False)
+        _note_faults(open_group, now)
+
+    _run(GroupOptions(config, group, record, members), show)
+
+
+def _facts(open_group: OpenGroup, record: Record | None) -> dict[str, Cell]:
+    facts: dict[str, Cell] = {"group": open_group.plan.group.name, "record": open_group.place}
+    if record is None:
+        return {**facts, "master": None}
+    return {
+        **facts,
+        "epoch": record.epoch,
+        "master": record.holder.ordinal,
+        "in_sync": " ".join(str(copy.ordinal) for copy in record.in_sync),
+        "copies": record.copies,
+        "policy": str(record.policy),
+    }
+
+
+def _row(open_group: OpenGroup, record: Record | None, ordinal: int) -> list[Cell]:
+    address = open_group.clients[ordinal].address
+    report = open_group.reports.get(ordinal)
+    is_in_sync = record is not None and record.member(ordinal) is not None
+    if report is None:
+        return [ordinal, None, None, is_in_sync, None, address, "no answer"]
+    now = report.status
+    behind = now.lag_bytes if now.role is Role.SLAVE and now.epoch else None
+    return [ordinal, str(now.role), now.epoch or None, is_in_sync, behind, address,
+            _state(report, record)]  # fmt: skip
+
+
+def _state(report: Report, record: Record | None) -> str:
+    """Return one or two words; `_note_faults` has the sentences."""
+    now = report.status
+    if report.fault:
+        return "fault"
+    if now.role in (Role.RECOVERING, Role.FAILED, Role.FENCED):
+        return str(now.role)
+    if now.has_lost_master:
+        return "lost its master"
+    if record is not None and now.epoch != record.epoch:
+        return "other epoch"
+    if record is not None and now.copy not in record.in_sync:
+        return "catching up" if record.member(now.copy.ordinal) is None else "other store"
+    return "ok"
+
+
+def _details(report: Report | None) -> dict[str, Cell]:
+    """Return the facts that do not fit into the table."""
+    if report is None:
+        return {}
+    now = report.status
+    return {
+        "incarnation": now.copy.incarnation,
+        "promised": now.promised,
+        "last_log_epoch": now.last_log_epoch,
+        "max_offset": now.max_offset,
+        "confirm_offset": report.confirm_offset,
+        "standing": str(now.standing),
+        "follows": report.master,
+        "version": report.version,
+        "fault": report.fault,
+    }
+
+
+def _note_faults(open_group: OpenGroup, record: Record | None) -> None:
+    """Report each fault with its remedy; any fault makes the exit status 1."""
+    name = open_group.plan.group.name
+    if record is None:
+        MISSING[name] = f"group {name} has no record yet: start an elector (cometmq elector)"
+    elif not _has_master(open_group, record):
+        MISSING[name] = (
+            f"group {name}: broker {record.holder.ordinal} is the master of epoch {record.epoch},"
+            " but is not open; an elector replaces it if a broker in sync answers"
+        )
+    for ordinal, fault in open_group.faults.items():
+        MISSING[f"{name}/{ordinal}"] = f"{fault}; start it, or look at its log"
+    for ordinal, report in open_group.reports.items():
+        if report.fault:
+            MISSING[f"{name}/{ordinal}"] = f"broker {ordinal}: {report.fault}"
+        elif record is not None and report.status.copy not in record.in_sync:
+            MISSING[f"{name}/{ordinal}"] = (
+                f"broker {ordinal} is not in sync: wait until it has caught up; if it does not,"
+                " look at its log"
+            )
+
+
+def _has_master(open_group: OpenGroup, record: Record) -> bool:
+    report = open_group.reports.get(record.holder.ordinal)
+    return report is not None and (report.status.role, report.status.epoch) in (
+        (Role.MASTER, record.epoch),
+        (Role.PARKING, record.epoch),
+    )
+
+
+# ---- switchover ------------------------------------------------------------------------------
+
+
+@app.command()
+def switchover(
+    config: Config = None,
+    group: GroupName = "",
+    record: RecordPlace = "",
+    members: Members = "",
+    *,
+    to: Annotated[
+        int | None,
+        typer.Option(min=0, help="Id of the next master; default: the slave that lags least."),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Make another broker the master without failing a send, and wait until it is open."""
+
+    async def switch(open_group: OpenGroup) -> None:
+        found = await open_group.found()
+        if to is not None:
+            await open_group.report_of(to)
+        await open_group.ask()
+        if to == found.record.holder.ordinal:
+            raise HaFailed(f"broker {to} is the master already")
+        order = election.switch_over(found.record, open_group.statuses, to)
+        if isinstance(order, Wait):
+            raise HaFailed(f"{order.text}; see cometmq ha status")
+        started = time.monotonic()
+        await _hand_over(open_group, order)
+        after = await _until_open(open_group, found.record.epoch)
+        print_facts(
+            {
+                "group": after.group,
+                "master": after.holder.ordinal,
+                "epoch": after.epoch,
+                "took_ms": round((time.monotonic() - started) * 1000),
+            },
+            as_json=as_json,
+        )
+
+    _run(GroupOptions(config, group, record, members), switch)
+
+
+async def _hand_over(open_group: OpenGroup, order: HandOver) -> None:
+    try:
+        await open_group.clients[order.master].hand_over(order.target, leaves=False)
+    except OrderRefused as error:
+        raise HaFailed(f"broker {order.master} did not hand over: {error}") from error
+
+
+async def _until_open(open_group: OpenGroup, epoch: int) -> Record:
+    """Wait for a later epoch whose master is open."""
+    deadline = time.monotonic() + SWITCHOVER_TIMEOUT_MS / 1000
+    while time.monotonic() < deadline:
+        record = (await open_group.found()).record
+        if record.epoch > epoch:
+            await open_group.ask()
+            if _has_master(open_group, record):
+                return record
+        await asyncio.sleep(LOOK_MS / 1000)
+    raise HaFailed(
+        f"the next master was not open after {SWITCHOVER_TIMEOUT_MS} ms: see cometmq ha status and"
+        " the brokers' logs"
+    )
+
+
+# ---- fence -----------------------------------------------------------------------------------
+
+
+@app.command()
+def fence(
+    broker: Broker,
+    config: Config = None,
+    group: GroupName = "",
+    record: RecordPlace = "",
+    members: Members = "",
+    *,
+    yes: Yes = False,
+    as_json: AsJson = False,
+) -> None:
+    """Stop a master at once, although sends fail; an elector then elects a broker in sync.
+
+    Use `switchover` unless the master does harm. The election may choose the same broker again if
+    no other is in sync.
+    """
+
+    async def stop_master(open_group: OpenGroup) -> None:
+        report = await open_group.report_of(broker)
+        if report.status.role not in LIVE_ROLES:
+            raise HaFailed(f"broker {broker} is {report.status.role}, not the master")
+        found = await open_group.read()
+        name = open_group.plan.group.name
+        await confirm(
+            f"Stop the master of group {name}, broker {broker}? Sends fail until the next is open.",
+            is_confirmed=yes,
+        )
+        known = 0 if found is None else found.record.epoch
+        epoch = max(known, report.status.promised, report.status.epoch) + 1
+        try:
+            after = await open_group.clients[broker].fence(epoch)
+        except OrderRefused as error:
+            raise HaFailed(f"broker {broker} refused: {error}") from error
+        facts: dict[str, Cell] = {
+            "broker": broker,
+            "role": str(after.status.role),
+            "promised": after.status.promised,
+        }
+        print_facts(facts, as_json=as_json)
+
+    _run(GroupOptions(config, group, record, members), stop_master)
+
+
+# ---- rebuild ---------------------------------------------------------------------------------
+
+
+@app.command()
+def rebuild(
+    broker: Broker,
+    config: Config = None,
+    group: GroupName = "",
+    record: RecordPlace = "",
+    members: Members = "",
+    *,
+    yes: Yes = False,
+    as_json: AsJson = False,
+) -> None:
+    """Make a slave discard its store; it stops, and copies everything at its next start.
+
+    The old files move into the folder discarded-TIME of its store; delete it when nothing in it is
+    needed.
+    """
+
+    async def discard(open_group: OpenGroup) -> None:
+        report = await open_group.report_of(broker)
+        found = await open_group.found()
+        now = found.record
+        if broker == now.holder.ordinal or report.status.role in LIVE_ROLES:
+            raise HaFailed(
+                f"broker {broker} is the master: hand over first, with cometmq ha switchover"
+            )
+        await open_group.ask()
+        if not _has_master(open_group, now):
+            raise HaFailed(
+                f"no broker of group {now.group} is open as the master, so there is nothing to copy"
+                " from: see cometmq ha status"
+            )
+        is_member = now.member(broker) is not None
+        others = len(now.in_sync) - is_member
+        if is_member and others < open_group.plan.group.min_in_sync:
+            raise HaFailed(
+                f"without broker {broker}, {others} copies are in sync, and minInSync is"
+                f" {open_group.plan.group.min_in_sync}: have another broker catch up first"
+            )
+        pause_text = " It is in sync, so sends wait until the master has dropped it." * is_member
+        await confirm(
+            f"Discard the store of broker {broker} of group {now.group}?{pause_text}",
+            is_confirmed=yes,
+        )
+        try:
+            after = await open_group.clients[broker].rebuild()
+        except OrderRefused as error:
+            raise HaFailed(f"broker {broker} refused: {error}") from error
+        print_facts({"broker": broker, "role": str(after.status.role)}, as_json=as_json)
+        print_notes([f"broker {broker} stops now: start it again, unless a supervisor does"])
+
+    _run(GroupOptions(config, group, record, members), discard)
+
+
+# ---- restore ---------------------------------------------------------------------------------
+
+
+@app.command()
+def restore(
+    config: Config = None,
+    group: GroupName = "",
+    record: RecordPlace = "",
+    members: Members = "",
+    *,
+    accept_loss: Annotated[
+        bool,
+        typer.Option(
+            "--accept-loss",
+            help="Choose the most complete store even if messages may be missing in it.",
+        ),
+    ] = False,
+    yes: Yes = False,
+    as_json: AsJson = False,
+) -> None:
+    """Create the record of a group that has none, as an elector does.
+
+    An elector does this by itself unless acknowledged messages may be lost: then a person has to
+    decide, with --accept-loss. All brokers of --members have to answer; leave out those that will
+    never return.
+    """
+
+    async def create(open_group: OpenGroup) -> None:
+        if await open_group.read() is not None:
+            raise HaFailed(
+                f"group {open_group.plan.group.name} has a record in {open_group.place}: there is"
+                " nothing to restore; see cometmq ha status"
+            )
+        name = open_group.plan.group.name
+        risk = " Messages that only other stores had are lost for good." if accept_loss else ""
+        await confirm(
+            f"Stop all brokers of group {name} and choose its most complete store?{risk}",
+            is_confirmed=yes,
+        )
+        made = await _created(open_group, accept_loss=accept_loss)
+        print_facts(
+            {"group": name, "master": made.holder.ordinal, "epoch": made.epoch}, as_json=as_json
+        )
+
+    _run(GroupOptions(config, group, record, members), create)
+
+
+async def _created(open_group: OpenGroup, *, accept_loss: bool) -> Record:
+    """Fence all members, then create the record."""
+    fence_epoch = 0
+    for _ in range(RESTORE_ROUNDS_MAX):
+        await open_group.ask()
+        if any(report.record_uid for report in open_group.reports.values()):
+            raise HaFailed(
+                "brokers read a record where this command finds none: give --record as in their"
+                " settings"
+            )
+        fence_epoch = fence_epoch or election.restore_epoch(open_group.statuses)
+        actions = election.restore(
+            open_group.plan.whole,
+            open_group.statuses,
+            fence_epoch,
+            uuid.uuid4().hex,
+            accept_loss=accept_loss,
+        )
+        for action in actions:
+            if isinstance(action, Wait):
+                raise HaFailed(action.text)
+            if isinstance(action, Create):
+                outcome = await open_group.record.create(action.record)
+                if outcome.answer is Answer.APPLIED:
+                    return action.record
+                raise HaFailed(
+                    f"the record was not created ({outcome.answer.value}): see cometmq ha status"
+                )
+            if isinstance(action, Fence):
+                try:
+                    await open_group.clients[action.ordinal].fence(action.epoch)
+                except OrderRefused:
+                    fence_epoch = 0  # it has promised a later epoch: choose again
+    raise HaFailed("other programs fence the members meanwhile: see cometmq ha status")
+
+
+def _run(options: GroupOptions, command: Callable[[OpenGroup], Awaitable[None]]) -> None:
+    async def with_group() -> None:
+        async with opened(options) as open_group:
+            await command(open_group)
+
+    run(with_group())

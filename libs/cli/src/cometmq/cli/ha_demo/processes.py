@@ -1,0 +1,190 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The processes of the demo: a name server, an elector, three brokers. None outlives the demo."""
+
+import asyncio
+import json
+import signal
+import sys
+from asyncio.subprocess import DEVNULL, PIPE, Process
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from time import monotonic
+from typing import Any, Final, TypeAlias
+
+from cometmq.cli.demo.children import HOST, end, free_port
+from cometmq.cli.demo.errors import DemoFailed
+
+GROUP: Final = "orders"
+BROKER_COUNT: Final = 3
+START_TIMEOUT_S: Final = 30
+SETTLE_TIMEOUT_S: Final = 40
+POLL_S: Final = 0.1
+_BROKER_NEIGHBOURS: Final = (0, 1, -2)  # of listenPort: haListenPort, and the port for VIPs
+
+Status: TypeAlias = Mapping[str, Any]
+"""The output of `cometmq ha status --json`."""
+
+_BROKER: Final = """\
+brokerName={group}
+brokerId={ordinal}
+brokerIP1={host}
+bindAddress={host}
+listenPort={port}
+controlPort={control}
+storePathRootDir={folder}/{ordinal}
+namesrvAddr={namesrv}
+groupRecord=file:{folder}/record.json
+groupMembers={members}
+"""
+_ELECTOR: Final = """\
+brokerName={group}
+groupRecord=file:{folder}/record.json
+controlMembers={members}
+"""
+
+
+class Group:
+    """A broker group whose record is a file."""
+
+    def __init__(self, folder: Path) -> None:
+        self.namesrv = f"{HOST}:{free_port((0,))}"
+        self._folder = folder
+        taken: set[int] = set()
+        self._ports = [_another_port(taken, _BROKER_NEIGHBOURS) for _ in range(BROKER_COUNT)]
+        self._controls = [_another_port(taken, (0,)) for _ in range(BROKER_COUNT)]
+        self._children: dict[str, Process] = {}
+
+    async def start(self) -> None:
+        """Start all processes, and wait until the group is complete."""
+        elector = self._folder / "elector.conf"
+        elector.write_text(
+            _ELECTOR.format(group=GROUP, folder=self._folder, members=_members(self._controls))
+        )
+        await self._run("namesrv", "namesrv", "--listen-port", self.namesrv.rpartition(":")[2])
+        for ordinal in range(BROKER_COUNT):
+            self._broker_file(ordinal).write_text(self._settings(ordinal))
+            await self.start_broker(ordinal)
+        await self._run("elector", "elector", "-c", str(elector))
+        await self.until_complete()
+
+    async def start_broker(self, ordinal: int) -> None:
+        """Start a broker on its store."""
+        await self._run(_name(ordinal), "broker", "-c", str(self._broker_file(ordinal)))
+
+    def kill(self, ordinal: int) -> None:
+        """Kill a broker with SIGKILL."""
+        self._children[_name(ordinal)].kill()
+
+    def freeze(self, ordinal: int) -> None:
+        """Stop a broker's process without ending it, as a suspended machine would."""
+        self._children[_name(ordinal)].send_signal(signal.SIGSTOP)
+
+    def thaw(self, ordinal: int) -> None:
+        """Resume a frozen broker."""
+        self._children[_name(ordinal)].send_signal(signal.SIGCONT)
+
+    async def switch_over(self) -> int:
+        """Make another member the master; return its ordinal."""
+        return int((await self._ask("ha", "switchover"))["master"])
+
+    async def status(self) -> Status:
+        """Return the record and the states of the members."""
+        return await self._ask("ha", "status")
+
+    async def until_complete(self) -> Status:
+        """Wait until every broker is in sync."""
+        return await self._until(
+            lambda it: [one["state"] for one in it["members"]] == ["ok"] * BROKER_COUNT,
+            "all brokers in sync",
+        )
+
+    async def until_master_is_not(self, ordinal: int) -> Status:
+        """Wait until the record names another master."""
+        return await self._until(lambda it: it["master"] not in (None, ordinal), "a new master")
+
+    async def _until(self, condition: Callable[[Status], bool], what: str) -> Status:
+        deadline = monotonic() + SETTLE_TIMEOUT_S
+        while not condition(status := await self.status()):
+            if monotonic() > deadline:
+                raise DemoFailed(f"no {what} within {SETTLE_TIMEOUT_S} s")
+        return status
+
+    async def stop(self) -> None:
+        """End all processes."""
+        for process in self._children.values():
+            if process.returncode is None:
+                process.send_signal(signal.SIGCONT)
+        async with asyncio.TaskGroup() as group:
+            for process in self._children.values():
+                group.create_task(end(process))
+
+    async def _ask(self, *words: str) -> dict[str, Any]:
+        """Run a command with `--json`, whatever its exit status, and return its output."""
+        process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-m", "cometmq.cli", *words),
+            *("-c", str(self._folder / "elector.conf"), "--json"),
+            stdin=DEVNULL,
+            stdout=PIPE,
+            stderr=PIPE,
+        )
+        out, errors = await process.communicate()
+        try:
+            answer: dict[str, Any] = json.loads(out)
+        except ValueError:
+            raise DemoFailed(f"cometmq {' '.join(words)}: {errors.decode().strip()}") from None
+        return answer
+
+    async def _run(self, name: str, *words: str) -> None:
+        """Start a program in a session of its own, and wait until it is ready."""
+        log = self._folder / f"{name}.log"
+        written = log.stat().st_size if log.exists() else 0
+        with log.open("ab") as output:
+            process = await asyncio.create_subprocess_exec(
+                *(sys.executable, "-m", "cometmq.cli", *words, "--log-text"),
+                stdin=DEVNULL,
+                stdout=output,
+                stderr=output,
+                start_new_session=True,
+            )
+        self._children[name] = process
+        try:
+            async with asyncio.timeout(START_TIMEOUT_S):
+                while b".ready" not in (text := log.read_bytes()[written:]):
+                    if process.returncode is not None:
+                        raise DemoFailed(f"{name} ended: {text.decode(errors='replace').strip()}")
+                    await asyncio.sleep(POLL_S)
+        except TimeoutError as error:
+            raise DemoFailed(f"{name} was not ready within {START_TIMEOUT_S} s") from error
+
+    def _broker_file(self, ordinal: int) -> Path:
+        return self._folder / f"broker-{ordinal}.conf"
+
+    def _settings(self, ordinal: int) -> str:
+        return _BROKER.format(
+            group=GROUP,
+            host=HOST,
+            ordinal=ordinal,
+            port=self._ports[ordinal],
+            control=self._controls[ordinal],
+            folder=self._folder,
+            namesrv=self.namesrv,
+            members=_members(self._ports),
+        )
+
+
+def _name(ordinal: int) -> str:
+    return f"broker-{ordinal}"
+
+
+def _another_port(taken: set[int], distances: tuple[int, ...]) -> int:
+    """Return a free port with no neighbour in `taken`; add the port and its neighbours."""
+    while True:
+        port = free_port(distances)
+        ports = {port + distance for distance in distances}
+        if not ports & taken:
+            taken |= ports
+            return port
+
+
+def _members(ports: list[int]) -> str:
+    return ";".join(f"{ordinal}={HOST}:{port}" for ordinal, port in enumerate(ports))

@@ -1,0 +1,22 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Look up what a command names, and refuse what does not exist."""
+
+from cometmq.cli.outcome import MISSING
+from cometmq.client.admin import AdminClient
+from cometmq.client.errors import ClientError
+from cometmq.remoting.bodies.topic_config import SubscriptionGroupConfig
+
+
+async def known_group(admin: AdminClient, group: str) -> SubscriptionGroupConfig:
+    """Return the settings of a group; raise ClientError if no broker knows it."""
+    config = (await admin.groups()).get(group)
+    if config is None and MISSING:
+        raise ClientError(
+            f"the brokers that answer do not know the consumer group {group}; others may know it"
+        )
+    if config is None:
+        raise ClientError(
+            f"no broker knows the consumer group {group}: check the name, or create it: "
+            f"cometmq group create {group}"
+        )
+    return config

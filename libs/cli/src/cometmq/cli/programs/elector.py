@@ -1,0 +1,50 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`cometmq elector`: run the elector of a broker group in the foreground."""
+
+from functools import partial
+
+import typer
+
+from cometmq.cli.programs.running import (
+    OWN_OPTIONS,
+    ConfigFile,
+    LogJson,
+    LogLevel,
+    PrintSettings,
+    run_program,
+)
+from cometmq.elector.app import ElectorApp
+from cometmq.elector.settings import PREFIX, ElectorSettings
+from cometmq.runtime.settings import Loaded, load, parse_options
+
+app = typer.Typer(add_completion=False)
+
+
+@app.command(context_settings=OWN_OPTIONS)
+def elector(
+    ctx: typer.Context,
+    config: ConfigFile = None,
+    *,
+    print_settings: PrintSettings = False,
+    log_level: LogLevel = "info",
+    log_json: LogJson = None,
+) -> None:
+    """Run the elector of a broker group in the foreground; SIGTERM and Ctrl-C stop it.
+
+    Run one on each of several machines: they do not disturb each other. Every setting is also an
+    option: --broker-name orders sets brokerName.
+    """
+
+    def settings() -> Loaded[ElectorSettings]:
+        options = parse_options(ElectorSettings, ctx.args)
+        return load(ElectorSettings, prefix=PREFIX, file=config, cli=options)
+
+    run_program(
+        "elector",
+        settings,
+        lambda loaded: partial(ElectorApp, loaded),
+        config=config,
+        print_settings=print_settings,
+        log_level=log_level,
+        log_json=log_json,
+    )

@@ -1,0 +1,30 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Without gRPC everything works except groups with failover, whose commands say what to install."""
+
+import subprocess
+import sys
+
+import pytest
+
+HIDE = "import sys; sys.modules['grpc'] = None; sys.argv = ['cometmq', *sys.argv[1:]];"
+
+
+def run(*args):
+    code = HIDE + "from cometmq.cli.entry import main; main()"
+    done = subprocess.run(
+        [sys.executable, "-c", code, *args], capture_output=True, text=True, check=False, timeout=60
+    )
+    return done.returncode, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("args", [("elector", "--help"), ("ha", "status", "--help")])
+def test_a_command_that_needs_grpc_says_so_in_one_line(args):
+    status, text = run(*args)
+    assert status == 2
+    assert text.count("\n") == 1
+    assert "install cometmq[ha], or run make setup" in text
+
+
+@pytest.mark.parametrize("args", [("version",), ("topic", "--help"), ("broker", "--help")])
+def test_other_commands_do_not_import_grpc(args):
+    assert run(*args)[0] == 0

@@ -1,0 +1,130 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A broker group as processes: brokers, two electors, a kill -9, a switchover."""
+
+import json
+import subprocess
+import time
+
+import pytest
+
+from cometmq.peers.comet import PROGRAM
+from cometmq.peers.ports import free_broker_port, free_port
+from cometmq.peers.processes import Child
+
+START_TIMEOUT_S = 60
+FAILOVER_TIMEOUT_S = 20
+
+BROKER = """\
+brokerName=orders
+brokerId={ordinal}
+brokerIP1=127.0.0.1
+listenPort={port}
+controlPort={control}
+storePathRootDir={folder}/{ordinal}
+mappedFileSizeCommitLog=1048576
+namesrvAddr=127.0.0.1:{namesrv}
+groupRecord=file:{folder}/record/orders.json
+groupMembers={members}
+"""
+ELECTOR = """\
+brokerName=orders
+groupRecord=file:{folder}/record/orders.json
+controlMembers={members}
+"""
+
+
+class Processes:
+    def __init__(self, folder):
+        self.folder = folder
+        self.namesrv_port = free_port()
+        self.ports = [free_broker_port() for _ in range(2)]
+        self.controls = [free_port() for _ in range(2)]
+        self.children: dict[str, Child] = {}
+
+    def start(self, name, *words, ready):
+        command = [str(PROGRAM), *map(str, words), "--log-text"]
+        log = self.folder / f"{name}-{len(self.children)}.log"
+        child = Child(name, command, log_path=log, cwd=self.folder)
+        self.children[name] = child
+        child.wait_for_log(ready, START_TIMEOUT_S)
+
+    def start_broker(self, ordinal):
+        members = ";".join(f"{n}=127.0.0.1:{port}" for n, port in enumerate(self.ports))
+        text = BROKER.format(
+            ordinal=ordinal, port=self.ports[ordinal], control=self.controls[ordinal],
+            folder=self.folder, namesrv=self.namesrv_port, members=members,
+        )  # fmt: skip
+        config = self.folder / f"broker-{ordinal}.conf"
+        config.write_text(text)
+        self.start(f"broker-{ordinal}", "broker", "-c", config, ready="broker.ready")
+
+    def start_elector(self, number):
+        members = ";".join(f"{n}=127.0.0.1:{port}" for n, port in enumerate(self.controls))
+        config = self.folder / "elector.conf"
+        config.write_text(ELECTOR.format(folder=self.folder, members=members))
+        self.start(f"elector-{number}", "elector", "-c", config, ready="elector.ready")
+
+    def run(self, *words, status=0):
+        done = subprocess.run(
+            [str(PROGRAM), *map(str, words)],
+            capture_output=True, text=True, timeout=START_TIMEOUT_S, check=False, cwd=self.folder,
+        )  # fmt: skip
+        assert status is None or done.returncode == status, done.stdout + done.stderr
+        return done.stdout
+
+    def status(self):
+        return json.loads(self.run("ha", "status", "-c", "elector.conf", "--json", status=None))
+
+    def until(self, condition, what):
+        deadline = time.monotonic() + FAILOVER_TIMEOUT_S
+        while not condition(status := self.status()):
+            assert time.monotonic() < deadline, f"not {what}: {status}"
+        return status
+
+    def until_complete(self):
+        return self.until(lambda it: {one["state"] for one in it["members"]} == {"ok"}, "complete")
+
+    def send(self, *bodies):
+        self.run("produce", "-n", f"127.0.0.1:{self.namesrv_port}", "T", *bodies)
+
+    def received(self, count):
+        words = ("consume", "T", "--from", "first", "--max", count, "--json")
+        out = self.run(*words, "-n", f"127.0.0.1:{self.namesrv_port}")
+        return sorted(json.loads(line)["body"] for line in out.splitlines())
+
+
+@pytest.fixture
+def processes(tmp_path):
+    processes = Processes(tmp_path)
+    yield processes
+    for child in processes.children.values():
+        if child.exit_status is None:
+            child.kill()
+
+
+def test_a_group_survives_a_kill_and_a_switchover_without_losing_a_message(processes):
+    processes.start("namesrv", "namesrv", "--listen-port", processes.namesrv_port, ready="ready")
+    for ordinal in range(2):
+        processes.start_broker(ordinal)
+    for number in range(2):
+        processes.start_elector(number)
+    first = processes.until_complete()
+    processes.send("one", "two")
+
+    master = first["master"]
+    processes.children[f"broker-{master}"].kill()
+    after = processes.until(lambda it: it["master"] == 1 - master, "failed over")
+    assert after["epoch"] > first["epoch"]
+    processes.send("three")
+
+    processes.start_broker(master)
+    processes.until_complete()
+    switched = json.loads(processes.run("ha", "switchover", "-c", "elector.conf", "--json"))
+    assert switched["master"] == master
+    processes.send("four")
+    assert processes.received(4) == ["four", "one", "three", "two"]
+    complete = processes.until_complete()
+    assert complete["master"] == master
+    for child in processes.children.values():
+        if child.name != f"broker-{master}" or child.exit_status is None:
+            assert child.stop(20) == 0

@@ -1,0 +1,226 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`cometmq ha` as a process, against members that obey and a record in a file."""
+
+import asyncio
+import json
+from contextlib import AsyncExitStack
+
+import msgspec
+import pytest
+
+from cometmq.control.member import Target
+from cometmq.control.testing.obedient import ObedientMember
+from cometmq.ha.member import OrderRefused, Refusal, Role
+from cometmq.ha.places.file import FileRecord
+from cometmq.ha.record import Record
+from cometmq.ha.state import Standing
+from cometmq.peers.comet import PROGRAM
+
+from .conftest import COMMAND_TIMEOUT_S, Result
+
+
+class Group:
+    def __init__(self, folder):
+        self.path = folder / "orders.json"
+        self.record = FileRecord(self.path)
+        self.members = [
+            ObedientMember(Target("orders", ordinal), self.record) for ordinal in range(3)
+        ]
+        self.stdin = b""
+
+    async def lead(self, in_sync=(0, 1, 2)):
+        """Make broker 0 the master of epoch 4."""
+        copies = [self.members[n].now.status.copy for n in in_sync]
+        record = Record(
+            uid="u", group="orders", epoch=4, holder=copies[0], in_sync=tuple(copies), copies=3
+        )
+        await self.record.create(record)
+        for member in self.members:
+            member.becomes(role=Role.SLAVE, epoch=4, promised=4, standing=Standing.PROVEN)
+        self.members[0].becomes(role=Role.MASTER)
+
+    async def ha(self, *words, group="orders"):
+        members = ";".join(f"{n}=127.0.0.1:{m.server.port}" for n, m in enumerate(self.members))
+        options = ("--group", group, "--record", f"file:{self.path}", "--members", members)
+        process = await asyncio.create_subprocess_exec(
+            str(PROGRAM), "ha", *map(str, words), *options,
+            stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+        )  # fmt: skip
+        async with asyncio.timeout(COMMAND_TIMEOUT_S):
+            out, err = await process.communicate(self.stdin)
+        return Result(process.returncode or 0, out.decode(), err.decode())
+
+    @property
+    def orders(self):
+        return [member.orders for member in self.members]
+
+
+@pytest.fixture
+async def group(tmp_path):
+    group = Group(tmp_path)
+    async with AsyncExitStack() as stack:
+        for member in group.members:
+            await member.server.start("127.0.0.1", 0)
+            stack.push_async_callback(member.server.stop)
+        yield group
+
+
+async def test_status_of_a_complete_group_fits_80_columns(group):
+    await group.lead()
+    group.members[1].becomes(lag_bytes=1_234_567)
+    shown = await group.ha("status")
+    assert (shown.status, shown.err) == (0, "")
+    facts, table = shown.out.split("\n\n")
+    assert "master   0" in facts
+    assert "in sync  0 1 2" in facts
+    head, *rows = [line.split() for line in table.splitlines()]
+    assert head == ["Broker", "Role", "Epoch", "In", "sync", "Behind", "Address", "State"]
+    assert [row[:4] for row in rows] == [
+        ["0", "master", "4", "yes"],
+        ["1", "slave", "4", "yes"],
+        ["2", "slave", "4", "yes"],
+    ]
+    assert rows[1][4] == "1,234,567"
+    assert {row[-1] for row in rows} == {"ok"}
+    assert max(map(len, table.splitlines())) <= 80
+
+    found = (await group.ha("status", "--json")).json
+    assert (found["master"], found["epoch"], found["policy"]) == (0, 4, "all-in-sync")
+    assert [one["incarnation"] for one in found["members"]] == ["i0", "i1", "i2"]
+    assert found["members"][1]["behind"] == 1_234_567
+
+
+async def test_status_names_what_is_missing_and_ends_with_1(group):
+    await group.lead(in_sync=(0, 1))
+    await group.members[1].server.stop()
+    group.members[0].becomes(role=Role.FENCED, epoch=0)
+    shown = await group.ha("status")
+    assert shown.status == 1
+    assert "no answer" in shown.out
+    assert "catching up" in shown.out
+    first, second, third = shown.err.splitlines()
+    assert "broker 0 is the master of epoch 4, but is not open" in first
+    assert "broker 1 of group 'orders' at 127.0.0.1" in second
+    assert "Connection refused; start it, or look at its log" in second
+    assert "broker 2 is not in sync: wait until it has caught up" in third
+
+
+async def test_status_without_a_record_says_what_to_start(group):
+    shown = await group.ha("status")
+    assert shown.status == 1
+    assert shown.err == (
+        "cometmq: group orders has no record yet: start an elector (cometmq elector)\n"
+    )
+
+
+async def test_a_switchover_waits_until_the_next_master_is_open(group):
+    await group.lead()
+    group.members[1].becomes(lag_bytes=9)
+
+    async def elect():  # what an elector does when the record names another holder
+        while not group.members[0].orders:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+        await group.members[2].promote(5)
+
+    async with asyncio.TaskGroup() as tasks:
+        tasks.create_task(elect())
+        switched = await group.ha("switchover", "--json")
+    assert {**switched.json, "took_ms": 0} == {
+        "group": "orders", "master": 2, "epoch": 5, "took_ms": 0,
+    }  # fmt: skip
+    assert group.members[0].orders == [("hand over", 2, False)]
+    (await group.ha("switchover", "--to", 2)).assert_refused(1, "broker 2 is the master already")
+
+
+async def test_a_switchover_to_an_unfit_broker_is_refused_with_the_reason(group):
+    await group.lead()
+    group.members[1].becomes(lag_bytes=1 << 30)
+    refused = await group.ha("switchover", "--to", 1)
+    refused.assert_refused(1, "broker 1 is not one that is in sync, follows epoch 4 and lags by")
+    (await group.ha("switchover", "--to", 7)).assert_refused(
+        2, "group 'orders' has no broker 7; it has 0, 1, 2"
+    )
+    group.members[0].refusal = OrderRefused(Refusal.NOT_IN_SYNC, "broker 2 was not level in time")
+    (await group.ha("switchover")).assert_refused(
+        1, "broker 0 did not hand over: broker 2 was not level in time"
+    )
+    assert group.orders == [[], [], []]
+
+
+async def test_fence_asks_and_stops_only_a_master(group):
+    await group.lead()
+    (await group.ha("fence", 0)).assert_refused(2, "Stop the master of group orders, broker 0?")
+    (await group.ha("fence", 1, "--yes")).assert_refused(1, "broker 1 is slave, not the master")
+    assert group.orders == [[], [], []]
+    assert (await group.ha("fence", 0, "--yes", "--json")).json == {
+        "broker": 0, "role": "fenced", "promised": 5,
+    }  # fmt: skip
+
+
+async def test_rebuild_asks_and_never_discards_what_is_needed(group):
+    await group.lead()
+    (await group.ha("rebuild", 1)).assert_refused(2, "Discard the store of broker 1 of group")
+    (await group.ha("rebuild", 0, "--yes")).assert_refused(1, "broker 0 is the master: hand over")
+    assert (await group.ha("rebuild", 1, "--yes", "--json")).json == {"broker": 1, "role": "slave"}
+    assert group.orders == [[], [("rebuild",)], []]
+
+    found = await group.record.read()
+    assert found is not None
+    await group.record.replace(found, found.record.renewed(found.record.in_sync[:1]))
+    assert (await group.ha("rebuild", 2, "--yes")).status == 0
+    group.members[0].becomes(role=Role.FENCED)
+    (await group.ha("rebuild", 2, "--yes")).assert_refused(
+        1, "no broker of group orders is open as the master, so there is nothing to copy from"
+    )
+
+
+async def test_restore_needs_a_person_where_messages_may_be_lost(group):
+    await group.lead()
+    (await group.ha("restore", "--yes")).assert_refused(1, "group orders has a record in file:")
+    group.path.unlink()
+    group.members[0].becomes(standing=Standing.SUSPECT, max_offset=50, last_log_epoch=4)
+    group.members[1].becomes(max_offset=40, last_log_epoch=4)
+    refused = await group.ha("restore", "--yes")
+    assert refused.status == 1
+    assert "the stores of brokers [0] may have lost messages" in refused.err
+    (await group.ha("restore", "--accept-loss")).assert_refused(2, "Stop all brokers of group")
+    made = (await group.ha("restore", "--accept-loss", "--yes", "--json")).json
+    assert made["master"] == 1
+    found = await group.record.read()
+    assert found is not None
+    assert found.record.in_sync == (group.members[1].now.status.copy,)
+    assert found.record.epoch == made["epoch"] > 5
+
+
+async def test_restore_creates_no_second_record(group):
+    group.members[2].now = msgspec.structs.replace(group.members[2].now, record_uid="u")
+    refused = await group.ha("restore", "--yes")
+    refused.assert_refused(1, "brokers read a record where this command finds none")
+    assert group.orders == [[], [], []]
+    assert not group.path.exists()
+
+
+async def test_bad_options_are_one_line(group, tmp_path):
+    await group.lead()
+    assert "--group is empty" in (await group.ha("status", group="")).err
+    wrong = await group.ha("status", group="bills")
+    wrong.assert_refused(
+        1, f"the record file:{group.path} is that of group 'orders', not of 'bills'"
+    )
+    group.path.write_text("nonsense")
+    (await group.ha("status")).assert_refused(1, f"the record in {group.path} cannot be read")
+
+
+async def test_an_electors_file_describes_the_group(group, tmp_path):
+    await group.lead()
+    members = ";".join(f"{n}=127.0.0.1:{m.server.port}" for n, m in enumerate(group.members))
+    (tmp_path / "elector.conf").write_text(
+        f"brokerName=orders\ngroupRecord=file:{group.path}\ncontrolMembers={members}\n"
+    )
+    process = await asyncio.create_subprocess_exec(
+        str(PROGRAM), "ha", "status", "-c", str(tmp_path / "elector.conf"), "--json",
+        stdout=asyncio.subprocess.PIPE,
+    )  # fmt: skip
+    out, _ = await process.communicate()
+    assert json.loads(out)["master"] == 0
