@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Fixtures: servers of both makers, and clients of all makers.
+"""Fixtures: servers of both implementations, and clients of all kinds.
 
-A test that takes `cluster` runs against CometMQ and, in the long form, against Java too. The Java
-run proves that the test itself asks for what RocketMQ does.
+A test that takes `cluster` runs against CometMQ and, in the long form, against Java too. The run
+against Java proves that the test expects what RocketMQ does.
 """
 
 import itertools
@@ -28,7 +28,7 @@ STATISTICS_TIMEOUT_S = 120.0
 
 @pytest.fixture(scope="session")
 def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str], Cluster]]:
-    """A maker's cluster, started on first use and kept for all tests."""
+    """Clusters by implementation, each started on first use and kept for all tests."""
     clusters: dict[str, Cluster] = {}
 
     def cluster_of(name: str) -> Cluster:

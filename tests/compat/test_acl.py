@@ -134,7 +134,7 @@ def _same_accounts_for_all(guarded: Cluster) -> Iterator[None]:
 
 
 def accounts_file(cluster: Cluster) -> Path:
-    """Return where a maker's broker looks for accounts: below its home, or beside its own file."""
+    """Return where the broker looks for accounts: below its home, or beside its own file."""
     home = "home/conf/" if isinstance(cluster, JavaCluster) else ""
     return cluster.directory / f"{home}plain_acl.yml"
 
@@ -225,7 +225,7 @@ def test_administrators_change_white_addresses(guarded: Cluster, tmp_path: Path)
 
 
 def test_others_change_nothing(guarded: Cluster, tmp_path: Path) -> None:
-    """RocketMQ lets every account change accounts; this deviation is deliberate."""
+    """In RocketMQ every account may change accounts; CometMQ deviates deliberately."""
     properties = tools(tmp_path, "userKey1", "userSecret1")
     with MqAdmin(guarded.namesrv_addr, properties=properties) as user:
         answer = user.run(

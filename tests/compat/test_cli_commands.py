@@ -8,7 +8,6 @@ import asyncio
 import json
 import re
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +16,7 @@ import pytest
 from cometmq.client import Producer
 from cometmq.peers.cli import CometCli, heading_of, words_of
 from cometmq.peers.cluster import CLUSTER_NAME, Cluster
-from cometmq.peers.java import java_home, mqadmin_command
-from cometmq.peers.java import mqadmin as mqadmin_process
+from cometmq.peers.java import mqadmin_command
 from cometmq.peers.javaclient import MqAdmin
 from cometmq.peers.processes import Child, wait_until
 from cometmq.peers.programs import ClientProgram
@@ -38,12 +36,12 @@ def ours(cluster: Cluster) -> CometCli:
 
 
 def dialect(output: str) -> Any:
-    """Read JSON whose integer keys are not quoted."""
+    """Parse JSON whose integer keys are not quoted."""
     return json.loads(re.sub(r"([{,]\s*)(\d+):", r'\1"\2":', output))
 
 
 def properties(output: str) -> dict[str, str]:
-    """Lines of the form `key = value`."""
+    """Parse lines of the form `key = value`."""
     pairs = (line.split("=", 1) for line in output.splitlines() if " = " in line or "=  " in line)
     return {key.strip(): value.strip() for key, value in pairs}
 
@@ -54,7 +52,7 @@ def properties(output: str) -> dict[str, str]:
 def test_a_topic_is_created_changed_and_deleted(
     cluster: Cluster, ours: CometCli, mqadmin: MqAdmin, fresh_name: Callable[[str], str]
 ) -> None:
-    """updateTopic, updateTopicPerm, deleteTopic: seen by the other tool."""
+    """updateTopic, updateTopicPerm, deleteTopic: the other tool sees each change."""
     address, mine, theirs = cluster.broker_addrs[0], fresh_name("Cli"), fresh_name("Cli")
     options = ["-r", "3", "-w", "2", "-u", "true", "-s", "true"]
     printed = {
@@ -284,7 +282,7 @@ def test_sending_is_timed(ours: CometCli, mqadmin: MqAdmin, topic: str) -> None:
 def test_all_brokers_are_timed_again_and_again(
     cluster: Cluster, ours: CometCli, tmp_path: Path
 ) -> None:
-    """clusterRT goes on until it is stopped, as mqadmin's does."""
+    """clusterRT runs until it is stopped, like mqadmin's."""
     options = ("clusterRT", "-a", "5", "-i", "1", "-c", CLUSTER_NAME)
     mine = _rounds(ours.command(*options), tmp_path / "mine")
     theirs = _rounds(mqadmin_command(options, cluster.namesrv_addr), tmp_path / "theirs")
@@ -298,7 +296,7 @@ def test_all_brokers_are_timed_again_and_again(
 
 
 def _rounds(command: list[str], log_path: Path) -> str:
-    """The output of a tool until it has timed the cluster twice."""
+    """Return the output of a tool, up to the second timing of the cluster."""
     child = Child("clusterRT", command, log_path=log_path)
     try:
         child.wait_until(lambda: child.log().count(CLUSTER_NAME) >= 2, DEADLINE_S, "rounds")
@@ -436,101 +434,7 @@ def test_statistics_read_the_same(
     assert idle[0][-1] == "NO_CONSUMER"
 
 
-# -- access control ---------------------------------------------------------------------------
-
-ADMIN_KEY, ADMIN_SECRET = "AdminOfTests", "1234567890"
-ACCOUNTS = f"""\
-globalWhiteRemoteAddresses: []
-accounts:
-- accessKey: {ADMIN_KEY}
-  secretKey: {ADMIN_SECRET}
-  admin: true
-"""
-
-
-@dataclass(frozen=True)
-class Guarded:
-    """A cluster with access control, with both tools logged in as its administrator."""
-
-    cluster: Cluster
-    home: Path
-
-    def ours(self, command: str, *options: str) -> str:
-        who = ("--access-key", ADMIN_KEY, "--secret-key", ADMIN_SECRET)
-        tool = CometCli(self.cluster.namesrv_addr)
-        done = tool.run(*who, command, "-b", self.cluster.broker_addrs[0], *options)
-        assert done.status == 0, done.errors
-        return done.output
-
-    def theirs(self, command: str, *options: str) -> str:
-        arguments = (command, "-b", self.cluster.broker_addrs[0], *options)
-        return mqadmin_process(arguments, self.cluster.namesrv_addr, home=self.home).stdout
-
-    def accounts(self) -> dict[str, Any]:
-        (config,) = json.loads(self.ours("getAclConfig", "--json")).values()
-        return {account.pop("accessKey"): account for account in config["plainAccessConfigs"]}
-
-
-@pytest.fixture(scope="module", params=["comet", pytest.param("java", marks=pytest.mark.slow)])
-def guarded(
-    request: pytest.FixtureRequest,
-    maker: Callable[[str], type[Cluster]],
-    tmp_path_factory: pytest.TempPathFactory,
-) -> Iterator[Guarded]:
-    """A cluster of each maker; each maker reads its accounts from a different file."""
-    folder = tmp_path_factory.mktemp("guarded")
-    tools = java_home(folder / "tools")
-    credentials = f"accessKey: {ADMIN_KEY}\nsecretKey: {ADMIN_SECRET}\n"
-    (tools / "conf" / "tools.yml").write_text(credentials)
-    cluster = maker(request.param)(folder, {"aclEnable": True})
-    for place in (folder, java_home(folder) / "conf"):
-        (place / "plain_acl.yml").write_text(ACCOUNTS)
-    with cluster:
-        yield Guarded(cluster, tools)
-
-
-def test_accounts_are_managed_the_same(guarded: Guarded) -> None:
-    options = ("-s", "12345678", "-w", "10.1.1.*", "-i", "DENY", "-u", "SUB", "-m", "false")
-    perms = ("-t", "topicA=PUB|SUB,topicB=DENY", "-g", "groupA=SUB")
-    printed = [
-        tool("updateAclConfig", "-a", name, *options, *perms).splitlines()[0]
-        for name, tool in (("WriterA", guarded.ours), ("WriterB", guarded.theirs))
-    ]
-    assert printed[0] == printed[1]
-    accounts = guarded.accounts()
-    assert accounts["WriterA"] == accounts["WriterB"]
-    assert accounts["WriterA"]["topicPerms"] == ["topicA=PUB|SUB", "topicB=DENY"]
-    assert words_of(guarded.ours("getAclConfig")) == words_of(guarded.theirs("getAclConfig"))
-
-    printed = [
-        tool("deleteAclConfig", "-a", name).replace(name, "NAME").strip()
-        for name, tool in (("WriterA", guarded.ours), ("WriterB", guarded.theirs))
-    ]
-    assert printed[0] == printed[1]
-    assert list(guarded.accounts()) == [ADMIN_KEY]
-
-
-def test_addresses_and_versions_are_managed_the_same(guarded: Guarded) -> None:
-    printed = [
-        tool("updateGlobalWhiteAddr", "-g", "10.10.103.*,192.168.0.*").strip()
-        for tool in (guarded.ours, guarded.theirs)
-    ]
-    assert printed[0] == printed[1]
-    assert "globalWhiteRemoteAddresses: [10.10.103.*, 192.168.0.*]" in guarded.ours("getAclConfig")
-
-    versions = [
-        words_of(tool("clusterAclConfigVersion")) for tool in (guarded.ours, guarded.theirs)
-    ]
-    assert versions[0] == versions[1]
-    assert versions[0][0][0] == CLUSTER_NAME
-
-
-def test_strangers_are_refused(guarded: Guarded) -> None:
-    tool = CometCli(guarded.cluster.namesrv_addr)
-    options = ("getAclConfig", "-b", guarded.cluster.broker_addrs[0])
-    for who in ((), ("--access-key", ADMIN_KEY, "--secret-key", "wrong-secret")):
-        done = tool.run(*who, *options)
-        assert (done.status, done.output, done.errors.count("\n")) == (1, "", 1)
+# -- failures ----------------------------------------------------------------------------------
 
 
 def test_a_failure_prints_one_line_and_sets_the_status(ours: CometCli) -> None:

@@ -6,7 +6,6 @@ Both query the same cluster in the same way, and their output must contain the s
 
 import json
 import re
-import subprocess
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -14,8 +13,8 @@ from typing import Any
 
 import pytest
 
+from cometmq.peers.cli import CliAnswer, CometCli, words_of
 from cometmq.peers.cluster import CLUSTER_NAME, Cluster
-from cometmq.peers.comet import PROGRAM
 from cometmq.peers.content import Event, create_topic, named
 from cometmq.peers.javaclient import MqAdmin
 from cometmq.peers.processes import wait_until
@@ -29,29 +28,8 @@ TIMEOUT_S = 180
 TRACE_TIMEOUT_S = 240
 RATE_COLUMN = 5
 ID_AGE_MAX = timedelta(seconds=30)
-"""How long a client may take from making an id to the first byte of the request."""
+"""How long a client may take from creating an id to the first byte of the request."""
 TOPIC, GROUP = "CliMessages", "CliMessagesGroup"
-
-
-@dataclass(frozen=True)
-class Answer:
-    status: int
-    output: str
-    errors: str
-
-    @property
-    def json(self) -> Any:
-        assert self.status == 0, self.errors
-        return json.loads(self.output)
-
-    def rows(self) -> list[list[str]]:
-        assert self.status == 0, self.errors
-        return words_of(self.output)
-
-
-def words_of(output: str) -> list[list[str]]:
-    lines = (line.split() for line in output.splitlines())
-    return [words for words in lines if words and not words[0].startswith("#")]
 
 
 def heading(output: str) -> list[str]:
@@ -60,28 +38,18 @@ def heading(output: str) -> list[str]:
 
 
 def facts(output: str) -> dict[str, str]:
-    """Lines of the form `Name:   value`."""
+    """Parse lines of the form `Name: value`."""
     pairs = (line.split(":", 1) for line in output.splitlines() if ":" in line)
     return {key.strip(): value.strip() for key, value in pairs}
 
 
-Ask = Callable[..., Answer]
+Ask = Callable[..., CliAnswer]
 
 
 @pytest.fixture(scope="session")
 def ours(cluster: Cluster) -> Ask:
     """Run a `cometmq` command against the cluster."""
-
-    def ask(*arguments: str) -> Answer:
-        done = subprocess.run(
-            [str(PROGRAM), *arguments, "-n", cluster.namesrv_addr],
-            capture_output=True,
-            timeout=TIMEOUT_S,
-            check=False,
-        )
-        return Answer(done.returncode, done.stdout.decode(), done.stderr.decode())
-
-    return ask
+    return CometCli(cluster.namesrv_addr).run
 
 
 @dataclass(frozen=True)

@@ -41,7 +41,7 @@ def helping() -> Iterator[MqAdmin]:
 
 
 def test_every_command_exists() -> None:
-    """Each of our commands is there, except for those that it hides; each has a test of its own."""
+    """Both tools have the same commands, except the unregistered ones; each has its own test."""
     theirs = set(_COMMAND.findall(mqadmin([], "127.0.0.1:1").stdout))
     assert "updateTopic" in theirs
     assert set(COMMANDS) - theirs == UNREGISTERED

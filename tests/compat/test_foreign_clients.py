@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Unmodified clients of other makers send and consume: bodies arrive unchanged."""
+"""Unmodified third-party clients send and consume: bodies arrive unchanged."""
 
 from pathlib import Path
 
@@ -45,7 +45,7 @@ def test_every_client_receives_the_messages_of_every_client(
     mixed: dict[str, Event],
     receiver: str,
 ) -> None:
-    """Sixteen pairs of makers, bodies compared by SHA-256, tags and properties too."""
+    """Sixteen pairs of clients; bodies are compared by SHA-256, tags and properties by value."""
     printed = clients[receiver].run(
         "consume",
         namesrv=cluster.namesrv_addr,

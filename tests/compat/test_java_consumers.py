@@ -78,7 +78,7 @@ def test_a_refused_message_comes_back(
 def test_a_new_group_gets_all_messages_of_a_young_topic(
     cluster: Cluster, java: ClientProgram, topic: str, group: str, start: str
 ) -> None:
-    """Messages are sent first and consumed by a new group: both makers answer 0 to code 14."""
+    """Messages are sent first and consumed by a new group: both brokers answer 0 to code 14."""
     wanted = _send(java, cluster, topic)
 
     printed = java.run(

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Name server and broker of different makers, and TLS between client and server."""
+"""A name server and a broker of different implementations, and TLS between client and server."""
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack

@@ -120,7 +120,7 @@ def test_producer_connection(mqadmin: MqAdmin) -> None:
 
 
 def _fields(output: str) -> dict[str, str]:
-    """Lines of the form `Name:   value`."""
+    """Parse lines of the form `Name: value`."""
     pairs = (line.split(":", 1) for line in output.splitlines() if ":" in line)
     return {key.strip(): value.strip() for key, value in pairs}
 

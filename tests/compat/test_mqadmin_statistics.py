@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""RocketMQ's mqadmin on statistics and maintenance: the same content from both makers."""
+"""RocketMQ's mqadmin on statistics and maintenance: the same content from both brokers."""
 
 import json
 import re
@@ -94,7 +94,7 @@ def scene(cluster: Cluster, java: ClientProgram) -> Iterator[Scene]:
 
 
 def test_broker_status_has_all_that_exporters_read(mqadmin: MqAdmin, scene: Scene) -> None:
-    """Code 28: every key of rocketmq-exporter, with values of its forms."""
+    """Code 28: every key that rocketmq-exporter reads, with values that it can parse."""
     output = mqadmin.run("brokerStatus", "-b", scene.broker).output
     pairs = (line.split(":", 1) for line in output.splitlines() if ":" in line)
     status = {key.strip(): value.strip() for key, value in pairs}

@@ -157,7 +157,7 @@ def test_namesrv_config_is_shown_and_changed(cluster: Cluster, mqadmin: MqAdmin)
 
 
 def _properties(output: str) -> dict[str, str]:
-    """Lines of the form `key = value`."""
+    """Parse lines of the form `key = value`."""
     pairs = (line.split("=", 1) for line in output.splitlines() if " = " in line)
     return {key.strip(): value.strip() for key, value in pairs}
 
@@ -186,7 +186,7 @@ def test_order_configuration(mqadmin: MqAdmin, topic: str) -> None:
 
 @contextmanager
 def _without_write_permission(mqadmin: MqAdmin, broker: str) -> Iterator[str]:
-    """Wipe the write permission, restore it whatever happens, and return the output of the wipe."""
+    """Wipe the write permission and yield the output of the wipe; always restore it afterwards."""
     try:
         yield mqadmin.run("wipeWritePerm", "-b", broker).output
     finally:

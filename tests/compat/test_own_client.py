@@ -31,7 +31,7 @@ DEADLINE_S = 120
 
 @pytest.fixture(scope="module", params=["comet", "java"])
 def cluster(request: pytest.FixtureRequest, running: Callable[[str], Cluster]) -> Cluster:
-    """Both makers, even in the short form, since no other test covers the client."""
+    """Run against both implementations even in the short form: no other test covers the client."""
     return running(request.param)
 
 
@@ -231,7 +231,7 @@ async def test_a_message_that_our_consumer_refuses_comes_back(
 async def test_our_consumer_shares_with_a_java_consumer(
     cluster: Cluster, java: ClientProgram, topic: str, group: str
 ) -> None:
-    """One group, clients of two makers: each message goes to one of the clients."""
+    """Clients of both kinds are members of one group: each message goes to one of them."""
     theirs = java.start(
         "consume",
         namesrv=cluster.namesrv_addr,

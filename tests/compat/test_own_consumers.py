@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every way of consuming in our client, on both makers' brokers, beside Java consumers."""
+"""Every way of consuming in our client, on both brokers, beside Java consumers."""
 
 import asyncio
 from collections import defaultdict
@@ -42,7 +42,7 @@ Places = Mapping[tuple[str, int], Sequence[int]]
 
 @pytest.fixture(scope="module", params=["comet", "java"])
 def cluster(request: pytest.FixtureRequest, running: Callable[[str], Cluster]) -> Cluster:
-    """Both makers, even in the short form, since no other test covers the client."""
+    """Run against both implementations even in the short form: no other test covers the client."""
     return running(request.param)
 
 
@@ -178,7 +178,7 @@ async def test_order_is_shared_with_a_java_consumer(
 async def test_a_message_that_fails_too_often_is_dead_and_can_be_consumed_as_such(
     cluster: Cluster, topic: str, group: str
 ) -> None:
-    """Later messages of the queue wait; then it is read from the dead-letter topic."""
+    """Later messages of the queue wait; the failed one is then read from the dead-letter topic."""
     seen = Seen(lambda m: OrderlyResult.SUSPEND if m.body == b"4" else None)
     await send_in_order(cluster, topic, 12)
     async with orderly(cluster, group, topic, seen, max_reconsume_times=2):
@@ -308,7 +308,7 @@ async def test_our_queues_are_pulled_at_intervals(cluster: Cluster, topic: str, 
 async def test_lite_pull_shares_with_a_java_consumer(
     cluster: Cluster, java: ClientProgram, topic: str, group: str
 ) -> None:
-    """One group of lite pull consumers of both makers: nothing is lost."""
+    """One group of lite pull consumers, ours and Java's: nothing is lost."""
     got: set[str] = set()
     options = LitePullOptions(consume_from=ConsumeFrom.FIRST_OFFSET)
     consumer = LitePullConsumer(group, cluster.namesrv_addr, options=options)

@@ -38,7 +38,7 @@ TRACE_TOPIC = "RMQ_SYS_TRACE_TOPIC"
 
 @pytest.fixture(scope="module", params=["comet", "java"])
 def cluster(request: pytest.FixtureRequest, running: Callable[[str], Cluster]) -> Cluster:
-    """Both makers, even in the short form, since no other test covers the client."""
+    """Run against both implementations even in the short form: no other test covers the client."""
     return running(request.param)
 
 
@@ -282,7 +282,7 @@ async def test_we_read_messages_of_java_in_a_namespace(
 async def test_a_group_of_a_namespace_is_shared_with_java(
     cluster: Cluster, java: ClientProgram, topic: str, group: str, tenant: str
 ) -> None:
-    """Clients of both makers are members of one group: each message goes to one of them."""
+    """Clients of both kinds are members of one group: each message goes to one of them."""
     receiver = Receiver(1)
     server = {"namesrv": cluster.namesrv_addr, "topic": topic, "namespace": tenant}
     consumer = _consumer(cluster, group, topic, receiver, namespace=tenant)

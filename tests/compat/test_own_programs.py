@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Our command line against either maker's servers, and `standalone` under a Java client."""
+"""Our command line against servers of either implementation, and Java clients of `standalone`."""
 
 import json
 import subprocess
@@ -29,13 +29,13 @@ WAIT_S = 120
 
 @pytest.fixture(scope="module", params=["comet", "java"])
 def cluster(request: pytest.FixtureRequest, running: Callable[[str], Cluster]) -> Cluster:
-    """Both makers, even in the short form, since no other test covers our programs."""
+    """Run against both implementations even in the short form: only these tests cover them."""
     return running(request.param)
 
 
 @pytest.fixture
 def cometmq(cluster: Cluster) -> Callable[..., Any]:
-    """Run a command with --json; return its output, or its exit status if that is not 0."""
+    """Run a command with --json; return its output, or its exit status if that is nonzero."""
 
     def run(*words: str, lines: bool = False) -> Any:
         done = subprocess.run(
@@ -86,7 +86,7 @@ def test_the_command_line_sends_receives_and_looks_after_topics(
 
 
 def test_the_synchronous_clients(cluster: Cluster, topic: str, group: str) -> None:
-    """Send, and consume on threads, without an event loop of one's own."""
+    """Send and consume on threads, without starting an event loop."""
     bodies = {f"{number}: gr\u00fcn".encode() for number in range(COUNT)}
     arrived: set[bytes] = set()
 

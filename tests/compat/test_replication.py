@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A master of one maker and a slave of the other, on RocketMQ's replication stream.
+"""A master of one implementation and a slave of the other, on RocketMQ's replication stream.
 
 The logs have small files, so slaves catch up over several of them.
 """
@@ -67,7 +67,7 @@ class Pair:
         self.sent: list[Event] = []
 
     def start(self, master: str, slave: str, **settings: object) -> tuple[Cluster, Cluster]:
-        """Start a name server and a master of one maker, then a slave of the other."""
+        """Start a name server and a master of one implementation, then a slave of the other."""
         first = self.broker(master, "master", settings)
         first.start_namesrv()
         first.start_broker()
@@ -77,7 +77,7 @@ class Pair:
         return first, second
 
     def broker(self, name: str, role: str, settings: Mapping[str, object]) -> Cluster:
-        """A broker that is not running yet, on the store and the port of this role."""
+        """Return a broker that is not running yet, with the store and the port of this role."""
         layout = Layout(self._port, (self._places[role],))
         folder = self._folder / f"{len(self._clusters)}-{name}-{role}"
         folder.mkdir()
@@ -129,7 +129,7 @@ def pair(
 
 
 def figures(broker: Cluster) -> dict[str, str]:
-    """The runtime figures of a broker; none while it does not answer them."""
+    """Return the runtime figures of a broker; an empty table while it does not answer."""
     try:
         answer = call(broker.broker_addrs[0], RUNTIME_INFO)
     except OSError:
@@ -256,7 +256,7 @@ def test_a_sync_master_tells_how_far_a_message_came(pair: Pair, master: str, sla
 
 
 def test_a_java_pair_is_taken_over_one_broker_after_the_other(pair: Pair) -> None:
-    """The guide's way: first the slave, then the master, each on its own store."""
+    """As the guide describes: first the slave, then the master, each on its own store."""
     first, second = pair.start("java", "java")
     pair.fill()
     wait_until_equal(first, second)

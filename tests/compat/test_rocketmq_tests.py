@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""RocketMQ's own integration tests, as published, against two brokers of either maker."""
+"""RocketMQ's own integration tests, as published, against two brokers of either kind."""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -99,8 +99,8 @@ def pair(
 def test_rocketmqs_own_tests_pass(pair: Cluster, topic: str, tmp_path: Path) -> None:
     """Left out are DLedger's tests and a class that fails on Java's broker in two of five runs.
 
-    A test may fail once, on any maker's broker. Several tests send as soon as a consumer has
-    started, which on a busy machine may not yet have looked up where its queues end. Others need
+    A test may fail once, on either kind of broker. Several tests send as soon as a consumer has
+    started, which on a loaded machine may not yet have looked up where its queues end. Others need
     timing accurate to a tenth of a second.
     """
     events = _run(pair, CLASSES[topic], tmp_path / "first")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The same requests to both makers, the same answers: code, remark, fields and body.
+"""The same requests to both implementations get the same answers: code, remark, fields and body.
 
 Values that always differ (ports, times, version counters) are masked in one place.
 """
@@ -158,7 +158,7 @@ def _body_meaning(body: bytes, how: str) -> object:
 
 
 def _masked(value: Any) -> object:
-    """Volatile members and addresses replaced; sets, which are arrays here, sorted."""
+    """Replace volatile members and addresses; sort the arrays that represent sets."""
     if isinstance(value, dict):
         return {
             ADDRESS.sub("ADDRESS", key): "*" if VOLATILE.search(key) else _masked(member)
@@ -170,7 +170,7 @@ def _masked(value: Any) -> object:
 
 
 def _member_names(value: Any) -> object:
-    """Only the names of members, to any depth; paths within names are cut."""
+    """Keep only the names of members, at any depth; cut paths within names."""
     if isinstance(value, dict):
         return {re.sub(r"/.*/", "/", key): _member_names(member) for key, member in value.items()}
     return "*"

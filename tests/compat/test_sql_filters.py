@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""SQL92 filters: both makers' brokers and clients select the same messages."""
+"""SQL92 filters: the brokers and clients of both implementations select the same messages."""
 
 import asyncio
 import json
@@ -97,7 +97,7 @@ ClusterOf = Callable[[str], Cluster]
 
 
 def messages() -> list[Message]:
-    """Every value once, messages without the property, and small numbers and strings."""
+    """Build messages: each value once, some without the property, small numbers and strings."""
     found = []
     for number in range(len(VALUES) + 9):
         properties = {"b": str(number % 5), "c": "xyz"[number % 3], "number": str(number % 4)}
@@ -261,7 +261,7 @@ async def test_a_held_pull_hears_of_the_message_that_matches(
 async def test_errors_in_expressions_have_the_same_text(
     filtering: ClusterOf,
 ) -> None:
-    """The brokers of both makers find the same fault, in the same words."""
+    """Both brokers find the same fault and word it alike."""
     for expression in BROKEN:
         texts = [await _refusal(filtering(name), expression) for name in MAKERS]
         assert texts[0] == texts[1], expression
@@ -305,7 +305,7 @@ def test_filters_go_from_one_maker_to_the_other(
 def test_a_java_store_with_extended_queues_goes_both_ways(
     tmp_path: Path, java: ClientProgram
 ) -> None:
-    """Extended queues survive our broker, and both makers find every message in the store."""
+    """Extended queues survive our broker, and both brokers find every message in the store."""
     conf = {
         "enablePropertyFilter": True,
         "enableCalcFilterBitMap": True,

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One broker continues on the store that the other maker's broker wrote, both ways.
+"""Each broker continues on the store that the other implementation wrote.
 
 The stores have small files, so the commit log, the consume queues and the index all roll over.
 """
@@ -58,7 +58,7 @@ class Written:
 
 
 class Exchange:
-    """Brokers of both makers, one after the other, on one store and one address."""
+    """Brokers of both implementations, one after the other, on one store and one address."""
 
     def __init__(
         self, directory: Path, maker: Callable[[str], type[Cluster]], java: ClientProgram

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """TLS with real certificates at both ends: Java clients on our servers, ours on Java's.
 
-The broker of each maker serves TLS only and demands a certificate of its clients. The name server
+Either broker serves TLS only and demands a certificate of its clients. The name server
 also takes plain connections, by which the tests see that the broker is registered.
 """
 
@@ -220,7 +220,7 @@ def test_certificates_are_renewed_while_servers_run(
 
 
 def wrong_settings(ours: Authority, strange: Authority) -> list[TlsSettings]:
-    """A foreign certificate, no certificate, an untrusted server, no TLS at all."""
+    """Return wrong settings: a foreign certificate, none, an untrusted server, no TLS at all."""
     return [
         ours.own_client(cert_path=strange.cert("client"), key_path=strange.key("client")),
         ours.own_client(cert_path=None, key_path=None),

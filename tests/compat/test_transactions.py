@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Transactional messages: the same script has the same outcome with either maker's servers.
+"""Transactional messages: the same script has the same outcome with both servers.
 
-Java's broker asks by itself; beside CometMQ's broker runs a txn-checker. The plan of a
-producer scripts its answers (see Transact.java), for example `unknown>commit`.
+Java's broker asks by itself; beside CometMQ's broker runs a txn-checker. The plan of a producer
+scripts its answers (see Transact.java), for example `unknown>commit`.
 """
 
 from collections import Counter
@@ -33,7 +33,7 @@ QUICK = {
 }
 PATIENT = {**QUICK, "transactionCheckMax": 15}
 ENDLESS = {**QUICK, "transactionCheckMax": 100}
-"""RocketMQ counts rounds in which nobody could be asked: a producer may take its time to start."""
+"""RocketMQ also counts rounds without a producer to ask, and a producer may start late."""
 NEVER = {**QUICK, "transactionTimeOut": 600_000}
 ASIDE = "TRANS_CHECK_MAX_TIME_TOPIC"
 OUTCOME_TIMEOUT_S = 120
@@ -52,7 +52,7 @@ PLANS = {
     "unknown>exception>commit": (True, 2),
     "unknown": (False, 3),
 }
-"""What each plan leads to: whether its message is delivered, how often its producer is asked."""
+"""The result of each plan: whether its message is delivered, how often its producer is asked."""
 
 STATES = {
     "commit": "COMMIT_MESSAGE",
@@ -265,7 +265,7 @@ def test_our_producer_does_the_same(
 
 
 class Owners:
-    """Servers of both makers, one after the other, on one store."""
+    """Servers of both implementations, one after the other, on one store."""
 
     def __init__(
         self, folder: Path, maker: Callable[[str], type[Cluster]], java: ClientProgram

@@ -2,7 +2,8 @@
 """Bytes that change in the log of a killed broker, above and below its progress.
 
 Below the progress the bytes were synced, and RocketMQ's CRC covers bodies only. The boot id in the
-abort file tells the next start whether the host has crashed too; then it compares the last files.
+abort file tells the next start whether the host has crashed too; if so, that start compares the
+last files.
 """
 
 import struct

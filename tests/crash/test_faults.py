@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Full and failing disks under a real broker: sends are refused clearly and resume, reads go on."""
+"""Full and failing disks under a real broker: sends fail clearly, then resume; reads continue."""
 
 import asyncio
 import errno

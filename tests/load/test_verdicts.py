@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The judges of the churn find each kind of fault, and raise no false alarms."""
+"""The verdicts of the churn test find each kind of fault, and raise no false alarms."""
 
 import time
 from datetime import UTC, datetime

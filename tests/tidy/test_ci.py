@@ -42,7 +42,7 @@ def test_the_pipeline_makes_targets_that_exist() -> None:
 
 
 def test_the_pipeline_runs_the_tests_of_spark_on_a_jvm() -> None:
-    """All of them: tests that start Spark and the blocks of its guide are not deselected."""
+    """Neither tests that start Spark nor the code blocks of its guide are deselected."""
     assert makes()["spark-test"] == []
     text = (ROOT / "Makefile").read_text(encoding="utf-8")
     recipe = re.search(r"^spark-test:.*?\n(.*?)\n\n", text, flags=re.MULTILINE | re.DOTALL)

@@ -22,7 +22,7 @@ ACTORS = {"broker": "broker", "namesrv": "name server", "client": "client"}
 
 @pytest.fixture(scope="module")
 def captured() -> dict[int, set[str]]:
-    """The programs of RocketMQ 4.9.4 that served each code in the captured exchanges."""
+    """Return the programs of RocketMQ 4.9.4 that served each code in the captured exchanges."""
     found: dict[int, set[str]] = defaultdict(set)
     for exchange in load_exchanges(ROOT / "tests" / "golden", "[0-9]*.jsonl"):
         number = int(exchange.name.partition("-")[0])

@@ -32,7 +32,7 @@ PAGES = {
 PROGRAM = re.compile(
     r"(?:^|[`|]\s*|\$ )((?:\.venv/bin/)?(?:cometmq|mqadmin) [^`|;\n]*)", re.MULTILINE
 )
-PROGRAMS = {"namesrv", "broker", "txn-checker"}
+PROGRAMS = {"namesrv", "broker", "txn-checker", "elector"}
 """Each of their settings is an option; tests of the runtime compare these with the settings."""
 CONDITION = r"kill -9|SYNC_FLUSH|SYNC_MASTER"
 NUMBERS = ("no", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten")

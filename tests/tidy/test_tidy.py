@@ -14,6 +14,7 @@ SOURCES = sorted(
     path
     for folder in ("libs", "services", "tests/peers")
     for path in (ROOT / folder).glob("**/src/**/*.py")
+    if not path.name.endswith("_pb2.py")  # generated: `make protos`
 )
 TRACKED = subprocess.run(
     ["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True

@@ -27,12 +27,12 @@ def show(event: str, **fields: object) -> None:
 
 
 def text(value: bytes | None) -> str | None:
-    """Strings arrive as bytes or None."""
+    """Decode a string of the library, which passes bytes or None."""
     return None if value is None else value.decode()
 
 
 def body_of(key: str, size: int) -> bytes:
-    """Text only: the library reads bodies as C strings."""
+    """Return a text as body: the library reads bodies as C strings."""
     body = f"{key}: äöü 中文 "
     while len(body.encode()) < size:
         body += "the quick brown fox "

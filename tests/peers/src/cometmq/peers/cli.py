@@ -35,12 +35,13 @@ class CometCli:
 
     def run(self, *arguments: str) -> CliAnswer:
         done = subprocess.run(
-            self.command(*arguments), capture_output=True, text=True, timeout=TIMEOUT_S, check=False
+            self.command(*arguments), capture_output=True, timeout=TIMEOUT_S, check=False
         )
-        return CliAnswer(done.returncode, done.stdout, done.stderr)
+        # Decoded here, because text=True would turn a carriage return into a line feed.
+        return CliAnswer(done.returncode, done.stdout.decode(), done.stderr.decode())
 
     def command(self, *arguments: str) -> list[str]:
-        """The command line, for commands that run until they are stopped."""
+        """Return the command line of a command that runs until it is stopped."""
         return [str(PROGRAM), *arguments, "-n", self._namesrv_addr]
 
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A name server and its brokers on loopback, of either maker.
+"""A name server and its brokers on loopback, in either implementation (Java or CometMQ).
 
-`JavaCluster` and `CometCluster` differ only in the commands they run and the line that says a
-program serves. Both read the same properties files, so a `Layout` (ports, names, stores) can be
+`JavaCluster` and `CometCluster` differ only in the commands they run and the log line that signals
+readiness. Both read the same properties files, so a `Layout` (ports, names, stores) can be
 handed from one to the other: that is how tests exchange stores.
 """
 
@@ -43,7 +43,7 @@ class Layout:
 
     @classmethod
     def fresh(cls, directory: Path, *, broker_count: int) -> Self:
-        """Free ports and store folders below `directory`."""
+        """Choose free ports, and store folders below `directory`."""
         names = [f"broker-{letter}" for letter in "abcdefgh"[:broker_count]]
         return cls(
             namesrv_port=free_port(),
@@ -118,7 +118,7 @@ class Cluster(ABC):
             self._await_broker(place)
 
     def start_namesrv(self) -> None:
-        """Start the name server and wait until it serves."""
+        """Start the name server and wait until it is ready."""
         self.directory.mkdir(parents=True, exist_ok=True)
         conf_path = self.directory / "namesrv.conf"
         write_properties(conf_path, self._namesrv_properties())
@@ -171,7 +171,7 @@ class Cluster(ABC):
         )
 
     def _await_broker(self, place: BrokerPlace) -> None:
-        """Wait until a broker says that it serves and the name server lists it."""
+        """Wait until a broker logs that it is ready and appears in the name server's list."""
         child = self.brokers[place.name]
         child.wait_for_log(self._ready_text(), START_TIMEOUT_S)
         child.wait_until(
@@ -204,15 +204,15 @@ class Cluster(ABC):
 
     @abstractmethod
     def _namesrv_command(self, conf_path: Path) -> list[str]:
-        """Command line of the name server."""
+        """Return the command line of the name server."""
 
     @abstractmethod
     def _broker_command(self, conf_path: Path) -> list[str]:
-        """Command line of a broker."""
+        """Return the command line of a broker."""
 
     @abstractmethod
     def _ready_text(self) -> str:
-        """The text that a program prints once it serves."""
+        """Return the text that a program prints once it is ready."""
 
 
 def write_properties(path: Path, values: Mapping[str, object]) -> None:

@@ -26,7 +26,7 @@ class CometCluster(Cluster):
             self.start_txn_checker()
 
     def start_txn_checker(self) -> None:
-        """Start the txn-checker and wait until it serves."""
+        """Start the txn-checker and wait until it is ready."""
         conf_path = self.directory / "txn-checker.conf"
         own = {"storePathRootDir": self.txn_checker_dir, "namesrvAddr": self.namesrv_addr}
         write_properties(conf_path, {**own, **(self.transaction_conf or {})})
@@ -60,7 +60,7 @@ class CometCluster(Cluster):
         return [*_program(), "broker", "-c", str(conf_path), "-n", self.namesrv_addr]
 
     def _ready_text(self) -> str:
-        """Logged with the addresses once a program serves."""
+        """Return the event that a program logs, with its addresses, once it is ready."""
         return "ready"
 
 

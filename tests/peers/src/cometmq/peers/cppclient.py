@@ -13,7 +13,7 @@ PROGRAM: Final = ROOT / "tests" / "peers" / "cppclient" / "client.py"
 
 
 def client_python() -> Path:
-    """Interpreter of an environment that has only this package; made on first use."""
+    """Return the interpreter of an environment that has only this package; made on first use."""
     return environment("cppclient", "--no-deps", REQUIREMENT)
 
 
@@ -28,5 +28,5 @@ class CppClient(ClientProgram):
         self._command = [str(client_python()), str(PROGRAM)]
 
     def command(self) -> list[str]:
-        """Python and our program; the library logs below HOME."""
+        """Return the command line; HOME is set because the library writes its logs under it."""
         return ["env", f"HOME={self._log_home}", *self._command]

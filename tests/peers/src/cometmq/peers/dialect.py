@@ -27,7 +27,7 @@ def _value(text: str, position: int) -> tuple[Any, int]:
 
 
 def _object(text: str, position: int) -> tuple[dict[str, Any], int]:
-    """An object; any value may be a key."""
+    """Parse an object; any value may be a key."""
     members: dict[str, Any] = {}
     position = _skip(text, position + 1)
     while text[position] != "}":

@@ -13,7 +13,7 @@ _INSTALL_TIMEOUT_S: Final = 300
 
 
 def environment(name: str, *pip_arguments: str) -> Path:
-    """Interpreter of an environment that holds only the given packages; made on first use."""
+    """Return the interpreter of an environment with only these packages; created on first use."""
     version = f"{sys.version_info.major}.{sys.version_info.minor}"
     with cache_entry(f"{name}-{version}") as (folder, complete):
         if not complete:
@@ -24,5 +24,5 @@ def environment(name: str, *pip_arguments: str) -> Path:
 
 
 def grpc_client_python() -> Path:
-    """Interpreter with the official client of 5.x servers."""
+    """Return an interpreter with the official client of 5.x servers."""
     return environment("grpcclient", GRPC_REQUIREMENT)

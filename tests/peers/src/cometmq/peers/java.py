@@ -85,9 +85,9 @@ class JavaCluster(Cluster):
 
 
 class PatientJavaCluster(JavaCluster):
-    """The same for tests, which run on busy machines: a request that has waited is not refused.
+    """Java servers for tests on loaded machines: requests that have waited are not refused.
 
-    By default a broker answers 2 to what waited for 200 ms, and while a write takes a second.
+    By default a broker answers code 2 if a request waited for 200 ms or a write takes a second.
     """
 
     def _broker_properties(self, place: BrokerPlace) -> dict[str, object]:
@@ -99,7 +99,7 @@ class PatientJavaCluster(JavaCluster):
 
 
 def java_home(directory: Path) -> Path:
-    """A `rocketmq.home.dir`: the programs insist on finding their log settings there."""
+    """Create a `rocketmq.home.dir`, in which the programs require their log settings."""
     home = directory / "home"
     conf = home / "conf"
     conf.mkdir(parents=True, exist_ok=True)
@@ -111,7 +111,7 @@ def java_home(directory: Path) -> Path:
 def mqadmin_command(
     arguments: Sequence[str], namesrv_addr: str, *, home: Path | None = None
 ) -> list[str]:
-    """The command line of one `mqadmin` command; `home` may have tools.yml."""
+    """Return the command line of one `mqadmin` command; `home` may contain tools.yml."""
     class_path = server_class_path()
     home = home or java_home(Path(class_path.split(":", 1)[0]).parent)
     return [

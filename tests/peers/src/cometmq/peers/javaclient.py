@@ -30,12 +30,12 @@ COMMAND_TIMEOUT_S: Final = 180.0
 
 
 def client_class_path(version: str) -> str:
-    """Class path of our program and the client, built on first use and after a change."""
+    """Return the class path of our program and the client, built on first use and after changes."""
     return project_class_path(PROJECT, version)
 
 
 def _java_command(version: str, properties: Mapping[str, str]) -> list[str]:
-    """Our program in a JVM that starts fast, with system properties of the client."""
+    """Return the command that runs our program in a fast-starting JVM with these properties."""
     home = java_home(CACHE)
     return [
         program("java"),

@@ -20,7 +20,7 @@ _OURS: Final = Path("/proc/thread-self/ns/net")
 
 
 def has_ipv6_loopback() -> bool:
-    """Whether this network namespace has ::1."""
+    """Return whether this network namespace has ::1."""
     try:
         with socket.create_server(("::1", 0), family=socket.AF_INET6):
             return True
@@ -30,7 +30,7 @@ def has_ipv6_loopback() -> bool:
 
 @contextmanager
 def ipv6_loopback() -> Iterator[None]:
-    """Run where ::1 exists: here, or in a new network namespace of this thread."""
+    """Provide ::1: in this network namespace, or in a new one for this thread."""
     if has_ipv6_loopback():
         yield
     else:

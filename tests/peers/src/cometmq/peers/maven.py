@@ -36,7 +36,7 @@ def program(name: str) -> str:
 
 @contextmanager
 def cache_entry(name: str) -> Iterator[tuple[Path, bool]]:
-    """A folder of the cache and whether it is complete, under a lock between processes.
+    """Yield a folder of the cache and whether it is complete, under a lock between processes.
 
     The caller fills an incomplete one; leaving without an exception marks it complete.
     """
@@ -58,7 +58,7 @@ def run_maven(*arguments: str) -> None:
 
 
 def server_class_path(version: str = ROCKETMQ_VERSION, programs: str = "servers") -> str:
-    """Class path of RocketMQ's servers and tools, or of its proxy; fetched on first use."""
+    """Return the class path of RocketMQ's servers and tools, or its proxy; fetched on first use."""
     with cache_entry(f"{programs}-{version}") as (folder, complete):
         if not complete:
             run_maven(
@@ -73,7 +73,7 @@ def server_class_path(version: str = ROCKETMQ_VERSION, programs: str = "servers"
 
 
 def project_class_path(project: Path, version: str = ROCKETMQ_VERSION) -> str:
-    """Class path of one of our projects and what it needs; built on first use, after changes."""
+    """Return the class path of our project and its dependencies; built on first use and changes."""
     with cache_entry(f"{project.name}-{version}-{sources_mark(project)}") as (folder, complete):
         if not complete:
             run_maven(

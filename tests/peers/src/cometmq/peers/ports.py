@@ -35,7 +35,7 @@ def _is_free(port: int) -> bool:
 
 
 def _reserve(port: int) -> int | None:
-    """A descriptor whose lock holds the port until this process ends; None if it is held."""
+    """Lock a port until this process ends; return the descriptor, or None if the port is held."""
     descriptor = os.open(_LOCKS / str(port), os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -62,7 +62,7 @@ def entries_fields(**changes: object) -> dict[str, object]:
 
 
 def send_fields(**changes: object) -> dict[str, object]:
-    """Fields of SEND_MESSAGE_V2."""
+    """Return the fields of SEND_MESSAGE_V2."""
     return {
         "a": "SameProducer",
         "b": TOPIC,
@@ -97,7 +97,7 @@ def v1_fields(**changes: object) -> dict[str, object]:
 
 
 def batch_body(*bodies: bytes) -> bytes:
-    """Body of a batch; each message has two properties."""
+    """Return the body of a batch; each message has two properties."""
     properties = b"KEYS\x01batched\x02UNIQ_KEY\x017F000001000100000000000000000001"
     items = (
         struct.pack(">iiiii", 22 + len(body) + len(properties), 0, 0, 5, len(body))
@@ -110,7 +110,7 @@ def batch_body(*bodies: bytes) -> bytes:
 
 
 def cpp_heartbeat() -> bytes:
-    """A heartbeat as the C++ client writes it: enumerations by ordinal."""
+    """Return a heartbeat as the C++ client writes it: enumerations by ordinal."""
     consumer = {
         **HEARTBEAT["consumerDataSet"][0],
         "groupName": "SameCpp",
@@ -194,7 +194,7 @@ AWAY: Final = {"consumerGroup": "SameAway", "commitOffset": 0}
 
 
 def reset_fields(**changes: object) -> dict[str, object]:
-    """Fields of INVOKE_BROKER_TO_RESET_OFFSET: to the end, whatever it skips."""
+    """Return the fields of INVOKE_BROKER_TO_RESET_OFFSET: to the end, whatever is skipped."""
     return {"topic": TOPIC, "group": GROUP, "timestamp": -1, "isForce": "true", **changes}
 
 
@@ -209,12 +209,12 @@ def copy_fields(**changes: object) -> dict[str, object]:
 
 
 def reply_fields(**changes: object) -> dict[str, object]:
-    """Fields of SEND_REPLY_MESSAGE_V2."""
+    """Return the fields of SEND_REPLY_MESSAGE_V2."""
     return send_fields(**{"b": REPLY_TOPIC, "i": "MSG_TYPE\x01reply", **changes})
 
 
 def end_fields(**changes: object) -> dict[str, object]:
-    """Fields of END_TRANSACTION: a commit of a half message that does not exist."""
+    """Return the fields of END_TRANSACTION: a commit of a half message that does not exist."""
     return {
         "producerGroup": "SameProducer",
         "tranStateTableOffset": 0,

@@ -51,7 +51,7 @@ def _with_environment(extra: Mapping[str, str] | None) -> list[str]:
 
 
 def _not_outliving_us() -> list[str]:
-    """A command prefix that makes the kernel kill the program when this process dies."""
+    """Return a command prefix that makes the kernel kill the program when this process ends."""
     setpriv = shutil.which("setpriv")
     return [setpriv, "--pdeathsig", "KILL", "--"] if setpriv else []
 

@@ -2,8 +2,8 @@
 """Official clients as programs: the same subcommands and the same JSON lines for all of them.
 
 `send` prints an event `sent` for each message, `consume` prints `started`, then `received` or
-`refused` for each delivery. A program exits with 0 when it did all it was asked, with 3 when a
-deadline passed first. Lines that are no JSON objects are the client library's own logging.
+`refused` for each delivery. A program exits with 0 when it has finished its task, with 3 when a
+deadline passed first. Lines that are not JSON objects are the client library's own logging.
 """
 
 import itertools
@@ -16,7 +16,7 @@ from cometmq.peers.processes import Child, PeerError
 
 RUN_TIMEOUT_S: Final = 300.0
 OWN_TIMEOUT_S: Final = 240
-"""When a program that waits for messages gives up by itself, and says so by its status."""
+"""Time after which a program that waits for messages gives up and exits with 3."""
 _EVENT_START: Final = '{"event":'
 
 

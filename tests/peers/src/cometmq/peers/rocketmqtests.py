@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""RocketMQ's own published integration tests, run against servers of any maker."""
+"""RocketMQ's own published integration tests, run against servers of either implementation."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -21,7 +21,7 @@ MAIN_CLASS: Final = "io.cometmq.peers.RunTests"
 
 
 def tests_class_path() -> str:
-    """Class path of the tests and of the class that finds the servers; built on first use."""
+    """Return the class path of the tests and of the class that finds the servers."""
     return project_class_path(PROJECT)
 
 

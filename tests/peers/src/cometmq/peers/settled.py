@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Waits for work that servers do after their answers, such as dispatching and offsets.
+"""Waits for work that servers do after they answer, such as dispatching and saving offsets.
 
 A Java broker fills queues and index some time after it has answered a send, and it serves request
-codes on different threads: an offset that a leaving client told without waiting for an answer may
-be stored after the next request is served.
+codes on different threads: an offset that a leaving client commits without waiting for an answer
+may be stored after the next request is served.
 """
 
 import contextlib
@@ -34,7 +34,7 @@ def wait_for_dispatch(cluster: Cluster) -> None:
 
 
 def _bytes_behind(address: str) -> int:
-    """Undispatched bytes of the log; a Java broker cannot tell in its first seconds."""
+    """Return the undispatched bytes of the log, which a Java broker reports after some seconds."""
     answer = call(address, GET_BROKER_RUNTIME_INFO)
     return int(json.loads(answer.body)["table"]["dispatchBehindBytes"]) if answer.code == 0 else -1
 
@@ -57,7 +57,7 @@ def committed(
 def wait_for_offsets(
     cluster: Cluster, topic: str, group: str, total: int, *, queue_count: int = QUEUE_COUNT
 ) -> None:
-    """Wait until a group has committed `count` messages of a topic whose queues begin at 0."""
+    """Wait until the group's offsets in a topic whose queues begin at 0 add up to `total`."""
     wait_until(
         lambda: sum(committed(cluster, topic, group, queue_count=queue_count)) == total,
         SETTLE_TIMEOUT_S,
@@ -66,7 +66,7 @@ def wait_for_offsets(
 
 
 def wait_for_messages(cluster: Cluster, topic: str, total: int, *, queue_count: int) -> None:
-    """Wait until the queues of a topic hold `count` messages."""
+    """Wait until the queues of a topic hold `total` messages."""
 
     def held() -> int:
         queues = ({"topic": topic, "queueId": str(number)} for number in range(queue_count))

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """A minimal remoting client, enough to check whether a server is up.
 
-Written without `cometmq.remoting` on purpose: what judges a server must not share its code.
+Written without `cometmq.remoting` on purpose: code that judges a server must not share code with
+it.
 """
 
 import json
@@ -106,7 +107,7 @@ def _read_exactly(connection: socket.socket, size: int) -> bytes:
 
 
 def registered_brokers(namesrv_addr: str) -> set[str]:
-    """Names of the brokers that a name server lists; empty while it does not answer."""
+    """Return the names of the brokers that a name server lists; empty while it does not answer."""
     try:
         answer = call(namesrv_addr, GET_BROKER_CLUSTER_INFO)
     except OSError:
@@ -116,5 +117,5 @@ def registered_brokers(namesrv_addr: str) -> set[str]:
 
 
 def _names_in_table(text: str) -> list[str]:
-    """The values of every `brokerName` key; the dialect leaves integer keys unquoted."""
+    """Return the value of every `brokerName` key; the dialect leaves integer keys unquoted."""
     return [part.split('"', 2)[1] for part in text.split('"brokerName":')[1:]]

@@ -33,7 +33,7 @@ class BrokerChild:
     """One broker on one folder; every start is a new process."""
 
     def __init__(self, folder: Path, *, module: str = "", **settings: str) -> None:
-        """`module` runs instead of the program; `settings` are names of broker.conf."""
+        """`module` runs instead of the program; `settings` are entries of broker.conf."""
         self.folder = folder
         self.store = folder / "store"
         self.file = folder / "broker.conf"

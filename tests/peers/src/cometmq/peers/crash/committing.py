@@ -33,7 +33,7 @@ class Progress:
 
 
 class Committing:
-    """Senders, and one consumer for each group and queue; they go on after each start."""
+    """Senders, plus one consumer per group and queue; all resume after each broker restart."""
 
     def __init__(self, random: Random) -> None:
         self._random = random

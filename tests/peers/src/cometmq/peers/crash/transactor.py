@@ -109,7 +109,7 @@ class Transactor:
         return None if outcome is None else STATES[outcome]
 
     async def work(self, producer: TransactionProducer, topic: str, name: str) -> None:
-        """Send without end; after an error, pause and go on."""
+        """Send forever; after an error, pause and continue."""
         fates, weights = list(FATES), list(FATES.values())
         for number in range(sys.maxsize):
             (fate,) = self._random.choices(fates, weights)

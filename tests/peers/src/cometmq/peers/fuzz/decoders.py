@@ -78,7 +78,7 @@ def _fuzz(inputs: int, seed: int, process: int) -> Findings:
 
 
 def _refuses(name: str, data: bytes) -> bool:
-    """Return whether the target refuses the input; any unexpected exception passes."""
+    """Return whether the target refuses the input; any other exception propagates."""
     started = time.process_time()
     try:
         TARGETS[name](data)

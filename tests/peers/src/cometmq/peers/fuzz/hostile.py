@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Invalid requests: every captured one with damaged fields, body or bytes.
 
-Most keep the framing whole, so that they reach the handlers; the others end their connection.
+Most leave the framing intact, so that they reach the handlers; others end their connection.
 """
 
 import json
@@ -171,7 +171,7 @@ def _decoded(frame: bytes) -> RawCommand:
 
 
 def _is_unsafe(frame: bytes) -> bool:
-    """Whether a damaged frame may still change settings that the good client depends on."""
+    """Return whether a damaged frame may still change settings that the good client depends on."""
     try:
         return any(
             decode_header(serialization, head).code in _UNSAFE

@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The decoders: each target takes bytes and may refuse them only with documented errors.
 
-A target raises nothing but RemoteProtocolError (the peer is wrong), CorruptRecord (the bytes
-are no message), or CommandError (the request is answered with a code). Anything else that
-comes out of it is a finding.
+A target raises nothing but RemoteProtocolError (the peer is wrong), CorruptRecord (the bytes are no
+message), or CommandError (the request is answered with a code). Any other exception is a finding.
 """
 
 import contextlib
@@ -63,7 +62,7 @@ Target = Callable[[bytes], None]
 
 
 def frames(data: bytes) -> None:
-    """A stream of frames: split it, and decode headers and bodies as server and client do."""
+    """Split a stream of frames; decode headers and bodies as server and client do."""
     reader = FrameReader(frame_bytes_max=1 << 20)
     cut = data[0] % len(data) if data else 0
     for part in (data[:cut], data[cut:]):
@@ -105,7 +104,7 @@ def _header(serialization: int, data: bytes) -> None:
 
 
 def record(data: bytes) -> None:
-    """A stored record: if it decodes, it has the size that scanning found, and encodes again."""
+    """Decode a stored record; it must have the size that scanning found, and encode again."""
     scan = scan_record(data, check_crc=True)
     try:
         found = decode_record(data, check_crc=True)
@@ -122,13 +121,13 @@ def record(data: bytes) -> None:
 
 
 def batch(data: bytes) -> None:
-    """A batch body: its messages, joined again, split into the same messages."""
+    """Split a batch body, join the messages and split again; the messages must not change."""
     items = split_batch(data)
     assert len(split_batch(join_batch(items))) == len(items), "a batch changes its length"
 
 
 def compressed_body(data: bytes) -> None:
-    """A compressed body; its first byte chooses the compression."""
+    """Decompress a body; its first byte chooses the compression."""
     kinds = (CompressionType.ZLIB, CompressionType.LZ4, CompressionType.ZSTD)
     plain = decompress(data[1:], kinds[data[0] % 3 if data else 0], bytes_max=1 << 20)
     assert len(plain) <= _DECOMPRESSED_BYTES_MAX, "the bound does not hold"
@@ -147,7 +146,7 @@ def property_text(data: bytes) -> None:
 
 
 def json_body(data: bytes) -> None:
-    """A JSON body; its first byte chooses the type."""
+    """Decode a JSON body; its first byte chooses the type."""
     codec = _JSON_BODIES[data[0] % len(_JSON_BODIES) if data else 0]
     value = codec.decode(data[1:])
     again = codec.decode(encode_json(value))
@@ -156,12 +155,12 @@ def json_body(data: bytes) -> None:
 
 
 def dialect(data: bytes) -> None:
-    """A body in Java's dialect, without a type."""
+    """Decode a body in Java's dialect, without a type."""
     parse_dialect(data)
 
 
 def register_body(data: bytes) -> None:
-    """A broker's registration in either form; other input is compressed first."""
+    """Decode a broker's registration in either form; other input is compressed first."""
     if data[:1] not in (b"x", b"{"):
         data = zlib.compress(data, 1)
     body = decode_register_body(data, compressed=data[:1] == b"x")
@@ -172,13 +171,13 @@ def register_body(data: bytes) -> None:
 
 
 def config_table(data: bytes) -> None:
-    """A configuration table of a broker's store, as `topics.json` and its like."""
+    """Decode a configuration table of a broker's store, such as `topics.json`."""
     kinds: tuple[type[msgspec.Struct], ...] = tuple(codec.type for codec in _TABLES)
     decode_json(kinds[data[0] % len(kinds) if data else 0], data[1:])
 
 
 def settings_file(data: bytes) -> None:
-    """A `.properties` file; ValueError names the broken line."""
+    """Parse a `.properties` file; ValueError must name the broken line."""
     try:
         values = java_properties.parse(str(data, "utf-8", "replace"))
     except ValueError as exc:
@@ -204,7 +203,7 @@ _TABLES: Final = [
 
 
 def sql_expression(data: bytes) -> None:
-    """An SQL filter: it compiles or is refused, and never raises for a message."""
+    """Compile an SQL filter; unless refused, it must not raise for any message."""
     text, _, value = data.decode(errors="replace").partition("\x00")
     try:
         sql = compile_sql(text)

@@ -88,7 +88,7 @@ class Sent:
             await asyncio.sleep(KEY_COUNT / SENDS_PER_S)
 
     async def _send_for_good(self, producer: Producer, message: Message, key: str) -> None:
-        """Send until it succeeds; a failed send may be stored all the same, and then twice."""
+        """Send until a send succeeds; a failed one may be stored too, which makes a duplicate."""
         while True:
             try:
                 if message.topic == ORDERED_TOPIC:

@@ -91,7 +91,7 @@ class LineReader(ABC):
 
     @abstractmethod
     def take(self, lines: Iterable[str]) -> None:
-        """Take lines."""
+        """Process the next lines of the journal."""
 
     @abstractmethod
     def handovers(self) -> Iterable[Handover]:

@@ -95,7 +95,7 @@ class Member(ABC):
     @property
     @abstractmethod
     def can_leave(self) -> bool:
-        """Whether SIGTERM makes it leave cleanly."""
+        """Whether SIGTERM makes the member leave cleanly."""
 
     @abstractmethod
     def _start(self, life: str) -> list[Child]:
@@ -119,7 +119,7 @@ class OwnMember(Member):
 
     @property
     def can_leave(self) -> bool:
-        """Whether it handles SIGTERM already."""
+        """Whether the process already handles SIGTERM."""
         return all(READY in child.log() for child in self._children)
 
     def _start(self, life: str) -> list[Child]:
@@ -158,5 +158,5 @@ class JavaMember(Member):
         return children
 
     def _may_end(self, child: Child) -> bool:
-        """Whether it had not started: a Java client gives up if its route is late."""
+        """Return whether the client ended before it started: it gives up if its route is late."""
         return JAVA_STARTED not in child.log()

@@ -153,7 +153,7 @@ class Explainer:
         return Cause.MOVE if is_near else None
 
     def _is_stored_early(self, repeat: Repeat) -> bool:
-        """Whether the former owner gave up the queue before it finished the message."""
+        """Return whether the former owner gave up the queue before it finished the message."""
         before, again = repeat
         return any(
             one.offset == before.offset
@@ -162,7 +162,7 @@ class Explainer:
         )
 
     def _is_left_behind(self, repeat: Repeat) -> bool:
-        """Whether the former owner gave up the queue with the message consumed and committed."""
+        """Return whether the former owner had consumed and committed the message when it left."""
         before, again = repeat
         return any(
             (one.offset is None or one.offset > before.offset)

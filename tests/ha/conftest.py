@@ -1,0 +1,36 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Options of the fault tests of broker groups, and the report after them."""
+
+import pytest
+
+from cometmq.peers.ha.ledger import Outage
+from cometmq.peers.ha.report import table
+
+FAULTS_DEFAULT = 18
+OUTAGES = pytest.StashKey[dict[str, dict[str, list[Outage]]]]()
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--faults", type=int, default=FAULTS_DEFAULT, help="number of faults in all groups together"
+    )
+    parser.addoption("--fault-seed", type=int, default=1, help="seed of the faults and moments")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.stash[OUTAGES] = {}
+
+
+@pytest.fixture
+def outages(request: pytest.FixtureRequest) -> dict[str, list[Outage]]:
+    """What senders noticed, by kind of fault; printed at the end of the run."""
+    return request.config.stash[OUTAGES].setdefault(request.node.name, {})
+
+
+def pytest_terminal_summary(
+    terminalreporter: pytest.TerminalReporter, config: pytest.Config
+) -> None:
+    for name, found in config.stash[OUTAGES].items():
+        terminalreporter.section(f"{name} --fault-seed={config.getoption('--fault-seed')}")
+        for line in table(found):
+            terminalreporter.line(line)

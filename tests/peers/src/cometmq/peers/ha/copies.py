@@ -1,0 +1,55 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Comparison of the stores of a stopped group."""
+
+from itertools import pairwise
+from pathlib import Path
+
+from cometmq.peers.broker.store_files import judge_queues, read_log
+from cometmq.peers.ha.ledger import Ledger
+from cometmq.peers.ha.load import TOPIC
+from cometmq.store.inspection.verify import StoreState, verify_store
+
+
+def judge_copies(stores: list[Path], confirmed: int, ledger: Ledger) -> list[str]:
+    """Return one line for each difference below the confirm offset, and each fault of a copy."""
+    wrong = judge_logs(stores, confirmed)
+    for store in stores:
+        wrong += _judge(store, ledger)
+    return wrong
+
+
+def judge_logs(stores: list[Path], confirmed: int) -> list[str]:
+    """Compare the bytes of the logs from offset 0 to the confirm offset."""
+    logs = [_log(store)[:confirmed] for store in stores]
+    wrong = [
+        f"{store} has {len(log)} of {confirmed} confirmed bytes"
+        for store, log in zip(stores, logs, strict=True)
+        if len(log) < confirmed
+    ]
+    for (one, left), (other, right) in pairwise(zip(stores, logs, strict=True)):
+        if left != right:
+            shorter = min(len(left), len(right))
+            pairs = enumerate(zip(left, right, strict=False))
+            at = next((n for n, (byte, twin) in pairs if byte != twin), shorter)
+            wrong.append(f"{one} and {other} differ at {at}")
+    return wrong
+
+
+def _judge(store: Path, ledger: Ledger) -> list[str]:
+    records, _ = read_log(store)
+    wrong = judge_queues(store, records)
+    there = {(it.queue_id, it.queue_offset) for it in records if it.topic == TOPIC}
+    wrong += [
+        f"{store} lacks message {number}, acknowledged at {sent.place}"
+        for number, sent in ledger.acknowledged.items()
+        if sent.place not in there
+    ]
+    found = verify_store(str(store))
+    if found.state is not StoreState.HEALTHY:
+        wrong.append(f"{store} is {found.state}: {found.findings}")
+    return wrong
+
+
+def _log(store: Path) -> bytes:
+    """Return the log from offset 0; the tests delete no file."""
+    return b"".join(path.read_bytes() for path in sorted((store / "commitlog").iterdir()))

@@ -1,0 +1,82 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The faults of the tests, and a deck from which a seed draws them."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from random import Random
+from typing import Final, TypeAlias
+
+from cometmq.peers.ha.group import ELECTOR_COUNT, BrokerGroup, broker, elector
+
+FROZEN_S_MIN: Final = 9.0
+"""Above the renew deadline (6 s) and the wait of the elector (8 s)."""
+FROZEN_S_MAX: Final = 12.0
+ABSENCE_S_MAX: Final = 3.0
+
+Fault: TypeAlias = Callable[[BrokerGroup, int, Random], Awaitable[None]]
+"""A fault gets the ordinal of the master; it returns once all processes run again."""
+
+
+async def kill_master(group: BrokerGroup, master: int, random: Random) -> None:
+    group.kill(broker(master))
+    await group.until_master_is_not(master)
+    await asyncio.sleep(random.uniform(0, ABSENCE_S_MAX))
+    await group.start_again(broker(master))
+
+
+async def kill_and_restart_master(group: BrokerGroup, master: int, _: Random) -> None:
+    """Restart the master at once, so that it meets the election of its successor."""
+    group.kill(broker(master))
+    await group.start_again(broker(master))
+
+
+async def freeze_master(group: BrokerGroup, master: int, random: Random) -> None:
+    group.freeze(broker(master))
+    await asyncio.sleep(random.uniform(FROZEN_S_MIN, FROZEN_S_MAX))
+    await group.until_master_is_not(master)
+    group.thaw(broker(master))
+
+
+async def restart_master(group: BrokerGroup, master: int, _: Random) -> None:
+    await group.stop(broker(master))
+    await group.start_again(broker(master))
+
+
+async def kill_slave(group: BrokerGroup, master: int, random: Random) -> None:
+    slave = random.choice([one for one in range(group.copies) if one != master])
+    group.kill(broker(slave))
+    await asyncio.sleep(random.uniform(0, ABSENCE_S_MAX))
+    await group.start_again(broker(slave))
+
+
+async def kill_elector(group: BrokerGroup, _: int, random: Random) -> None:
+    name = elector(random.randrange(ELECTOR_COUNT))
+    group.kill(name)
+    await asyncio.sleep(random.uniform(0, ABSENCE_S_MAX))
+    await group.start_again(name)
+
+
+async def switch_over(group: BrokerGroup, _: int, __: Random) -> None:
+    await group.switch_over()
+
+
+SWITCHOVER: Final = "planned switchover"
+FAULTS: Final[dict[str, Fault]] = {
+    "kill -9 of the master": kill_master,
+    "kill -9 of the master, restarted at once": kill_and_restart_master,
+    "SIGSTOP of the master": freeze_master,
+    "restart of the master": restart_master,
+    "kill -9 of a slave": kill_slave,
+    "kill -9 of an elector": kill_elector,
+    SWITCHOVER: switch_over,
+}
+DECK: Final = (*FAULTS, "kill -9 of the master", SWITCHOVER)
+"""One round of a run: each kind once, the two most important ones twice."""
+
+
+def draw(count: int, random: Random) -> list[str]:
+    """Return `count` kinds: shuffled decks, so that every round has every kind."""
+    drawn: list[str] = []
+    while len(drawn) < count:
+        drawn += random.sample(DECK, len(DECK))
+    return drawn[:count]

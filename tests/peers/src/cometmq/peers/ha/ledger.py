@@ -1,0 +1,96 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The ledger of the fault tests: sent, acknowledged, failed and received messages, with places."""
+
+from itertools import pairwise
+from typing import NamedTuple, TypeAlias
+
+Place: TypeAlias = tuple[int, int]
+"""Queue id and queue offset."""
+
+
+class Acknowledged(NamedTuple):
+    """One acknowledged send; times are monotonic seconds."""
+
+    began: float
+    ended: float
+    place: Place
+
+
+class Outage(NamedTuple):
+    """What senders noticed of one fault."""
+
+    again_s: float
+    """Seconds from the fault until a send that began after it was acknowledged."""
+    pause_s: float
+    """The longest time without an acknowledgement."""
+    failed_count: int
+
+
+class Ledger:
+    """Every message by its number."""
+
+    def __init__(self) -> None:
+        self.acknowledged: dict[int, Acknowledged] = {}
+        self.failed: dict[int, tuple[float, str]] = {}
+        """When and why a send failed; its message may be stored."""
+        self.pending: dict[int, float] = {}
+        """When each send without an outcome began."""
+        self.senders: dict[int, int] = {}
+        """The sender of each message; a sender waits for one answer before its next send."""
+        self.stored: dict[Place, int] = {}
+        """The number received from each place."""
+        self.received: set[int] = set()
+        self.repeated_count = 0
+        """Deliveries of a place after the first."""
+        self._ends: dict[int, int] = {}
+        self._wrong: list[str] = []
+
+    def receive(self, place: Place, number: int) -> None:
+        """Note a delivery; an orderly consumer gets each place for the first time in order."""
+        self.received.add(number)
+        if place in self.stored:
+            self.repeated_count += 1
+            if self.stored[place] != number:
+                self._wrong.append(f"{place} held {self.stored[place]}, and later {number}")
+            return
+        queue_id, offset = place
+        if offset <= self._ends.get(queue_id, -1):
+            self._wrong.append(f"{place} came after {self._ends[queue_id]}")
+        self.stored[place] = number
+        self._ends[queue_id] = max(offset, self._ends.get(queue_id, -1))
+
+    def lost(self) -> set[int]:
+        """Return the acknowledged messages that nobody has received."""
+        return self.acknowledged.keys() - self.received
+
+    def faults(self) -> list[str]:
+        """Return one line for each promise that was broken."""
+        found = list(self._wrong)
+        found += [
+            f"{number} is lost: {self.acknowledged[number]}" for number in sorted(self.lost())
+        ]
+        last: dict[tuple[int, int], int] = {}
+        for number, sent in sorted(self.acknowledged.items()):
+            there = self.stored.get(sent.place)
+            if there not in (None, number):
+                found.append(f"{number} was acknowledged at {sent.place}, where {there} is")
+            queue_id, offset = sent.place
+            key = (self.senders[number], queue_id)
+            if offset <= last.get(key, -1):
+                found.append(f"{number} at {sent.place} is before an earlier message of its sender")
+            last[key] = offset
+        found += [] if self.acknowledged else ["no message was acknowledged"]
+        return found
+
+    def outage(self, since: float, until: float) -> Outage | None:
+        """Return what senders noticed between two moments; None if no send was acknowledged."""
+        inside = [it for it in self.acknowledged.values() if since <= it.ended <= until]
+        first = min((it.ended for it in inside if it.began >= since), default=None)
+        if first is None:
+            return None
+        times = sorted(it.ended for it in inside)
+        return Outage(
+            first - since,
+            max(later - earlier for earlier, later in pairwise([since, *times, until])),
+            sum(since <= when <= until for when, _ in self.failed.values()),
+        )

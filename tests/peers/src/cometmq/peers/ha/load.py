@@ -1,0 +1,114 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Senders and a group of orderly consumers that write a ledger."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from itertools import count
+from time import monotonic
+from typing import Final
+
+from cometmq.client import ConsumeFrom, Message, MessageExt, Producer, PushConsumer, PushOptions
+from cometmq.client.admin import AdminClient
+from cometmq.peers.ha.ledger import Acknowledged, Ledger
+from cometmq.peers.processes import PeerError
+from cometmq.remoting.errors import CometError
+from cometmq.remoting.log import NO_LOG
+
+TOPIC: Final = "Ledger"
+SENDER_COUNT: Final = 8
+CONSUMER_COUNT: Final = 2
+PAUSE_S: Final = 0.01
+PAUSE_AFTER_FAILURE_S: Final = 0.05
+DRAIN_TIMEOUT_S: Final = 90
+POLL_S: Final = 0.1
+
+
+class Load:
+    """A load of several hundred messages a second.
+
+    Even senders let the client choose queues and retry; odd senders keep to a queue, and their
+    sends have a single attempt.
+    """
+
+    def __init__(self, namesrv: str) -> None:
+        self.ledger = Ledger()
+        self._namesrv = namesrv
+        self._numbers = count()
+        self._is_sending = True
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[Ledger]:
+        """Send and consume inside the block; then wait until all acknowledged messages arrive."""
+        async with AdminClient(self._namesrv, log=NO_LOG) as admin:
+            await admin.create_topic(TOPIC)
+        async with AsyncExitStack() as stack:
+            for number in range(CONSUMER_COUNT):
+                await stack.enter_async_context(self._consumer(number))
+            producer = Producer("ledger-senders", self._namesrv, log=NO_LOG)
+            await stack.enter_async_context(producer)
+            async with asyncio.TaskGroup() as group:
+                for sender in range(SENDER_COUNT):
+                    group.create_task(self._send(producer, sender))
+                yield self.ledger
+                self._is_sending = False
+            await self._drain()
+
+    async def until_settled(self, moment: float) -> None:
+        """Wait until every send that began before a moment has an outcome.
+
+        Otherwise a send that fails late would count for the next fault.
+        """
+        for _ in range(round(DRAIN_TIMEOUT_S / POLL_S)):
+            if all(began >= moment for began in self.ledger.pending.values()):
+                return
+            await asyncio.sleep(POLL_S)
+        raise PeerError(f"sends have no outcome after {DRAIN_TIMEOUT_S} s")
+
+    def _consumer(self, number: int) -> PushConsumer:
+        consumer = PushConsumer(
+            "ledger-readers",
+            self._namesrv,
+            listener=self._receive,
+            options=PushOptions(
+                consume_from=ConsumeFrom.FIRST_OFFSET,
+                instance_name=f"reader-{number}",
+                orderly=True,
+            ),
+            log=NO_LOG,
+        )
+        consumer.subscribe(TOPIC)
+        return consumer
+
+    async def _receive(self, messages: list[MessageExt]) -> None:
+        for message in messages:
+            place = (message.queue.queue_id, message.queue_offset)
+            self.ledger.receive(place, int(message.body))
+
+    async def _send(self, producer: Producer, sender: int) -> None:
+        ledger = self.ledger
+        while self._is_sending:
+            number = next(self._numbers)
+            ledger.senders[number] = sender
+            message = Message(TOPIC, b"%d" % number)
+            began = ledger.pending[number] = monotonic()
+            try:
+                if sender % 2:
+                    result = await producer.send_ordered(message, sender)
+                else:
+                    result = await producer.send(message)
+            except CometError as error:
+                ledger.failed[number] = (monotonic(), str(error))
+                del ledger.pending[number]
+                await asyncio.sleep(PAUSE_AFTER_FAILURE_S)
+            else:
+                place = (result.queue.queue_id, result.queue_offset)
+                ledger.acknowledged[number] = Acknowledged(began, monotonic(), place)
+                del ledger.pending[number]
+                await asyncio.sleep(PAUSE_S)
+
+    async def _drain(self) -> None:
+        for _ in range(round(DRAIN_TIMEOUT_S / POLL_S)):
+            if not self.ledger.lost():
+                return
+            await asyncio.sleep(POLL_S)
