@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Compares Python clients: CometMQ's, the C++-based one and the official one for 5.x.
+"""Compare Python clients: CometMQ's, the C++-based one and the official one for 5.x.
 
     make bench-clients ARGS="--count 20000 --rounds 3"
 
-All of them use the same server: a RocketMQ 5.3.3 broker with its proxy, in one process. The first
-two speak remoting with the broker, the third speaks gRPC with the proxy, as it must. Each program
-runs alone, in turn with the others; it prints its rate and its own processor time.
+All clients use the same server: a RocketMQ 5.3.3 broker and its proxy, in one process. The first
+two use the remoting protocol and connect to the broker; the third supports only gRPC and connects
+to the proxy. The programs run one at a time, in turn; each prints its rate and its processor time.
 """
 
 import argparse
@@ -41,7 +41,7 @@ WINDOWS: Final = (1, 64)
 
 @dataclass(frozen=True)
 class Client:
-    """One way to use one client."""
+    """A client, and the form in which it is used."""
 
     title: str
     python: Path
@@ -51,14 +51,14 @@ class Client:
 
 @dataclass(frozen=True)
 class Figure:
-    """One run: messages per second, and the client's processor time."""
+    """The result of one run: messages per second, and processor time per message."""
 
     rate: float
     cpu_us: float
 
 
 def clients() -> list[Client]:
-    """All of them; fetched on first use."""
+    """Return all clients; those of other projects are installed on first use."""
     here = Path(sys.executable)
     return [
         Client("CometMQ, uvloop", here, "comet_program.py", "uvloop"),
@@ -73,7 +73,7 @@ class Bench:
     """The operations on a running server."""
 
     def __init__(self, cluster: ProxyCluster, home: Path) -> None:
-        """Use a started server; clients write their logs below `home`."""
+        """Use a server that is already running; clients write their logs below `home`."""
         self._cluster = cluster
         self._home = home
         self._numbers = iter(range(1_000_000))
@@ -104,7 +104,7 @@ class Bench:
         return sum(int(answer.fields["offset"]) for answer in answers)
 
     def run(self, client: Client, command: str, topic: str, count: int, window: int = 1) -> Figure:
-        """Run one program to its end."""
+        """Run one client program to its end and return its figure; exit if it fails."""
         options = {
             "--namesrv": self._cluster.namesrv_addr,
             "--endpoint": self._cluster.endpoint,
@@ -150,7 +150,7 @@ def measure(bench: Bench, count: int, rounds: int) -> Iterator[str]:
 
 
 def one_round(bench: Bench, client: Client, count: int) -> Iterator[tuple[str, Figure]]:
-    """Yield the figures of one client: its sends, then the consumption of its own topic."""
+    """Yield a client's figure for each send window, then its figure for consumption."""
     for window in WINDOWS:
         topic = bench.prepare(0)
         part = count if window > 1 else count // 5
@@ -159,14 +159,14 @@ def one_round(bench: Bench, client: Client, count: int) -> Iterator[tuple[str, F
 
 
 def cell(rounds: list[Figure]) -> str:
-    """Medians of the rounds."""
+    """Return the median rate and processor time of the rounds as two table cells."""
     rate = statistics.median(figure.rate for figure in rounds)
     cpu_us = statistics.median(figure.cpu_us for figure in rounds)
     return f"{rate:,.0f} | {cpu_us:,.0f}"
 
 
 def main() -> None:
-    """Start the server, measure, print the table."""
+    """Start the server, run all measurements, and print the table."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--count", type=int, default=20_000, help="messages of one run")
     parser.add_argument("--rounds", type=int, default=3)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Puts tables of results into pages of docs/."""
+"""Write tables of benchmark results into the README and the pages of docs/."""
 
 from pathlib import Path
 from typing import Final
@@ -16,7 +16,7 @@ HEADLINES: Final = (
 
 
 def markdown(result: report.Result) -> str:
-    """The table of docs/performance.md."""
+    """Return the table for docs/performance.md."""
     lines = [
         "| workload | figure | CometMQ | Java | ratio | aim | |",
         "|---|---|---|---|---|---|---|",
@@ -44,7 +44,7 @@ def markdown(result: report.Result) -> str:
 
 
 def summary(result: report.Result) -> str:
-    """The table of the README: every workload, won or lost."""
+    """Return the table for the README; it includes workloads in which CometMQ is worse."""
     lines = ["| workload | figure | CometMQ | Java | ratio | |", "|---|---|---|---|---|---|"]
     for row in report.rows(result["samples"]):
         if row.metric not in HEADLINES or row.ratio is None:
@@ -60,13 +60,13 @@ def summary(result: report.Result) -> str:
 
 
 def publish_table(result: report.Result, path: Path = PAGE, readme: Path = README) -> None:
-    """Put the tables into their pages."""
+    """Write the tables of a result into docs/performance.md and the README."""
     replace(path, "make bench", markdown(result))
     replace(readme, "make bench", summary(result))
 
 
 def replace(path: Path, command: str, text: str) -> None:
-    """Replace what a page says between the marks of a command."""
+    """Replace the text between the marks of a command in a page."""
     start_mark, end_mark = (f"<!-- the table of {command}: {side} -->" for side in ("begin", "end"))
     before, start, rest = path.read_text(encoding="utf-8").partition(start_mark)
     _, end, after = rest.partition(end_mark)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Processor time of CometMQ's broker per message and function.
+"""Profile CometMQ's broker: processor time per message and function.
 
     make profile ARGS="--workload pull --tool calls"
 
@@ -35,7 +35,7 @@ LINES: Final = 25
 
 
 class ProfiledCluster(CometCluster):
-    """CometMQ with its broker under a profiler that writes `profile_path` at the end."""
+    """A CometMQ cluster whose broker runs under a profiler that writes `profile_path`."""
 
     def __init__(self, directory: Path, tool: str) -> None:
         layout = Layout.fresh(directory, broker_count=1)
@@ -52,7 +52,7 @@ class ProfiledCluster(CometCluster):
 
 
 def parse_arguments() -> argparse.Namespace:
-    """The command line."""
+    """Parse the command line."""
     parser = argparse.ArgumentParser(
         prog="bench/profile_sends.py", description="CometMQ's hot path"
     )
@@ -64,7 +64,7 @@ def parse_arguments() -> argparse.Namespace:
 
 
 def run(cluster: ProfiledCluster, load: Load, *, seconds: float, serialization: str) -> float:
-    """Load the broker, print its rate and processor time; microseconds per message."""
+    """Load the broker and print its rate; return its processor time in us per message."""
     server = Server("comet", cluster, serialization)
     prepare(load, server)
     if cluster.tool == "sample":
@@ -80,7 +80,7 @@ def run(cluster: ProfiledCluster, load: Load, *, seconds: float, serialization: 
 
 
 def print_samples(path: Path, us_per_message: float) -> None:
-    """Tables of modules, functions and lines with their own time; idle does not count."""
+    """Print the modules, functions and lines that use the most time of their own."""
     rows: list[tuple[str, str, int, int]] = json.loads(path.read_text(encoding="utf-8"))
     total = sum(count for *_, count in rows)
     modules: Counter[str] = Counter()

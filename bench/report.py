@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Turns samples into ratios: a table, JSON, and a plot for the documents.
+"""Turn samples into ratios, as a table, as JSON, and as a plot for the documentation.
 
-python bench/report.py [RESULT.json]    print a stored result again, with its plot
+python bench/report.py [RESULT.json]    print a stored result and draw its plot again
 """
 
 import json
@@ -42,9 +42,9 @@ UNITS: Final[Mapping[str, tuple[str, str, float]]] = {
 
 @dataclass(frozen=True)
 class Row:
-    """One metric of one workload: medians over the rounds.
+    """The medians of one metric of one workload over all rounds.
 
-    `java` is the other contestant; it may be CometMQ without its native message path.
+    `java` belongs to the server in comparison, which may be CometMQ without its native path.
     """
 
     workload: Load | Scenario
@@ -54,19 +54,19 @@ class Row:
 
     @property
     def ratio(self) -> float | None:
-        """CometMQ's value over Java's."""
+        """Return CometMQ's value divided by Java's, or None if either is missing."""
         return self.comet / self.java if self.comet is not None and self.java else None
 
     @property
     def aims(self) -> list[Aim]:
-        """The aims on this metric."""
+        """Return the workload's aims for this metric."""
         return [aim for aim in self.workload.aims if aim.metric == self.metric]
 
 
 def make_result(
     samples: Samples, floor: Sample, *, options: Mapping[str, object], measured_at: str
 ) -> Result:
-    """Everything measured, and where."""
+    """Return all measurements, with the machine and the options of the run."""
     return {
         "measured_at": measured_at,
         "machine": {
@@ -86,7 +86,7 @@ def make_result(
 
 
 def rows(samples: Samples) -> Iterator[Row]:
-    """Rows in the order of the workload table."""
+    """Yield the rows in the order of the workload table."""
     for workload in WORKLOADS:
         by_server = samples.get(workload.name, {})
         for metric in UNITS:
@@ -97,7 +97,7 @@ def rows(samples: Samples) -> Iterator[Row]:
 
 
 def other(samples: Samples) -> str:
-    """The contestant that CometMQ is compared with."""
+    """Return the name of the server with which CometMQ is compared."""
     names = {name for by_server in samples.values() for name in by_server}
     return "python" if "python" in names else "java"
 
@@ -114,7 +114,7 @@ def _cpu_name() -> str:
 
 
 def table(result: Result, baseline: Result | None = None) -> str:
-    """The ratios as text, one line per metric, aims and verdicts beside them."""
+    """Return the ratios as text: one line per metric, with its aims and verdicts."""
     is_beside_java = other(result["samples"]) == "java"
     beside = "Java" if is_beside_java else "on Python"
     lines = [f"{'':42}{'CometMQ':>12}{beside:>12}{'ratio':>8}{'before':>8}  aim"]
@@ -138,7 +138,7 @@ def table(result: Result, baseline: Result | None = None) -> str:
 
 
 def others_cpus(result: Result) -> float:
-    """The most processors that other programs used during a rate workload."""
+    """Return the most processors that other programs used during any rate workload."""
     medians = [
         (row.comet or 0, row.java or 0)
         for row in rows(result["samples"])
@@ -159,7 +159,7 @@ def _line(row: Row, before: float | None, aims: Sequence[Aim]) -> str:
 
 
 def cell(value: float | None, divisor: float) -> str:
-    """A number with three or more digits."""
+    """Format a number with at least three significant digits; None becomes a dash."""
     if value is None:
         return f"{'-':>12}"
     scaled = value / divisor
@@ -167,7 +167,7 @@ def cell(value: float | None, divisor: float) -> str:
 
 
 def verdict(row: Row, aim: Aim) -> str:
-    """`>= 1.5x met`."""
+    """Return an aim and whether it was met, for example `>= 1.5x met`."""
     sign = ">=" if aim.metric in MORE_IS_BETTER else "<="
     _, unit, divisor = UNITS[aim.metric]
     bound = f"{aim.bound:g}x" if aim.of_java else f"{aim.bound / divisor:g} {unit}"
@@ -177,7 +177,7 @@ def verdict(row: Row, aim: Aim) -> str:
 
 
 def missed(result: Result) -> list[str]:
-    """The measured aims that were not reached."""
+    """Return the measured aims that were missed."""
     return [
         f"{row.workload.title}: {UNITS[row.metric][0]} {verdict(row, aim)}"
         for row in rows(result["samples"])
@@ -187,7 +187,7 @@ def missed(result: Result) -> list[str]:
 
 
 def regressions(result: Result, baseline: Result) -> list[str]:
-    """Ratios with an aim that got worse than the baseline by more than a tenth."""
+    """Return the ratios with an aim that are worse than the baseline by more than a tenth."""
     found = []
     for row in rows(result["samples"]):
         before = baseline["ratios"].get(f"{row.workload.name}.{row.metric}")
@@ -200,7 +200,7 @@ def regressions(result: Result, baseline: Result) -> list[str]:
 
 
 def write(result: Result, directory: Path = OUT) -> None:
-    """Store the result and its plot."""
+    """Write the result and its plot to a folder."""
     directory.mkdir(parents=True, exist_ok=True)
     text = json.dumps(result, indent=1)
     (directory / "result.json").write_text(text + "\n", encoding="utf-8")
@@ -208,9 +208,9 @@ def write(result: Result, directory: Path = OUT) -> None:
 
 
 def write_baseline(result: Result, path: Path = BASELINE) -> Result:
-    """Make a result the baseline of later runs; return the whole baseline.
+    """Save a result as the baseline of later runs; return the whole baseline.
 
-    A run of some workloads replaces only their figures.
+    The figures of workloads that were not run are kept.
     """
     before = load(path)
     if before is not None:
@@ -222,7 +222,7 @@ def write_baseline(result: Result, path: Path = BASELINE) -> Result:
 
 
 def plot(result: Result, path: Path) -> None:
-    """How many times better than Java, per metric with an aim; the aim as a mark."""
+    """Plot how many times better CometMQ is than Java, for each metric with an aim."""
     import matplotlib as mpl  # noqa: PLC0415  costs a second, needed only here
 
     mpl.use("Agg")
@@ -246,12 +246,12 @@ def plot(result: Result, path: Path) -> None:
 
 
 def _advantage(metric: str, ratio: float) -> float:
-    """Above 1 is better, whatever the metric."""
+    """Return a ratio that is above 1 if CometMQ is better, whatever the metric."""
     return ratio if metric in MORE_IS_BETTER else 1 / ratio
 
 
 def load(path: Path) -> Result | None:
-    """Return a stored result, if there is one."""
+    """Return a stored result, or None if there is none."""
     if not path.exists():
         return None
     result: Result = json.loads(path.read_text(encoding="utf-8"))

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Side-by-side benchmark: CometMQ and Java RocketMQ 4.9.4 in alternation on this machine.
+"""Compare CometMQ and Java RocketMQ 4.9.4, which run in alternation on this machine.
 
     make bench ARGS="--only send-64x1 --rounds 5"
 
-Prints a table of ratios and writes bench/out/result.json and result.png. Absolute numbers depend
-on the machine and its other load; ratios of one run are what counts.
+The program prints a table of ratios and writes bench/out/result.json and result.png. Absolute
+numbers depend on the machine and its other load, so compare only the ratios of one run.
 """
 
 import argparse
@@ -29,7 +29,7 @@ SERVERS: Final = {"both": ["comet", "java"], "ways": ["comet", "python"]}
 
 
 def parse_arguments() -> argparse.Namespace:
-    """The command line."""
+    """Parse the command line."""
     names = [workload.name for workload in WORKLOADS]
     parser = argparse.ArgumentParser(prog="bench/run.py", description="CometMQ beside RocketMQ")
     add = parser.add_argument
@@ -54,7 +54,7 @@ def parse_arguments() -> argparse.Namespace:
 
 
 def measure(arguments: argparse.Namespace, directory: Path) -> tuple[report.Result, list[str]]:
-    """Run the selected workloads; the result, and the steps that failed."""
+    """Run the selected workloads; return the result and the failed steps."""
     plan = Plan(
         directory=directory,
         servers=SERVERS.get(arguments.server, [arguments.server]),
@@ -91,7 +91,7 @@ def _failure(step: Callable[[], None]) -> str | None:
 
 
 def publish(result: report.Result, failed: list[str], arguments: argparse.Namespace) -> int:
-    """Show, store and judge a result; return the exit status."""
+    """Print and store a result, check it against aims and baseline; return the exit status."""
     baseline = report.load(report.BASELINE)
     report.write(result)
     print(report.table(result, baseline))
@@ -111,7 +111,7 @@ def publish(result: report.Result, failed: list[str], arguments: argparse.Namesp
 
 
 def main() -> int:
-    """Measure in a folder that is removed afterwards."""
+    """Run the benchmark in a temporary folder; return the exit status."""
     arguments = parse_arguments()
     if arguments.priority:
         prefer(os.getpid())  # the generators inherit it

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Transactions beside Java RocketMQ 4.9.4: pairs per second, and the writes of open ones.
+"""Compare transactions with Java RocketMQ 4.9.4: pairs per second, and writes while open.
 
     .venv/bin/python bench/transactions.py --rounds 3 --open 100000
 
-A pair is a half message and its commit, sent as Java's producer does, without waiting for an answer
-to the commit. A sample ends when all commits are carried out. CometMQ runs with its txn-checker,
-Java checks inside the broker. For the writes, `--open` transactions stay open while a producer is
-asked about each of them several times and answers "unknown"; the growth of the log counts.
+A pair is a half message and its commit; like Java's producer, the generator does not wait for an
+answer to the commit. A sample ends when all commits have taken effect. CometMQ runs with its
+txn-checker; in Java the broker checks. To measure writes, `--open` transactions stay open while a
+producer is asked about each several times and answers "unknown"; the growth of the log is counted.
 """
 
 import argparse
@@ -60,7 +60,7 @@ QUESTIONS_TIMEOUT_S: Final = 1_800.0
 
 
 def cluster_of(maker: str, folder: Path, checks: Mapping[str, object]) -> Cluster:
-    """One maker's servers with these transaction check settings."""
+    """Return the cluster of one implementation with these transaction check settings."""
     if maker == "java":
         return JavaCluster(folder, BROKER, transaction_conf=checks, heap=JAVA_HEAP)
     own = {**checks, "questionsPerSecond": 1_000_000}
@@ -68,7 +68,7 @@ def cluster_of(maker: str, folder: Path, checks: Mapping[str, object]) -> Cluste
 
 
 def transact(cluster: Cluster, *options: object, may_refuse: bool = False) -> dict[str, Any]:
-    """Run the generator; refused requests are an error, unless the server warms up."""
+    """Run the generator; raise BenchError for refused requests unless `may_refuse` is set."""
     port = cluster.layout.brokers[0].port
     command = [str(build("transact")), "--port", str(port), "--topic", TOPIC, "--group", GROUP]
     done = subprocess.run(
@@ -83,7 +83,7 @@ def transact(cluster: Cluster, *options: object, may_refuse: bool = False) -> di
 
 
 def create_topic(cluster: Cluster) -> None:
-    """Create the topic."""
+    """Create the topic that the transactions use."""
     fields = {
         "topic": TOPIC, "defaultTopic": "TBW102", "readQueueNums": "4", "writeQueueNums": "4",
         "perm": "6", "topicFilterType": "SINGLE_TAG", "topicSysFlag": "0", "order": "false",
@@ -94,7 +94,7 @@ def create_topic(cluster: Cluster) -> None:
 
 
 def measure_pairs(folder: Path, rounds: int, pairs: int, *, is_preferred: bool) -> None:
-    """Both makers in turn, on servers that stay up."""
+    """Measure pairs on both implementations in turn, on servers that stay up."""
     rates: dict[str, list[float]] = {maker: [] for maker in MAKERS}
     slowest: dict[str, list[float]] = {maker: [] for maker in MAKERS}
     with ExitStack() as stack:
@@ -117,7 +117,7 @@ def measure_pairs(folder: Path, rounds: int, pairs: int, *, is_preferred: bool) 
 
 
 def _pairs(cluster: Cluster, count: int, *, may_refuse: bool = False) -> tuple[float, float]:
-    """Return pairs per second until all are committed, and the p99 of half messages."""
+    """Return the pairs committed per second, and the 99th percentile of half-message sends."""
     before = _length(cluster)
     start = time.monotonic()
     report = transact(cluster, "--count", count, may_refuse=may_refuse)
@@ -137,7 +137,7 @@ def _medians(samples: Mapping[str, list[float]]) -> dict[str, float]:
 
 
 def measure_writes(folder: Path, open_count: int, rounds: int) -> None:
-    """Each maker on its own: the writes caused by checks of open transactions."""
+    """Measure the writes that transaction checks cause, one implementation after the other."""
     logs: dict[str, float] = {}
     disks: dict[str, float] = {}
     for maker in MAKERS:
@@ -150,7 +150,7 @@ def measure_writes(folder: Path, open_count: int, rounds: int) -> None:
 
 
 async def _asked(cluster: Cluster, open_count: int, rounds: int) -> tuple[int, int]:
-    """Return the growth of the log and of all writes while producers are asked."""
+    """Return the bytes by which the log grew during the checks, and all bytes written."""
     await asyncio.to_thread(transact, cluster, "--count", open_count, "--leave-open")
     count = 0
 
@@ -191,7 +191,7 @@ def _servers(cluster: Cluster) -> list[Child]:
 
 
 def _written(cluster: Cluster) -> int:
-    """Return the bytes that the broker and the txn-checker wrote to the disk."""
+    """Return the bytes that the broker and the txn-checker have written to the disk."""
     total = 0
     for child in _servers(cluster):
         lines = Path(f"/proc/{child.pid}/io").read_text(encoding="utf-8").splitlines()
@@ -210,7 +210,7 @@ def say(what: str, values: Mapping[str, float], aim: str) -> None:
 
 
 def main() -> None:
-    """Measure in a folder that is removed afterwards."""
+    """Run the measurements in a temporary folder."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=3, help="samples of pairs per server")
     parser.add_argument("--pairs", type=int, default=100_000, help="in a sample")

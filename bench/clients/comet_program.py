@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""CometMQ's client: sends and consumes as fast as it can, then prints one JSON line."""
+"""Run CometMQ's client as fast as it can send or consume, and print the result as a JSON line."""
 
 import argparse
 import asyncio
@@ -51,7 +51,7 @@ def send_and_wait(options: argparse.Namespace) -> None:
 
 
 async def consume(options: argparse.Namespace) -> None:
-    """Count the messages of a listener."""
+    """Consume with an asynchronous listener until all messages are counted."""
     meter = Meter(options.count)
     finished = asyncio.Event()
 
@@ -67,7 +67,7 @@ async def consume(options: argparse.Namespace) -> None:
 
 
 def consume_in_threads(options: argparse.Namespace) -> None:
-    """Count the messages of a listener that is a function."""
+    """Consume with a listener that is a plain function until all messages are counted."""
     meter = Meter(options.count)
 
     def listener(messages: list[MessageExt]) -> None:
@@ -82,7 +82,7 @@ def consume_in_threads(options: argparse.Namespace) -> None:
 
 
 def main() -> None:
-    """Run in the form of `--form`."""
+    """Send or consume with the form of the client that `--form` names."""
     options = parse()
     if options.form == "sync":
         {"send": send_and_wait, "consume": consume_in_threads}[options.command](options)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The C++ client (PyPI `rocketmq`): sends and consumes as fast as it can, prints one JSON line.
+"""Run the C++ client (PyPI `rocketmq`) as fast as it can, and print the result as a JSON line.
 
-Runs in its own environment. Its calls wait without holding the interpreter's lock, so threads let
-it keep several sends in flight.
+The client is installed in an environment of its own. It releases the interpreter lock while a call
+waits, so threads can keep several sends in flight.
 """
 
 import os
@@ -40,14 +40,14 @@ def send(options: Namespace) -> None:
 
 
 def first_message(options: Namespace) -> Message:
-    """A message that is not counted."""
+    """Return the message that connects the client before the measurement starts."""
     message = Message(options.topic)
     message.set_body(b"first")
     return message
 
 
 def consume(options: Namespace) -> None:
-    """Count the messages of a listener."""
+    """Consume with a listener until all messages are counted."""
     meter = Meter(options.count)
 
     def listener(_: RecvMessage) -> None:

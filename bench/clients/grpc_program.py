@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The official 5.x client (PyPI `rocketmq-python-client`): as fast as it can, one JSON line.
+"""Run the official 5.x client as fast as it can, and print the result as a JSON line.
 
-Runs in its own environment, against the proxy of a 5.x server.
+The client (PyPI `rocketmq-python-client`) is installed in an environment of its own and connects
+to the proxy of a 5.x server.
 """
 
 import os
@@ -25,12 +26,12 @@ from rocketmq import (
 
 
 def configuration(options: Namespace) -> ClientConfiguration:
-    """Where the proxy is."""
+    """Return the client configuration with the proxy's address."""
     return ClientConfiguration(options.endpoint, Credentials(), request_timeout=10)
 
 
 def make_message(options: Namespace) -> Message:
-    """A message with a body of `--body-bytes`."""
+    """Return a message with a body of `--body-bytes` bytes."""
     message = Message()
     message.topic = options.topic
     message.body = b"x" * options.body_bytes
@@ -53,7 +54,7 @@ def send(options: Namespace) -> None:
 
 
 def send_window(options: Namespace, producer: Producer, meter: Meter) -> None:
-    """Keep `in_flight` sends pending."""
+    """Keep up to `in_flight` asynchronous sends pending."""
     room = threading.Semaphore(options.in_flight)
     failures: list[BaseException] = []
 
@@ -73,19 +74,19 @@ def send_window(options: Namespace, producer: Producer, meter: Meter) -> None:
 
 
 class Counter(MessageListener):  # type: ignore[misc]  # its types are in its own environment
-    """Counts the messages it receives."""
+    """A listener that counts the messages it receives."""
 
     def __init__(self, meter: Meter) -> None:
         self._meter = meter
 
     def consume(self, _: Message) -> ConsumeResult:
-        """Count one."""
+        """Count one message and acknowledge it."""
         self._meter.seen()
         return ConsumeResult.SUCCESS
 
 
 def consume(options: Namespace) -> None:
-    """Count the messages of a listener."""
+    """Consume with a listener until all messages are counted."""
     meter = Meter(options.count)
     subscription = {options.topic: FilterExpression()}
     consumer = PushConsumer(configuration(options), options.group, Counter(meter), subscription)

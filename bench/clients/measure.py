@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Options, and a meter of wall and processor time, shared by the programs of all clients.
+"""The options and the meter (wall and processor time) that all client programs share.
 
-Imports nothing but the standard library: every program runs in its client's own environment.
+Only the standard library is imported, because each program runs in its client's own environment.
 """
 
 import argparse
@@ -29,7 +29,7 @@ def parse() -> argparse.Namespace:
 
 
 class Meter:
-    """Counts messages; its time runs from `start`, or from the first message received."""
+    """Counts messages, and measures the time from `start` or from the first message received."""
 
     def __init__(self, count: int) -> None:
         self._count = count
@@ -38,17 +38,17 @@ class Meter:
         self._finished = threading.Event()
 
     def start(self) -> None:
-        """Start the clock."""
+        """Start measuring wall and processor time."""
         self._cpu_s, self._wall_s = time.process_time(), time.perf_counter()
 
     def claim(self) -> bool:
-        """Take one of the messages to send; False if all are taken."""
+        """Reserve one message to send; return False if all are reserved."""
         with self._lock:
             self._done += 1
             return self._done <= self._count
 
     def seen(self, count: int = 1) -> bool:
-        """Count received messages; return True with the last one."""
+        """Count received messages; return True if they include the last one."""
         with self._lock:
             if not self._done:
                 self.start()
@@ -64,7 +64,7 @@ class Meter:
         self._finished.set()
 
     def show(self) -> None:
-        """End the measurement and print it."""
+        """End the measurement and print its result as a JSON line."""
         if not self._finished.is_set():
             self._stop()
         facts = {"messages": self._count, "seconds": self._wall_s, "cpu_seconds": self._cpu_s}
@@ -72,7 +72,7 @@ class Meter:
         sys.stdout.flush()
 
     def wait_and_show(self) -> None:
-        """Wait for the last message, then print."""
+        """Wait for the last message and print the result; exit with an error on a timeout."""
         if not self._finished.wait(TIMEOUT_S):
             sys.exit(f"{self._done} of {self._count} messages in {TIMEOUT_S:.0f} s")
         self.show()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The native load generator: compiled on first use, run as a child, its JSON line decoded."""
+"""Compile the native load generator on first use, run it, and decode its JSON line."""
 
 import json
 import shutil
@@ -41,7 +41,7 @@ def build(name: str) -> Path:
 
 
 def loadgen_command(mode: str, port: int, **options: object) -> list[str]:
-    """Command line of the generator; option names with underscores, True for flags."""
+    """Return the generator's command line; options have underscores, flags the value True."""
     command = [str(build("loadgen")), "--mode", mode, "--port", str(port)]
     for name, value in options.items():
         word = "--" + name.replace("_", "-")
@@ -50,7 +50,7 @@ def loadgen_command(mode: str, port: int, **options: object) -> list[str]:
 
 
 def loadgen(mode: str, port: int, **options: object) -> Report:
-    """Run the generator to its end; refused messages are an error, not a footnote."""
+    """Run the generator to its end and return its report, which counts refused requests."""
     command = loadgen_command(mode, port, **options)
     done = subprocess.run(
         command,
@@ -66,7 +66,7 @@ def loadgen(mode: str, port: int, **options: object) -> Report:
 
 
 def fill(port: int, count: int, **options: object) -> None:
-    """Store `count` messages; resend messages that a busy server refuses."""
+    """Store `count` messages; retry those that a busy server refuses."""
     report: Report = {}
     for _ in range(FILL_ATTEMPTS):
         report = loadgen("send", port, count=count, **options)
@@ -85,7 +85,7 @@ class FirstAnswer:
         )
 
     def accepted_s(self) -> float:
-        """When the request was accepted, on the clock of `time.monotonic`."""
+        """Return when the request was accepted, in seconds of `time.monotonic`."""
         output, _ = self._process.communicate(timeout=RUN_TIMEOUT_S)
         if self._process.returncode != 0:
             raise BenchError("the server accepted nothing in time")
@@ -101,7 +101,7 @@ class FirstAnswer:
 
 
 class Floor:
-    """The echo responder: what the protocol costs when the server does nothing."""
+    """A responder that does no work, which shows what the protocol alone costs."""
 
     def __init__(self) -> None:
         self._process = subprocess.Popen([str(build("floor"))], stdout=subprocess.PIPE, text=True)

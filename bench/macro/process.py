@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Facts from the kernel about a server: processor time, anonymous memory, bytes on disk."""
+"""Read a server's processor time, anonymous memory and disk usage from the kernel."""
 
 import os
 import resource
@@ -12,25 +12,25 @@ PRIORITY: Final = -10
 
 
 def cpu_split(pid: int) -> tuple[float, float]:
-    """User and system time, in seconds, of all threads of a process since its start."""
+    """Return the user and system time, in seconds, of all threads of a process."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return int(fields[11]) / _TICKS_PER_S, int(fields[12]) / _TICKS_PER_S
 
 
 def cpu_seconds(pid: int) -> float:
-    """Processor time of all threads of a process since its start."""
+    """Return the processor time of all threads of a process since its start."""
     return sum(cpu_split(pid))
 
 
 def machine_cpu_seconds() -> float:
-    """Processor time that all programs and the kernel used since the machine started."""
+    """Return the processor time that all programs and the kernel have used since boot."""
     fields = Path("/proc/stat").read_text().splitlines()[0].split()[1:]
     user, nice, system, _idle, _iowait, *interrupts = map(int, fields[:8])
     return (user + nice + system + sum(interrupts)) / _TICKS_PER_S
 
 
 def children_cpu_seconds() -> float:
-    """Processor time of this program's children that have ended."""
+    """Return the processor time of this program's children that have ended."""
     usage = resource.getrusage(resource.RUSAGE_CHILDREN)
     return usage.ru_utime + usage.ru_stime
 
@@ -44,7 +44,7 @@ def prefer(pid: int) -> None:
 
 
 def anonymous_bytes(pid: int) -> int:
-    """Resident memory without files: heap, stacks, buffers; the store's pages do not count."""
+    """Return the resident anonymous memory (heap, stacks, buffers), without mapped files."""
     for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():
         if line.startswith("Anonymous:"):
             return int(line.split()[1]) * 1024
@@ -52,7 +52,7 @@ def anonymous_bytes(pid: int) -> int:
 
 
 def disk_bytes(directory: Path) -> int:
-    """Allocated bytes of all files below a directory; holes do not count."""
+    """Return the bytes allocated to all files below a directory; holes do not count."""
     return sum(
         path.stat().st_blocks * _BLOCK_BYTES for path in directory.rglob("*") if path.is_file()
     )

@@ -5,9 +5,8 @@
 
 The kernel sends SIGPROF every few milliseconds of processor time; the handler records the running
 line. Time inside C functions and system calls counts towards the Python line that called them.
-Unlike a tracing profiler this does not distort the proportions. Worker threads are not seen, only
-the processor time that they use: the handler records the main thread's line. SIGUSR1 clears the
-counts.
+Unlike tracing, sampling does not distort the proportions. The processor time of worker threads is
+attributed to the main thread, whose line the handler records. SIGUSR1 clears the counts.
 """
 
 import json
@@ -25,18 +24,18 @@ _lines: Final[Counter[tuple[CodeType, int]]] = Counter()
 
 
 def note(_signal: int, frame: FrameType | None) -> None:
-    """Count the line that was running."""
+    """Count the line that the signal interrupted."""
     if frame is not None:
         _lines[frame.f_code, frame.f_lineno] += 1
 
 
 def forget(_signal: int, _frame: FrameType | None) -> None:
-    """Drop the counts so far, which cover the program's startup or preparation."""
+    """Clear the counts, so that startup and preparation are not included."""
     _lines.clear()
 
 
 def write(path: Path) -> None:
-    """Store the counts as a list of file, function, line, samples."""
+    """Write the counts as a JSON list of [file, function, line, samples]."""
     rows = [
         (code.co_filename, code.co_qualname, line, count)
         for (code, line), count in _lines.most_common()
@@ -45,7 +44,7 @@ def write(path: Path) -> None:
 
 
 def main() -> None:
-    """Run the program of the command line as `__main__`."""
+    """Run the program named on the command line as `__main__`."""
     out, program = Path(sys.argv[1]), sys.argv[2]
     sys.argv = sys.argv[2:]
     signal.signal(signal.SIGPROF, note)

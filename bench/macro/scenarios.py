@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs the workloads: servers in alternation, one sample per round and server.
+"""Run the workloads on the servers in alternation; take one sample per round and server.
 
-A sample maps metric names to numbers. Rate workloads share two long-running servers, each warmed
-up before it is counted (the Java compiler needs it); the others start fresh processes.
+A sample maps metric names to numbers. Rate workloads share two long-running servers, which are
+warmed up first, mainly for Java's JIT compiler. The other workloads start new processes.
 """
 
 import shutil
@@ -48,14 +48,14 @@ class Plan:
     samples: Samples = field(default_factory=dict)
 
     def add(self, workload: str, server: str, sample: Sample) -> None:
-        """Keep one sample and show it."""
+        """Record one sample and print it."""
         self.samples.setdefault(workload, {}).setdefault(server, []).append(sample)
         facts = "  ".join(f"{name} {value:,.4g}" for name, value in sample.items())
         self.say(f"  {workload:<10} {server:<6} {facts}")
 
 
 def run_floor(plan: Plan) -> Sample:
-    """Messages per second of the generator against a server that does nothing."""
+    """Measure the generator's messages per second against a server that does no work."""
     result: Sample = {}
     with Floor() as floor:
         for connections, in_flight in FLOOR_SHAPES:
@@ -68,7 +68,7 @@ def run_floor(plan: Plan) -> Sample:
 
 
 def run_loads(plan: Plan, loads: Sequence[Load]) -> None:
-    """Run the rate workloads on servers that stay up, A B A B."""
+    """Run the rate workloads on servers that stay up, in the order A B A B."""
     if not loads:
         return
     with _warm_servers(plan, "loads") as servers:
@@ -78,7 +78,7 @@ def run_loads(plan: Plan, loads: Sequence[Load]) -> None:
 
 @contextmanager
 def _warm_servers(plan: Plan, name: str) -> Iterator[list[Server]]:
-    """All contestants, compiled as far as sends go; they end with the context."""
+    """Start all servers and warm them up with sends; stop them when the context ends."""
     with ExitStack() as stack:
         servers = [
             stack.enter_context(running(each, plan.directory / name / each, plan.serialization))
@@ -102,7 +102,7 @@ def _run_load(plan: Plan, load: Load, servers: Sequence[Server]) -> None:
 
 
 def prepare(load: Load, server: Server) -> None:
-    """Create the workload's topics and fill those that it reads."""
+    """Create the workload's topics, and fill them if the workload reads messages."""
     for topic in load.topic_names:
         server.create_topic(topic, queues=load.queues)
     if not load.preload:
@@ -116,7 +116,7 @@ def _measure(load: Load, server: Server, *, seconds: float) -> Sample:
 
 
 def run_once(load: Load, server: Server, *, seconds: float, warmup: float) -> Report:
-    """One run of the generator."""
+    """Run the generator once with the workload's options."""
     options = {"connections": load.connections, "in_flight": load.in_flight, **load.places}
     with ExitStack() as stack:
         if load.expression:
@@ -144,7 +144,7 @@ def _checked(report: Report) -> Report:
 
 
 def run_delay(plan: Plan) -> None:
-    """Delayed messages: the rate of acceptance, and the rate of delivery."""
+    """Measure the rates at which delayed messages are accepted and delivered."""
     with _warm_servers(plan, "delay") as servers:
         for number in range(plan.rounds + 1):
             for server in servers:
@@ -154,7 +154,7 @@ def run_delay(plan: Plan) -> None:
 
 
 def _delay(server: Server, *, topic: str) -> Sample:
-    """Take one sample on a topic of its own, whose length shows the number of deliveries."""
+    """Take one sample on a new topic, whose length is the number of delivered messages."""
     started_s = time.monotonic()
     options = {"topic": topic, "properties": f"DELAY={DELAY_LEVEL}", "queues": QUEUES}
     report = server.load("send", count=MESSAGES_DELAYED, **options, **BURST)
@@ -165,7 +165,7 @@ def _delay(server: Server, *, topic: str) -> Sample:
 
 
 def _await_length(server: Server, topic: str, *, queues: int, count: int) -> None:
-    """Wait until consumers can read all of a topic: delayed messages, and queues built late."""
+    """Wait until `count` messages are in the topic's queues, where consumers can read them."""
     wait_until(
         lambda: server.length(topic, queues=queues) >= count,
         VISIBLE_TIMEOUT_S,
@@ -174,9 +174,10 @@ def _await_length(server: Server, topic: str, *, queues: int, count: int) -> Non
 
 
 def run_million(plan: Plan) -> None:
-    """Memory and disk after a million messages, then kill -9 and recovery; fresh each time.
+    """Measure memory and disk usage after a million messages, then recovery after kill -9.
 
-    A second recovery of the same store would start from a later checkpoint and look faster.
+    Each round uses a new store: a second recovery would start from a later checkpoint and look
+    faster.
     """
     for number in range(plan.rounds):
         for name in plan.servers:
@@ -197,7 +198,7 @@ def _million(server: Server) -> Sample:
 
 
 def run_start(plan: Plan) -> None:
-    """Start-up on an empty store, A B A B."""
+    """Measure startup on an empty store, in the order A B A B."""
     for number in range(plan.rounds):
         for name in plan.servers:
             directory = plan.directory / "start" / f"{name}-{number}"

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The two contestants behind one interface: Java RocketMQ 4.9.4 and CometMQ.
+"""The servers to compare, behind one interface: Java RocketMQ 4.9.4 and CometMQ.
 
-Both run with the defaults of their configuration (asynchronous flush) on loopback; Java with the
-heap that its own documentation recommends for a small machine.
+Both run on loopback with their default configuration (asynchronous flush); Java has the heap that
+its documentation recommends for a small machine.
 """
 
 import json
@@ -36,17 +36,17 @@ CREATE_TOPIC: Final = 17
 
 
 def comet_cluster(directory: Path) -> Cluster:
-    """CometMQ's name server and broker as processes of their own."""
+    """Return CometMQ's name server and broker as separate processes."""
     return CometCluster(directory, BROKER_CONF)
 
 
 def python_cluster(directory: Path) -> Cluster:
-    """CometMQ without its native message path."""
+    """Return CometMQ without its native message path."""
     return CometCluster(directory, BROKER_CONF | {"nativeLaneEnable": False})
 
 
 def java_cluster(directory: Path) -> Cluster:
-    """RocketMQ's name server and broker, the broker with a 4 GB G1 heap."""
+    """Return RocketMQ's name server and its broker, which has a 4 GB G1 heap."""
     return JavaCluster(directory, BROKER_CONF, heap=JAVA_HEAP)
 
 
@@ -58,7 +58,7 @@ CLUSTERS: Final[dict[str, Callable[[Path], Cluster]]] = {
 
 
 class Server:
-    """One running cluster and the load on its broker."""
+    """A running cluster, whose broker can be put under load."""
 
     def __init__(self, name: str, cluster: Cluster, serialization: str) -> None:
         self.name = name
@@ -67,16 +67,16 @@ class Server:
 
     @property
     def broker_pid(self) -> int:
-        """Process id of the broker."""
+        """Return the broker's process id."""
         return self.cluster.brokers[self.cluster.broker_names[0]].pid
 
     @property
     def port(self) -> int:
-        """Listen port of the broker."""
+        """Return the port on which the broker listens."""
         return self.cluster.layout.brokers[0].port
 
     def load(self, mode: str, **options: object) -> Report:
-        """Run the generator; add the processor time of the broker and of all other programs."""
+        """Run the generator; add the CPU time of the broker and of other programs to its report."""
         os.sync()  # what the other server left to write must not burden this one
         started_s = time.monotonic()
         cpu_before, others_before = cpu_seconds(self.broker_pid), self._others_cpu_seconds()
@@ -89,9 +89,9 @@ class Server:
         return report
 
     def _settle(self) -> None:
-        """Wait until the broker has finished its work, which must not burden the next sample.
+        """Wait until the broker is idle, so that late work does not affect the next sample.
 
-        RocketMQ builds its queues after answering; with thousands of queues it falls behind.
+        RocketMQ builds its queues after it has answered, and falls behind with thousands of them.
         """
         deadline_s = time.monotonic() + SETTLE_TIMEOUT_S
         used, before = IDLE_CPUS_MAX + 1, cpu_seconds(self.broker_pid)
@@ -101,7 +101,7 @@ class Server:
             used, before = (now - before) / SETTLE_STEP_S, now
 
     def create_topic(self, topic: str, *, queues: int) -> None:
-        """Create a topic with `queue_count` queues."""
+        """Create a topic with `queues` read queues and as many write queues."""
         fields = {
             "topic": topic, "defaultTopic": "TBW102", "readQueueNums": str(queues),
             "writeQueueNums": str(queues), "perm": "6", "topicFilterType": "SINGLE_TAG",
@@ -117,7 +117,7 @@ class Server:
 
     @contextmanager
     def subscribed(self, topic: str, expression: str) -> Iterator[None]:
-        """A consumer of the group with an SQL subscription, as long as the context lasts."""
+        """Keep a consumer with an SQL subscription connected until the context ends."""
         with Connection(f"{HOST}:{self.port}") as connection:
             answer = connection.call(HEART_BEAT, body=heartbeat(topic, expression))
             if answer.code != 0:
@@ -125,7 +125,7 @@ class Server:
             yield
 
     def length(self, topic: str, *, queues: int) -> int:
-        """Messages in all queues of a topic."""
+        """Return the number of messages in all queues of a topic."""
         fields = ({"topic": topic, "queueId": str(queue_id)} for queue_id in range(queues))
         return sum(int(self._call(GET_MAX_OFFSET, each).fields["offset"]) for each in fields)
 
@@ -134,11 +134,11 @@ class Server:
         fill(self.port, count, serialization=self._serialization, **options)
 
     def _others_cpu_seconds(self) -> float:
-        """Processor time of everything except the broker and ended generators."""
+        """Return the processor time of all programs but the broker and ended generators."""
         return machine_cpu_seconds() - cpu_seconds(self.broker_pid) - children_cpu_seconds()
 
     def restart_after_kill(self, **options: object) -> float:
-        """Kill -9 the broker and restart it; return the seconds to the first answered pull."""
+        """Kill the broker, restart it, and return the seconds to its first answered pull."""
         self.cluster.kill_broker()
         with FirstAnswer(
             "first-pull", self.port, serialization=self._serialization, **options
@@ -149,7 +149,7 @@ class Server:
 
 
 def heartbeat(topic: str, expression: str) -> bytes:
-    """The heartbeat of a Java push consumer with a subscription."""
+    """Return the heartbeat of a Java push consumer with an SQL subscription."""
     subscription = {
         "classFilterMode": False, "codeSet": [], "expressionType": "SQL92",
         "subString": expression, "subVersion": 1, "tagsSet": [], "topic": topic,
@@ -165,21 +165,21 @@ def heartbeat(topic: str, expression: str) -> bytes:
 
 @contextmanager
 def running(name: str, directory: Path, serialization: str) -> Iterator[Server]:
-    """A started server; its processes end with the context."""
+    """Start a server; stop its processes when the context ends."""
     with CLUSTERS[name](directory) as cluster:
         yield Server(name, cluster, serialization)
 
 
 def start_seconds(name: str, directory: Path, serialization: str) -> float:
-    """Seconds from the start on an empty store to the first accepted message.
+    """Return the seconds from the start on an empty store to the first accepted message.
 
-    Accepted means as a client sees it: the name server has a route and the broker answers 0.
+    A message is accepted once the name server has a route and the broker answers with code 0.
     """
     return _STARTS[name](directory, serialization)
 
 
 def _start_java(directory: Path, serialization: str) -> float:
-    """Start the name server first, and the broker once it serves, as RocketMQ's guide says."""
+    """Start the name server, then the broker once the name server is ready, as in the guide."""
     cluster = java_cluster(directory)
     namesrv_port, port = cluster.layout.namesrv_port, cluster.layout.brokers[0].port
     with FirstAnswer(
@@ -191,7 +191,7 @@ def _start_java(directory: Path, serialization: str) -> float:
 
 
 def _start_comet(directory: Path, serialization: str) -> float:
-    """`cometmq standalone`: both in one process."""
+    """Start `cometmq standalone`, which runs both servers in one process."""
     namesrv_port, port = free_port(), free_broker_port()
     command = [
         str(PROGRAM), "standalone", "--data", str(directory / "data"),

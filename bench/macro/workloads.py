@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The workloads and their aims: every line of the performance table, as data."""
+"""The workloads and their aims, which define the lines of the performance table."""
 
 from dataclasses import dataclass
 from typing import Final, Literal, TypeAlias
@@ -32,7 +32,7 @@ class Aim:
     of_java: bool = True
 
     def is_met(self, *, comet: float, java: float | None) -> bool | None:
-        """None where the aim needs a server that was not measured."""
+        """Return whether the aim is met; None if it is a ratio and Java's value is missing."""
         if not self.of_java:
             value = comet
         elif java is None or java == 0:
@@ -62,19 +62,19 @@ class Load:
 
     @property
     def topic(self) -> str:
-        """The workload's own topic."""
+        """Return the name of the workload's topic, or its prefix if there are several."""
         return "BENCH_" + self.name.replace("-", "_")
 
     @property
     def topic_names(self) -> list[str]:
-        """Its topics, named as the generator does."""
+        """Return the names of the workload's topics, as the generator forms them."""
         if self.topics == 1:
             return [self.topic]
         return [f"{self.topic}_{number:04d}" for number in range(self.topics)]
 
     @property
     def places(self) -> dict[str, object]:
-        """Where the generator sends and pulls, and what it sends."""
+        """Return the generator's options for topics, queues, groups and message content."""
         return {
             "topic": self.topic,
             "topics": self.topics,
@@ -87,7 +87,7 @@ class Load:
 
 @dataclass(frozen=True)
 class Scenario:
-    """A workload that takes more than one run of the generator; code in `scenarios.py`."""
+    """A workload with more steps than one run of the generator; its code is in `scenarios.py`."""
 
     name: str
     title: str

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Time access control of one signed send; the budget is in the module's docstring."""
+"""Time the access check of one signed send; the budget is in `cometmq/broker/acl/check.py`."""
 
 from typing import Any
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Time a put with its share of the commit: record, queue entry, index entry, result.
+"""Time a put and its share of the commit: record, queue entry, index entry, result.
 
-The figure is the processor time of one thread in the best of several rounds, so other work on the
-machine has little effect; the write itself is part of it.
+The figure is one thread's processor time in the best of several rounds, including the write, so
+other work on the machine has little effect.
 """
 
 import gc
@@ -21,7 +21,7 @@ ROUNDS = 5
 
 
 def make_messages(count: int, *, queue_count: int = 4) -> list[NewMessage]:
-    """Build messages as a send handler does: unique key, tag, cluster."""
+    """Build messages with the properties of a handled send: unique key, tag, cluster."""
     messages = []
     for number in range(count):
         key = f"7F0000010000{number:020X}"
@@ -45,7 +45,7 @@ def make_messages(count: int, *, queue_count: int = 4) -> list[NewMessage]:
 
 
 def one_round(store: MessageStore, messages: list[NewMessage], batch_size: int) -> float:
-    """Return nanoseconds per message."""
+    """Store the messages in batches; return the nanoseconds per message."""
     put, commit = store.put, store.commit
     start = time.process_time_ns()
     for first in range(0, len(messages), batch_size):

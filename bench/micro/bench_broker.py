@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Time what the broker's loop does for sends and pulls, from received bytes to written answers.
+"""Time the broker's work for sends and pulls, from received bytes to written answers.
 
-Everything but the sockets is real: broker, store, files. Received chunks are handed to the
-connections, and what they write is dropped, so the figure is the program's own processor time. It
-is the best of many short rounds, so other work on the machine has little effect.
+Broker, store and files are real; only the sockets are replaced: chunks are passed directly to the
+connections, and their output is discarded. The figure is the program's own processor time in the
+best of many short rounds, so other work on the machine has little effect.
 """
 
 import argparse
@@ -80,7 +80,7 @@ def frame(serialization: int, number: int) -> bytes:
 
 
 def chunks(serialization: int, connections: int, in_flight: int) -> Iterator[list[bytes]]:
-    """Yield what the connections receive in each loop iteration."""
+    """Yield, for each loop iteration, the chunk that each connection receives."""
     number = 0
     while True:
         turn = []
@@ -109,7 +109,7 @@ def make_peers(app: BrokerApp, count: int) -> list[PeerProtocol]:
 
 async def measure(app: BrokerApp, serialization: Serialization, connections: int, in_flight: int,
                   profile: cProfile.Profile | None) -> None:  # fmt: skip
-    """Print one line for one shape of load."""
+    """Measure sends with this number of connections and sends in flight; print one line."""
     peers = make_peers(app, connections)
     source = chunks(int(serialization), connections, in_flight)
     best = float("inf")
@@ -149,7 +149,7 @@ def pulls(serialization: int, queue_length: int, *, commits: bool = False) -> It
 def measure_pulls(
     app: BrokerApp, serialization: Serialization, profile: cProfile.Profile | None
 ) -> None:
-    """Print one line for pulls of 32 messages."""
+    """Measure pulls of 32 messages and print one line."""
     (peer,) = make_peers(app, 1)
     length = app.broker.store.max_offset(TOPIC, 0) // 32 * 32
     source = pulls(int(serialization), length)
@@ -169,7 +169,10 @@ def measure_pulls(
 
 
 async def measure_commits(app: BrokerApp, serialization: Serialization, in_flight: int) -> None:
-    """Print one line for pulls with and without a commit each, timed to the iteration's end."""
+    """Compare pulls that commit an offset with pulls that do not; print one line.
+
+    The time of a round includes the rest of its loop iteration.
+    """
     (peer,) = make_peers(app, 1)
     length = app.broker.store.max_offset(TOPIC, 0) // 32 * 32
     sources = [pulls(int(serialization), length, commits=commits) for commits in (False, True)]

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Time the checksums of the log for several block sizes.
 
-Processor time per MiB of log, the best of several rounds, so other work on the machine has little
-effect. `crc32` keeps the interpreter lock for blocks below 5 KiB.
+The figure is the processor time per MiB of log in the best of several rounds, so other work on the
+machine has little effect. `crc32` keeps the interpreter lock for blocks below 5 KiB.
 """
 
 import os
@@ -23,7 +23,7 @@ ROUNDS = 5
 
 
 def extend(folder: str, block_bytes: int) -> float:
-    """Cover the log piece by piece; return milliseconds of processor time per MiB."""
+    """Add checksums for the log piece by piece; return milliseconds of CPU time per MiB."""
     layout = Layout(StoreSettings(store_path_root_dir=folder))
     disk = OsDisk()
     vars(checksums).update(BLOCK_BYTES=block_bytes)
@@ -33,7 +33,7 @@ def extend(folder: str, block_bytes: int) -> float:
     file = disk.open(f"{folder}/log")
     start = time.process_time()
     for begin in range(0, LOG_BYTES, PART_BYTES):
-        sums.extend([Span(file, 0, begin, begin + PART_BYTES)])
+        sums.extend([Span(file, 0, begin, begin + PART_BYTES)], sums.generation)
     return (time.process_time() - start) * 1000 / (LOG_BYTES >> 20)
 
 

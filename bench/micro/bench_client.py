@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Time the client: sends that wait together on one connection, and messages to a listener.
+"""Time the client: concurrent sends on one connection, and delivery to a listener.
 
-The broker is in memory and in a process of its own, so the CPU time printed is the client's
-alone; messages per second depend on what else the machine does.
+An in-memory broker runs in a process of its own, so the printed CPU time is the client's alone.
+The rate of messages also depends on other work on the machine.
 """
 
 import argparse
@@ -20,7 +20,7 @@ BODY = bytes(128)
 
 
 async def serve(pipe: Connection) -> None:
-    """Serve until the parent says stop."""
+    """Run an in-memory broker until the parent asks it to stop."""
     async with MemoryCluster() as cluster:
         cluster.create_topic("T")
         pipe.send(cluster.namesrv)
@@ -28,12 +28,12 @@ async def serve(pipe: Connection) -> None:
 
 
 def run_server(pipe: Connection) -> None:
-    """Run the server: the entry point of its process."""
+    """Run `serve` as the entry point of the server process."""
     uvloop.run(serve(pipe))
 
 
 def report(name: str, count: int, wall_s: float, cpu_s: float) -> None:
-    """Print one line."""
+    """Print the rate and the CPU time per message in one line."""
     print(f"{name:32s}{count / wall_s:10.0f} /s{cpu_s / count * 1e6:8.1f} us CPU each")
 
 
@@ -85,7 +85,7 @@ async def measure(namesrv: str, count: int) -> None:
 
 
 def main() -> None:
-    """Run with the options of the command line."""
+    """Start the server process and measure with the options of the command line."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--count", type=int, default=30_000)
     arguments = parser.parse_args()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Time cutting frames out of received bytes; the budget is in the module's docstring."""
+"""Time the extraction of frames from received bytes; the budget is in `frame.py`."""
 
 from timing import compare_and_print
 
@@ -14,7 +14,7 @@ READER = FrameReader()
 
 
 def read_by_slices(data: bytes) -> list[tuple[int, bytes, bytes]]:
-    """The obvious implementation, for comparison."""
+    """Extract frames with the obvious implementation, for comparison."""
     frames = []
     while data:
         length = int.from_bytes(data[:4], "big")
@@ -25,13 +25,13 @@ def read_by_slices(data: bytes) -> list[tuple[int, bytes, bytes]]:
 
 
 def feed_in_halves() -> None:
-    """A frame that arrives in two chunks."""
+    """Feed a frame that arrives in two chunks."""
     READER.feed(FRAME[:100])
     READER.feed(FRAME[100:])
 
 
 def main() -> None:
-    """Print one line per operation; figures of a chunk are for 32 frames."""
+    """Print one line per operation; the figures for a chunk cover its 32 frames."""
     compare_and_print(
         {
             "feed one frame": (lambda: READER.feed(FRAME), 600),

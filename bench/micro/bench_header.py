@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Time header decoding and encoding, fast and plain; budgets are in the modules' docstrings."""
+"""Time the fast and the general header codec; the modules' docstrings state the budgets."""
 
 from typing import Any
 
@@ -40,7 +40,7 @@ BINARY_PULL = head_of(BINARY, RequestCode.PULL_MESSAGE, PULL)
 
 
 def parse_binary_send() -> object:
-    """The full parse that the memo avoids."""
+    """Decode a send completely, without the memo."""
     *_, position, head = parse_fixed(BINARY_SEND)
     return convert_ext(parse_ext(head, position), SendMessageV2)
 

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Time sends through the native path beside the same sends through the handlers.
+"""Compare sends on the native path with the same sends through the handlers.
 
-Two brokers without sockets and files get the same chunks in alternation: processor time per
-message from the bytes of the request to the bytes of the answer, the best tenth of the rounds.
+Two brokers without sockets or files receive the same chunks in alternation. The figure is the
+processor time per message, from the request's bytes to the answer's, in the best tenth of the
+rounds.
 """
 
 import asyncio
@@ -38,7 +39,7 @@ def send(number: int, body: bytes, serialization: Serialization) -> bytes:
 
 
 def chunks(shape: tuple[int, int, int], serialization: Serialization) -> Iterator[list[bytes]]:
-    """Yield what all connections send in one loop iteration."""
+    """Yield, for each loop iteration, the chunk that each connection sends."""
     connections, in_flight, size = shape
     body, number = b"x" * size, 0
     while True:
@@ -51,7 +52,7 @@ def chunks(shape: tuple[int, int, int], serialization: Serialization) -> Iterato
 
 
 async def one_round(broker: ScriptedBroker, turns: list[list[bytes]]) -> float:
-    """Return nanoseconds per loop iteration."""
+    """Serve the chunks of a round; return the nanoseconds per loop iteration."""
     start = time.thread_time_ns()
     for turn in turns:
         for (peer, _), data in zip(broker.connections, turn, strict=True):
@@ -65,7 +66,7 @@ async def one_round(broker: ScriptedBroker, turns: list[list[bytes]]) -> float:
 
 
 async def measure(shape: tuple[int, int, int], serialization: Serialization, root: str) -> None:
-    """Print one line."""
+    """Measure both paths with one shape and serialization; print one line."""
     connections, in_flight, size = shape
     brokers = []
     for is_native in (True, False):

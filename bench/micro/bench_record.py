@@ -24,7 +24,7 @@ PLACED = [(MESSAGE, 5 + number, 1000 * number) for number in range(32)]
 
 
 def hash_by_loop(text: str) -> int:
-    """The obvious implementation, for comparison."""
+    """Compute the hash with the obvious implementation, for comparison."""
     value = 0
     for unit in text.encode("utf-16-le")[::2]:
         value = (31 * value + unit) & 0xFFFFFFFF

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Time the start after a kill: a child fills a store and dies, the parent opens it.
+"""Time recovery: a child process fills a store and exits uncleanly, and the parent opens it.
 
-Two cases: the checkpoints of a running broker were written (each second), or none ever was, so
-that everything is scanned and built again.
+There are two cases: with a checkpoint each second, as a running broker writes it, and without any
+checkpoint, so that the whole log is scanned and all queues are rebuilt.
 """
 
 import multiprocessing
@@ -24,13 +24,13 @@ def now_ms() -> int:
 
 
 def open_store(folder: str) -> MessageStore:
-    """Open with the usual sizes."""
+    """Open a store with the default settings."""
     settings = StoreSettings(store_path_root_dir=folder)
     return MessageStore.open(settings, disk=OsDisk(), clock_ms=now_ms)
 
 
 def fill_and_die(folder: str, *, with_checkpoints: bool) -> None:
-    """Store messages as fast as one thread can, and exit without stopping."""
+    """Store messages as fast as one thread can, and exit without closing the store."""
     store = open_store(folder)
     messages = make_messages(10_000, queue_count=16)
     for number in range(MESSAGE_COUNT // BATCH_SIZE):

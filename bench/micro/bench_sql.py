@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Time SQL filters: compiling, evaluating, and reads that look into the records."""
+"""Time SQL filters: compilation, evaluation, and reads that evaluate the records."""
 
 import tempfile
 import time
@@ -64,12 +64,12 @@ def main() -> None:
 
 
 def compiled(text: str) -> SqlFilter:
-    """Compile without the cache."""
+    """Compile a filter without using the cache."""
     return SqlFilter(text)
 
 
 def message(number: int) -> NewMessage:
-    """Return a message with the usual properties, and some to filter by."""
+    """Return a message with the usual properties and some for filters."""
     properties = {
         "KEYS": f"order-{number}",
         "UNIQ_KEY": f"7F0000010D5A18B4AAC2{number:012X}",

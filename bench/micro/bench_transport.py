@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Time the server's path of a send: sockets, frames, headers, dispatch, answers; no store.
+"""Time a send in the server without a store: sockets, frames, headers, dispatch, answers.
 
-The native load generator (`make bench` builds it) sends; a server in a process of its own
-answers, either from the handler or once per turn of the loop, as the broker does after its
-commit. CPU time per message is the figure to compare: it hardly depends on what else runs.
+The native load generator (built by `make bench`) sends to a server in a process of its own. The
+server answers either in the handler or, as the broker does after a commit, once per turn of the
+loop. Compare the CPU time per message, which hardly depends on other work on the machine.
 """
 
 import argparse
@@ -29,7 +29,7 @@ SHAPES: Final = ((1, 1), (64, 1), (8, 32))
 
 
 class Store:
-    """Answers sends at once, or all sends of one loop iteration together."""
+    """Answers each send at once, or all sends of one loop iteration together."""
 
     def __init__(self, *, is_deferred: bool) -> None:
         self.count = 0
@@ -56,7 +56,7 @@ class Store:
 
 
 async def serve(pipe: Connection, *, is_deferred: bool) -> None:
-    """Serve until the parent says stop, telling it CPU time and messages when asked."""
+    """Serve until the parent asks to stop; report CPU time and message count on request."""
     store = Store(is_deferred=is_deferred)
     server = Server(
         {RequestCode.SEND_MESSAGE_V2: store.send}, store, ServerSettings(), clock_ms=lambda: 0
@@ -70,7 +70,7 @@ async def serve(pipe: Connection, *, is_deferred: bool) -> None:
 
 
 def run_server(pipe: Connection, loop_name: str, is_deferred: bool) -> None:
-    """Run the server: the entry point of its process."""
+    """Run `serve` as the entry point of the server process."""
     run = uvloop.run if loop_name == "uvloop" else asyncio.run
     run(serve(pipe, is_deferred=is_deferred))
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Time the ledger of the txn-checker with a million open transactions: start, rounds, ends, memory.
+"""Time the txn-checker's ledger with a million open transactions, and measure its memory.
 
-A process of its own recovers the ledger, so that its memory is that of a checker.
+A separate process recovers the ledger, so its memory use is that of a txn-checker.
 """
 
 import multiprocessing
@@ -20,7 +20,7 @@ READ_AT_ONCE = 256
 
 
 def fill(folder: str) -> None:
-    """Read half messages as they come from a broker."""
+    """Add half messages to a new ledger in the portions in which a broker delivers them."""
     ledger = Ledger(OsDisk(), folder)
     ledger.begin(0, 0)
     now_s = time.time_ns() // 1_000_000_000
@@ -32,7 +32,7 @@ def fill(folder: str) -> None:
 
 
 def measure(folder: str) -> None:
-    """Recover, look at everything, ask about everything, end a part."""
+    """Recover the ledger, examine and ask about all transactions, and end a tenth of them."""
     start = time.perf_counter()
     ledger = Ledger(OsDisk(), folder)
     _report("start after a kill", COUNT, time.perf_counter() - start)
@@ -66,7 +66,7 @@ def _report(what: str, count: int, seconds: float) -> None:
 
 
 def main() -> None:
-    """Fill in one process, measure in another."""
+    """Fill the ledger in one process and measure it in another."""
     context = multiprocessing.get_context("spawn")
     with tempfile.TemporaryDirectory() as folder:
         for step in (fill, measure):

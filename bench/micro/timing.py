@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Time small operations: the best of many short rounds, beside the budget.
+"""Time small operations in many short rounds, and print the best round beside the budget.
 
-Short rounds find a moment without other work, even on a busy machine.
+Even on a busy machine, some of the short rounds run without interruption.
 """
 
 import timeit

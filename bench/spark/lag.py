@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Times a report over one day of 10,000 series: 14.4 million rows of progress.
+"""Time a report over one day of 10,000 series: 14.4 million rows of progress.
 
 Usage: `python bench/spark/lag.py [SERIES]`; `lag_large.py` uses 115 million rows. The history has a
 fixed seed and is compacted, as in production. Starting the session is not timed.

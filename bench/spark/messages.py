@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Measures rows per second of the table `messages`, batch and stream, with a local broker."""
+"""Measure the rows per second of the table `messages`, batch and stream, on a local broker."""
 
 import json
 import os

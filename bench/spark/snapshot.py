@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Times a snapshot of many groups, and measures the loop lag of the broker meanwhile."""
+"""Time a snapshot of many groups, and measure the broker's loop lag meanwhile."""
 
 import asyncio
 import json
@@ -29,10 +29,10 @@ from cometmq.spark.collect.writer import write
 
 GROUPS, TOPICS, QUEUES = 10_000, 1_000, 8
 UNREAD_TOPICS = 200
-"""Topics with messages: their groups are behind, so message ages are queried."""
+"""Number of topics with unread messages: for these, the snapshot queries message ages."""
 ROUNDS = 3
 IDLE_S = 10.0
-"""Measures the loop lag that other processes of the machine cause."""
+"""How long to measure the loop lag of an idle broker, which other processes cause."""
 SECONDS_MAX, LOOP_LAG_MAX_S = 10.0, 0.020
 _BUCKET = re.compile(r'^cometmq_loop_lag_seconds_bucket\{le="([^"]+)"\} (\S+)$', re.MULTILINE)
 
@@ -72,14 +72,14 @@ async def send(namesrv: str, broker: str) -> None:
 
 
 def lags(port: int) -> dict[float, float]:
-    """Read the broker's histogram of loop lags: counts by upper bound."""
+    """Return the broker's histogram of loop lags as counts by upper bound, in seconds."""
     with urlopen(f"http://127.0.0.1:{port}/metrics") as reply:
         text = reply.read().decode()
     return {float(bound): float(count) for bound, count in _BUCKET.findall(text)}
 
 
 def quantile(before: dict[float, float], after: dict[float, float], part: float) -> float:
-    """Compute a quantile of the samples in between, interpolated linearly within its bucket."""
+    """Return a quantile of the lags between two readings, interpolated within its bucket."""
     low = below = 0.0
     total = max(after.values()) - max(before.values())
     for bound in sorted(after):

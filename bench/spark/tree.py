@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Measures memory and processor time of this process and its descendants."""
+"""Measure the memory and processor time of this process and its descendants."""
 
 import os
 import threading
@@ -39,12 +39,12 @@ class Tree:
 
 
 def cpu_seconds() -> float:
-    """Sum the processor time of the running processes."""
+    """Return the total processor time of this process and its running descendants."""
     return sum(map(_cpu_ticks, descendants())) / _TICKS
 
 
 def descendants() -> list[int]:
-    """List this process and its descendants."""
+    """Return the ids of this process and its descendants."""
     parents = {
         int(path.name): int(stat[1])
         for path in _PROC.iterdir()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The meter that the programs of all compared clients share, and the table made of it."""
+"""The meter that all client programs share, and the table of its results."""
 
 import json
 import threading

@@ -13,7 +13,7 @@ from macro.native import BenchError, Floor, fill, loadgen
 
 @contextmanager
 def answering(make_header):
-    """A server that answers each request with the header made from the request's."""
+    """Serve one connection; answer each request with `make_header` of its header."""
     listener = socket.create_server(("127.0.0.1", 0))
 
     def serve():
@@ -89,13 +89,13 @@ def test_an_answer_to_nothing_stops_the_run():
 
 
 def record(number):
-    """A stored message, of which the generator reads only the size."""
+    """Return a stored record; the generator reads only its size."""
     return struct.pack(">I", 96) + number.to_bytes(92, "big")
 
 
 @contextmanager
 def broker(answer):
-    """A server of many connections; `answer` gives code, fields and body for header and body."""
+    """Serve many connections; `answer` maps header and body to code, fields and body."""
     stop = threading.Event()
     listener = socket.create_server(("127.0.0.1", 0))
     listener.settimeout(0.05)
