@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Build the wheels of all members, and keep their versions equal.
 
-The version is written once, in the `pyproject.toml` of the repository: `version` copies it to the
-members and to their pins on each other. uv_build supports no computed metadata, so each member has
-both in its own file, and `tests/packages/test_wheels.py` compares them.
+The version is defined once, in the `pyproject.toml` of the repository: `version` copies it to the
+members and to their pins on each other. uv_build supports no computed metadata, so each member's
+own file contains both, and `tests/packages/test_wheels.py` compares them.
 
 No file of the repository contains its address. `build` takes it from the clone (`git remote`) or
 from `--repository`, adds the project URLs, and turns the relative links of a README into links to
@@ -51,7 +51,7 @@ def set_version(version: str, root: Path = ROOT) -> None:
     for path in (root / "pyproject.toml", *(folder / "pyproject.toml" for folder in members(root))):
         text = path.read_text(encoding="utf-8")
         text = re.sub(r'^version = ".*"$', f'version = "{version}"', text, flags=re.MULTILINE)
-        text = re.sub(r'"(cometmq[a-z-]*)==[^"]*"', rf'"\1=={version}"', text)
+        text = re.sub(r'"(cometmq[a-z-]*(?:\[ha\])?)==[^"]*"', rf'"\1=={version}"', text)
         path.write_text(text, encoding="utf-8")
 
 
@@ -66,7 +66,7 @@ def public_address(remote: str) -> str | None:
 
 
 def readme_for(text: str, folder: PurePosixPath, base: str | None) -> str:
-    """Return a README whose links work outside the repository."""
+    """Return the README with links that work outside the repository."""
 
     def resolved(match: re.Match[str]) -> str:
         title, target = match.groups()
@@ -145,7 +145,7 @@ def build(out: Path, repository: str | None) -> list[Path]:
 
 
 def main() -> None:
-    """Run `build` or `version`."""
+    """Run the command `build` or `version`."""
     parser = argparse.ArgumentParser(description="Wheels of all members of CometMQ.")
     commands = parser.add_subparsers(dest="command", required=True)
     building = commands.add_parser("build", help="build all wheels")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`cometmq-lag` as a file, for spark-submit and the Spark operator to start in the driver's pod."""
+"""Run `cometmq-lag` from a file that spark-submit or the Spark operator can start."""
 
 from cometmq.spark.lag.cli import main
 

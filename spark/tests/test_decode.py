@@ -62,7 +62,7 @@ def both(buffer: bytes, context: Context) -> tuple[pa.RecordBatch, pa.RecordBatc
 
 
 def rows_of(batch: pa.RecordBatch) -> list[dict[str, object]]:
-    """Rows with maps as dicts: the order of pairs does not matter."""
+    """Return the rows, with maps as dicts: the order of pairs does not matter."""
     rows = batch.to_pylist()
     for row in rows:
         if isinstance(row["properties"], list):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Pipelined pulls against brokers that answer as badly as they can."""
+"""Pipelined pulls against brokers whose answers are as bad as possible."""
 
 import random
 from collections.abc import Callable

@@ -43,7 +43,7 @@ DELETES: dict[type[Cluster], tuple[str, str]] = {
     CometCluster: ("cleanFileForciblyEnable=false", "cleanFileForciblyEnable=true"),
     PatientJavaCluster: ("fileReservedTime=72", "fileReservedTime=0"),
 }
-"""The setting with which a broker deletes nothing, and all it may."""
+"""Two settings: the broker deletes nothing with the first, everything it may with the second."""
 RUN_TIMEOUT_S = 120
 TASK = 1000
 """Messages of a task or of a batch."""
@@ -81,7 +81,7 @@ class Forgotten:
         return parse({"nameServer": self.cluster.namesrv_addr, "subscribe": self.topic, **more})
 
     def forget(self) -> None:
-        """Make the broker delete all it may."""
+        """Make the broker delete every file that it may delete."""
         self._set(may_delete=True)
         try:
             wait_until(lambda: self.first() >= self.first_left, DELETED_S, "messages deleted")

@@ -116,7 +116,7 @@ async def rewound(stage: Stage, group: str) -> None:
 
 
 async def broadcasting(stage: Stage, group: str) -> None:
-    """Read all messages in every member; offsets stay with the member."""
+    """Have every member read all messages; each keeps its own offsets."""
     model = {"message_model": MessageModel.BROADCASTING, "offsets_dir": str(stage.folder / group)}
     await consume(stage, group, at_once, **model)
 

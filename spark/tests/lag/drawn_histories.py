@@ -20,7 +20,7 @@ from cometmq.spark.tables.arrow import table_of
 from cometmq.spark.tables.columns import SCHEMA_VERSION, TABLES
 
 BASE = 10_000
-"""Where queues begin: an offset of 0 says "has consumed nothing", which no shift preserves."""
+"""First offset of all queues: 0 would mean "has consumed nothing", which no shift preserves."""
 MINUTES_MAX = 14
 
 _COUNTS = st.sampled_from([0, 0, 0, 1, 7, 60, 2000])
@@ -38,7 +38,7 @@ class ReaderMinute(NamedTuple):
     """Events of a group before a snapshot."""
 
     read: int | None
-    """None: all there is; less than 0: its offset is set back."""
+    """Messages read; None: all of them; less than 0: the offset is set back."""
     online: bool
     is_sampled: bool
 
@@ -47,7 +47,7 @@ class Group(NamedTuple):
     """A group of one queue."""
 
     begin: int | None
-    """How far from the oldest message; None: it has no offset."""
+    """Distance of its first offset from the oldest message; None: it has no offset."""
     model: str
     gone_at: int
     minutes: list[ReaderMinute]
@@ -57,9 +57,9 @@ class Drawn(NamedTuple):
     """A history: one queue and its groups, minute by minute up to the newest snapshot."""
 
     seen: list[bool]
-    """Whether there is a snapshot; of the last minute there always is."""
+    """Whether each minute has a snapshot; the last minute always has."""
     backlog: int
-    """How much there is before the first minute."""
+    """Number of messages stored before the first minute."""
     queue: list[QueueMinute]
     groups: list[Group]
     jitter_s: list[int]
@@ -68,7 +68,7 @@ class Drawn(NamedTuple):
     disk_ratio: float
     disk_growth: float
     shift: int
-    """By how much a shifted form of it has higher offsets."""
+    """Added to all offsets in the shifted form of the history."""
 
 
 def _minutes(of: SearchStrategy[Any]) -> SearchStrategy[list[Any]]:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Random histories: snapshots of clusters in which everything that can go wrong does.
+"""Random histories: snapshots of clusters in which everything goes wrong that can.
 
 Each history is one cluster; a batch of them shares a folder and the newest snapshot.
 """
@@ -26,7 +26,7 @@ class Queue:
     max_offset: int
     rate: float
     kept: float
-    """Deleted messages by stored ones, once per minute."""
+    """Ratio of deleted to stored messages, applied once per minute."""
     is_made_anew: bool
     store_times: list[tuple[int, float]] = field(default_factory=list)
 

@@ -168,7 +168,7 @@ def _rank(row: dict[str, Any]) -> int:
 
 
 def _may_be_better(row: dict[str, Any], after: dict[str, Any]) -> bool:
-    """Whether a better status is expected: the trouble left the window, or the forecast is later.
+    """Return whether a better status is expected: the trouble is past, or the forecast is later.
 
     A loss or a rewind is reported for the length of a window. A forecast changes with the rates,
     and ends with the hour of deletion. UNKNOWN means that the window has too few snapshots.

@@ -36,7 +36,7 @@ from .random_histories import moment
 from .slopes import merged_slope
 
 MANY = settings(deadline=None)
-"""The machine may be busy."""
+"""No deadline, because the machine may be loaded."""
 DATABASE = duckdb.connect()
 DATABASE.execute("CREATE MACRO try_divide(a, b) AS a / nullif(b, 0)")
 DATABASE.execute("CREATE MACRO nvl2(a, b, c) AS CASE WHEN a IS NULL THEN c ELSE b END")
@@ -46,7 +46,7 @@ FLAGS = ("broadcast", "seen_broadcast", "present", "losing", "always_online", "f
          "online", "fine_once", "went_back", "drains")  # fmt: skip
 NUMBERS = ("points_w", "time_to_loss_s", "c", "m", "n", "lag", "c_min", "c_max")
 EARLY = ("broadcast", "seen_broadcast", "losing")
-"""Facts that decide before all others are looked at."""
+"""Facts that take precedence over all others."""
 SELDOM = st.sampled_from([False] * 7 + [True])
 POINTS_MIN, RISK_HOURS = 5, 1
 
@@ -221,7 +221,7 @@ def _progress(begin: datetime, minute: int, c: int, room: int, base: int) -> tup
 
 
 END = moment("2028-03-01T00:06")
-"""Of fourteen minutes: they are in two hours, of two days."""
+"""End of fourteen minutes that span two hours and two days."""
 
 
 # A smaller history would not tell more, and shrinking takes minutes.

@@ -14,7 +14,7 @@ print(spark.range(3).count())
 spark.stop()
 """
 OF_THE_JVM = "WARNING: Using incubator modules: jdk.incubator.vector"
-"""Said before any setting of Spark is read."""
+"""Printed before Spark reads any setting."""
 
 
 @pytest.mark.slow

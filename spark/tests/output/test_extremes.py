@@ -87,7 +87,7 @@ def test_any_name_is_shown_verbatim(name: str, report: Report, a_report: Any, a_
 
 
 def _without_drawings(tags: list[str]) -> list[str]:
-    """Drawings depend on the width of their labels, so they are removed."""
+    """Remove drawings, which depend on the width of their labels."""
     found, inside = [], False
     for tag in tags:
         inside = inside or tag == "svg"

@@ -162,7 +162,7 @@ def test_long_lists_are_cut_with_a_note(a_report: Any, a_group: Any) -> None:
 
 @pytest.fixture(scope="module")
 def checker() -> jsonschema.Draft202012Validator:
-    """Validates with the schema file, like a reader of the report."""
+    """A validator that uses the schema file, like a reader of the report."""
     schema = json.loads(SCHEMA_PATH.read_bytes())
     jsonschema.Draft202012Validator.check_schema(schema)
     formats = jsonschema.FormatChecker(formats=())

@@ -63,7 +63,7 @@ def test_special_characters_are_escaped(a_report: Any, a_group: Any) -> None:
 
 
 class Gateway(ThreadingHTTPServer):
-    """Records requests; rejects them if told to."""
+    """Records requests; rejects them if the test says so."""
 
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), GatewayHandler)
@@ -92,7 +92,7 @@ class GatewayHandler(BaseHTTPRequestHandler):
     do_PUT = do_DELETE = _take  # noqa: N815  # the names that http.server looks for
 
     def log_message(self, format: str, *args: Any) -> None:  # noqa: A002
-        """Say nothing."""
+        """Print nothing."""
 
 
 @pytest.fixture

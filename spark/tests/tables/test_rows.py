@@ -137,6 +137,7 @@ def test_budget_rotates() -> None:
         ("RMQ_SYS_TRANS_OP_HALF_TOPIC", "OP"),
         ("RMQ_SYS_TRACE_TOPIC", "SYSTEM"),
         ("TBW102", "SYSTEM"),
+        ("rmq_sys_TRACE_DATA_east", "SYSTEM"),
     ],
 )
 def test_topic_kinds(topic: str, kind: str) -> None:

@@ -10,11 +10,11 @@ from cometmq.remoting.codes import RequestCode, ResponseCode
 from cometmq.remoting.command import Request
 from cometmq.remoting.commands.pull import PullMessage
 from cometmq.remoting.message.flags import PullSysFlag
+from cometmq.remoting.names import ALL_TAGS
 from cometmq.spark.errors import OptionError
 from cometmq.spark.options.definitions import ExpressionType, Options
 from cometmq.spark.options.offsets_json import Queue
 
-EVERYTHING: Final = "*"
 PULL_CODES: Final = frozenset(
     {
         int(ResponseCode.SUCCESS),
@@ -33,7 +33,7 @@ _LOOKS_LIKE_SQL: Final = re.compile(
 class Filter(msgspec.Struct, frozen=True):
     """A broker-side filter; `tags` are compared again here, since brokers only compare hashes."""
 
-    expression: str = EVERYTHING
+    expression: str = ALL_TAGS
     kind: ExpressionType = ExpressionType.TAG
     tags: tuple[str, ...] = ()
 
@@ -47,12 +47,12 @@ def filter_of(options: Options) -> Filter:
     """Parse the filter of the options; raise OptionError for SQL without `expressionType`."""
     text, kind = options.sub_expression.strip(), options.expression_type
     if kind is ExpressionType.SQL92:
-        if not text or text == EVERYTHING:
+        if not text or text == ALL_TAGS:
             raise OptionError(
                 "option `expressionType`=SQL92 requires a condition in `subExpression`"
             )
         return Filter(text, kind)
-    if text in {"", EVERYTHING}:
+    if text in {"", ALL_TAGS}:
         return Filter()
     tags = tuple(sorted({tag.strip() for tag in text.split("||") if tag.strip()}))
     if not tags:

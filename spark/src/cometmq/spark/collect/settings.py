@@ -12,7 +12,7 @@ from cometmq.remoting.transport.settings import TlsSettings
 
 class CollectSettings(msgspec.Struct, frozen=True, kw_only=True):
     namesrv: str = ""
-    """`host:port;host:port`; if empty, the environment variable NAMESRV_ADDR."""
+    """`host:port;host:port`; if empty, the value of the environment variable NAMESRV_ADDR."""
     namesrv_url: str = ""
     """HTTP address that lists name servers."""
     cluster: str | None = None

@@ -35,7 +35,7 @@ def snapshot_path(root: Path, table: str, snapshot_id: int) -> Path:
 
 
 def is_taken(root: Path, snapshot_id: int) -> bool:
-    """Whether a complete snapshot of this minute exists."""
+    """Return whether a complete snapshot of this minute exists."""
     return snapshot_path(root, WRITE_ORDER[-1], snapshot_id).exists()
 
 

@@ -12,13 +12,13 @@ from typing import Annotated, Any, Final
 import msgspec
 from msgspec import Meta, field
 
-from cometmq.remoting.names import SYSTEM_GROUP_PREFIX
+from cometmq.remoting.names import ALL_TAGS, SYSTEM_GROUP_PREFIX
 from cometmq.spark.options.values import find_option, option_value
 
 READER_GROUP: Final = SYSTEM_GROUP_PREFIX + "SPARK"
 """Default group of pulls; brokers create groups with this prefix on demand."""
 IGNORED: Final = frozenset({"checkpointlocation", "queryname"})
-"""Options of Spark itself that it also passes to a source or sink."""
+"""Spark's own options, which it also passes to sources and sinks."""
 
 READ: Final = {"applies": "read"}
 BATCH: Final = {"applies": "batch read"}
@@ -77,7 +77,10 @@ class Options(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
         str,
         Meta(
             extra=ALL,
-            description="`host:port;host:port`, or an HTTP address that lists them. Required.",
+            description=(
+                "Name servers as `host:port;host:port`, or an HTTP address that lists them. "
+                "Required."
+            ),
         ),
     ] = ""
     table: Annotated[
@@ -141,22 +144,30 @@ class Options(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
         NothingNewer,
         Meta(
             extra=READ,
-            description="If no message is that recent: `error`, or start at `latest`.",
+            description=(
+                "What to do if no message is that recent: fail (`error`) or start at the end "
+                "(`latest`)."
+            ),
         ),
     ] = NothingNewer.ERROR
     starting_offsets_from_group: Annotated[
         str,
         Meta(
             extra=READ,
-            description="Start at the committed offsets of this consumer group, else earliest.",
+            description=(
+                "Start at the committed offsets of this consumer group; queues without one start "
+                "at the earliest message."
+            ),
         ),
     ] = ""
     fail_on_data_loss: Annotated[
         bool,
         Meta(
             extra=READ,
-            description="Fail if messages to read no longer exist. If false, a stream continues "
-            "with the oldest message and logs the number of lost ones; a batch always fails.",
+            description=(
+                "Fail if messages to read no longer exist. If false, a stream continues with the "
+                "oldest message and logs the number of lost messages; a batch always fails."
+            ),
         ),
     ] = True
     min_partitions: Annotated[
@@ -175,7 +186,10 @@ class Options(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
         Positive | None,
         Meta(
             extra=STREAM,
-            description="Messages to wait for before a micro-batch, up to `maxTriggerDelay`.",
+            description=(
+                "Number of messages to wait for before a micro-batch, for at most "
+                "`maxTriggerDelay`."
+            ),
         ),
     ] = None
     max_trigger_delay: Annotated[
@@ -193,7 +207,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
             description="Filter evaluated by brokers: `*`, `TagA || TagB`, or SQL with "
             "`expressionType=SQL92`. Offsets advance over all messages.",
         ),
-    ] = "*"
+    ] = ALL_TAGS
     expression_type: Annotated[
         ExpressionType, Meta(extra=READ, description="Language of `subExpression`.")
     ] = ExpressionType.TAG
@@ -202,16 +216,20 @@ class Options(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
         Meta(
             min_length=1,
             extra=READ,
-            description="Consumer group named in pulls; brokers create groups with the prefix of "
-            "the default on demand.",
+            description=(
+                "Consumer group named in pulls; brokers create a group on demand if its name has "
+                "the prefix of the default."
+            ),
         ),
     ] = READER_GROUP
     commit_group: Annotated[
         str,
         Meta(
             extra=STREAM,
-            description="Consumer group whose offsets are committed after each batch, one batch "
-            "late, so that tools can monitor the query. The query never reads them.",
+            description=(
+                "Consumer group whose offsets are committed after each batch, one batch late, so "
+                "that tools can monitor the query. The query itself never reads these offsets."
+            ),
         ),
     ] = ""
     pull_batch_size: Annotated[
@@ -219,7 +237,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
         Meta(ge=1, le=4096, extra=READ, description="Maximum number of messages per pull."),
     ] = 32
     pull_pipeline_depth: Annotated[
-        int, Meta(ge=1, le=256, extra=READ, description="Concurrent pulls per task.")
+        int, Meta(ge=1, le=256, extra=READ, description="Number of concurrent pulls per task.")
     ] = 8
     pull_timeout_ms: Annotated[int, Meta(ge=1, extra=READ, description="Timeout of a pull.")] = 3000
     fetch_num_retries: Annotated[
@@ -233,7 +251,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
         Meta(extra=READ, description="`master`, `slave`, or `auto`: a slave if the master fails."),
     ] = ReadFrom.AUTO
     include_body: Annotated[
-        bool, Meta(extra=READ, description="If false, `body` is null and costs nothing.")
+        bool, Meta(extra=READ, description="If false, bodies are not returned: `body` is null.")
     ] = True
     include_properties: Annotated[
         Properties,
@@ -256,7 +274,10 @@ class Options(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
         Meta(
             ge=0,
             extra=TABLES,
-            description="Lagging (group, topic) pairs per broker whose message age is queried.",
+            description=(
+                "Maximum number of lagging (group, topic) pairs per broker whose message age is "
+                "queried."
+            ),
         ),
     ] = 2000
     access_key: Annotated[
@@ -307,7 +328,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
             ge=0,
             le=4 << 20,
             extra=WRITE,
-            description="Maximum size of a batch of messages for one queue; 0: no batches.",
+            description="Maximum size of a batch of messages for one queue; 0 turns batches off.",
         ),
     ] = 1 << 20
     send_timeout_ms: Annotated[int, Meta(ge=1, extra=WRITE, description="Timeout of a send.")] = (

@@ -16,7 +16,7 @@ _DURATION: Final = re.compile(r"(\d+)(ms|s|m|h)")
 
 
 def find_option(name: str, known: Mapping[str, FieldInfo]) -> FieldInfo:
-    """Look up an option; the error for an unknown one suggests the closest name."""
+    """Look up an option; the error for an unknown option suggests the closest name."""
     info = known.get(name.lower())
     if info is not None:
         return info

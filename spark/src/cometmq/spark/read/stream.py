@@ -165,7 +165,7 @@ class MessageStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return first
 
     def _must_wait(self, spans: Sequence[Span]) -> bool:
-        """Whether to wait for more messages before starting a batch."""
+        """Return whether to wait for more messages before starting a batch."""
         least = self._options.min_offsets_per_trigger
         if least is None or self._frozen is not None or total_size(spans) >= least:
             return False

@@ -13,6 +13,7 @@ import pyarrow as pa
 from cometmq.client.admin.figures import read_figures
 from cometmq.remoting.bodies.connections import ConsumerConnections
 from cometmq.remoting.bodies.stats import TopicOffset
+from cometmq.remoting.names import ALL_TAGS
 from cometmq.spark.tables.arrow import table_of
 from cometmq.spark.tables.columns import SCHEMA_VERSION, TABLES
 from cometmq.spark.tables.state import BrokerState, Pair, TimeSpan
@@ -121,9 +122,9 @@ def _progress_of(state: BrokerState, pair: Pair, queues: dict[int, TopicOffset])
 
 
 def is_filter(members: ConsumerConnections, topic: str) -> bool:
-    """Whether a group subscribes to only part of a topic's messages."""
+    """Return whether a group subscribes to only part of a topic's messages."""
     subscription = members.subscription_table.get(topic)
-    return subscription is not None and subscription.sub_string not in ("*", "")
+    return subscription is not None and subscription.sub_string not in (ALL_TAGS, "")
 
 
 def _times(

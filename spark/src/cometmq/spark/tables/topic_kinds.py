@@ -6,6 +6,7 @@ from typing import Final
 from cometmq.remoting import names
 
 SYSTEM_TOPICS: Final = names.SYSTEM_TOPICS | {names.reply_topic(names.DEFAULT_CLUSTER)}
+SYSTEM_PREFIXES: Final = (names.SYSTEM_TOPIC_PREFIX, names.RESERVED_TOPIC_PREFIX)
 
 _KINDS: Final = {
     names.SCHEDULE_TOPIC: "SCHEDULE",
@@ -22,5 +23,5 @@ def topic_kind(topic: str) -> str:
         return "DLQ"
     if topic in _KINDS:
         return _KINDS[topic]
-    is_system = topic in SYSTEM_TOPICS or topic.startswith(names.RESERVED_TOPIC_PREFIX)
+    is_system = topic in SYSTEM_TOPICS or topic.startswith(SYSTEM_PREFIXES)
     return "SYSTEM" if is_system else "NORMAL"

@@ -31,7 +31,7 @@ GROUP BY {KEY}
 
 
 def arrivals(offsets: DataFrame, unread: DataFrame) -> DataFrame:
-    """Bracket the arrival of the first unread message of each series between two snapshots.
+    """Find, for each series, the two snapshots between which its first unread message arrived.
 
     `unread` has the key and `position`, the first unread offset; it must be small enough to
     broadcast.

@@ -36,7 +36,7 @@ class BrokerFacts(msgspec.Struct, frozen=True, kw_only=True):
     """Intervals in which files may be deleted, in microseconds since 1970."""
 
     def disk_fills(self, rules: Rules) -> bool:
-        """Whether the disk, rather than age, limits how long messages live."""
+        """Return whether the disk, rather than age, limits how long messages live."""
         return self.disk_full_s is not None and self.disk_full_s <= rules.disk_hours * 3600
 
 

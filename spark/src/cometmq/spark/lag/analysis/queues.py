@@ -14,7 +14,7 @@ from cometmq.spark.lag.analysis.series import seconds
 from cometmq.spark.lag.analysis.status import STATUS
 from cometmq.spark.lag.columns import QUEUE, STATUSES
 from cometmq.spark.lag.rules import Rules
-from cometmq.spark.tables.topic_kinds import SYSTEM_TOPICS
+from cometmq.spark.tables.topic_kinds import SYSTEM_PREFIXES, SYSTEM_TOPICS
 
 Step = dict[str, str]
 
@@ -91,11 +91,12 @@ _LOSS: Final[Step] = {
         WHEN time_to_loss_s = ttl_disk_s THEN 'disk' ELSE 'time' END""",
 }
 
+_HAS_SYSTEM_PREFIX: Final = " OR ".join(f"startswith(topic, '{it}')" for it in SYSTEM_PREFIXES)
 _KIND: Final = f"""CASE
     WHEN startswith(topic, '{names.RETRY_PREFIX}') THEN 'RETRY'
     WHEN startswith(topic, '{names.DLQ_PREFIX}') THEN 'DLQ'
     WHEN topic IN ({", ".join(f"'{it}'" for it in sorted(SYSTEM_TOPICS))})
-        OR startswith(topic, '{names.RESERVED_TOPIC_PREFIX}') THEN 'SYSTEM' ELSE 'NORMAL' END"""
+        OR {_HAS_SYSTEM_PREFIX} THEN 'SYSTEM' ELSE 'NORMAL' END"""
 """Delayed and half messages do not occur here: the table `backlog` has them."""
 
 _SEVERITY: Final = (

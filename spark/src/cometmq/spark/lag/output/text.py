@@ -61,7 +61,7 @@ def duration(seconds: float | None) -> str:
 
 
 def _is_known(value: float | None) -> TypeGuard[float]:
-    """Whether the value is a finite number; a regression may yield an infinite slope."""
+    """Return whether the value is a finite number; a regression may yield an infinite slope."""
     return value is not None and math.isfinite(value)
 
 
