@@ -13,7 +13,8 @@ help: ## Show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
 
 # Both sets share $(VENV). The runtime set is only ever added to it, so that `make run` never removes
-# the developers' tools; the developers' lock holds the runtime set with the same versions.
+# the developers' tools, and nothing vanishes under a suite that runs from it; the developers' lock
+# holds the runtime set with the same versions.
 define create_venv
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 		{ echo "CometMQ needs Python 3.11 or newer: make PYTHON=/path/to/python3.11" >&2; exit 2; }
@@ -33,7 +34,7 @@ $(VENV)/.ready: requirements.lock $(MEMBERS:%=%/pyproject.toml)
 	@echo "Installing the developers' tools into $(VENV): about 350 MB"
 	$(create_venv)
 	@test -x $(BIN)/uv || $(BIN)/python -m pip install --quiet 'uv>=0.9'
-	@$(BIN)/uv pip sync --quiet --python $(BIN)/python --compile-bytecode --require-hashes requirements.lock
+	@$(BIN)/uv pip install --quiet --python $(BIN)/python --compile-bytecode --require-hashes --requirement requirements.lock
 	@$(BIN)/uv pip install --quiet --python $(BIN)/python --no-deps $(MEMBERS:%=-e ./%)
 	@$(BIN)/python -m compileall -q $(wildcard $(MEMBERS:%=./%/src))
 	@touch $(VENV)/.runtime $@
@@ -56,17 +57,25 @@ run: $(VENV)/.runtime ## Start a whole suite in the foreground; Ctrl-C stops it
 demo: $(VENV)/.runtime ## Send the Python standard library through a broker and compare it
 	@$(BIN)/python -m cometmq.cli.demo
 
+.PHONY: ha-demo
+ha-demo: setup ## Kill, freeze and switch over the masters of a broker group under load; a minute after setup
+	@$(BIN)/python -m cometmq.cli.ha_demo
+
 .PHONY: test
 test: setup ## Unit, property, golden and integration tests
 	$(BIN)/python deploy/accel.py test
 	$(BIN)/pytest -q
 
 .PHONY: test-all
-test-all: test crash fuzz load compat spark-test-all ## Everything, long forms included
+test-all: test crash ha-test fuzz load compat spark-test-all ## Everything, long forms included
 
 .PHONY: crash
 crash: setup ## Kill -9, torn tails, damaged bytes, full disks: at least 200 kills (RUNS=n)
 	$(BIN)/pytest -q tests/crash --kills=$(or $(RUNS),200) --timeout=5400
+
+.PHONY: ha-test
+ha-test: setup ## Broker groups that lose processes and masters under load: 18 faults (RUNS=n SEED=n)
+	$(BIN)/pytest -q tests/ha --faults=$(or $(RUNS),18) --fault-seed=$(or $(SEED),1) --timeout=18000
 
 .PHONY: ha-model
 ha-model: setup ## Every interleaving of elections, crashes and late writes in small groups (STATES=n WALKS=n)
@@ -174,6 +183,10 @@ imports: setup ## Import contracts between the layers
 .PHONY: docs
 docs: setup ## Generate the reference pages
 	$(BIN)/python docs/generate.py
+
+.PHONY: protos
+protos: setup ## Generate the code of the control API from its .proto file
+	$(BIN)/python -m grpc_tools.protoc -I libs/control/src --python_out=libs/control/src --pyi_out=libs/control/src libs/control/src/cometmq/control/v1/control.proto
 
 .PHONY: lock
 lock: setup ## Resolve the dependencies again

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Write the reference pages that are derived from the code.
 
-`docs/generate.py` writes all, `docs/generate.py commands` one; `--check` writes nothing and
-exits 1 if a page is out of date.
+`docs/generate.py` writes all pages, `docs/generate.py commands` writes one. With `--check`, nothing
+is written, and the exit status is 1 if a page is out of date.
 """
 
 import argparse
@@ -31,6 +31,7 @@ PAGES: Final[Mapping[str, Page]] = {
     "settings-txn-checker": Page(
         DOCS / "reference" / "settings-txn-checker.md", settings.txn_checker_page
     ),
+    "settings-elector": Page(DOCS / "reference" / "settings-elector.md", settings.elector_page),
     "settings-namesrv": Page(DOCS / "reference" / "settings-namesrv.md", settings.namesrv_page),
     "client-options": Page(
         DOCS / "reference" / "client-options.md", client_options.client_options_page

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""docs/reference/cli.md and mqadmin.md: the help page of every command of `cometmq`."""
+"""Generate docs/reference/cli.md and mqadmin.md: the help page of every `cometmq` command."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
@@ -20,8 +20,8 @@ INTRODUCTION: Final = """\
 
 {statuses}
 
-Options of `cometmq` itself stand before or after the command, `cometmq --credentials tools.yml
-topic list`; some may also be set in the environment:
+Options of `cometmq` itself may precede or follow the command, as in
+`cometmq --credentials tools.yml topic list`; some may also be set in the environment:
 
 ```text
 {access}
@@ -34,10 +34,10 @@ hangs or refuses; a question was answered with no; the output cannot be written;
 not reached in time; `txn verify` found differences"""
 WRONG: Final = """\
 an unknown command or option; a value, name or time that is malformed or out of range; options that
-exclude or need each other; an input file that cannot be read; `--yes` is missing where no terminal
-can be asked; a program that cannot start: settings, a port, a folder"""
+exclude or need each other; an input file that cannot be read; `--yes` is missing and there is
+no terminal to ask; a program that cannot start: settings, a port, a folder"""
 STATUSES: Final = (
-    ("0", "done", "also if there is nothing to show"),
+    ("0", "done", "also when there is nothing to show"),
     ("1", "failed", FAILED.replace("\n", " ")),
     ("2", "wrong usage, nothing was done", WRONG.replace("\n", " ")),
     ("3, 4, 5", "`store verify`", "the store is in use, needs recovery, is damaged"),
@@ -48,14 +48,14 @@ STATUSES: Final = (
 
 MQADMIN: Final = """\
 RocketMQ's `mqadmin COMMAND OPTIONS` is `cometmq COMMAND OPTIONS`: the same names, short and long
-options, and the same columns. `--json` prints what scripts can rely on; a command that fails says
-why in one line and has an exit status that is not 0. Those without a counterpart in mqadmin are
-in [cli.md](cli.md).
+options, and the same columns. `--json` prints output in a stable format for scripts; a command that
+fails prints a one-line reason and exits with a nonzero status. Commands without a counterpart in
+mqadmin are in [cli.md](cli.md).
 """
 
 
 def page() -> str:
-    """Return the reference of our own commands."""
+    """Return the reference page of CometMQ's own commands."""
     own = {name: info for name, info in COMMANDS.items() if name not in mqadmin.COMMANDS}
     statuses = "\n".join(table(("exit status", "meaning", "cases"), STATUSES))
     text = INTRODUCTION.format(access=_root_options(), statuses=statuses)
@@ -70,7 +70,7 @@ def _root_options() -> str:
 
 
 def mqadmin_page() -> str:
-    """Return the reference of the commands that mqadmin has."""
+    """Return the reference page of the commands that mqadmin has, too."""
     return _page("mqadmin's commands", "mqadmin", MQADMIN, mqadmin.COMMANDS)
 
 
@@ -84,7 +84,7 @@ def _page(title: str, name: str, introduction: str, commands: Mapping[str, Comma
 
 
 def _section(command: Any, path: str) -> Iterator[str]:
-    """Yield the help page of a command, then those of its own commands."""
+    """Yield the lines of a command's help page, followed by its subcommands' pages."""
     command.rich_markup_mode = None  # plain text, whatever terminal there is
     context = _context(command, path)
     level = "#" * (path.count(" ") + 1)

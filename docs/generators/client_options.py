@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""docs/reference/client-options.md: the options of the Python client, from their structs."""
+"""Generate docs/reference/client-options.md from the structs of the Python client's options."""
 
 import inspect
 import types
@@ -35,7 +35,7 @@ HEAD: Final = ("option", "type", "bounds", "default", "what it does")
 
 
 def client_options_page() -> str:
-    """Return every option with its type, bounds and default."""
+    """Return the page: every option with its type, bounds and default."""
     lines = ["# Options of the Python client", "", notice("client-options"), ""]
     lines += [
         "Durations are milliseconds. `ProducerOptions` and `ConsumerOptions` have the options of",

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""docs/reference/codes.md: which request codes each program answers, and the response codes."""
+"""Generate docs/reference/codes.md: request codes with the programs that answer, response codes."""
 
 from collections.abc import Collection, Mapping
 from typing import Any, Final
@@ -24,11 +24,11 @@ PROGRAMS: Final[Mapping[str, Mapping[int, Any]]] = {
 FORWARDED: Final = frozenset(
     {RequestCode.GET_CONSUMER_RUNNING_INFO, RequestCode.CONSUME_MESSAGE_DIRECTLY}
 )
-"""What tools ask a broker, which asks the client."""
+"""Requests that tools send to a broker, and that the broker forwards to the client."""
 
 
 def page() -> str:
-    """Return the table of request codes and that of response codes."""
+    """Return the page with the tables of request codes and response codes."""
     counts = ", ".join(f"{name} {len(handlers)}" for name, handlers in PROGRAMS.items())
     lines = [
         "# Codes",
@@ -38,13 +38,13 @@ def page() -> str:
         f"Request codes answered: {counts}. Every other code is answered with 3",
         "(REQUEST_CODE_NOT_SUPPORTED) and the remark ` request type N not supported`.",
         "",
-        "- **yes**: answered as RocketMQ 4.9.4 does, but for what",
-        "  [compatibility.md](../compatibility.md) lists;",
-        "- *later*: the header is known, nothing serves it yet; the answer is 3;",
-        "- empty: no answer but 3. RocketMQ 4.9.4 has no handler there either, or the code is of",
-        "  RocketMQ 5 or of an older line.",
+        "- **yes**: the answer is the same as RocketMQ 4.9.4's, apart from the differences in",
+        "  [compatibility.md](../compatibility.md);",
+        "- *later*: the header is defined, but no handler exists yet; the answer is 3;",
+        "- empty: the answer is 3. RocketMQ 4.9.4 has no handler for the code either, or the code",
+        "  belongs to RocketMQ 5 or to an older release.",
         "",
-        f"The port beside the main one (`listenPort` - 2) refuses {_names(VIP_EXCLUDED)}.",
+        f"The second port (`listenPort` - 2) refuses {_names(VIP_EXCLUDED)}.",
         "",
         "## Requests",
         "",

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""docs/protocol/commands.md: the catalogue of commands with their fields and bodies."""
+"""Generate docs/protocol/commands.md: the catalogue of commands, their fields and bodies."""
 
 import types
 import typing
@@ -22,8 +22,8 @@ def commands_page() -> str:
         "",
         "Every request of the protocol. `*` marks a required field: without it the answer is",
         "code 1 with a remark that names the field. Numbers and booleans travel as text.",
-        "Frames and headers are in [frames.md](frames.md); which program answers which code today,",
-        "in [codes.md](../reference/codes.md).",
+        "See [frames.md](frames.md) for frames and headers, and [codes.md](../reference/codes.md)",
+        "for which program currently answers which code.",
         "",
         "| code | name | sent by | answer awaited |",
         "|---|---|---|---|",
@@ -76,7 +76,7 @@ def _field(field: msgspec.structs.FieldInfo) -> str:
 
 
 def _type_name(type_: Any) -> str:
-    """Return a type as Java people know it: the bounds tell int from long."""
+    """Return the Java or JSON name of a type; the upper bound distinguishes int from long."""
     origin = typing.get_origin(type_)
     arguments = typing.get_args(type_)
     if origin in (typing.Union, types.UnionType):
@@ -95,7 +95,7 @@ def _name(type_: type) -> str:
 
 
 def _body_types(commands: list[Command]) -> set[type[msgspec.Struct]]:
-    """Return the structs of all JSON bodies, and those inside them."""
+    """Return the structs of all JSON bodies, including nested structs."""
     found: set[type[msgspec.Struct]] = set()
     waiting: list[Any] = [
         codec.type

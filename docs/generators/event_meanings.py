@@ -1,180 +1,299 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The meaning of each event at warning or error; a test requires a sentence for each."""
+"""The meaning of each event logged as warning or error; a test checks that none is missing."""
 
 from collections.abc import Mapping
 from typing import Final
 
 MEANINGS: Final[Mapping[str, str]] = {
+    # broker groups with failover
+    "in_sync.insufficient": "Fewer copies than minInSync are in sync: sends are refused "
+    "with code 14 until one returns.",
+    "in_sync.sufficient": "Enough copies are in sync again; sends are accepted.",
+    "member.master_unknown": "The record names a master that groupMembers does not contain.",
+    "member.store_failed": "The stream of a broker group could not write the store or a "
+    "file; a restart is needed.",
+    "member.tables_behind": "A majority chose this broker, but another one has newer "
+    "tables; it does not open.",
+    "in_sync.changed": "The copies of a broker group that are in sync have changed; the "
+    "numbers are brokerIds.",
+    "member.failed": "A member of a broker group could not perform a step and has stopped "
+    "taking part.",
+    "member.policy_differs": "replicationPolicy of this broker is not the record's, which counts.",
+    "member.role_changed": "A member of a broker group has another role; `cause` is the event "
+    "that led to it.",
+    "record.reachable": "The consensus record of the broker group can be read again.",
     # programs
     "program.failed": "The program ends with status 1 after an unexpected error.",
-    "program.killed": "A second signal, a second after the first or later, ended the program "
+    "program.killed": "A second signal, at least a second after the first, ended the program "
     "before it had stopped in order.",
-    "settings.ineffective": "These settings have no effect, whatever their values; the reason of "
-    "each follows.",
-    "address.foreign": "This machine does not have the address of `standalone --host`, to which "
-    "clients are sent: correct behind NAT or a mapped port, else a mistake.",
-    "settings.overruled": "These settings of the file, and variables, have no effect in `cometmq "
-    "standalone`; `use` has the option that sets each.",
-    "settings.unknown": "These keys of the file are unknown; they are kept for tools. "
-    "`did_you_mean` lists the settings that a misspelled key is close to.",
-    "task.ended": "A background task that should run until the stop has ended.",
-    "task.failed": "A background step failed; unless `fatal`, it runs again after its interval.",
+    "settings.ineffective": "These settings have no effect, whatever their values; the event "
+    "gives the reason for each setting.",
+    "address.foreign": "The address given with `standalone --host`, which clients connect to, is "
+    "not an address of this machine. This is correct behind NAT or a mapped port, and a mistake "
+    "otherwise.",
+    "settings.overruled": "`cometmq standalone` ignores these settings of the file and of "
+    "variables; `use` names the option that sets each of them.",
+    "settings.misspelt": (
+        "Keys of the file that are probably mistyped, each with the setting that it resembles. "
+        "They have no effect. Logged after the start, so that it is noticed."
+    ),
+    "settings.unknown": "These names in the file are unknown settings; they are kept for tools. "
+    "`did_you_mean` lists the settings that a misspelled name resembles.",
+    "task.ended": "A background task ended although it should run until the program stops.",
+    "task.failed": "A step of a background task failed; unless `fatal`, the task runs again after "
+    "its interval.",
     # connections
     "certificate.unreadable": "Changed TLS files cannot be read; the old certificate stays in use.",
-    "connection.overflowed": "Closed: the peer did not read, and its pending answers exceeded the "
-    "memory limit.",
-    "connections.paused": "All unsent output exceeded writeBufferTotalBytes: the connections with "
-    "the most are not served until they have read, and are closed if they do not.",
-    "connection.refused": "Closed: an invalid frame, TLS other than configured, or too many "
-    "connections.",
-    "connection.stalled": "Closed: the peer did not read its pending answers in time.",
-    "groups.unmeasured": "The lag of groups could not be read from disk; retried at the next "
-    "interval.",
-    "lane.failed": "The native message path has a bug: all sends take the path in Python from now"
-    " on; please report it.",
+    "connection.overflowed": "A connection was closed: the peer did not read, and its pending "
+    "answers exceeded the memory limit.",
+    "connections.paused": "The unsent output of all connections exceeded writeBufferTotalBytes. "
+    "The connections with the most output are paused until their peers have read, and closed if "
+    "they do not.",
+    "connection.refused": "A connection was closed: it sent an invalid frame, did not use TLS as "
+    "configured, or exceeded the number of connections.",
+    "connection.stalled": "A connection was closed: the peer did not read its pending answers in "
+    "time.",
+    "groups.unmeasured": "The lag of consumer groups could not be read from disk; the broker "
+    "tries again at the next interval.",
+    "lane.failed": "The native message path has a bug; please report it. From now on all sends "
+    "take the Python path.",
     "handler.failed": "A request was answered with code 1 because of a bug; please report it.",
     # name server
-    "broker.address_replaced": "A broker registered with the name and id of another live address, "
-    "`replaced`, and took its place in the routes. If both are running, give one another "
-    "`brokerName`.",
-    "broker.name_taken": "At its start a broker found its name and id registered for another "
-    "address, `holder`, and takes its place in the routes. If both are running, give one another "
-    "`brokerName`.",
-    "broker.disconnected": "A broker's connection ended; its routes are gone.",
-    "broker.expired": "A broker was silent too long; its routes are gone.",
+    "broker.address_replaced": "A broker registered with the name and id of a live broker at "
+    "another address, `replaced`, and took its place in the routes. If both are running, give one "
+    "of them another `brokerName`.",
+    "broker.displaced": (
+        "Another broker, `holder`, has registered with the name and id of this broker, which "
+        "registers again at once. If both are running, give one of them another `brokerName`."
+    ),
+    "broker.id_ignored": "The `brokerId` of a master is not used: it is 0, as in RocketMQ. A slave "
+    "needs `brokerRole=SLAVE`.",
+    "broker.name_taken": (
+        "A running broker, `holder`, has the name and id of this broker, which therefore does not "
+        "register; a start ends with status 2. Give one of the two another `brokerName`."
+    ),
+    "broker.name_taken_over": "Because of `takeOverName`, this broker takes the place of `holder` "
+    "in the routes.",
+    "broker.disconnected": (
+        "A broker's connection ended; its routes are gone. The master of a group with failover "
+        "stays in them for `lostMasterKeepMs`, or until the next master registers."
+    ),
+    "broker.stale": (
+        "A deposed master, or a slave of one, tried to register; its group has a later epoch. "
+        "That broker should soon notice that it was deposed; if the event recurs, look at its log."
+    ),
+    "broker.expired": "A broker was silent for too long; its routes are gone.",
+    "store.discarded": "A slave has moved its store aside, as ordered; at its next start it copies "
+    "everything from its master.",
+    "store.kept": "A slave was ordered to discard its store, but had another role when it stopped.",
+    "control.unprotected": "The control port is open to other machines and asks nobody for a "
+    "certificate: whoever reaches it can depose a master.",
+    "control.failed": "An order through the control API failed because of a bug; please report it.",
+    # elector
+    "group.blocked": "The elector can do nothing for the group until a condition is met; `text` "
+    "names it.",
+    "master.lost": "The master that the record names is considered lost, for this `cause`; an "
+    "election follows if a member of the in-sync set answers.",
+    "member.silent": "A broker of the group does not answer on its control port, or another broker "
+    "answers there.",
+    "member.unlisted": (
+        "The record names brokers that the elector's settings do not name, so the elector can "
+        "neither ask them nor give them orders."
+    ),
+    "order.failed": "A broker refused an order or did not answer; the elector decides again.",
+    "record.unreachable": (
+        "An elector or a broker cannot read the group's record: no election happens until it can. "
+        "A master whose slaves answer continues."
+    ),
+    "record.write_unknown": "A write of the record got no answer; it is read before anything else "
+    "is done.",
     # txn-checker
-    "broker.refused": "The txn-checker follows 1,000 brokers at most, and none named like a path.",
-    "broker.unfollowed": "The txn-checker failed for one broker; it tries again, others go on.",
-    "brokers.unknown": "No name server told the txn-checker of masters; the known ones stay.",
-    "progress.uncommitted": "At its stop the txn-checker could not tell a broker how far it is.",
-    "queues.replaced": "A broker lost half or op messages that were read: all is read again.",
-    "topic.unknown": "A consumer has subscribed to a topic that no broker has; looked up again.",
-    "transaction.refused": "A broker could not ask about a transaction: next round again.",
-    "transaction.set_aside": "Nobody knew how a transaction ended: see TRANS_CHECK_MAX_TIME_TOPIC.",
-    "transactions.unrecalled": "A broker may store the end of a transaction twice after its start.",
+    "broker.refused": "The txn-checker does not follow this broker: it follows at most 1,000 "
+    "brokers, and none whose name looks like a path.",
+    "broker.unfollowed": "The txn-checker cannot follow this broker; it tries again, and "
+    "continues to follow the other brokers.",
+    "brokers.unknown": "No name server gave the txn-checker the list of masters; it keeps the "
+    "masters that it knows.",
+    "progress.uncommitted": "When it stopped, the txn-checker could not commit its progress to a "
+    "broker.",
+    "queues.replaced": "A broker lost half or op messages that the txn-checker had read; the "
+    "txn-checker reads all messages of this broker again.",
+    "topic.unknown": "A consumer has subscribed to a topic that no broker has; the client looks "
+    "the topic up again.",
+    "transaction.refused": "A broker could not ask a producer about a transaction; the "
+    "txn-checker asks again in the next round.",
+    "transaction.set_aside": "No producer knew how a transaction ended; its half message was "
+    "moved to TRANS_CHECK_MAX_TIME_TOPIC.",
+    "transactions.unrecalled": "At its start a broker could not read which transactions had "
+    "ended, so it may store the end of a transaction twice.",
     # store
     "cleaning.failed": "A step of retention failed; the next round retries it.",
     "disk.filling": "Above diskMaxUsedSpaceRatio: expired files are deleted at any hour.",
     "disk.full": "Above diskSpaceWarningLevelRatio: sends are refused.",
     "disk.freed": "Below diskSpaceWarningLevelRatio again: sends are accepted.",
-    "file.create_failed": "The next log file could not be created ahead; retried each second.",
-    "file.padded": "The newest file was shorter than configured and was extended to its full size.",
+    "file.create_failed": "The next log file could not be created ahead of time; the broker "
+    "retries every second.",
+    "file.padded": "The newest file was shorter than the configured size and was extended to it.",
     "log.truncated": "Recovery truncated the log: the removed part was never confirmed as flushed.",
-    "log.write_failed": "The log could not be written: sends are refused until a probe succeeds.",
+    "log.write_failed": "The log could not be written; sends are refused until a test write "
+    "succeeds.",
     "queues.rebuilt": "Consume queues had lost entries and were rebuilt from the log.",
-    "queues.write_failed": "Consume queues or the index could not be written: sends are refused "
-    "meanwhile.",
-    "read.failed": "A read from disk failed; its request was answered with code 1.",
-    "log.damaged": "Bytes of the log differ from their checksum or cannot be read. `messages` are "
-    "gone, unless the file is restored; pulls skip them.",
-    "scrub.failed": "The log could not be compared with its checksums; tried again.",
-    "scrub.unsaved": "The comparison of the log with its checksums begins again after a restart.",
-    "records.damaged": "A pull met unreadable records and skipped them.",
-    "record.dropped": "Recovery dropped the last record: its end was never written.",
+    "puts.unconfirmed": "The replicas of the broker group are so far behind that sends are refused"
+    " until they have caught up.",
+    "checksums.failed": "Checksums of new blocks could not be computed; the scrubber tries again.",
+    "queues.write_failed": "Consume queues or the index could not be written; sends are refused "
+    "until a write succeeds.",
+    "read.failed": "A read from disk failed; the request that needed it was answered with code 1.",
+    "log.damaged": "Bytes of the log differ from their checksum or cannot be read. The messages "
+    "listed in `messages` are lost unless the file is restored; pulls skip them.",
+    "scrub.failed": "The log could not be compared with its checksums; the broker tries again.",
+    "scrub.unsaved": "The position of the comparison of the log with its checksums was not saved; "
+    "after a restart the comparison begins again.",
+    "records.damaged": "A pull reached unreadable records and skipped them.",
+    "record.dropped": "Recovery dropped the last record, because its end was never written.",
     "store.failed": "An fsync failed: sends are refused until the broker is restarted.",
-    "store.job_failed": "Background work on the disk failed; the event of that part has the "
-    "consequence.",
+    "store.job_failed": "Background work on the disk failed; another event of the affected part "
+    "describes the consequence.",
     # broker
-    "account.repeated": "An access key is in two files of accounts; the first one is used.",
+    "account.repeated": "Two account files contain the same access key; the first one is used.",
     "accounts.missing": "Access control is on without any account: every request is refused, and "
     "`/readyz` fails.",
-    "accounts.unreadable": "Changed files of accounts are invalid; the previous accounts stay in "
-    "use.",
+    "accounts.unreadable": "Changed account files are invalid; the previous accounts stay in use.",
     "client.expired": "A client sent no heartbeat for 120 s; its connection was closed.",
-    "config.save_failed": "A table (topics, offsets, KV config) was not saved; brokers retry.",
-    "delay.record_missing": "A delayed message is no longer in the log; it cannot be delivered.",
+    "config.save_failed": "A table (topics, offsets, KV config) could not be saved; brokers retry.",
+    "delay.record_missing": "A delayed message is no longer in the log and cannot be delivered.",
     "delay.topic_missing": "A delayed message does not name its real topic; it was skipped.",
-    "delay.unreadable": "A level's messages could not be read from disk; retried, other levels go "
-    "on.",
-    "journal.damaged": "The journal of the tables has an entry that cannot be used; later ones "
-    "were left out, so offsets may be as old as their last save.",
-    "journal.entry_too_long": "Changes with names of megabytes were not journaled; the next save "
-    "has them.",
-    "journal.left_out": "Entries were not applied to a table: another program wrote its file, or "
-    "the file is newer.",
-    "journal.not_deleted": "A full file of the journal could not be deleted; tried again after the "
-    "next save.",
-    "journal.sync_failed": "The journal was not synced; all tables are saved instead.",
-    "journal.write_failed": "The journal was not written: until it is, a kill costs the offsets "
-    "since their last save. Retried each second.",
-    "client_call.failed": "A client did not answer a request of a tool or broker; see `reason`.",
+    "delay.unreadable": "The messages of a delay level could not be read from disk; the broker "
+    "retries, and other levels continue.",
+    "journal.damaged": "The journal of the tables has a damaged entry. Later entries were not "
+    "applied, so offsets may be as old as the last save.",
+    "journal.entry_too_long": "Changes with names of several megabytes were not journaled; the "
+    "next save includes them.",
+    "journal.left_out": "Journal entries were not applied to a table, because another program "
+    "wrote the table's file or the file is newer.",
+    "journal.not_deleted": "A full journal file could not be deleted; the broker tries again "
+    "after the next save.",
+    "journal.sync_failed": "The journal could not be synced; all tables are saved instead.",
+    "journal.write_failed": "The journal could not be written. Until a write succeeds, a kill "
+    "loses the offsets committed since their last save. The broker retries every second.",
+    "client_call.failed": "A client did not answer a request from a tool or broker; `reason` says "
+    "why.",
     "reply.not_stored": "A reply was pushed to its requester, but the store refused it.",
     "reply.not_taken": "A requester did not accept its reply; the replier got an error.",
     "subscription.mismatched": "Members of one group have different subscriptions and miss "
-    "messages: give them equal subscriptions, or groups of their own.",
-    "group.creation_refused": "The limit of automatically created groups is reached; a client may "
-    "be inventing names.",
+    "messages: give all members the same subscriptions, or give each subscription a group of its "
+    "own.",
+    "group.creation_refused": "The limit of automatically created groups is reached; perhaps a "
+    "client is inventing names.",
     "filter.invalid": "A group subscribed with an invalid SQL expression; its pulls are refused.",
-    "filter.refused": "A group's SQL filter was not stored: the limit of filters is reached.",
-    "group.disabled": "disableConsumeIfConsumerReadSlowly: the group may not consume any more.",
-    "namesrv.lookup_failed": "A name in namesrvAddr could not be resolved; its last addresses "
-    "stay in use.",
-    "namesrv.lost": "Registration with a name server failed; retried until it succeeds.",
-    "namesrv.unregister_failed": "A name server could not be notified of the stop; it will notice "
-    "the closed connection.",
-    "topic.adopted": "A topic had messages but no configuration, as after a crash: it was created "
-    "again.",
+    "filter.refused": "The SQL filter of a group was not stored, because the limit of filters is "
+    "reached.",
+    "group.disabled": "The group may no longer consume (disableConsumeIfConsumerReadSlowly).",
+    "namesrv.lookup_failed": "A name in namesrvAddr could not be resolved; its last known "
+    "addresses stay in use.",
+    "namesrv.lost": "Registration with a name server failed; the broker retries until it succeeds.",
+    "namesrv.unregister_failed": "The broker could not tell a name server that it is stopping; "
+    "the name server will notice the closed connection.",
+    "topic.adopted": "A topic had messages but no configuration, as can happen after a crash; its "
+    "configuration was created again.",
     "topic.creation_refused": "A send named an unknown topic that may not be created.",
     # client
-    "trace.dropped": "More traces than could be sent: some are left out, no message is.",
-    "trace.unsent": "A broker did not take traces; they are lost, their messages are not.",
-    "callback.failed": "The function given to `callback` raised, or on_revoked took over a minute.",
-    "client.unregister_failed": "A broker was not told that the client leaves; it will see it.",
-    "consumer.undrained": "`close` gave up waiting for `running_count` calls of the listener; "
-    "their messages are redelivered. The option drain_ms has the time.",
-    "delivery.failed": "A foreign store of offsets raised; the queue goes on after a pause.",
-    "hook.failed": "A hook of the application raised; the message goes its way all the same.",
-    "broker.unreachable": "A broker does not answer heartbeats. The client tries again each "
-    "second; steps that fail meanwhile are logged at debug and counted in `failed_count`. Repeated "
-    "every 30 s, and followed by `broker.reachable`.",
-    "heartbeat.failed": "A broker refused the heartbeat; the next one comes in time.",
-    "listener.failed": "The listener raised or returned something else than a result; the message "
-    "is redelivered. The first failure of a kind has its traceback, then failures are counted.",
-    "lock.failed": "A broker did not answer about the locks of an orderly group; asked again.",
-    "locks.lost": "Another member has locked queues; what was held of them is dropped.",
-    "message.dead": "A message went to the dead-letter topic of its group: the listener gave it "
-    "up, or it was redelivered too often.",
-    "message.dropped": "A broadcasting consumer failed with a message, and gets it no more.",
-    "message.late": "The listener kept a message for too long; the broker has it again.",
-    "message.stuck": "A message could be given back to no broker; tried again here.",
-    "message.unreadable": "A message cannot be unpacked: push consumers give it back.",
-    "message.unreturned": "The broker of a message did not take it back; another way is tried.",
-    "namesrv.list_kept": "The address server gave no list; the known name servers stay.",
-    "namesrv.unreachable": "No name server answers; `error` names each address and the reason. "
-    "Tried again. Repeated every 30 s at most.",
-    "offset.given_up": "Queues left without their last offsets: messages come again elsewhere.",
-    "offset.moved": "The broker has no such offset; reading goes on where it says.",
-    "offset.unknown": "The first offset of a queue is not known yet; tried again.",
+    "trace.dropped": "There were more traces than could be sent, so some were dropped; no message "
+    "was.",
+    "trace.unsent": "A broker did not accept traces, which are lost; their messages are not.",
+    "callback.failed": "The function given to `callback` raised an exception, or on_revoked took "
+    "over a minute.",
+    "client.unregister_failed": "The client could not tell a broker that it is leaving; the "
+    "broker will notice the closed connection.",
+    "consumer.undrained": "`close` stopped waiting after `drain_ms` although `running_count` "
+    "calls of the listener were still running; their messages are redelivered.",
+    "delivery.failed": "The application's own offset store raised an exception; the queue "
+    "continues after a pause.",
+    "hook.failed": "A hook of the application raised an exception; the message is processed "
+    "nevertheless.",
+    "broker.unreachable": "A broker does not answer heartbeats. The client tries again every "
+    "second; steps that fail in the meantime are logged at debug level and counted in "
+    "`failed_count`. The event is repeated every 30 s, and `broker.reachable` follows when the "
+    "broker answers again.",
+    "heartbeat.failed": "A broker refused a heartbeat; the client sends the next one at its usual "
+    "time.",
+    "listener.failed": "The listener raised an exception, or returned something that is not a "
+    "result; the message is redelivered. The first failure of a kind is logged with its "
+    "traceback, further ones are counted.",
+    "lock.failed": "A broker did not answer the lock request of an orderly group; the client asks "
+    "again.",
+    "locks.lost": "Another member has locked queues; their messages that this member holds are "
+    "dropped.",
+    "message.dead": "A message went to the dead-letter topic of its group, because the listener "
+    "gave it up or it was redelivered too often.",
+    "message.dropped": "The listener of a broadcasting consumer failed on a message, which is not "
+    "delivered again.",
+    "message.late": "The listener kept a message for too long, so the client sent the message "
+    "back to the broker.",
+    "message.stuck": "No broker accepted a message that the client sent back; the client delivers "
+    "it to the listener again.",
+    "message.unreadable": "The body of a message cannot be decompressed; push consumers send such "
+    "a message back.",
+    "message.unreturned": "The broker of a message did not accept it back; the client tries "
+    "another way.",
+    "namesrv.list_kept": "The address server returned no list; the client keeps the known name "
+    "servers.",
+    "namesrv.unreachable": "No name server answers; `error` gives each address and the reason. "
+    "The client tries again. The event is repeated every 30 s at most.",
+    "offset.given_up": "Queues were released before their last offsets were stored, so their next "
+    "owner receives some messages again.",
+    "offset.moved": "The broker has no message at the requested offset; the consumer continues at "
+    "the offset that the broker gave.",
+    "offset.unknown": "The first offset of a queue is not known yet; the client tries again.",
     "offsets.shared": "Another process with the same client id writes the offset file of this "
-    "broadcasting group; the one that stops last decides where both continue.",
-    "offset.unsaved": "Committed offsets did not reach the broker; tried again.",
-    "producer.undrained": "`close` gave up waiting for `running_count` sends.",
-    "pull.failed": "A pull failed; tried again after a pause.",
-    "queues.undrained": "Queues went away while their listener still worked.",
-    "subscription.doubtful": "A filter is probably a mistake: it matches no message, or "
-    "others than meant; `advice` has what to write.",
-    "strategy.failed": "An allocation strategy raised; the queues stay as they are.",
-    "rebalance.failed": "A topic's queues could not be shared now; tried again.",
-    "transaction.check_failed": "A check listener raised: the broker will ask again.",
-    "transaction.failed": "A local transaction raised: it stays open, and the broker will ask.",
-    "transaction.unchecked": "A broker's question was left to its next round.",
-    "transaction.untold": "A broker was not told how a transaction ended: it will ask.",
-    "unlock.failed": "A broker was not told that queues are free; their locks run out.",
-    "route.unknown": "A topic has no route at the start; looked up again.",
+    "broadcasting group; the process that stops last decides where both continue.",
+    "offset.unsaved": "Committed offsets did not reach the broker; the client tries again.",
+    "producer.undrained": "`close` stopped waiting although `running_count` sends were still "
+    "running.",
+    "pull.failed": "A pull failed; the client tries again after a pause.",
+    "queues.undrained": "Queues were revoked while the listener was still processing their "
+    "messages.",
+    "subscription.doubtful": "A filter is probably a mistake: it matches no messages, or not "
+    "those that were meant. `advice` shows what to write.",
+    "strategy.failed": "An allocation strategy raised an exception; the assignment of queues "
+    "stays unchanged.",
+    "rebalance.failed": "The queues of a topic could not be assigned; the client tries again.",
+    "transaction.check_failed": "The check function raised an exception; the broker will ask "
+    "again.",
+    "transaction.failed": "A local transaction raised an exception; the transaction stays open, "
+    "and the broker will ask about it.",
+    "transaction.unchecked": (
+        "A check from a broker was dropped, for the reason in `error`; the broker repeats it in "
+        "the next round."
+    ),
+    "transaction.untold": "The outcome of a transaction did not reach the broker, which will ask "
+    "about it.",
+    "unlock.failed": "A broker could not be told that queues are unlocked; their locks expire.",
+    "route.unknown": "A topic has no route at startup; the client looks it up again.",
     # replication
-    "replica.unfit": "The master's log does not continue this slave's, for `reason`: a person must "
-    "act ([runbook](../runbooks/slave-does-not-follow.md)). Logged once for each reason and text.",
+    "replica.unfit": "The master's log does not continue the log of this slave, for `reason`; an "
+    "operator must act ([runbook](../runbooks/slave-does-not-follow.md)). Logged once for each "
+    "reason and text.",
     "replica.lost": "The connection to the master ended; the slave tries again.",
     "replica.failed": "The slave cannot connect to its master, or its own disk refuses the log; "
-    "tried again.",
-    "replica.copy_failed": "A slave could not copy a table of its master; tried again with the "
+    "the slave tries again.",
+    "replica.copy_failed": "A slave could not copy a table of its master; it tries again in the "
     "next round.",
-    "slave.refused": "A slave's log does not fit this master's, for `reason`, or something else "
-    "connects to haListenPort ([runbook](../runbooks/slave-does-not-follow.md)). Logged once for "
-    "each host, reason and text.",
+    "slave.refused": "The log of a slave does not fit the log of this master, for `reason`, or "
+    "something other than a slave connects to haListenPort "
+    "([runbook](../runbooks/slave-does-not-follow.md)). Logged once for each host, reason and "
+    "text.",
     "slave.silent": "A connection to haListenPort was silent for haHousekeepingInterval and is "
     "closed.",
-    "slave.turned_away": "A connection to haListenPort was above haConnectionsMax.",
-    "slave.log_unreadable": "This broker cannot read its own log for a slave: a failing disk or a "
-    "damaged record; run `cometmq store verify`.",
+    "slave.turned_away": "A connection to haListenPort exceeded haConnectionsMax and was closed.",
+    "follower.silent": "A member of the broker group said nothing for 5 s; its connection is "
+    "closed.",
+    "follower.refused": "A member of the broker group does not follow this master; `error` has its "
+    "reason.",
+    "tail.cut": "This broker's log had messages that its master does not have and that were never "
+    "confirmed: they were cut off and copied to `file`.",
+    "tail.not_kept": "The part of the log that is cut off could not be copied; it is cut all the "
+    "same, because it was never confirmed.",
+    "slave.log_unreadable": "This broker cannot read its own log for a slave, because of a "
+    "failing disk or a damaged record; run `cometmq store verify`.",
 }

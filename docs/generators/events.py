@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""docs/reference/events.md: every event that the code logs, found in its syntax trees."""
+"""Generate docs/reference/events.md: every event that the code logs, found in the syntax trees."""
 
 import ast
 import functools
@@ -15,26 +15,26 @@ SOURCES: Final = ("libs/*/src", "services/*/src")
 LEVELS: Final = ("error", "warning", "info", "debug")
 _NO_FACTS: Final = frozenset({"exc_info"})
 _FAILED: Final = frozenset({"failed", "_failed"})
-"""`Outages.failed(event, error, ...)` of the client, and its aliases: a warning with the error."""
+"""The client's `Outages.failed(event, error, ...)` and its alias, which log a warning."""
 _FAILED_LEVEL: Final = "failed"
 
 INTRODUCTION: Final = """\
-Programs log events with a fixed name and facts beside it: as JSON lines, or as text on a terminal
-(`--log-json`, `--log-text`; `--log-level` chooses from which level on). Nothing is logged at
-*info* per message.
+Programs log each event with a fixed name and its facts: as JSON lines, or as text on a terminal
+(`--log-json`, `--log-text`; `--log-level` sets the lowest level that is logged). Programs never log
+an *info* event for each message.
 
-- *error*: somebody must act;
-- *warning*: not as it should be, and handled;
-- *info*: what an operator wants on a timeline;
-- *debug*: single requests.
+- *error*: an operator must act;
+- *warning*: something went wrong, and the program handled it;
+- *info*: a change of state that an operator wants to see on a timeline;
+- *debug*: details of single requests.
 
-`...` stands for the facts that name a broker, for the changed settings, or for `down_s` and
+`...` stands for the facts that identify a broker, for the changed settings, or for `down_s` and
 `failed_count` of an outage.
 """
 
 
 class Event(NamedTuple):
-    """One place that logs."""
+    """A place in the code that logs an event."""
 
     name: str
     level: str
@@ -43,7 +43,7 @@ class Event(NamedTuple):
 
 
 def page() -> str:
-    """Return the catalogue of events."""
+    """Return the page with the catalogue of events."""
     lines = ["# Events", "", notice("events"), "", *INTRODUCTION.split("\n")]
     by_name: dict[str, list[Event]] = {}
     for event in sorted(all_events()):
@@ -55,7 +55,7 @@ def page() -> str:
 
 @functools.cache
 def all_events() -> tuple[Event, ...]:
-    """Return every place that logs."""
+    """Return every place in the code that logs an event."""
     return tuple(
         event
         for pattern in SOURCES
@@ -66,7 +66,7 @@ def all_events() -> tuple[Event, ...]:
 
 
 def without_meaning() -> list[str]:
-    """Return the events that call for attention and are not explained, and explained ghosts."""
+    """Return the warnings and errors without a meaning, and meanings of unknown events."""
     events = all_events()
     loud = {event.name for event in events if event.level in {"error", "warning"}}
     ghosts = MEANINGS.keys() - {event.name for event in events}
@@ -106,7 +106,7 @@ def _events_in(scope: ast.FunctionDef | ast.AsyncFunctionDef, module: str) -> It
 
 
 def _level(function: ast.expr) -> str:
-    """Return the level of `log.warning`, `self._log.warning` or of `outages.failed`; else ""."""
+    """Return the level at which a call such as `log.warning` or `outages.failed` logs, or ""."""
     if not isinstance(function, ast.Attribute):
         return ""
     if function.attr in _FAILED:
@@ -118,7 +118,7 @@ def _level(function: ast.expr) -> str:
 
 
 def _names(argument: ast.expr, scope: ast.AST) -> list[str]:
-    """Return the texts that the first argument can be."""
+    """Return the event names that an argument may hold, as far as the scope shows them."""
     if isinstance(argument, ast.Constant):
         return [argument.value] if isinstance(argument.value, str) else []
     if isinstance(argument, ast.IfExp):

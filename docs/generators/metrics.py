@@ -1,10 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""docs/reference/metrics.md: every metric family of every program."""
+"""Generate docs/reference/metrics.md: every metric family of every program."""
 
 from collections.abc import Sequence
 from typing import Any, Final, NamedTuple
 
+from cometmq.broker.group_metrics import GROUP_FAMILIES
 from cometmq.broker.metrics import FAMILIES, REPLICATION_FAMILIES, STORE_FAMILIES
+from cometmq.elector.metrics import FAMILIES as ELECTOR_FAMILIES
 from cometmq.namesrv.metrics import ROUTE_FAMILIES
 from cometmq.runtime.metrics import Family, loop_families
 from cometmq.runtime.transport_metrics import TRANSPORT_FAMILIES
@@ -13,17 +15,17 @@ from cometmq.txn_checker.metrics import FAMILIES as TXN_CHECKER_FAMILIES
 from .markdown import code, notice, table
 
 INTRODUCTION: Final = """\
-Programs serve these under `/metrics` of their HTTP port (`adminHttpPort`; `--http-port` of
-`standalone`). Beside them stand the usual `process_*` and `python_gc_*` families of the process.
+Programs serve these metrics under `/metrics` on their HTTP port (`adminHttpPort`; `--http-port` of
+`standalone`), together with the usual `process_*` and `python_gc_*` families of the process.
 
-A counter begins at 0 with each start. The same port answers `/healthz` (the process works),
-`/readyz` (200, or 503; JSON with the reason of each check that fails, which the
+Every counter begins at 0 when the program starts. The same port answers `/healthz` (the process
+works), `/readyz` (200, or 503; JSON with the reason of each check that fails, which the
 [runbooks](../runbooks/README.md) explain) and `/settings` (each value and its source).
 """
 
 
 class Group(NamedTuple):
-    """Families that come together."""
+    """Metric families that one component exports with the same labels."""
 
     title: str
     labels: tuple[str, ...]
@@ -33,16 +35,18 @@ class Group(NamedTuple):
 GROUPS: Final = (
     Group("Broker", ("cluster", "broker"), FAMILIES),
     Group("Replication", ("cluster", "broker"), REPLICATION_FAMILIES),
+    Group("Broker group with failover", ("cluster", "broker"), GROUP_FAMILIES),
     Group("Store", ("cluster", "broker"), STORE_FAMILIES),
     Group("Name server", (), ROUTE_FAMILIES),
     Group("Txn-checker", (), TXN_CHECKER_FAMILIES),
+    Group("Elector", (), ELECTOR_FAMILIES),
     Group("Connections, of every server", ("server",), TRANSPORT_FAMILIES),
     Group("Event loop, of every program", (), loop_families()),
 )
 
 
 def page() -> str:
-    """Return the catalogue of metrics."""
+    """Return the page with the catalogue of metrics."""
     lines = ["# Metrics", "", notice("metrics"), "", *INTRODUCTION.split("\n")]
     for group in GROUPS:
         lines += [f"## {group.title}", ""]
@@ -57,6 +61,6 @@ def page() -> str:
 
 
 def _kind(family: Family[Any]) -> str:
-    """Return what kind of family it is: the function that declared it says so."""
+    """Return a family's kind, taken from the name of the function that declared it."""
     declared_by = family.sample.__qualname__.split(".", maxsplit=1)[0]
     return declared_by.removeprefix("labelled_")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""docs/reference/settings-*.md: every setting of a program, from its settings struct."""
+"""Generate docs/reference/settings-*.md from the settings structs of all programs."""
 
 import inspect
 import socket
@@ -11,7 +11,9 @@ from typing import Final
 import msgspec
 
 from cometmq.broker.accepted_settings import AcceptedSettings
+from cometmq.broker.group_settings import GroupSettings
 from cometmq.broker.settings import BrokerSettings
+from cometmq.elector.settings import ElectorSettings
 from cometmq.namesrv.settings import NamesrvSettings
 from cometmq.runtime.settings_fields import SettingsField, fields_of
 from cometmq.store.settings import StoreSettings
@@ -21,22 +23,22 @@ from .markdown import code, notice, table
 
 HEAD: Final = ("setting", "value", "default", "while it runs", "what it does")
 SOURCES: Final = """\
-A setting comes from the strongest of these sources, weakest first: its default, the file given
-by `-c` (RocketMQ's properties form, or TOML), an environment variable, a command line option.
-`{variable}` and `{option}` set `{name}`, and so for the others.
-`cometmq {program} --print-settings` prints each value with its source and exits. A wrong value
-is one line that names key, value, bounds and source, and exit status 2. Unknown keys of a file
-are kept, returned to tools that ask for the configuration, and named once in the log
-(`settings.unknown`).
+A setting may have several sources, and each of them overrides those before it: the default, the
+file given with `-c` (in RocketMQ's properties format, or TOML), an environment variable, a command
+line option. For example, `{variable}` and `{option}` set `{name}`.
+`cometmq {program} --print-settings` prints each value with its source and exits. If a value is
+wrong, the program prints one line with the setting, its value, its bounds and its source, and exits
+with status 2. Unknown settings in a file are kept, returned to tools that ask for the
+configuration, and listed once in the log (`settings.unknown`).
 """
 CHANGEABLE: Final = """
-*Changeable*: tools may change it while the program runs ({tool}). Others take effect at the
-next start.
+*Changeable*: tools may change the setting while the program runs ({tool}). A change of any other
+setting takes effect at the next start.
 """
 
 
 def broker_page() -> str:
-    """Return the settings of a broker: its own, the store's, and those without effect."""
+    """Return the page of the broker's settings: its own, the store's, those without effect."""
     lines = ["# Settings of the broker", "", notice("settings-broker"), ""]
     lines += _sources(
         BrokerSettings,
@@ -44,12 +46,13 @@ def broker_page() -> str:
         tool="UPDATE_BROKER_CONFIG, `mqadmin updateBrokerConfig`",
     )
     lines += _group("Broker", BrokerSettings, BrokerSettings)
+    lines += _group("Broker group with failover", BrokerSettings, GroupSettings)
     lines += _group("Store", BrokerSettings, StoreSettings)
     lines += [
         "## Without effect",
         "",
         _summary(AcceptedSettings),
-        "The same holds for settings of the store marked *Accepted*. The event is",
+        "Settings of the store marked *Accepted* have no effect either. All are logged as",
         "`settings.ineffective`.",
         "",
     ]
@@ -65,7 +68,7 @@ def broker_page() -> str:
 
 
 def namesrv_page() -> str:
-    """Return the settings of a name server."""
+    """Return the page of the name server's settings."""
     lines = ["# Settings of the name server", "", notice("settings-namesrv"), ""]
     lines += _sources(
         NamesrvSettings,
@@ -77,10 +80,18 @@ def namesrv_page() -> str:
 
 
 def txn_checker_page() -> str:
-    """Return the settings of a txn-checker."""
+    """Return the page of the txn-checker's settings."""
     lines = ["# Settings of the txn-checker", "", notice("settings-txn-checker"), ""]
     lines += _sources(TxnCheckerSettings, program="txn-checker", tool=None)
     lines += _group("Transaction check service", TxnCheckerSettings, TxnCheckerSettings)
+    return "\n".join(lines).rstrip("\n") + "\n"
+
+
+def elector_page() -> str:
+    """Return the page of the elector's settings."""
+    lines = ["# Settings of the elector", "", notice("settings-elector"), ""]
+    lines += _sources(ElectorSettings, program="elector", tool=None)
+    lines += _group("Elector", ElectorSettings, ElectorSettings)
     return "\n".join(lines).rstrip("\n") + "\n"
 
 
@@ -88,13 +99,13 @@ def all_fields() -> list[SettingsField]:
     """Return the settings of all programs."""
     return [
         field
-        for settings in (BrokerSettings, NamesrvSettings, TxnCheckerSettings)
+        for settings in (BrokerSettings, NamesrvSettings, TxnCheckerSettings, ElectorSettings)
         for field in fields_of(settings).values()
     ]
 
 
 def _sources(settings: type[msgspec.Struct], *, program: str, tool: str | None) -> list[str]:
-    """Say where settings come from; `tool` changes some while the program runs."""
+    """Describe the sources of settings; `tool` is the command that changes some at run time."""
     fields = fields_of(settings)
     field = fields.get("listenPort") or fields["adminHttpPort"]
     text = SOURCES.format(
@@ -129,7 +140,7 @@ def _fields(whole: type[msgspec.Struct], group: type[msgspec.Struct]) -> Iterabl
 
 
 def _default(field: SettingsField, default: msgspec.Struct) -> str:
-    """Return a default as it stands in a file, without what only this machine has."""
+    """Return a default as written in a file, without this machine's host name and home."""
     value = field.read(default)
     if isinstance(value, Enum):
         value = value.value
