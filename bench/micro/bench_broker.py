@@ -23,6 +23,7 @@ from cometmq.broker.handlers import HANDLERS
 from cometmq.broker.settings import BrokerSettings
 from cometmq.peers.ports import free_broker_port
 from cometmq.remoting import Request, RequestCode, Serialization
+from cometmq.remoting.commands import NoHeader
 from cometmq.remoting.commands.pull import PullMessage
 from cometmq.remoting.commands.send import SendMessageV2
 from cometmq.remoting.log import NO_LOG
@@ -194,10 +195,59 @@ async def measure_commits(app: BrokerApp, serialization: Serialization, in_fligh
     peer.connection_lost(None)
 
 
+def orderly(consumer: int, queue_length: int) -> Iterator[bytes]:
+    """Yield requests of a consumer of one queue: lock it and pull from it, in turn."""
+    number = 0
+    body = (
+        b'{"clientId":"127.0.0.1@%d","consumerGroup":"bench_orderly",'
+        b'"mqSet":[{"brokerName":"broker-a","queueId":%d,"topic":"%s"}]}'
+        % (consumer, consumer % QUEUE_COUNT, TOPIC.encode())
+    )
+    flags = SUBSCRIPTION | SUSPEND | COMMIT
+    while True:
+        out: list[Any] = []
+        ENCODER.encode_request(out, 0, number, Request(RequestCode.LOCK_BATCH_MQ, NoHeader(), body))
+        yield b"".join(map(bytes, out))
+        offset = number * 32 % queue_length
+        header = PullMessage(
+            "bench_orderly", TOPIC, consumer % QUEUE_COUNT, offset, 32, flags, offset, 15_000,
+            1_700_000_000_000, "*", "TAG",
+        )  # fmt: skip
+        out = []
+        ENCODER.encode_request(out, 0, number, Request(RequestCode.PULL_MESSAGE, header))
+        yield b"".join(map(bytes, out))
+        number += 1
+
+
+async def measure_orderly(app: BrokerApp, consumers: int, profile: cProfile.Profile | None) -> None:
+    """Measure orderly consumers, one request of each per loop iteration; print one line."""
+    peers = make_peers(app, consumers)
+    length = app.broker.store.max_offset(TOPIC, 0) // 32 * 32
+    sources = [orderly(number, length) for number in range(consumers)]
+    best = float("inf")
+    for _ in range(ROUNDS):
+        turns = [[next(source) for source in sources] for _ in range(2 * TURNS)]
+        if profile is not None:
+            profile.enable()
+        start = time.thread_time_ns()
+        for turn in turns:
+            for peer, data in zip(peers, turn, strict=True):
+                peer.data_received(data)
+            await asyncio.sleep(0)
+        best = min(best, time.thread_time_ns() - start)
+        if profile is not None:
+            profile.disable()
+    each = best / (TURNS * consumers)
+    print(f"orderly {consumers:2d} x 1 {each:7.0f} ns a lock and a pull of 32")
+    for peer in peers:
+        peer.connection_lost(None)
+
+
 async def run(options: argparse.Namespace) -> None:
     """Start a broker and measure."""
     with tempfile.TemporaryDirectory() as folder:
         cli = {"storePathRootDir": folder, "listenPort": str(free_broker_port())}
+        cli["nativeLaneEnable"] = "false"  # bench_lane.py times the lane beside this path
         settings = load(BrokerSettings, prefix="BENCH", env={}, cli=cli)
         app = BrokerApp(settings, log=NO_LOG, clock=SystemClock())
         await app.start()
@@ -214,6 +264,9 @@ async def run(options: argparse.Namespace) -> None:
                 await measure_commits(app, serialization, in_flight)
             if profile is not None:
                 break
+        orderly_profile = profile if options.profile == "orderly" else None
+        for consumers in (1, QUEUE_COUNT):
+            await measure_orderly(app, consumers, orderly_profile)
         if profile is not None:
             pstats.Stats(profile).sort_stats("tottime").print_stats(45)
         await app.stop()
@@ -222,7 +275,9 @@ async def run(options: argparse.Namespace) -> None:
 def main() -> None:
     """Print one line for each serialization and shape."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--profile", choices=["send", "pull"], help="trace with cProfile instead")
+    parser.add_argument(
+        "--profile", choices=["send", "pull", "orderly"], help="trace with cProfile instead"
+    )
     uvloop.run(run(parser.parse_args()))
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from cometmq.remoting import OK, Call, Reply, RequestCode, ResponseCode, Serialization
+from cometmq.remoting import OK, Call, RawCommand, Reply, RequestCode, ResponseCode, Serialization
 from cometmq.remoting.codes import request_name
 from cometmq.remoting.commands.callbacks import NotifyConsumerIdsChanged
 from cometmq.remoting.commands.offsets import QueryConsumerOffset, QueryConsumerOffsetReply
@@ -21,6 +21,7 @@ from cometmq.remoting.errors import (
     ServerError,
     SystemBusy,
 )
+from cometmq.remoting.header import encode_frame
 from cometmq.remoting.transport import ClientSettings, ServerSettings
 from cometmq.remoting.transport.server import ALL_ADDRESSES
 
@@ -293,6 +294,44 @@ async def test_before_write_is_called_before_answers_leave(
 
     assert seen[0] == (1, 0)
     assert server.stats().bytes_sent > body_bytes
+
+
+async def test_gathered_answers_of_all_connections_share_one_call(start_server: Any) -> None:
+    served: list[int] = []
+    notes: list[int] = []
+    has_changes = False
+
+    def promise(_: None, call: Call[Any]) -> Reply:
+        nonlocal has_changes
+        has_changes = True
+        served.append(call.code)
+        return Reply()
+
+    def note() -> None:
+        nonlocal has_changes
+        has_changes = False
+        notes.append(len(served))
+
+    _, port = await start_server(
+        {RequestCode.HEART_BEAT: promise},
+        ServerSettings(),
+        before_write=note,
+        gathers=lambda: has_changes,
+    )
+    request = encode_frame(RawCommand(code=RequestCode.HEART_BEAT, opaque=1))
+    ends = [await asyncio.open_connection("127.0.0.1", port) for _ in range(3)]
+    for _ in range(2):  # the first round shows that the server has accepted all three
+        served.clear()
+        notes.clear()
+        for _, writer in ends:
+            writer.write(request)
+        for reader, _ in ends:
+            size = int.from_bytes(await reader.readexactly(4), "big")
+            await reader.readexactly(size)
+    for _, writer in ends:
+        writer.close()
+
+    assert notes == [3, 3, 3]  # none before all three were served
 
 
 async def test_a_port_may_leave_out_codes(start_server: Any, new_client: Any) -> None:

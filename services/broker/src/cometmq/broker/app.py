@@ -287,6 +287,7 @@ class BrokerApp:
             before=() if broker.acl is None else (broker.acl.control.check,),
             on_close=closed,
             before_write=self._before_write(broker),
+            gathers=None if broker.journal is None else broker.journal.has_changes,
         )
         self._server = server
 

@@ -44,6 +44,7 @@ class Hub(Generic[PeerT]):
         "calls_max",
         "clock_ms",
         "codec",
+        "gathers",
         "lane",
         "log",
         "loop",
@@ -66,6 +67,7 @@ class Hub(Generic[PeerT]):
         on_close: Callable[[PeerT], None] | None = None,
         tls: TlsGate | None = None,
         before_write: Callable[[], None] | None = None,
+        gathers: Callable[[], bool] | None = None,
     ) -> None:
         self.loop = asyncio.get_running_loop()
         self.codec = codec
@@ -77,6 +79,7 @@ class Hub(Generic[PeerT]):
         self.on_close = on_close
         self.tls = tls
         self.before_write = before_write
+        self.gathers = gathers
         self.stats = TransportStats()
         self.calls_max = settings.calls_per_turn_max
         """How many requests of one connection may currently be served in a row."""

@@ -353,7 +353,7 @@ class PeerProtocol(asyncio.Protocol):
             for fault in faults:
                 self._dispatcher.fail(self, fault)
         if connection.out:
-            self.flush()
+            self._send()
 
     def _serve(self, calls: list[Call[Any]]) -> None:
         calls_max = self._hub.calls_max
@@ -364,6 +364,14 @@ class PeerProtocol(asyncio.Protocol):
             if served == len(chunk):
                 self._fall_behind()
         if self._connection.out:
+            self._send()
+
+    def _send(self) -> None:
+        """Write the pending output now, or at the end of the turn if the server gathers answers."""
+        gathers = self._hub.gathers
+        if gathers is not None and gathers():
+            self._mark_dirty()
+        else:
             self.flush()
 
     def _serve_backlog(self) -> None:

@@ -52,11 +52,14 @@ class Server(Generic[ContextT]):
         on_open: PeerHook | None = None,
         on_close: PeerHook | None = None,
         before_write: Callable[[], None] | None = None,
+        gathers: Callable[[], bool] | None = None,
     ) -> None:
         """Prepare on the running loop; nothing listens yet.
 
         ``before_write`` is called before each write of answers to a connection. It must make
         durable what the answers of this turn promise, and be cheap if there is nothing to do.
+        While ``gathers`` returns True, answers wait for the end of the turn of the loop, so that
+        one call of ``before_write`` serves those of all connections.
         """
         self._handlers = handlers
         self._context = context
@@ -73,6 +76,7 @@ class Server(Generic[ContextT]):
             on_close=on_close,
             tls=self._gate,
             before_write=before_write,
+            gathers=gathers,
         )
         self._tasks = TaskSet(log)
         self._listeners: list[asyncio.Server] = []

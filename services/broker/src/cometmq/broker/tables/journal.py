@@ -187,6 +187,10 @@ class Journal:
             self.schedule()
         self._changed[name] = self._tables[name]
 
+    def has_changes(self) -> bool:
+        """Return whether answers of this turn wait for a write; one write serves all of them."""
+        return bool(self._changed) and not self.fault
+
     def write(self) -> None:
         """Append the noted changes; call this before answers are sent and at the end of a turn."""
         # After a failure the changes stay noted until `retry`: a failing disk costs one attempt per
