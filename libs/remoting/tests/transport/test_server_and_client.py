@@ -270,24 +270,27 @@ async def test_hooks_see_every_call_and_answer(start_server: Any, new_client: An
 
 
 @pytest.mark.parametrize("body_bytes", [0, 200_000], ids=["at the end of the turn", "within it"])
-async def test_before_write_is_called_before_answers_leave(
-    start_server: Any, new_client: Any, body_bytes: int
+@pytest.mark.parametrize("is_gathering", [False, True])
+async def test_promises_are_kept_before_answers_leave(
+    start_server: Any, new_client: Any, body_bytes: int, is_gathering: bool
 ) -> None:
     promised: list[int] = []
     seen: list[tuple[int, int]] = []
+    servers: list[Any] = []
 
     def promise(_: None, call: Call[Any]) -> Reply:
+        if is_gathering:
+            servers[0].gather()
         promised.append(call.code)
         return Reply(body=bytes(body_bytes))
 
     def note() -> None:
         seen.append((len(promised), servers[0].stats().bytes_sent))
 
-    servers: list[Any] = []
     server, port = await start_server(
         {RequestCode.HEART_BEAT: promise},
         ServerSettings(write_high_water_bytes=65_536, write_low_water_bytes=16_384),
-        before_write=note,
+        **{"save" if is_gathering else "before_write": note},
     )
     servers.append(server)
     await new_client().invoke(f"127.0.0.1:{port}", RequestCode.HEART_BEAT, timeout_ms=3000)
@@ -296,33 +299,25 @@ async def test_before_write_is_called_before_answers_leave(
     assert server.stats().bytes_sent > body_bytes
 
 
-async def test_gathered_answers_of_all_connections_share_one_call(start_server: Any) -> None:
+async def test_gathered_answers_of_all_connections_share_one_save(start_server: Any) -> None:
     served: list[int] = []
-    notes: list[int] = []
-    has_changes = False
+    saved: list[int] = []
+    servers: list[Any] = []
 
     def promise(_: None, call: Call[Any]) -> Reply:
-        nonlocal has_changes
-        has_changes = True
+        servers[0].gather()
         served.append(call.code)
         return Reply()
 
-    def note() -> None:
-        nonlocal has_changes
-        has_changes = False
-        notes.append(len(served))
-
-    _, port = await start_server(
-        {RequestCode.HEART_BEAT: promise},
-        ServerSettings(),
-        before_write=note,
-        gathers=lambda: has_changes,
+    server, port = await start_server(
+        {RequestCode.HEART_BEAT: promise}, save=lambda: saved.append(len(served))
     )
+    servers.append(server)
     request = encode_frame(RawCommand(code=RequestCode.HEART_BEAT, opaque=1))
     ends = [await asyncio.open_connection("127.0.0.1", port) for _ in range(3)]
     for _ in range(2):  # the first round shows that the server has accepted all three
         served.clear()
-        notes.clear()
+        saved.clear()
         for _, writer in ends:
             writer.write(request)
         for reader, _ in ends:
@@ -331,7 +326,7 @@ async def test_gathered_answers_of_all_connections_share_one_call(start_server: 
     for _, writer in ends:
         writer.close()
 
-    assert notes == [3, 3, 3]  # none before all three were served
+    assert saved == [3]
 
 
 async def test_a_port_may_leave_out_codes(start_server: Any, new_client: Any) -> None:

@@ -7,7 +7,7 @@ answer held pulls; let open requests finish; flush; save the tables; close the s
 """
 
 import asyncio
-from collections.abc import Callable, Coroutine, Iterable, Iterator
+from collections.abc import Coroutine, Iterable, Iterator
 from contextlib import AbstractContextManager, AsyncExitStack
 from functools import partial
 from importlib import import_module
@@ -286,11 +286,12 @@ class BrokerApp:
             clock_ms=self._clock.monotonic_ms,
             before=() if broker.acl is None else (broker.acl.control.check,),
             on_close=closed,
-            before_write=self._before_write(broker),
-            gathers=None if broker.journal is None else broker.journal.has_changes,
+            before_write=None if group is None else group.duties.before_write,
+            save=None if broker.journal is None else broker.journal.write,
         )
         self._server = server
-
+        if broker.journal is not None:
+            broker.journal.gather = server.gather
         lane = open_lane(broker)
         server.use_lane(lane)
         connect_arrivals(broker, server.flush)
@@ -301,19 +302,6 @@ class BrokerApp:
             with self._listening(self._ports.vip, note=VIP_NOTE):
                 await server.listen(settings.bind_address, self._ports.vip, excluded=VIP_EXCLUDED)
         return server
-
-    def _before_write(self, broker: Broker) -> Callable[[], None] | None:
-        """Return the function to call right before answers are sent."""
-        journal, group = broker.journal, self._group
-        if group is None or journal is None:
-            return None if journal is None else journal.write
-        save, check_lease = journal.write, group.duties.before_write
-
-        def before_write() -> None:
-            save()
-            check_lease()
-
-        return before_write
 
     async def _join(
         self, broker: Broker, workers: Workers, client: RemotingClient, slave_server: LogServer

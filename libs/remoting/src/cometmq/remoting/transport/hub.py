@@ -44,13 +44,14 @@ class Hub(Generic[PeerT]):
         "calls_max",
         "clock_ms",
         "codec",
-        "gathers",
+        "is_gathering",
         "lane",
         "log",
         "loop",
         "on_close",
         "on_open",
         "peers",
+        "save",
         "settings",
         "stats",
         "tls",
@@ -67,7 +68,7 @@ class Hub(Generic[PeerT]):
         on_close: Callable[[PeerT], None] | None = None,
         tls: TlsGate | None = None,
         before_write: Callable[[], None] | None = None,
-        gathers: Callable[[], bool] | None = None,
+        save: Callable[[], None] | None = None,
     ) -> None:
         self.loop = asyncio.get_running_loop()
         self.codec = codec
@@ -79,7 +80,9 @@ class Hub(Generic[PeerT]):
         self.on_close = on_close
         self.tls = tls
         self.before_write = before_write
-        self.gathers = gathers
+        self.save = save
+        self.is_gathering = False
+        """Whether answers wait for the end of the turn of the loop, and then for ``save``."""
         self.stats = TransportStats()
         self.calls_max = settings.calls_per_turn_max
         """How many requests of one connection may currently be served in a row."""

@@ -258,6 +258,9 @@ class PeerProtocol(asyncio.Protocol):
             data = self._pipe.encrypt(data)
         self._sent_bytes += len(data)
         hub = self._hub
+        if hub.is_gathering and hub.save is not None:
+            hub.is_gathering = False
+            hub.save()
         if hub.before_write is not None:
             hub.before_write()
         hub.stats.bytes_sent += len(data)
@@ -353,7 +356,10 @@ class PeerProtocol(asyncio.Protocol):
             for fault in faults:
                 self._dispatcher.fail(self, fault)
         if connection.out:
-            self._send()
+            if self._hub.is_gathering:
+                self._mark_dirty()
+            else:
+                self.flush()
 
     def _serve(self, calls: list[Call[Any]]) -> None:
         calls_max = self._hub.calls_max
@@ -363,21 +369,12 @@ class PeerProtocol(asyncio.Protocol):
             self._backlog = calls[served:]
             if served == len(chunk):
                 self._fall_behind()
-        if self._connection.out:
-            self._send()
-
-    def _send(self) -> None:
-        """Write the pending output now, or at the end of the turn if the server gathers answers."""
-        gathers = self._hub.gathers
-        if gathers is not None and gathers():
-            self._mark_dirty()
-        else:
-            self.flush()
 
     def _serve_backlog(self) -> None:
         if self._backlog and self._is_open and not self._pauses & _BACKLOG:
             calls, self._backlog = self._backlog, []
             self._serve(calls)
+            self._end_chunk()
 
     @property
     def _is_behind(self) -> bool:

@@ -52,14 +52,12 @@ class Server(Generic[ContextT]):
         on_open: PeerHook | None = None,
         on_close: PeerHook | None = None,
         before_write: Callable[[], None] | None = None,
-        gathers: Callable[[], bool] | None = None,
+        save: Callable[[], None] | None = None,
     ) -> None:
         """Prepare on the running loop; nothing listens yet.
 
-        ``before_write`` is called before each write of answers to a connection. It must make
-        durable what the answers of this turn promise, and be cheap if there is nothing to do.
-        While ``gathers`` returns True, answers wait for the end of the turn of the loop, so that
-        one call of ``before_write`` serves those of all connections.
+        ``before_write`` is called before each write of answers to a connection. ``save`` is called
+        once, before the first write after ``gather``; it makes durable what the answers promise.
         """
         self._handlers = handlers
         self._context = context
@@ -76,13 +74,20 @@ class Server(Generic[ContextT]):
             on_close=on_close,
             tls=self._gate,
             before_write=before_write,
-            gathers=gathers,
+            save=save,
         )
         self._tasks = TaskSet(log)
         self._listeners: list[asyncio.Server] = []
         self._addresses: list[tuple[str, int]] = []
         self._certificates = CertificateWatch(self._tasks, log)
         self._check_timer: asyncio.TimerHandle | None = None
+
+    def gather(self) -> None:
+        """Hold all answers until the end of this turn of the loop; ``save`` is called before them.
+
+        One call of ``save`` then serves the answers of all connections.
+        """
+        self._hub.is_gathering = True
 
     @property
     def addresses(self) -> list[tuple[str, int]]:

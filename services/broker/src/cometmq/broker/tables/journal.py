@@ -110,6 +110,8 @@ class Journal:
         self._syncing: asyncio.Future[None] | None = None
         self.schedule: Callable[[], None] = lambda: None
         """Schedules a call of `write` at the end of the turn."""
+        self.gather: Callable[[], None] = lambda: None
+        """Makes the answers of this turn wait for a call of `write`."""
         self.written: Callable[[Sequence[tuple[str, bytes]]], None] = lambda _: None
         """Called with each entry of this broker's own changes, after it is written."""
         self.filled: Callable[[], None] = lambda: None
@@ -185,11 +187,8 @@ class Journal:
     def _note(self, name: str) -> None:
         if not self._changed:
             self.schedule()
+            self.gather()
         self._changed[name] = self._tables[name]
-
-    def has_changes(self) -> bool:
-        """Return whether answers of this turn wait for a write; one write serves all of them."""
-        return bool(self._changed) and not self.fault
 
     def write(self) -> None:
         """Append the noted changes; call this before answers are sent and at the end of a turn."""
