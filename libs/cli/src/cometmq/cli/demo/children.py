@@ -14,7 +14,7 @@ from typing import Final
 from cometmq.cli.demo.errors import DemoFailed
 
 HOST: Final = "127.0.0.1"
-START_TIMEOUT_S: Final = 30
+START_TIMEOUT_S: Final = 60
 STOP_TIMEOUT_S: Final = 10
 PORT_ATTEMPTS: Final = 100
 PIPE_BYTES: Final = 1 << 20
