@@ -35,8 +35,10 @@ def messages(cluster: Cluster, java: ClientProgram, topic: str) -> list[Event]:
     return named(printed, "sent")
 
 
-def _consumer(cluster: Cluster, group: str) -> LitePullConsumer:
-    options = LitePullOptions(consume_from=ConsumeFrom.FIRST_OFFSET, poll_timeout_ms=500)
+def _consumer(cluster: Cluster, group: str, *, auto_commit: bool = True) -> LitePullConsumer:
+    options = LitePullOptions(
+        consume_from=ConsumeFrom.FIRST_OFFSET, poll_timeout_ms=500, auto_commit=auto_commit
+    )
     return LitePullConsumer(group, cluster.namesrv_addr, options=options)
 
 
@@ -81,6 +83,34 @@ async def test_assigned_queues_are_read_from_where_we_want(
         pulled = await _pull(consumer, len(wanted))
 
     assert list(pulled) == wanted
+
+
+async def test_a_seek_is_stored_by_commit_only(
+    cluster: Cluster, topic: str, group: str, messages: list[Event]
+) -> None:
+    async with AdminClient(cluster.namesrv_addr) as admin:
+        queue = (await admin.queues(topic))[1]
+
+    async def sought(offset: int, *, is_committed: bool) -> int | None:
+        """Seek and read one message; return the offset of the group after a restart."""
+        consumer = _consumer(cluster, group, auto_commit=False)
+        consumer.assign([queue])
+        async with consumer:
+            await consumer.seek(queue, offset)
+            message = await consumer.next_message(DEADLINE_S * 1000)
+            assert message is not None
+            assert message.queue_offset == offset
+            if is_committed:
+                await consumer.commit()
+        again = _consumer(cluster, group, auto_commit=False)
+        again.assign([queue])
+        async with again:
+            return await again.committed(queue)
+
+    assert await sought(4, is_committed=True) == 5
+    assert await sought(7, is_committed=False) == 5
+    assert await sought(1, is_committed=True) == 2
+    assert await sought(0, is_committed=False) == 2
 
 
 async def test_topics_are_managed(cluster: Cluster, fresh_name: Callable[[str], str]) -> None:

@@ -97,6 +97,12 @@ async def test_commits_can_be_asked_for(stored: MemoryCluster) -> None:
         assert await consumer.committed(QUEUE_0) == count
 
 
+async def next_body(consumer: LitePullConsumer) -> bytes:
+    message = await consumer.next_message()
+    assert message is not None
+    return message.body
+
+
 MANUAL = LitePullOptions(consume_from=ConsumeFrom.FIRST_OFFSET, auto_commit=False)
 
 
@@ -119,6 +125,50 @@ async def test_without_auto_commit_close_keeps_what_was_committed(stored: Memory
         await consumer.next_message()
         await consumer.next_message()
     assert stored.committed("lg", "T").get(QUEUE_0) == 3
+
+
+async def test_without_auto_commit_a_seek_is_stored_by_commit_only(stored: MemoryCluster) -> None:
+    async with consumer_of(stored, MANUAL) as consumer:
+        await consumer.seek(QUEUE_0, 20)
+        assert await next_body(consumer) == b"20"
+        assert await consumer.committed(QUEUE_0) == 0
+        await consumer.commit()
+        assert await consumer.committed(QUEUE_0) == 21
+
+        await consumer.seek(QUEUE_0, 3)
+        assert await next_body(consumer) == b"3"
+        assert await consumer.committed(QUEUE_0) == 21
+        await consumer.commit([QUEUE_0])
+        assert await consumer.committed(QUEUE_0) == 4
+
+        await consumer.seek_to_end(QUEUE_0)
+    async with consumer_of(stored, MANUAL) as again:
+        assert await next_body(again) == b"4"
+
+
+async def test_a_seek_commits_when_progress_does(stored: MemoryCluster) -> None:
+    """A crash before the commit continues at the offset committed before."""
+    async with consumer_of(stored) as consumer:
+        await consumer.poll()
+        await consumer.commit()
+        before = await consumer.committed(QUEUE_0)
+        assert before is not None
+        assert before > 1
+        await consumer.seek(QUEUE_0, 1)
+        assert await consumer.committed(QUEUE_0) == before
+    assert stored.committed("lg", "T")[QUEUE_0] == 1
+
+
+async def test_an_administrators_reset_replaces_a_seek(stored: MemoryCluster) -> None:
+    async with consumer_of(stored, MANUAL) as consumer:
+        await consumer.seek(QUEUE_0, 20)
+        member = consumer._member
+        assert member is not None
+        await member.reset_offsets("T", {QUEUE_0: 7})
+        await eventually(lambda: stored.committed("lg", "T").get(QUEUE_0) == 7)
+        await consumer.commit()
+        assert await consumer.committed(QUEUE_0) == 7
+        assert await next_body(consumer) == b"7"
 
 
 async def test_positions_move_inside_the_queue(stored: MemoryCluster) -> None:

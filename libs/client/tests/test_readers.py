@@ -112,7 +112,7 @@ def readers_of(context: ReadContext, background: TaskSet) -> Readers:
     return Readers(context, background, first_offset, ownership)
 
 
-async def test_a_queue_taken_during_a_seek_keeps_one_reader(background: TaskSet) -> None:
+async def test_a_queue_taken_during_a_reset_keeps_one_reader(background: TaskSet) -> None:
     """A second reader would outlive the queue, and commit for its new owner."""
     offsets = SlowOffsets()
     context = context_of(NoMessages(), offsets)
@@ -122,7 +122,7 @@ async def test_a_queue_taken_during_a_seek_keeps_one_reader(background: TaskSet)
     before = readers.get(QUEUE)
     assert before is not None
     async with asyncio.TaskGroup() as group:
-        group.create_task(readers.seek(QUEUE, 5))
+        group.create_task(readers.reset(QUEUE, 5))
         await asyncio.sleep(0)
         assert await readers.take("T", [QUEUE])
         offsets.may_store.set()

@@ -189,8 +189,9 @@ class LitePullConsumer(GroupConsumer[LitePullOptions, PullGroup]):
         return [self._namespace.wrap_queue(queue) for queue in queues]
 
     async def seek(self, queue: MessageQueue, offset: int) -> None:
-        """Continue from an offset of an assigned queue; raise InvalidArgument if it is out of
-        range.
+        """Continue from an offset of an assigned queue; the next commit stores it.
+
+        Raise InvalidArgument if the offset is out of range.
         """
         await self._polled().seek(self._namespace.wrap_queue(queue), whole(offset, "offset"))
 

@@ -4,7 +4,7 @@
 Invariants
     A message counts as consumed when the application requests the next ones, or commits. Messages
     that were pulled but not returned are never committed. If `auto_commit` is off, only `commit`
-    commits, as in Java.
+    commits, as in Java. A seek moves the position of this member; it is committed like progress.
 """
 
 import asyncio
@@ -163,7 +163,7 @@ class PullGroup(GroupMember[LitePullOptions]):
         return reader
 
     async def seek(self, queue: MessageQueue, offset: int) -> None:
-        """Continue reading an assigned queue from an offset."""
+        """Continue reading an assigned queue from an offset, which the next commit stores."""
         self.reader(queue)
         begin, end = await self.bounds(queue)
         if not begin <= offset <= end:
@@ -171,7 +171,11 @@ class PullGroup(GroupMember[LitePullOptions]):
                 f"offset {offset} is outside the queue, which reaches from {begin} to {end}"
             )
         self.reader(queue)  # another member may own it by now
-        await self._readers.seek(queue, offset)
+        if self._held is None:
+            self._offsets.update(queue, offset, is_reset=True)
+        else:
+            self._held.seek(queue, offset)
+        self._readers.restart(queue, offset)
 
     async def bounds(self, queue: MessageQueue) -> tuple[int, int]:
         """Return the first offset and the exclusive end of a queue."""

@@ -190,7 +190,7 @@ class GroupMember(ABC, Generic[OptionsT]):
         """Continue from these offsets in the queues that this member owns."""
         for queue, offset in offsets.items():
             if self._readers.get(queue) is not None:
-                await self._readers.seek(queue, offset)
+                await self._readers.reset(queue, offset)
         self._log.info("offsets.reset", group=self._group, topic=topic)
 
     def consumed_offsets(self, topic: str) -> dict[MessageQueue, int]:

@@ -129,12 +129,15 @@ class Positions:
 class HeldOffsets:
     """Withholds progress from an offset store until `release`: only explicit commits store it.
 
-    First offsets and resets pass, as they are not progress of the application.
+    First offsets and resets pass, as they are not progress of the application. A seek is withheld:
+    until it is committed, a restart continues at the offset committed before.
     """
 
     def __init__(self, store: OffsetStore) -> None:
         self._store = store
         self._progress: dict[MessageQueue, int] = {}
+        self._sought: set[MessageQueue] = set()
+        """The queues whose withheld offset may be lower than the stored one."""
         self.read = store.read
         self.position = store.position
         self.unsaved = store.unsaved
@@ -144,22 +147,32 @@ class HeldOffsets:
     def update(self, queue: MessageQueue, offset: int, *, is_reset: bool = False) -> None:
         """Note an offset, or withhold it."""
         if is_reset or self._store.position(queue) is None:
-            self._progress.pop(queue, None)
+            self._drop(queue)
             self._store.update(queue, offset, is_reset=is_reset)
         else:
             self._progress[queue] = offset
 
+    def seek(self, queue: MessageQueue, offset: int) -> None:
+        """Withhold an offset that the application chose, which may be lower."""
+        self._progress[queue] = offset
+        self._sought.add(queue)
+
     def release(self, queues: Iterable[MessageQueue]) -> None:
         """Pass the withheld offsets of these queues to the store."""
         for queue in queues:
-            offset = self._progress.pop(queue, None)
+            offset = self._progress.get(queue)
             if offset is not None:
-                self._store.update(queue, offset)
+                self._store.update(queue, offset, is_reset=queue in self._sought)
+            self._drop(queue)
 
     def forget(self, queue: MessageQueue) -> None:
         """Drop the offset in memory."""
-        self._progress.pop(queue, None)
+        self._drop(queue)
         self._store.forget(queue)
+
+    def _drop(self, queue: MessageQueue) -> None:
+        self._progress.pop(queue, None)
+        self._sought.discard(queue)
 
 
 class _OffsetsInMemory:

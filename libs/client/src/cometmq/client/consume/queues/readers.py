@@ -95,15 +95,22 @@ class Readers:
                 self._context.puller.forget(one.queue)
             await self._ownership.leave(held, is_lost=is_lost)
 
-    async def seek(self, queue: MessageQueue, offset: int) -> None:
-        """Continue reading an owned queue from an offset, dropping its held messages."""
+    def restart(self, queue: MessageQueue, offset: int) -> None:
+        """Read an owned queue from an offset, dropping its held messages.
+
+        The offset is not recorded.
+        """
         before = self._remove(queue)
-        self._context.offsets.update(queue, offset, is_reset=True)
         reader = self._readers[queue] = Reader(self._context, queue, offset)
         if before is not None:
             reader.process_queue = before.process_queue.begun_anew(offset)
             reader.is_paused = before.is_paused
         self._run(queue)
+
+    async def reset(self, queue: MessageQueue, offset: int) -> None:
+        """Read an owned queue from an offset, and store it as the offset of the group."""
+        self._context.offsets.update(queue, offset, is_reset=True)
+        self.restart(queue, offset)
         await self._context.offsets.persist([queue])
 
     async def persist(self) -> None:
@@ -136,7 +143,7 @@ class Readers:
                 queue_id=queue.queue_id,
             )
             return False
-        if queue not in self._readers:  # otherwise a seek was faster
+        if queue not in self._readers:  # otherwise a reset was faster
             # Committed even without messages: the next start must not skip new ones.
             self._context.offsets.update(queue, offset)
             self._readers[queue] = Reader(self._context, queue, offset)
