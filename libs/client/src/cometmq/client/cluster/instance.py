@@ -18,11 +18,13 @@ import msgspec
 from cometmq.client.clock import wall_ms
 from cometmq.client.cluster.broker_requests import CALLBACKS, ConsumerMember, TransactionMember
 from cometmq.client.cluster.discovery import POLL_INTERVAL_MS
+from cometmq.client.cluster.late_sends import LateSends
 from cometmq.client.cluster.namesrv import Namesrv, find_addresses
 from cometmq.client.cluster.outages import Outages
 from cometmq.client.cluster.route_book import RouteBook
 from cometmq.client.cluster.routes import Route
 from cometmq.client.errors import (
+    BrokerMissing,
     ClientStateError,
     InvalidArgument,
     NoNamesrv,
@@ -36,7 +38,13 @@ from cometmq.remoting.bodies.dialect import encode_json
 from cometmq.remoting.bodies.heartbeat import Heartbeat, ProducerData
 from cometmq.remoting.codes import RequestCode
 from cometmq.remoting.commands.clients import UnregisterClient
-from cometmq.remoting.errors import AccessDenied, CometError, RequestTimeout, TransportError
+from cometmq.remoting.errors import (
+    AccessDenied,
+    CometError,
+    Overloaded,
+    RequestTimeout,
+    TransportError,
+)
 from cometmq.remoting.log import Log
 from cometmq.remoting.signature import signing
 from cometmq.remoting.transport.addresses import parse_address
@@ -95,6 +103,7 @@ class ClientInstance:
             background=self.background,
             log=log,
         )
+        self.late_sends = LateSends(self, self.background, log)
         self._greeted: set[str] = set()
         self._heartbeat_due = Wakeup()
         self._user_count = 0
@@ -234,6 +243,40 @@ class ClientInstance:
         self.routes.look_soon()
         self._heartbeat_due.set()
 
+    # -- what late sends need: Brokers ----------------------------------------------------------
+
+    def current_master(self, broker_name: str) -> str | None:
+        """Return the address for requests to a master, or None if there is none."""
+        try:
+            return self.master(broker_name)
+        except BrokerMissing:
+            return None
+
+    async def look_up(self, topic: str) -> None:
+        """Refresh the route of a topic; without an answer, the routes stay as they are."""
+        try:
+            await self.routes.refresh(topic)
+        except CometError as error:
+            self.log.debug("route.unknown", topic=topic, error=describe(error))
+
+    async def answers(self, address: str, *, timeout_ms: int) -> bool:
+        """Return whether a broker answers a heartbeat in time."""
+        code, body = RequestCode.HEART_BEAT, self._heartbeat_body()
+        try:
+            await self.remoting.invoke(address, code, None, body, timeout_ms=timeout_ms)
+        except Overloaded:  # nothing can be sent, so the probe is whether sends end meanwhile
+            await asyncio.sleep(timeout_ms / 1000)
+            return False
+        except TransportError:
+            return False
+        except CometError:
+            return True
+        return True
+
+    def drop(self, address: str, reason: str) -> None:
+        """Close the connection to a broker; its pending requests fail with the reason."""
+        self.remoting.disconnect(address, reason)
+
     def _groups(self) -> list[str]:
         return sorted(self.producers | self.consumers.keys())
 
@@ -280,16 +323,19 @@ class ClientInstance:
         """Send a heartbeat to every known broker; return False if one needs a retry soon."""
         if not self.producers and not self.consumers:
             return True
+        body = self._heartbeat_body()
+        addresses = set(self.routes.addresses(with_slaves=bool(self.consumers)))
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(self._heartbeat_at(a, body)) for a in addresses]
+        return all(task.result() for task in tasks)
+
+    def _heartbeat_body(self) -> bytes:
         heartbeat = Heartbeat(
             client_id=self.client_id,
             consumer_data_set=[c.heartbeat_data() for c in self.consumers.values()],
             producer_data_set=[ProducerData(group) for group in sorted(self.producers)],
         )
-        body = encode_json(heartbeat)
-        addresses = set(self.routes.addresses(with_slaves=bool(self.consumers)))
-        async with asyncio.TaskGroup() as group:
-            tasks = [group.create_task(self._heartbeat_at(a, body)) for a in addresses]
-        return all(task.result() for task in tasks)
+        return encode_json(heartbeat)
 
     async def _heartbeat_at(self, address: str, body: bytes) -> bool:
         try:

@@ -214,6 +214,7 @@ class MessageSender:
             self._hooks.before(context)
         header = self._header(queue, prepared)
         begin_ms = monotonic_ms() if self._options.avoid_slow_brokers else 0
+        flight = instance.late_sends.begin(address, queue.broker_name, queue.topic)
         try:
             response = await self._invoke(address, prepared.code, header, prepared.body, timeout_ms)
         except CometError as error:
@@ -223,6 +224,8 @@ class MessageSender:
             if context is not None:
                 self._tell(context, error=error)
             raise
+        finally:
+            flight.end()
         self._note(queue.broker_name, begin_ms, failed=False)
         self.sent_count += 1
         if self._has_namespace:

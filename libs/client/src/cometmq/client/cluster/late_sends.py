@@ -1,0 +1,163 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Notices brokers that leave sends unanswered, and drops those that another master has replaced.
+
+A frozen machine and a cut cable close no connection: sends would wait for their timeout although
+another member of the broker group has become master.
+"""
+
+import asyncio
+from collections.abc import Awaitable
+from typing import Final, Protocol
+
+import msgspec
+
+from cometmq.remoting.log import Log
+from cometmq.remoting.transport.tasks import TaskSet
+
+TICK_MS: Final = 250
+LATE_TICKS: Final = 3
+"""Ticks without an answer until sends are late; the first may follow the send at once, so 2 pass.
+
+Ticks are counted, rather than time, so that a client that was suspended itself blames no broker.
+"""
+PROBE_TIMEOUT_MS: Final = 1_000
+LOOKUP_MS: Final = 300
+PAUSE_MS_MAX: Final = 5_000
+"""Probes and lookups slow down, up to this interval, the longer sends are late."""
+_SLOWDOWN: Final = 8  # the interval is an eighth of the lateness
+
+
+class Brokers(Protocol):
+    """What the watch needs of the client instance."""
+
+    def current_master(self, broker_name: str) -> str | None:
+        """Return the address for requests to the master in the newest route, None without one."""
+
+    def look_up(self, topic: str) -> Awaitable[object]:
+        """Refresh the route of a topic, if a name server answers."""
+
+    def answers(self, address: str, *, timeout_ms: int) -> Awaitable[bool]:
+        """Return whether the broker answers a cheap request in time."""
+
+    def drop(self, address: str, reason: str) -> None:
+        """Close the connection to an address, so that its pending requests fail."""
+
+
+class Flight(msgspec.Struct):
+    """The sends to one address that are in flight; `count` and `ended_count` are the hot path."""
+
+    address: str
+    broker_name: str
+    topic: str
+    """The topic of the last send, whose route names the broker."""
+    count: int = 0
+    ended_count: int = 0
+    seen_count: int = 0
+    """`ended_count` at the last tick."""
+    late_ticks: int = 0
+    """Ticks since the last end of a send."""
+    is_silent: bool = False
+    """The last probe was not answered."""
+    is_pursued: bool = False
+
+    @property
+    def is_late(self) -> bool:
+        """Whether no send has ended for some time."""
+        return self.late_ticks >= LATE_TICKS
+
+    @property
+    def pause_ms(self) -> int:
+        """The interval between lookups, and between probes."""
+        late_ms = self.late_ticks * TICK_MS
+        return min(PAUSE_MS_MAX, max(LOOKUP_MS, late_ms // _SLOWDOWN))
+
+    def end(self) -> None:
+        """Record that a send has an answer, or has failed."""
+        self.count -= 1
+        self.ended_count += 1
+
+    def tick(self) -> None:
+        """Count the ticks without an end."""
+        if self.count and self.ended_count == self.seen_count:
+            self.late_ticks += 1
+        else:
+            self.seen_count = self.ended_count
+            self.late_ticks = 0
+            self.is_silent = False
+
+
+class LateSends:
+    """The sends in flight of one client instance."""
+
+    def __init__(self, brokers: Brokers, background: TaskSet, log: Log) -> None:
+        self._brokers = brokers
+        self._background = background
+        self._log = log
+        self._flights: dict[str, Flight] = {}
+        self._is_ticking = False
+
+    def begin(self, address: str, broker_name: str, topic: str) -> Flight:
+        """Record a send; the caller calls `end` of the result exactly once."""
+        flight = self._flights.get(address)
+        if flight is None:
+            flight = self._flights[address] = Flight(address, broker_name, topic)
+        flight.count += 1
+        flight.topic = topic
+        if not self._is_ticking:
+            self._is_ticking = True
+            self._background.spawn(self._tick(), name="late-sends")
+        return flight
+
+    async def _tick(self) -> None:
+        try:
+            while any(flight.count for flight in self._flights.values()):
+                await asyncio.sleep(TICK_MS / 1000)
+                for flight in self._flights.values():
+                    flight.tick()
+                    if flight.is_late and not flight.is_pursued:
+                        flight.is_pursued = True
+                        self._background.spawn(self._pursue(flight), name="pursue-late-sends")
+            self._flights.clear()
+        finally:
+            self._is_ticking = False
+
+    async def _pursue(self, flight: Flight) -> None:
+        """Probe the broker and look up its route, until a send ends or the broker is dropped."""
+        flight.is_silent = False
+        self._log.debug("sends.late", peer=flight.address, count=flight.count)
+        try:
+            async with asyncio.TaskGroup() as group:
+                probing = group.create_task(self._probe(flight))
+                await self._replace(flight)
+                probing.cancel()
+        finally:
+            flight.is_pursued = False
+
+    async def _probe(self, flight: Flight) -> None:
+        while flight.is_late:
+            is_alive = await self._brokers.answers(flight.address, timeout_ms=PROBE_TIMEOUT_MS)
+            flight.is_silent = not is_alive
+            await asyncio.sleep(flight.pause_ms / 1000)
+
+    async def _replace(self, flight: Flight) -> None:
+        """Drop the broker once another one is master and it is silent.
+
+        A master that hands over leaves sends unanswered too, but it answers probes, and it answers
+        the sends as soon as its successor has their messages.
+        """
+        while flight.is_late:
+            await self._brokers.look_up(flight.topic)
+            master = self._brokers.current_master(flight.broker_name)
+            if flight.is_silent and master not in (None, flight.address):
+                self._log.info(
+                    "master.replaced",
+                    broker=flight.broker_name,
+                    peer=flight.address,
+                    master=master,
+                    failed_count=flight.count,
+                )
+                self._brokers.drop(
+                    flight.address, f"it does not answer, and {master} is the master now"
+                )
+                return
+            await asyncio.sleep(flight.pause_ms / 1000)
