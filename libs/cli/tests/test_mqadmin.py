@@ -71,7 +71,7 @@ def test_topics_are_listed_with_their_groups(ask, topic):
 @pytest.mark.parametrize(
     ("args", "status", "line"),
     [
-        (("updateTopic", "-t", "X"), 2, "give either -b or -c"),
+        (("updateTopic", "-t", "X"), 2, "the target is missing: give -c with the name"),
         (
             ("updateTopic", "-t", "a b", "-c", CLUSTER),
             2,

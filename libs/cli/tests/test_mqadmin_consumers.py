@@ -72,9 +72,9 @@ def test_a_group_is_created_shown_and_deleted(ask, suite):
 
 def test_either_a_broker_or_a_cluster_is_meant(ask, suite):
     for command in ("updateSubGroup", "deleteSubGroup"):
-        ask(command, "-g", "x").assert_refused(2, "give either -b or -c")
+        ask(command, "-g", "x").assert_refused(2, "the target is missing: give -c ")
         both = ask(command, "-g", "x", "-b", suite.broker, "-c", "DefaultCluster")
-        both.assert_refused(2, "give either -b or -c")
+        both.assert_refused(2, "there are two targets: give either -b ")
     ask("updateSubGroup", "-c", "Other", "-g", "x").assert_refused(1, "there is no cluster Other")
 
 

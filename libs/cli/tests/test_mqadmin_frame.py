@@ -72,12 +72,18 @@ def test_the_result_is_printed_once(capsys):
     assert json.loads(capsys.readouterr().out) == {"topic": "T"}
 
 
-@pytest.mark.parametrize(("broker", "cluster"), [(None, None), ("b", "c")])
-def test_a_target_is_a_broker_or_a_cluster(broker, cluster, capsys):
+@pytest.mark.parametrize(
+    ("broker", "cluster", "text"),
+    [
+        (None, None, "the target is missing: give -c with the name of a cluster, "),
+        ("b", "c", "there are two targets: give either -b (one broker) or -c "),
+    ],
+)
+def test_a_target_is_a_broker_or_a_cluster(broker, cluster, text, capsys):
     with pytest.raises(typer.Exit) as caught:
         check_target(broker, cluster)
     assert caught.value.exit_code == 2
-    assert capsys.readouterr().err == "cometmq: give either -b or -c\n"
+    assert capsys.readouterr().err.startswith(f"cometmq: {text}")
 
 
 class Broker:

@@ -86,8 +86,15 @@ class Family(typer.Typer):
 
 def check_target(broker: str | None, cluster: str | None) -> None:
     """Reject a command that has both -b and -c, or neither."""
-    if (broker is None) == (cluster is None):
-        raise wrong_usage("give either -b or -c")
+    if broker is None and cluster is None:
+        raise wrong_usage(
+            "the target is missing: give -c with the name of a cluster, for all its masters, or -b"
+            " with the address of one broker; cometmq cluster shows both"
+        )
+    if broker is not None and cluster is not None:
+        raise wrong_usage(
+            "there are two targets: give either -b (one broker) or -c (all masters of a cluster)"
+        )
 
 
 async def targets(admin: AdminClient, broker: str | None, cluster: str | None) -> list[BrokerAdmin]:
