@@ -9,7 +9,15 @@ import sys
 import pytest
 
 from cometmq.cli.times import parsed, shown
-from cometmq.client import ConsumeFrom, ConsumeResult, InvalidArgument, PushConsumer, PushOptions
+from cometmq.client import (
+    AdminClient,
+    ConsumeFrom,
+    ConsumeResult,
+    InvalidArgument,
+    NoRoute,
+    PushConsumer,
+    PushOptions,
+)
 from cometmq.peers.comet import PROGRAM
 from cometmq.peers.ports import free_port
 from cometmq.peers.processes import Child, wait_until
@@ -40,6 +48,34 @@ def test_topics_are_created_listed_changed_and_deleted(ask):
     assert "Orders" not in ask("topic", "list").out
     gone = ask("topic", "delete", "Orders", "--yes")
     gone.assert_refused(1, "no broker has the topic Orders: check the name, or create it: ")
+
+
+def test_the_client_refuses_to_delete_what_does_not_exist(ask, topic, suite):
+    """The servers accept such requests, as RocketMQ's do, so a misspelt name would go unnoticed."""
+    assert ask("group", "create", "deleted-group").status == 0
+
+    async def delete():
+        async with AdminClient(suite.namesrv) as admin:
+            with pytest.raises(NoRoute, match="no broker has the topic Nowhere: nothing was del"):
+                await admin.delete_topic("Nowhere")
+            with pytest.raises(InvalidArgument, match=r"the name '\.\.' of a topic"):
+                await admin.delete_topic("..")
+            await admin.delete_topic(topic, cluster="DefaultCluster")
+            with pytest.raises(
+                NoRoute, match=f"of the cluster DefaultCluster has the topic {topic}"
+            ):
+                await admin.delete_topic(topic, cluster="DefaultCluster")
+            await admin.delete_topic(topic, is_missing_ok=True)
+
+            unknown = "no broker knows the consumer group delete-group: nothing was deleted; did"
+            with pytest.raises(InvalidArgument, match=unknown):
+                await admin.delete_group("delete-group", remove_offsets=True)
+            await admin.delete_group("deleted-group")
+            with pytest.raises(InvalidArgument, match="no broker knows the consumer group deleted"):
+                await admin.delete_group("deleted-group")
+            await admin.delete_group("deleted-group", is_missing_ok=True)
+
+    asyncio.run(delete())
 
 
 def test_create_refuses_an_existing_topic(ask, topic):

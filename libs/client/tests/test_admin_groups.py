@@ -189,6 +189,23 @@ async def test_connected_members_without_a_committed_offset_are_reset(
             await admin.reset_offsets("g", "T", 0)
 
 
+async def test_an_offset_outside_the_queue_is_refused(
+    admin: AdminClient, producer: Producer
+) -> None:
+    await send(producer, 3)
+    text = "the offset 4 is outside queue 1 of T at broker-a: give an offset from 0 .* to 3 "
+    with pytest.raises(InvalidArgument, match=text):
+        await admin.commit_offset("g", QUEUE, 4)
+    with pytest.raises(InvalidArgument, match=r"no queue 4 to read at broker-a: .* 0 to 3"):
+        await admin.commit_offset("g", MessageQueue("T", "broker-a", 4), 0)
+    assert await admin.committed_offset("g", QUEUE) is None
+
+    await admin.commit_offset("g", QUEUE, 3)
+    assert await admin.committed_offset("g", QUEUE) == 3
+    await admin.commit_offset("g", QUEUE, 4, is_forced=True)
+    assert await admin.committed_offset("g", QUEUE) == 4
+
+
 async def test_offsets_are_cloned(admin: AdminClient, producer: Producer) -> None:
     await send(producer, 3)
     await admin.commit_offset("g", QUEUE, 2)
@@ -207,7 +224,7 @@ async def test_offsets_are_cloned(admin: AdminClient, producer: Producer) -> Non
     [
         (lambda it: it.commit_offset("g", QUEUE, "1"), "offset must be a whole number"),
         (lambda it: it.commit_offset("g", QUEUE, -5), "of at least 0, not -5"),
-        (lambda it: it.commit_offset(None, QUEUE, 1), "consumer_group is wrong: Expected `str`"),
+        (lambda it: it.commit_offset(None, QUEUE, 1), "name of a group must be a string"),
         (lambda it: it.search_offset(QUEUE, "yesterday"), "timestamp is wrong: Expected `int`"),
         (lambda it: it.search_offset(QUEUE, 1.5), "timestamp is wrong: Expected `int`"),
         (lambda it: it.committed_offset(object(), QUEUE), "consumer_group is wrong"),

@@ -141,7 +141,7 @@ def delete_sub_group(
             await master.delete_group(group, remove_offsets=remove_offset == "true")
         if cluster is not None:
             for topic in (retry_topic(group), dead_letter_topic(group)):
-                await admin.delete_topic(topic, cluster=cluster)
+                await admin.delete_topic(topic, cluster=cluster, is_missing_ok=True)
         return [master.address for master in masters]
 
     addresses = ask(namesrv, question)

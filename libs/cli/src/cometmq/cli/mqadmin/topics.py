@@ -164,7 +164,7 @@ def delete_topic(
     """Delete a topic with its messages from brokers and name servers."""
 
     async def question(admin: AdminClient) -> None:
-        await admin.delete_topic(topic, cluster=cluster)
+        await admin.delete_topic(topic, cluster=cluster, is_missing_ok=True)
 
     ask(namesrv, question)
     text = (

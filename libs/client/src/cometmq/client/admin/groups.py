@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Administration of consumer groups and their members, at all brokers."""
 
+from cometmq.client.admin.known_groups import check_deletable
 from cometmq.client.admin.scope import AdminBase
 from cometmq.client.message import check_group
 from cometmq.remoting.bodies.connections import ConsumerConnections, ProducerConnections
@@ -34,13 +35,22 @@ class GroupAdmin(AdminBase):
             await master.create_group(config)
 
     async def delete_group(
-        self, group: str, *, remove_offsets: bool = False, cluster: str | None = None
+        self,
+        group: str,
+        *,
+        remove_offsets: bool = False,
+        cluster: str | None = None,
+        is_missing_ok: bool = False,
     ) -> None:
         """Delete a consumer group at every master, optionally with its offsets.
 
-        Raise BrokerMissing, before any change, if a broker has no master.
+        Raise, before any change, InvalidArgument if no master has it or, with `remove_offsets`, an
+        offset of it, unless `is_missing_ok` is set, and BrokerMissing if a broker has no master.
         """
-        for master in (await self.masters_to_change(cluster)).values():
+        masters = (await self.masters_to_change(cluster)).values()
+        if not is_missing_ok:
+            await check_deletable(self, group, masters, cluster, with_offsets=remove_offsets)
+        for master in masters:
             await master.delete_group(group, remove_offsets=remove_offsets)
 
     async def consumer_connections(self, group: str) -> ConsumerConnections:

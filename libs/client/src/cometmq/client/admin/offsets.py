@@ -99,10 +99,41 @@ class OffsetAdmin(AdminBase):
         table = (await master.consumer_offsets()).offset_table
         return table.get(f"{queue.topic}@{group}", {}).get(queue.queue_id)
 
-    async def commit_offset(self, group: str, queue: MessageQueue, offset: int) -> None:
-        """Set the offset of a group; connected members do not notice, and will overwrite it."""
+    async def commit_offset(
+        self, group: str, queue: MessageQueue, offset: int, *, is_forced: bool = False
+    ) -> None:
+        """Set the offset of a group; connected members do not notice, and will overwrite it.
+
+        Raise InvalidArgument if the topic has no such queue, or if the offset is not between the
+        queue's `min_offset` and `max_offset`, unless `is_forced` is set.
+        """
+        check_group(group)
+        whole(offset, "offset", low=0)
         master = await self._master_of(queue)
+        if not is_forced:
+            await self._check_offset(master, queue, offset)
         await master.commit_offset(group, queue.topic, queue.queue_id, offset)
+
+    async def _check_offset(self, master: BrokerAdmin, queue: MessageQueue, offset: int) -> None:
+        """Raise InvalidArgument for an offset outside the queue: consumers would skip messages.
+
+        A broker accepts any offset for any queue number, and moves the group at its next pull.
+        """
+        topic, queue_id = queue.topic, queue.queue_id
+        queues = [it for it in await self.queues(topic) if it.broker_name == queue.broker_name]
+        if queue not in queues:
+            has = f"its queues there are 0 to {len(queues) - 1}" if queues else "it has none there"
+            raise InvalidArgument(
+                f"the topic {topic} has no queue {queue_id} to read at {queue.broker_name}: {has}"
+            )
+        low = await master.min_offset(topic, queue_id)
+        high = await master.max_offset(topic, queue_id)  # last: it grows
+        if not low <= offset <= high:
+            raise InvalidArgument(
+                f"the offset {offset} is outside queue {queue_id} of {topic} at"
+                f" {queue.broker_name}: give an offset from {low} (the first message) to {high}"
+                " (the end), or is_forced=True to set it anyway"
+            )
 
     # -- moving groups ------------------------------------------------------------------------
 

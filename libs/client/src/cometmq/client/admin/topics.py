@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Administration of topics at all their brokers and name servers."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Final
 
 from cometmq.client.admin.broker import BrokerAdmin
 from cometmq.client.admin.scope import AdminBase
 from cometmq.client.arguments import whole
+from cometmq.client.errors import NoRoute
 from cometmq.client.message import check_topic
 from cometmq.remoting.bodies.queues import MessageQueue
 from cometmq.remoting.bodies.stats import TopicOffset
@@ -55,15 +56,37 @@ class TopicAdmin(AdminBase):
         for master in masters:
             await master.create_topic(config)
 
-    async def delete_topic(self, topic: str, *, cluster: str | None = None) -> None:
+    async def delete_topic(
+        self, topic: str, *, cluster: str | None = None, is_missing_ok: bool = False
+    ) -> None:
         """Delete a topic at every master and name server.
 
-        Raise BrokerMissing, before any change, if a broker has no master: the topic would reappear
-        with that broker.
+        Raise, before any change, NoRoute if it does not exist, unless `is_missing_ok` is set, and
+        BrokerMissing if a broker has no master: the topic would reappear with that broker.
         """
-        for master in (await self.masters_to_change(cluster)).values():
+        masters = await self.masters_to_change(cluster)
+        if not is_missing_ok:
+            await self._check_exists(topic, masters, cluster)
+        for master in masters.values():
             await master.delete_topic(topic)
         await self.namesrv.delete_topic(topic, cluster=cluster)
+
+    async def _check_exists(
+        self, topic: str, masters: Mapping[str, BrokerAdmin], cluster: str | None
+    ) -> None:
+        """Raise NoRoute unless the topic is routed to one of these masters, or one has it."""
+        check_topic(topic)
+        route = await self.namesrv.route(topic)
+        places = [] if route is None else [data.broker_name for data in route.broker_datas]
+        if any(name in masters for name in places):
+            return
+        # Name servers may lag behind the brokers, whose tables may be large: ask these last.
+        for _, topics in await self.ask_all(masters.values(), lambda it: it.topics()):
+            if topic in topics:
+                return
+        inside = "" if cluster is None else f" of the cluster {cluster}"
+        elsewhere = f"; {', '.join(sorted(places))} has it" if places else ""
+        raise NoRoute(f"no broker{inside} has the topic {topic}: nothing was deleted{elsewhere}")
 
     async def topic_stats(self, topic: str) -> dict[MessageQueue, TopicOffset]:
         """Return the begin offset, end offset and last store time of each queue."""
