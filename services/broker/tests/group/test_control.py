@@ -63,6 +63,14 @@ async def test_a_broker_reports_its_state_and_obeys(controlled):
     following = await controlled.clients[1 - master].status()
     assert (following.status.role, following.master) == (Role.SLAVE, master)
 
+    async with group.client(master) as client:
+        assert (await client.send(b"confirmed", topic="T")).code == 0
+    end = group.status(master).max_offset
+    for client in controlled.clients:
+        async with asyncio.timeout(30):
+            while (await client.status()).confirm_offset != end:
+                await asyncio.sleep(0.05)
+
     await controlled.clients[master].hand_over(1 - master)
     await group.until(lambda: group.master == 1 - master)
     with pytest.raises(OrderRefused) as refused:
@@ -71,6 +79,7 @@ async def test_a_broker_reports_its_state_and_obeys(controlled):
     epoch = group.record.epoch + 1
     fenced = await controlled.clients[1 - master].fence(epoch)
     assert (fenced.status.role, fenced.status.promised) == (Role.FENCED, epoch)
+    assert fenced.confirm_offset >= end
 
 
 async def test_settings_change_as_through_mqadmin(controlled):

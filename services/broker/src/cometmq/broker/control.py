@@ -31,13 +31,12 @@ class MemberControl:
         self._version = version("cometmq-broker")
 
     def report(self) -> Report:
-        broker, member, leader = self._broker, self._group.member, self._group.duties.leader
-        confirmed = leader.view.confirmed if leader is not None else 0
+        broker, member = self._broker, self._group.member
         return Report(
             group=broker.settings.broker_name,
             status=member.status(),
             master=member.member.master,
-            confirm_offset=confirmed,
+            confirm_offset=self._group.duties.confirm_offset,
             record_uid=member.record_uid,
             version=self._version,
             fault=store_fault(broker) or replication_fault(broker) or "",

@@ -73,6 +73,7 @@ class BrokerDuties:
         self._leader: Leader | None = None
         self._led = asyncio.Event()
         self._confirmed_before = 0
+        self._confirmed_led = 0
         self._has_failed = False
 
     @property
@@ -104,6 +105,19 @@ class BrokerDuties:
         if leader is not None and leader.is_lapsed():
             self.lapsed()
             self._close_peers()
+
+    @property
+    def confirm_offset(self) -> int:
+        """The confirm offset that this member knows, within its own log; 0 if it knows none.
+
+        A slave knows the offset from its master's stream, a fenced member from its last role.
+        """
+        if self._leader is not None:
+            return self._leader.view.confirmed
+        known = max(self._confirmed_before, self._confirmed_led)
+        if self.member.member.role is rules.Role.SLAVE:
+            known = self.follower.confirmed
+        return min(known, self._broker.store.commit_log.end)
 
     # Duties: see `cometmq.broker.group.duties`
 
@@ -247,6 +261,7 @@ class BrokerDuties:
         broker, leader = self._broker, self._leader
         self._leader = self._gate.leader = None
         if leader is not None:
+            self._confirmed_led = leader.view.confirmed
             leader.end()
         broker.take_role(Role.FENCED, broker.role.epoch)
         broker.store.write_state.set(Refusal.TOO_FEW_COPIES, holds=False)
@@ -307,6 +322,7 @@ class BrokerDuties:
     def lapsed(self) -> None:
         leader, self._leader = self._leader, None
         if leader is not None:
+            self._confirmed_led = leader.view.confirmed
             leader.end()
             self.member.observe(rules.LeaseLapsed())
 
