@@ -75,6 +75,21 @@ class Processes:
     def status(self):
         return json.loads(self.run("ha", "status", "-c", "elector.conf", "--json", status=None))
 
+    def until_listed(self, state, status):
+        """Wait until `cometmq cluster` shows this state of the master and ends with this status."""
+        command = ("cluster", "--json", "-n", f"127.0.0.1:{self.namesrv_port}")
+        deadline = time.monotonic() + FAILOVER_TIMEOUT_S
+        while True:
+            done = subprocess.run(
+                [str(PROGRAM), *command],
+                capture_output=True, text=True, timeout=START_TIMEOUT_S, check=False,
+            )  # fmt: skip
+            rows = json.loads(done.stdout or "[]")
+            if done.returncode == status and [row["state"] for row in rows[:1]] == [state]:
+                return done.stderr
+            assert time.monotonic() < deadline, done
+            time.sleep(0.1)
+
     def until(self, condition, what):
         deadline = time.monotonic() + FAILOVER_TIMEOUT_S
         while not condition(status := self.status()):
@@ -116,9 +131,13 @@ def test_a_group_survives_a_kill_and_a_switchover_without_losing_a_message(proce
     after = processes.until(lambda it: it["master"] == 1 - master, "failed over")
     assert after["epoch"] > first["epoch"]
     processes.send("three")
+    missing = processes.until_listed(f"lacks copies: {master}", status=1)
+    line = f"cometmq: broker group orders lacks copies: brokerId {master} is not in sync (1 of 2 "
+    assert missing.startswith(line)
 
     processes.start_broker(master)
     processes.until_complete()
+    processes.until_listed("ok", status=0)
     switched = json.loads(processes.run("ha", "switchover", "-c", "elector.conf", "--json"))
     assert switched["master"] == master
     processes.send("four")

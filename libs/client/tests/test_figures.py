@@ -2,7 +2,7 @@
 """Statistics parsed from the answers of brokers."""
 
 from cometmq.client import AdminClient
-from cometmq.client.admin.figures import BrokerFigures, Load, Traffic, read_figures
+from cometmq.client.admin.figures import BrokerFigures, GroupCopies, Load, Traffic, read_figures
 from cometmq.client.testing import MemoryCluster
 from cometmq.remoting.bodies.stats import BrokerStatsData, StatsItem
 
@@ -29,6 +29,9 @@ def test_texts_become_numbers() -> None:
             "replicationRefused": "ahead",
             "commitLogMaxOffset": "1234",
             "sendPath": "native",
+            "groupMembers": "0,1,2",
+            "groupInSync": "0,2",
+            "groupMinInSync": "2",
         }
     )
     assert figures == BrokerFigures(
@@ -47,7 +50,10 @@ def test_texts_become_numbers() -> None:
         not_following="ahead",
         log_max_offset=1234,
         send_path="native",
+        copies=GroupCopies(members=(0, 1, 2), in_sync=(0, 2), min_in_sync=2),
     )
+    assert figures.copies is not None
+    assert figures.copies.missing == (1,)
 
 
 def test_missing_figures_stay_missing() -> None:

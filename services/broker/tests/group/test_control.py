@@ -68,7 +68,7 @@ async def test_a_broker_reports_its_state_and_obeys(controlled):
     end = group.status(master).max_offset
     for client in controlled.clients:
         async with asyncio.timeout(30):
-            while (await client.status()).confirm_offset != end:
+            while (await client.status()).confirm_offset != end:  # noqa: ASYNC110
                 await asyncio.sleep(0.05)
 
     await controlled.clients[master].hand_over(1 - master)

@@ -122,6 +122,8 @@ async def test_messages_are_refused_while_too_few_copies_are_in_sync(tmp_path: P
         assert master is not None
         await group.kill(1 - master)
         await group.until_in_sync(master)
+        copies = group.apps[master].broker.replication.copies
+        assert copies() == (master,)
         async with group.client(master) as client:
             with pytest.raises(CommandError, match="minInSync=2") as caught:
                 await client.send(b"refused")
@@ -129,6 +131,7 @@ async def test_messages_are_refused_while_too_few_copies_are_in_sync(tmp_path: P
             await group.start(1 - master)
             await group.until_in_sync(0, 1)
             assert (await client.send(b"accepted")).code == 0
+        await group.until(lambda: copies() == (0, 1))
 
 
 async def test_a_switchover_under_load_fails_no_send(tmp_path: Path) -> None:
@@ -285,6 +288,8 @@ async def test_a_majority_goes_on_at_once_without_one_copy(tmp_path: Path) -> No
             sent = await send_all(client, 1_000, 50)
             assert len(sent) == 50
             assert group.in_sync == [0, 1, 2]  # nothing had to be removed
+            copies = group.apps[old].broker.replication.copies
+            await group.until(lambda: set(copies() or ()) == {0, 1, 2} - {slave})
             sent = await bodies(client)
         await group.start(slave)
         await group.until(lambda: logs_are_equal(group))

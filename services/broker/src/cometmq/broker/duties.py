@@ -81,6 +81,10 @@ class BrokerDuties:
         """The current leadership, or None while this broker is not the master."""
         return self._leader
 
+    def copies(self) -> tuple[int, ...] | None:
+        """Return the brokers whose copies are in sync; None while this broker is not the master."""
+        return None if self._leader is None else self._leader.copies()
+
     async def run(self) -> None:
         """Run each leadership, which renews the record, until the leadership ends."""
         async with asyncio.TaskGroup() as group:

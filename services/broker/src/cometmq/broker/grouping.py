@@ -185,6 +185,7 @@ def join_group(  # noqa: PLR0913  # the collaborators, all but two by name
         duties.log_grew()
 
     broker.driver.log_grew = log_grew
+    broker.replication.copies = duties.copies
     feed.changed = duties.tables_changed
     return Grouping(member, duties, gate, follower, sender)
 

@@ -12,6 +12,7 @@ from cometmq.cli.output import AsJson, Cell, print_rows
 from cometmq.cli.times import shown
 from cometmq.client.admin import AdminClient
 from cometmq.client.admin.clusters import ClusterMember
+from cometmq.client.admin.figures import GroupCopies
 from cometmq.client.cluster.routes import MASTER_ID
 
 COLUMNS: Final = (
@@ -31,9 +32,9 @@ def show_cluster(
 ) -> None:
     """Show brokers with role, rates, disk usage and lag of slaves; exit status 1 if one fails.
 
-    A broker fails if it does not answer, if it is a master that takes no messages, or a slave that
-    has no master or cannot follow it. A slave is behind by the bytes of the commit log that its
-    master has and it lacks.
+    A broker fails if it does not answer, if it is a master that takes no messages or misses copies
+    of its group, or a slave that has no master or cannot follow it. A slave is behind by the bytes
+    of the commit log that its master has and it lacks.
     """
 
     async def question(admin: AdminClient) -> list[ClusterMember]:
@@ -56,14 +57,27 @@ def show_cluster(
     for member in members:
         if member.failure is not None:
             note_missing(member.broker_name, member.address, member.failure)
-        elif reasons := _refusal(member):
-            place = f"{member.broker_name} ({member.address})"
-            MISSING[member.address] = f"broker {place} takes no messages: {reasons}; {REMEDY}"
-        elif reason := _unfit(member):
-            place = f"{member.broker_name} ({member.address})"
-            MISSING[member.address] = (
-                f"slave {place} cannot follow its master: {reason}; {FOLLOW_REMEDY}"
-            )
+        else:
+            _note_faults(member)
+
+
+def _note_faults(member: ClusterMember) -> None:
+    """Record why a broker that answers is not fit, with a remedy."""
+    place = f"{member.broker_name} ({member.address})"
+    if reasons := _refusal(member):
+        MISSING[member.address] = f"broker {place} takes no messages: {reasons}; {REMEDY}"
+    elif reason := _unfit(member):
+        MISSING[member.address] = (
+            f"slave {place} cannot follow its master: {reason}; {FOLLOW_REMEDY}"
+        )
+    if (copies := _copies(member)) is not None:
+        numbers = ", ".join(map(str, copies.missing))
+        verb, them = ("is", "it") if len(copies.missing) == 1 else ("are", "them")
+        MISSING[f"{member.address}/copies"] = (
+            f"broker group {member.broker_name} lacks copies: brokerId {numbers} {verb} not in sync"
+            f" ({len(copies.in_sync)} of {len(copies.members)} are, minInSync is"
+            f" {copies.min_in_sync}); start {them}, or wait for {them} to catch up"
+        )
 
 
 def _without_master(members: list[ClusterMember]) -> dict[str, list[str]]:
@@ -97,6 +111,12 @@ def _refusal(member: ClusterMember) -> str:
     return member.figures.writes_refused if is_master and member.figures else ""
 
 
+def _copies(member: ClusterMember) -> GroupCopies | None:
+    """Return the copies of the group that a broker leads, if one is missing."""
+    copies = member.figures.copies if member.figures else None
+    return copies if copies is not None and copies.missing else None
+
+
 def _row(member: ClusterMember, master_end: int | None, *, has_master: bool) -> list[Cell]:
     """Build the row of a broker; `master_end` is where the log of its master ends, if known."""
     role = "master" if member.broker_id == MASTER_ID else "slave"
@@ -125,8 +145,12 @@ def _row(member: ClusterMember, master_end: int | None, *, has_master: bool) -> 
 
 
 def _state(member: ClusterMember) -> str:
+    copies = _copies(member)
+    missing = "" if copies is None else f"lacks copies: {', '.join(map(str, copies.missing))}"
     if reasons := _refusal(member):
-        return f"takes no messages: {reasons}"
+        return f"takes no messages: {reasons}" + (f"; {missing}" if missing else "")
+    if missing:
+        return missing
     if reason := _unfit(member):
         return f"cannot follow: {reason}"
     return "ok"

@@ -34,6 +34,20 @@ class Traffic(msgspec.Struct, frozen=True):
         return Traffic(self.tps + other.tps, self.count + other.count)
 
 
+class GroupCopies(msgspec.Struct, frozen=True):
+    """The copies of a broker group with failover, as its master sees them, by broker id."""
+
+    members: tuple[int, ...]
+    in_sync: tuple[int, ...]
+    min_in_sync: int
+    """The group takes no messages with fewer copies in sync."""
+
+    @property
+    def missing(self) -> tuple[int, ...]:
+        """The members that are not in sync: down, not started yet, or still catching up."""
+        return tuple(member for member in self.members if member not in self.in_sync)
+
+
 class BrokerFigures(msgspec.Struct, frozen=True):
     """Statistics of one broker.
 
@@ -60,6 +74,8 @@ class BrokerFigures(msgspec.Struct, frozen=True):
     """End offset of the commit log in bytes; a slave's lag is its distance from the master's."""
     send_path: str = ""
     """How plain sends are handled: `native`, or `python` and why; only from CometMQ's brokers."""
+    copies: GroupCopies | None = None
+    """The copies of the group that the broker leads; reported only by CometMQ's brokers."""
 
 
 def read_figures(facts: Mapping[str, str]) -> BrokerFigures:
@@ -84,7 +100,23 @@ def read_figures(facts: Mapping[str, str]) -> BrokerFigures:
         not_following=facts.get("replicationRefused", ""),
         log_max_offset=int(_number(facts, "commitLogMaxOffset")),
         send_path=facts.get("sendPath", ""),
+        copies=_copies(facts),
     )
+
+
+def _copies(facts: Mapping[str, str]) -> GroupCopies | None:
+    if "groupInSync" not in facts:
+        return None
+    return GroupCopies(
+        members=_ids(facts, "groupMembers"),
+        in_sync=_ids(facts, "groupInSync"),
+        min_in_sync=int(_number(facts, "groupMinInSync")),
+    )
+
+
+def _ids(facts: Mapping[str, str], name: str) -> tuple[int, ...]:
+    words = facts.get(name, "").split(",")
+    return tuple(int(word) for word in words if word.isdecimal())
 
 
 def _load(facts: Mapping[str, str], rate: str, pool: str) -> Load:

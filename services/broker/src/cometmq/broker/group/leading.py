@@ -193,6 +193,12 @@ class Leader:
             is_predecessor_gone=self._is_predecessor_gone,
         )
 
+    def copies(self) -> tuple[int, ...]:
+        """Return the brokers whose copies are certain to be in sync, this one included."""
+        unfit = self._unfit()
+        members = in_sync.certain_set(self._view)
+        return tuple(sorted(copy.ordinal for copy in members if copy not in unfit))
+
     def has_confirmed_tables(self, tables: int) -> bool:
         """Return whether every copy that counts has this many table changes of the epoch."""
         return self._view.confirmed_tables >= tables

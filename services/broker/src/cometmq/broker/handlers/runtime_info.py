@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The figures of GET_BROKER_RUNTIME_INFO (28), all as strings.
 
-Compatibility: all keys except WRITES_REFUSED and REPLICATION_REFUSED are RocketMQ's, because tools
-and exporters look them up by name. Figures of parts that only RocketMQ has (thread pools, transient
+Compatibility: all keys except the constants below are RocketMQ's, because tools and exporters look
+them up by name. Figures of parts that only RocketMQ has (thread pools, transient
 buffers) are constants that mean "idle". A rate is three numbers: the averages over 10 s, one minute
 and ten minutes.
 """
@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from cometmq.broker.broker import Broker
+from cometmq.broker.group.members import parse_members
 from cometmq.broker.settings import BrokerSettings
 from cometmq.broker.statistics.counters import WINDOWS_S
 from cometmq.remoting.message.record import MessageRecord
@@ -32,6 +33,11 @@ SEND_PATH: Final = "sendPath"
 
 REPLICATION_REFUSED: Final = "replicationRefused"
 """Only CometMQ has this key, and only while a slave cannot follow its master: the reason."""
+
+GROUP_MEMBERS: Final = "groupMembers"
+GROUP_IN_SYNC: Final = "groupInSync"
+GROUP_MIN_IN_SYNC: Final = "groupMinInSync"
+"""Only CometMQ has these keys, and only while a broker leads a group: ids, ids, and a number."""
 
 _UNITS: Final = ("B", "KiB", "MiB", "GiB", "TiB")
 
@@ -126,10 +132,24 @@ def _store(broker: Broker) -> dict[str, str]:
         refused[REPLICATION_REFUSED] = unfit.value
     return {
         **refused,
+        **_group(broker),
         "commitLogMinOffset": str(stats.min_offset),
         "commitLogMaxOffset": str(stats.max_offset),
         "dispatchBehindBytes": str(max(0, stats.max_offset - broker.store.confirm_offset)),
         "remainHowManyDataToFlush": size_text(max(0, stats.max_offset - stats.flushed_offset)),
+    }
+
+
+def _group(broker: Broker) -> dict[str, str]:
+    """Return the copies of the group that this broker leads."""
+    in_sync = broker.replication.copies()
+    if in_sync is None:
+        return {}
+    settings = broker.settings
+    return {
+        GROUP_MEMBERS: ",".join(map(str, sorted(parse_members(settings.group_members)))),
+        GROUP_IN_SYNC: ",".join(map(str, in_sync)),
+        GROUP_MIN_IN_SYNC: str(settings.min_in_sync),
     }
 
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A broker's knowledge about its slaves and its master: figures for puts, tools and metrics."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 
@@ -85,9 +85,15 @@ class Following:
         return max(0, self.master_max_offset - end)
 
 
+def _no_copies() -> None:
+    """Return no copies: the broker does not lead a group."""
+
+
 @dataclass(slots=True)
 class Replication:
     """Both sides of replication; every broker has both, because roles change."""
 
     slaves: Slaves = field(default_factory=Slaves)
     following: Following = field(default_factory=Following)
+    copies: Callable[[], Sequence[int] | None] = _no_copies
+    """Ids of the brokers of its group that are in sync; None unless this broker leads a group."""
