@@ -9,9 +9,11 @@ from time import monotonic
 
 import pytest
 
+from cometmq.client.admin.broker import BrokerAdmin
 from cometmq.peers.comet import PROGRAM
 from cometmq.peers.ports import free_broker_port, free_port
 from cometmq.peers.processes import Child, wait_until
+from cometmq.remoting.errors import AccessDenied, RequestTimeout, ServerError
 
 START_TIMEOUT_S = 60
 NAMES = ("broker-a", "broker-b")
@@ -164,6 +166,36 @@ def test_existing_topics_are_reported_by_broker(run):
 def test_a_hung_broker_is_named_and_the_other_one_shown(run, hung, cluster, args, part):
     line = hung if args != ("clusterList",) else cluster.addresses["broker-b"]
     assert part in named(run(*args), line)
+
+
+def test_lag_names_a_broker_that_is_left_out_half_way(run, cluster, monkeypatch, tmp_path):
+    """The first questions are answered; a later one is refused, or gets no answer."""
+
+    def fails_at_b(method, error):
+        original = getattr(BrokerAdmin, method)
+
+        async def asked(self, *args):
+            if self.name == "broker-b":
+                raise error
+            return await original(self, *args)
+
+        monkeypatch.setattr(BrokerAdmin, method, asked)
+
+    place = f"broker broker-b ({cluster.addresses['broker-b']})"
+    commands = ("lag",), ("lag", "payers"), ("lag", "--report", tmp_path / "page.html")
+    fails_at_b("min_offset", RequestTimeout("no answer"))
+    for command in commands:
+        named(run(*command), f"{place} hangs: no answer; ")
+    (row,) = json.loads(named(run("lag", "--json"), f"{place} hangs"))
+    assert (row["group"], row["queues"] > 0) == ("payers", True)
+    fails_at_b("consume_stats", ServerError("out of order"))
+    for command in commands:
+        named(run(*command), f"{place} refuses: the server failed or refused the request: out of")
+    fails_at_b("consume_stats", AccessDenied("denied"))
+    for command in (commands[0], commands[2]):
+        named(run(*command), "the figures of the group payers are missing: ")
+    refused = run("lag", "payers")
+    assert (refused.status, refused.out, "denied" in refused.err) == (1, "", True)
 
 
 def test_changes_name_the_broker_that_hangs_and_change_nothing(run, hung, cluster):

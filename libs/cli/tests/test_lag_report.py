@@ -157,5 +157,7 @@ def test_a_group_of_unreachable_brokers_gets_a_row(ask, topic, tmp_path, monkeyp
 
     monkeypatch.setattr("cometmq.cli.verbs.lag_report.queue_states", fail)
     file = tmp_path / "report.html"
-    assert ask("lag", f"{topic}-silent", "--report", file).status == 0
+    shown = ask("lag", f"{topic}-silent", "--report", file)
+    line = f"cometmq: the figures of the group {topic}-silent are missing: no connection\n"
+    assert (shown.status, shown.err) == (1, line)
     assert "no connection" in file.read_text()

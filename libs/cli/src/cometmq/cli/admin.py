@@ -2,7 +2,7 @@
 """The admin client of commands: a command continues without brokers that do not answer."""
 
 from collections.abc import Awaitable, Callable, Iterable, Sequence
-from typing import TypeVar
+from typing import Final, TypeVar
 
 import typer
 
@@ -13,9 +13,20 @@ from cometmq.client.cluster.routes import MASTER_ID
 from cometmq.client.errors import BrokerMissing, NoRoute
 from cometmq.client.settings import ClientOptions
 from cometmq.remoting.bodies.route import ClusterInfo, TopicRoute
-from cometmq.remoting.errors import CometError, ConnectFailed, RequestTimeout, TransportError
+from cometmq.remoting.errors import (
+    CometError,
+    ConnectFailed,
+    RequestTimeout,
+    ServerError,
+    ServiceNotAvailable,
+    SystemBusy,
+    TransportError,
+)
 
 T = TypeVar("T")
+
+_CANNOT_SERVE: Final = frozenset({ServerError, ServiceNotAvailable, SystemBusy})
+"""Refusals that concern the broker rather than the request; subclasses have their own meaning."""
 
 
 class CommandAdmin(AdminClient):
@@ -87,6 +98,16 @@ class CommandAdmin(AdminClient):
     def unreachable(self, broker: BrokerAdmin, error: TransportError) -> None:
         """Record that the command continues without a broker."""
         note_missing(broker.name, broker.address, error)
+
+    def refused(self, broker: BrokerAdmin, error: CometError) -> None:
+        """Record that the command continues without a broker that cannot serve now; raise else."""
+        if type(error) not in _CANNOT_SERVE:
+            raise error
+        place = f"{broker.name} ({broker.address})"
+        MISSING.setdefault(
+            f"{broker.address} refuses",
+            f"broker {place} refuses: {error}; look at its log and its /readyz",
+        )
 
     async def ask_each(
         self,

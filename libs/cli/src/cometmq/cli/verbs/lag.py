@@ -10,6 +10,7 @@ import typer
 from cometmq.cli.connecting import DEFAULT_NAMESRV, Namesrv, Yes, ask, confirm
 from cometmq.cli.input import has_content
 from cometmq.cli.lookup import known_group
+from cometmq.cli.outcome import MISSING
 from cometmq.cli.output import (
     AsJson,
     Cell,
@@ -23,6 +24,7 @@ from cometmq.cli.verbs.groups import is_ours, members_of
 from cometmq.cli.verbs.queue_states import QueueState, queue_states, skip_notes
 from cometmq.cli.words import counted
 from cometmq.client.admin import AdminClient
+from cometmq.remoting.errors import CometError
 
 QUEUE_COLUMNS: Final = (
     "Topic", "Broker", "Queue", "Min", "Committed", "Max", "Lag", "Skips", "Seconds behind",
@@ -48,6 +50,8 @@ def lag(
     as_json: AsJson = False,
 ) -> None:
     """Show how far consumer groups are behind; a single group by queue, with its retry topic.
+
+    The exit status is 1 if a broker or a group had to be left out; each is named.
 
     --report asks before it overwrites a file that is not such a page.
 
@@ -91,6 +95,8 @@ def _write_report(
 
     found = ask(namesrv, question)
     module.write(found, file)
+    for row in found.failed:
+        note_left_out(row.group, row.error)
     facts: dict[str, Cell] = {
         "report": str(file), "groups": len(found.groups), "need_a_look": found.troubled,
     }  # fmt: skip
@@ -103,9 +109,13 @@ def _print_groups(namesrv: str, topic: str | None, *, as_json: bool) -> None:
     async def question(admin: AdminClient) -> list[list[Cell]]:
         rows: list[list[Cell]] = []
         for group, config in (await admin.groups()).items():
-            states = await queue_states(admin, group, topic) if is_ours(group) else []
+            try:
+                states = await queue_states(admin, group, topic) if is_ours(group) else []
+                members = (await members_of(admin, group, config)).count if states else 0
+            except CometError as error:
+                note_left_out(group, error)
+                continue
             if states:
-                members = (await members_of(admin, group, config)).count
                 topics = {state.queue.topic for state in states}
                 rows.append([group, members, len(topics), len(states), *_total(states)])
                 notes.extend(skip_notes(group, states))
@@ -114,6 +124,11 @@ def _print_groups(namesrv: str, topic: str | None, *, as_json: bool) -> None:
     rows = ask(namesrv, question)
     print_rows(GROUP_COLUMNS, rows, as_json=as_json, empty="no consumer group has offsets yet")
     print_notes(notes)
+
+
+def note_left_out(group: str, error: object) -> None:
+    """Record that the figures of a group are missing, and why."""
+    MISSING.setdefault(f"group {group}", f"the figures of the group {group} are missing: {error}")
 
 
 def _total(states: list[QueueState]) -> tuple[int, int, float | None]:

@@ -97,6 +97,11 @@ class Report(msgspec.Struct, frozen=True):
         """Return the number of groups that need attention."""
         return sum(row.status.rank < Status.BROADCAST.rank for row in self.groups)
 
+    @property
+    def failed(self) -> list[GroupRow]:
+        """Return the groups for which the brokers did not answer."""
+        return [row for row in self.groups if row.status is Status.FAILED]
+
 
 async def collect(
     admin: AdminClient, namesrv: str, group: str | None = None, topic: str | None = None

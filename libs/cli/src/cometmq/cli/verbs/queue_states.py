@@ -7,7 +7,7 @@ the messages before them.
 """
 
 import asyncio
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 import msgspec
 
@@ -18,7 +18,13 @@ from cometmq.client.admin.broker import BrokerAdmin
 from cometmq.client.clock import wall_ms
 from cometmq.client.errors import ClientError
 from cometmq.remoting.bodies.queues import MessageQueue
-from cometmq.remoting.errors import ConsumerNotOnline, NoPermission, TopicNotExist
+from cometmq.remoting.errors import (
+    CometError,
+    ConsumerNotOnline,
+    NoPermission,
+    TopicNotExist,
+    TransportError,
+)
 from cometmq.remoting.names import retry_topic
 
 
@@ -56,20 +62,42 @@ async def queue_states(
     """Return how far a group is in each of its queues.
 
     Brokers report the topics in which the group has an offset. The retry topic is added, because
-    messages can wait there before the group has an offset in it.
+    messages can wait there before the group has an offset in it. `admin` is told which brokers are
+    left out.
     """
     lags = await admin.lag(group, topic)
     retry = retry_topic(group)
     if topic is None and retry not in {found.queue.topic for found in lags}:
         lags += await admin.lag(group, retry)
     masters = await admin.masters()
+    for name in sorted({found.queue.broker_name for found in lags} - masters.keys()):
+        admin.without_master(name, ())  # it has gone meanwhile
+    known = [found for found in lags if found.queue.broker_name in masters]
+    states: list[QueueState] = []
+    for found, outcome in zip(known, await _outcomes(masters, known), strict=True):
+        if isinstance(outcome, TransportError):
+            admin.unreachable(masters[found.queue.broker_name], outcome)
+        elif isinstance(outcome, CometError):
+            raise outcome
+        else:
+            states.append(outcome)
+    return states
+
+
+async def _outcomes(
+    masters: Mapping[str, BrokerAdmin], lags: Iterable[QueueLag]
+) -> list[QueueState | CometError]:
+    """Ask for all queues concurrently."""
+
+    async def outcome(found: QueueLag) -> QueueState | CometError:
+        try:
+            return await _queue_state(masters[found.queue.broker_name], found)
+        except CometError as error:
+            return error
+
     async with asyncio.TaskGroup() as tasks:
-        states = [
-            tasks.create_task(_queue_state(masters[found.queue.broker_name], found))
-            for found in lags
-            if found.queue.broker_name in masters  # or its master has gone meanwhile
-        ]
-    return [state.result() for state in states]
+        asked = [tasks.create_task(outcome(found)) for found in lags]
+    return [task.result() for task in asked]
 
 
 async def topics_by_group(admin: AdminClient) -> dict[str, set[str]]:

@@ -55,7 +55,7 @@ class OffsetAdmin(AdminBase):
         for _, stats in await self.ask_each(
             (await self.masters()).values(),
             lambda it: it.consume_stats(group, topic),
-            skip=(TopicNotExist, ServerError),  # this broker has no offset of the group
+            skip=(TopicNotExist,),  # this broker has no offset of the group
         ):
             found.consume_tps += stats.consume_tps
             found.offset_table.update(stats.offset_table)

@@ -18,7 +18,7 @@ from cometmq.client.option_checks import checked
 from cometmq.client.settings import ClientOptions
 from cometmq.remoting.bodies.queues import MessageQueue
 from cometmq.remoting.bodies.route import BrokerData, ClusterInfo, TopicRoute
-from cometmq.remoting.errors import CometError, TransportError
+from cometmq.remoting.errors import AccessDenied, CometError, TransportError
 from cometmq.remoting.log import Log
 from cometmq.remoting.message.flags import Perm
 
@@ -137,6 +137,10 @@ class AdminBase(Client):
         """
         raise error
 
+    def refused(self, _broker: BrokerAdmin, error: CometError) -> None:
+        """Raise for a broker that refused; a subclass may override this to continue instead."""
+        raise error
+
     async def ask_all(
         self, brokers: Iterable[BrokerAdmin], question: Callable[[BrokerAdmin], Awaitable[T]]
     ) -> list[tuple[BrokerAdmin, T]]:
@@ -157,17 +161,17 @@ class AdminBase(Client):
     ) -> list[tuple[BrokerAdmin, T]]:
         """Query brokers concurrently; return the answers in the order of the brokers.
 
-        A broker that refuses with an error in `skip` is left out; `unreachable` is called for a
-        broker that does not answer.
+        A broker that refuses with an error in `skip` is left out, unless it denies access; for
+        other brokers `refused` is called, or `unreachable` if they do not answer.
         """
         answers: list[tuple[BrokerAdmin, T]] = []
         for broker, outcome in await _outcomes(brokers, question):
-            if isinstance(outcome, skip):
+            if isinstance(outcome, skip) and not isinstance(outcome, AccessDenied):
                 continue
             if isinstance(outcome, TransportError):
                 self.unreachable(broker, outcome)
             elif isinstance(outcome, CometError):
-                raise outcome
+                self.refused(broker, outcome)
             else:
                 answers.append((broker, outcome))
         return answers
