@@ -11,7 +11,17 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from generators import cli, client_options, codes, commands, events, metrics, proofs, settings
+from generators import (
+    cli,
+    client_api,
+    client_options,
+    codes,
+    commands,
+    events,
+    metrics,
+    proofs,
+    settings,
+)
 
 DOCS: Final = Path(__file__).parent
 
@@ -36,6 +46,7 @@ PAGES: Final[Mapping[str, Page]] = {
     "client-options": Page(
         DOCS / "reference" / "client-options.md", client_options.client_options_page
     ),
+    "client-api": Page(DOCS / "reference" / "client-api.md", client_api.page),
     "metrics": Page(DOCS / "reference" / "metrics.md", metrics.page),
     "events": Page(DOCS / "reference" / "events.md", events.page),
     "cli": Page(DOCS / "reference" / "cli.md", cli.page),

@@ -10,6 +10,9 @@ from pathlib import Path
 from generators import events as events_page
 from generators import settings as settings_page
 
+from cometmq import client
+from cometmq.client import sync
+
 ROOT = Path(__file__).resolve().parents[2]
 TRACKED = subprocess.run(
     ["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True
@@ -21,6 +24,14 @@ def test_generated_pages_are_up_to_date() -> None:
     command = [sys.executable, str(ROOT / "docs/generate.py"), "--check"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_the_client_s_reference_has_every_exported_name() -> None:
+    page = (ROOT / "docs/reference/client-api.md").read_text(encoding="utf-8")
+    shown = set(re.findall(r"^### (\w+)$|^\| `(\w+)` \||^- \[`(\w+)`\]", page, re.MULTILINE))
+    names = {name for row in shown for name in row if name}
+    assert {*client.__all__, *sync.__all__} - names == set()
+    assert "- `async send(message: Message, *, queue: MessageQueue | None = None, " in page
 
 
 def test_every_setting_is_described() -> None:

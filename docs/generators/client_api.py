@@ -1,0 +1,224 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Generate docs/reference/client-api.md from the signatures and docstrings of public names."""
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Final
+
+import griffe
+
+from .markdown import code, notice, table
+
+ROOT: Final = Path(__file__).parents[2]
+SOURCES: Final = ("libs/client/src", "libs/remoting/src")
+PACKAGE: Final = "cometmq.client"
+SYNC: Final = "cometmq.client.sync"
+OPTIONS_PAGE: Final = "client-options.md"
+
+SECTIONS: Final[Mapping[str, tuple[str, ...]]] = {
+    "Producers": ("Producer", "TransactionProducer", "Transaction"),
+    "Consumers": ("PushConsumer", "LitePullConsumer", "PullConsumer", "ScheduledPull"),
+    "Administration": ("AdminClient", "QueueLag"),
+    "Messages": ("Message", "MessageExt", "MessageQueue"),
+    "Results": ("SendResult", "TransactionSendResult", "PullResult"),
+    "Listeners": ("Listener", "ConsumeResult", "OrderlyListener", "OrderlyResult"),
+    "Subscriptions and accounts": ("MessageSelector", "SessionCredentials"),
+    "Hooks": (
+        "SendHook", "SendContext", "ForbiddenHook", "ConsumeHook", "ConsumeContext", "EndHook",
+        "EndContext",
+    ),
+    "Functions": (
+        "by_hash", "by_random", "is_request", "reply_message", "on_signal", "until_signal",
+    ),
+}  # fmt: skip
+"""Heading -> names. Errors, options and enumerations find their sections by themselves."""
+
+CLASSES: Final = frozenset(name for names in SECTIONS.values() for name in names)
+
+SERVERS: Final = {
+    "BrokerAdmin": "cometmq.client.admin.broker.BrokerAdmin",
+    "NamesrvAdmin": "cometmq.client.admin.namesrv.NamesrvAdmin",
+    "ClientAdmin": "cometmq.client.admin.of_client.ClientAdmin",
+}
+"""Classes that are not exported, because the clients return them."""
+
+HIDDEN: Final = frozenset({"KIND", "attached", "check_outside_calls", "note_failure"})
+"""Public members that applications have no use for."""
+
+ENUMS: Final = frozenset({"StrEnum", "IntEnum", "Enum"})
+
+
+def page() -> str:
+    """Return the page; raise ValueError if an exported name has no section."""
+    loader = griffe.GriffeLoader(search_paths=[ROOT / source for source in SOURCES])
+    client = loader.load(PACKAGE)
+    loader.load("cometmq.remoting")
+    loader.resolve_aliases(external=False, implicit=False)
+    names = {str(name): _resolved(client[str(name)]) for name in client.exports or ()}
+    lines = ["# API of the Python client", "", notice("client-api"), "", *_introduction()]
+    for heading, members in SECTIONS.items():
+        lines += ["", f"## {heading}"]
+        for name in members:
+            lines += _object(name, names.pop(name))
+    lines += ["", "## Requests to one server, and the `admin` of a client"]
+    for name, path in SERVERS.items():
+        lines += _object(name, _resolved(loader.modules_collection[path]))
+    lines += ["", "## Enumerations"]
+    for name in [name for name, found in names.items() if _has_base(found, ENUMS)]:
+        lines += _object(name, names.pop(name))
+    options = [name for name in names if name.endswith("Options")]
+    lines += ["", "## Options", "", *(_option(name, names.pop(name)) for name in options)]
+    errors = {name: found for name, found in names.items() if name in _errors(names)}
+    lines += ["", "## Errors", "", *_error_table(errors)]
+    names = {name: found for name, found in names.items() if name not in errors}
+    if names:
+        raise ValueError(f"no section of docs/generators/client_api.py has {', '.join(names)}")
+    lines += _sync(client["sync"])
+    return "\n".join(lines) + "\n"
+
+
+def _introduction() -> list[str]:
+    return [
+        "All names that `cometmq.client` exports, and the objects that clients return. How to use",
+        "them: [the guide](../guides/client.md). Every client is an asynchronous context manager:",
+        "`async with Producer(...) as producer:` calls `start` and `close`. Names ending in `_ms`",
+        f"are in milliseconds. Blocking clients: [{code(SYNC)}](#cometmqclientsync).",
+    ]
+
+
+def _resolved(found: griffe.Object | griffe.Alias) -> griffe.Object:
+    return found.final_target if isinstance(found, griffe.Alias) else found
+
+
+# Objects
+
+
+def _object(name: str, found: griffe.Object) -> Iterator[str]:
+    """Yield the lines of a class, a function or a type."""
+    yield from ("", f"### {name}")
+    if isinstance(found, griffe.Function):
+        yield from ("", "```python", _signature(found, name), "```")
+    elif isinstance(found, griffe.Attribute):
+        yield from ("", "```python", f"{name} = {found.value}", "```")
+    if found.docstring is not None:
+        yield from ("", found.docstring.value)
+    if isinstance(found, griffe.Class):
+        yield from _class(name, found)
+
+
+def _class(name: str, found: griffe.Class) -> Iterator[str]:
+    begin = found.all_members.get("__init__")
+    if begin is not None and begin.docstring is not None:
+        yield from ("", "```python", _signature(_function(begin), name), "```")
+        yield from ("", begin.docstring.value)
+    members = [*_members(found)]
+    if members:
+        yield ""
+    for member in members:
+        yield from _member(found, member)
+    for base in found.mro():
+        if base.name in CLASSES:
+            yield f"- and the members of {code(base.name)}"
+
+
+def _members(found: griffe.Class) -> Iterator[griffe.Object]:
+    """Yield the public members of a class, then those of bases that the page does not show."""
+    for name, member in {**found.members, **found.inherited_members}.items():
+        if name.startswith("_") or name in HIDDEN:
+            continue
+        target = _resolved(member)
+        if target.parent != found and target.parent is not None and target.parent.name in CLASSES:
+            continue  # that class has its own paragraph
+        is_assigned = isinstance(target, griffe.Attribute) and target.docstring is None
+        if is_assigned and target.labels == {"instance-attribute"} and not _has_fields(found):
+            continue  # in a method
+        yield target
+
+
+def _member(owner: griffe.Class, member: griffe.Object) -> Iterator[str]:
+    if isinstance(member, griffe.Function):
+        text = _signature(member)
+    elif isinstance(member, griffe.Attribute):
+        is_value = _has_base(owner, ENUMS) and "property" not in member.labels
+        typed = "" if member.annotation is None or is_value else f": {member.annotation}"
+        text = f"{member.name}{typed}"
+        if member.value is not None and "property" not in member.labels:
+            text += f" = {member.value}"
+    else:
+        return
+    yield f"- `{text}`"
+    if member.docstring is not None:
+        yield from ("  " + line if line else "" for line in member.docstring.value.splitlines())
+
+
+def _signature(function: griffe.Function, name: str = "") -> str:
+    """Return a call with its types; a class method or `__init__` gets the name of its class."""
+    text = function.signature(name=name or function.name)
+    if name and function.name == "__init__":
+        text = text.removesuffix(" -> None")
+    return f"async {text}" if "async" in function.labels else text
+
+
+def _function(member: griffe.Object | griffe.Alias) -> griffe.Function:
+    target = _resolved(member)
+    assert isinstance(target, griffe.Function)
+    return target
+
+
+def _has_base(found: griffe.Object, names: frozenset[str]) -> bool:
+    if not isinstance(found, griffe.Class):
+        return False
+    return any(str(base).rpartition(".")[2] in names for base in found.bases)
+
+
+def _has_fields(found: griffe.Class) -> bool:
+    """Return whether a class is a struct, whose annotated names are its fields."""
+    return any(_has_base(one, frozenset({"Struct"})) for one in (found, *found.mro()))
+
+
+# Options and errors
+
+
+def _option(name: str, found: griffe.Object) -> str:
+    about = "" if found.docstring is None else f": {_first_line(found)}"
+    return f"- [{code(name)}]({OPTIONS_PAGE}#{name.lower()}){about}"
+
+
+def _errors(names: Mapping[str, griffe.Object]) -> frozenset[str]:
+    """Return the names of errors: CometError, and the classes that inherit from it."""
+    found = set()
+    for name, target in names.items():
+        if isinstance(target, griffe.Class):
+            lineage = {one.name for one in (target, *target.mro())}
+            if "CometError" in lineage:
+                found.add(name)
+    return frozenset(found)
+
+
+def _error_table(errors: Mapping[str, griffe.Object]) -> list[str]:
+    def row(name: str, found: griffe.Object) -> tuple[str, ...]:
+        assert isinstance(found, griffe.Class)
+        lineage = [one.name for one in found.mro()]
+        bases = [str(base) for base in found.bases if str(base) in errors]
+        bases = bases or [base for base in lineage if base in errors][:1]
+        return (code(name), ", ".join(map(code, bases)), _first_line(found))
+
+    rows = [row(name, found) for name, found in errors.items()]
+    return table(("error", "is a", "meaning"), rows)
+
+
+def _first_line(found: griffe.Object) -> str:
+    """Return the first paragraph of a docstring, on one line."""
+    assert found.docstring is not None
+    return " ".join(found.docstring.value.partition("\n\n")[0].split())
+
+
+# Blocking clients
+
+
+def _sync(module: griffe.Object | griffe.Alias) -> Iterator[str]:
+    yield from ("", f"## {code(SYNC)}")
+    assert module.docstring is not None
+    yield from ("", module.docstring.value)
+    for name in module.exports or ():
+        yield from _object(str(name), _resolved(module[str(name)]))
