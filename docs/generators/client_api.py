@@ -97,9 +97,9 @@ def _object(name: str, found: griffe.Object) -> Iterator[str]:
     """Yield the lines of a class, a function or a type."""
     yield from ("", f"### {name}")
     if isinstance(found, griffe.Function):
-        yield from ("", "```python", _signature(found, name), "```")
+        yield from ("", "```text", _signature(found, name), "```")
     elif isinstance(found, griffe.Attribute):
-        yield from ("", "```python", f"{name} = {found.value}", "```")
+        yield from ("", "```text", f"{name} = {found.value}", "```")
     if found.docstring is not None:
         yield from ("", found.docstring.value)
     if isinstance(found, griffe.Class):
@@ -109,7 +109,7 @@ def _object(name: str, found: griffe.Object) -> Iterator[str]:
 def _class(name: str, found: griffe.Class) -> Iterator[str]:
     begin = found.all_members.get("__init__")
     if begin is not None and begin.docstring is not None:
-        yield from ("", "```python", _signature(_function(begin), name), "```")
+        yield from ("", "```text", _signature(_function(begin), name), "```")
         yield from ("", begin.docstring.value)
     members = [*_members(found)]
     if members:
