@@ -329,6 +329,43 @@ def test_a_reset_to_a_time_in_the_future_reads_the_last_message_again(ask, topic
     assert line in moved.err
 
 
+def test_numbers_that_are_no_times_are_refused(ask, topic):
+    """Seconds and offsets would mean 1970: the group would read everything again."""
+    group = f"{topic}-readers"
+    assert ask("group", "create", group).status == 0
+    ask("produce", topic, *range(4))
+    for number in ("7", "1700000000"):
+        line = f"{number} milliseconds since 1970 are 1970-01-"
+        ask("group", "reset", group, topic, "--to", number, "--yes").assert_refused(2, line)
+        ask("consume", topic, "--from", number, "--timeout", 5).assert_refused(2, line)
+    assert ask("group", "reset", group, topic, "--to", "0", "--yes").status == 0
+    read = ask("consume", topic, "--from", "2999-01-01", "--max", 2, "--timeout", 20)
+    assert "2999-01-01 is in the future: the last message of each queue is read" in read.err
+
+
+def test_lag_refuses_a_topic_that_does_not_exist(ask, topic, tmp_path):
+    group = f"{topic}-readers"
+    assert ask("group", "create", group).status == 0
+    page = tmp_path / "lag.html"
+    for args in ((), (group,), ("--report", page)):
+        ask("lag", *args, "-t", "Nowhere").assert_refused(1, "no broker has the topic Nowhere: ")
+    assert not page.exists()
+
+
+def test_a_group_has_no_lag_in_a_topic_that_it_does_not_consume(ask, topic):
+    group = f"{topic}-readers"
+    assert ask("topic", "create", f"{topic}-other", "--queues", 1).status == 0
+    ask("produce", f"{topic}-other", *range(4))
+    ask("produce", topic, *range(4))
+    ask("consume", topic, "-g", group, "--from", "first", "--max", 1, "--timeout", 20)
+    (row,) = ask("lag", "-t", topic, "--json").json
+    assert (row["group"], row["topics"]) == (group, 1)
+    shown = ask("lag", group, "-t", f"{topic}-other")
+    assert shown.err == f"cometmq: {group} has no offsets in {topic}-other yet\n"
+    shown = ask("lag", "-t", f"{topic}-other")
+    assert shown.err == f"cometmq: no consumer group has offsets in {topic}-other yet\n"
+
+
 # -- cluster ----------------------------------------------------------------------------------
 
 

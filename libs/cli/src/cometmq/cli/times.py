@@ -11,6 +11,8 @@ from cometmq.remoting.spelling import did_you_mean
 
 LAST_MS: Final = 253_370_764_800_000
 """Start of the last year that a date can express; brokers accept no later time, either."""
+OLDEST_MS: Final = 100_000_000_000
+"""In 1973. Smaller numbers are seconds or offsets, which would silently mean `first`."""
 _AGO: Final = re.compile(r"(\d+)([smhd])")
 _MQADMIN: Final = re.compile(r"(\d{4}-\d\d-\d\d)#(\d\d:\d\d:\d\d):(\d{3})")
 _UNIT_S: Final = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
@@ -26,13 +28,21 @@ def shown(timestamp_ms: int) -> str | None:
     return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
-def parsed(text: str, *, now_ms: int, words: Collection[str] = ()) -> int:
+def parsed(
+    text: str, *, now_ms: int, words: Collection[str] = (), oldest_ms: int = OLDEST_MS
+) -> int:
     """Return milliseconds since 1970 for `2026-11-20T10:00Z`, `90m` (ago), or milliseconds as text.
 
     mqadmin's `2026-11-20#10:00:00:000` works, too. A time without a zone is local. `words` are
-    named by the error if the caller accepts them instead of a time.
+    named by the error if the caller accepts them instead of a time. Milliseconds between 0 and
+    `oldest_ms` are refused.
     """
     found_ms = _milliseconds(text, now_ms, words)
+    if text.isdigit() and 0 < found_ms < oldest_ms:
+        raise InvalidArgument(
+            f"{text} milliseconds since 1970 are {shown(found_ms)}, before any message; seconds and"
+            f" offsets are not accepted: give {_forms(words)}"
+        )
     if not 0 <= found_ms <= LAST_MS:
         raise InvalidArgument(f"{text} is out of range: give a time from 1970 to 9999")
     return found_ms
@@ -47,9 +57,12 @@ def _milliseconds(text: str, now_ms: int, words: Collection[str]) -> int:
     try:
         moment = datetime.fromisoformat(_MQADMIN.sub(r"\1T\2.\3", text))
     except ValueError as error:
-        others = "".join(f"{word}, " for word in words)
         raise InvalidArgument(
-            f"{text} is not a time: give {others}2026-11-20T10:00, 90m (ago) or milliseconds since"
-            f" 1970{did_you_mean(text, words)}"
+            f"{text} is not a time: give {_forms(words)}{did_you_mean(text, words)}"
         ) from error
     return (moment.astimezone(UTC) - _EPOCH) // _MILLISECOND
+
+
+def _forms(words: Collection[str]) -> str:
+    others = "".join(f"{word}, " for word in words)
+    return f"{others}2026-11-20T10:00, 90m (ago) or milliseconds since 1970"

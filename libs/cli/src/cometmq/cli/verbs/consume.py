@@ -26,6 +26,7 @@ from cometmq.cli.connecting import (
     wrong_usage,
 )
 from cometmq.cli.meter import is_terminal, live, rate
+from cometmq.cli.output import print_notes
 from cometmq.client import (
     ClientOptions,
     ConsumeFrom,
@@ -120,6 +121,10 @@ def consume(  # noqa: PLR0913  # one parameter per option
         raise wrong_usage("--offset needs --queue")
     if offset is not None and start is not None:
         raise wrong_usage("--offset cannot be combined with --from: both say where to start")
+    if start is not None and start not in PLACES:
+        now_ms = wall_ms()
+        if times.parsed(start, now_ms=now_ms, words=PLACES) > now_ms:
+            print_notes([f"{start} is in the future: the last message of each queue is read"])
 
     async def main() -> int:
         if group is not None:

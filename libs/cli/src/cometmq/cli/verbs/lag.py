@@ -66,6 +66,8 @@ def lag(
 
     async def question(admin: AdminClient) -> list[QueueState]:
         await known_group(admin, group)
+        if topic is not None:
+            await admin.route(topic)  # raises if there is no such topic
         return await queue_states(admin, group, topic)
 
     states = ask(namesrv, question)
@@ -78,7 +80,7 @@ def lag(
     else:
         behind = "" if behind_s is None else f", {behind_s:,.1f} s behind"
         title = f"{group}: {counted(total, 'message')} in {counted(len(states), 'queue')}{behind}"
-        empty = f"{group} has no offsets yet"
+        empty = f"{group} has no offsets{_inside(topic)} yet"
         print_rows(QUEUE_COLUMNS, rows, as_json=False, title=title, empty=empty)
     print_notes(skip_notes(group, states))
 
@@ -91,6 +93,8 @@ def _write_report(
     async def question(admin: AdminClient) -> Any:
         if has_content(file) and not module.is_report(file):
             await confirm(f"Overwrite {file}?", is_confirmed=yes)
+        if topic is not None:
+            await admin.route(topic)  # raises if there is no such topic
         return await module.collect(admin, namesrv, group, topic)
 
     found = ask(namesrv, question)
@@ -108,6 +112,8 @@ def _print_groups(namesrv: str, topic: str | None, *, as_json: bool) -> None:
 
     async def question(admin: AdminClient) -> list[list[Cell]]:
         rows: list[list[Cell]] = []
+        if topic is not None:
+            await admin.route(topic)  # raises if there is no such topic
         for group, config in (await admin.groups()).items():
             try:
                 states = await queue_states(admin, group, topic) if is_ours(group) else []
@@ -122,8 +128,13 @@ def _print_groups(namesrv: str, topic: str | None, *, as_json: bool) -> None:
         return rows
 
     rows = ask(namesrv, question)
-    print_rows(GROUP_COLUMNS, rows, as_json=as_json, empty="no consumer group has offsets yet")
+    empty = f"no consumer group has offsets{_inside(topic)} yet"
+    print_rows(GROUP_COLUMNS, rows, as_json=as_json, empty=empty)
     print_notes(notes)
+
+
+def _inside(topic: str | None) -> str:
+    return "" if topic is None else f" in {topic}"
 
 
 def note_left_out(group: str, error: object) -> None:

@@ -65,6 +65,8 @@ async def queue_states(
     messages can wait there before the group has an offset in it. `admin` is told which brokers are
     left out.
     """
+    if topic is not None and group not in await admin.consuming_groups(topic):
+        return []  # asked for a topic, brokers report 0 for every group
     lags = await admin.lag(group, topic)
     retry = retry_topic(group)
     if topic is None and retry not in {found.queue.topic for found in lags}:
