@@ -46,8 +46,8 @@ def recorded(*in_sync, epoch=4, holder=M, policy=Policy.ALL_IN_SYNC):
     return Versioned(record, "7")
 
 
-def master(copy=M, epoch=4, **changes):
-    return Status(copy=copy, role=Role.MASTER, promised=epoch, epoch=epoch, **changes)
+def master(copy=M, epoch=4, role=Role.MASTER, **changes):
+    return Status(copy=copy, role=role, promised=epoch, epoch=epoch, **changes)
 
 
 def slave(copy, epoch=4, **changes):
@@ -264,6 +264,32 @@ def test_the_recorded_holder_is_told_and_then_the_others():
 )
 def test_members_that_cannot_follow_are_not_ordered_to(other):
     assert election.complete(recorded(epoch=5).record, (master(epoch=5), other)) == ()
+
+
+@pytest.mark.parametrize("policy", Policy)
+@pytest.mark.parametrize("role", [Role.SLAVE, Role.FENCED])
+def test_the_epoch_rises_above_a_promise_to_an_abandoned_election(policy, role):
+    found = recorded(policy=policy)
+    stuck = Status(copy=X, role=role, promised=6)
+    action = only(election.decide(GROUP, found, (master(), stuck, slave(Y)), is_master_lost=False))
+    assert action == Elect(found, found.record.elected(M, 7))
+    assert action.record.in_sync == found.record.in_sync
+    assert action.record.deposed is None
+
+
+@pytest.mark.parametrize(
+    "holder",
+    [
+        master(role=Role.PROMOTING),
+        master(role=Role.PARKING),
+        master(copy=Copy(0, "m2")),
+        master(epoch=5),
+        slave(X),
+    ],
+)
+def test_the_epoch_stays_while_the_recorded_master_does_not_lead(holder):
+    stuck = Status(copy=Y, role=Role.FENCED, promised=6)
+    assert election.promises_beyond(recorded().record, (holder, stuck)) == 0
 
 
 def test_a_former_master_is_told_to_follow():

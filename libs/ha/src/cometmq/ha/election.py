@@ -246,8 +246,36 @@ def decide(
     if is_master_lost:
         return elect(found, statuses, removing=removing)
     record = found.record
+    if promises_beyond(record, statuses):
+        return renew_epoch(found, statuses)
     planned = retire(group, record, statuses, removing) or resize(group, record)
     return (*complete(record, statuses), *planned)
+
+
+def promises_beyond(record: Record, statuses: Statuses) -> int:
+    """Return the highest promise above the record's epoch of a member that should follow; else 0.
+
+    Such a member was fenced for an election that did not take place. It can never follow the
+    present epoch again. The result is 0 while the recorded master does not lead.
+    """
+    holder = _status(statuses, record.holder.ordinal)
+    if holder is None or holder.copy != record.holder:
+        return 0
+    if (holder.role, holder.epoch) != (Role.MASTER, record.epoch):
+        return 0
+    promises = [one.promised for one in statuses if one.role in CANDIDATE_ROLES]
+    return max((promised for promised in promises if promised > record.epoch), default=0)
+
+
+def renew_epoch(found: Versioned, statuses: Statuses) -> Actions:
+    """Return the action that makes the acting master the master of an epoch above all promises.
+
+    This is safe without other promises, whatever the policy: everything confirmed in this epoch was
+    confirmed by this master, which has everything confirmed before.
+    """
+    record = found.record
+    epoch = promises_beyond(record, statuses) + 1
+    return (Elect(found, record.elected(record.holder, epoch)),)
 
 
 def complete(record: Record, statuses: Statuses) -> Actions:
