@@ -257,6 +257,17 @@ async def test_a_new_master_that_does_not_open_is_given_up():
     assert len(rig.client.asked) < 100
 
 
+async def test_forwarding_ends_when_the_master_changes_again():
+    rig = Rig(*[ServiceNotAvailable("a slave")] * 100)
+    rig.gate.forward("a:1")
+    asked = asyncio.get_running_loop().create_task(rig.ask(SEND))
+    await asyncio.sleep(0.001)
+    rig.gate.unpark()
+    with pytest.raises(SystemBusy, match="the master has changed again"):
+        await asked
+    assert {address for address, *_ in rig.client.asked} == {"a:1"}
+
+
 async def test_a_request_that_may_have_been_served_is_not_sent_again():
     rig = Rig(ConnectionLost("gone"))
     rig.gate.forward("a:1")

@@ -205,6 +205,8 @@ class Gate:
                 if left_ms <= FORWARD_PAUSE_MS or not self._target:
                     raise SystemBusy(f"the new master {target} is not open yet: {error}") from error
                 await asyncio.sleep(FORWARD_PAUSE_MS / 1000)
+                if not self._target:
+                    raise SystemBusy("the master has changed again meanwhile; try again") from error
             except CommandError:
                 raise
             except CometError as error:
