@@ -6,7 +6,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 from uuid import uuid4
 
 from cometmq.broker.broker import Broker
@@ -27,7 +27,7 @@ from cometmq.broker.tables.journal import Journal
 from cometmq.ha import epochs, in_sync
 from cometmq.ha import member as rules
 from cometmq.ha import state as states
-from cometmq.ha.durable import OsFiles
+from cometmq.ha.durable import Files, OsFiles
 from cometmq.ha.epochs import EpochFile, History
 from cometmq.ha.in_sync import Leadership
 from cometmq.ha.member import OrderRefused
@@ -43,13 +43,31 @@ from cometmq.store.message_store import MessageStore
 CUT_FOLDER: Final = "cut"
 
 
-def open_state(settings: BrokerSettings, store: MessageStore) -> tuple[State, History]:
+def _random_incarnation() -> str:
+    return uuid4().hex
+
+
+class Surroundings(NamedTuple):
+    """What a membership takes from its host; a simulator passes its own."""
+
+    files: Files = OsFiles()
+    boot_id: Callable[[], str] = boot_id
+    boottime_ms: Callable[[], int] = boottime_ms
+    new_incarnation: Callable[[], str] = _random_incarnation
+
+
+HOST: Final = Surroundings()
+
+
+def open_state(
+    settings: BrokerSettings, store: MessageStore, host: Surroundings = HOST
+) -> tuple[State, History]:
     """Load a store's state in its group after recovery, update it and save it; blocks.
 
     Raise OSError, StateDamaged or EpochsDamaged. A store that may have lost bytes becomes a new
     copy (R2), and epochs whose bytes are gone are forgotten (R5).
     """
-    folder, files = Path(settings.store_path_root_dir).expanduser(), OsFiles()
+    folder, files = Path(settings.store_path_root_dir).expanduser(), host.files
     epoch_file, state_file = EpochFile(folder, files), StateFile(folder, files)
     saved = epoch_file.load()
     history = epochs.truncated(saved, store.commit_log.end)
@@ -57,20 +75,16 @@ def open_state(settings: BrokerSettings, store: MessageStore) -> tuple[State, Hi
         epoch_file.save(history)
     group, ordinal = settings.broker_name, settings.broker_id
     boot = Boot(
-        boot_id=boot_id(),
+        boot_id=host.boot_id(),
         was_closed=store.recovered.was_clean,
         has_cut_records=store.recovered.has_cut_records or history != saved,
     )
     known = state_file.load(group, ordinal)
-    before = known or states.created(group, ordinal, boot.boot_id, _new_incarnation)
-    state = states.started(before, boot, _new_incarnation)
+    before = known or states.created(group, ordinal, boot.boot_id, host.new_incarnation)
+    state = states.started(before, boot, host.new_incarnation)
     if state != known:
         state_file.save(state)
     return state, history
-
-
-def _new_incarnation() -> str:
-    return uuid4().hex
 
 
 @dataclass(slots=True)
@@ -131,6 +145,7 @@ def join_group(  # noqa: PLR0913  # the collaborators, all but two by name
     close_clients: Callable[[], None],
     promoted: Callable[[], None],
     record: RecordPort | None = None,
+    host: Surroundings = HOST,
 ) -> Grouping:
     """Build the membership, without running it. `record` replaces the store of the group's record
     that the settings name.
@@ -140,7 +155,7 @@ def join_group(  # noqa: PLR0913  # the collaborators, all but two by name
     folder = Path(settings.store_path_root_dir).expanduser()
     place = record or record_of(settings)
     feed = TableFeed(journal, {table.file.path.name: table for table in replicated(broker)})
-    epoch_log = EpochLog(EpochFile(folder, OsFiles()), history, worker=workers.config)
+    epoch_log = EpochLog(EpochFile(folder, host.files), history, worker=workers.config)
     identity = Identity(settings.broker_cluster_name, settings.broker_name, state.copy)
     gate = Gate(
         client,
@@ -153,7 +168,7 @@ def join_group(  # noqa: PLR0913  # the collaborators, all but two by name
         close_clients()
         log_server.close_slaves()
 
-    new_leader: Any = partial(_leader, broker, place)
+    new_leader: Any = partial(_leader, broker, place, host)
     duties = BrokerDuties(
         broker,
         members=parse_members(settings.group_members),
@@ -161,21 +176,21 @@ def join_group(  # noqa: PLR0913  # the collaborators, all but two by name
         feed=feed,
         gate=gate,
         new_leader=new_leader,
-        boottime_ms=boottime_ms,
+        boottime_ms=host.boottime_ms,
         close_peers=close_peers,
         promoted=promoted,
     )
     follower = GroupFollower(
         identity, broker.driver, epoch_log, feed, duties, cut_folder=folder / CUT_FOLDER,
-        worker=workers.config, settings=lambda: broker.settings, now_ms=boottime_ms, log=log,
+        worker=workers.config, settings=lambda: broker.settings, now_ms=host.boottime_ms, log=log,
         status=broker.replication.following,
     )  # fmt: skip
     sender = GroupSender(
         identity, broker.store, epoch_log, feed, duties, worker=workers.replicate,
-        settings=lambda: broker.settings, now_ms=boottime_ms, log=log,
+        settings=lambda: broker.settings, now_ms=host.boottime_ms, log=log,
     )  # fmt: skip
     member = GroupMember(
-        state, StateFile(folder, OsFiles()), place, duties, worker=workers.config, log=log
+        state, StateFile(folder, host.files), place, duties, worker=workers.config, log=log
     )
     duties.member, duties.follower, duties.sender = member, follower, sender
     log_server.group = sender
@@ -198,6 +213,7 @@ def replicated(broker: Broker) -> tuple[Replicated, ...]:
 def _leader(
     broker: Broker,
     record: RecordPort,
+    host: Surroundings,
     leadership: Leadership,
     reign: Reign,
     is_predecessor_gone: bool,  # the shape of NewLeader
@@ -209,6 +225,6 @@ def _leader(
         timing=timing_of(broker.settings),
         min_in_sync=broker.settings.min_in_sync,
         is_predecessor_gone=is_predecessor_gone,
-        boottime_ms=boottime_ms,
+        boottime_ms=host.boottime_ms,
         log=broker.log,
     )

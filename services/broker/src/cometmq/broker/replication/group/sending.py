@@ -122,7 +122,7 @@ class GroupSender:
         self.confirmed = 0
         self.sent_bytes = 0
         self.refused: Callable[[str, UnfitLog], None] = lambda _address, _error: None
-        self._streams: set[FollowerStream] = set()
+        self._streams: dict[FollowerStream, None] = {}  # in the order of connection
         self._reports: dict[Copy, Heard] = {}
         self._report = OncePerTurn(self._pass_reports)
         self._announce = OncePerTurn(self._send_confirms)
@@ -160,7 +160,7 @@ class GroupSender:
     def accept(self, transport: asyncio.Transport, address: str, version: int, data: bytes) -> None:
         """Serve a connection that has begun with the opening of a member."""
         stream = FollowerStream(self, transport, address)
-        self._streams.add(stream)
+        self._streams[stream] = None
         transport.set_protocol(stream)
         if version == frames.VERSION:
             stream.data_received(data)
@@ -214,7 +214,7 @@ class GroupSender:
     def ended(self, stream: "FollowerStream") -> None:
         """Drop a connection."""
         if stream in self._streams:
-            self._streams.discard(stream)
+            del self._streams[stream]
             if stream.is_following:
                 self.log.info("follower.disconnected", slave=stream.address)
 
