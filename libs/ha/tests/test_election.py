@@ -413,6 +413,16 @@ def test_a_removal_keeps_enough_copies_in_sync():
     assert action == Wait(Blocked.TOO_FEW_IN_SYNC, "2 copies are in sync and 2 are needed")
 
 
+def test_a_full_set_gets_room_for_the_successor_of_a_member_that_leaves():
+    group = Group(name="orders", ordinals=(0, 2), min_in_sync=2)
+    full = msgspec.structs.replace(recorded(M, X).record, copies=2)
+    statuses = (master(), slave(X), slave(Y))
+    assert only(election.retire(group, full, statuses, {1})) == Resize(0, 3)
+    joined = recorded().record
+    assert only(election.retire(group, joined, statuses, {1})) == Drop(0, 1)
+    assert only(election.resize(group, recorded(M, Y).record)) == Resize(0, 2)
+
+
 def test_another_number_of_copies_is_written_by_the_master():
     group = Group(name="orders", ordinals=(0, 1, 2, 3))
     statuses = (master(), slave(X), slave(Y))

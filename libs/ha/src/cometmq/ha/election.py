@@ -468,7 +468,8 @@ def retire(group: Group, record: Record, statuses: Statuses, removing: Collectio
     """Return the next step in removing members from the group; nothing once they are out.
 
     The master itself changes the set, so that its counts stay correct (R8); a master that is being
-    removed hands over first. `min_in_sync` is preserved.
+    removed hands over first. `min_in_sync` is preserved: if it leaves no choice, the set first gets
+    room for a successor of the member that leaves.
     """
     leaving = [copy for copy in record.in_sync if copy.ordinal in removing]
     if not leaving:
@@ -478,6 +479,9 @@ def retire(group: Group, record: Record, statuses: Statuses, removing: Collectio
         holder = tuple(one for one in statuses if one.copy == record.holder)
         return (switch_over(record, (*stay, *holder), leaves=True),)
     if len(record.in_sync) <= group.min_in_sync:
+        is_full = len(record.in_sync) == record.copies
+        if is_full and record.policy is Policy.ALL_IN_SYNC:
+            return (Resize(record.holder.ordinal, record.copies + 1),)
         text = f"{len(record.in_sync)} copies are in sync and {group.min_in_sync} are needed"
         return (Wait(Blocked.TOO_FEW_IN_SYNC, text),)
     return (Drop(record.holder.ordinal, leaving[0].ordinal),)
