@@ -16,8 +16,9 @@ class GroupSettings(AcceptedSettings, frozen=True, kw_only=True, rename="camel")
         str,
         Meta(
             description="Place of the group's consensus record: file:/PATH for brokers of one host,"
-            " or etcd:HOST:PORT,HOST:PORT/KEY, over TLS etcd:https://HOST:PORT/KEY. If empty, the"
-            " broker has the fixed role that brokerRole names."
+            " or etcd:HOST:PORT,HOST:PORT/KEY, over TLS etcd:https://HOST:PORT/KEY, or, in a pod,"
+            " kubernetes:NAMESPACE/NAME for a Lease. If empty, the broker has the fixed role that"
+            " brokerRole names."
         ),
     ] = ""
     etcd_user: Annotated[str, Meta(description="User of etcd, if it has users.")] = ""

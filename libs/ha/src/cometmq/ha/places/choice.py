@@ -6,13 +6,17 @@ from typing import Final, NoReturn
 
 from cometmq.ha.places.etcd import EtcdRecord
 from cometmq.ha.places.file import FileRecord
+from cometmq.ha.places.kubernetes import KubernetesRecord, in_cluster, parse_place
 from cometmq.ha.port import RecordPort
 from cometmq.remoting.errors import SettingsError
 from cometmq.remoting.transport.settings import TlsSettings
 from cometmq.remoting.transport.tls_contexts import client_context
 
 SETTING: Final = "groupRecord"
-FORMS: Final = "file:/ABSOLUTE/PATH, or etcd:HOST:PORT,HOST:PORT/KEY (etcd:https://... over TLS)"
+FORMS: Final = (
+    "file:/ABSOLUTE/PATH, or etcd:HOST:PORT,HOST:PORT/KEY (etcd:https://... over TLS), or"
+    " kubernetes:NAMESPACE/NAME (a Lease, in pods only)"
+)
 
 
 def open_record(
@@ -28,6 +32,8 @@ def open_record(
         if not Path(rest).is_absolute():
             _refuse(place)
         return FileRecord(Path(rest))
+    if kind == "kubernetes":
+        return _in_kubernetes(place, rest)
     if kind != "etcd":
         _refuse(place)
     scheme, separator, address = rest.rpartition("://")
@@ -38,6 +44,17 @@ def open_record(
     try:
         return EtcdRecord(endpoints.split(","), key, tls=context, login=login)
     except ValueError as error:
+        raise SettingsError(f"{SETTING}={place}: {error}") from error
+
+
+def _in_kubernetes(place: str, rest: str) -> RecordPort:
+    try:
+        namespace, name = parse_place(rest)
+    except ValueError:
+        _refuse(place)
+    try:
+        return KubernetesRecord(in_cluster(), namespace, name)
+    except SettingsError as error:
         raise SettingsError(f"{SETTING}={place}: {error}") from error
 
 

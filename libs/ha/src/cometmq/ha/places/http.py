@@ -1,13 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One POST on a connection of its own: HTTP/1.0, so that answers are never sent in chunks."""
+"""One request on a connection of its own: HTTP/1.0, so that answers are never sent in chunks."""
 
 import asyncio
 import ssl
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Final
+
+import msgspec
 
 from cometmq.remoting.errors import CometError
 
 ANSWER_BYTES_MAX: Final = 1 << 20
+JSON: Final = "application/json"
 
 
 class HttpError(CometError):
@@ -18,30 +23,92 @@ class NotSent(HttpError):
     """The request was certainly not served."""
 
 
+class Request(msgspec.Struct, frozen=True, kw_only=True):
+    """A request without the server that it goes to."""
+
+    method: str
+    path: str
+    body: bytes = b""
+    content_type: str = JSON
+    token: str = ""
+    """The value of the header Authorization; empty: the header is not sent."""
+
+
+async def send(
+    host: str, port: int, request: Request, *, tls: ssl.SSLContext | None
+) -> tuple[int, bytes]:
+    """Send a request; return the response's status and body. The caller sets the deadline."""
+    async with _sent(host, port, request, tls=tls) as reader:
+        answer = await _read(reader)
+    return _parsed(answer, f"{host}:{port}")
+
+
 async def post(
     host: str, port: int, path: str, body: bytes, *, tls: ssl.SSLContext | None, token: str = ""
 ) -> tuple[int, bytes]:
-    """Send a POST request; return the response's status and body. The caller sets the deadline."""
+    """Send a POST request with JSON, as `send` does."""
+    request = Request(method="POST", path=path, body=body, token=token)
+    return await send(host, port, request, tls=tls)
+
+
+async def stream(
+    host: str,
+    port: int,
+    request: Request,
+    *,
+    tls: ssl.SSLContext | None,
+    waits_s: tuple[float, float],
+) -> AsyncIterator[bytes]:
+    """Yield b"" once the server has accepted a request, then the lines of its body as they arrive.
+
+    `waits_s` bounds the wait for the status, which has to be 200, and for each line; HttpError is
+    raised otherwise.
+    """
+    address = f"{host}:{port}"
+    answer_s, line_s = waits_s
+    async with _sent(host, port, request, tls=tls) as reader:
+        try:
+            async with asyncio.timeout(answer_s):
+                head = await reader.readuntil(b"\r\n\r\n")
+            status, _ = _parsed(head, address, is_whole=False)
+            if status != 200:
+                raise HttpError(f"{address} answered {status}")
+            yield b""
+            while True:
+                async with asyncio.timeout(line_s):
+                    line = await reader.readline()
+                if not line:
+                    return
+                yield line
+        except TimeoutError as error:
+            raise HttpError(f"{address} was silent for more than {answer_s} s") from error
+        except (asyncio.IncompleteReadError, asyncio.LimitOverrunError, ValueError) as error:
+            raise HttpError(f"{address} sent no usable answer: {error}") from error
+
+
+@asynccontextmanager
+async def _sent(
+    host: str, port: int, request: Request, *, tls: ssl.SSLContext | None
+) -> AsyncIterator[asyncio.StreamReader]:
     try:
-        reader, writer = await asyncio.open_connection(host, port, ssl=tls)
+        reader, writer = await asyncio.open_connection(host, port, ssl=tls, limit=ANSWER_BYTES_MAX)
     except OSError as error:
         raise NotSent(f"cannot connect to {host}:{port}: {error}") from error
     try:
         headers = [
-            f"POST {path} HTTP/1.0",
+            f"{request.method} {request.path} HTTP/1.0",
             f"Host: {host}:{port}",
-            "Content-Type: application/json",
-            f"Content-Length: {len(body)}",
-            *([f"Authorization: {token}"] if token else []),
+            f"Content-Type: {request.content_type}",
+            f"Content-Length: {len(request.body)}",
+            *([f"Authorization: {request.token}"] if request.token else []),
         ]
-        writer.write("\r\n".join([*headers, "", ""]).encode() + body)
+        writer.write("\r\n".join([*headers, "", ""]).encode() + request.body)
         await writer.drain()
-        answer = await _read(reader)
+        yield reader
     except OSError as error:
         raise HttpError(f"{host}:{port} closed the connection: {error}") from error
     finally:
         writer.transport.abort()  # the answer is complete or does not matter
-    return _parsed(answer, f"{host}:{port}")
 
 
 async def _read(reader: asyncio.StreamReader) -> bytes:
@@ -53,13 +120,13 @@ async def _read(reader: asyncio.StreamReader) -> bytes:
     return bytes(parts)
 
 
-def _parsed(answer: bytes, address: str) -> tuple[int, bytes]:
+def _parsed(answer: bytes, address: str, *, is_whole: bool = True) -> tuple[int, bytes]:
     head, separator, body = answer.partition(b"\r\n\r\n")
     lines = head.split(b"\r\n")
     words = lines[0].split(maxsplit=2)
     if not (separator and lines[0].startswith(b"HTTP/") and len(words) > 1 and words[1].isdigit()):
         raise HttpError(f"{address} answered {answer[:80]!r}, which is not HTTP")
-    for line in lines[1:]:
+    for line in lines[1:] if is_whole else ():
         name, _, value = line.partition(b":")
         if name.strip().lower() == b"content-length" and value.strip() != b"%d" % len(body):
             raise HttpError(f"{address} closed the connection in the middle of its answer")

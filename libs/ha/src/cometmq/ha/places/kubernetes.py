@@ -1,0 +1,224 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A record in a Lease of the Kubernetes API, for brokers and electors that run in pods.
+
+The record is an annotation of the Lease, as JSON. The fields of the Lease repeat what people look
+for: the holder's pod and, as `leaseTransitions`, the epoch. `renewTime` stays empty, because no
+decision may rest on a wall clock.
+
+A write is a merge patch that names the resource version and the uid of the Lease as read, so it
+changes exactly this object or nothing, leaves labels of others alone, and, unlike a PUT, can never
+create a deleted Lease again (R10).
+"""
+
+import asyncio
+import re
+import ssl
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+
+from cometmq.ha.places.http import JSON, HttpError, Request, send, stream
+from cometmq.ha.port import CONFLICT, UNKNOWN, Outcome, RecordUnreachable, applied
+from cometmq.ha.record import Record, RecordDamaged, Versioned, decode_record, encode_record
+from cometmq.remoting.errors import SettingsError
+
+ANNOTATION: Final = "ha.cometmq.io/record"
+HOST: Final = "kubernetes.default.svc"
+"""Every API server's certificate has this name."""
+ACCOUNT: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount")
+LABEL: Final = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
+SUBDOMAIN: Final = re.compile(r"[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?")
+MERGE_PATCH: Final = "application/merge-patch+json"
+WATCH_S: Final = 60
+"""The server ends a watch after this time. Longer silence means that the connection is dead."""
+RETRY_S: Final = 0.5
+
+
+class Api(msgspec.Struct, frozen=True):
+    """An API server and how a client proves who it is."""
+
+    host: str
+    port: int
+    token: Callable[[], str]
+    """Return the current bearer token; raise OSError if it cannot be read."""
+    tls: ssl.SSLContext | None = None
+
+
+class _Metadata(msgspec.Struct, rename="camel"):
+    uid: str = ""
+    resource_version: str = ""
+    annotations: dict[str, str] = {}
+
+
+class _Lease(msgspec.Struct):
+    metadata: _Metadata
+
+
+class _Event(msgspec.Struct):
+    type: str
+    object: msgspec.Raw
+
+
+class KubernetesRecord:
+    """The record of one group, stored in a Lease."""
+
+    def __init__(self, api: Api, namespace: str, name: str, *, timeout_ms: int = 2_000) -> None:
+        self._api = api
+        self._name = name
+        self._namespace = namespace
+        self._place = f"Kubernetes, lease {namespace}/{name}"
+        self._path = f"/apis/coordination.k8s.io/v1/namespaces/{namespace}/leases"
+        self._timeout_s = timeout_ms / 1000
+
+    async def read(self) -> Versioned | None:
+        """Return the record; without a resource version, the server reads it from a quorum."""
+        try:
+            status, answer = await self._call("GET", f"/{self._name}")
+            lease = _found(status, answer)
+        except (HttpError, msgspec.MsgspecError) as error:
+            raise RecordUnreachable(f"cannot read the record in {self._place}: {error}") from error
+        return None if lease is None else self._versioned(lease)
+
+    async def replace(self, base: Versioned, record: Record) -> Outcome:
+        """Replace the record in the object with the version and the uid of `base`."""
+        if record.uid != base.record.uid:
+            return CONFLICT
+        uid, _, resource_version = base.version.partition("/")
+        lease = self._lease(record, {"uid": uid, "resourceVersion": resource_version})
+        # 404: the Lease was deleted; it may exist again, but with another uid.
+        return await self._write("PATCH", f"/{self._name}", lease, record, lost=(404, 409))
+
+    async def create(self, record: Record) -> Outcome:
+        """Create the Lease; an existing one, even without a record, is left alone."""
+        lease = self._lease(record, {"name": self._name})
+        return await self._write("POST", "", lease, record, lost=(409,))
+
+    async def watch(self) -> AsyncIterator[Versioned | None]:
+        """Yield the record and its changes, as the server reports them."""
+        is_first, last = True, None
+        while True:
+            try:
+                async for found in self._watch_once():
+                    if is_first or found != last:
+                        is_first, last = False, found
+                        yield found
+            except (HttpError, RecordUnreachable, msgspec.MsgspecError):
+                await asyncio.sleep(RETRY_S)
+
+    async def _watch_once(self) -> AsyncIterator[Versioned | None]:
+        query = f"?watch=1&fieldSelector=metadata.name%3D{self._name}&timeoutSeconds={WATCH_S}"
+        request = self._request("GET", query)
+        api, waits = self._api, (self._timeout_s, WATCH_S + self._timeout_s)
+        async for line in stream(api.host, api.port, request, tls=api.tls, waits_s=waits):
+            if not line:  # the watch has begun: what changed before it is in this read
+                yield await self.read()
+                continue
+            event = msgspec.json.decode(line, type=_Event)
+            if event.type == "ERROR":
+                raise HttpError(f"the watch of {self._place} failed: {bytes(event.object)[:200]!r}")
+            if event.type == "DELETED":
+                yield None
+            else:
+                yield self._versioned(msgspec.json.decode(event.object, type=_Lease))
+
+    def _versioned(self, lease: _Lease) -> Versioned:
+        metadata = lease.metadata
+        text = metadata.annotations.get(ANNOTATION)
+        if text is None:
+            raise RecordDamaged(
+                f"the record in {self._place} is missing: the lease exists without the annotation"
+                f" {ANNOTATION}; delete it if nothing else uses it"
+            )
+        record = decode_record(text.encode(), place=self._place)
+        return Versioned(record, f"{metadata.uid}/{metadata.resource_version}")
+
+    def _lease(self, record: Record, metadata: dict[str, Any]) -> dict[str, Any]:
+        annotations = {ANNOTATION: encode_record(record).decode()}
+        return {
+            "apiVersion": "coordination.k8s.io/v1",
+            "kind": "Lease",
+            "metadata": {**metadata, "annotations": annotations},
+            "spec": {
+                "holderIdentity": f"{self._name}-{record.holder.ordinal}",
+                "leaseTransitions": record.epoch,
+            },
+        }
+
+    async def _write(
+        self, method: str, path: str, lease: object, record: Record, *, lost: tuple[int, ...]
+    ) -> Outcome:
+        content_type = MERGE_PATCH if method == "PATCH" else JSON
+        body = msgspec.json.encode(lease)
+        try:
+            status, answer = await self._call(method, path, body, content_type)
+            if status in lost:
+                return CONFLICT
+            if status not in (200, 201):
+                return UNKNOWN
+            written = msgspec.json.decode(answer, type=_Lease).metadata
+        except (HttpError, msgspec.MsgspecError):
+            return UNKNOWN
+        return applied(record, f"{written.uid}/{written.resource_version}")
+
+    async def _call(
+        self, method: str, path: str, body: bytes = b"", content_type: str = JSON
+    ) -> tuple[int, bytes]:
+        api, request = self._api, self._request(method, path, body, content_type)
+        try:
+            async with asyncio.timeout(self._timeout_s):
+                return await send(api.host, api.port, request, tls=api.tls)
+        except TimeoutError as error:
+            raise HttpError(
+                f"{api.host}:{api.port} did not answer within {self._timeout_s} s"
+            ) from error
+
+    def _request(
+        self, method: str, path: str, body: bytes = b"", content_type: str = JSON
+    ) -> Request:
+        try:
+            token = self._api.token()
+        except OSError as error:
+            raise HttpError(f"cannot read the token of the service account: {error}") from error
+        return Request(
+            method=method,
+            path=self._path + path,
+            body=body,
+            content_type=content_type,
+            token=f"Bearer {token}" if token else "",
+        )
+
+
+def _found(status: int, answer: bytes) -> _Lease | None:
+    if status == 404:
+        return None
+    if status != 200:
+        text = answer[:200].decode(errors="replace")
+        raise HttpError(f"the API server answered {status}: {text}")
+    return msgspec.json.decode(answer, type=_Lease)
+
+
+def parse_place(text: str) -> tuple[str, str]:
+    """Return namespace and name of a Lease from NAMESPACE/NAME; raise ValueError."""
+    namespace, _, name = text.partition("/")
+    if not LABEL.fullmatch(namespace) or not SUBDOMAIN.fullmatch(name):
+        raise ValueError(f"{text!r} is not NAMESPACE/NAME of a lease")
+    return namespace, name
+
+
+def in_cluster(account: Path = ACCOUNT) -> Api:
+    """Return the API server of the pod's cluster; raise SettingsError outside a pod.
+
+    The kubelet replaces the token before it expires, so it is read for each request.
+    """
+    ca = account / "ca.crt"
+    try:
+        tls = ssl.create_default_context(cafile=str(ca))
+    except OSError as error:
+        raise SettingsError(
+            f"{ca} cannot be read ({error}): a record in Kubernetes needs a pod with a service"
+            " account, and automountServiceAccountToken"
+        ) from error
+    token = account / "token"
+    return Api(HOST, 443, lambda: token.read_text(encoding="ascii").strip(), tls)
