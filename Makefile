@@ -3,9 +3,10 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-# libs/accel is built by cargo, where it is there: see deploy/accel.py.
-RUNTIME := $(filter-out libs/accel,$(patsubst %/pyproject.toml,%,$(wildcard libs/*/pyproject.toml services/*/pyproject.toml)))
-MEMBERS := $(RUNTIME) tests/peers
+# libs/accel is built by cargo, where it is there: see deploy/accel.py. The operator runs in Kubernetes
+# only, so `make run` does not install it.
+RUNTIME := $(filter-out libs/accel services/operator,$(patsubst %/pyproject.toml,%,$(wildcard libs/*/pyproject.toml services/*/pyproject.toml)))
+MEMBERS := $(RUNTIME) services/operator tests/peers
 SOURCES := conftest.py deploy libs services spark tests bench docs
 
 .PHONY: help

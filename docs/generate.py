@@ -22,6 +22,9 @@ from generators import (
     proofs,
     settings,
 )
+    crd,
+
+from cometmq.operator.crd import as_yaml
 
 DOCS: Final = Path(__file__).parent
 
@@ -50,6 +53,8 @@ PAGES: Final[Mapping[str, Page]] = {
     "metrics": Page(DOCS / "reference" / "metrics.md", metrics.page),
     "events": Page(DOCS / "reference" / "events.md", events.page),
     "cli": Page(DOCS / "reference" / "cli.md", cli.page),
+    "crd": Page(DOCS.parent / "deploy" / "crds" / "brokergroups.yaml", as_yaml),
+    "brokergroup": Page(DOCS / "reference" / "brokergroup.md", crd.page),
     "mqadmin": Page(DOCS / "reference" / "mqadmin.md", cli.mqadmin_page),
 }
 

@@ -1,0 +1,553 @@
+# SPDX-License-Identifier: Apache-2.0
+"""BrokerGroup, cometmq.io/v1alpha1, as types; the CRD's schema is generated from them.
+
+Descriptions are what `kubectl explain` prints. `Meta.extra_json_schema` holds the parts of the
+schema that types cannot say: rules in CEL, and bounds, without which the API server cannot estimate
+the cost of a rule.
+"""
+
+from enum import StrEnum
+from typing import Annotated, Any, Final
+
+import msgspec
+from msgspec import Meta
+
+from cometmq.remoting.names import DEFAULT_CLUSTER
+
+GROUP: Final = "cometmq.io"
+VERSION: Final = "v1alpha1"
+PLURAL: Final = "brokergroups"
+KIND: Final = "BrokerGroup"
+
+OWNED_SETTINGS: Final = (
+    "adminHttpPort", "brokerClusterName", "brokerIP1", "brokerIP2", "brokerId", "brokerName",
+    "brokerRole", "controlBindAddress", "controlPort", "groupMembers", "groupRecord",
+    "haListenPort", "haMasterAddress", "heardWithinMills", "listenPort", "minInSync",
+    "namesrvAddr", "renewDeadlineMills", "replicaLagTimeoutMills", "replicationPolicy",
+    "storePathCommitLog", "storePathRootDir", "switchoverTimeoutMills",
+)  # fmt: skip
+"""Settings of a broker that the operator derives from other fields."""
+
+_NAME: Final = r"^[A-Za-z0-9_-]+$"
+
+
+def rule(cel: str, message: str, **more: str) -> dict[str, Any]:
+    """Return a validation rule in CEL; `message` says what is allowed."""
+    return {"rule": cel, "message": message, **more}
+
+
+def rules(*each: dict[str, Any], **more: Any) -> dict[str, Any]:
+    """Return the additions to a schema: rules, and other keywords."""
+    return {"x-kubernetes-validations": list(each), **more}
+
+
+IMMUTABLE: Final = rule(
+    "self == oldSelf",
+    "cannot be changed: create another BrokerGroup and let this one drain",
+)
+
+
+class AckPolicy(StrEnum):
+    """When a message counts as stored."""
+
+    ALL_IN_SYNC = "AllInSync"
+    MAJORITY = "Majority"
+
+
+class PullPolicy(StrEnum):
+    """When a node pulls the image."""
+
+    ALWAYS = "Always"
+    IF_NOT_PRESENT = "IfNotPresent"
+    NEVER = "Never"
+
+
+class Retain(StrEnum):
+    """What happens to volumes that are no longer used."""
+
+    RETAIN = "Retain"
+    DELETE = "Delete"
+
+
+class Rollout(StrEnum):
+    """How changed pods are replaced."""
+
+    ROLLING_SWITCHOVER = "RollingSwitchover"
+    ON_DELETE = "OnDelete"
+
+
+class Deletion(StrEnum):
+    """What a deletion waits for."""
+
+    DRAIN = "Drain"
+    NOW = "Now"
+
+
+class Image(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """The container image of the brokers."""
+
+    name: (
+        Annotated[
+            str,
+            Meta(
+                description="Image with registry, repository, and tag or digest. Without it, the"
+                " operator's default is used, which is the image of its own release.",
+                min_length=1,
+                max_length=512,
+            ),
+        ]
+        | None
+    ) = None
+    pull_policy: Annotated[
+        PullPolicy, Meta(description="When a node pulls the image: Always, IfNotPresent, Never.")
+    ] = PullPolicy.IF_NOT_PRESENT
+    pull_secrets: Annotated[
+        list[Annotated[str, Meta(min_length=1, max_length=253)]],
+        Meta(
+            description="Names of Secrets in this namespace with the credentials of the registry.",
+            max_length=8,
+        ),
+    ] = []
+
+
+class Replication(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """When a message counts as stored, and how soon a lost master is replaced."""
+
+    policy: Annotated[
+        AckPolicy,
+        Meta(
+            description="When a send is acknowledged. AllInSync: once every copy of the in-sync set"
+            " has the message, and copies that fall behind leave the set. Majority: once more than"
+            " half of all copies have it; this needs three replicas, and cannot be changed.",
+            extra_json_schema=rules(IMMUTABLE),
+        ),
+    ] = AckPolicy.ALL_IN_SYNC
+    min_in_sync: Annotated[
+        int,
+        Meta(
+            description="Copies, the master's included, that must be in sync for sends to be"
+            " accepted. With 2 of 2, sends stop while either pod is away; with 1, they go on, and"
+            " the loss of the remaining disk would lose messages.",
+            ge=1,
+            le=9,
+        ),
+    ] = 1
+    renew_deadline_ms: Annotated[
+        int,
+        Meta(
+            description="Milliseconds without a renewal of the record after which a master whose"
+            " copies are silent stops acknowledging. A failover waits 1.3 times as long if nothing"
+            " else shows that the master is lost.",
+            ge=500,
+            le=600_000,
+        ),
+    ] = 6_000
+    heard_within_ms: Annotated[
+        int,
+        Meta(
+            description="Silence of the master's replication stream, in milliseconds, after which"
+            " its slaves and the operator consider it lost.",
+            ge=300,
+            le=60_000,
+        ),
+    ] = 1_500
+    replica_lag_timeout_ms: Annotated[
+        int,
+        Meta(
+            description="Milliseconds after which a slave that has not caught up leaves the in-sync"
+            " set.",
+            ge=100,
+            le=600_000,
+        ),
+    ] = 10_000
+    switchover_timeout_ms: Annotated[
+        int,
+        Meta(
+            description="Milliseconds for which a master holds requests back in a switchover before"
+            " it gives up. Keep it below the send timeout of the clients, by default 3000.",
+            ge=10,
+            le=60_000,
+        ),
+    ] = 2_000
+
+
+class StorageRetention(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """What happens to the volumes of pods that are gone."""
+
+    when_deleted: Annotated[
+        Retain, Meta(description="When the BrokerGroup is deleted: Retain or Delete the volumes.")
+    ] = Retain.RETAIN
+    when_scaled: Annotated[
+        Retain, Meta(description="When replicas is lowered: Retain or Delete the volume.")
+    ] = Retain.RETAIN
+
+
+class Storage(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """The volume of each broker."""
+
+    size: Annotated[
+        str,
+        Meta(
+            description="Size of each volume, for example 20Gi. It may grow, if the storage class"
+            " allows expansion, and never shrink.",
+            max_length=20,
+            pattern=r"^[1-9][0-9]*(Mi|Gi|Ti)$",
+            extra_json_schema=rules(
+                rule(
+                    "quantity(self).compareTo(quantity(oldSelf)) >= 0",
+                    "volumes can grow but not shrink: keep the size or raise it",
+                )
+            ),
+        ),
+    ] = "20Gi"
+    class_name: (
+        Annotated[
+            str,
+            Meta(
+                description="Storage class of the volumes; without it, the cluster's default.",
+                min_length=1,
+                max_length=253,
+            ),
+        ]
+        | None
+    ) = None
+    retain: Annotated[
+        StorageRetention, Meta(description="What happens to the volumes of pods that are gone.")
+    ] = StorageRetention()
+
+
+OPAQUE: Final = {"x-kubernetes-preserve-unknown-fields": True}
+Opaque = Annotated[dict[str, Any], Meta(extra_json_schema=OPAQUE)]
+
+
+class Scheduling(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """Where pods run; the fields are those of a pod."""
+
+    node_selector: Annotated[
+        dict[str, Annotated[str, Meta(max_length=63)]],
+        Meta(description="Labels that a node must have.", max_length=32),
+    ] = {}
+    tolerations: Annotated[
+        list[Opaque], Meta(description="Taints that pods tolerate.", max_length=32)
+    ] = []
+    affinity: (
+        Annotated[
+            dict[str, Any],
+            Meta(
+                description="Affinity of the pods. Without it, the pods of a group prefer different"
+                " nodes.",
+                extra_json_schema=OPAQUE,
+            ),
+        ]
+        | None
+    ) = None
+    topology_spread_constraints: Annotated[
+        list[Opaque],
+        Meta(
+            description="How pods spread over zones and nodes. Without it, they spread over zones"
+            " where possible.",
+            max_length=8,
+        ),
+    ] = []
+    priority_class_name: (
+        Annotated[str, Meta(description="Priority class of the pods.", max_length=253)] | None
+    ) = None
+
+
+class DisruptionBudget(msgspec.Struct, frozen=True, kw_only=True):
+    """The PodDisruptionBudget of the group."""
+
+    enabled: Annotated[
+        bool,
+        Meta(
+            description="Whether a PodDisruptionBudget limits drains of nodes to one broker of the"
+            " group at a time. A group of one replica never has one, as it would block drains."
+        ),
+    ] = True
+
+
+class Update(msgspec.Struct, frozen=True, kw_only=True):
+    """How changed pods are replaced."""
+
+    type: Annotated[
+        Rollout,
+        Meta(
+            description="RollingSwitchover: slaves first, one after the other, each back in sync"
+            " before the next; then a switchover, then the old master. OnDelete: pods change when"
+            " a person deletes them."
+        ),
+    ] = Rollout.ROLLING_SWITCHOVER
+
+
+class Spec(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """What a broker group should be."""
+
+    name_servers: Annotated[
+        list[
+            Annotated[
+                str, Meta(min_length=3, max_length=261, pattern=r"^[A-Za-z0-9.-]+:[0-9]{1,5}$")
+            ]
+        ],
+        Meta(
+            description="Name servers as HOST:PORT. Brokers register with each address that a name"
+            " has.",
+            min_length=1,
+            max_length=16,
+        ),
+    ]
+    cluster_name: Annotated[
+        str,
+        Meta(
+            description="RocketMQ's cluster name, which groups with the same topics share.",
+            min_length=1,
+            max_length=127,
+            pattern=_NAME,
+            extra_json_schema=rules(IMMUTABLE),
+        ),
+    ] = DEFAULT_CLUSTER
+    broker_name: (
+        Annotated[
+            str,
+            Meta(
+                description="RocketMQ's brokerName, which clients see in routes. Without it, the"
+                " name of this object. It must be unique among all groups of a name server.",
+                min_length=1,
+                max_length=127,
+                pattern=_NAME,
+                extra_json_schema=rules(IMMUTABLE),
+            ),
+        ]
+        | None
+    ) = None
+    replicas: Annotated[
+        int,
+        Meta(
+            description="Brokers of the group: a master, and slaves with a copy of everything."
+            " `kubectl scale` changes it. A broker that has to go hands its role over first.",
+            ge=1,
+            le=9,
+        ),
+    ] = 2
+    image: Annotated[Image, Meta(description="The container image of the brokers.")] = Image()
+    replication: Annotated[
+        Replication,
+        Meta(
+            description="When a message counts as stored, and how soon a lost master is replaced.",
+            extra_json_schema=rules(
+                rule(
+                    "self.heardWithinMs < self.renewDeadlineMs",
+                    "heardWithinMs must be less than renewDeadlineMs",
+                )
+            ),
+        ),
+    ] = Replication()
+    config: Annotated[
+        dict[str, Annotated[str, Meta(max_length=1024)]],
+        Meta(
+            description="Settings of the brokers, by RocketMQ's names: fileReservedTime,"
+            " flushDiskType, autoCreateTopicEnable and others. Settings that other fields"
+            " determine are refused. A change restarts the brokers one after the other.",
+            max_length=200,
+            extra_json_schema=rules(
+                rule(
+                    f"self.all(k, !(k in {list(OWNED_SETTINGS)!r}))",
+                    "the operator sets these keys from other fields, remove them: "
+                    + ", ".join(OWNED_SETTINGS),
+                ),
+                rule(
+                    "self.all(k, k.matches('^[A-Za-z][A-Za-z0-9._]*$'))",
+                    "keys are names of settings, such as fileReservedTime",
+                ),
+                rule(
+                    "self.all(k, !self[k].contains('\\n'))",
+                    "values are single lines",
+                ),
+            ),
+        ),
+    ] = {}
+    storage: Annotated[
+        Storage,
+        Meta(
+            description="The volume of each broker.",
+            extra_json_schema=rules(
+                rule(
+                    "has(self.className) == has(oldSelf.className) &&"
+                    " (!has(self.className) || self.className == oldSelf.className)",
+                    "className cannot be changed: volumes keep their class",
+                )
+            ),
+        ),
+    ] = Storage()
+    resources: Annotated[
+        dict[str, Any],
+        Meta(
+            description="Requests and limits of the broker's container, as in a pod.",
+            extra_json_schema={
+                **OPAQUE,
+                "default": {"requests": {"cpu": "500m", "memory": "1Gi"}},
+            },
+        ),
+    ] = {}
+    scheduling: Annotated[
+        Scheduling, Meta(description="Where pods run; the fields are those of a pod.")
+    ] = Scheduling()
+    pod_disruption_budget: Annotated[
+        DisruptionBudget, Meta(description="The PodDisruptionBudget of the group.")
+    ] = DisruptionBudget()
+    update_strategy: Annotated[Update, Meta(description="How changed pods are replaced.")] = (
+        Update()
+    )
+    deletion: Annotated[
+        Deletion,
+        Meta(
+            description="What a deletion waits for. Drain: new messages are refused, and the group"
+            " stays until its consumers have consumed everything; status.drain tells what is left."
+            " Now: nothing."
+        ),
+    ] = Deletion.DRAIN
+    paused: Annotated[
+        bool,
+        Meta(
+            description="Whether the operator leaves the objects of the group alone. Failover goes"
+            " on."
+        ),
+    ] = False
+
+
+SPEC_RULES: Final = (
+    rule(
+        "self.replication.minInSync <= self.replicas",
+        "replication.minInSync must not exceed replicas: no message would ever be accepted",
+        fieldPath=".replication.minInSync",
+    ),
+    rule(
+        "self.replication.policy != 'Majority' || self.replicas >= 3",
+        "replication.policy Majority needs replicas of 3 or more: use AllInSync",
+        fieldPath=".replication.policy",
+    ),
+    rule(
+        "self.replication.policy != 'Majority' || self.replicas == oldSelf.replicas",
+        "with replication.policy Majority the number of replicas cannot be changed",
+        fieldPath=".replicas",
+    ),
+    rule(
+        "has(self.brokerName) == has(oldSelf.brokerName)",
+        "brokerName cannot be added or removed later",
+        fieldPath=".brokerName",
+    ),
+)
+"""Rules about several fields of the spec."""
+
+ROOT_RULES: Final = (
+    rule(
+        "self.metadata.name.size() <= 40",
+        "metadata.name may have at most 40 characters: names of pods and services derive from it",
+    ),
+)
+
+
+class Condition(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """One aspect of the state of a group."""
+
+    type: Annotated[str, Meta(description="Name of the aspect.", max_length=64)]
+    status: Annotated[str, Meta(description="True, False or Unknown.", max_length=7)]
+    reason: Annotated[str, Meta(description="Reason, in one word.", max_length=64)]
+    message: Annotated[
+        str, Meta(description="What is the matter, and what to do.", max_length=4096)
+    ] = ""
+    observed_generation: Annotated[
+        int, Meta(description="Generation of the spec that this is about.")
+    ] = 0
+    last_transition_time: Annotated[
+        str,
+        Meta(
+            description="When the status last changed.", extra_json_schema={"format": "date-time"}
+        ),
+    ] = ""
+
+
+class MemberStatus(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """One broker of the group."""
+
+    pod: Annotated[str, Meta(description="Name of the pod.", max_length=253)]
+    role: Annotated[
+        str, Meta(description="Role that the broker reports; empty if it is silent.", max_length=16)
+    ] = ""
+    epoch: Annotated[int, Meta(description="Epoch in which it leads or follows.")] = 0
+    in_sync: Annotated[bool, Meta(description="Whether it is in the in-sync set.")] = False
+    ready: Annotated[bool, Meta(description="Whether the pod is ready.")] = False
+    current: Annotated[bool, Meta(description="Whether the pod runs the latest spec.")] = False
+
+
+class Drain(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """What a deletion waits for."""
+
+    remaining_messages: Annotated[
+        int, Meta(description="Messages that some consumer group has not consumed; -1: unknown.")
+    ] = -1
+    waiting_for: Annotated[
+        list[Annotated[str, Meta(max_length=512)]],
+        Meta(description="Consumer groups with unconsumed messages, worst first.", max_length=10),
+    ] = []
+
+
+class LastOperation(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """The last verb that a person gave by an annotation."""
+
+    verb: Annotated[str, Meta(description="The verb.", max_length=64)]
+    value: Annotated[str, Meta(description="Its value.", max_length=253)]
+    result: Annotated[str, Meta(description="Done, Refused or Started.", max_length=16)]
+    message: Annotated[str, Meta(description="Why it was refused.", max_length=1024)] = ""
+
+
+class GroupStatus(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """What a broker group is, as last seen by the operator."""
+
+    observed_generation: Annotated[
+        int, Meta(description="Generation of the spec that the operator has acted on.")
+    ] = 0
+    phase: Annotated[
+        str,
+        Meta(
+            description="Summary: Creating, Running, Degraded, Upgrading, Scaling, Draining, Paused"
+            " or Failed.",
+            max_length=32,
+        ),
+    ] = ""
+    master: Annotated[str, Meta(description="Pod of the master.", max_length=253)] = ""
+    epoch: Annotated[int, Meta(description="Epoch of the master; every failover raises it.")] = 0
+    in_sync: Annotated[
+        list[Annotated[str, Meta(max_length=253)]],
+        Meta(description="Pods that have every acknowledged message.", max_length=9),
+    ] = []
+    in_sync_count: Annotated[int, Meta(description="Number of pods in sync.")] = 0
+    replicas: Annotated[int, Meta(description="Number of pods.")] = 0
+    ready_replicas: Annotated[int, Meta(description="Number of ready pods.")] = 0
+    selector: Annotated[
+        str, Meta(description="Label selector of the pods, for autoscalers.", max_length=512)
+    ] = ""
+    config_hash: Annotated[
+        str, Meta(description="Hash of the settings that new pods get.", max_length=64)
+    ] = ""
+    members: Annotated[
+        list[MemberStatus], Meta(description="The brokers of the group.", max_length=18)
+    ] = []
+    drain: Annotated[Drain, Meta(description="What a deletion waits for.")] | None = None
+    last_operation: (
+        Annotated[
+            LastOperation, Meta(description="The last verb that a person gave by an annotation.")
+        ]
+        | None
+    ) = None
+    conditions: Annotated[
+        list[Condition],
+        Meta(
+            description="Aspects of the state: Available, Ready, FullyReplicated, Progressing,"
+            " ElectionPossible, SpecAccepted.",
+            max_length=16,
+            extra_json_schema={
+                "x-kubernetes-list-type": "map",
+                "x-kubernetes-list-map-keys": ["type"],
+            },
+        ),
+    ] = []

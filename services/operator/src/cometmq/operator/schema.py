@@ -1,0 +1,97 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Structural OpenAPI schemas of msgspec types, as a CustomResourceDefinition needs them.
+
+msgspec's own JSON schemas use references and `anyOf`, which structural schemas forbid.
+"""
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+import msgspec
+from msgspec import NODEFAULT, inspect
+
+Schema = dict[str, Any]
+
+_LENGTHS: Final[Mapping[type, tuple[str, str]]] = {
+    inspect.StrType: ("minLength", "maxLength"),
+    inspect.ListType: ("minItems", "maxItems"),
+    inspect.DictType: ("minProperties", "maxProperties"),
+}
+
+
+def schema_of(type_: type[msgspec.Struct]) -> Schema:
+    """Return the schema of a struct, with its defaults; raise TypeError for other types."""
+    return _schema(inspect.type_info(type_))
+
+
+def _schema(info: inspect.Type) -> Schema:
+    extra: Mapping[str, Any] = {}
+    if isinstance(info, inspect.Metadata):
+        extra, info = info.extra_json_schema or {}, info.type
+    described = {key: extra[key] for key in ("description",) if key in extra}
+    schema = {**described, **_plain(info)}
+    return schema | {key: value for key, value in extra.items() if key not in described}
+
+
+def _plain(info: inspect.Type) -> Schema:
+    match info:
+        case inspect.StructType():
+            return _struct(info)
+        case inspect.EnumType(cls=cls):
+            return {"type": "string", "enum": [one.value for one in cls]}
+        case inspect.BoolType():
+            return {"type": "boolean"}
+        case inspect.IntType(ge=low, le=high):
+            return _given({"type": "integer", "format": "int64", "minimum": low, "maximum": high})
+        case inspect.StrType(pattern=pattern):
+            return _given({"type": "string", **_bounds(info), "pattern": pattern})
+        case inspect.ListType(item_type=item):
+            return _given({"type": "array", **_bounds(info), "items": _schema(item)})
+        case inspect.DictType(value_type=inspect.AnyType()):
+            return {"type": "object"}
+        case inspect.DictType(value_type=value):
+            more = {"additionalProperties": _schema(value)}
+            return _given({"type": "object", **_bounds(info), **more})
+        case inspect.UnionType(types=types):
+            (one,) = [each for each in types if not isinstance(each, inspect.NoneType)]
+            return _schema(one)
+        case _:
+            raise TypeError(f"a structural schema cannot express {info}")
+
+
+def _bounds(info: Any) -> Schema:
+    least, most = _LENGTHS[type(info)]
+    return {least: info.min_length, most: info.max_length}
+
+
+def _given(schema: Schema) -> Schema:
+    return {key: value for key, value in schema.items() if value is not None}
+
+
+def _struct(info: inspect.StructType) -> Schema:
+    properties = {}
+    for field in info.fields:
+        schema = _schema(field.type)
+        default = _default(field)
+        if default is not None and "default" not in schema:
+            schema["default"] = default
+        properties[field.encode_name] = schema
+    required = [field.encode_name for field in info.fields if field.required]
+    return {
+        "type": "object",
+        **({"required": required} if required else {}),
+        "properties": properties,
+    }
+
+
+def _default(field: inspect.Field) -> Any:
+    """Return a field's default as JSON; None if it has none.
+
+    An object's default is empty, because the API server then adds the defaults of its fields.
+    Empty maps and lists have none, as GET would show them for no use.
+    """
+    if field.default is NODEFAULT or field.default is None:
+        return None
+    if isinstance(field.default, msgspec.Struct):
+        return {}
+    return msgspec.to_builtins(field.default)
