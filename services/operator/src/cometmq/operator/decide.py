@@ -1,0 +1,243 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What to do next for a group, from its spec and its state (pure).
+
+Nothing is remembered between two calls, so the operator may die at any point: the next one sees the
+same state and decides the same. Failover is not decided here but in `cometmq.ha.election`, from the
+replication streams; readiness of pods only paces planned changes.
+"""
+
+from collections.abc import Mapping
+from enum import StrEnum
+from typing import Final
+
+import msgspec
+
+from cometmq.ha import election
+from cometmq.ha.election import HandOver, Statuses
+from cometmq.ha.member import Role
+from cometmq.ha.record import Record
+from cometmq.operator.group import SKIP_DRAIN, BrokerGroup
+from cometmq.operator.models import Deletion, Rollout
+
+BEST: Final = "auto"
+"""The value of a switchover that leaves the choice of the next master to the operator."""
+
+
+class PodSeen(msgspec.Struct, frozen=True):
+    """One pod of the group."""
+
+    is_ready: bool
+    is_current: bool
+    """It was made from the latest template."""
+    is_terminating: bool = False
+
+
+class Backlog(msgspec.Struct, frozen=True):
+    """What consumers have still to consume; a group with nothing left is not listed."""
+
+    by_group: Mapping[str, int]
+
+    @property
+    def total(self) -> int:
+        return sum(self.by_group.values())
+
+
+class Seen(msgspec.Struct, frozen=True, kw_only=True):
+    """The state of a group, as last seen."""
+
+    replicas: int | None = None
+    """As in the StatefulSet; None: there is none yet."""
+    is_settled: bool = True
+    """The StatefulSet's controller has seen its latest template: `is_current` can be trusted."""
+    pods: Mapping[int, PodSeen] = {}
+    record: Record | None = None
+    statuses: Statuses = ()
+    backlog: Backlog | None = None
+    """None: unknown, or not asked for, as the group is not being deleted."""
+    is_namespace_ending: bool = False
+
+
+class Reason(StrEnum):
+    """Why a planned change waits, as shown in conditions."""
+
+    STATEFUL_SET_LAGS = "StatefulSetLags"
+    NO_RECORD = "NoRecord"
+    POD_MISSING = "PodMissing"
+    ROLL_BLOCKED = "RollBlocked"
+    TOO_FEW_IN_SYNC = "TooFewInSync"
+    NO_SUCCESSOR = "NoSuccessor"
+    MEMBER_LEAVES = "MemberLeaves"
+    BACKLOG_UNKNOWN = "BacklogUnknown"
+    BACKLOG = "Backlog"
+
+
+class Nothing(msgspec.Struct, frozen=True):
+    """Every pod is as it should be."""
+
+
+class Wait(msgspec.Struct, frozen=True):
+    """A change is due, and waits; `text` says for what."""
+
+    reason: Reason
+    text: str
+
+
+class Restart(msgspec.Struct, frozen=True):
+    """Delete the pod, which returns with the latest template."""
+
+    ordinal: int
+
+
+class Release(msgspec.Struct, frozen=True):
+    """Let the deletion happen: remove the finalizer."""
+
+
+Step = Nothing | Wait | Restart | HandOver
+Ending = Wait | Release
+
+
+# ---- scaling ---------------------------------------------------------------------------------
+
+
+def leaving(group: BrokerGroup, seen: Seen) -> frozenset[int]:
+    """Return the ordinals that the elector has to take out of the group."""
+    if group.is_deleting:
+        return frozenset()
+    return frozenset(range(group.spec.replicas, seen.replicas or 0))
+
+
+def replicas(group: BrokerGroup, seen: Seen) -> int:
+    """Return the number of pods that the StatefulSet should have now.
+
+    New pods start at once. Pods that have to go stay until none of them is in the in-sync set: the
+    elector takes them out, a leaving master after a switchover.
+    """
+    wanted, now = group.spec.replicas, seen.replicas
+    if now is None or wanted > now:
+        return wanted
+    if group.is_deleting or seen.record is None:
+        return now
+    ordinals = {copy.ordinal for copy in seen.record.in_sync}
+    return now if ordinals & leaving(group, seen) else wanted
+
+
+# ---- rolling updates -------------------------------------------------------------------------
+
+
+def next_step(group: BrokerGroup, seen: Seen) -> Step:
+    """Return the next step of a rolling update: slaves by falling ordinal, the master last.
+
+    A pod may go only while all others are ready and in sync, so one broken pod stops the update
+    before it reaches the master. A broken pod itself may always be replaced.
+    """
+    stale = sorted(one for one, pod in seen.pods.items() if not pod.is_current)
+    if group.spec.update_strategy.type is Rollout.ON_DELETE or not seen.pods:
+        return Nothing()
+    if not seen.is_settled:
+        return Wait(Reason.STATEFUL_SET_LAGS, "the StatefulSet's controller has yet to act")
+    if wait := _missing(group, seen):
+        return wait if stale else Nothing()
+    if not stale:
+        return Nothing()
+    members = _in_sync(seen)
+    broken = [one for one in stale if not seen.pods[one].is_ready and one not in members]
+    if broken:
+        return Restart(broken[-1])
+    if seen.record is None:
+        return Wait(Reason.NO_RECORD, "the group has no master yet, so no pod can be spared")
+    if leaving(group, seen):
+        return Wait(Reason.MEMBER_LEAVES, "pods leave the group first, then others are restarted")
+    return _healthy_step(group, seen, seen.record, stale)
+
+
+def _healthy_step(group: BrokerGroup, seen: Seen, record: Record, stale: list[int]) -> Step:
+    members, holder = _in_sync(seen), record.holder.ordinal
+    slaves = [one for one in stale if one != holder]
+    chosen = slaves[-1] if slaves else holder
+    unfit = [
+        group.pod(one)
+        for one, pod in sorted(seen.pods.items())
+        if one != chosen and not (pod.is_ready and one in members)
+    ]
+    if unfit:
+        text = f"{', '.join(unfit)} must be ready and in sync before {group.pod(chosen)} restarts"
+        return Wait(Reason.ROLL_BLOCKED, text)
+    if len(seen.pods) == 1:
+        return Restart(chosen)
+    # With minInSync as large as the group, no pod could ever restart: sends wait for its return.
+    needed = min(group.spec.replication.min_in_sync, len(seen.pods) - 1)
+    if len(members - {chosen}) < needed:
+        text = f"without {group.pod(chosen)} fewer than {needed} copies would be in sync"
+        return Wait(Reason.TOO_FEW_IN_SYNC, text)
+    return Restart(chosen) if slaves else switch_over(seen, None)
+
+
+def switch_over(seen: Seen, target: int | None) -> HandOver | Wait:
+    """Return the order that makes `target`, or the best slave, the master."""
+    if seen.record is None:
+        return Wait(Reason.NO_RECORD, "the group has no master yet")
+    found = election.switch_over(seen.record, seen.statuses, target)
+    return found if isinstance(found, HandOver) else Wait(Reason.NO_SUCCESSOR, found.text)
+
+
+def _missing(group: BrokerGroup, seen: Seen) -> Wait | None:
+    expected = range(seen.replicas or 0)
+    gone = [
+        group.pod(one) for one in expected if one not in seen.pods or seen.pods[one].is_terminating
+    ]
+    if not gone:
+        return None
+    return Wait(Reason.POD_MISSING, f"{', '.join(gone)} must be back before another pod restarts")
+
+
+def _in_sync(seen: Seen) -> frozenset[int]:
+    record = seen.record
+    return frozenset() if record is None else frozenset(one.ordinal for one in record.in_sync)
+
+
+# ---- deletion --------------------------------------------------------------------------------
+
+
+def may_skip_drain(group: BrokerGroup, seen: Seen) -> bool:
+    """Return whether a deletion need not wait: nobody wants to, or there is nothing to lose."""
+    has_data = seen.replicas is not None and seen.record is not None
+    return (
+        group.spec.deletion is Deletion.NOW
+        or group.annotations.get(SKIP_DRAIN) == "true"
+        or seen.is_namespace_ending
+        or not has_data
+    )
+
+
+def ending(group: BrokerGroup, seen: Seen) -> Ending:
+    """Return whether a group that is being deleted may go."""
+    if may_skip_drain(group, seen):
+        return Release()
+    way_out = f"annotate the group with {SKIP_DRAIN}=true to delete it nevertheless"
+    if seen.backlog is None:
+        text = f"the master does not tell what consumers have left to consume; {way_out}"
+        return Wait(Reason.BACKLOG_UNKNOWN, text)
+    if seen.backlog.total:
+        worst = ", ".join(f"{name} ({count})" for name, count in worst_first(seen.backlog)[:3])
+        text = f"{seen.backlog.total} messages are not consumed yet, by {worst}; {way_out}"
+        return Wait(Reason.BACKLOG, text)
+    return Release()
+
+
+def worst_first(backlog: Backlog) -> list[tuple[str, int]]:
+    """Return consumer groups and their unconsumed messages."""
+    return sorted(backlog.by_group.items(), key=lambda one: (-one[1], one[0]))
+
+
+# ---- facts that status and conditions share --------------------------------------------------
+
+
+def has_master(seen: Seen) -> bool:
+    """Return whether the master that the record names is open."""
+    record = seen.record
+    return record is not None and any(
+        one.copy == record.holder
+        and one.epoch == record.epoch
+        and one.role in (Role.MASTER, Role.PARKING)
+        for one in seen.statuses
+    )

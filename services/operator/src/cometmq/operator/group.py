@@ -1,0 +1,91 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One BrokerGroup as read from the API, and the names that derive from it."""
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+import msgspec
+
+from cometmq.operator.models import GROUP, Spec
+
+MEMBERS_MAX: Final = 9
+"""As in the schema. Every broker knows the addresses of all possible members, so that scaling
+restarts none."""
+
+MAIN_PORT: Final = 10911
+REPLICATION_PORT: Final = 10912
+CONTROL_PORT: Final = 10913
+HTTP_PORT: Final = 10919
+
+FINALIZER: Final = f"operator.{GROUP}/drain"
+GROUP_LABEL: Final = f"{GROUP}/broker-group"
+ROLE_LABEL: Final = f"{GROUP}/role"
+SWITCHOVER: Final = f"{GROUP}/switchover-to"
+RESTART: Final = f"{GROUP}/restart"
+SKIP_DRAIN: Final = f"{GROUP}/skip-drain"
+"""Annotations by which people give orders."""
+
+
+class BrokerGroup(msgspec.Struct, frozen=True, kw_only=True):
+    """The parts of a BrokerGroup that decisions depend on."""
+
+    namespace: str
+    name: str
+    uid: str
+    generation: int
+    spec: Spec
+    annotations: Mapping[str, str] = {}
+    is_deleting: bool = False
+    has_finalizer: bool = False
+
+    @property
+    def broker_name(self) -> str:
+        return self.spec.broker_name or self.name
+
+    @property
+    def peers(self) -> str:
+        """The headless service that gives every pod a name."""
+        return f"{self.name}-peers"
+
+    @property
+    def account(self) -> str:
+        return f"{self.name}-broker"
+
+    @property
+    def labels(self) -> dict[str, str]:
+        """The labels that select the pods; they can never change."""
+        return {
+            "app.kubernetes.io/name": "cometmq-broker",
+            "app.kubernetes.io/instance": self.name,
+            GROUP_LABEL: self.name,
+        }
+
+    @property
+    def selector(self) -> str:
+        return ",".join(f"{key}={value}" for key, value in self.labels.items())
+
+    def pod(self, ordinal: int) -> str:
+        return f"{self.name}-{ordinal}"
+
+    def host(self, ordinal: int) -> str:
+        return f"{self.pod(ordinal)}.{self.peers}.{self.namespace}.svc"
+
+    def ordinal(self, pod: str) -> int | None:
+        """Return the ordinal of a pod of this group, by its name."""
+        prefix, _, number = pod.rpartition("-")
+        return int(number) if prefix == self.name and number.isdecimal() else None
+
+
+def group_of(body: Mapping[str, Any]) -> BrokerGroup:
+    """Return the group in an object of the API; raise msgspec.ValidationError for a bad spec."""
+    metadata = body["metadata"]
+    return BrokerGroup(
+        namespace=metadata["namespace"],
+        name=metadata["name"],
+        uid=metadata["uid"],
+        generation=metadata.get("generation", 0),
+        spec=msgspec.convert(body["spec"], Spec),
+        annotations=metadata.get("annotations") or {},
+        is_deleting="deletionTimestamp" in metadata,
+        has_finalizer=FINALIZER in (metadata.get("finalizers") or ()),
+    )

@@ -1,0 +1,207 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The objects that a BrokerGroup owns (pure): what the operator applies, field by field.
+
+Fields that are absent here belong to others: server-side apply leaves them alone.
+"""
+
+import hashlib
+from typing import Any, Final
+
+from cometmq.operator.crd import API_VERSION
+from cometmq.operator.group import (
+    CONTROL_PORT,
+    HTTP_PORT,
+    MAIN_PORT,
+    MEMBERS_MAX,
+    REPLICATION_PORT,
+    RESTART,
+    BrokerGroup,
+)
+from cometmq.operator.models import GROUP, KIND, AckPolicy
+from cometmq.operator.pod import STORE, pod_template
+from cometmq.runtime import properties
+
+Object = dict[str, Any]
+
+CONFIG_FILE: Final = "broker.conf"
+CONFIG_HASH: Final = f"{GROUP}/config-hash"
+POLICIES: Final = {AckPolicy.ALL_IN_SYNC: "all-in-sync", AckPolicy.MAJORITY: "majority"}
+
+
+def broker_conf(group: BrokerGroup) -> str:
+    """Return the settings of all brokers; the id and the address of each come from its pod."""
+    spec, replication = group.spec, group.spec.replication
+    members = (f"{one}={group.host(one)}:{MAIN_PORT}" for one in range(MEMBERS_MAX))
+    settings = {
+        **spec.config,
+        "brokerClusterName": spec.cluster_name,
+        "brokerName": group.broker_name,
+        "namesrvAddr": ";".join(spec.name_servers),
+        "listenPort": str(MAIN_PORT),
+        "haListenPort": str(REPLICATION_PORT),
+        "controlPort": str(CONTROL_PORT),
+        "controlBindAddress": "0.0.0.0",  # noqa: S104  # the NetworkPolicy limits who reaches it
+        "adminHttpPort": str(HTTP_PORT),
+        "storePathRootDir": STORE,
+        "groupRecord": f"kubernetes:{group.namespace}/{group.name}",
+        "groupMembers": ";".join(members),
+        "minInSync": str(replication.min_in_sync),
+        "replicationPolicy": POLICIES[replication.policy],
+        "renewDeadlineMills": str(replication.renew_deadline_ms),
+        "heardWithinMills": str(replication.heard_within_ms),
+        "replicaLagTimeoutMills": str(replication.replica_lag_timeout_ms),
+        "switchoverTimeoutMills": str(replication.switchover_timeout_ms),
+    }
+    return properties.render(dict(sorted(settings.items())))
+
+
+def config_hash(group: BrokerGroup) -> str:
+    """Return a hash of the settings; a pod with another one has to be restarted."""
+    return hashlib.sha256(broker_conf(group).encode()).hexdigest()[:16]
+
+
+def objects(
+    group: BrokerGroup, *, image: str, replicas: int, volume_size: str, operator_namespace: str
+) -> list[Object]:
+    """Return the objects to apply, in this order.
+
+    `replicas` and `volume_size` are those of the StatefulSet, which may differ from the spec's for
+    a while: a pod stays until it has left the group, and templates of volumes cannot change.
+    """
+    found = [
+        _object(group, "v1", "ServiceAccount", group.account, automountServiceAccountToken=False),
+        _role(group),
+        _role_binding(group),
+        _object(
+            group, "v1", "ConfigMap", f"{group.name}-config", data={CONFIG_FILE: broker_conf(group)}
+        ),
+        _peers(group),
+        _network_policy(group, operator_namespace),
+    ]
+    if wants_budget(group):
+        found.append(_budget(group))
+    return [*found, _stateful_set(group, image, replicas, volume_size)]
+
+
+def wants_budget(group: BrokerGroup) -> bool:
+    """Return whether drains of nodes are limited; with one pod, they would never end."""
+    return group.spec.pod_disruption_budget.enabled and group.spec.replicas > 1
+
+
+def owner(group: BrokerGroup) -> Object:
+    """Return the reference with which an object of the group is deleted together with it."""
+    return {
+        "apiVersion": API_VERSION, "kind": KIND, "name": group.name, "uid": group.uid,
+        "controller": True, "blockOwnerDeletion": True,
+    }  # fmt: skip
+
+
+def _object(group: BrokerGroup, version: str, kind: str, name: str, **rest: Any) -> Object:
+    labels = {
+        **group.labels,
+        "app.kubernetes.io/component": "broker",
+        "app.kubernetes.io/part-of": "cometmq",
+        "app.kubernetes.io/managed-by": "cometmq-operator",
+    }
+    metadata = {
+        "name": name,
+        "namespace": group.namespace,
+        "labels": labels,
+        "ownerReferences": [owner(group)],
+    }
+    return {"apiVersion": version, "kind": kind, "metadata": metadata, **rest}
+
+
+def _role(group: BrokerGroup) -> Object:
+    """Return what brokers may do: read and change the record of their group, no more."""
+    rule = {
+        "apiGroups": ["coordination.k8s.io"],
+        "resources": ["leases"],
+        "resourceNames": [group.name],
+        "verbs": ["get", "list", "watch", "patch"],
+    }
+    return _object(group, "rbac.authorization.k8s.io/v1", "Role", group.account, rules=[rule])
+
+
+def _role_binding(group: BrokerGroup) -> Object:
+    role = {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": group.account}
+    account = {"kind": "ServiceAccount", "name": group.account, "namespace": group.namespace}
+    return _object(
+        group, "rbac.authorization.k8s.io/v1", "RoleBinding", group.account,
+        roleRef=role, subjects=[account],
+    )  # fmt: skip
+
+
+def _peers(group: BrokerGroup) -> Object:
+    ports = {"main": MAIN_PORT, "replication": REPLICATION_PORT, "control": CONTROL_PORT}
+    spec = {
+        "clusterIP": "None",
+        # Brokers and the operator must find each other before there is a master.
+        "publishNotReadyAddresses": True,
+        "selector": group.labels,
+        "ports": [
+            {"name": name, "port": port, "targetPort": port, "protocol": "TCP"}
+            for name, port in ports.items()
+        ],
+    }
+    return _object(group, "v1", "Service", group.peers, spec=spec)
+
+
+def _network_policy(group: BrokerGroup, operator_namespace: str) -> Object:
+    """Return who reaches which port: whoever reaches the control port can depose the master."""
+    peers = {"podSelector": {"matchLabels": group.labels}}
+    operator = {
+        "namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": operator_namespace}},
+        "podSelector": {"matchLabels": {"app.kubernetes.io/name": "cometmq-operator"}},
+    }
+
+    def tcp(*ports: int) -> list[Object]:
+        return [{"protocol": "TCP", "port": port} for port in ports]
+
+    spec = {
+        "podSelector": {"matchLabels": group.labels},
+        "policyTypes": ["Ingress"],
+        "ingress": [
+            {"ports": tcp(MAIN_PORT, MAIN_PORT - 2, HTTP_PORT)},
+            {"from": [peers], "ports": tcp(REPLICATION_PORT, CONTROL_PORT)},
+            {"from": [operator], "ports": tcp(CONTROL_PORT)},
+        ],
+    }
+    return _object(group, "networking.k8s.io/v1", "NetworkPolicy", group.name, spec=spec)
+
+
+def _budget(group: BrokerGroup) -> Object:
+    spec = {"maxUnavailable": 1, "selector": {"matchLabels": group.labels}}
+    return _object(group, "policy/v1", "PodDisruptionBudget", group.name, spec=spec)
+
+
+def _stateful_set(group: BrokerGroup, image: str, replicas: int, volume_size: str) -> Object:
+    storage = group.spec.storage
+    claim: Object = {
+        "apiVersion": "v1",
+        "kind": "PersistentVolumeClaim",
+        "metadata": {"name": "store"},
+        "spec": {
+            "accessModes": ["ReadWriteOnce"],
+            "resources": {"requests": {"storage": volume_size}},
+            **({"storageClassName": storage.class_name} if storage.class_name else {}),
+        },
+    }
+    annotations = {CONFIG_HASH: config_hash(group)}
+    if restart := group.annotations.get(RESTART):
+        annotations[RESTART] = restart
+    spec = {
+        "serviceName": group.peers,
+        "replicas": replicas,
+        "podManagementPolicy": "Parallel",
+        # Only the operator knows which pod may go next.
+        "updateStrategy": {"type": "OnDelete"},
+        "selector": {"matchLabels": group.labels},
+        "persistentVolumeClaimRetentionPolicy": {
+            "whenDeleted": storage.retain.when_deleted.value,
+            "whenScaled": storage.retain.when_scaled.value,
+        },
+        "template": pod_template(group, image=image, annotations=annotations),
+        "volumeClaimTemplates": [claim],
+    }
+    return _object(group, "apps/v1", "StatefulSet", group.name, spec=spec)

@@ -1,0 +1,189 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The status of a BrokerGroup (pure): written for people, and never read back for decisions."""
+
+from collections.abc import Iterable
+
+import msgspec
+
+from cometmq.ha.election import HandOver
+from cometmq.operator import decide
+from cometmq.operator.decide import Ending, Nothing, Release, Restart, Seen, Step, Wait
+from cometmq.operator.group import BrokerGroup
+from cometmq.operator.models import (
+    Condition,
+    Drain,
+    GroupStatus,
+    LastOperation,
+    MemberStatus,
+)
+
+
+class Findings(msgspec.Struct, frozen=True, kw_only=True):
+    """What a pass over a group found and decided."""
+
+    seen: Seen
+    step: Step | Ending = Nothing()
+    election_fault: tuple[str, str] | None = None
+    """Why no failover is possible: reason and text."""
+    refusal: str = ""
+    """Why the API server refused an object of the group."""
+    config_hash: str = ""
+    last_operation: LastOperation | None = None
+
+
+def status_of(group: BrokerGroup, found: Findings, before: GroupStatus, now: str) -> GroupStatus:
+    """Return the status; `now` is the time for conditions whose status changed since `before`."""
+    seen = found.seen
+    record = seen.record
+    in_sync = [] if record is None else [group.pod(copy.ordinal) for copy in record.in_sync]
+    fresh = _conditions(group, found)
+    return GroupStatus(
+        observed_generation=group.generation,
+        phase=_phase(group, found),
+        master=group.pod(record.holder.ordinal) if record and decide.has_master(seen) else "",
+        epoch=record.epoch if record else 0,
+        in_sync=in_sync,
+        in_sync_count=len(in_sync),
+        replicas=len(seen.pods),
+        ready_replicas=sum(pod.is_ready for pod in seen.pods.values()),
+        selector=group.selector,
+        config_hash=found.config_hash,
+        members=_members(group, seen),
+        drain=_drain(group, seen),
+        last_operation=found.last_operation or before.last_operation,
+        conditions=_dated(fresh, before.conditions, now),
+    )
+
+
+def _members(group: BrokerGroup, seen: Seen) -> list[MemberStatus]:
+    statuses = {one.copy.ordinal: one for one in seen.statuses}
+    in_sync = {copy.ordinal for copy in seen.record.in_sync} if seen.record else set()
+    members = []
+    for ordinal, pod in sorted(seen.pods.items()):
+        status = statuses.get(ordinal)
+        members.append(
+            MemberStatus(
+                pod=group.pod(ordinal),
+                role=status.role.value if status else "",
+                epoch=status.epoch if status else 0,
+                in_sync=ordinal in in_sync,
+                ready=pod.is_ready,
+                current=pod.is_current,
+            )
+        )
+    return members
+
+
+def _drain(group: BrokerGroup, seen: Seen) -> Drain | None:
+    if not group.is_deleting:
+        return None
+    if seen.backlog is None:
+        return Drain()
+    names = [f"{name}: {count}" for name, count in decide.worst_first(seen.backlog)]
+    return Drain(remaining_messages=seen.backlog.total, waiting_for=names[:10])
+
+
+def _phase(group: BrokerGroup, found: Findings) -> str:
+    seen = found.seen
+    count = len(seen.record.in_sync) if seen.record else 0
+    is_scaling = seen.replicas is not None and seen.replicas != group.spec.replicas
+    # The first that holds.
+    phases = (
+        ("Draining", group.is_deleting),
+        ("Failed", bool(found.refusal)),
+        ("Paused", group.spec.paused),
+        ("Creating", seen.record is None),
+        ("Scaling", is_scaling),
+        ("Upgrading", any(not pod.is_current for pod in seen.pods.values())),
+        ("Degraded", not decide.has_master(seen) or count < group.spec.replicas),
+        ("Running", True),
+    )
+    return next(name for name, holds in phases if holds)
+
+
+def _conditions(group: BrokerGroup, found: Findings) -> Iterable[Condition]:
+    seen, spec = found.seen, group.spec
+    count = len(seen.record.in_sync) if seen.record else 0
+    is_open = decide.has_master(seen)
+    has_enough = is_open and count >= spec.replication.min_in_sync
+    yield _condition(
+        group, "Available", has_enough,
+        ("MasterOpen", "the master accepts messages"),
+        ("NoMaster", "no master is open; a failover is due, or see ElectionPossible")
+        if not is_open
+        else (
+            "TooFewInSync",
+            f"{count} copies are in sync, minInSync is {spec.replication.min_in_sync}: sends wait",
+        ),
+    )  # fmt: skip
+    yield _condition(
+        group, "FullyReplicated", count == spec.replicas,
+        ("InSync", "every copy is in sync"),
+        ("CopiesMissing", f"{count} of {spec.replicas} copies are in sync"),
+    )  # fmt: skip
+    unready = [
+        group.pod(one)
+        for one in range(spec.replicas)
+        if one not in seen.pods or not (seen.pods[one].is_ready and seen.pods[one].is_current)
+    ]
+    yield _condition(
+        group, "Ready", has_enough and not unready and count == spec.replicas,
+        ("AsSpecified", "the group is as specified"),
+        ("PodsNotReady", f"not ready, or not current: {', '.join(unready)}")
+        if unready
+        else ("NotReplicated", "see the conditions Available and FullyReplicated"),
+    )  # fmt: skip
+    yield _progressing(group, found)
+    fault = found.election_fault
+    yield _condition(
+        group, "ElectionPossible", fault is None,
+        ("Watching", "a lost master would be replaced"), fault or ("", ""),
+    )  # fmt: skip
+    yield _condition(
+        group, "SpecAccepted", not found.refusal,
+        ("Applied", "the API server accepted all objects of the group"),
+        ("Refused", found.refusal),
+    )  # fmt: skip
+
+
+def _progressing(group: BrokerGroup, found: Findings) -> Condition:
+    said = _said(group, found.step)
+    return _condition(group, "Progressing", not isinstance(found.step, Nothing), said, said)
+
+
+def _said(group: BrokerGroup, step: Step | Ending) -> tuple[str, str]:
+    match step:
+        case Nothing():
+            return "Idle", "no change is under way"
+        case Release():
+            return "Drained", "the deletion goes on"
+        case Wait(reason=reason, text=text):
+            return reason.value, text
+        case Restart(ordinal=ordinal):
+            return "RollingUpdate", f"{group.pod(ordinal)} restarts"
+        case HandOver(target=target):
+            return "Switchover", f"{group.pod(target)} becomes the master"
+
+
+def _condition(
+    group: BrokerGroup, type_: str, holds: bool, good: tuple[str, str], bad: tuple[str, str]
+) -> Condition:
+    reason, message = good if holds else bad
+    return Condition(
+        type=type_,
+        status="True" if holds else "False",
+        reason=reason,
+        message=message,
+        observed_generation=group.generation,
+    )
+
+
+def _dated(fresh: Iterable[Condition], before: list[Condition], now: str) -> list[Condition]:
+    """Return conditions in which the time changes only together with the status."""
+    known = {one.type: one for one in before}
+
+    def since(one: Condition) -> str:
+        old = known.get(one.type)
+        return old.last_transition_time if old and old.status == one.status else now
+
+    return [msgspec.structs.replace(one, last_transition_time=since(one)) for one in fresh]

@@ -1,0 +1,60 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Groups and their states, for tables of decisions."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from cometmq.ha.election import Status
+from cometmq.ha.member import Role
+from cometmq.ha.record import Copy, Record
+from cometmq.operator.decide import PodSeen, Seen
+from cometmq.operator.group import BrokerGroup, group_of
+
+READY = PodSeen(is_ready=True, is_current=True)
+STALE = PodSeen(is_ready=True, is_current=False)
+DOWN = PodSeen(is_ready=False, is_current=True)
+DOWN_STALE = PodSeen(is_ready=False, is_current=False)
+ENDING = PodSeen(is_ready=False, is_current=False, is_terminating=True)
+
+
+def copy(ordinal: int) -> Copy:
+    """Return the copy of a broker."""
+    return Copy(ordinal, f"i{ordinal}")
+
+
+def group(**spec: Any) -> BrokerGroup:
+    """Return a group with this spec."""
+    metadata = {"namespace": "mq", "name": "orders", "uid": "u-1", "generation": 3}
+    return group_of({"metadata": metadata, "spec": {"nameServers": ["ns:9876"], **spec}})
+
+
+def deleting(one: BrokerGroup, annotations: Mapping[str, str] | None = None) -> BrokerGroup:
+    """Return a group that is being deleted."""
+    return msgspec.structs.replace(one, is_deleting=True, annotations=annotations or {})
+
+
+def seen(*pods: PodSeen | None, master: int = 0, out: tuple[int, ...] = (), **more: Any) -> Seen:
+    """Return a state in which all pods but those of `out` are in sync; None is a missing pod."""
+    present = {one: pod for one, pod in enumerate(pods) if pod is not None}
+    members = tuple(copy(one) for one in range(len(pods)) if one not in out)
+    record = Record(
+        uid="r", group="orders", epoch=4, holder=copy(master), in_sync=members, copies=len(pods)
+    )
+    statuses = tuple(
+        Status(
+            copy=copy(one),
+            role=Role.MASTER if one == master else Role.SLAVE,
+            promised=4,
+            epoch=4,
+        )
+        for one in present
+    )
+    facts: dict[str, Any] = {
+        "replicas": len(pods),
+        "pods": present,
+        "record": record,
+        "statuses": statuses,
+    }
+    return Seen(**{**facts, **more})

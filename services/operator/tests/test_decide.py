@@ -1,0 +1,144 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Tables: a spec and a state in, the next step out."""
+
+from typing import Any
+
+import pytest
+
+from cometmq.ha.election import HandOver
+from cometmq.operator import decide
+from cometmq.operator.decide import Backlog, Nothing, Reason, Release, Restart, Seen, Wait
+from cometmq.operator.testing.states import (
+    DOWN,
+    DOWN_STALE,
+    ENDING,
+    READY,
+    STALE,
+    deleting,
+    group,
+    seen,
+)
+
+ROLLS: dict[str, Any] = {
+    "all current": ({}, seen(READY, READY, READY), Nothing()),
+    "no pods": ({}, Seen(), Nothing()),
+    "the highest slave first": ({}, seen(STALE, STALE, STALE), Restart(2)),
+    "then the next slave": ({}, seen(STALE, STALE, READY), Restart(1)),
+    "a switchover before the master": ({}, seen(STALE, READY, READY), HandOver(0, 1)),
+    "the old master after it": ({}, seen(STALE, READY, READY, master=1), Restart(0)),
+    "the master has a high ordinal": ({}, seen(STALE, STALE, STALE, master=2), Restart(1)),
+    "a single broker": ({"replicas": 1}, seen(STALE), Restart(0)),
+    "on delete": ({"updateStrategy": {"type": "OnDelete"}}, seen(STALE, STALE), Nothing()),
+    "the controller lags": ({}, seen(STALE, READY, is_settled=False), Reason.STATEFUL_SET_LAGS),
+    "a pod is missing": ({}, seen(STALE, STALE, None), Reason.POD_MISSING),
+    "a pod ends": ({}, seen(STALE, STALE, ENDING), Reason.POD_MISSING),
+    "missing, nothing to roll": ({}, seen(READY, None), Nothing()),
+    "a new pod is broken": ({}, seen(STALE, STALE, DOWN, out=(2,)), Reason.ROLL_BLOCKED),
+    "a new pod is not in sync": ({}, seen(STALE, STALE, READY, out=(2,)), Reason.ROLL_BLOCKED),
+    "the broken pod itself is replaced": (
+        {}, seen(STALE, STALE, DOWN_STALE, out=(2,)), Restart(2),
+    ),
+    "a broken pod that is in sync counts": ({}, seen(STALE, DOWN_STALE), Restart(1)),
+    "all other copies are needed": (
+        {"replicas": 3, "replication": {"minInSync": 2}}, seen(STALE, STALE, STALE), Restart(2),
+    ),
+    "as many as the group": ({"replication": {"minInSync": 2}}, seen(STALE, STALE), Restart(1)),
+    "no record, nothing ready": ({}, seen(DOWN_STALE, DOWN, record=None), Restart(0)),
+    "no record, a ready pod": ({}, seen(STALE, READY, record=None), Reason.NO_RECORD),
+    "a pod leaves": ({"replicas": 2}, seen(STALE, STALE, STALE), Reason.MEMBER_LEAVES),
+    "the master is not open": (
+        {}, seen(STALE, READY, READY, statuses=()), Reason.NO_SUCCESSOR,
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", ROLLS)
+def test_rolling_updates(case):
+    spec, state, wanted = ROLLS[case]
+    step = decide.next_step(group(**{"replicas": state.replicas or 2, **spec}), state)
+    assert (step.reason if isinstance(step, Wait) else step) == wanted
+
+
+def test_a_rolling_update_ends_with_each_pod_restarted_once_and_the_master_last():
+    pods, master, restarts = [STALE, STALE, STALE], 2, []
+    for _ in range(10):
+        step = decide.next_step(group(replicas=3), seen(*pods, master=master))
+        match step:
+            case Restart(ordinal=ordinal):
+                restarts.append(ordinal)
+                pods[ordinal] = READY
+            case HandOver(target=target):
+                assert restarts == [1, 0]
+                master = target
+            case _:
+                break
+    assert restarts == [1, 0, 2]
+
+
+SCALES = {
+    "created": (3, Seen(), 3),
+    "out": (3, seen(READY, READY), 3),
+    "out without a master": (3, seen(READY, READY, record=None), 3),
+    "in, still in sync": (2, seen(READY, READY, READY), 3),
+    "in, out of the set": (2, seen(READY, READY, READY, out=(2,)), 2),
+    "in, one of two is out": (1, seen(READY, READY, READY, out=(2,)), 3),
+    "in, state unknown": (1, seen(READY, READY, record=None), 2),
+}
+
+
+@pytest.mark.parametrize("case", SCALES)
+def test_replicas(case):
+    wanted, state, expected = SCALES[case]
+    assert decide.replicas(group(replicas=wanted), state) == expected
+
+
+def test_pods_that_have_to_go_leave_unless_the_group_is_deleted():
+    state = seen(READY, READY, READY, READY)
+    assert decide.leaving(group(replicas=2), state) == {2, 3}
+    assert decide.leaving(deleting(group(replicas=2)), state) == frozenset()
+    assert decide.replicas(deleting(group(replicas=2)), state) == 4
+
+
+ENDINGS = {
+    "nothing left": ({}, {}, seen(READY, backlog=Backlog({})), Release()),
+    "a backlog": ({}, {}, seen(READY, backlog=Backlog({"billing": 7})), Reason.BACKLOG),
+    "unknown": ({}, {}, seen(READY), Reason.BACKLOG_UNKNOWN),
+    "at once": ({"deletion": "Now"}, {}, seen(READY), Release()),
+    "never had data": ({}, {}, Seen(), Release()),
+    "never had a master": ({}, {}, seen(READY, record=None), Release()),
+    "the namespace ends": ({}, {}, seen(READY, is_namespace_ending=True), Release()),
+    "skipped": ({}, {"cometmq.io/skip-drain": "true"}, seen(READY), Release()),
+    "not skipped": ({}, {"cometmq.io/skip-drain": "no"}, seen(READY), Reason.BACKLOG_UNKNOWN),
+}
+
+
+@pytest.mark.parametrize("case", ENDINGS)
+def test_endings(case):
+    spec, annotations, state, wanted = ENDINGS[case]
+    found = decide.ending(deleting(group(**spec), annotations), state)
+    assert (found.reason if isinstance(found, Wait) else found) == wanted
+
+
+def test_a_deletion_that_waits_says_for_whom_and_how_to_go_on():
+    backlog = Backlog({"a": 1, "b": 30, "c": 2, "d": 2})
+    wait = decide.ending(deleting(group()), seen(READY, READY, backlog=backlog))
+    assert isinstance(wait, Wait)
+    assert wait.text == (
+        "35 messages are not consumed yet, by b (30), c (2), d (2); annotate the group with"
+        " cometmq.io/skip-drain=true to delete it nevertheless"
+    )
+
+
+@pytest.mark.parametrize(
+    ("target", "wanted"), [(None, HandOver(0, 1)), (2, HandOver(0, 2)), (0, Reason.NO_SUCCESSOR)]
+)
+def test_a_switchover_by_hand(target, wanted):
+    found = decide.switch_over(seen(READY, READY, READY), target)
+    assert (found.reason if isinstance(found, Wait) else found) == wanted
+
+
+def test_a_master_has_to_be_open_in_the_epoch_of_the_record():
+    state = seen(READY, READY)
+    assert decide.has_master(state)
+    assert not decide.has_master(seen(READY, READY, record=None))
+    assert not decide.has_master(seen(READY, READY, statuses=state.statuses[1:]))

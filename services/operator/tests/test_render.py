@@ -1,0 +1,125 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The objects that a group owns."""
+
+import pytest
+
+from cometmq.broker.group.members import parse_members
+from cometmq.broker.settings import BrokerSettings
+from cometmq.operator.group import RESTART, BrokerGroup, group_of
+from cometmq.operator.models import OWNED_SETTINGS
+from cometmq.operator.render import broker_conf, config_hash, objects
+from cometmq.operator.testing.states import group
+from cometmq.runtime.settings import load
+
+
+def rendered(one: BrokerGroup, **more):
+    facts = {"image": "cometmq:1", "replicas": 2, "volume_size": "20Gi", "operator_namespace": "o"}
+    return {found["kind"]: found for found in objects(one, **{**facts, **more})}
+
+
+def loaded(one: BrokerGroup, tmp_path):
+    file = tmp_path / "broker.conf"
+    file.write_text(broker_conf(one), encoding="utf-8")
+    return load(BrokerSettings, prefix="COMETMQ_TEST_NONE", file=file)
+
+
+def test_a_broker_accepts_the_settings(tmp_path):
+    one = group(
+        brokerName="o-1",
+        nameServers=["a:9876", "b.c:9876"],
+        replication={"policy": "AllInSync", "minInSync": 2},
+        config={"fileReservedTime": "48", "regionId": r"a\b=c: d"},
+    )
+    found = loaded(one, tmp_path)
+    assert found.unknown == {}
+    settings = found.value
+    assert settings.broker_name == "o-1"
+    assert settings.namesrv_addr == "a:9876;b.c:9876"
+    assert settings.region_id == r"a\b=c: d"
+    assert settings.file_reserved_time == 48
+    assert settings.group_record == "kubernetes:mq/orders"
+    members = parse_members(settings.group_members)
+    assert members[8].broker == "orders-8.orders-peers.mq.svc:10911"
+    assert members[8].replication == "orders-8.orders-peers.mq.svc:10912"
+
+
+def test_settings_of_the_operator_win(tmp_path):
+    settings = loaded(group(config={"minInSync": "9", "listenPort": "1"}), tmp_path).value
+    assert (settings.min_in_sync, settings.listen_port) == (1, 10911)
+    written = {line.partition("=")[0] for line in broker_conf(group()).splitlines()}
+    assert written <= set(OWNED_SETTINGS)
+
+
+def test_scaling_restarts_no_broker():
+    first, second = rendered(group(replicas=2)), rendered(group(replicas=5), replicas=5)
+    templates = [one["StatefulSet"]["spec"]["template"] for one in (first, second)]
+    assert templates[0] == templates[1]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"config": {"fileReservedTime": "1"}},
+        {"image": {"name": "cometmq:2"}},
+        {"nameServers": ["other:9876"]},
+        {"resources": {"limits": {"memory": "2Gi"}}},
+        {"replication": {"minInSync": 2}},
+    ],
+    ids=str,
+)
+def test_other_changes_restart_brokers(change):
+    before, after = rendered(group())["StatefulSet"], rendered(group(**change))["StatefulSet"]
+    assert before["spec"]["template"] != after["spec"]["template"]
+
+
+def test_a_restart_by_hand_changes_the_template_only():
+    metadata = {"namespace": "mq", "name": "orders", "uid": "u", "annotations": {RESTART: "now"}}
+    one = group_of({"metadata": metadata, "spec": {"nameServers": ["ns:9876"]}})
+    assert config_hash(one) == config_hash(group())
+    template = rendered(one)["StatefulSet"]["spec"]["template"]
+    assert template["metadata"]["annotations"][RESTART] == "now"
+
+
+def test_pods_meet_the_restricted_standard():
+    pod = rendered(group())["StatefulSet"]["spec"]["template"]["spec"]
+    (container,) = pod["containers"]
+    assert pod["securityContext"]["runAsNonRoot"] is True
+    assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+    assert container["securityContext"] == {
+        "allowPrivilegeEscalation": False,
+        "readOnlyRootFilesystem": True,
+        "capabilities": {"drop": ["ALL"]},
+    }
+
+
+def test_a_broker_may_change_its_own_record_only():
+    (rule,) = rendered(group())["Role"]["rules"]
+    assert rule["resourceNames"] == ["orders"]
+    assert rule["resources"] == ["leases"]
+    assert "create" not in rule["verbs"]
+
+
+def test_only_the_operator_and_peers_reach_the_control_port():
+    rules = rendered(group(), operator_namespace="ops")["NetworkPolicy"]["spec"]["ingress"]
+    control = [one for one in rules if {"protocol": "TCP", "port": 10913} in one["ports"]]
+    assert len(control) == 2
+    assert all(one["from"] for one in control)
+    (namespace,) = control[1]["from"]
+    labels = namespace["namespaceSelector"]["matchLabels"]
+    assert labels == {"kubernetes.io/metadata.name": "ops"}
+
+
+@pytest.mark.parametrize(
+    ("spec", "has_budget"),
+    [({}, True), ({"replicas": 1}, False), ({"podDisruptionBudget": {"enabled": False}}, False)],
+)
+def test_a_budget_never_blocks_a_single_pod(spec, has_budget):
+    assert ("PodDisruptionBudget" in rendered(group(**spec))) is has_budget
+
+
+def test_every_object_is_owned_and_labelled():
+    for found in rendered(group()).values():
+        metadata = found["metadata"]
+        assert metadata["ownerReferences"][0]["uid"] == "u-1"
+        assert metadata["labels"]["app.kubernetes.io/managed-by"] == "cometmq-operator"
+        assert metadata["namespace"] == "mq"

@@ -1,0 +1,109 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The status that people read."""
+
+import msgspec
+import pytest
+
+from cometmq.operator.decide import Backlog, Nothing, Reason, Restart, Seen, Wait
+from cometmq.operator.models import GroupStatus
+from cometmq.operator.status import Findings, status_of
+from cometmq.operator.testing.states import DOWN, READY, STALE, deleting, group, seen
+
+NOW, LATER = "2026-01-01T00:00:00Z", "2026-01-01T00:01:00Z"
+
+
+def status(state, one=None, before=None, now=NOW, **more):
+    found = Findings(seen=state, **more)
+    return status_of(one or group(), found, before or GroupStatus(), now)
+
+
+def conditions(found):
+    return {one.type: (one.status, one.reason) for one in found.conditions}
+
+
+def test_a_healthy_group():
+    found = status(seen(READY, READY))
+    assert (found.phase, found.master, found.epoch) == ("Running", "orders-0", 4)
+    assert found.in_sync == ["orders-0", "orders-1"]
+    assert (found.replicas, found.ready_replicas, found.in_sync_count) == (2, 2, 2)
+    assert conditions(found) == {
+        "Available": ("True", "MasterOpen"),
+        "FullyReplicated": ("True", "InSync"),
+        "Ready": ("True", "AsSpecified"),
+        "Progressing": ("False", "Idle"),
+        "ElectionPossible": ("True", "Watching"),
+        "SpecAccepted": ("True", "Applied"),
+    }
+
+
+PHASES = {
+    "Creating": (group(), Seen(), {}),
+    "Running": (group(), seen(READY, READY), {}),
+    "Degraded": (group(), seen(READY, DOWN, out=(1,)), {}),
+    "Upgrading": (group(), seen(STALE, READY), {}),
+    "Scaling": (group(replicas=3), seen(READY, READY), {}),
+    "Draining": (deleting(group()), seen(READY, READY), {}),
+    "Paused": (group(paused=True), seen(READY, READY), {}),
+    "Failed": (group(), seen(READY, READY), {"refusal": "quota"}),
+}
+
+
+@pytest.mark.parametrize("phase", PHASES)
+def test_phases(phase):
+    one, state, more = PHASES[phase]
+    assert status(state, one, **more).phase == phase
+
+
+@pytest.mark.parametrize(
+    ("state", "more", "type_", "wanted"),
+    [
+        (seen(READY, READY, statuses=()), {}, "Available", ("False", "NoMaster")),
+        (seen(READY, READY, out=(1,)), {}, "FullyReplicated", ("False", "CopiesMissing")),
+        (seen(READY, DOWN), {}, "Ready", ("False", "PodsNotReady")),
+        (
+            seen(READY, STALE), {"step": Restart(1)}, "Progressing", ("True", "RollingUpdate"),
+        ),
+        (
+            seen(READY, STALE), {"step": Wait(Reason.ROLL_BLOCKED, "x")}, "Progressing",
+            ("True", "RollBlocked"),
+        ),
+        (
+            seen(READY, READY), {"election_fault": ("NoCandidate", "x")}, "ElectionPossible",
+            ("False", "NoCandidate"),
+        ),
+        (seen(READY, READY), {"refusal": "no"}, "SpecAccepted", ("False", "Refused")),
+    ],
+)  # fmt: skip
+def test_conditions(state, more, type_, wanted):
+    assert conditions(status(state, **more))[type_] == wanted
+
+
+def test_too_few_copies_make_a_group_unavailable():
+    one = group(replication={"minInSync": 2})
+    found = status(seen(READY, READY, out=(1,)), one)
+    assert conditions(found)["Available"] == ("False", "TooFewInSync")
+
+
+def test_the_time_of_a_condition_changes_with_its_status_only():
+    first = status(seen(READY, READY), step=Nothing())
+    second = status(seen(READY, STALE), before=first, now=LATER)
+    times = {one.type: one.last_transition_time for one in second.conditions}
+    assert times["Ready"] == LATER
+    assert times["Available"] == NOW
+
+
+def test_a_deletion_shows_what_it_waits_for():
+    backlog = Backlog({"billing": 5, "mail": 9})
+    found = status(seen(READY, READY, backlog=backlog), deleting(group()))
+    assert found.drain
+    assert found.drain.remaining_messages == 14
+    assert found.drain.waiting_for == ["mail: 9", "billing: 5"]
+
+
+def test_the_status_is_json_with_the_names_of_the_schema():
+    found = msgspec.to_builtins(status(seen(READY, READY)))
+    assert found["observedGeneration"] == 3
+    assert found["members"][1] == {
+        "pod": "orders-1", "role": "slave", "epoch": 4, "inSync": True, "ready": True,
+        "current": True,
+    }  # fmt: skip
