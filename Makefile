@@ -78,6 +78,10 @@ crash: setup ## Kill -9, torn tails, damaged bytes, full disks: at least 200 kil
 ha-test: setup ## Broker groups that lose processes and masters under load: 18 faults (RUNS=n SEED=n)
 	$(BIN)/pytest -q tests/ha --faults=$(or $(RUNS),18) --fault-seed=$(or $(SEED),1) --timeout=18000
 
+.PHONY: operator-test
+operator-test: setup ## The operator against a Kubernetes API without nodes (needs Go 1.24; the first run builds it)
+	$(BIN)/pytest -q tests/operator --timeout=3600
+
 .PHONY: ha-model
 ha-model: setup ## Every interleaving of elections, crashes and late writes in small groups (STATES=n WALKS=n)
 	$(BIN)/python -m cometmq.ha.testing.check --states $(or $(STATES),1000000) --walks $(or $(WALKS),20000)

@@ -75,10 +75,16 @@ def test_what_people_write_is_bounded_so_that_rules_have_a_bounded_cost():
 def test_defaults_are_those_of_the_types():
     spec = root()["properties"]["spec"]["properties"]
     assert spec["replicas"]["default"] == 2
-    assert spec["replication"]["default"] == {}
+    assert spec["replication"]["default"]["minInSync"] == 1
+    assert spec["image"]["default"] == {"pullPolicy": "IfNotPresent"}
     assert spec["replication"]["properties"]["policy"]["default"] == "AllInSync"
     assert "default" not in spec["brokerName"]
     assert msgspec.convert({"nameServers": ["n:9876"]}, Spec).replication.min_in_sync == 1
+
+
+def test_the_status_has_no_defaults():
+    status = dict(fields(root()["properties"]["status"]))
+    assert [path for path, schema in status.items() if "default" in schema] == []
 
 
 def test_only_name_servers_are_required():

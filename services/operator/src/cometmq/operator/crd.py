@@ -15,7 +15,7 @@ from cometmq.operator.models import (
     GroupStatus,
     Spec,
 )
-from cometmq.operator.schema import Schema, schema_of
+from cometmq.operator.schema import Schema, schema_of, without_defaults
 
 API_VERSION: Final = f"{GROUP}/{VERSION}"
 DESCRIPTION: Final = (
@@ -51,10 +51,8 @@ def _root() -> Schema:
     }
     status = {
         "description": "What the group is, as last seen by the operator.",
-        **schema_of(GroupStatus),
+        **without_defaults(schema_of(GroupStatus)),
     }
-    for each in status["properties"].values():
-        each.pop("default", None)
     return {
         "description": DESCRIPTION,
         "type": "object",

@@ -87,11 +87,29 @@ def _struct(info: inspect.StructType) -> Schema:
 def _default(field: inspect.Field) -> Any:
     """Return a field's default as JSON; None if it has none.
 
-    An object's default is empty, because the API server then adds the defaults of its fields.
-    Empty maps and lists have none, as GET would show them for no use.
+    An object's default contains those of its fields: the API server checks it by the rules of the
+    object before it adds any. Empty maps and lists are left out, as GET would show them for no use.
     """
     if field.default is NODEFAULT or field.default is None:
         return None
-    if isinstance(field.default, msgspec.Struct):
-        return {}
-    return msgspec.to_builtins(field.default)
+    return _filled(msgspec.to_builtins(field.default))
+
+
+def _filled(value: Any) -> Any:
+    if not isinstance(value, dict):
+        return value
+    parts = {key: _filled(part) for key, part in value.items()}
+    return {key: part for key, part in parts.items() if part not in (None, [], {})}
+
+
+def without_defaults(schema: Schema) -> Schema:
+    """Return a schema in which no field has a default, for what the operator itself writes."""
+    return {
+        key: {name: without_defaults(field) for name, field in value.items()}
+        if key == "properties"
+        else without_defaults(value)
+        if key == "items"
+        else value
+        for key, value in schema.items()
+        if key != "default"
+    }

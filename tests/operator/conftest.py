@@ -1,0 +1,27 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One Kubernetes API for all tests of this folder; each test has a namespace of its own."""
+
+import itertools
+from collections.abc import Iterator
+
+import pytest
+
+from cometmq.peers.kube import KubeApiServer
+from cometmq.peers.paths import ROOT
+
+NUMBERS = itertools.count(1)
+
+
+@pytest.fixture(scope="session")
+def kube(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KubeApiServer]:
+    with KubeApiServer(tmp_path_factory.mktemp("kube")) as server:
+        server.kubectl("apply", "-f", str(ROOT / "deploy/crds"))
+        server.kubectl("wait", "--for=condition=Established", "crd/brokergroups.cometmq.io")
+        yield server
+
+
+@pytest.fixture
+def namespace(kube: KubeApiServer) -> str:
+    name = f"test-{next(NUMBERS)}"
+    kube.kubectl("create", "namespace", name)
+    return name
