@@ -4,11 +4,18 @@
 from collections.abc import Sequence
 from typing import Any, Final, NamedTuple
 
+from cometmq.broker.exposition import exporter, native
 from cometmq.broker.group_metrics import GROUP_FAMILIES
-from cometmq.broker.metrics import FAMILIES, REPLICATION_FAMILIES, STORE_FAMILIES
+from cometmq.broker.metrics import (
+    FAMILIES,
+    FIGURE_FAMILIES,
+    LIMIT_FAMILIES,
+    REPLICATION_FAMILIES,
+    STORE_FAMILIES,
+)
 from cometmq.elector.metrics import FAMILIES as ELECTOR_FAMILIES
 from cometmq.namesrv.metrics import ROUTE_FAMILIES
-from cometmq.runtime.metrics import Family, loop_families
+from cometmq.runtime.metrics import Family, build_families, loop_families
 from cometmq.runtime.transport_metrics import TRANSPORT_FAMILIES
 from cometmq.txn_checker.metrics import FAMILIES as TXN_CHECKER_FAMILIES
 
@@ -21,6 +28,10 @@ Programs serve these metrics under `/metrics` on their HTTP port (`adminHttpPort
 Every counter begins at 0 when the program starts. The same port answers `/healthz` (the process
 works), `/readyz` (200, or 503; JSON with the reason of each check that fails, which the
 [runbooks](../runbooks/README.md) explain) and `/settings` (each value and its source).
+
+A broker shows its figures under the names of rocketmq-exporter and of RocketMQ 5, too
+(`metricsExporterNames`, `metricsNativeNames`). A metric with a row for each topic or group shows at
+most `metricsRowsMax` rows. How to collect and show metrics: [monitoring](../guides/monitoring.md).
 """
 
 
@@ -33,7 +44,7 @@ class Group(NamedTuple):
 
 
 GROUPS: Final = (
-    Group("Broker", ("cluster", "broker"), FAMILIES),
+    Group("Broker", ("cluster", "broker"), (*FAMILIES, *FIGURE_FAMILIES, *LIMIT_FAMILIES)),
     Group("Replication", ("cluster", "broker"), REPLICATION_FAMILIES),
     Group("Broker group with failover", ("cluster", "broker"), GROUP_FAMILIES),
     Group("Store", ("cluster", "broker"), STORE_FAMILIES),
@@ -41,7 +52,12 @@ GROUPS: Final = (
     Group("Txn-checker", (), TXN_CHECKER_FAMILIES),
     Group("Elector", (), ELECTOR_FAMILIES),
     Group("Connections, of every server", ("server",), TRANSPORT_FAMILIES),
-    Group("Event loop, of every program", (), loop_families()),
+    Group("Event loop, of every program", (), (*loop_families(), *build_families())),
+    Group("Names of rocketmq-exporter", ("cluster", "broker"), exporter.FAMILIES),
+    Group(
+        "Names of rocketmq-exporter: the broker's state", ("cluster",), exporter.RUNTIME_FAMILIES
+    ),
+    Group("Names of RocketMQ 5", ("cluster", "node_type", "node_id"), native.FAMILIES),
 )
 
 

@@ -13,12 +13,14 @@ from cometmq.runtime.loop_lag import LoopLag
 from cometmq.runtime.metrics import (
     PART_ROWS,
     Registry,
+    RowLimit,
     StatsCollector,
     counter,
     gauge,
     histogram,
     labelled_counter,
     labelled_gauge,
+    labelled_histogram,
     loop_families,
     render,
 )
@@ -81,6 +83,34 @@ def test_many_rows_are_read_in_parts():
     assert next(rows) == ((str(PART_ROWS),), PART_ROWS)
     (family,) = finish(parts)
     assert len(family.samples) == 2 * PART_ROWS
+
+
+def test_rows_above_the_limit_are_left_out_and_counted():
+    families: Any = (
+        labelled_gauge("cometmq_lag", "Lag.", ("group",), lambda s: s),
+        gauge("cometmq_one", "One.", len),
+    )
+    limit = RowLimit(2)
+    collector = StatsCollector(families, lambda: [(("a",), 1), (("b",), 2), (("c",), 3)], {}, limit)
+    for _ in range(2):
+        text = scrape(collector)
+        assert 'cometmq_lag{group="b"} 2.0' in text
+        assert 'group="c"' not in text
+        assert "cometmq_one 3.0" in text
+        assert limit.dropped_count == 1, "of one scrape, not of all"
+
+
+def test_a_histogram_may_have_labels_and_count_a_batch_at_once():
+    fast, slow = Buckets((1, 2)), Buckets((1, 2))
+    fast.observe(0.5, 10)
+    slow.observe(9, 2)
+    rows = ((("fast",), fast), (("slow",), slow))
+    family = labelled_histogram("cometmq_x", "X.", ("kind",), lambda s: s)
+    text = scrape(StatsCollector((family,), lambda: rows, {"broker": "b"}))
+    assert 'cometmq_x_bucket{broker="b",kind="fast",le="1.0"} 10.0' in text
+    assert 'cometmq_x_sum{broker="b",kind="fast"} 5.0' in text
+    assert 'cometmq_x_bucket{broker="b",kind="slow",le="2.0"} 0.0' in text
+    assert 'cometmq_x_count{broker="b",kind="slow"} 2.0' in text
 
 
 def test_a_counter_must_be_named_as_one():

@@ -248,7 +248,7 @@ async def test_figures_of_the_disk_and_of_delays(
     def usage(_path: object) -> object:
         return SimpleNamespace(total=1000, used=100, free=200)  # the rest is reserved for root
 
-    monkeypatch.setattr("cometmq.broker.handlers.runtime_info.shutil.disk_usage", usage)
+    monkeypatch.setattr("cometmq.broker.disk_figures.shutil.disk_usage", usage)
     store = MemoryStore()
     broker = memory_broker(store, storePathRootDir=store_folder)
     store.set_queue("SCHEDULE_TOPIC_XXXX", 2, max_offset=9, stored_ms=1)

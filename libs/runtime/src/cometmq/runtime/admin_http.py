@@ -11,6 +11,8 @@ import asyncio
 import socket
 from collections.abc import Awaitable, Callable
 from http import HTTPStatus
+from importlib.metadata import version
+from platform import python_version
 from typing import NamedTuple
 
 import msgspec
@@ -22,6 +24,7 @@ from cometmq.runtime.metrics import (
     CONTENT_TYPE_LATEST,
     Registry,
     StatsCollector,
+    build_families,
     loop_families,
     render,
 )
@@ -61,6 +64,8 @@ class AdminHttp:
         self.registry = registry or Registry()
         self.lag = LoopLag()
         self.registry.add(StatsCollector(loop_families(), lambda: self.lag))
+        versions = version("cometmq-runtime"), python_version()
+        self.registry.add(StatsCollector(build_families(), lambda: versions))
         self._log = log
         self._live: dict[str, Check] = {}
         self._ready: dict[str, Check] = {}

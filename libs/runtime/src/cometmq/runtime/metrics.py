@@ -28,8 +28,19 @@ Row = tuple[Sequence[str], float]
 
 PART_ROWS: Final = 128  # about 0.5 ms, reading each row's value included
 
-__all__ = ["CONTENT_TYPE_LATEST", "Family", "Registry", "StatsCollector", "counter", "gauge",
-           "histogram", "labelled_counter", "labelled_gauge", "loop_families"]  # fmt: skip
+__all__ = ["CONTENT_TYPE_LATEST", "Family", "Registry", "RowLimit", "StatsCollector",
+           "build_families", "counter", "gauge", "histogram", "labelled_counter", "labelled_gauge",
+           "labelled_histogram", "loop_families"]  # fmt: skip
+
+
+class RowLimit:
+    """The number of rows that a family may show, and how many rows the last scrape left out."""
+
+    __slots__ = ("dropped_count", "rows_max")
+
+    def __init__(self, rows_max: int | None = None) -> None:
+        self.rows_max = rows_max
+        self.dropped_count = 0
 
 
 class Family(NamedTuple, Generic[S]):
@@ -38,7 +49,7 @@ class Family(NamedTuple, Generic[S]):
     name: str
     help: str
     labels: tuple[str, ...]
-    sample: Callable[[S, Mapping[str, str]], Steps[Metric]]
+    sample: Callable[[S, Mapping[str, str], RowLimit], Steps[Metric]]
 
 
 class MetricSource(Protocol):
@@ -65,9 +76,9 @@ def labelled_counter(
     """Declare a counter with labels; `rows` returns (label values, value) pairs."""
     assert name.endswith("_total"), f"{name}: a counter ends in _total"
 
-    def sample(stats: S, constant: Mapping[str, str]) -> Steps[Metric]:
+    def sample(stats: S, constant: Mapping[str, str], limit: RowLimit) -> Steps[Metric]:
         family = CounterMetricFamily(name, help_, labels=(*constant, *labels))
-        return _filled(family, constant, rows(stats))
+        return _filled(family, constant, rows(stats), limit)
 
     return Family(name, help_, labels, sample)
 
@@ -77,33 +88,51 @@ def labelled_gauge(
 ) -> Family[S]:
     """Declare a gauge with labels; `rows` returns (label values, value) pairs."""
 
-    def sample(stats: S, constant: Mapping[str, str]) -> Steps[Metric]:
+    def sample(stats: S, constant: Mapping[str, str], limit: RowLimit) -> Steps[Metric]:
         family = GaugeMetricFamily(name, help_, labels=(*constant, *labels))
-        return _filled(family, constant, rows(stats))
+        return _filled(family, constant, rows(stats), limit)
 
     return Family(name, help_, labels, sample)
 
 
 def histogram(name: str, help_: str, buckets: Callable[[S], Buckets]) -> Family[S]:
     """Declare a histogram; `buckets` returns the `Buckets` that the component keeps."""
+    return labelled_histogram(name, help_, (), lambda stats: (((), buckets(stats)),))
 
-    def sample(stats: S, constant: Mapping[str, str]) -> Steps[Metric]:
+
+def labelled_histogram(
+    name: str,
+    help_: str,
+    labels: tuple[str, ...],
+    rows: Callable[[S], Iterable[tuple[Sequence[str], Buckets]]],
+) -> Family[S]:
+    """Declare a histogram with labels from a short, closed list; `rows` returns (label values,
+    `Buckets`) pairs.
+    """
+
+    def sample(stats: S, constant: Mapping[str, str], _limit: RowLimit) -> Steps[Metric]:
         yield from ()
-        family = HistogramMetricFamily(name, help_, labels=tuple(constant))
-        counted = buckets(stats)
-        family.add_metric(tuple(constant.values()), counted.cumulative(), counted.sum)
+        family = HistogramMetricFamily(name, help_, labels=(*constant, *labels))
+        for label_values, counted in rows(stats):
+            values = (*constant.values(), *label_values)
+            family.add_metric(values, counted.cumulative(), counted.sum)
         return family
 
-    return Family(name, help_, (), sample)
+    return Family(name, help_, labels, sample)
 
 
 def _filled(
     family: CounterMetricFamily | GaugeMetricFamily,
     constant: Mapping[str, str],
     rows: Iterable[Row],
+    limit: RowLimit,
 ) -> Steps[Metric]:
+    rows_max = limit.rows_max
     for number, (label_values, value) in enumerate(rows, 1):
-        family.add_metric((*constant.values(), *label_values), value)
+        if rows_max is None or number <= rows_max:
+            family.add_metric((*constant.values(), *label_values), value)
+        else:
+            limit.dropped_count += 1
         if number % PART_ROWS == 0:
             yield
     return family
@@ -112,15 +141,20 @@ def _filled(
 class StatsCollector(Generic[S]):
     """Fills a table of families from a snapshot of a component's stats."""
 
-    __slots__ = ("_constant", "_families", "_snapshot")
+    __slots__ = ("_constant", "_families", "_limit", "_snapshot")
 
     def __init__(
         self,
         families: Sequence[Family[S]],
         snapshot: Callable[[], S],
         constant_labels: Mapping[str, str] | None = None,
+        limit: RowLimit | None = None,
     ) -> None:
+        """With a `limit`, each family shows its first rows up to the limit; the order of rows must
+        be stable, so that a series that is shown stays.
+        """
         self._families = families
+        self._limit = limit or RowLimit()
         self._snapshot = snapshot
         self._constant = dict(constant_labels or {})
 
@@ -130,8 +164,9 @@ class StatsCollector(Generic[S]):
         If a family has thousands of rows, they are read at slightly different moments.
         """
         stats = self._snapshot()
+        self._limit.dropped_count = 0
         for family in self._families:
-            metric = yield from family.sample(stats, self._constant)
+            metric = yield from family.sample(stats, self._constant, self._limit)
             yield metric
 
 
@@ -178,6 +213,16 @@ class _Collected:
 
     def collect(self) -> Iterable[Metric]:
         return self._families
+
+
+def build_families() -> tuple[Family[tuple[str, str]], ...]:
+    """Return the family that names the program's release; its stats are (version, Python)."""
+    return (
+        labelled_gauge(
+            "cometmq_build_info", "1, with the versions of CometMQ and Python.",
+            ("version", "python"), lambda versions: ((versions, 1),),
+        ),
+    )  # fmt: skip
 
 
 def loop_families() -> tuple[Family[LoopLag], ...]:

@@ -13,10 +13,12 @@ from cometmq.broker.clients.consumers import Consumers
 from cometmq.broker.clients.producers import Producers
 from cometmq.broker.clients.queue_locks import QueueLocks
 from cometmq.broker.delay import DelayService
+from cometmq.broker.disk_figures import DiskWatch
 from cometmq.broker.filters.records import RecordFilter
 from cometmq.broker.filters.subscriptions import FilterSubscriptions
 from cometmq.broker.filters.tags import TagFilter
 from cometmq.broker.hold import HoldTable
+from cometmq.broker.lag_times import LagTimes
 from cometmq.broker.messages import cluster_pair
 from cometmq.broker.registration import Registration
 from cometmq.broker.replication.state import Replication
@@ -104,6 +106,9 @@ class Broker:
     replication: Replication = field(default_factory=Replication)
     transactions: Transactions = field(default_factory=Transactions)
     incremental: IncrementalRunner = field(default_factory=IncrementalRunner)  # for long answers
+    is_observed: bool = False  # an HTTP port shows metrics, so their figures are measured
+    lag_times: LagTimes = field(default_factory=LagTimes)
+    disk_watch: DiskWatch = field(default_factory=DiskWatch)
     started_ms: int = 0
     is_stopping: bool = False
     is_diverting: bool = False  # requests that change anything wait, or go to a new master

@@ -1,20 +1,25 @@
 # SPDX-License-Identifier: Apache-2.0
 """The metric families of a broker, computed from its counters at each scrape."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
 from cometmq.broker.broker import Broker
+from cometmq.broker.exposition import exporter, native
+from cometmq.broker.exposition.figures import FigureCollector, Figures
 from cometmq.broker.replication.state import FollowState
 from cometmq.broker.replication.unfit import Unfit
+from cometmq.remoting.names import SCHEDULE_TOPIC
 from cometmq.remoting.transport.stats import TransportStats
 from cometmq.runtime.metrics import (
     Family,
     MetricSource,
     Row,
+    RowLimit,
     StatsCollector,
     counter,
     gauge,
+    histogram,
     labelled_counter,
     labelled_gauge,
 )
@@ -38,15 +43,13 @@ def _get_sizes(broker: Broker) -> Iterable[Row]:
     return [(key, stats.get_bytes) for key, stats in broker.stats.groups.items()]
 
 
-def _lags(broker: Broker) -> Iterable[Row]:
-    """Yield the lag of every group with offsets, offline groups included."""
-    for key, queues in list(broker.offsets.table.items()):
-        topic, _, group = key.partition("@")
-        lag = sum(
-            max(0, broker.store.max_offset(topic, queue_id) - offset)
-            for queue_id, offset in queues.items()
-        )
-        yield (topic, group), lag
+def _delayed(broker: Broker) -> Iterable[Row]:
+    """Yield a row for each level that was ever used."""
+    ends = broker.store.max_offset
+    return [
+        ((str(level),), max(0, ends(SCHEDULE_TOPIC, level - 1) - offset))
+        for level, offset in broker.delay.offsets().items()
+    ]
 
 
 def _mismatches(broker: Broker) -> Iterable[Row]:
@@ -175,7 +178,47 @@ FAMILIES: Final[tuple[Family[Broker], ...]] = (
         "cometmq_group_get_bytes_total", "Bytes delivered.", ("topic", "group"), _get_sizes
     ),
     labelled_gauge(
-        "cometmq_group_lag_messages", "Messages not yet consumed.", ("topic", "group"), _lags
+        "cometmq_delay_backlog_messages", "Delayed messages not yet delivered.", ("level",),
+        _delayed
+    ),
+    histogram(
+        "cometmq_send_seconds",
+        "Time from a put to its answer; all messages of a commit count as its oldest one.",
+        lambda b: b.driver.put_seconds,
+    ),
+    histogram(
+        "cometmq_pull_seconds",
+        "Time of a pull that was not held; native pulls of one chunk count as their sum.",
+        lambda b: b.stats.pull_seconds,
+    ),
+    histogram(
+        "cometmq_store_sync_seconds", "Time of a sync of the log.", lambda b: b.driver.sync_seconds
+    ),
+)  # fmt: skip
+
+
+FIGURE_FAMILIES: Final[tuple[Family[Figures], ...]] = (
+    labelled_gauge(
+        "cometmq_group_lag_messages", "Messages not yet consumed.", ("topic", "group"),
+        lambda f: (((g.topic, g.group), g.lag) for g in f.groups),
+    ),
+    labelled_gauge(
+        "cometmq_group_lag_seconds", "Age of the oldest message not yet consumed.",
+        ("topic", "group"),
+        lambda f: (
+            ((g.topic, g.group), g.lag_ms / 1000) for g in f.groups if g.lag_ms is not None
+        ),
+    ),
+    labelled_gauge(
+        "cometmq_group_members", "Connected members of a consumer group.", ("group",),
+        lambda f: [((g.name,), len(g.clients)) for g in f.broker.consumers.groups()],
+    ),
+)  # fmt: skip
+
+LIMIT_FAMILIES: Final[tuple[Family[Sequence[RowLimit]], ...]] = (
+    gauge(
+        "cometmq_metrics_dropped_rows", "Rows of this scrape above metricsRowsMax, left out.",
+        lambda limits: sum(limit.dropped_count for limit in limits),
     ),
 )  # fmt: skip
 
@@ -296,9 +339,18 @@ def labels(broker: Broker) -> dict[str, str]:
 
 
 def collectors(broker: Broker, transport: Callable[[], TransportStats]) -> list[MetricSource]:
-    common = labels(broker)
+    """Return the broker's sources; those with a row per topic or group share the row limit."""
+    common, settings = labels(broker), broker.settings
+    limits = [RowLimit(settings.metrics_rows_max) for _ in range(2)]
+    tables: list[tuple[Sequence[Family[Figures]], dict[str, str]]] = [(FIGURE_FAMILIES, common)]
+    if settings.metrics_exporter_names:
+        tables += exporter.tables(broker)
+    if settings.metrics_native_names:
+        tables += native.tables(broker)
     return [
-        StatsCollector(FAMILIES, lambda: broker, common),
+        StatsCollector(FAMILIES, lambda: broker, common, limits[0]),
+        FigureCollector(broker, tables, limits[1]),
+        StatsCollector(LIMIT_FAMILIES, lambda: limits, common),
         StatsCollector(REPLICATION_FAMILIES, lambda: broker, common),
         StatsCollector(STORE_FAMILIES, broker.store.stats, common),
         StatsCollector(TRANSPORT_FAMILIES, transport, {"server": "broker"}),

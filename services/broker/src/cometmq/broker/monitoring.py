@@ -7,6 +7,7 @@ from cometmq.broker import metrics
 from cometmq.broker.broker import Broker
 from cometmq.broker.group_metrics import GROUP_FAMILIES
 from cometmq.broker.grouping import Grouping
+from cometmq.broker.timers import watch_disk
 from cometmq.ha.member import Role
 from cometmq.remoting.transport.server import Server
 from cometmq.runtime.admin_http import AdminHttp
@@ -56,6 +57,8 @@ def attach(
     def settings_text() -> str:
         return broker.loaded.as_table()
 
+    broker.is_observed = True
+    watch_disk(broker)
     for source in metrics.collectors(broker, server.stats):
         admin.registry.add(source)
     admin.add_ready_check("store", partial(store_fault, broker))

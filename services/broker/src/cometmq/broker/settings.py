@@ -443,6 +443,22 @@ class BrokerSettings(GroupSettings, frozen=True, kw_only=True, rename="camel"):
             description="Port of metrics and health checks; 0 picks a free port, -1 opens none.",
         ),
     ] = -1
+    metrics_rows_max: Annotated[
+        int,
+        Meta(
+            ge=0,
+            description=(
+                "Maximum number of topics, groups, or groups in topics that one metric shows; "
+                "`cometmq_metrics_dropped_rows` counts the rest."
+            ),
+        ),
+    ] = 2_000
+    metrics_exporter_names: Annotated[
+        bool, Meta(description="Show metrics under the names of rocketmq-exporter, too.")
+    ] = True
+    metrics_native_names: Annotated[
+        bool, Meta(description="Show metrics under the names of RocketMQ 5, too.")
+    ] = True
     stop_timeout_mills: Annotated[
         int, Meta(ge=0, description="Milliseconds that a stop waits for open requests to finish.")
     ] = 5_000

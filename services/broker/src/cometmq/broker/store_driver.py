@@ -10,11 +10,13 @@ Hot path: `put` is one call and one test per message; everything else is done pe
 """
 
 import asyncio
+import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, Final, NamedTuple, TypeVar
 
+from cometmq.broker.statistics.latencies import latency_buckets
 from cometmq.broker.statistics.put_times import PutTimes
 from cometmq.remoting.command import Call, Peer
 from cometmq.remoting.errors import Overloaded, ServerError, SystemBusy
@@ -99,6 +101,11 @@ class StoreDriver:
         self._bytes_left = TURN_BYTES_MAX
         self.commit_count = 0
         self.put_times = PutTimes(lambda: store.put_count)
+        self.put_seconds = latency_buckets()
+        """Time from a put to its answer; all messages of a commit count as its oldest one."""
+        self.sync_seconds = latency_buckets()
+        self._sync_began_s = 0.0
+        self._staged_s = 0.0  # when the first put of the next commit was staged
         self.waiting_count = 0
         """Number of sends that wait for the disk or a slave, as of the last commit, flush or
         acknowledgement.
@@ -137,6 +144,7 @@ class StoreDriver:
             if self._waiting_since_ms is None:
                 self._waiting_since_ms = self._clock.monotonic_ms()
         elif batch is not None:
+            self.put_seconds.observe(time.perf_counter() - self._staged_s, batch.message_count)
             elapsed_ms = self._clock.now_ms() - batch.store_timestamp
             if elapsed_ms > 0:
                 self.put_times.add(elapsed_ms, batch.message_count)
@@ -165,9 +173,15 @@ class StoreDriver:
             return
         if self._flushing is None and self._waiting_since_ms is not None:
             elapsed_ms = self._clock.monotonic_ms() - self._waiting_since_ms
-            self.put_times.add(elapsed_ms, before_count - self.waiting_count)
+            self._count_waited(elapsed_ms, before_count - self.waiting_count)
             self._waiting_since_ms = self._clock.monotonic_ms() if self.waiting_count else None
         self.after_commit()
+
+    def _count_waited(self, elapsed_ms: int, count: int) -> None:
+        """Count sends that were answered after a wait for the disk or a slave."""
+        self.put_times.add(elapsed_ms, count)
+        if count > 0:
+            self.put_seconds.observe(elapsed_ms / 1000, count)
 
     def confirm(self, offset: int) -> None:
         """Show the log to readers up to this offset, wake held pulls, and answer the sends that
@@ -218,6 +232,29 @@ class StoreDriver:
             return
         self._log.warning("read.failed", code=call.code, error=describe(error))
         call.fail(ServerError(describe(error)))
+
+    def run(
+        self, job: Callable[[], T], done: Callable[[T], None], failed: Callable[[Exception], None]
+    ) -> None:
+        """Run a job of the broker itself on the thread for reads, then call `done` or `failed` on
+        the loop.
+        """
+
+        def ended(future: asyncio.Future[T]) -> None:
+            error = _error(future)
+            if error is None:
+                done(future.result())
+            else:
+                failed(error)
+
+        try:
+            future = self._submit(job)
+        except SystemBusy as error:
+            failed(error)
+            return
+        self._reads.add(future)
+        future.add_done_callback(self._reads.discard)
+        future.add_done_callback(ended)
 
     def look_up(
         self,
@@ -366,6 +403,7 @@ class StoreDriver:
     def _schedule(self) -> None:
         if not self._is_scheduled:
             self._is_scheduled = True
+            self._staged_s = time.perf_counter()
             # The loop first serves the other sockets that are readable now, so that their messages
             # share this commit.
             self._loop.call_soon(self.commit)
@@ -386,17 +424,19 @@ class StoreDriver:
         if job is not None:
             # This sync covers every send so far; sends from now on wait for the next one.
             self._flushing_since_ms, self._waiting_since_ms = self._waiting_since_ms, None
+            self._sync_began_s = time.perf_counter()
             self._flushing = self._workers.flush.submit(job.run)
             self._flushing.add_done_callback(partial(self._flushed, job))
 
     def _flushed(self, job: FlushJob, future: asyncio.Future[None]) -> None:
         self._flushing = None
+        self.sync_seconds.observe(time.perf_counter() - self._sync_began_s)
         waiting_count = self.waiting_count
         self._store.flush_done(job, _error(future))
         self.waiting_count = self._store.waiting_put_count
         if self._flushing_since_ms is not None:
             elapsed_ms = self._clock.monotonic_ms() - self._flushing_since_ms
-            self.put_times.add(elapsed_ms, waiting_count - self.waiting_count)
+            self._count_waited(elapsed_ms, waiting_count - self.waiting_count)
             self._flushing_since_ms = None
         self.after_commit()
         if self.waiting_count:

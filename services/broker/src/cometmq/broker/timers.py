@@ -8,10 +8,12 @@ from cometmq.broker.acl.keeper import POLL_INTERVAL_MS
 from cometmq.broker.broker import Broker
 from cometmq.broker.clients.slow_consumers import CHECK_INTERVAL_MS, slow_groups
 from cometmq.broker.delay import STEP_INTERVAL_MS
+from cometmq.broker.disk_figures import WATCH_INTERVAL_MS
 from cometmq.broker.filters.subscriptions import SAVE_INTERVAL_MS as FILTERS_INTERVAL_MS
 from cometmq.broker.handlers.clients import expire_clients
 from cometmq.broker.handlers.transactions import forget_ended
 from cometmq.broker.hold import EXPIRE_INTERVAL_MS, SWEEP_INTERVAL_MS
+from cometmq.broker.lag_times import STEP_INTERVAL_MS as LAG_INTERVAL_MS
 from cometmq.broker.statistics.counters import SAMPLE_INTERVAL_MS
 from cometmq.broker.statistics.daily_totals import SAMPLE_INTERVAL_MS as HISTORY_INTERVAL_MS
 from cometmq.broker.statistics.put_times import ROTATE_INTERVAL_MS
@@ -59,6 +61,8 @@ def background_steps(broker: Broker) -> Iterator[BackgroundStep]:
     yield BackgroundStep("clients", CLIENT_SCAN_INTERVAL_MS, lambda: expire_clients(broker))
     yield BackgroundStep("slow", CHECK_INTERVAL_MS, lambda: disable_slow_groups(broker))
     yield BackgroundStep("transactions", FORGET_INTERVAL_MS, lambda: forget_ended(broker))
+    yield BackgroundStep("lag_times", LAG_INTERVAL_MS, lambda: measure_lags(broker))
+    yield BackgroundStep("disk_figures", WATCH_INTERVAL_MS, lambda: watch_disk(broker))
     if broker.journal is not None:
         yield BackgroundStep("journal", JOURNAL_RETRY_INTERVAL_MS, broker.journal.retry)
         if broker.settings.flush_disk_type is FlushDiskType.SYNC_FLUSH:
@@ -73,6 +77,16 @@ def sample_totals(broker: Broker) -> None:
 
 def sample_sources(broker: Broker) -> None:
     broker.sampler.step(broker.clock.monotonic_ms())
+
+
+def measure_lags(broker: Broker) -> None:
+    if broker.is_observed:
+        broker.lag_times.step(broker.offsets, broker.store, broker.driver.look_up)
+
+
+def watch_disk(broker: Broker) -> None:
+    if broker.is_observed:
+        broker.disk_watch.step(broker.settings, broker.store, broker.driver)
 
 
 def deliver_delayed(broker: Broker) -> None:

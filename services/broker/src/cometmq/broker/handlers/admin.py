@@ -6,8 +6,9 @@ from functools import partial
 
 from cometmq.broker.broker import Broker
 from cometmq.broker.clients.producers import Client
+from cometmq.broker.disk_figures import DiskFigures, read_disk
 from cometmq.broker.handlers.deferred_answers import look_up
-from cometmq.broker.handlers.runtime_info import DiskFigures, read_disk, runtime_table
+from cometmq.broker.handlers.runtime_info import runtime_table
 from cometmq.broker.namesrv_addresses import parse_addresses
 from cometmq.broker.settings import BrokerSettings
 from cometmq.broker.statistics.sampler import find_statistic

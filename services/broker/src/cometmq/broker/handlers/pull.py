@@ -8,6 +8,7 @@ message.
 
 from collections.abc import Mapping
 from functools import partial
+from time import perf_counter
 from typing import Final
 
 import msgspec
@@ -73,6 +74,7 @@ class AdmittedPull(msgspec.Struct):
     group: SubscriptionGroupConfig
     accept: MessageFilter
     may_hold: bool
+    started_s: float
 
 
 def pull_message(broker: Broker, call: Call[PullMessage]) -> Reply | None:
@@ -129,7 +131,7 @@ def _pull(broker: Broker, call: Call[PullMessage], *, may_hold: bool) -> Reply |
     header = call.header
     group = _check(broker, call)
     accept = message_filter(broker, call, group)
-    pull = AdmittedPull(call, group, accept, may_hold)
+    pull = AdmittedPull(call, group, accept, may_hold, perf_counter())
     if may_hold and header.sys_flag & _COMMIT and broker.is_master and not broker.is_diverting:
         # Before the read, which may wait for the disk: a commit that arrives meanwhile is newer.
         broker.offsets.commit(
@@ -221,6 +223,7 @@ def _conclude(broker: Broker, pull: AdmittedPull, result: GetResult) -> Reply | 
             return None
         if code == _MOVED and broker.is_master:
             _report_moved(broker, header, result)
+    broker.stats.pull_seconds.observe(perf_counter() - pull.started_s)
     next_offset, suggested = result.next_offset, _suggested_broker(broker, pull.group, result)
     if code != 0 and broker.is_slave and not broker.settings.offset_check_in_slave:
         # Compatibility: this log may be behind its master's, so only that corrects offsets.

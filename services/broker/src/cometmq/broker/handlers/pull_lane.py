@@ -12,6 +12,7 @@ result.
 """
 
 import asyncio
+from time import perf_counter
 from typing import TYPE_CHECKING, Any, Final
 
 from cometmq.broker.broker import Broker
@@ -117,6 +118,7 @@ class BrokerPulls:
         ):
             return b"", 0, *native.frame(first), True
         self._follow_store()
+        started_s = perf_counter()
         try:
             data, done, start, end, is_odd, totals, commits, left = native.answer(
                 first, count, room, self._log.view(), self._budget
@@ -134,6 +136,8 @@ class BrokerPulls:
         for topic, group, pull_count, messages, size in totals:
             message_count += messages
             broker.stats.count_get(topic, group, messages, size, pull_count)
+        if done:
+            broker.stats.pull_seconds.observe(perf_counter() - started_s, done)
         self._store.count(done, message_count)
         self.request_count += done
         return data, done, start, end, is_odd

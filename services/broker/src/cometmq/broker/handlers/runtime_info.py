@@ -7,18 +7,14 @@ buffers) are constants that mean "idle". A rate is three numbers: the averages o
 and ten minutes.
 """
 
-import shutil
-from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final
 
 from cometmq.broker.broker import Broker
+from cometmq.broker.disk_figures import DiskFigures
 from cometmq.broker.group.members import parse_members
-from cometmq.broker.settings import BrokerSettings
 from cometmq.broker.statistics.counters import WINDOWS_S
-from cometmq.remoting.message.record import MessageRecord
 from cometmq.remoting.names import SCHEDULE_TOPIC
 from cometmq.remoting.versions import CURRENT_VERSION
-from cometmq.store.disk import DiskUsage
 
 VERSION_DESC: Final = "V4_9_4"  # the name of CURRENT_VERSION
 WITHOUT_MEANING: Final = {  # parts that only RocketMQ has
@@ -40,27 +36,6 @@ GROUP_MIN_IN_SYNC: Final = "groupMinInSync"
 """Only CometMQ has these keys, and only while a broker leads a group: ids, ids, and a number."""
 
 _UNITS: Final = ("B", "KiB", "MiB", "GiB", "TiB")
-
-
-class DiskFigures(NamedTuple):
-    """The figures that require reading the disk."""
-
-    commit_log: Path
-    total_bytes: int
-    free_bytes: int
-    used_percent: int  # of the space available to the broker: blocks reserved for root do not count
-    earliest_ms: int  # store time of the oldest message; -1 without one
-
-
-def read_disk(settings: BrokerSettings, oldest: MessageRecord | None) -> DiskFigures:
-    """Read the disk figures; may block, so call it on a worker thread."""
-    root = Path(settings.store_path_root_dir).expanduser()
-    named = settings.store_path_commit_log
-    commit_log = Path(named).expanduser() if named else root / "commitlog"
-    usage = shutil.disk_usage(commit_log if commit_log.exists() else root)
-    earliest_ms = -1 if oldest is None else oldest.store_timestamp
-    percent = DiskUsage(usage.used, usage.free).percent
-    return DiskFigures(commit_log, usage.total, usage.free, percent, earliest_ms)
 
 
 def runtime_table(broker: Broker, disk: DiskFigures) -> dict[str, str]:

@@ -15,6 +15,7 @@ from typing import Final, Protocol
 
 import msgspec
 
+from cometmq.broker.statistics.latencies import latency_buckets
 from cometmq.broker.statistics.windows import Rounds, Windows
 from cometmq.remoting.names import SCHEDULE_GROUP, SCHEDULE_TOPIC
 
@@ -109,6 +110,7 @@ class BrokerStats:
         "is_active",
         "levels",
         "miss_count",
+        "pull_seconds",
         "put_count",
         "put_failed_count",
         "rounds",
@@ -129,6 +131,7 @@ class BrokerStats:
         self.found_count = 0  # pulls that found messages
         self.miss_count = 0  # pulls that did not
         self.cold_read_count = 0
+        self.pull_seconds = latency_buckets()  # of pulls that were answered without being held
         self.send_back_count = 0
         self.busy_count = 0
         self.any_queue_count = 0  # sends that left the queue to the broker

@@ -1,0 +1,115 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The figures of one scrape that several families share, gathered in steps.
+
+Offsets and lags are sums over queues, so they are computed once for all families that show them.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, Final, NamedTuple
+
+from prometheus_client.metrics_core import Metric
+
+from cometmq.broker.broker import Broker
+from cometmq.broker.disk_figures import DiskFigures
+from cometmq.broker.handlers.runtime_info import runtime_table
+from cometmq.broker.tables.offsets import KEY_SEPARATOR
+from cometmq.runtime.incremental import Steps
+from cometmq.runtime.metrics import Family, RowLimit, StatsCollector
+
+STEP_QUEUES: Final = 256  # about 0.2 ms
+
+
+class GroupLag(NamedTuple):
+    """A group in a topic, as far as this broker's queues go."""
+
+    topic: str
+    group: str
+    consumed: int  # sum of the committed offsets
+    lag: int
+    lag_ms: int | None  # age of the oldest unread message; None until it is measured
+
+
+class TopicEnd(NamedTuple):
+    topic: str
+    end: int  # sum of the queues' ends
+
+
+class Figures(NamedTuple):
+    broker: Broker
+    now_ms: int
+    groups: Sequence[GroupLag]
+    topics: Sequence[TopicEnd]
+    runtime: dict[str, str]  # code 28's table; empty until the disk has been measured
+    disk: DiskFigures | None
+
+
+def gather(broker: Broker) -> Steps[Figures]:
+    now_ms = broker.clock.now_ms()
+    groups = yield from _group_lags(broker, now_ms)
+    topics = yield from _topic_ends(broker)
+    disk = broker.disk_watch.figures
+    runtime = {} if disk is None else runtime_table(broker, disk)
+    return Figures(broker, now_ms, groups, topics, runtime, disk)
+
+
+def _group_lags(broker: Broker, now_ms: int) -> Steps[list[GroupLag]]:
+    max_offset, oldest_ms = broker.store.max_offset, broker.lag_times.oldest_ms
+    found: list[GroupLag] = []
+    left = STEP_QUEUES
+    for key, queues in list(broker.offsets.table.items()):
+        topic, _, group = key.partition(KEY_SEPARATOR)
+        consumed = lag = 0
+        for queue_id, offset in queues.items():
+            consumed += offset
+            lag += max(0, max_offset(topic, queue_id) - offset)
+        lag_ms: int | None = 0
+        if lag:
+            since_ms = oldest_ms.get((topic, group))
+            lag_ms = None if since_ms is None else max(0, now_ms - since_ms)
+        found.append(GroupLag(topic, group, consumed, lag, lag_ms))
+        left -= len(queues)
+        if left <= 0:
+            left = STEP_QUEUES
+            yield
+    return found
+
+
+def _topic_ends(broker: Broker) -> Steps[list[TopicEnd]]:
+    found: list[TopicEnd] = []
+    left = STEP_QUEUES
+    for topic, config in list(broker.topics.table.items()):
+        count = max(config.read_queue_nums, config.write_queue_nums)
+        end = sum(broker.store.max_offset(topic, queue_id) for queue_id in range(count))
+        found.append(TopicEnd(topic, end))
+        left -= count
+        if left <= 0:
+            left = STEP_QUEUES
+            yield
+    return found
+
+
+class FigureCollector:
+    """Gathers the figures once per scrape and fills several tables of families from them."""
+
+    def __init__(
+        self,
+        broker: Broker,
+        tables: Iterable[tuple[Sequence[Family[Figures]], dict[str, str]]],
+        limit: RowLimit,
+    ) -> None:
+        self._broker = broker
+        self._tables = list(tables)
+        self._limit = limit
+
+    def collect(self) -> Iterator[Metric | None]:
+        """Yield every family, and None where other callbacks may run."""
+        self._limit.rows_max = self._broker.settings.metrics_rows_max
+        figures = yield from gather(self._broker)
+        dropped_count = 0
+        for families, labels in self._tables:
+            collector: StatsCollector[Any] = StatsCollector(
+                families, lambda: figures, labels, self._limit
+            )
+            yield from collector.collect()
+            dropped_count += self._limit.dropped_count
+        self._limit.dropped_count = dropped_count

@@ -1,0 +1,206 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Metrics under the names and labels of RocketMQ 5, so that its dashboards show data.
+
+Compatibility: the broker counts batches and topics, so `message_type` is always `unspecified`, and
+`rpc_latency` has neither response code nor result. Left out are names that need figures of each
+message (`message_size`) or of messages that are being consumed (`consumer_inflight_messages`,
+`consumer_ready_messages`, `consumer_queueing_latency`), and `half_messages`: the txn-checker knows
+the open transactions (`cometmq_txn_open`).
+"""
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from typing import Final
+
+from cometmq.broker.broker import Broker
+from cometmq.broker.clients.producers import Client
+from cometmq.broker.exposition.figures import Figures, GroupLag
+from cometmq.broker.statistics.counters import GroupStats, TopicStats
+from cometmq.broker.statistics.latencies import in_milliseconds
+from cometmq.remoting.names import DLQ_PREFIX, RETRY_PREFIX, is_system_group, is_system_topic
+from cometmq.remoting.types import Language
+from cometmq.remoting.versions import version_name
+from cometmq.runtime.histogram import Buckets
+from cometmq.runtime.metrics import (
+    Family,
+    Row,
+    gauge,
+    labelled_counter,
+    labelled_gauge,
+    labelled_histogram,
+)
+
+Rows = Callable[[Figures], Iterable[Row]]
+
+_IN: Final = ("topic", "message_type", "is_system")
+_OUT: Final = ("topic", "consumer_group", "is_retry", "is_system")
+_MESSAGE_TYPE: Final = "unspecified"
+
+
+def _flag(value: bool) -> str:  # a label's text
+    return "true" if value else "false"
+
+
+def _of_topics(value: Callable[[TopicStats], float]) -> Rows:
+    def rows(figures: Figures) -> Iterable[Row]:
+        for topic, stats in list(figures.broker.stats.topics.items()):
+            yield (topic, _MESSAGE_TYPE, _flag(is_system_topic(topic))), value(stats)
+
+    return rows
+
+
+def _out_labels(topic: str, group: str) -> tuple[str, ...]:
+    is_system = is_system_topic(topic) or is_system_group(group)
+    return topic, group, _flag(topic.startswith(RETRY_PREFIX)), _flag(is_system)
+
+
+def _of_groups(value: Callable[[GroupStats], float]) -> Rows:
+    def rows(figures: Figures) -> Iterable[Row]:
+        for (topic, group), stats in list(figures.broker.stats.groups.items()):
+            yield _out_labels(topic, group), value(stats)
+
+    return rows
+
+
+def _of_lags(value: Callable[[GroupLag], float | None]) -> Rows:
+    def rows(figures: Figures) -> Iterable[Row]:
+        for one in figures.groups:
+            number = value(one)
+            if number is not None:
+                yield _out_labels(one.topic, one.group), number
+
+    return rows
+
+
+def _dead(figures: Figures) -> Iterable[Row]:
+    for topic, stats in list(figures.broker.stats.topics.items()):
+        if topic.startswith(DLQ_PREFIX):
+            yield (topic.removeprefix(DLQ_PREFIX), topic), stats.put_count
+
+
+def _program(client: Client) -> tuple[str, str]:
+    known = client.language in set(Language)
+    language = Language(client.language).name.lower() if known else "other"
+    return language, version_name(client.version).lower()
+
+
+def _producers(figures: Figures) -> Iterable[Row]:
+    clients = (client for _, clients in figures.broker.producers.groups() for client in clients)
+    return list(Counter(map(_program, clients)).items())
+
+
+def _consumers(figures: Figures) -> Iterable[Row]:
+    for group in figures.broker.consumers.groups():
+        mode = "push" if group.consume_type == "CONSUME_PASSIVELY" else "pull"
+        for program, count in Counter(map(_program, group.clients.values())).items():
+            yield (group.name, *program, mode), count
+
+
+def _latencies(figures: Figures) -> Iterable[tuple[Sequence[str], Buckets]]:
+    broker = figures.broker
+    return (
+        (("remoting", "send_message_v2", "false"), in_milliseconds(broker.driver.put_seconds)),
+        (("remoting", "pull_message", "false"), in_milliseconds(broker.stats.pull_seconds)),
+    )
+
+
+def _storage_age(figures: Figures) -> float:
+    earliest_ms = -1 if figures.disk is None else figures.disk.earliest_ms
+    return 0 if earliest_ms < 0 else max(0, figures.now_ms - earliest_ms)
+
+
+def _behind(value: Callable[[Broker], int]) -> Callable[[Figures], float]:
+    return lambda f: max(0, f.broker.store.stats().max_offset - value(f.broker))
+
+
+FAMILIES: Final[tuple[Family[Figures], ...]] = (
+    labelled_counter(
+        "rocketmq_messages_in_total", "Messages stored.", _IN, _of_topics(lambda s: s.put_count)
+    ),
+    labelled_counter(
+        "rocketmq_throughput_in_total", "Bytes stored.", _IN, _of_topics(lambda s: s.put_bytes)
+    ),
+    labelled_counter(
+        "rocketmq_messages_out_total", "Messages delivered.", _OUT,
+        _of_groups(lambda s: s.get_count)
+    ),
+    labelled_counter(
+        "rocketmq_throughput_out_total", "Bytes delivered.", _OUT, _of_groups(lambda s: s.get_bytes)
+    ),
+    labelled_gauge(
+        "rocketmq_consumer_lag_messages", "Messages not yet consumed.", _OUT,
+        _of_lags(lambda one: one.lag)
+    ),
+    labelled_gauge(
+        "rocketmq_consumer_lag_latency", "Age in milliseconds of the oldest message not yet "
+        "consumed.", _OUT,
+        _of_lags(lambda one: one.lag_ms)
+    ),
+    labelled_counter(
+        "rocketmq_send_to_dlq_messages_total", "Messages that went to a dead-letter topic.",
+        ("consumer_group", "topic"), _dead
+    ),
+    labelled_gauge(
+        "rocketmq_producer_connections", "Connected producers.", ("language", "version"), _producers
+    ),
+    labelled_gauge(
+        "rocketmq_consumer_connections", "Connected consumers.",
+        ("consumer_group", "language", "version", "consume_mode"), _consumers
+    ),
+    labelled_histogram(
+        "rocketmq_rpc_latency", "Milliseconds of sends and pulls that were not held.",
+        ("protocol_type", "request_code", "is_long_polling"), _latencies
+    ),
+    labelled_gauge(
+        "rocketmq_processor_watermark", "Requests that wait: sends for the disk or a slave, pulls "
+        "for the disk.", ("processor",),
+        lambda f: (
+            (("send",), f.broker.driver.waiting_count), (("pull",), f.broker.driver.read_count),
+        ),
+    ),
+    gauge(
+        "rocketmq_broker_permission", "`brokerPermission`: 2 write, 4 read.",
+        lambda f: f.broker.settings.broker_permission
+    ),
+    gauge("rocketmq_topic_number", "Topics.", lambda f: len(f.broker.topics.table)),
+    gauge("rocketmq_consumer_group_number", "Consumer groups.",
+          lambda f: len(f.broker.groups.table)),
+    labelled_counter(
+        "rocketmq_commit_messages_total", "Half messages committed.", (),
+        lambda f: (((), f.broker.transactions.committed_count),)
+    ),
+    labelled_counter(
+        "rocketmq_rollback_messages_total", "Half messages rolled back.", (),
+        lambda f: (((), f.broker.transactions.rolled_back_count),)
+    ),
+    gauge(
+        "rocketmq_storage_size", "Bytes of the log.", _behind(lambda b: b.store.stats().min_offset)
+    ),
+    gauge(
+        "rocketmq_storage_flush_behind_bytes", "Log bytes not yet synced.",
+        _behind(lambda b: b.store.stats().flushed_offset)
+    ),
+    gauge(
+        "rocketmq_storage_dispatch_behind_bytes", "Log bytes not yet visible to consumers.",
+        _behind(lambda b: b.store.confirm_offset)
+    ),
+    gauge(
+        "rocketmq_storage_message_reserve_time", "Age in milliseconds of the oldest message.",
+        _storage_age
+    ),
+)  # fmt: skip
+
+
+def tables(broker: Broker) -> list[tuple[Sequence[Family[Figures]], dict[str, str]]]:
+    """Return the table of families with the labels that all of them have."""
+    settings = broker.settings
+    return [
+        (
+            FAMILIES,
+            {
+                "cluster": settings.broker_cluster_name,
+                "node_type": "broker",
+                "node_id": settings.broker_name,
+            },
+        )
+    ]

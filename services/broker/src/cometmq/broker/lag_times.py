@@ -1,0 +1,103 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How old each group's oldest unread message is, measured in the background for metrics.
+
+A store time is a read of the log, possibly from the disk, so a scrape cannot look it up. Each step
+searches a bounded number of queues; a round visits all groups that are behind. A message that is
+still the next one of its queue is not searched again, so only queues whose offset moves cost reads.
+"""
+
+from collections.abc import Callable, Iterator
+from typing import Final, Protocol, TypeVar
+
+from cometmq.broker.tables.offsets import KEY_SEPARATOR, Offsets
+from cometmq.store.reads import Lookup
+
+T = TypeVar("T")
+
+STEP_INTERVAL_MS: Final = 1_000
+STEP_SEARCHES_MAX: Final = 100  # about 2 ms
+
+Key = tuple[str, str]  # topic, group
+
+
+class QueueSource(Protocol):
+    """The part of the store that the measurement uses."""
+
+    def max_offset(self, topic: str, queue_id: int) -> int:
+        """Return the end of a queue."""
+
+    def store_time(self, topic: str, queue_id: int, offset: int) -> Lookup[int]:
+        """Find a message's store time; -1 if there is no such message."""
+
+
+class LookUp(Protocol):
+    """Runs searches, as `StoreDriver.look_up` does."""
+
+    def __call__(
+        self, lookup: Lookup[T], done: Callable[[T], None], failed: Callable[[Exception], None]
+    ) -> None:
+        """Call `done` with the result, or `failed` with the error."""
+
+
+class LagTimes:
+    """The store time of the oldest unread message of each group that is behind."""
+
+    def __init__(self) -> None:
+        self.oldest_ms: dict[Key, int] = {}
+        self._known: dict[tuple[str, int], tuple[int, int]] = {}  # key, queue -> offset, time
+        self._round: Iterator[str] = iter(())
+        self._is_running = False
+
+    def step(self, offsets: Offsets, store: QueueSource, look_up: LookUp) -> None:
+        """Continue the round; do nothing while the searches of the last step wait for the disk."""
+        if self._is_running:
+            return
+        self._is_running = True
+        look_up(self._measure(offsets, store), self._ended, self._failed)
+
+    def _ended(self, _: None) -> None:
+        self._is_running = False
+
+    def _failed(self, _: Exception) -> None:
+        """Leave the rest of the round to the next step: the store reports its own errors."""
+        self._is_running = False
+
+    def _measure(self, offsets: Offsets, store: QueueSource) -> Lookup[None]:
+        searches = 0
+        while searches < STEP_SEARCHES_MAX:
+            key = next(self._round, None)
+            if key is None:
+                self._begin_round(offsets)
+                return
+            searches += yield from self._measure_group(key, offsets.table.get(key, {}), store)
+
+    def _measure_group(self, key: str, queues: dict[int, int], store: QueueSource) -> Lookup[int]:
+        """Measure one group in one topic; return the number of searches."""
+        topic, _, group = key.partition(KEY_SEPARATOR)
+        searches, oldest_ms = 0, -1
+        for queue_id, offset in list(queues.items()):
+            if offset >= store.max_offset(topic, queue_id):
+                self._known.pop((key, queue_id), None)
+                continue
+            known = self._known.get((key, queue_id))
+            if known is None or known[0] != offset:
+                searches += 1
+                stored_ms = yield from store.store_time(topic, queue_id, offset)
+                known = self._known[key, queue_id] = offset, stored_ms
+            if known[1] >= 0 and (oldest_ms < 0 or known[1] < oldest_ms):
+                oldest_ms = known[1]
+        if oldest_ms >= 0:
+            self.oldest_ms[topic, group] = oldest_ms
+        else:
+            self.oldest_ms.pop((topic, group), None)
+        return searches
+
+    def _begin_round(self, offsets: Offsets) -> None:
+        table = offsets.table
+        self._round = iter(list(table))
+        gone = [key for key in self._known if key[0] not in table]
+        for known in gone:
+            del self._known[known]
+        for topic, group in list(self.oldest_ms):
+            if f"{topic}{KEY_SEPARATOR}{group}" not in table:
+                del self.oldest_ms[topic, group]

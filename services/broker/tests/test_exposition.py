@@ -1,0 +1,130 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Metrics of topics and groups, also under the names of rocketmq-exporter and RocketMQ 5."""
+
+from pathlib import Path
+
+from prometheus_client.parser import text_string_to_metric_families
+
+from cometmq.broker.clients.producers import Client
+from cometmq.broker.exposition import exporter, native
+from cometmq.broker.metrics import collectors
+from cometmq.broker.testing import FakePeer
+from cometmq.broker.testing.stored import ask, call_with, stored_broker
+from cometmq.broker.timers import measure_lags, watch_disk
+from cometmq.remoting.bodies.heartbeat import ConsumerData, SubscriptionData
+from cometmq.remoting.commands.send import SendMessageV2
+from cometmq.remoting.transport.stats import TransportStats
+from cometmq.runtime.clock import FakeClock
+from cometmq.runtime.incremental import finish
+from cometmq.runtime.metrics import Registry, render
+
+LEFT_OUT = {
+    "client_consume_fail_msg_count", "client_consume_fail_msg_tps", "client_consume_ok_msg_tps",
+    "client_consume_rt", "client_consumer_pull_rt", "client_consumer_pull_tps",
+    "group_consume_total_offset", "group_consume_tps", "group_count",
+}  # fmt: skip
+EXPORTER_NAMES = Path(__file__).with_name("exporter_names.txt").read_text().split()
+
+
+def send(broker, topic="T", count=1):
+    for _ in range(count):
+        ask(broker, call_with(310, SendMessageV2("P", topic, "TBW102", 4, 1, 0, 0, 0), b"x"))
+
+
+async def samples_of(broker):
+    """Measure, scrape, and return name -> (labels, value) pairs."""
+    measure_lags(broker)
+    measure_lags(broker)
+    watch_disk(broker)
+    await broker.driver.drain()
+    registry = Registry(has_process_metrics=False)
+    for source in collectors(broker, TransportStats):
+        registry.add(source)
+    text = render(finish(registry.collect())).decode()
+    found: dict[str, list[tuple[dict[str, str], float]]] = {}
+    for family in text_string_to_metric_families(text):
+        for sample in family.samples:
+            found.setdefault(sample.name, []).append((sample.labels, sample.value))
+    return found
+
+
+def value(found, name, **labels):
+    (one,) = [number for have, number in found[name] if labels.items() <= have.items()]
+    return one
+
+
+async def test_a_lag_has_messages_and_an_age_under_all_names(tmp_path):
+    async with stored_broker(tmp_path) as broker:
+        broker.is_observed = True
+        send(broker, count=3)
+        broker.offsets.commit("G", "T", 1, 1)
+        broker.offsets.commit("DONE", "T", 1, 3)
+        broker.offsets.commit("G", "%RETRY%G", 0, 0)
+        clock = broker.clock
+        assert isinstance(clock, FakeClock)
+        clock.advance(2_500)
+        found = await samples_of(broker)
+    at = {"topic": "T", "group": "G"}
+    assert value(found, "cometmq_group_lag_messages", **at) == 2
+    assert value(found, "cometmq_group_lag_seconds", **at) == 2.5
+    assert value(found, "cometmq_group_lag_seconds", topic="T", group="DONE") == 0
+    assert value(found, "rocketmq_group_get_latency_by_storetime", **at) == 2500
+    assert value(found, "rocketmq_consumer_offset", **at) == 1
+    assert value(found, "rocketmq_group_diff", **at, msgModel="1") == 2
+    native_at = {"topic": "T", "consumer_group": "G", "is_retry": "false", "is_system": "false"}
+    assert value(found, "rocketmq_consumer_lag_messages", **native_at) == 2
+    assert value(found, "rocketmq_consumer_lag_latency", **native_at) == 2500
+    assert value(found, "rocketmq_group_retrydiff", group="G") == 0
+
+
+async def test_sends_and_clients_show_under_all_names(tmp_path):
+    async with stored_broker(tmp_path) as broker:
+        broker.is_observed = True
+        send(broker, count=5)
+        broker.producers.register("P", Client(FakePeer(), "p", 0, 401, 0))
+        data = ConsumerData(group_name="G", subscription_data_set=[SubscriptionData(topic="T")])
+        broker.consumers.register(data, Client(FakePeer(), "c", 0, 401, 0))
+        found = await samples_of(broker)
+    assert value(found, "rocketmq_producer_offset", topic="T") == 5
+    assert value(found, "rocketmq_producer_count", group="P") == 1
+    assert value(found, "rocketmq_messages_in_total", topic="T", is_system="false") == 5
+    assert value(found, "rocketmq_producer_connections", language="java", version="v4_9_4") == 1
+    assert value(found, "rocketmq_consumer_connections", consumer_group="G") == 1
+    assert value(found, "cometmq_group_members", group="G") == 1
+    assert value(found, "cometmq_send_seconds_count") == 5
+    assert value(found, "rocketmq_rpc_latency_count", request_code="send_message_v2") == 5
+    assert value(found, "rocketmq_brokeruntime_msg_put_total_today_now", broker_version="401") == 5
+    assert value(found, "rocketmq_brokeruntime_commitlogdir_capacity_total") > 0
+    assert value(found, "rocketmq_storage_size") > 0
+
+
+async def test_the_other_names_can_be_switched_off(tmp_path):
+    off = {"metricsExporterNames": "false", "metricsNativeNames": "false"}
+    async with stored_broker(tmp_path, **off) as broker:
+        broker.is_observed = True
+        found = await samples_of(broker)
+    assert [name for name in found if name.startswith("rocketmq_")] == []
+
+
+async def test_a_metric_shows_a_bounded_number_of_topics_and_groups(tmp_path):
+    async with stored_broker(tmp_path, metricsRowsMax="3") as broker:
+        broker.is_observed = True
+        for number in range(5):
+            broker.offsets.commit(f"G{number}", "T", 0, 0)
+        found = await samples_of(broker)
+    shown = [labels["group"] for labels, _ in found["cometmq_group_lag_messages"]]
+    assert shown == ["G0", "G1", "G2"]
+    assert value(found, "cometmq_metrics_dropped_rows") >= 2
+
+
+def test_every_name_of_the_exporter_is_declared_or_known_to_be_left_out():
+    families = (*exporter.FAMILIES, *exporter.RUNTIME_FAMILIES)
+    declared = [family.name.removeprefix("rocketmq_") for family in families]
+    assert len(EXPORTER_NAMES) == 89
+    assert sorted(declared) == sorted(set(EXPORTER_NAMES) - LEFT_OUT)
+
+
+def test_no_name_is_declared_twice():
+    families = (*exporter.FAMILIES, *exporter.RUNTIME_FAMILIES, *native.FAMILIES)
+    names = [family.name for family in families]
+    assert len(names) == len(set(names))

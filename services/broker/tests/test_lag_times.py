@@ -1,0 +1,115 @@
+# SPDX-License-Identifier: Apache-2.0
+
+from collections import Counter
+
+from cometmq.broker.lag_times import STEP_SEARCHES_MAX, LagTimes
+from cometmq.broker.tables.offsets import Offsets
+
+
+class Queues:
+    """Queues in memory; the message at offset n was stored at 1000 + n."""
+
+    def __init__(self, ends):
+        self.ends = ends
+        self.searches: Counter[tuple[str, int, int]] = Counter()
+
+    def max_offset(self, topic, queue_id):
+        return self.ends.get((topic, queue_id), 0)
+
+    def store_time(self, topic, queue_id, offset):
+        yield from ()
+        self.searches[topic, queue_id, offset] += 1
+        return 1000 + offset if 0 <= offset < self.max_offset(topic, queue_id) else -1
+
+
+def run_at_once(lookup, done, _failed):
+    try:
+        next(lookup)
+    except StopIteration as end:
+        done(end.value)
+    else:
+        raise AssertionError("these queues never wait for a disk")
+
+
+def step(times, offsets, queues, count=4):
+    for _ in range(count):
+        times.step(offsets, queues, run_at_once)
+
+
+def offsets_of(*committed):
+    offsets = Offsets()
+    for group, topic, queue_id, offset in committed:
+        offsets.commit(group, topic, queue_id, offset)
+    return offsets
+
+
+def test_the_oldest_unread_message_of_all_queues_counts():
+    queues = Queues({("T", 0): 50, ("T", 1): 50, ("U", 0): 7})
+    offsets = offsets_of(("G", "T", 0, 40), ("G", "T", 1, 20), ("G", "U", 0, 7))
+    times = LagTimes()
+    step(times, offsets, queues)
+    assert times.oldest_ms == {("T", "G"): 1020}
+
+
+def test_a_message_is_searched_once_while_it_is_the_next():
+    queues = Queues({("T", 0): 50})
+    offsets = offsets_of(("G", "T", 0, 40))
+    times = LagTimes()
+    step(times, offsets, queues, 10)
+    assert queues.searches == {("T", 0, 40): 1}
+    offsets.commit("G", "T", 0, 45)
+    step(times, offsets, queues)
+    assert times.oldest_ms == {("T", "G"): 1045}
+
+
+def test_a_group_that_has_read_all_or_is_gone_is_forgotten():
+    queues = Queues({("T", 0): 50, ("U", 0): 50})
+    offsets = offsets_of(("G", "T", 0, 40), ("H", "U", 0, 1))
+    times = LagTimes()
+    step(times, offsets, queues)
+    assert len(times.oldest_ms) == 2
+    offsets.commit("G", "T", 0, 50)
+    offsets.drop_group("H")
+    step(times, offsets, queues)
+    assert times.oldest_ms == {}
+
+
+def test_a_deleted_message_has_no_age():
+    queues = Queues({("T", 0): 50})
+    times = LagTimes()
+    step(times, offsets_of(("G", "T", 0, -3)), queues)
+    assert times.oldest_ms == {}
+
+
+def test_a_step_has_a_bound_and_the_next_continues():
+    count = 2 * STEP_SEARCHES_MAX + 1
+    queues = Queues({(f"T{n}", 0): 9 for n in range(count)})
+    offsets = offsets_of(*(("G", f"T{n}", 0, 1) for n in range(count)))
+    times = LagTimes()
+    step(times, offsets, queues, 2)  # the first step only begins the round
+    assert sum(queues.searches.values()) == STEP_SEARCHES_MAX
+    step(times, offsets, queues, 3)
+    assert len(times.oldest_ms) == count
+
+
+def test_a_failed_search_does_not_end_the_measurement():
+    queues = Queues({("T", 0): 50, ("U", 0): 50})
+    offsets = offsets_of(("G", "T", 0, 40), ("G", "U", 0, 1))
+    times = LagTimes()
+
+    def fail(lookup, _done, failed):
+        lookup.close()
+        failed(OSError())
+
+    times.step(offsets, queues, fail)
+    step(times, offsets, queues)
+    assert len(times.oldest_ms) == 2
+
+
+def test_no_step_begins_while_one_waits_for_the_disk():
+    begun = []
+    times = LagTimes()
+    for _ in range(2):
+        times.step(Offsets(), Queues({}), lambda lookup, *_: begun.append(lookup))
+    assert len(begun) == 1
+    begun[0].close()
