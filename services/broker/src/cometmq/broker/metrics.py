@@ -197,6 +197,14 @@ FAMILIES: Final[tuple[Family[Broker], ...]] = (
 )  # fmt: skip
 
 
+def _members(figures: Figures) -> Iterable[Row]:
+    """Yield a row for every group, so that alerts see groups that have lost all members."""
+    consumers = figures.broker.consumers
+    counts = dict.fromkeys(figures.broker.groups.table, 0)
+    counts |= {group.name: len(group.clients) for group in consumers.groups()}
+    return [((name,), count) for name, count in counts.items()]
+
+
 FIGURE_FAMILIES: Final[tuple[Family[Figures], ...]] = (
     labelled_gauge(
         "cometmq_group_lag_messages", "Messages not yet consumed.", ("topic", "group"),
@@ -210,8 +218,7 @@ FIGURE_FAMILIES: Final[tuple[Family[Figures], ...]] = (
         ),
     ),
     labelled_gauge(
-        "cometmq_group_members", "Connected members of a consumer group.", ("group",),
-        lambda f: [((g.name,), len(g.clients)) for g in f.broker.consumers.groups()],
+        "cometmq_group_members", "Connected members of a consumer group.", ("group",), _members
     ),
 )  # fmt: skip
 
