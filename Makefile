@@ -68,7 +68,7 @@ test: setup ## Unit, property, golden and integration tests
 	$(BIN)/pytest -q
 
 .PHONY: test-all
-test-all: test crash ha-test fuzz load compat spark-test-all ## Everything, long forms included
+test-all: test crash ha-test monitoring-test fuzz load compat spark-test-all ## Everything, long forms included
 
 .PHONY: crash
 crash: setup ## Kill -9, torn tails, damaged bytes, full disks: at least 200 kills (RUNS=n)
@@ -90,6 +90,23 @@ ha-model: setup ## Every interleaving of elections, crashes and late writes in s
 fuzz: setup ## Mutated input through the decoders, hostile frames at live servers
 	$(BIN)/python tests/fuzz/run.py --inputs $(or $(INPUTS),5000000) --frames $(or $(FRAMES),1000000)
 	$(BIN)/python deploy/accel.py fuzz $(or $(INPUTS),100000000)
+
+.PHONY: prometheus
+prometheus: ## Install Debian's Prometheus, if there is none
+	@command -v prometheus >/dev/null && command -v promtool >/dev/null || \
+		{ apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends prometheus >/dev/null; }
+
+.PHONY: monitoring
+monitoring: setup prometheus ## Prometheus with our alerts beside `make run` (ARGS="--target HOST:PORT --listen HOST:PORT")
+	@$(BIN)/python deploy/monitor.py $(ARGS)
+
+.PHONY: monitoring-test
+monitoring-test: setup prometheus ## Unit tests of the alerts; a Prometheus runs the query of every panel; under two minutes
+	$(BIN)/pytest -q tests/prometheus --timeout=300
+
+.PHONY: dashboards
+dashboards: setup ## Generate the Grafana dashboards
+	$(BIN)/python deploy/dashboards.py
 
 .PHONY: load
 load: setup ## Members that come and go, crowds, floods, silent peers (ARGS="churn --churn-seconds 600 --java 2")

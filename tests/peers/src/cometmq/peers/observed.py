@@ -1,0 +1,135 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A suite with one process of every program on loopback, all with an HTTP port: name server, a
+broker group of two with an elector, txn-checker; and traffic that gives their metrics values.
+"""
+
+import subprocess
+import urllib.request
+from pathlib import Path
+from typing import Final
+
+from cometmq.peers.comet import PROGRAM
+from cometmq.peers.ports import HOST, free_broker_port, free_port
+from cometmq.peers.processes import Child, wait_until
+
+GROUP: Final = "orders"
+TOPIC: Final = "Books"
+CONSUMERS: Final = "billing"
+COPIES: Final = 2
+SENT_COUNT: Final = 64
+CONSUMED_COUNT: Final = 10
+START_TIMEOUT_S: Final = 120
+STOP_TIMEOUT_S: Final = 60
+COMMAND_TIMEOUT_S: Final = 120
+
+_BROKER: Final = """\
+brokerName={group}
+brokerId={ordinal}
+brokerIP1={host}
+bindAddress={host}
+listenPort={port}
+controlPort={control}
+adminHttpPort={http}
+storePathRootDir={folder}/{ordinal}
+mappedFileSizeCommitLog=1048576
+diskSpaceCleanForciblyRatio=100
+diskSpaceWarningLevelRatio=100
+namesrvAddr={namesrv}
+groupRecord=file:{folder}/record.json
+groupMembers={members}
+"""
+_ELECTOR: Final = """\
+brokerName={group}
+groupRecord=file:{folder}/record.json
+controlMembers={members}
+adminHttpPort={http}
+"""
+_OTHER: Final = {
+    "namesrv": "listenPort={port}\nbindAddress={host}\nadminHttpPort={http}\n",
+    "txn-checker": "namesrvAddr={namesrv}\nstorePathRootDir={folder}/txn\nadminHttpPort={http}\n",
+}
+
+
+class ObservedSuite:
+    """All processes of the suite; `http` maps each to the address of its HTTP port."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._port = free_port()
+        self.namesrv = f"{HOST}:{self._port}"
+        self._ports = [free_broker_port() for _ in range(COPIES)]
+        self._controls = [free_port() for _ in range(COPIES)]
+        names = ["namesrv", *(f"broker-{n}" for n in range(COPIES)), "elector", "txn-checker"]
+        self.http = {name: f"{HOST}:{free_port()}" for name in names}
+        self._children: dict[str, Child] = {}
+
+    def start(self) -> None:
+        """Start all processes, and wait until the group is complete."""
+        for name in self.http:
+            conf = self._folder / f"{name}.conf"
+            conf.write_text(self._settings(name))
+            program = name.partition("-")[0] if name.startswith("broker") else name
+            command = [str(PROGRAM), program, "-c", str(conf), "--log-text"]
+            log = self._folder / "logs" / f"{name}.log"
+            self._children[name] = Child(name, command, log_path=log, cwd=self._folder)
+            self._children[name].wait_for_log(".ready", START_TIMEOUT_S)
+        wait_until(self._is_complete, START_TIMEOUT_S, "both copies in sync")
+
+    def stop(self) -> None:
+        """Stop all processes, the elector first, so that nothing is elected meanwhile."""
+        for name in sorted(self._children, key=lambda name: name != "elector"):
+            self._children.pop(name).stop(STOP_TIMEOUT_S)
+
+    def scrape(self, name: str) -> str:
+        """Return the metrics of one process."""
+        with urllib.request.urlopen(f"http://{self.http[name]}/metrics", timeout=60) as answer:
+            text: str = answer.read().decode()
+        return text
+
+    def send_and_consume(self) -> None:
+        """Send messages; a group consumes the first few and leaves."""
+        count, taken = str(SENT_COUNT), str(CONSUMED_COUNT)
+        self._run("produce", TOPIC, "a book", "--count", count)
+        self._run("consume", TOPIC, "-g", CONSUMERS, "--from", "first", "--max", taken)
+        wait_until(self._has_lag, START_TIMEOUT_S, "the lag of the group is measured")
+
+    def send(self) -> None:
+        """Send more messages, so that rates are above 0."""
+        self._run("produce", TOPIC, "another book", "--count", "8")
+
+    def _run(self, *words: str) -> None:
+        subprocess.run(
+            [str(PROGRAM), *words, "-n", self.namesrv],
+            check=True, capture_output=True, timeout=COMMAND_TIMEOUT_S,
+        )  # fmt: skip
+
+    def _is_complete(self) -> bool:
+        return f'cometmq_elector_in_sync{{group="{GROUP}"}} {COPIES}.0' in self.scrape("elector")
+
+    def _has_lag(self) -> bool:
+        row = f'cometmq_group_lag_seconds{{broker="{GROUP}"'
+        return any(
+            line.startswith(row) and f'group="{CONSUMERS}"' in line
+            for ordinal in range(COPIES)
+            for line in self.scrape(f"broker-{ordinal}").splitlines()
+        )
+
+    def _settings(self, name: str) -> str:
+        ordinal = int(name[-1]) if name.startswith("broker") else 0
+        is_elector = name == "elector"
+        form = _ELECTOR if is_elector else _OTHER.get(name, _BROKER)
+        return form.format(
+            group=GROUP,
+            host=HOST,
+            ordinal=ordinal,
+            port=self._port if name == "namesrv" else self._ports[ordinal],
+            control=self._controls[ordinal],
+            http=self.http[name].rpartition(":")[2],
+            folder=self._folder,
+            namesrv=self.namesrv,
+            members=_members(self._controls if is_elector else self._ports),
+        )
+
+
+def _members(ports: list[int]) -> str:
+    return ";".join(f"{ordinal}={HOST}:{port}" for ordinal, port in enumerate(ports))
