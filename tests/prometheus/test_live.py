@@ -1,0 +1,160 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A real Prometheus scrapes a real suite: every panel's query returns data, every alert's query
+runs, and so do the queries of the public dashboard of rocketmq-exporter.
+"""
+
+import http.server
+import json
+import re
+import threading
+import urllib.error
+import urllib.parse
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from monitoring.boards import BOARDS
+from monitoring.prometheus import command, configuration
+
+from cometmq.peers.observed import ObservedSuite
+from cometmq.peers.ports import HOST, free_port
+from cometmq.peers.processes import Child, wait_until
+
+ROOT = Path(__file__).resolve().parents[2]
+DATA_TIMEOUT_S = 60.0
+ROW = re.compile(r"^\| `(\w+)` \| \w+ \| ([\w, ]*) \|", re.MULTILINE)
+
+PUBLIC_QUERIES = Path(__file__).with_name("public_queries.txt").read_text().splitlines()
+"""Of the dashboard 10477 on grafana.com, without the panel on clients."""
+
+
+class ReportPage(http.server.BaseHTTPRequestHandler):
+    """Serves metrics as a lag report writes them: a row for each metric of the catalogue."""
+
+    def do_GET(self) -> None:
+        page = (ROOT / "docs/reference/spark-metrics.md").read_text()
+        lines = []
+        for name, labels in ROW.findall(page):
+            pairs = ",".join(f'{label.strip()}="x"' for label in labels.split(",") if label.strip())
+            lines.append(f"{name}{{{pairs}}} 1\n")
+        body = "".join(lines).encode()
+        self.send_response(200)
+        self.send_header("Content-Type", "text/plain; version=0.0.4")
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_: object) -> None:
+        """Print nothing."""
+
+
+class Prometheus:
+    def __init__(self, folder: Path, jobs: dict[str, list[str]]) -> None:
+        self.address = f"{HOST}:{free_port()}"
+        settings = configuration(jobs, interval_s=1)
+        words = command(folder, self.address, settings)
+        self.child = Child("prometheus", words, log_path=folder / "prometheus.log")
+
+    def ask(self, page: str, **words: str) -> Any:
+        """Return the data of an answer of the HTTP API; None while Prometheus is starting."""
+        url = f"http://{self.address}/api/v1/{page}?{urllib.parse.urlencode(words)}"
+        try:
+            with urllib.request.urlopen(url, timeout=30) as answer:
+                return json.load(answer)["data"]
+        except urllib.error.HTTPError as error:
+            if error.code == 400:
+                raise AssertionError(f"{words}: {error.read().decode()}") from error
+            return None
+        except OSError:
+            return None
+
+    def has_all_targets(self, count: int) -> bool:
+        found = self.ask("targets")
+        active = [] if found is None else found["activeTargets"]
+        return len(active) == count and all(one["health"] == "up" for one in active)
+
+    def rows(self, expr: str) -> list[Any]:
+        found = self.ask("query", query=expr)
+        return [] if found is None else found["result"]
+
+
+@pytest.fixture(scope="module")
+def report() -> Iterator[str]:
+    server = http.server.ThreadingHTTPServer((HOST, 0), ReportPage)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    yield f"{HOST}:{server.server_address[1]}"
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+@pytest.fixture(scope="module")
+def suite(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ObservedSuite]:
+    running = ObservedSuite(tmp_path_factory.mktemp("suite"))
+    try:
+        running.start()
+        running.send_and_consume()
+        yield running
+    finally:
+        running.stop()
+
+
+@pytest.fixture(scope="module")
+def prometheus(
+    suite: ObservedSuite, report: str, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Prometheus]:
+    jobs = {f"cometmq-{name}": [address] for name, address in suite.http.items()}
+    running = Prometheus(tmp_path_factory.mktemp("prometheus"), {**jobs, "report": [report]})
+    try:
+        wait_until(lambda: running.has_all_targets(len(jobs) + 1), 90, "all targets are up")
+        suite.send()
+        yield running
+    finally:
+        running.child.stop(30)
+
+
+def with_values(expr: str) -> str:
+    """Replace the variables of a dashboard by what Grafana would: all values, a short rate."""
+    expr = expr.replace("$__rate_interval", "30s")
+    return re.sub(r"\$(?:cluster|broker|topic|group)\b", ".*", expr)
+
+
+PANELS = [
+    pytest.param(query.expr, id=f"{board.uid}: {panel.title} {number}")
+    for board in BOARDS
+    for panel in board.panels
+    for number, query in enumerate(panel.queries)
+]
+
+
+@pytest.mark.parametrize("expr", PANELS)
+def test_a_panel_has_data(prometheus: Prometheus, expr: str) -> None:
+    shown = with_values(expr)
+    wait_until(lambda: bool(prometheus.rows(shown)), DATA_TIMEOUT_S, f"data for {shown}")
+
+
+@pytest.mark.parametrize("expr", PUBLIC_QUERIES)
+def test_a_query_of_the_public_dashboard_has_data(prometheus: Prometheus, expr: str) -> None:
+    wait_until(lambda: bool(prometheus.rows(expr)), DATA_TIMEOUT_S, f"data for {expr}")
+
+
+def test_variables_have_values(prometheus: Prometheus) -> None:
+    for board in BOARDS:
+        for variable in board.variables:
+            rows = prometheus.rows(with_values(variable.metric))
+            assert any(row["metric"].get(variable.label) for row in rows), (board.uid, variable)
+
+
+def test_every_alert_is_evaluated_without_an_error(prometheus: Prometheus) -> None:
+    def rules() -> list[Any]:
+        found = prometheus.ask("rules", type="alert")
+        groups = [] if found is None else found["groups"]
+        return [rule for group in groups for rule in group["rules"]]
+
+    wait_until(lambda: {rule["health"] for rule in rules()} == {"ok"}, 60, "all rules evaluated")
+    firing = {rule["name"] for rule in rules() if rule["state"] == "firing"}
+    harmless = {"CometmqFailover", "CometmqLagReportOld", "CometmqMessagesWillBeLost"}
+    assert firing <= harmless, "a suite that is well raises no other alert"
