@@ -11,12 +11,14 @@ the commit that was built. Without an address there are no URLs, and links becom
 """
 
 import argparse
+import fcntl
 import re
 import shutil
 import subprocess
 import sys
-import tempfile
 import tomllib
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
 
 from accel import build_environment
@@ -109,6 +111,30 @@ def git(*arguments: str) -> str:
     return done.stdout.strip() if done.returncode == 0 else ""
 
 
+@contextmanager
+def staging() -> Iterator[Path]:
+    """Return an empty folder that one build at a time uses.
+
+    The folder is always the same: the native module contains its path, and cargo compiles it again
+    if the path changes.
+    """
+    folder = ROOT / ".cache/wheels"
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        shutil.rmtree(folder / "members", ignore_errors=True)
+        yield folder / "members"
+        shutil.rmtree(folder / "members")
+
+
+def reproducible_environment() -> dict[str, str]:
+    """Return the environment of a build whose results name no folder of this machine."""
+    environment = build_environment()
+    cargo_home = environment.get("CARGO_HOME", str(Path.home() / ".cargo"))
+    flags = (f"--remap-path-prefix={ROOT}=/cometmq", f"--remap-path-prefix={cargo_home}=/cargo")
+    return {**environment, "CARGO_ENCODED_RUSTFLAGS": "\x1f".join(flags)}
+
+
 def build(out: Path, repository: str | None) -> list[Path]:
     """Build all wheels into `out`, replacing earlier ones."""
     address = public_address(repository or git("remote", "get-url", "origin"))
@@ -118,9 +144,9 @@ def build(out: Path, repository: str | None) -> list[Path]:
     for old in out.glob("cometmq*.whl"):
         old.unlink()
     commit = git("rev-parse", "HEAD") or "HEAD"
-    with tempfile.TemporaryDirectory() as folder:
+    with staging() as folder:
         for member in buildable():
-            target = Path(folder) / member.name
+            target = folder / member.name
             stage(member, target, address=address, commit=commit)
             uv = Path(sys.executable).with_name("uv")
             command: list[str | Path] = [
@@ -132,7 +158,7 @@ def build(out: Path, repository: str | None) -> list[Path]:
                 out,
                 target,
             ]
-            subprocess.run(command, check=True, env=build_environment())
+            subprocess.run(command, check=True, env=reproducible_environment())
     if len(buildable()) < len(members()):
         print("wheels: no cargo here, so no wheel of cometmq-accel", file=sys.stderr)
     if address is None:
