@@ -220,6 +220,30 @@ lock: setup ## Resolve the dependencies again
 wheels: setup ## Build a wheel of each member into dist/ (REPOSITORY=https://... for project URLs)
 	$(BIN)/python deploy/wheels.py build --out dist $(if $(REPOSITORY),--repository $(REPOSITORY))
 
+$(VENV)/.deploy: $(VENV)/.ready deploy/requirements.lock
+	@$(BIN)/uv pip install --quiet --python $(BIN)/python --require-hashes --requirement deploy/requirements.lock
+	@touch $@
+
+BASE_IMAGE ?= python:3.11-slim-bookworm
+BUILD_NETWORK ?= none
+
+.PHONY: base-image
+base-image: ## Make the base image BASE_IMAGE=name from Debian packages (PACKAGES="..."), without an image registry
+	deploy/images/base-image.sh $(BASE_IMAGE) $(PACKAGES)
+
+.PHONY: images
+images: setup $(VENV)/.deploy ## Build the image of the suite (TARGETS="suite spark" BASE_IMAGE=name PREFIX=registry/)
+	@$(BIN)/python deploy/images/build_images.py $(or $(TARGETS),suite) --base-image $(BASE_IMAGE) --network $(BUILD_NETWORK) \
+		$(if $(SPARK_BASE_IMAGE),--spark-base-image $(SPARK_BASE_IMAGE)) $(if $(PREFIX),--prefix $(PREFIX)) $(if $(TAG),--tag $(TAG))
+
+.PHONY: images-test
+images-test: setup $(VENV)/.deploy ## Build the image twice, compare, run it hardened and stop it under load; needs Docker
+	$(BIN)/pytest -q tests/images --timeout=1200 --base-image=$(BASE_IMAGE) --build-network=$(BUILD_NETWORK)
+
+.PHONY: charts-test
+charts-test: setup $(VENV)/.deploy ## Render the Helm chart, check all objects and 28 wrong values; needs helm, or Go to build it
+	$(BIN)/pytest -q tests/charts --timeout=300 --helm=$$(deploy/helm/install-helm.sh)
+
 .PHONY: version
 version: setup ## Set the version of every member to that of pyproject.toml (TO=0.2.0 changes both)
 	$(BIN)/python deploy/wheels.py version $(TO)

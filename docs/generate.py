@@ -17,12 +17,12 @@ from generators import (
     client_options,
     codes,
     commands,
+    crd,
     events,
     metrics,
     proofs,
     settings,
 )
-    crd,
 
 from cometmq.operator.crd import as_yaml
 
