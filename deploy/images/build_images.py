@@ -37,13 +37,21 @@ class Target(NamedTuple):
     """An image: its name, the wheels that it starts from, and the lock of their dependencies."""
 
     image: str
+    dockerfile: Path
     members: tuple[str, ...]
     lock: Path
 
 
 TARGETS: Final[Mapping[str, Target]] = {
-    "suite": Target("cometmq", ("cometmq[ha]", "cometmq-accel"), ROOT / "requirements.lock"),
-    "spark": Target("cometmq-spark", ("cometmq-spark",), ROOT / "spark/requirements-runtime.lock"),
+    "suite": Target(
+        "cometmq", HERE / "Dockerfile", ("cometmq[ha]", "cometmq-accel"), ROOT / "requirements.lock"
+    ),
+    "spark": Target(
+        "cometmq-spark",
+        ROOT / "deploy/spark/Dockerfile",
+        ("cometmq-spark",),
+        ROOT / "spark/requirements-runtime.lock",
+    ),
 }
 
 
@@ -123,21 +131,19 @@ def prepare(name: str, wheels: list[Path], contents: str) -> Path:
     """Write the build context of a target and return its folder."""
     context = CACHE / "context" / name
     shutil.rmtree(context, ignore_errors=True)
-    (context / name / "wheels").mkdir(parents=True)
+    (context / "wheels").mkdir(parents=True)
     lines = []
     for wheel in wheels:
-        shutil.copyfile(wheel, context / name / "wheels" / wheel.name)
+        shutil.copyfile(wheel, context / "wheels" / wheel.name)
         package, version, _, _ = parse_wheel_filename(wheel.name)
         digest = hashlib.sha256(wheel.read_bytes()).hexdigest()
         lines.append(f"{package}=={version} --hash=sha256:{digest}\n")
-    (context / name / "requirements.txt").write_text("".join(lines), encoding="utf-8")
-    (context / name / "sbom.cdx.json").write_text(contents, encoding="utf-8")
-    for file in ("Dockerfile", "install.sh"):
-        shutil.copyfile(HERE / file, context / file)
-    shutil.copytree(ROOT / "deploy/spark", context / "scripts")
-    (context / "scripts/lag_main.py").rename(context / "scripts/lag_main.tmp")
-    (context / "scripts/cometmq").mkdir()
-    (context / "scripts/lag_main.tmp").rename(context / "scripts/cometmq/lag_main.py")
+    (context / "requirements.txt").write_text("".join(lines), encoding="utf-8")
+    (context / "sbom.cdx.json").write_text(contents, encoding="utf-8")
+    shutil.copyfile(HERE / "install.sh", context / "install.sh")
+    folder = TARGETS[name].dockerfile.parent
+    for script in (*folder.glob("*_main.py"), *folder.glob("*.sh"), folder / "Dockerfile"):
+        shutil.copyfile(script, context / script.name)
     return context
 
 
@@ -155,7 +161,7 @@ def build(name: str, options: argparse.Namespace, own: Mapping[str, Path]) -> Bu
     words = [f"--label=org.opencontainers.image.{key}={value}" for key, value in labels.items()]
     words += [f"--build-arg=PYTHON_VERSION={PYTHON}", f"--build-arg=BASE_IMAGE={base}"]
     words += [f"--network={options.network}", *(["--no-cache"] if options.no_cache else [])]
-    docker("build", "--target", name, "--tag", tag, *words, str(context), quiet=False)
+    docker("build", "--tag", tag, *words, str(context), quiet=False)
     out: Path = options.out
     out.mkdir(parents=True, exist_ok=True)
     archive = out / f"{target.image}-{version}.tar"
