@@ -237,8 +237,9 @@ images: setup $(VENV)/.deploy ## Build the image of the suite (TARGETS="suite sp
 		$(if $(SPARK_BASE_IMAGE),--spark-base-image $(SPARK_BASE_IMAGE)) $(if $(PREFIX),--prefix $(PREFIX)) $(if $(TAG),--tag $(TAG))
 
 .PHONY: images-test
-images-test: setup $(VENV)/.deploy ## Build the image twice, compare, run it hardened and stop it under load; needs Docker
-	$(BIN)/pytest -q tests/images --timeout=1200 --base-image=$(BASE_IMAGE) --build-network=$(BUILD_NETWORK)
+images-test: setup $(VENV)/.deploy ## Build the image twice, compare, stop it under load, run the chart's pods; needs Docker
+	$(BIN)/pytest -q tests/images --timeout=1200 --base-image=$(BASE_IMAGE) --build-network=$(BUILD_NETWORK) \
+		--helm=$$(deploy/helm/install-helm.sh) $(if $(IMAGE),--image=$(IMAGE))
 
 .PHONY: charts-test
 charts-test: setup $(VENV)/.deploy ## Render the Helm chart, check all objects and 28 wrong values; needs helm, or Go to build it

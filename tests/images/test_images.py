@@ -7,7 +7,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import build_images
 import pytest
 from build_images import docker
 from cyclonedx.schema import SchemaVersion
@@ -24,28 +23,6 @@ HARDENED = (
     "--read-only", "--tmpfs=/tmp", "--cap-drop=ALL", "--security-opt=no-new-privileges",
     "--cpus=1", "--mount=type=volume,destination=/var/lib/cometmq",
 )  # fmt: skip
-
-
-@pytest.fixture(scope="session")
-def builds(request, tmp_path_factory):
-    """Two builds from the same sources; the second one uses nothing of the first."""
-    found: list[build_images.Built] = []
-    for words in ((), ("--no-cache",)):
-        out = tmp_path_factory.mktemp("out")
-        options = build_images.parsed([
-            "suite", "--tag", f"test-{len(found)}", "--out", str(out), *words,
-            "--base-image", request.config.getoption("--base-image"),
-            "--network", request.config.getoption("--build-network"),
-        ])  # fmt: skip
-        own = build_images.own_wheels(options.epoch)
-        found.append(build_images.build("suite", options, own))
-    yield found
-    docker("image", "rm", *(one.tag for one in found))
-
-
-@pytest.fixture(scope="session")
-def image(builds):
-    return builds[0].tag
 
 
 @pytest.fixture

@@ -1,0 +1,184 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The README and the schema of the Helm chart, from the comments of its values.yaml.
+
+Each value has a line `# -- (type) description`; TYPES lists the types.
+"""
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+import yaml
+
+CHART: Final = Path(__file__).resolve().parents[2] / "deploy/helm/cometmq"
+README: Final = CHART / "README.md"
+SCHEMA: Final = CHART / "values.schema.json"
+GROUP: Final = "brokerGroupDefaults"
+
+_COMMENT: Final = re.compile(r"\s*# -- \((?P<type>.+?)\) (?P<text>.+)")
+_KEY: Final = re.compile(r"(?P<indent> *)(?P<key>[A-Za-z]+):")
+_RANGE: Final = re.compile(r"integer (\d+)\.\.(\d+)")
+_NAME: Final = "^[a-z]([-a-z0-9]{0,28}[a-z0-9])?$"
+_SCALAR: Final = {"type": ["string", "integer", "number", "boolean"]}
+_QUANTITY: Final = r"^[0-9]+(\.[0-9]+)?(Ki|Mi|Gi|Ti|Pi|k|M|G|T|P|m)?$"
+_QUANTITIES: Final = {
+    "type": "object",
+    "additionalProperties": {"type": ["string", "integer", "number"]},
+}
+
+TYPES: Final[dict[str, dict[str, Any]]] = {
+    "boolean": {"type": "boolean"},
+    "brokerIds": {"type": "array", "items": {"type": "integer", "minimum": 0}},
+    "digest": {"type": "string", "pattern": "^(sha256:[0-9a-f]{64})?$"},
+    "endpoints": {
+        "type": "array",
+        "items": {"type": "string", "pattern": r"^[A-Za-z0-9.-]+:[0-9]{1,5}$"},
+    },
+    "filled": {"type": "string", "minLength": 1},
+    "list": {"type": "array"},
+    "map": {"type": "object"},
+    "name": {"type": "string", "pattern": "^[A-Za-z0-9._|%-]+$", "maxLength": 127},
+    "nodePort": {"type": "integer", "minimum": 0, "maximum": 65535},
+    "nodePorts": {
+        "type": "array",
+        "items": {"type": "integer", "minimum": 1024, "maximum": 65533},
+    },
+    "quantity": {"type": ["string", "integer"], "pattern": _QUANTITY},
+    "resources": {
+        "type": "object",
+        "additionalProperties": False,
+        "properties": {"requests": _QUANTITIES, "limits": _QUANTITIES},
+    },
+    "schedule": {"type": "string", "pattern": r"^(@[a-z]+|(\S+\s+){4}\S+)$"},
+    "string": {"type": "string"},
+    "strings": {"type": "array", "items": {"type": "string", "minLength": 1}},
+}
+"""JSON schemas of the types in comments; besides, `integer 1..9`, `string /regex/` and `a|b|c`."""
+
+
+class Value(NamedTuple):
+    """A value of the chart: its path, what its comment says, and its default."""
+
+    path: tuple[str, ...]
+    type: str
+    text: str
+    default: Any
+
+
+def values() -> list[Value]:
+    """Return all values in the order of the file; raise ValueError if one has no comment."""
+    text = (CHART / "values.yaml").read_text(encoding="utf-8")
+    return list(_parsed(text.splitlines(), yaml.safe_load(text)))
+
+
+def _parsed(lines: list[str], defaults: dict[str, Any]) -> Iterator[Value]:
+    path: list[str] = []
+    comment: re.Match[str] | None = None
+    for line in lines:
+        found = _KEY.match(line)
+        if found is None:
+            comment = _COMMENT.fullmatch(line) or comment
+            continue
+        depth = len(found["indent"]) // 2
+        path[depth:] = [found["key"]]
+        if comment is not None:
+            yield Value(tuple(path), comment["type"], comment["text"], _at(defaults, path))
+        elif not isinstance(_at(defaults, path), dict):
+            raise ValueError(f"{'.'.join(path)} in values.yaml has no comment `# -- (type) text`")
+        comment = None
+
+
+def _at(defaults: Any, path: list[str]) -> Any:
+    for key in path:
+        defaults = defaults[key]
+    return defaults
+
+
+def schema_of(kind: str) -> dict[str, Any]:
+    """Return the JSON schema of a type of the comments."""
+    if found := _RANGE.fullmatch(kind):
+        return {"type": "integer", "minimum": int(found[1]), "maximum": int(found[2])}
+    if kind.startswith("string /"):
+        return {"type": "string", "pattern": f"^{kind[8:-1]}$"}
+    if kind == "brokerGroups":
+        return {"type": "array", "minItems": 1, "items": {"$ref": "#/definitions/brokerGroup"}}
+    if "|" in kind:
+        return {"type": "string", "enum": kind.split("|")}
+    return TYPES[kind]
+
+
+def schema() -> str:
+    """Render values.schema.json."""
+    root = _object()
+    for value in values():
+        place = root
+        for key in value.path[:-1]:
+            place = place["properties"].setdefault(key, _object())
+        leaf = {**schema_of(value.type), "description": value.text}
+        if value.path[-1] == "config":
+            leaf["additionalProperties"] = _SCALAR
+        place["properties"][value.path[-1]] = leaf
+    group = json.loads(json.dumps(root["properties"][GROUP]))
+    name = {"type": "string", "pattern": _NAME, "description": "The brokerName of the group."}
+    group["properties"]["name"] = name
+    group["required"] = ["name"]
+    root["properties"]["global"] = {"type": "object"}
+    root = {
+        "$schema": "http://json-schema.org/draft-07/schema#",
+        "title": "Values of the chart cometmq; generated by docs/generate.py helm-schema",
+        **root,
+        "definitions": {"brokerGroup": group},
+    }
+    return json.dumps(root, indent=2) + "\n"
+
+
+def _object() -> dict[str, Any]:
+    return {"type": "object", "additionalProperties": False, "properties": {}}
+
+
+def readme() -> str:
+    """Render README.md."""
+    rows = [
+        f"| `{'.'.join(one.path)}` | {_cell(_shown(one.type))} | `{_cell(json.dumps(one.default))}`"
+        f" | {_cell(one.text)} |"
+        for one in values()
+    ]
+    return _HEAD + "\n".join(rows) + "\n"
+
+
+def _shown(kind: str) -> str:
+    return kind.replace("integer ", "").replace("|", " or ").replace("string /", "text /")
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", "\\|")
+
+
+_HEAD: Final = """\
+# Helm chart of CometMQ
+
+Generated by `docs/generate.py helm-readme`: do not edit.
+
+The chart installs name servers, broker groups, the txn-checker and, on request, lag reports by
+Spark.
+
+```console
+$ make images BASE_IMAGE=python:3.11-slim-bookworm
+$ helm install mq deploy/helm/cometmq
+$ helm test mq
+```
+
+The [guide](../../../docs/guides/kubernetes.md) shows the way from an empty cluster to production.
+Examples: [one broker](ci/one-broker-values.yaml), [groups that fail
+over](ci/failover-values.yaml), [TLS, accounts and clients outside](ci/secured-values.yaml), [lag
+reports](ci/lag-values.yaml).
+
+## Values
+
+Wrong values are refused before anything is installed, with their path.
+
+| value | type | default | meaning |
+|---|---|---|---|
+"""

@@ -1,0 +1,271 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The rendered objects: valid, restricted, and with settings that the programs accept."""
+
+from pathlib import Path
+
+import kubernetes_validate
+import pytest
+
+from cometmq.broker.app import check_settings
+from cometmq.broker.group.members import check_group, parse_members
+from cometmq.broker.settings import BrokerSettings
+from cometmq.elector.plan import parse_members as parse_control_members
+from cometmq.elector.settings import ElectorSettings
+from cometmq.ha.places.choice import open_record
+from cometmq.namesrv.settings import NamesrvSettings
+from cometmq.remoting.transport.certificate import self_signed_pem
+from cometmq.runtime.settings import load
+from cometmq.runtime.tls_keys import client_tls
+from cometmq.txn_checker.settings import TxnCheckerSettings
+
+CHART = Path(__file__).resolve().parents[2] / "deploy/helm/cometmq"
+KUBERNETES = "1.34"
+EXAMPLES = sorted((CHART / "ci").glob("*-values.yaml"))
+SETTINGS = {
+    "broker": BrokerSettings,
+    "namesrv": NamesrvSettings,
+    "txn-checker": TxnCheckerSettings,
+    "elector": ElectorSettings,
+}
+
+
+@pytest.fixture(scope="session", params=[None, *EXAMPLES], ids=lambda one: one and one.stem)
+def objects(request, render):
+    return render([request.param] if request.param else [])
+
+
+def of_kind(objects, *kinds):
+    return [one for one in objects if one["kind"] in kinds]
+
+
+def templates(objects):
+    """Return the pods, and the templates of pods, by the name of the object that owns them."""
+    found = {}
+    for one in objects:
+        spec = one.get("spec", {})
+        if one["kind"] == "Pod":
+            found[one["metadata"]["name"]] = one
+        elif one["kind"] == "CronJob":
+            found[one["metadata"]["name"]] = spec["jobTemplate"]["spec"]["template"]
+        elif "template" in spec:
+            found[one["metadata"]["name"]] = spec["template"]
+    return found
+
+
+def containers(template):
+    return [*template["spec"].get("initContainers", []), *template["spec"]["containers"]]
+
+
+def settings_files(objects):
+    return {
+        (one["metadata"]["name"], name): text
+        for one in of_kind(objects, "ConfigMap")
+        for name, text in one["data"].items()
+    }
+
+
+def write_certificate(folder):
+    """Write the files of the Secret in tls.existingSecret."""
+    both = self_signed_pem("cometmq")
+    certificate = both[both.index("-----BEGIN CERTIFICATE") :]
+    for name, text in (("tls.crt", certificate), ("ca.crt", certificate), ("tls.key", both)):
+        (folder / name).write_text(text, encoding="utf-8")
+
+
+def loaded(name, text, folder):
+    """Load a settings file as its program does; return the settings."""
+    program = next(one for one in SETTINGS if name.startswith(one))
+    path = folder / name
+    if "/etc/cometmq/tls" in text:
+        write_certificate(folder)
+    path.write_text(text.replace("/etc/cometmq/tls", str(folder)), encoding="utf-8")
+    return load(SETTINGS[program], prefix="UNSET", file=path, cli={})
+
+
+@pytest.mark.parametrize("example", EXAMPLES, ids=lambda one: one.stem)
+def test_lint_accepts_the_examples(helm, example):
+    done = helm("lint", "--strict", str(CHART), "--values", str(example))
+    assert done.returncode == 0, done.stdout
+
+
+def test_objects_fit_the_schema_of_kubernetes(objects):
+    assert len(objects) > 8
+    for one in objects:
+        if one["apiVersion"].startswith("monitoring.coreos.com/"):
+            continue  # a custom resource, of which Kubernetes has no schema
+        kubernetes_validate.validate(one, KUBERNETES, strict=True)
+
+
+def test_a_wrong_object_does_not_fit_the_schema_of_kubernetes(render):
+    """The schemas are there, and misspelt fields are found."""
+    one = of_kind(render(), "StatefulSet")[0]
+    one["spec"]["template"]["spec"]["containers"][0]["volumeMount"] = []
+    with pytest.raises(kubernetes_validate.ValidationError):
+        kubernetes_validate.validate(one, KUBERNETES, strict=True)
+
+
+def test_every_object_has_its_own_name(objects):
+    names = [(one["kind"], one["metadata"]["name"]) for one in objects]
+    assert len(names) == len(set(names))
+    assert [name for _, name in names if len(name) > 63] == []
+
+
+def test_the_programs_accept_their_settings(objects, tmp_path):
+    files = settings_files(objects)
+    assert {"broker-0.conf", "namesrv.conf", "txn-checker.conf"} <= {name for _, name in files}
+    for (_, name), text in files.items():
+        result = loaded(name, text, tmp_path)
+        assert result.unknown == {}, name
+        assert result.ineffective() == {}, name
+        if name.startswith("broker-"):
+            check_settings(result)
+
+
+def test_brokers_and_elector_of_a_group_agree(objects, tmp_path):
+    files = settings_files(objects)
+    groups = [name for name, file in files if file == "elector.conf"]
+    for elector_map in groups:
+        elector = loaded("elector.conf", files[elector_map, "elector.conf"], tmp_path).value
+        brokers = [
+            loaded(file, text, tmp_path).value
+            for (name, file), text in files.items()
+            if name == elector_map.removesuffix("-elector")
+        ]
+        assert len(brokers) > 1
+        assert [one.broker_id for one in brokers] == list(range(len(brokers)))
+        members = parse_members(brokers[0].group_members)
+        assert set(members) == set(parse_control_members(elector.control_members))
+        for one in brokers:
+            check_group(one)
+            assert one.group_members == brokers[0].group_members
+            assert one.group_record == elector.group_record
+            assert one.broker_name == elector.broker_name
+            assert one.min_in_sync == elector.min_in_sync
+            assert one.replication_policy == elector.replication_policy
+            assert one.renew_deadline_mills == elector.renew_deadline_mills
+        open_record(elector.group_record, tls=client_tls(elector))
+
+
+def test_group_members_are_pods_of_the_headless_service(objects, tmp_path):
+    services = {one["metadata"]["name"]: one["spec"] for one in of_kind(objects, "Service")}
+    sets = {one["metadata"]["name"]: one["spec"] for one in of_kind(objects, "StatefulSet")}
+    for (name, file), text in settings_files(objects).items():
+        if not file.startswith("broker-"):
+            continue
+        assert services[name]["publishNotReadyAddresses"]
+        assert sets[name]["serviceName"] == name
+        settings = loaded(file, text, tmp_path).value
+        assert 0 <= settings.broker_id < sets[name]["replicas"]
+        if settings.group_members:
+            member = parse_members(settings.group_members)[settings.broker_id]
+            assert f"{name}-{settings.broker_id}.{name}.prod.svc" in str(member)
+            assert f":{settings.listen_port}" in settings.group_members
+
+
+def test_pods_meet_the_restricted_standard(objects):
+    for name, template in templates(objects).items():
+        pod = template["spec"]["securityContext"]
+        assert pod["runAsNonRoot"], name
+        assert pod["runAsUser"] > 0
+        assert pod["seccompProfile"] == {"type": "RuntimeDefault"}
+        assert not template["spec"].get("hostNetwork")
+        for one in containers(template):
+            context = one["securityContext"]
+            assert context["allowPrivilegeEscalation"] is False
+            assert context["readOnlyRootFilesystem"] is True
+            assert context["capabilities"] == {"drop": ["ALL"]}
+            assert "privileged" not in context
+            assert all("hostPort" not in port for port in one.get("ports", []))
+        allowed = {"configMap", "emptyDir", "secret", "persistentVolumeClaim"}
+        assert all((set(one) - {"name"}) <= allowed for one in template["spec"]["volumes"])
+
+
+def test_pods_have_no_rights_and_no_foreign_variables(objects):
+    """Kubernetes would set COMETMQ_..._PORT for each Service, which programs read as settings."""
+    assert of_kind(objects, "Role", "RoleBinding", "ClusterRole", "ClusterRoleBinding") == []
+    for template in templates(objects).values():
+        assert template["spec"]["automountServiceAccountToken"] is False
+        assert template["spec"]["enableServiceLinks"] is False
+
+
+def test_every_container_has_limits_and_long_running_ones_have_probes(objects):
+    for one in of_kind(objects, "StatefulSet", "Deployment"):
+        for container in one["spec"]["template"]["spec"]["containers"]:
+            assert "memory" in container["resources"]["limits"]
+            if container["name"] != "collector":  # has no HTTP port
+                assert {"startupProbe", "livenessProbe", "readinessProbe"} <= set(container)
+
+
+def test_selectors_of_owners_match_their_pods_and_no_others(objects):
+    pods = {name: one["metadata"]["labels"] for name, one in templates(objects).items()}
+    for one in of_kind(objects, "StatefulSet", "Deployment"):
+        wanted = one["spec"]["selector"]["matchLabels"].items()
+        found = [name for name, labels in pods.items() if wanted <= labels.items()]
+        assert found == [one["metadata"]["name"]]
+
+
+def test_volumes_that_are_mounted_exist(objects):
+    claims = {
+        one["metadata"]["name"]: [
+            each["metadata"]["name"] for each in one["spec"]["volumeClaimTemplates"]
+        ]
+        for one in of_kind(objects, "StatefulSet")
+    }
+    for name, template in templates(objects).items():
+        volumes = {one["name"] for one in template["spec"]["volumes"]} | set(claims.get(name, []))
+        for one in containers(template):
+            assert {mount["name"] for mount in one["volumeMounts"]} <= volumes
+
+
+def test_more_replicas_have_a_budget_and_one_replica_has_none(objects):
+    budgets = {one["metadata"]["name"] for one in of_kind(objects, "PodDisruptionBudget")}
+    for one in of_kind(objects, "StatefulSet"):
+        assert (one["metadata"]["name"] in budgets) is (one["spec"]["replicas"] > 1)
+
+
+def test_only_electors_reach_control_ports(render):
+    objects = render([CHART / "ci/failover-values.yaml"])
+    policies = of_kind(objects, "NetworkPolicy")
+    rules = [
+        rule
+        for one in policies
+        for rule in one["spec"]["ingress"]
+        if {"port": 10913} in rule["ports"]
+    ]
+    assert len(rules) == 2
+    for rule in rules:
+        (peer,) = rule["from"]
+        labels = peer["podSelector"]["matchLabels"]
+        assert labels["app.kubernetes.io/component"] == "elector"
+    covered = [one["spec"]["podSelector"]["matchLabels"].items() for one in policies]
+    for template in templates(objects).values():
+        labels = template["metadata"]["labels"].items()
+        assert any(selector <= labels for selector in covered)
+
+
+def test_external_brokers_listen_on_the_advertised_port(render, tmp_path):
+    objects = render([CHART / "ci/secured-values.yaml"])
+    services = {one["metadata"]["name"]: one["spec"] for one in of_kind(objects, "Service")}
+    files = settings_files(objects)
+    for number, port in enumerate((30911, 30921)):
+        spec = services[f"mq-cometmq-broker-a-{number}-external"]
+        assert [one["nodePort"] for one in spec["ports"]] == [port]
+        text = files["mq-cometmq-broker-a", f"broker-{number}.conf"]
+        assert loaded(f"broker-{number}.conf", text, tmp_path).value.listen_port == port
+    balanced = services["mq-cometmq-broker-b-0-external"]
+    assert balanced["type"] == "LoadBalancer"
+    text = files["mq-cometmq-broker-b", "broker-0.conf"]
+    assert loaded("broker-0.conf", text, tmp_path).value.broker_ip1 == "mq-b.example.com"
+
+
+def test_a_changed_setting_restarts_only_its_pods(render):
+    before = templates(render())
+    after = templates(render(settings=['namesrv.config={"brokerExpireMs": 90000}']))
+    changed = [name for name in before if before[name] != after[name]]
+    assert changed == ["mq-cometmq-namesrv"]
+
+
+def test_large_numbers_stay_numbers(render, tmp_path: Path):
+    objects = render(settings=['brokerGroups=[{"name":"a","config":{"maxMessageSize":8388608}}]'])
+    text = settings_files(objects)["mq-cometmq-a", "broker-0.conf"]
+    assert loaded("broker-0.conf", text, tmp_path).value.max_message_size == 8388608

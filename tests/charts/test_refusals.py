@@ -1,0 +1,73 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Wrong values are refused before anything is installed, with their path and what is allowed."""
+
+import pytest
+
+BAD_VALUES = [
+    # values as JSON, the path in the message, and another part of the message
+    ('namesrv={"replicas": 0}', "/namesrv/replicas", "minimum: got 0, want 1"),
+    ('namesrv={"replicas": "two"}', "/namesrv/replicas", "got string, want integer"),
+    ('namesrv={"replica": 2}', "/namesrv", "'replica' not allowed"),
+    ('namesrv={"service": {"type": "Nodeport"}}', "/namesrv/service/type", "'NodePort'"),
+    ('namesrv={"config": {"listenPort": 9877}}', "namesrv.config.listenPort", "the chart sets it"),
+    ('txnChecker={"config": {"secretKey": "x"}}', "txnChecker.config.secretKey", "sets it"),
+    ('image={"digest": "abc"}', "/image/digest", "sha256"),
+    ('logLevel="loud"', "/logLevel", "'debug', 'info', 'warning', 'error'"),
+    ("brokerGroups=[]", "/brokerGroups", "got 0, want 1"),
+    ('brokerGroups=[{"replicas": 1}]', "/brokerGroups/0", "missing property 'name'"),
+    ('brokerGroups=[{"name": "Broker_A"}]', "/brokerGroups/0/name", "does not match pattern"),
+    ('brokerGroups=[{"name": "a"}, {"name": "a"}]', "brokerGroups[1].name", "another group"),
+    ('brokerGroups=[{"name": "namesrv"}]', "brokerGroups[0].name", "choose another"),
+    ('brokerGroups=[{"name": "a", "replicas": 2}]', "brokerGroups[0].replicas", "etcd.endpoints"),
+    ('brokerGroups=[{"name": "a", "minInSync": 2}]', "brokerGroups[0].minInSync", "1 replicas"),
+    (
+        'brokerGroups=[{"name": "a", "replicationPolicy": "majority"}]',
+        "brokerGroups[0].replicationPolicy", "3 replicas",
+    ),
+    (
+        'brokerGroups=[{"name": "a", "flushDiskType": "SYNC"}]',
+        "/brokerGroups/0/flushDiskType", "'SYNC_FLUSH'",
+    ),
+    (
+        'brokerGroups=[{"name": "a", "config": {"brokerId": 1}}]',
+        "brokerGroups[0].config.brokerId", "the chart sets it",
+    ),
+    (
+        'brokerGroups=[{"name": "a", "config": {"x": [1]}}]',
+        "/brokerGroups/0/config/x", "got array",
+    ),
+    (
+        'brokerGroups=[{"name": "a", "storage": {"size": "many"}}]',
+        "/brokerGroups/0/storage/size", "does not match pattern",
+    ),
+    (
+        'brokerGroups=[{"name": "a", "external": {"type": "NodePort"}}]',
+        "brokerGroups[0].external.nodePorts", "one port for each",
+    ),
+    (
+        'brokerGroups=[{"name": "a", "external": {"type": "LoadBalancer"}}]',
+        "brokerGroups[0].external.hosts", "address of the load balancer",
+    ),
+    ('groupRecord={"etcd": {"endpoints": ["etcd"]}}', "/groupRecord/etcd/endpoints/0", "pattern"),
+    ('groupRecord={"etcd": {"tls": true}}', "groupRecord.etcd.tls", "tls.enabled"),
+    ('acl={"enabled": true}', "acl.existingSecret", "plain_acl.yml"),
+    ('tls={"enabled": true}', "tls.existingSecret", "tls.crt"),
+    ('lagReport={"schedule": "hourly"}', "/lagReport/schedule", "does not match pattern"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("value", "path", "part"), BAD_VALUES, ids=[one[0] for one in BAD_VALUES])
+def test_a_wrong_value_is_refused_with_its_path(template, value, path, part):
+    done = template(settings=[value])
+    assert done.returncode != 0
+    assert path in done.stderr
+    assert part in done.stderr
+
+
+def test_ports_that_overlap_are_refused(template):
+    external = '{"type": "NodePort", "nodePorts": [30911, 30913]}'
+    group = f'{{"name": "a", "replicas": 2, "external": {external}}}'
+    record = 'groupRecord={"etcd": {"endpoints": ["etcd:2379"]}}'
+    done = template(settings=[f"brokerGroups=[{group}]", record])
+    assert done.returncode != 0
+    assert "brokerGroups[0].external.nodePorts: 30911 and 30913" in done.stderr
