@@ -41,6 +41,29 @@ pub struct Keys {
     pub hashes: Vec<i32>,
     /// Physical offset of the record.
     pub offsets: Vec<i64>,
+    /// Store times: the number of the first later key, and the time of all keys before it that no
+    /// earlier row has.
+    pub times: Vec<(usize, i64)>,
+}
+
+impl Keys {
+    /// Gives the keys that have no store time yet this one.
+    pub fn close(&mut self, timestamp: i64) {
+        let count = self.hashes.len();
+        match self.times.last_mut() {
+            Some((end, last)) if *last == timestamp => *end = count,
+            Some((end, _)) if *end == count => {}
+            None if count == 0 => {}
+            _ => self.times.push((count, timestamp)),
+        }
+    }
+
+    /// Store time of a key.
+    #[must_use]
+    pub fn timestamp(&self, index: usize) -> Option<i64> {
+        let row = self.times.partition_point(|&(end, _)| end <= index);
+        self.times.get(row).map(|&(_, timestamp)| timestamp)
+    }
 }
 
 /// What `Stage::build` makes besides the records.
@@ -163,6 +186,7 @@ impl Stage {
             built.message_count += answer.places.len();
             answers.rows.push(answer);
         }
+        built.keys.close(place.now_ms);
         built
     }
 

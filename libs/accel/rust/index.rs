@@ -19,23 +19,32 @@ pub struct Slots<'a> {
 }
 
 impl Keys {
-    /// Links entries, numbered from `number` on, into their slots. `out` gets them, 20 bytes each.
-    /// Returns how many slots were empty; `None` if the numbers or the pages do not suffice.
+    /// Links entries, numbered from `number` on, into their slots. `out` gets them, 20 bytes each;
+    /// their times are relative to `begin_ms`. Returns how many slots were empty; `None` if the
+    /// numbers or the pages do not suffice.
     #[must_use]
     pub fn link(
         &self,
         keys: Range<usize>,
         slots: &Slots,
         number: i32,
-        seconds: i32,
+        begin_ms: i64,
         out: &mut [u8],
     ) -> Option<usize> {
         let slot_count = u32::try_from(slots.newest.len()).ok().filter(|&count| count > 0)?;
+        let mut times =
+            self.times[self.times.partition_point(|&(end, _)| end <= keys.start)..].iter();
+        let (mut at, mut end, mut seconds) = (keys.start, keys.start, 0);
         let (hashes, offsets) = (self.hashes.get(keys.clone())?, self.offsets.get(keys)?);
         let mut used = 0;
         let mut number = number;
         let entries = out.chunks_exact_mut(ENTRY_BYTES);
         for ((&hash, offset), entry) in hashes.iter().zip(offsets).zip(entries) {
+            if at == end {
+                let (next, timestamp) = *times.next()?;
+                (end, seconds) = (next, seconds_since(begin_ms, timestamp));
+            }
+            at += 1;
             let slot = (u32::try_from(hash).ok()? % slot_count) as usize;
             let previous = slots.newest[slot].replace(number);
             slots.dirty.get(slot / slots.page_slots)?.set(1);
@@ -48,4 +57,9 @@ impl Keys {
         }
         Some(used)
     }
+}
+
+fn seconds_since(begin_ms: i64, timestamp: i64) -> i32 {
+    let elapsed_ms = if begin_ms > 0 { timestamp.saturating_sub(begin_ms).max(0) } else { 0 };
+    i32::try_from(elapsed_ms / 1000).unwrap_or(i32::MAX)
 }

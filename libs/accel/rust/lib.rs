@@ -8,10 +8,12 @@ pub mod commit;
 pub mod frames;
 pub mod fuzzing;
 pub mod fuzzing_pulls;
+pub mod fuzzing_ranges;
 pub mod header;
 pub mod index;
 pub mod properties;
 pub mod pull;
+pub mod range;
 pub mod scan;
 pub mod stage;
 
@@ -19,3 +21,7 @@ pub mod stage;
 mod pull_lane;
 #[cfg(feature = "python")]
 mod python;
+#[cfg(feature = "python")]
+mod python_keys;
+#[cfg(feature = "python")]
+mod python_range;

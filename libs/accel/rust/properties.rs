@@ -103,9 +103,29 @@ pub fn java_hash(start: u32, text: &[u8]) -> u32 {
     text.iter().fold(start, |hash, &byte| hash.wrapping_mul(31).wrapping_add(u32::from(byte)))
 }
 
+/// Continues `String.hashCode()` over any text, whose UTF-16 code units count.
+#[must_use]
+pub fn java_hash_text(start: u32, text: &str) -> u32 {
+    if text.is_ascii() {
+        return java_hash(start, text.as_bytes());
+    }
+    let step = |hash: u32, unit| hash.wrapping_mul(31).wrapping_add(u32::from(unit));
+    text.encode_utf16().fold(start, step)
+}
+
 /// The hash of `topic#key` in the index; `topic_hash` is the one of `topic#`.
 #[must_use]
 pub fn index_hash(topic_hash: u32, key: &[u8]) -> i32 {
-    // Java takes the absolute value and maps -2**31, which has none, to 0.
-    java_hash(topic_hash, key).cast_signed().checked_abs().unwrap_or(0)
+    positive(java_hash(topic_hash, key))
+}
+
+/// The same for any text.
+#[must_use]
+pub fn index_hash_text(topic_hash: u32, key: &str) -> i32 {
+    positive(java_hash_text(topic_hash, key))
+}
+
+/// Java takes the absolute value and maps -2**31, which has none, to 0.
+fn positive(hash: u32) -> i32 {
+    hash.cast_signed().checked_abs().unwrap_or(0)
 }

@@ -1,22 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The module `cometmq.accel._native`; its types are described in `_native.pyi`.
 
-use std::cell::Cell;
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::sync::Arc;
 
-use pyo3::buffer::{Element, PyBuffer};
 use pyo3::exceptions::{PyIndexError, PyValueError};
 use pyo3::panic::PanicException;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyList, PyString, PyTuple};
 
 use crate::answers::{Answer, Answers, Template};
-use crate::commit::{Keys, Place};
-use crate::index::Slots;
-use crate::properties::{index_hash, java_hash};
+use crate::commit::Place;
 use crate::pull_lane::PullLane;
+use crate::python_keys::LaneKeys;
 use crate::stage::{Kind, Limits, Origin, Part, Stage};
 
 /// Queues of all topics together, four bytes each; above, topics are learned anew.
@@ -170,7 +167,7 @@ impl SendLane {
         for (waits, answers) in built.groups {
             groups.append((waits, Py::new(py, self.own(py, answers))?))?;
         }
-        let keys = Py::new(py, LaneKeys { keys: built.keys, timestamp: now_ms })?;
+        let keys = Py::new(py, LaneKeys { keys: built.keys })?;
         (count, built.message_count, records, entries, keys, groups).into_pyobject(py)
     }
 
@@ -355,84 +352,6 @@ impl LaneAnswers {
     }
 }
 
-#[pyclass(module = "cometmq.accel", frozen)]
-struct LaneKeys {
-    keys: Keys,
-    timestamp: i64,
-}
-
-#[pymethods]
-impl LaneKeys {
-    #[getter]
-    fn count(&self) -> usize {
-        self.keys.hashes.len()
-    }
-
-    fn offset(&self, index: usize) -> PyResult<i64> {
-        let offset = self.keys.offsets.get(index).copied();
-        offset.ok_or_else(|| PyIndexError::new_err("no such key"))
-    }
-
-    fn timestamp(&self, _index: usize) -> i64 {
-        self.timestamp
-    }
-
-    /// Offsets of the messages that may hold a key, newest first.
-    fn find(&self, topic: &str, key: &str) -> Vec<i64> {
-        if !topic.is_ascii() || !key.is_ascii() {
-            return vec![];
-        }
-        let hash = index_hash(java_hash(java_hash(0, topic.as_bytes()), b"#"), key.as_bytes());
-        let rows = self.keys.hashes.iter().zip(&self.keys.offsets).rev();
-        rows.filter(|(one, _)| **one == hash).map(|(_, offset)| *offset).collect()
-    }
-
-    /// Links keys into the slots of an index file; returns their entries and how many slots were
-    /// empty.
-    #[allow(clippy::too_many_arguments)] // a call for each commit: no object for its arguments
-    fn link<'py>(
-        &self,
-        py: Python<'py>,
-        start: usize,
-        count: usize,
-        slots: &Bound<'py, PyAny>,
-        dirty: &Bound<'py, PyAny>,
-        page_slots: usize,
-        number: i32,
-        begin_ms: i64,
-    ) -> PyResult<(Bound<'py, PyBytes>, usize)> {
-        let (slots, dirty) = (PyBuffer::<i32>::get(slots)?, PyBuffer::<u8>::get(dirty)?);
-        let slots = Slots {
-            newest: cells(py, &slots)?,
-            dirty: cells(py, &dirty)?,
-            page_slots: page_slots.max(1),
-        };
-        let seconds = if begin_ms > 0 { (self.timestamp - begin_ms).max(0) / 1000 } else { 0 };
-        let seconds = i32::try_from(seconds).unwrap_or(i32::MAX);
-        let mut used = None;
-        let entries = PyBytes::new_with(py, count * 20, |out| {
-            used = self.keys.link(start..start + count, &slots, number, seconds, out);
-            Ok(())
-        })?;
-        let used = used.ok_or_else(|| PyValueError::new_err("keys that the slots cannot hold"))?;
-        Ok((entries, used))
-    }
-}
-
-/// Returns the memory of a writable buffer.
-#[allow(unsafe_code)]
-fn cells<'a, T: Element>(_py: Python<'a>, buffer: &'a PyBuffer<T>) -> PyResult<&'a [Cell<T>]> {
-    let items = buffer.as_slice_ptr().filter(|_| !buffer.readonly());
-    let items = items.ok_or_else(|| PyValueError::new_err("needs writable, contiguous memory"))?;
-    // SAFETY: the exporter keeps the memory in place and alive while `buffer` exists, and the
-    // pointer has the length, alignment and type that `PyBuffer` has verified. Every bit pattern
-    // is a value of an integer. Others may hold the same memory, therefore cells: they are read
-    // and written one at a time on this thread, which holds the interpreter lock for `'a` (the
-    // stable ABI that this crate is built for has no other threading), and no Python code runs
-    // between taking the slice and leaving the caller.
-    Ok(unsafe { &*(items.as_ptr() as *const [Cell<T>]) })
-}
-
 #[pymodule]
 #[pyo3(name = "_native")]
 fn native(module: &Bound<'_, PyModule>) -> PyResult<()> {
@@ -441,5 +360,6 @@ fn native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<LaneKeys>()?;
     module.add_class::<PullLane>()?;
     module.add_function(wrap_pyfunction!(crate::pull_lane::matches, module)?)?;
+    module.add_function(wrap_pyfunction!(crate::python_range::read_range, module)?)?;
     module.add("PanicException", module.py().get_type::<PanicException>())
 }

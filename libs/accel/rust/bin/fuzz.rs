@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The long form of the fuzz test: `fuzz FRAMES [SEED]`.
 
-use cometmq_accel::{fuzzing, fuzzing_pulls};
+use cometmq_accel::{fuzzing, fuzzing_pulls, fuzzing_ranges};
 
 const ROUND_FRAMES: u64 = 1_000_000;
 
@@ -12,11 +12,13 @@ fn main() {
         std::process::exit(2);
     };
     let first = arguments.next().and_then(Result::ok).unwrap_or(1);
-    let (mut staged, mut answered) = (0, 0);
+    let (mut staged, mut answered, mut read) = (0, 0, 0);
     for seed in first..first + frames.div_ceil(ROUND_FRAMES) {
         staged += fuzzing::run(seed, ROUND_FRAMES.min(frames)).staged;
         answered += fuzzing_pulls::run(seed, ROUND_FRAMES.min(frames)).staged;
+        read += fuzzing_ranges::run(seed, ROUND_FRAMES.min(frames)).staged;
     }
     println!("native readers: {frames} mutated sends, {staged} of them staged, no fault");
     println!("native readers: {frames} mutated pulls, {answered} of them answered, no fault");
+    println!("native readers: {frames} mutated records, {read} of them read, no fault");
 }

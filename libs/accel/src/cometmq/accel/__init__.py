@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The native message path: plain sends of a commit, and plain pulls of a chunk, in one call."""
+"""The native message path: plain sends of a commit, plain pulls of a chunk, or the plain records of
+a range of the log, in one call.
+"""
 
 from cometmq.accel._native import (
     LaneAnswers,
@@ -8,6 +10,15 @@ from cometmq.accel._native import (
     PullLane,
     SendLane,
     matches,
+    read_range,
 )
 
-__all__ = ["LaneAnswers", "LaneKeys", "PanicException", "PullLane", "SendLane", "matches"]
+__all__ = [
+    "LaneAnswers",
+    "LaneKeys",
+    "PanicException",
+    "PullLane",
+    "SendLane",
+    "matches",
+    "read_range",
+]

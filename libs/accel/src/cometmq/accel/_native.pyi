@@ -188,6 +188,24 @@ class PullLane:
 def matches(names: Sequence[str], condition: tuple[Any, ...], record: bytes) -> bool | None:
     """Return whether a record matches a condition; None if only Python can say."""
 
+def read_range(
+    data: bytes,
+    position: int,
+    base: int,
+    *,
+    check_crc: bool,
+    is_indexing: bool,
+    delayed: tuple[str, Sequence[int], int],
+) -> tuple[int, int, int, list[tuple[str, int, int, int, bytes]], LaneKeys]:
+    """Read the plain records from a position of `data` on; its first byte is at log offset `base`.
+
+    Entries of the topic in `delayed` hold delivery times: its queues have the listed delays, and
+    all its other queues the last one. Reading ends where no plain record begins.
+
+    Return the bytes and the number of records, the store time of the last one, runs of entries
+    (topic, queue id, first queue offset, number, entries), and the keys.
+    """
+
 class PanicException(BaseException):
     """A bug of the native code; what it was called with is unchanged or released."""
 
@@ -218,7 +236,7 @@ class LaneAnswers:
 
 @final
 class LaneKeys:
-    """Keys of one commit for the index, in the order of the log."""
+    """Keys of a commit or a range for the index, in the order of the log."""
 
     @property
     def count(self) -> int:

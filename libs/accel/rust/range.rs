@@ -1,0 +1,268 @@
+// SPDX-License-Identifier: Apache-2.0
+//! A range of the log to the queue entries and index keys of its records: what Python's scanner and
+//! dispatcher do for one record, done for all plain records at the beginning of a range.
+//!
+//! The twin of `scan_record` in `cometmq.remoting` and of `Dispatcher` in `cometmq.store`. Whatever
+//! is no plain record ends the reading: the end of the data, a blank, damage, and records that need
+//! Python's rules, such as texts that are no UTF-8. Python examines what is there and decides.
+
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+
+use crate::commit::Keys;
+use crate::properties::{PAIR_SEPARATOR, index_hash_text, java_hash, java_hash_text};
+use crate::scan::be32;
+
+const MAGICS: [u32; 2] = [0xDAA3_20A7, 0xDAA3_20AB];
+const MAGIC_LONG_TOPIC: u32 = MAGICS[1];
+const RECORD_BYTES_MIN: usize = 91;
+const CRC_MASK: u32 = 0x7FFF_FFFF;
+const HOST_V4_BYTES: usize = 8;
+const HOST_V6_BYTES: usize = 20;
+const BORN_HOST_V6: u32 = 0x10;
+const STORE_HOST_V6: u32 = 0x20;
+/// Half messages and rollbacks have this bit, and no queue entry.
+const UNQUEUED: u32 = 0x4;
+const ROLLBACK: u32 = 0xC;
+
+/// How to read a range.
+pub struct Rules<'a> {
+    /// Whether bodies are compared with their CRCs.
+    pub check_crc: bool,
+    /// Whether keys are wanted.
+    pub is_indexing: bool,
+    /// The topic whose entries hold delivery times in place of tag codes.
+    pub delayed_topic: &'a [u8],
+    /// The delays of its queues.
+    pub delays_ms: &'a [i64],
+    /// The delay of all its other queues.
+    pub other_delay_ms: i64,
+}
+
+/// Records of one queue whose queue offsets are consecutive.
+pub struct Run<'a> {
+    /// Name of the topic.
+    pub topic: &'a str,
+    /// Id of the queue.
+    pub queue_id: i32,
+    /// Queue offset of the first record.
+    pub first: i64,
+    /// Queue offset after the last record.
+    pub end: i64,
+    /// Entries, 20 bytes each.
+    pub entries: Vec<u8>,
+}
+
+/// What the plain records at the beginning of a range say.
+#[derive(Default)]
+pub struct Found<'a> {
+    /// Bytes of the records.
+    pub size: usize,
+    /// Their number.
+    pub count: usize,
+    /// Store time of the last record.
+    pub timestamp: i64,
+    /// Entries, in the order of the first record of each run.
+    pub runs: Vec<Run<'a>>,
+    /// Keys, in the order of the log.
+    pub keys: Keys,
+}
+
+struct Record<'a> {
+    size: usize,
+    queue_id: i32,
+    queue_offset: i64,
+    sys_flag: u32,
+    timestamp: i64,
+    topic: &'a [u8],
+    properties: &'a [u8],
+}
+
+/// What all records of one queue have in common.
+struct Queue<'a> {
+    topic: &'a str,
+    /// The hash of `topic#`.
+    topic_hash: u32,
+    delay_ms: Option<i64>,
+    /// Number of the run that may continue.
+    run: Option<usize>,
+}
+
+/// Reads the plain records at the beginning of `data`, which lies at this offset of the log.
+#[must_use]
+pub fn read<'a>(data: &'a [u8], offset: i64, rules: &Rules) -> Found<'a> {
+    let mut found = Found::default();
+    let mut queues = HashMap::new();
+    while let Some(size) = step(&data[found.size..], offset, &mut found, &mut queues, rules) {
+        found.size += size;
+        found.count += 1;
+    }
+    found
+}
+
+type Queues<'a> = HashMap<(&'a [u8], i32), Queue<'a>>;
+
+/// Adds one record; nothing changes if it is not plain.
+fn step<'a>(
+    data: &'a [u8],
+    base: i64,
+    found: &mut Found<'a>,
+    queues: &mut Queues<'a>,
+    rules: &Rules,
+) -> Option<usize> {
+    let offset = base.checked_add(found.size as i64)?;
+    let record = parse(data, offset, rules.check_crc)?;
+    let queue = match queues.entry((record.topic, record.queue_id)) {
+        Entry::Occupied(entry) => entry.into_mut(),
+        Entry::Vacant(entry) => entry.insert(open(record.topic, record.queue_id, rules)?),
+    };
+    let texts = Texts::of(record.properties)?;
+    let is_queued = record.sys_flag & UNQUEUED == 0;
+    let end = record.queue_offset.checked_add(1)?;
+    let code = match queue.delay_ms {
+        Some(delay_ms) => record.timestamp.checked_add(delay_ms)?,
+        None => i64::from(java_hash_text(0, texts.tags).cast_signed()),
+    };
+    if is_queued {
+        let number = run_of(&record, queue, &mut found.runs);
+        let run = &mut found.runs[number];
+        run.entries.extend_from_slice(&offset.to_be_bytes());
+        run.entries.extend_from_slice(&(record.size as u32).to_be_bytes());
+        run.entries.extend_from_slice(&code.to_be_bytes());
+        run.end = end;
+    }
+    if rules.is_indexing && record.sys_flag & ROLLBACK != ROLLBACK {
+        texts.add_keys(queue.topic_hash, &mut found.keys.hashes);
+        found.keys.offsets.resize(found.keys.hashes.len(), offset);
+        found.keys.close(record.timestamp);
+    }
+    found.timestamp = record.timestamp;
+    Some(record.size)
+}
+
+/// Returns the number of the run that ends before this record, or of a new one.
+fn run_of<'a>(record: &Record, queue: &mut Queue<'a>, runs: &mut Vec<Run<'a>>) -> usize {
+    // A queue that begins again does so with offset 0, at which only runs begin.
+    let is_next = |run: &Run| run.end == record.queue_offset && record.queue_offset != 0;
+    if let Some(number) = queue.run.filter(|&number| is_next(&runs[number])) {
+        return number;
+    }
+    runs.push(Run {
+        topic: queue.topic,
+        queue_id: record.queue_id,
+        first: record.queue_offset,
+        end: record.queue_offset,
+        entries: vec![],
+    });
+    queue.run = Some(runs.len() - 1);
+    runs.len() - 1
+}
+
+fn open<'a>(topic: &'a [u8], queue_id: i32, rules: &Rules) -> Option<Queue<'a>> {
+    let is_folder = !matches!(topic, b"" | b"." | b"..") && !topic.contains(&b'/');
+    let name = str::from_utf8(topic).ok().filter(|_| is_folder && !topic.contains(&0))?;
+    let known = usize::try_from(queue_id).ok().and_then(|queue| rules.delays_ms.get(queue));
+    let delay_ms = *known.unwrap_or(&rules.other_delay_ms);
+    Some(Queue {
+        topic: name,
+        topic_hash: java_hash(java_hash_text(0, name), b"#"),
+        delay_ms: (topic == rules.delayed_topic).then_some(delay_ms),
+        run: None,
+    })
+}
+
+fn parse(data: &[u8], offset: i64, check_crc: bool) -> Option<Record<'_>> {
+    if data.len() < RECORD_BYTES_MIN {
+        return None;
+    }
+    let (size, magic) = (usize::try_from(be32(data, 0)).ok()?, be32(data, 4));
+    if !MAGICS.contains(&magic) || size < RECORD_BYTES_MIN || size > i32::MAX as usize {
+        return None;
+    }
+    let record = data.get(..size)?;
+    if be64(record, 28)? != offset {
+        return None;
+    }
+    let sys_flag = be32(record, 36);
+    let host = |bit| if sys_flag & bit == 0 { HOST_V4_BYTES } else { HOST_V6_BYTES };
+    let timestamp_at = 48 + host(BORN_HOST_V6);
+    let body_at = timestamp_at + 8 + host(STORE_HOST_V6) + 4 + 8 + 4;
+    let body_bytes = usize::try_from(be32_signed(record, body_at - 4)?).ok()?;
+    let body = record.get(body_at..body_at.checked_add(body_bytes)?)?;
+    let rest = &record[body_at + body_bytes..];
+    let (topic_bytes, rest) = if magic == MAGIC_LONG_TOPIC {
+        (short(rest)?, rest.get(2..)?)
+    } else {
+        (usize::from(*rest.first()?), &rest[1..])
+    };
+    let (topic, rest) = rest.split_at_checked(topic_bytes)?;
+    let properties_bytes = short(rest)?;
+    let properties = rest.get(2..)?;
+    // A torn record at the end of the log has such properties, which only Python knows.
+    if properties.len() != properties_bytes || properties.last() == Some(&0) {
+        return None;
+    }
+    if check_crc && crc32fast::hash(body) & CRC_MASK != be32(record, 8) {
+        return None;
+    }
+    Some(Record {
+        size,
+        queue_id: be32_signed(record, 12)?,
+        queue_offset: be64(record, 20)?,
+        sys_flag,
+        timestamp: be64(record, timestamp_at)?,
+        topic,
+        properties,
+    })
+}
+
+/// The properties that queue entries and index depend on; the last of several pairs counts.
+#[derive(Default)]
+struct Texts<'a> {
+    unique_key: &'a str,
+    keys: &'a str,
+    tags: &'a str,
+}
+
+impl<'a> Texts<'a> {
+    fn of(properties: &'a [u8]) -> Option<Self> {
+        let (mut unique_key, mut keys, mut tags): (&[u8], &[u8], &[u8]) = (b"", b"", b"");
+        for pair in properties.split(|&byte| byte == PAIR_SEPARATOR) {
+            let place = match pair {
+                [b'T', b'A', b'G', b'S', 1, ..] => &mut tags,
+                [b'K', b'E', b'Y', b'S', 1, ..] => &mut keys,
+                [b'U', b'N', b'I', b'Q', b'_', b'K', b'E', b'Y', 1, ..] => &mut unique_key,
+                _ => continue,
+            };
+            let start = pair.iter().position(|&byte| byte == 1)? + 1;
+            if start < pair.len() {
+                *place = &pair[start..];
+            }
+        }
+        Some(Self {
+            unique_key: str::from_utf8(unique_key).ok()?,
+            keys: str::from_utf8(keys).ok()?,
+            tags: str::from_utf8(tags).ok()?,
+        })
+    }
+
+    fn add_keys(&self, topic_hash: u32, hashes: &mut Vec<i32>) {
+        if !self.unique_key.is_empty() {
+            hashes.push(index_hash_text(topic_hash, self.unique_key));
+        }
+        let keys = self.keys.split(' ').filter(|key| !key.is_empty());
+        hashes.extend(keys.map(|key| index_hash_text(topic_hash, key)));
+    }
+}
+
+fn be32_signed(bytes: &[u8], at: usize) -> Option<i32> {
+    Some(i32::from_be_bytes(bytes.get(at..at + 4)?.try_into().ok()?))
+}
+
+fn be64(bytes: &[u8], at: usize) -> Option<i64> {
+    Some(i64::from_be_bytes(bytes.get(at..at + 8)?.try_into().ok()?))
+}
+
+fn short(bytes: &[u8]) -> Option<usize> {
+    usize::try_from(i16::from_be_bytes(bytes.get(..2)?.try_into().ok()?)).ok()
+}
