@@ -15,7 +15,7 @@ from typing import Final
 
 import uvloop
 
-from cometmq.broker.handlers.send_lane import IS_BUILT
+from cometmq.broker.native import IS_BUILT
 from cometmq.broker.testing.scripted import ScriptedBroker
 from cometmq.remoting import RawCommand, Serialization
 from cometmq.remoting.header import encode_frame

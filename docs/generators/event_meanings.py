@@ -57,6 +57,8 @@ MEANINGS: Final[Mapping[str, str]] = {
     "tries again at the next interval.",
     "lane.failed": "The native message path has a bug; please report it. From now on all sends "
     "take the Python path.",
+    "dispatch.failed": "Native dispatch has a bug; please report it. From now on Python dispatches "
+    "all records of the log.",
     "handler.failed": "A request was answered with code 1 because of a bug; please report it.",
     # name server
     "broker.address_replaced": "A broker registered with the name and id of a live broker at "

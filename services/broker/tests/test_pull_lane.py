@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from cometmq.broker import store_driver
 from cometmq.broker.filters.sql import compile_sql
 from cometmq.broker.handlers import VIP_EXCLUDED, pull_lane
-from cometmq.broker.handlers.send_lane import IS_BUILT
+from cometmq.broker.native import IS_BUILT
 from cometmq.broker.testing.scripted import ScriptedBroker, frames_of
 from cometmq.remoting.codes import ResponseCode
 from cometmq.remoting.header import decode_header

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cometmq.broker.handlers.send_lane import IS_BUILT
+from cometmq.broker.native import IS_BUILT
 from cometmq.broker.testing.scripted import ScriptedBroker, frames_of
 from cometmq.remoting.codes import RequestCode
 from cometmq.remoting.message.batch import BatchItem, join_batch

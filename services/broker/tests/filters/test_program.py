@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from cometmq.broker.filters.records import sql_record_filter
 from cometmq.broker.filters.sql import SqlError, SqlFilter
-from cometmq.broker.handlers.send_lane import IS_BUILT
+from cometmq.broker.native import IS_BUILT
 from cometmq.remoting.message.record_layout import MAGIC_V1
 
 names = st.sampled_from(["a", "b", "ab", "level"])

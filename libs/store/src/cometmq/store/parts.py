@@ -13,6 +13,7 @@ from cometmq.store.log.commit_log import CommitLog
 from cometmq.store.queues.queue_table import QueueTable
 from cometmq.store.settings import StoreSettings
 from cometmq.store.writing.append import Appender
+from cometmq.store.writing.ranges import ReadRange
 from cometmq.store.writing.write_state import WriteState
 
 
@@ -31,12 +32,21 @@ class Parts:
     write_state: WriteState
     clock_ms: Callable[[], int]
     log: Log
+    read_range: ReadRange | None
 
 
 def build_parts(
-    settings: StoreSettings, *, disk: Disk, clock_ms: Callable[[], int], log: Log
+    settings: StoreSettings,
+    *,
+    disk: Disk,
+    clock_ms: Callable[[], int],
+    log: Log,
+    read_range: ReadRange | None = None,
 ) -> Parts:
-    """Create the components of a store, without reading its files."""
+    """Create the components of a store, without reading its files.
+
+    `read_range` speeds up the dispatch of records that are in the log.
+    """
     layout = Layout(settings)
     commit_log = CommitLog(disk, layout, settings.mapped_file_size_commit_log)
     queues = QueueTable(disk, layout, settings)
@@ -54,4 +64,5 @@ def build_parts(
         write_state=WriteState(appender),
         clock_ms=clock_ms,
         log=log,
+        read_range=read_range,
     )

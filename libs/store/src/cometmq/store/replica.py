@@ -10,7 +10,6 @@ dispatched.
 from typing import NamedTuple
 
 from cometmq.store.errors import StoreError
-from cometmq.store.index.keys import KeyedRows
 from cometmq.store.log.log_scanner import LogScanner
 from cometmq.store.parts import Parts
 from cometmq.store.queues.consume_queue import ConsumeQueue
@@ -40,7 +39,12 @@ class Replica:
         self._flusher = flusher
         self._checkpointer = checkpointer
         is_indexing = parts.settings.message_index_enable
-        self._dispatcher = Dispatcher(parts.queues, is_indexing=is_indexing, may_begin_again=True)
+        self._dispatcher = Dispatcher(
+            parts.queues,
+            is_indexing=is_indexing,
+            may_begin_again=True,
+            read_range=parts.read_range,
+        )
 
     def append(self, offset: int, data: bytes) -> None:
         """Append bytes without making them visible."""
@@ -68,25 +72,19 @@ class Replica:
         if start >= end:
             return []
         # Behind the end are zeros; reading them would take as long as all the rest.
-        scanner = LogScanner(log.files, start, check_crc=False, end=end)
-        reached = scanner.offset
-        timestamp = 0
+        scanner = LogScanner(log.files, start, check_crc=False, end=end, take=dispatcher.taker)
         for scan in scanner:
-            if scanner.offset > end:
-                break
             # All earlier records were dispatched: entries that a queue lacks were never in this
             # log, which may begin later than its queues.
             dispatcher.dispatch(scan, is_from_head=True)
-            reached = scanner.offset
-            timestamp = scan.store_timestamp
-        if reached < scanner.offset <= end:
-            reached = scanner.offset  # past the blank that closes a file
+        reached = scanner.offset
         touched = set(dispatcher.touched)
         log.confirm(reached)
         dispatcher.publish()
         keyed, dispatcher.keyed = dispatcher.keyed, []
+        timestamp = dispatcher.store_timestamp
         self._checkpointer.note_dispatched(touched, reached, timestamp)
-        self._index.remember([KeyedRows(keyed)])
+        self._index.remember(keyed)
         return [Arrival(queue, timestamp) for queue in touched]
 
     def truncate(self, offset: int, now_ms: int) -> None:

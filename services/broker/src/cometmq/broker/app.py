@@ -38,6 +38,7 @@ from cometmq.broker.handlers.clients import connection_closed
 from cometmq.broker.handlers.send_lane import open_lane
 from cometmq.broker.handlers.transactions import recall_transactions
 from cometmq.broker.monitoring import attach
+from cometmq.broker.native import open_range_reader
 from cometmq.broker.replication.serving import LogServer
 from cometmq.broker.role import MASTER_ID
 from cometmq.broker.settings import BrokerSettings
@@ -257,6 +258,7 @@ class BrokerApp:
             log=self._log,
             memory_bytes=memory_limit_bytes(),
             boot_id=boot_id(),
+            read_range=open_range_reader(settings, self._log),
         )
 
     def _open_journal(self, store: MessageStore, workers: Workers) -> Journal:

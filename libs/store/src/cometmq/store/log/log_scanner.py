@@ -6,8 +6,8 @@ that reappear after a crash.
 """
 
 import struct
-from collections.abc import Generator, Iterator
-from typing import Final
+from collections.abc import Callable, Generator, Iterator
+from typing import Final, TypeAlias
 
 from cometmq.remoting.message.record import Scan, ScanStatus, scan_record
 from cometmq.remoting.message.record_layout import (
@@ -25,17 +25,32 @@ CHUNK_BYTES_MIN: Final = 64 * 1024
 CHUNK_BYTES_MAX: Final = 4 << 20
 _MAGIC_BYTES: Final = (b"\xda\xa3\x20\xa7", b"\xda\xa3\x20\xab")
 
+Take: TypeAlias = Callable[[bytes, int, int], int]
+"""Uses whole records from a position of the data on, whose first byte lies at an offset of the log;
+returns their size.
+"""
+
 
 class LogScanner:
     """Iterates over records; `offset` is where the next one begins."""
 
-    __slots__ = ("_check_crc", "_chunk_bytes", "_end", "_files", "offset")
+    __slots__ = ("_check_crc", "_chunk_bytes", "_end", "_files", "_take", "offset")
 
     def __init__(
-        self, files: FileSequence, offset: int, *, check_crc: bool, end: int | None = None
+        self,
+        files: FileSequence,
+        offset: int,
+        *,
+        check_crc: bool,
+        end: int | None = None,
+        take: Take | None = None,
     ) -> None:
-        """Begin at `offset`; read nothing at or after `end`, if that is given."""
+        """Begin at `offset`; read nothing at or after `end`, if that is given.
+
+        `take` gets the records first, in log order; the iteration yields those that it leaves.
+        """
         self._files = files
+        self._take = take
         self._end = end
         self._check_crc = check_crc
         self._chunk_bytes = CHUNK_BYTES_MIN
@@ -65,8 +80,11 @@ class LogScanner:
         """Yield the records of one read; return the reason it ended."""
         base = self.offset
         cursor = 0
-        check_crc = self._check_crc
+        check_crc, take = self._check_crc, self._take
         while True:
+            if take is not None:
+                cursor += take(data, cursor, base)
+                self.offset = base + cursor
             scan = scan_record(data, cursor, check_crc=check_crc)
             if scan.status is not ScanStatus.RECORD:
                 break
@@ -81,6 +99,8 @@ class LogScanner:
                     f"offset {self.offset} of the log closes a file {scan.size} bytes before its"
                     f" end, but by the configured file size it must be {file_left - cursor}"
                 )
+            if self._end is not None and base + file_left > self._end:
+                return ScanStatus.INCOMPLETE
             self.offset = base + file_left
         return scan.status
 

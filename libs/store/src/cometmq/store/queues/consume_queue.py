@@ -158,10 +158,9 @@ class ConsumeQueue:
     def stage_run(self, entries: bytes, count: int) -> bool:
         """Assign the next offsets to records that are about to be written.
 
-        `entries` are encoded as by `stage`; a queue of delayed messages accepts no runs. Return
-        whether these are the first entries since the last publish.
+        `entries` are encoded as by `stage`, delivery times included. Return whether these are the
+        first entries since the last publish.
         """
-        assert self.delay_ms is None
         staged = self._staged
         is_first = not staged
         staged += entries

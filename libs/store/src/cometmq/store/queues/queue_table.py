@@ -8,7 +8,7 @@ memory.
 from collections.abc import Callable, Iterator
 
 from cometmq.remoting.names import SCHEDULE_TOPIC
-from cometmq.store.delay_levels import DelayLevels
+from cometmq.store.delay_levels import UNKNOWN_LEVEL_DELAY_MS, DelayLevels
 from cometmq.store.disk import Disk
 from cometmq.store.errors import CorruptStore
 from cometmq.store.layout import Layout, is_topic
@@ -48,6 +48,11 @@ class QueueTable:
                     if on_corrupt is None:
                         raise
                     on_corrupt(error)
+
+    @property
+    def delayed(self) -> tuple[str, tuple[int, ...], int]:
+        """The topic of delayed messages, the delays of its queues, and that of all others."""
+        return SCHEDULE_TOPIC, self._delays.delays_ms, UNKNOWN_LEVEL_DELAY_MS
 
     def get(self, topic: str, queue_id: int) -> ConsumeQueue | None:
         """Return a queue; None if no message was ever stored in it."""

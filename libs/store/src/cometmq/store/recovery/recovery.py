@@ -14,7 +14,6 @@ from typing import Final, NamedTuple
 
 from cometmq.remoting.message.record import Scan
 from cometmq.store.errors import CorruptStore, DiskError
-from cometmq.store.index.keys import KeyedRows
 from cometmq.store.log.log_scanner import LogScanner, find_record, first_record, follow_headers
 from cometmq.store.parts import Parts
 from cometmq.store.queues.consume_queue import ConsumeQueue
@@ -100,12 +99,18 @@ class Recovery:
         self._index = parts.index
         self._log = parts.log
         self._checkpoint, self._progress, self._was_clean = last_run
+        self._read_range = parts.read_range
         self._dispatcher = Dispatcher(
-            parts.queues, is_indexing=parts.settings.message_index_enable, may_begin_again=True
+            parts.queues,
+            is_indexing=parts.settings.message_index_enable,
+            may_begin_again=True,
+            read_range=parts.read_range,
         )
-        self._record_count = 0
+        self._dispatcher.store_timestamp = self._checkpoint.log_timestamp
+        self._published_count = 0
         self._has_cut_records = False
-        self._last_timestamp = self._checkpoint.log_timestamp
+        self._is_from_head = False
+        self._last: Scan | None = None  # read, but not dispatched yet
 
     def run(self) -> Recovered:
         """Recover all parts; raise CorruptStore if starting would lose messages."""
@@ -120,8 +125,9 @@ class Recovery:
         end = self._scan(start.offset)
         self._end_log(end)
         self._fill_gaps()
+        dispatcher = self._dispatcher
         return Recovered(
-            start, end, self._record_count, self._last_timestamp, self._was_clean,
+            start, end, dispatcher.record_count, dispatcher.store_timestamp, self._was_clean,
             self._has_cut_records,
         )  # fmt: skip
 
@@ -226,36 +232,50 @@ class Recovery:
         A record is dispatched only once the next record proves it complete: the properties of the
         last record may be torn, and its CRC does not cover them.
         """
-        scanner = LogScanner(self._files, start, check_crc=self._settings.check_crc_on_recover)
-        is_from_head = start == self._files.first
-        last: Scan | None = None
+        self._is_from_head = start == self._files.first
+        check_crc = self._settings.check_crc_on_recover
+        take = None if self._read_range is None else self._take
+        scanner = LogScanner(self._files, start, check_crc=check_crc, take=take)
         for scan in scanner:
-            if last is not None:
-                self._dispatch(last, is_from_head=is_from_head)
-            last = scan
-        end = scanner.offset
-        if last is not None:
-            if _is_torn(last):
-                end = last.physical_offset
-                self._log.warning("record.dropped", physical_offset=end, reason="torn properties")
-            else:
-                self._dispatch(last, is_from_head=is_from_head)
+            self._dispatch_last()
+            self._last = scan
+        end, last = scanner.offset, self._last
+        if last is not None and _is_torn(last):
+            end = last.physical_offset
+            self._log.warning("record.dropped", physical_offset=end, reason="torn properties")
+        else:
+            self._dispatch_last()
         self._publish()
         return end
 
-    def _dispatch(self, scan: Scan, *, is_from_head: bool) -> None:
-        self._dispatcher.dispatch(scan, is_from_head=is_from_head)
-        self._record_count += 1
-        self._last_timestamp = scan.store_timestamp
-        if self._record_count % PUBLISH_COUNT == 0:
+    def _take(self, data: bytes, position: int, base: int) -> int:
+        """Dispatch plain records, none of which is torn; return their size."""
+        check_crc = self._settings.check_crc_on_recover
+        found = self._dispatcher.read(data, position, base, check_crc=check_crc)
+        if found is None:
+            return 0
+        self._dispatch_last()
+        self._dispatcher.dispatch_range(found, is_from_head=self._is_from_head)
+        self._publish_in_parts()
+        return found.size
+
+    def _dispatch_last(self) -> None:
+        last, self._last = self._last, None
+        if last is not None:
+            self._dispatcher.dispatch(last, is_from_head=self._is_from_head)
+            self._publish_in_parts()
+
+    def _publish_in_parts(self) -> None:
+        if self._dispatcher.record_count - self._published_count >= PUBLISH_COUNT:
             self._publish()
 
     def _publish(self) -> None:
         """Publish the dispatched entries; keys stay queued if the disk is full."""
+        self._published_count = self._dispatcher.record_count
         self._dispatcher.publish()
         keyed, self._dispatcher.keyed = self._dispatcher.keyed, []
         try:
-            self._index.remember([KeyedRows(keyed)])
+            self._index.remember(keyed)
             self._index.catch_up()
         except DiskError as error:
             if not error.is_space_missing:
@@ -313,11 +333,20 @@ class Recovery:
         behind = {queue: _known_end(queue) for queue in gaps}
         gaps.clear()
         dispatcher = Dispatcher(
-            self._queues, is_indexing=False, may_begin_again=True, behind=behind
+            self._queues,
+            is_indexing=False,
+            may_begin_again=True,
+            behind=behind,
+            read_range=self._read_range,
         )
-        for scan in LogScanner(self._files, self._files.first, check_crc=False):
-            if scan.physical_offset >= self._commit_log.end:
-                break
+        scanner = LogScanner(
+            self._files,
+            self._files.first,
+            check_crc=False,
+            end=self._commit_log.end,
+            take=dispatcher.taker,
+        )
+        for scan in scanner:
             dispatcher.dispatch(scan, is_from_head=True)
         dispatcher.publish()
 

@@ -13,6 +13,7 @@ from cometmq.store.queues.consume_queue import ConsumeQueue, QueueEntry
 from cometmq.store.results import PutResult
 from cometmq.store.settings import StoreSettings
 from cometmq.store.upkeep.jobs import Job
+from cometmq.store.writing.ranges import ReadRange
 
 START_MS = 1_700_000_000_000
 BORN_HOST = pack_host(bytes((10, 0, 0, 2)), 50000)
@@ -86,10 +87,17 @@ class StoreRig:
     """A store with a clock, driven as a broker drives it."""
 
     def __init__(
-        self, disk: Disk, settings: StoreSettings = SMALL, clock: SteppingClock | None = None
+        self,
+        disk: Disk,
+        settings: StoreSettings = SMALL,
+        clock: SteppingClock | None = None,
+        *,
+        read_range: ReadRange | None = None,
     ) -> None:
         self.clock = clock or SteppingClock()
-        self.store = MessageStore.open(settings, disk=disk, clock_ms=self.clock)
+        self.store = MessageStore.open(
+            settings, disk=disk, clock_ms=self.clock, read_range=read_range
+        )
 
     def put(self, message: NewMessage) -> PutResult:
         """Store one message and return its result, which may still be pending until a sync."""

@@ -6,15 +6,19 @@ replication use it. They may dispatch a record twice, so dispatch is idempotent:
 queue already has is left alone.
 """
 
+from bisect import bisect_left
 from collections.abc import Mapping
 
 from cometmq.remoting.message.flags import tag_code
 from cometmq.remoting.message.properties import index_keys
 from cometmq.remoting.message.record import Scan
-from cometmq.store.index.keys import KeyedRecord
-from cometmq.store.queues.consume_queue import ConsumeQueue
+from cometmq.store.index.keys import KeyedRecord, KeyedRows, Keys
+from cometmq.store.log.log_scanner import Take
+from cometmq.store.queues.consume_queue import ENTRY, ConsumeQueue
 from cometmq.store.queues.queue_table import QueueTable
+from cometmq.store.settings import CQ_ENTRY_BYTES
 from cometmq.store.writing.append import ROLLBACK, UNQUEUED
+from cometmq.store.writing.ranges import ReadRange, RecordRange
 
 
 def tag_and_keys(properties: bytes) -> tuple[int, tuple[str, ...]]:
@@ -40,9 +44,12 @@ class Dispatcher:
         "_behind",
         "_is_indexing",
         "_may_begin_again",
+        "_read_range",
         "_table",
         "gaps",
         "keyed",
+        "record_count",
+        "store_timestamp",
         "touched",
     )
 
@@ -53,17 +60,24 @@ class Dispatcher:
         is_indexing: bool,
         may_begin_again: bool = False,
         behind: Mapping[ConsumeQueue, int] | None = None,
+        read_range: ReadRange | None = None,
     ) -> None:
         """Set the rules for queues that are behind the log.
 
         `may_begin_again` allows a queue to drop its files, as recovery must. `behind`
         restricts dispatch to these queues, with records at or after the given log offsets.
+        `read_range` reads plain records many at a time.
         """
         self._table = table
         self._is_indexing = is_indexing
         self._may_begin_again = may_begin_again
         self._behind = behind
-        self.keyed: list[KeyedRecord] = []
+        self._read_range = read_range
+        self.keyed: list[Keys] = []
+        self.record_count = 0
+        """The number of records that were dispatched."""
+        self.store_timestamp = 0
+        """The store time of the record that was dispatched last."""
         self.touched: set[ConsumeQueue] = set()
         self.gaps: set[ConsumeQueue] = set()
 
@@ -74,12 +88,68 @@ class Dispatcher:
         until it is rebuilt from an earlier offset. In a scan from the head of the log, missing
         records are lost, so fillers take the place of their entries.
         """
+        self.record_count += 1
+        self.store_timestamp = scan.store_timestamp
         code, keys = tag_and_keys(scan.properties)
         if not scan.sys_flag & UNQUEUED:
             self._enqueue(scan, code, is_from_head=is_from_head)
-        if self._is_indexing and scan.sys_flag & ROLLBACK != ROLLBACK:
+        if keys and self._is_indexing and scan.sys_flag & ROLLBACK != ROLLBACK:
+            rows = self._rows()
             for key in keys:
-                self.keyed.append((scan.topic, key, scan.physical_offset, scan.store_timestamp))
+                rows.append((scan.topic, key, scan.physical_offset, scan.store_timestamp))
+
+    def _rows(self) -> list[KeyedRecord]:
+        keyed = self.keyed
+        last = keyed[-1] if keyed else None
+        if not isinstance(last, KeyedRows):
+            last = KeyedRows()
+            keyed.append(last)
+        return last.rows
+
+    def read(self, data: bytes, position: int, base: int, *, check_crc: bool) -> RecordRange | None:
+        """Read plain records, many at a time; None if there are none, or if Python reads them all.
+
+        The first byte of `data` lies at offset `base` of the log.
+        """
+        if self._read_range is None:
+            return None
+        found = self._read_range(
+            data,
+            position,
+            base,
+            check_crc=check_crc,
+            is_indexing=self._is_indexing,
+            delayed=self._table.delayed,
+        )
+        return RecordRange._make(found) if found is not None and found[1] else None
+
+    def dispatch_range(self, found: RecordRange, *, is_from_head: bool = False) -> None:
+        """Dispatch what `read` has found, as `dispatch` does for each record."""
+        self.record_count += found.record_count
+        self.store_timestamp = found.store_timestamp
+        for topic, queue_id, first_offset, count, entries in found.runs:
+            queue = self._table.queues.get((topic, queue_id))
+            if queue is None:
+                queue = self._table.create(topic, queue_id)
+            known_count = 0 if self._behind is None else self._count_known(queue, entries)
+            if known_count < count:
+                rest = entries[known_count * CQ_ENTRY_BYTES :]
+                first = first_offset + known_count
+                self._enqueue_run(queue, first, rest, is_from_head=is_from_head)
+        if found.keys.count:
+            self.keyed.append(found.keys)
+
+    @property
+    def taker(self) -> Take | None:
+        """What dispatches plain records of a log that begins here, without comparing CRCs."""
+        return None if self._read_range is None else self._take
+
+    def _take(self, data: bytes, position: int, base: int) -> int:
+        found = self.read(data, position, base, check_crc=False)
+        if found is None:
+            return 0
+        self.dispatch_range(found, is_from_head=True)
+        return found.size
 
     def _enqueue(self, scan: Scan, code: int, *, is_from_head: bool) -> None:
         queue = self._table.queues.get((scan.topic, scan.queue_id))
@@ -88,7 +158,7 @@ class Dispatcher:
         if self._behind is not None and self._is_known(queue, scan):
             return
         if not scan.queue_offset and queue.next_offset and self._may_begin_again:
-            self._begin_again(queue, scan)
+            self._begin_again(queue, scan.physical_offset)
         missing = scan.queue_offset - queue.next_offset
         if missing:
             if missing < 0:
@@ -100,19 +170,43 @@ class Dispatcher:
         if queue.stage(scan.physical_offset, scan.size, code, scan.store_timestamp):
             self.touched.add(queue)
 
+    def _enqueue_run(
+        self, queue: ConsumeQueue, first_offset: int, entries: bytes, *, is_from_head: bool
+    ) -> None:
+        """Do for a run what `_enqueue` does for each of its records."""
+        if not first_offset and queue.next_offset and self._may_begin_again:
+            self._begin_again(queue, ENTRY.unpack_from(entries)[0])
+        missing = first_offset - queue.next_offset
+        if missing < 0:
+            entries = entries[-missing * CQ_ENTRY_BYTES :]
+        elif missing and not is_from_head:
+            self.gaps.add(queue)
+            return
+        elif missing:
+            _close_gap(queue, first_offset)
+        if entries and queue.stage_run(entries, len(entries) // CQ_ENTRY_BYTES):
+            self.touched.add(queue)
+
+    def _count_known(self, queue: ConsumeQueue, entries: bytes) -> int:
+        """Count the leading entries of a run that dispatch leaves out because of `behind`."""
+        assert self._behind is not None
+        place = self._behind.get(queue)
+        offsets = [entry[0] for entry in ENTRY.iter_unpack(entries)]
+        return len(offsets) if place is None else bisect_left(offsets, place)
+
     def _is_known(self, queue: ConsumeQueue, scan: Scan) -> bool:
         assert self._behind is not None
         place = self._behind.get(queue)
         return place is None or scan.physical_offset < place
 
-    def _begin_again(self, queue: ConsumeQueue, scan: Scan) -> None:
+    def _begin_again(self, queue: ConsumeQueue, physical_offset: int) -> None:
         """Empty the queue if its first record is older: its topic was deleted and created again.
 
         Offsets of the new topic restart at 0; the messages of the deleted topic must not reappear.
         """
         queue.publish()
         first = queue.entry(0)
-        if first is None or first.physical_offset < scan.physical_offset:
+        if first is None or first.physical_offset < physical_offset:
             queue.begin_again()
 
     def publish(self) -> None:

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 from cometmq.broker.broker import Broker
 from cometmq.broker.filters.records import RecordFilter
 from cometmq.broker.filters.tags import CODES_MAX, TagFilter, codes_of
+from cometmq.broker.native import accel
 from cometmq.broker.role import MASTER_ID
 from cometmq.remoting.bodies.topic_config import SubscriptionGroupConfig
 from cometmq.remoting.codes import ResponseCode
@@ -31,12 +32,6 @@ from cometmq.store.results import GetStatus
 
 if TYPE_CHECKING:
     from cometmq.accel import PullLane
-
-try:
-    from cometmq import accel
-except ImportError:
-    accel = None  # type: ignore[assignment]  # optional: see libs/accel
-
 
 TURN_EXAMINED_MAX: Final = 4_096
 """Entries that the filters of all pulls may examine in one turn of the loop: about 1 ms for SQL.

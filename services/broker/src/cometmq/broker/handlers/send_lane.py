@@ -13,7 +13,6 @@ result.
 """
 
 from functools import partial
-from importlib.metadata import version
 from typing import TYPE_CHECKING, Final
 
 from cometmq.broker.broker import Broker
@@ -22,6 +21,7 @@ from cometmq.broker.filters.tags import TagFilter
 from cometmq.broker.handlers.pull_lane import BrokerPulls
 from cometmq.broker.handlers.put_answers import answer_put
 from cometmq.broker.handlers.send import MULTI_TAG
+from cometmq.broker.native import accel, reason_without
 from cometmq.remoting.bodies.topic_config import SubscriptionGroupConfig, TopicConfig
 from cometmq.remoting.codes import RequestCode, ResponseCode
 from cometmq.remoting.command import Call, Reply
@@ -39,12 +39,6 @@ from cometmq.store.writing.runs import PlacedRun, QueueOf
 if TYPE_CHECKING:
     from cometmq.accel import LaneAnswers, SendLane
 
-try:
-    from cometmq import accel
-except ImportError:
-    accel = None  # type: ignore[assignment]  # optional: see libs/accel
-
-IS_BUILT: Final = accel is not None
 _PUT_OK: Final = PutStatus.PUT_OK
 
 
@@ -58,12 +52,8 @@ def open_lane(broker: Broker) -> "BrokerLane | None":
 
 
 def _reason_against(broker: Broker) -> str | None:
-    if not broker.settings.native_lane_enable:
-        return "nativeLaneEnable=false"
-    if not IS_BUILT:
-        return "cometmq-accel is not installed"
-    if (found := version("cometmq-accel")) != (own := version("cometmq-broker")):
-        return f"cometmq-accel {found} does not match the broker's version {own}"
+    if (reason := reason_without(broker.settings)) is not None:
+        return reason
     if broker.acl is not None:
         return "access control checks each request"
     if len(broker.store_host) != V4_HOST_BYTES:

@@ -7,6 +7,7 @@ from typing import Any, Final, Self
 
 import msgspec
 
+from cometmq.broker.native import open_range_reader
 from cometmq.broker.replication.following import Follower
 from cometmq.broker.replication.frames import Transfer, TransferReader, encode_report
 from cometmq.broker.replication.serving import LogServer
@@ -14,6 +15,7 @@ from cometmq.broker.replication.state import Replication
 from cometmq.broker.settings import BrokerSettings
 from cometmq.broker.store_driver import StoreDriver, Workers
 from cometmq.broker.testing.logs import RecordingLog
+from cometmq.remoting.log import NO_LOG
 from cometmq.remoting.message.new_message import NewMessage
 from cometmq.runtime.clock import FakeClock
 from cometmq.store.disk import Disk
@@ -47,7 +49,8 @@ class Node:
         """`changes` are settings by their Python names. Create this on the running loop."""
         self.settings = msgspec.structs.replace(SMALL_SETTINGS, **changes)
         self.disk = disk or MemoryDisk()
-        self.rig = StoreRig(self.disk, self.settings)
+        read_range = open_range_reader(self.settings, NO_LOG)
+        self.rig = StoreRig(self.disk, self.settings, read_range=read_range)
         self.store = self.rig.store
         self.clock = FakeClock()
         self.log = RecordingLog()

@@ -1,0 +1,50 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Ranges of the log that a reader outside the store derives entries and keys from, all at once.
+
+A native message path is such a reader. It reads the plain records at the beginning of a range and
+stops where no plain record begins: at the end of the data, a blank, damage, or a record that needs
+Python's rules. The store examines that place itself, so every decision stays here.
+"""
+
+from collections.abc import Sequence
+from typing import NamedTuple, Protocol, TypeAlias
+
+from cometmq.store.index.keys import Keys
+
+Delayed: TypeAlias = tuple[str, Sequence[int], int]
+"""The topic whose entries hold delivery times, the delays of its queues, and that of all others."""
+
+QueueRun: TypeAlias = tuple[str, int, int, int, bytes]
+"""Topic, queue id, first queue offset, number and entries of records in one queue whose queue
+offsets are consecutive.
+"""
+
+
+class RecordRange(NamedTuple):
+    """The content of consecutive whole records, none of which looks torn."""
+
+    size: int
+    record_count: int
+    store_timestamp: int
+    """Of the last record."""
+    runs: Sequence[QueueRun]
+    keys: Keys
+
+
+class ReadRange(Protocol):
+    """Reads the plain records of a range."""
+
+    def __call__(  # one call per read of the log, of a native function
+        self,
+        data: bytes,
+        position: int,
+        base: int,
+        *,
+        check_crc: bool,
+        is_indexing: bool,
+        delayed: Delayed,
+    ) -> tuple[int, int, int, Sequence[QueueRun], Keys] | None:
+        """Return the fields of a `RecordRange`, which begins at a position of `data`.
+
+        The first byte of `data` lies at offset `base` of the log. None leaves all to Python.
+        """

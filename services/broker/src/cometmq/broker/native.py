@@ -1,0 +1,76 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The native code, if it is installed and may be used, and the dispatch of log ranges by it.
+
+Recovery and followers give ranges of the log to `RangeReader`, which finds what Python would find
+in each record. `services/broker/tests/test_native_ranges.py` compares both.
+"""
+
+from collections.abc import Sequence
+from importlib.metadata import version
+from typing import Final
+
+from cometmq.broker.settings import BrokerSettings
+from cometmq.remoting.log import Log
+from cometmq.remoting.transport.tasks import describe
+from cometmq.store.index.keys import Keys
+from cometmq.store.writing.ranges import Delayed, QueueRun
+
+try:
+    from cometmq import accel
+except ImportError:
+    accel = None  # type: ignore[assignment]  # optional: see libs/accel
+
+__all__ = ["IS_BUILT", "RangeReader", "accel", "open_range_reader", "reason_without"]
+
+IS_BUILT: Final = accel is not None
+
+
+def reason_without(settings: BrokerSettings) -> str | None:
+    """Return why the native code is not used; None if it may be."""
+    if not settings.native_lane_enable:
+        return "nativeLaneEnable=false"
+    if not IS_BUILT:
+        return "cometmq-accel is not installed"
+    if (found := version("cometmq-accel")) != (own := version("cometmq-broker")):
+        return f"cometmq-accel {found} does not match the broker's version {own}"
+    return None
+
+
+class RangeReader:
+    """Reads ranges of the log; after a failure of the native code, it leaves all to Python."""
+
+    def __init__(self, log: Log) -> None:
+        self._log = log
+        self._has_failed = False
+
+    def __call__(
+        self,
+        data: bytes,
+        position: int,
+        base: int,
+        *,
+        check_crc: bool,
+        is_indexing: bool,
+        delayed: Delayed,
+    ) -> tuple[int, int, int, Sequence[QueueRun], Keys] | None:
+        """See `cometmq.store.writing.ranges.ReadRange`."""
+        if self._has_failed:
+            return None
+        try:
+            return accel.read_range(
+                data,
+                position,
+                base,
+                check_crc=check_crc,
+                is_indexing=is_indexing,
+                delayed=delayed,
+            )
+        except accel.PanicException as error:
+            self._has_failed = True
+            self._log.error("dispatch.failed", error=describe(error), action="report this bug")
+            return None
+
+
+def open_range_reader(settings: BrokerSettings, log: Log) -> RangeReader | None:
+    """Return a reader for the store, if the native code may be used."""
+    return RangeReader(log) if reason_without(settings) is None else None

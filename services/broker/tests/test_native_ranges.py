@@ -1,0 +1,253 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Two stores get the same log, one of them with native dispatch: their files must be the same.
+
+The log has records of every kind: with tags and keys in any encoding, delayed, half and ended
+messages, several versions, queues that begin again or have gaps, torn and damaged records.
+"""
+
+import struct
+from typing import NamedTuple
+from zlib import crc32
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from cometmq.broker.native import IS_BUILT, RangeReader, accel, open_range_reader
+from cometmq.broker.settings import BrokerSettings
+from cometmq.broker.testing.logs import RecordingLog
+from cometmq.remoting.log import NO_LOG
+from cometmq.remoting.message.record_layout import BLANK_BYTES_MIN, MAGIC_BLANK, MAGIC_V1, MAGIC_V2
+from cometmq.remoting.names import SCHEDULE_TOPIC
+from cometmq.store.errors import StoreError
+from cometmq.store.layout import file_name
+from cometmq.store.reads import finish
+from cometmq.store.testing.builders import SMALL, StoreRig, make_message, small_settings
+from cometmq.store.testing.memory_disk import MemoryDisk
+
+pytestmark = pytest.mark.skipif(not IS_BUILT, reason="cometmq-accel is built only with cargo")
+
+FILE_BYTES = SMALL.mapped_file_size_commit_log
+V6_BORN, V6_STORED = 0x10, 0x20
+TOPICS = (b"T", b"Orders", SCHEDULE_TOPIC.encode(), "ünïcode".encode(), "𝄞".encode(), b"%RETRY%g")
+ODD_TOPICS = (b"", b"..", b"a/b", b"a\0b", b"\xff\xfe")
+
+
+class CountingReader(RangeReader):
+    """Counts the records that were read natively."""
+
+    def __init__(self):
+        super().__init__(NO_LOG)
+        self.record_count = 0
+
+    def __call__(self, *args, **options):
+        found = super().__call__(*args, **options)
+        assert found is not None
+        self.record_count += found[1]
+        return found
+
+
+class Fields(NamedTuple):
+    topic: bytes = b"T"
+    queue_id: int = 0
+    shift: int | None = 0
+    """From the expected queue offset; None for a queue that begins again."""
+    sys_flag: int = 0
+    elapsed_ms: int = 0
+    properties: bytes = b"UNIQ_KEY\x01A1"
+    is_long: bool = False
+    body_bytes: int = 10
+    damage: int | None = None
+
+
+def encode(fields, queue_offset, physical_offset, now_ms):
+    """Encode a record as a broker could, or one that was damaged later."""
+    born = bytes(20 if fields.sys_flag & V6_BORN else 8)
+    stored = bytes(20 if fields.sys_flag & V6_STORED else 8)
+    body = b"x" * fields.body_bytes
+    length = struct.pack(">h" if fields.is_long else ">B", len(fields.topic))
+    tail = body + length + fields.topic + struct.pack(">h", len(fields.properties))
+    tail += fields.properties
+    head = struct.pack(
+        f">Iiiqqiq{len(born)}sq{len(stored)}siqi", crc32(body) & 0x7FFFFFFF, fields.queue_id, 0,
+        queue_offset, physical_offset, fields.sys_flag, 0, born, now_ms, stored, 0, 0, len(body),
+    )  # fmt: skip
+    magic = MAGIC_V2 if fields.is_long else MAGIC_V1
+    record = bytearray(struct.pack(">ii", 8 + len(head) + len(tail), magic) + head + tail)
+    if fields.damage is not None:
+        record[fields.damage % len(record)] ^= 1 << fields.damage % 8
+    return bytes(record)
+
+
+def lay_out(rows):
+    """Place records one after another in files of `FILE_BYTES`."""
+    log = b""
+    expected: dict[tuple[bytes, int], int] = {}
+    now_ms = 1_700_000_000_000
+    for fields in rows:
+        key = fields.topic, fields.queue_id
+        at = 0 if fields.shift is None else max(-1, expected.get(key, 0) + fields.shift)
+        now_ms += fields.elapsed_ms
+        size = len(encode(fields, 0, 0, now_ms))
+        left = FILE_BYTES - len(log) % FILE_BYTES
+        if size > left - BLANK_BYTES_MIN:
+            log += struct.pack(">ii", left, MAGIC_BLANK).ljust(left, b"\0")
+        if not fields.sys_flag & 4:
+            expected[key] = at + 1
+        log += encode(fields, at, len(log), now_ms)
+    return log
+
+
+def mostly(usual, unusual):
+    """Draw from the second list now and then."""
+    return st.integers(0, 9).flatmap(lambda at: st.sampled_from(usual if at else unusual))
+
+
+texts = st.one_of(
+    st.text(st.characters(blacklist_characters="\1\2", codec="utf-8"), max_size=12).map(str.encode),
+    st.sampled_from([b"a", b"a b  c ", b"AC1100020A", b" ", b"\xc3", b"\xff", b"x\0"]),
+)
+pairs = st.tuples(
+    st.sampled_from([b"TAGS", b"KEYS", b"UNIQ_KEY", b"UNIQ_KEY", b"other", b"", b"TAGSX"]), texts
+).map(b"\1".join)
+properties = st.one_of(
+    st.just(b"UNIQ_KEY\x01A1\x02TAGS\x01t"),
+    st.lists(st.one_of(pairs, pairs, texts), max_size=4).map(b"\2".join),
+)
+rows = st.builds(
+    Fields,
+    topic=mostly(TOPICS, ODD_TOPICS),
+    queue_id=mostly([0, 0, 1], [17, 18, -1, 5]),
+    shift=mostly([0], [None, 1, -1, 3, -2]),
+    sys_flag=mostly([0, 0, 0, 4, 8, 12], [V6_BORN, V6_STORED, V6_BORN | V6_STORED, 1]),
+    elapsed_ms=st.sampled_from([0, 0, 1, 700]),
+    properties=properties,
+    is_long=mostly([False], [True]),
+    body_bytes=mostly([0, 10, 50], [900]),
+    # A flipped high bit of the queue offset (bytes 20 to 27) would be a gap of terabytes.
+    damage=mostly([None], [None, None, None, 7, 9, 27, 30, 100]),
+)
+logs = st.lists(rows, min_size=1, max_size=60).map(lay_out)
+
+
+def contents(rig, disk):
+    """Return the visible state of a store, and its files after closing it."""
+    store = rig.store
+    queues = {
+        key: (store.min_offset(*key), store.max_offset(*key)) for key in sorted(store.queue_ids())
+    }
+    found = finish(store.query("T", "A1", 64, 0, 1 << 62)).records
+    state = store.confirm_offset, store.commit_log.end, store.recovered, queues, found
+    store.close()
+    return state, {path: bytes(data) for path, data in disk.contents.items()}
+
+
+def outcome(action):
+    """Return the text of a store's refusal, None if there is none."""
+    try:
+        action()
+    except StoreError as error:
+        return str(error)
+    return None
+
+
+def replicate(log, pieces, limits, read_range):
+    """Append a log in pieces of the given sizes; the confirm offset lags by the given bytes."""
+    disk = MemoryDisk()
+    rig = StoreRig(disk, read_range=read_range)
+    rig.store.role_writable = False
+    seen, start, step = [], 0, 0
+    while start < len(log):
+        size = pieces[step % len(pieces)]
+        lag = limits[step % len(limits)]
+        if lag is not None:
+            rig.store.confirm(max(0, start - lag))
+        end = min(start + size, len(log))
+        seen.append(outcome(lambda at=start, part=log[start:end]: rig.store.append_raw(at, part)))
+        start, step = end, step + 1
+    seen.append(outcome(lambda: rig.store.confirm(None)))
+    rig.work(2)
+    return seen, contents(rig, disk)
+
+
+def recover(log, settings_, read_range):
+    """Open a store whose log was written by a broker that died without a checkpoint."""
+    disk = MemoryDisk()
+    for start in range(0, len(log), FILE_BYTES):
+        path = f"/store/commitlog/{file_name(start)}"
+        disk.create(path, FILE_BYTES, temporary="/store/.new")
+        part = log[start : start + FILE_BYTES]
+        disk.contents[path][: len(part)] = part
+    disk.create("/store/abort", 0, temporary="/store/.abort")
+    try:
+        rig = StoreRig(disk, settings_, read_range=read_range)
+    except StoreError as error:
+        return str(error), {path: bytes(data) for path, data in disk.contents.items()}
+    return contents(rig, disk)
+
+
+@settings(deadline=None, max_examples=100)
+@given(
+    logs,
+    st.lists(st.sampled_from([1, 33, 91, 400, 1000, 5000, 1 << 20]), min_size=1, max_size=4),
+    st.lists(st.sampled_from([None, 0, 150, 1000, 6000]), min_size=1, max_size=3),
+)
+def test_a_follower_makes_the_same_store(log, pieces, limits):
+    if 1 in pieces:
+        log = log[:1200]  # a thousand appends
+    assert replicate(log, pieces, limits, None) == replicate(log, pieces, limits, CountingReader())
+
+
+@settings(deadline=None, max_examples=100)
+@given(logs, st.integers(0, 200), st.booleans(), st.booleans())
+def test_recovery_makes_the_same_store(log, cut, checks_crc, is_indexing):
+    log = log[: max(1, len(log) - cut)]
+    changes = {"check_crc_on_recover": checks_crc, "message_index_enable": is_indexing}
+    changed = small_settings(**changes)
+    assert recover(log, changed, None) == recover(log, changed, CountingReader())
+
+
+def test_plain_records_are_read_natively():
+    rows_ = [Fields(queue_id=number % 3, elapsed_ms=number % 2) for number in range(200)]
+    rows_ += [Fields(topic=SCHEDULE_TOPIC.encode(), queue_id=3), Fields(sys_flag=4)]
+    reader = CountingReader()
+    log = lay_out(rows_)
+    _, ((confirmed, *_), _) = replicate(log, [1 << 20], [None], reader)
+    assert confirmed == len(log)
+    assert reader.record_count == len(rows_)
+
+
+def test_queues_that_lost_entries_are_rebuilt_natively():
+    """Cut the entries of one queue, so that recovery finds a gap and scans the log again."""
+    found = []
+    for reader in (None, CountingReader()):
+        disk = MemoryDisk()
+        rig = StoreRig(disk)
+        for number in range(60):
+            rig.put(make_message("T", number % 2, b"%d" % number, unique_key=f"U{number}"))
+        rig.work(3)
+        disk.crash()
+        for path in [path for path in disk.contents if path.startswith("/store/consumequeue/T/1/")]:
+            disk.remove(path)
+        for name in ("progress", "checkpoint"):
+            disk.remove(f"/store/{name}")
+        found.append(contents(StoreRig(disk, read_range=reader), disk))
+    assert found[0] == found[1]
+
+
+def test_a_fault_of_the_native_code_leaves_the_log_to_python(monkeypatch):
+    def fail(*_args, **_options):
+        raise accel.PanicException("a bug")
+
+    monkeypatch.setattr(accel, "read_range", fail)
+    log = RecordingLog()
+    plain = lay_out([Fields() for _ in range(10)])
+    assert replicate(plain, [500], [None], None) == replicate(
+        plain, [500], [None], RangeReader(log)
+    )
+    assert len(log.named("dispatch.failed")) == 1
+
+
+def test_the_setting_turns_native_dispatch_off():
+    assert open_range_reader(BrokerSettings(native_lane_enable=False), NO_LOG) is None
+    assert open_range_reader(BrokerSettings(), NO_LOG) is not None
