@@ -196,6 +196,8 @@ async def test_a_redelivery_is_a_detail_in_the_log(cluster: MemoryCluster) -> No
         ({"properties": {"colour": ""}}, "not be blank: 'colour' is ''"),
         ({"properties": {" ": "red"}}, "property names and values must not be blank"),
         ({"tag": "a||b"}, r"one tag, without \|\|"),
+        ({"tag": "new "}, r"the tag 'new ' matches no subscription.*use tag\.strip\(\)"),
+        ({"tag": " "}, "use None for a message without a tag"),
         ({"delay_level": 99}, "delay_level_max"),
     ],
 )
@@ -229,6 +231,58 @@ async def test_wrong_arguments_are_named(cluster: MemoryCluster) -> None:
             await producer.send(Message("T", b"x"), queue=3)  # type: ignore[arg-type]
         with pytest.raises(InvalidArgument, match="32 or 56 hex digits: 'abc'"):
             await admin.stored_message("abc")
+
+
+@pytest.mark.parametrize(
+    ("call", "text"),
+    [
+        (
+            lambda a: a.create_group("cg"),
+            r"config must be SubscriptionGroupConfig\(...\), not 'cg'",
+        ),
+        (lambda a: a.put_topic("T", []), r"config must be TopicConfig\(...\), not 'T'"),
+        (lambda a: a.create_topic("T", broker_names="broker-a"), "must be a list of strings, not"),
+        (lambda a: a.create_topic("T", broker_names=[7]), r"a list of strings, not \[7\]"),
+        (lambda a: a.masters(["c"]), r"cluster must be a string, not \['c'\]"),
+        (lambda a: a.view_message(7, "T"), "message_id must be a string, not 7"),
+        (lambda a: a.consume_directly("cg", "id", "A1"), "a MessageExt that a consumer received"),
+        (lambda a: a.message_tracks("A1"), "a MessageExt that a consumer received"),
+        (lambda a: a.resend(Message("T", b"x")), "a MessageExt that a consumer received"),
+        (lambda a: a.replay("A1", "cg"), "a MessageExt that a consumer received"),
+        (lambda a: a.check_replay(7), "the name of a group must be a string, not int"),
+        (lambda a: a.check_replay("cg", topic=7), "the name of a topic must be a string"),
+    ],
+)
+async def test_wrong_arguments_of_admin_calls_are_named(
+    cluster: MemoryCluster, call: Any, text: str
+) -> None:
+    async with AdminClient(cluster.namesrv) as admin:
+        with pytest.raises(InvalidArgument, match=text):
+            await call(admin)
+
+
+async def test_other_wrong_arguments_are_named(cluster: MemoryCluster) -> None:
+    wrong: Any = 7
+    async with Producer("pg", cluster.namesrv) as producer:
+        with pytest.raises(InvalidArgument, match=r"selector is 7.*def selector\(queues, message"):
+            await producer.send_ordered(Message("T", b"x"), "a", selector=wrong)
+    async with PullConsumer("cg", cluster.namesrv) as consumer:
+        for call in (consumer.queues_in_balance, consumer.unsubscribe):
+            with pytest.raises(InvalidArgument, match="a topic must be a string, not int"):
+                await call(wrong)
+    async with lite(cluster) as other:
+        with pytest.raises(InvalidArgument, match="a topic must be a string, not int"):
+            await other.unsubscribe(wrong)
+
+
+async def test_a_long_value_is_shortened_in_an_error(cluster: MemoryCluster) -> None:
+    """A message in place of a queue would otherwise print its whole body."""
+    message: Any = Message("T", b"x" * 100_000)
+    async with Producer("pg", cluster.namesrv) as producer:
+        with pytest.raises(InvalidArgument, match="queue must be a MessageQueue") as caught:
+            await producer.send(message, queue=message)
+    assert "not Message(topic='T', body=b'xxx" in str(caught.value)
+    assert len(str(caught.value)) < 200
 
 
 @pytest.mark.parametrize("options", [{"concurrency": 3}, LitePullOptions()])

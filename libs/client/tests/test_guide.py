@@ -18,6 +18,7 @@ PROGRAMS = re.findall(r"```python\n(.*?)```", GUIDE.read_text(encoding="utf-8"),
 
 @pytest.mark.parametrize("program", PROGRAMS, ids=range(len(PROGRAMS)))
 async def test_a_program_of_the_guide_runs(program: str, cluster: MemoryCluster) -> None:
+    cluster.create_topic("Orders")
     await _run(program, cluster)
 
 

@@ -49,8 +49,7 @@ class calling:  # noqa: N801  # used like a function: `with calling(client, "on_
         if self._client is client and is_waited_for:
             raise ClientStateError(
                 f"`close` was called by {self._name}, and would wait for {self._name} to end: "
-                "return first, and close from another task or thread; for example, set an "
-                "asyncio.Event or threading.Event that the program waits for"
+                "set an event instead, and close in the task or thread that waits for it"
             )
 
 

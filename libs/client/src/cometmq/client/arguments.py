@@ -1,11 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Checks the arguments of calls, so that a wrong one is reported at the call, not deep inside."""
 
+from collections.abc import Iterable
 from typing import Any, TypeVar
 
 import msgspec
 
 from cometmq.client.errors import InvalidArgument
+from cometmq.client.shown import shown
 from cometmq.remoting.bodies.queues import MessageQueue
 
 HeaderT = TypeVar("HeaderT", bound=msgspec.Struct)
@@ -16,7 +18,7 @@ def whole(value: Any, name: str, *, low: int = 0, high: int | None = None) -> in
     is_whole = isinstance(value, int) and not isinstance(value, bool)
     if not is_whole or value < low or (high is not None and value > high):
         bounds = f"of at least {low}" if high is None else f"from {low} to {high}"
-        raise InvalidArgument(f"{name} must be a whole number {bounds}, not {value!r}")
+        raise InvalidArgument(f"{name} must be a whole number {bounds}, not {shown(value)}")
     return int(value)
 
 
@@ -54,8 +56,31 @@ def checked_header(header: HeaderT) -> HeaderT:
         try:
             found[field.name] = msgspec.convert(value, field.type)
         except msgspec.ValidationError as error:
-            raise InvalidArgument(f"{field.name} is wrong: {error}, in {value!r}") from None
+            raise InvalidArgument(f"{field.name} is wrong: {error}, in {shown(value)}") from None
     return kind(**found)
+
+
+def check_kind(value: object, kind: type, name: str) -> None:
+    """Raise InvalidArgument unless `value` is an instance of a class."""
+    if not isinstance(value, kind):
+        wanted = "a string" if kind is str else f"{kind.__name__}(...)"
+        raise InvalidArgument(f"{name} must be {wanted}, not {shown(value)}")
+
+
+def check_name_or_none(value: object, name: str) -> None:
+    """Raise InvalidArgument unless `value` is a string or None."""
+    if value is not None:
+        check_kind(value, str, name)
+
+
+def check_names(values: object, name: str) -> list[str]:
+    """Return a list of strings; raise InvalidArgument for a single string or anything else."""
+    if not isinstance(values, str | bytes) and isinstance(values, Iterable):
+        found = list(values)
+        if all(isinstance(one, str) for one in found):
+            return found
+        values = found
+    raise InvalidArgument(f"{name} must be a list of strings, not {shown(values)}")
 
 
 def check_queue(queue: object) -> None:
@@ -65,7 +90,7 @@ def check_queue(queue: object) -> None:
     """
     if not isinstance(queue, MessageQueue):
         raise InvalidArgument(
-            f"queue must be a MessageQueue(topic, broker_name, queue_id), not {queue!r}"
+            f"queue must be a MessageQueue(topic, broker_name, queue_id), not {shown(queue)}"
         )
     place: Any = queue
     if type(place.queue_id) is not int or not (
@@ -73,5 +98,5 @@ def check_queue(queue: object) -> None:
     ):
         raise InvalidArgument(
             "a MessageQueue has a topic and a broker name, both strings, and a whole number as "
-            f"queue_id, unlike {queue!r}"
+            f"queue_id, unlike {shown(queue)}"
         )

@@ -5,6 +5,7 @@ import inspect
 from typing import Final
 
 from cometmq.client.errors import InvalidArgument
+from cometmq.client.shown import shown
 
 _YIELDS: Final = (inspect.isgeneratorfunction, inspect.isasyncgenfunction)
 
@@ -16,7 +17,7 @@ def check_function(function: object, name: str, *parameters: str) -> None:
     form = f"def {name}({', '.join(parameters)})"
     if not callable(function):
         raise InvalidArgument(
-            f"{name} is {function!r}, which cannot be called: give a function `{form}`, "
+            f"{name} is {shown(function)}, which cannot be called: give a function `{form}`, "
             "plain or async"
         )
     if any(yields(function) for yields in _YIELDS):

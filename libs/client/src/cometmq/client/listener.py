@@ -17,6 +17,7 @@ from cometmq.client.errors import InvalidArgument
 from cometmq.client.functions import is_coroutine_function
 from cometmq.client.message import MessageExt
 from cometmq.client.settings import DELAY_LEVEL_MAX
+from cometmq.client.shown import shown
 from cometmq.remoting.log import Log
 from cometmq.remoting.transport.tasks import describe
 
@@ -59,7 +60,7 @@ def _redelivery_level(level: int) -> int:
     if redelivery_level(level) > DELAY_LEVEL_MAX:
         raise InvalidArgument(
             f"the delay level of a redelivery is -1 (dead letter), 0 (longer each time) or 1 to "
-            f"{DELAY_LEVEL_MAX}, not {level!r}; for brokers with more levels, return "
+            f"{DELAY_LEVEL_MAX}, not {shown(level)}; for brokers with more levels, return "
             "ConsumeResult(0, level)"
         )
     return level
@@ -259,7 +260,7 @@ def _wrong_result(result: object, *, is_orderly: bool) -> str:
     name = "OrderlyResult" if is_orderly else "ConsumeResult"
     redeliver = "SUSPEND" if is_orderly else "RECONSUME_LATER"
     return (
-        f"the listener returned {result!r}: {consumer} accepts None or "
+        f"the listener returned {shown(result)}: {consumer} accepts None or "
         f"{name}.SUCCESS (consumed) and {name}.{redeliver} (deliver again)"
     )
 

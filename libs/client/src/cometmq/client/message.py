@@ -11,6 +11,7 @@ import msgspec
 
 from cometmq.client.errors import IllegalMessage, InvalidArgument
 from cometmq.client.namespace import NO_NAMESPACE, Namespace
+from cometmq.client.shown import shown
 from cometmq.remoting.bodies.queues import MessageQueue
 from cometmq.remoting.codes import ResponseCode
 from cometmq.remoting.message.flags import SysFlag
@@ -59,7 +60,7 @@ def wire_properties(message: Message) -> dict[str, str]:
     """Return all properties of a message under RocketMQ's names."""
     properties: Any = message.properties
     if not isinstance(properties, Mapping):
-        raise InvalidArgument(f"properties must be a dict of strings, not {properties!r}")
+        raise InvalidArgument(f"properties must be a dict of strings, not {shown(properties)}")
     found = dict(properties)
     if found:
         _check_properties(found)
@@ -81,7 +82,12 @@ def _tag_text(tag: Any) -> str:
         raise InvalidArgument(f"a tag must be a string, not {type(tag).__name__}")
     if "||" in tag:
         raise InvalidArgument(
-            f"the tag {tag!r} matches no subscription: a message has one tag, without ||"
+            f"the tag {shown(tag)} matches no subscription: a message has one tag, without ||"
+        )
+    if tag.strip() != tag:
+        raise InvalidArgument(
+            f"the tag {shown(tag)} matches no subscription, where blanks around tags are ignored: "
+            + ("use tag.strip()" if tag.strip() else "use None for a message without a tag")
         )
     return tag
 
@@ -93,19 +99,19 @@ def _check_properties(properties: Mapping[Any, Any]) -> None:
     for name, value in properties.items():
         if not isinstance(name, str) or not isinstance(value, str):
             raise InvalidArgument(
-                f"property names and values must be strings: {name!r} is {value!r}; "
+                f"property names and values must be strings: {shown(name)} is {shown(value)}; "
                 "wrap both in str()"
             )
         if not name.strip() or not value.strip():
             raise InvalidArgument(
-                f"property names and values must not be blank: {name!r} is {value!r}; "
+                f"property names and values must not be blank: {shown(name)} is {shown(value)}; "
                 "consumers would not see it"
             )
 
 
 def _joined(keys: Any) -> str:
     if not isinstance(keys, Iterable):
-        raise InvalidArgument(f"keys must be a string or a list of strings, not {keys!r}")
+        raise InvalidArgument(f"keys must be a string or a list of strings, not {shown(keys)}")
     for key in keys:
         if not isinstance(key, str):
             raise InvalidArgument(f"a key must be a string, not {type(key).__name__}")
@@ -216,7 +222,7 @@ def check_received(message: object) -> None:
     """Raise InvalidArgument unless `message` is one that a consumer received."""
     if not isinstance(message, MessageExt):
         raise InvalidArgument(
-            f"message must be a MessageExt that a consumer received, not {message!r}"
+            f"message must be a MessageExt that a consumer received, not {shown(message)}"
         )
 
 
@@ -239,7 +245,7 @@ def _check_name(kind: str, name: object, chars_max: int) -> None:
         raise InvalidArgument(f"the name of a {kind} is longer than {chars_max} characters")
     if not NAME_PATTERN.fullmatch(name):
         raise InvalidArgument(
-            f"the name {name!r} of a {kind} contains illegal characters: use letters, digits, "
+            f"the name {shown(name)} of a {kind} contains illegal characters: use letters, digits, "
             "_, -, | and % only"
         )
 
@@ -248,15 +254,17 @@ def _check_numbers(message: Message) -> None:
     """Raise InvalidArgument for a bool or float in place of a number, which brokers misread."""
     flag: Any = message.flag
     if type(flag) is not int or not _FLAG_MIN <= flag <= _FLAG_MAX:
-        raise InvalidArgument(f"the flag of a message must be an int, not {flag!r}: it has 32 bits")
+        raise InvalidArgument(
+            f"the flag of a message must be an int, not {shown(flag)}: it has 32 bits"
+        )
     level: Any = message.delay_level
     if type(level) is not int or level < 0:
         raise InvalidArgument(
-            f"a delay level must be a number from 0 (no delay) to 18, not {level!r}"
+            f"a delay level must be a number from 0 (no delay) to 18, not {shown(level)}"
         )
     is_waiting: Any = message.wait_store_ok
     if type(is_waiting) is not bool:
-        raise InvalidArgument(f"wait_store_ok must be True or False, not {is_waiting!r}")
+        raise InvalidArgument(f"wait_store_ok must be True or False, not {shown(is_waiting)}")
 
 
 def check_message(message: Any, body_bytes_max: int) -> None:
@@ -273,7 +281,7 @@ def check_message(message: Any, body_bytes_max: int) -> None:
     message_id: Any = message.message_id
     if message_id is not None and not isinstance(message_id, str):
         raise InvalidArgument(
-            f"the message_id of a message must be a string, not {message_id!r}: "
+            f"the message_id of a message must be a string, not {shown(message_id)}: "
             "`producer.new_message_id()` returns one"
         )
     body: Any = message.body

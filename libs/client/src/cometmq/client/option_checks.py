@@ -10,6 +10,7 @@ import msgspec
 
 from cometmq.client.errors import InvalidArgument
 from cometmq.client.settings import ClientOptions, OptionsT
+from cometmq.client.shown import shown
 
 _WORDS: Final = (
     ("Expected `int` >= ", "it must be a whole number of at least "),
@@ -42,7 +43,8 @@ def checked(
         )
     if not isinstance(namesrv, str):
         raise InvalidArgument(
-            f"namesrv must be a string such as '127.0.0.1:9876;127.0.0.2:9876', not {namesrv!r}"
+            "namesrv must be a string such as '127.0.0.1:9876;127.0.0.2:9876', not "
+            f"{shown(namesrv)}"
         )
     values = msgspec.structs.asdict(options)
     try:
@@ -74,11 +76,11 @@ def _out_of_bounds(options: ClientOptions, values: Mapping[str, object], reason:
     for kind in get_args(kinds) or (kinds,):
         if issubclass(kind, StrEnum):
             valid = ", ".join(f"{kind.__name__}.{one.name}" for one in kind)
-            return f"invalid option {name}={values[name]!r}: use one of {valid}"
+            return f"invalid option {name}={shown(values[name])}: use one of {valid}"
         if issubclass(kind, msgspec.Struct):  # the value may have secrets
             given = type(values[name]).__name__
             return f"invalid option {name}: it must be {kind.__name__}(...), not {given}"
-    return f"invalid option {name}={values[name]!r}: {_in_words(text)}"
+    return f"invalid option {name}={shown(values[name])}: {_in_words(text)}"
 
 
 def _in_words(text: str) -> str:

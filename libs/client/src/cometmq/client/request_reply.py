@@ -14,6 +14,7 @@ from typing import Final, Protocol
 from cometmq.client.clock import wall_ms
 from cometmq.client.errors import ClientError, NotARequest
 from cometmq.client.message import Message, MessageExt
+from cometmq.client.shown import shown
 from cometmq.remoting.bodies.queues import MessageQueue
 from cometmq.remoting.command import OK, Call, Reply
 from cometmq.remoting.commands.request_reply import PushReplyMessageToClient
@@ -41,7 +42,8 @@ def reply_message(request: MessageExt, body: bytes) -> ReplyMessage:
     """
     if not isinstance(request, MessageExt):
         raise NotARequest(
-            f"a reply needs the request, a MessageExt that a consumer received, not {request!r}"
+            "a reply needs the request, a MessageExt that a consumer received, not "
+            f"{shown(request)}"
         )
     cluster = request.properties.get(PropertyKey.CLUSTER)
     if not cluster:

@@ -10,6 +10,7 @@ import msgspec
 
 from cometmq.client.arguments import check_encodable
 from cometmq.client.errors import InvalidArgument
+from cometmq.client.shown import shown
 from cometmq.client.sql_doubts import doubt_of_condition
 from cometmq.remoting.bodies.heartbeat import SubscriptionData
 from cometmq.remoting.message.flags import tag_code
@@ -63,13 +64,15 @@ def subscription(
     if not isinstance(expression, str):
         raise InvalidArgument(
             "a subscription must be a string such as 'A || B', or a MessageSelector, not "
-            f"{expression!r}"
+            f"{shown(expression)}"
         )
     check_encodable(expression, "the expression of a subscription")
     try:
         kind = ExpressionType(kind)
     except ValueError:
-        raise InvalidArgument(f"the kind of a filter must be TAG or SQL92, not {kind!r}") from None
+        raise InvalidArgument(
+            f"the kind of a filter must be TAG or SQL92, not {shown(kind)}"
+        ) from None
     if kind is ExpressionType.SQL92:
         if not expression:
             raise InvalidArgument("the SQL92 condition is empty: give one such as 'price > 5'")
@@ -82,7 +85,7 @@ def subscription(
         tags = list(dict.fromkeys(tag.strip() for tag in text.split("||") if tag.strip()))
         if not tags:
             raise InvalidArgument(
-                f"{expression!r} contains no tag: write 'A || B', or '*' for all messages"
+                f"{shown(expression)} contains no tag: write 'A || B', or '*' for all messages"
             )
     return SubscriptionData(
         topic=topic,
@@ -109,7 +112,7 @@ def _tags(wanted: SubscriptionData) -> Iterable[str]:
 
 
 def _doubt_of_tag(tag: str) -> str:
-    literally = f"only messages whose tag is literally {tag!r} match"
+    literally = f"only messages whose tag is literally {shown(tag)} match"
     if _CONDITION.search(tag):
         return f"{literally}: for a condition, subscribe with MessageSelector.by_sql({tag!r})"
     if tag == ALL_TAGS:

@@ -11,7 +11,14 @@ from cometmq.client.admin.topics import TopicAdmin
 from cometmq.client.arguments import whole_or
 from cometmq.client.errors import ClientError, InvalidArgument
 from cometmq.client.identity import unique_ids
-from cometmq.client.message import MessageExt, SendResult, UnreadableMessage, check_group
+from cometmq.client.message import (
+    MessageExt,
+    SendResult,
+    UnreadableMessage,
+    check_group,
+    check_received,
+    check_topic,
+)
 from cometmq.client.settings import producer_options
 from cometmq.client.transfer.outgoing import Prepared, properties_text
 from cometmq.client.transfer.sender import MessageSender
@@ -56,6 +63,15 @@ def origin_topic(message: MessageExt) -> str:
 def origin_message_id(message: MessageExt) -> str:
     """Return the id that a message had when it was sent."""
     return message.properties.get(PropertyKey.ORIGIN_MESSAGE_ID) or message.message_id
+
+
+def _replay_target(group: str, topic: str | None) -> str:
+    """Return the topic that replayed dead letters are sent to."""
+    if topic is not None:
+        check_topic(topic)
+        return topic
+    check_group(group)
+    return retry_topic(group)
 
 
 class DeadLetterAdmin(MessageAdmin, TopicAdmin):
@@ -113,7 +129,7 @@ class DeadLetterAdmin(MessageAdmin, TopicAdmin):
         A broker moves a message for a retry topic to the dead-letter topic if the group allows no
         retries there, as in RocketMQ.
         """
-        target = topic or retry_topic(group)
+        target = _replay_target(group, topic)
         if not target.startswith(RETRY_PREFIX):
             return
         receiver = target.removeprefix(RETRY_PREFIX)
@@ -122,9 +138,8 @@ class DeadLetterAdmin(MessageAdmin, TopicAdmin):
             if receiver in groups and groups[receiver].retry_max_times <= 0:
                 raise ClientError(
                     f"the consumer group {receiver} allows {groups[receiver].retry_max_times}"
-                    f" retries at {broker.name}: the broker would turn each message into a dead"
-                    f" letter again; first use cometmq group alter {receiver} --retries 1, or send"
-                    f" to a topic with --topic"
+                    f" retries at {broker.name}: messages would become dead letters again; use"
+                    f" cometmq group alter {receiver} --retries 1 first, or send with --topic"
                 )
 
     async def replay(
@@ -136,10 +151,11 @@ class DeadLetterAdmin(MessageAdmin, TopicAdmin):
         With `topic`, all groups that consume that topic receive it. Raise ClientError, without
         sending, if brokers would turn it into a dead letter again (`check_replay`).
         """
+        check_received(message)
         kept = {PropertyKey.ORIGIN_MESSAGE_ID: origin_message_id(message)}
         if topic is None:
             kept[PropertyKey.RETRY_TOPIC] = origin_topic(message)
-        target = topic or retry_topic(group)
+        target = _replay_target(group, topic)
         if target not in self._replay_targets:  # once for each target, not for each message
             await self.check_replay(group, topic=topic)
             self._replay_targets |= {target}
@@ -147,6 +163,9 @@ class DeadLetterAdmin(MessageAdmin, TopicAdmin):
 
     async def resend(self, message: MessageExt, *, topic: str | None = None) -> SendResult:
         """Send a stored message again with its keys, properties and unique key."""
+        check_received(message)
+        if topic is not None:
+            check_topic(topic)
         return await self._send_anew(message, topic or message.topic, {})
 
     async def _send_anew(

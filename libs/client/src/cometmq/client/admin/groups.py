@@ -3,6 +3,7 @@
 
 from cometmq.client.admin.known_groups import check_deletable
 from cometmq.client.admin.scope import AdminBase
+from cometmq.client.arguments import check_kind
 from cometmq.client.message import check_group
 from cometmq.remoting.bodies.connections import ConsumerConnections, ProducerConnections
 from cometmq.remoting.bodies.queues import MessageQueue
@@ -30,6 +31,7 @@ class GroupAdmin(AdminBase):
 
         Raise BrokerMissing, before any change, if a broker has no master.
         """
+        check_kind(config, SubscriptionGroupConfig, "config")
         check_group(config.group_name)
         for master in (await self.masters_to_change(cluster)).values():
             await master.create_group(config)

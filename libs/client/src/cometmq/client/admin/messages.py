@@ -12,9 +12,9 @@ from cometmq.client.admin.broker_messages import (
     PULL_COUNT_MAX,
 )
 from cometmq.client.admin.scope import AdminBase
-from cometmq.client.arguments import whole
+from cometmq.client.arguments import check_kind, whole
 from cometmq.client.errors import BrokerMissing, InvalidArgument
-from cometmq.client.message import MessageExt
+from cometmq.client.message import MessageExt, check_received
 from cometmq.client.transfer.puller import Pulled, PullStatus
 from cometmq.remoting.bodies.queues import MessageQueue
 from cometmq.remoting.bodies.running_info import ConsumeMessageDirectlyResult
@@ -32,6 +32,7 @@ class MessageAdmin(AdminBase):
         """Return a message by its offset message id or its unique key; raise QueryNotFound if
         absent.
         """
+        check_kind(message_id, str, "message_id")
         # An id that is no offset message id of this cluster may still be a unique key.
         with suppress(ValueError, ServerError, BrokerMissing):
             return await self._view_stored(message_id, topic)
@@ -80,6 +81,7 @@ class MessageAdmin(AdminBase):
         self, group: str, client_id: str, message: MessageExt
     ) -> ConsumeMessageDirectlyResult:
         """Make one connected consumer process a stored message now."""
+        check_received(message)
         broker = await self._broker_at(message.store_host)
         return await broker.consume_directly(group, client_id, message.offset_message_id)
 
@@ -92,9 +94,11 @@ class MessageAdmin(AdminBase):
         expression: str = ALL_TAGS,
         group: str = TOOLS_GROUP,
     ) -> AsyncIterator[Pulled]:
-        """Yield the messages of a queue between two offsets, one pull at a time; commit nothing.
+        """Yield the messages of a queue between two offsets in pages; commit nothing.
 
-        Messages at `end` and beyond are left out; messages deleted meanwhile are skipped.
+        A page is a `Pulled`, the answer to one request; `page.messages` has at most 32 messages,
+        and none if the filter passes none. Messages at `end` and beyond are left out; messages
+        deleted meanwhile are skipped.
         """
         whole(begin, "begin")
         whole(end, "end")

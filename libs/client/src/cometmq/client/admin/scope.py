@@ -8,7 +8,7 @@ from typing import Self, TypeVar
 
 from cometmq.client.admin.broker import BrokerAdmin
 from cometmq.client.admin.namesrv import NamesrvAdmin
-from cometmq.client.arguments import check_queue, whole_or
+from cometmq.client.arguments import check_name_or_none, check_names, check_queue, whole_or
 from cometmq.client.cluster.instance import ClientInstance
 from cometmq.client.cluster.lifecycle import Client, ClientState
 from cometmq.client.cluster.routes import MASTER_ID
@@ -73,6 +73,7 @@ class AdminBase(Client):
 
     async def broker_groups(self, cluster: str | None = None) -> dict[str, dict[int, BrokerAdmin]]:
         """Return all brokers by name and id, of one cluster or of all."""
+        check_name_or_none(cluster, "cluster")
         info = await self.cluster()
         if cluster is not None and cluster not in info.cluster_addr_table:
             known = ", ".join(sorted(info.cluster_addr_table)) or "none"
@@ -106,6 +107,8 @@ class AdminBase(Client):
 
         Raise BrokerMissing if a broker has no master, because that broker would miss the change.
         """
+        if names is not None:
+            names = check_names(names, "broker_names")
         groups = await self.broker_groups(cluster)
         wanted = sorted(set(groups if names is None else names))
         unknown = [name for name in wanted if name not in groups]

@@ -6,7 +6,7 @@ from typing import Final
 
 from cometmq.client.admin.broker import BrokerAdmin
 from cometmq.client.admin.scope import AdminBase
-from cometmq.client.arguments import whole
+from cometmq.client.arguments import check_kind, whole
 from cometmq.client.errors import NoRoute
 from cometmq.client.message import check_topic
 from cometmq.remoting.bodies.queues import MessageQueue
@@ -52,6 +52,7 @@ class TopicAdmin(AdminBase):
 
     async def put_topic(self, config: TopicConfig, masters: Iterable[BrokerAdmin]) -> None:
         """Create or change a topic at these masters."""
+        check_kind(config, TopicConfig, "config")
         check_topic(config.topic_name)
         for master in masters:
             await master.create_topic(config)

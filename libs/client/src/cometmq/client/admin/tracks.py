@@ -7,7 +7,7 @@ import msgspec
 
 from cometmq.client.admin.groups import GroupAdmin
 from cometmq.client.admin.offsets import OffsetAdmin
-from cometmq.client.message import MessageExt
+from cometmq.client.message import MessageExt, check_received
 from cometmq.remoting.bodies.connections import ConsumerConnections
 from cometmq.remoting.errors import CommandError, ConsumerNotOnline
 from cometmq.remoting.names import ALL_TAGS
@@ -38,6 +38,7 @@ class TrackAdmin(GroupAdmin, OffsetAdmin):
 
     async def message_tracks(self, message: MessageExt) -> list[MessageTrack]:
         """Return the state of a message in each group that consumes its topic."""
+        check_received(message)
         groups = await self.consuming_groups(message.queue.topic)
         return [await self._track(message, group) for group in groups]
 

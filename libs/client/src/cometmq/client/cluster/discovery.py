@@ -10,6 +10,7 @@ from typing import Final
 from urllib.parse import urlsplit
 
 from cometmq.client.errors import InvalidArgument, NoNamesrv
+from cometmq.client.shown import shown
 
 POLL_INTERVAL_MS: Final = 120_000
 TIMEOUT_MS: Final = 3_000
@@ -19,7 +20,7 @@ _LIST_BYTES_MAX: Final = 64 * 1024
 def check_url(url: str) -> None:
     """Raise InvalidArgument unless `url` is an HTTP or HTTPS URL."""
     if urlsplit(url).scheme not in {"http", "https"}:
-        raise InvalidArgument(f"namesrv_url is not an HTTP URL: {url!r}")
+        raise InvalidArgument(f"namesrv_url is not an HTTP URL: {shown(url)}")
 
 
 async def fetch_namesrv_list(url: str) -> str:

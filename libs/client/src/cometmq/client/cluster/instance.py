@@ -168,8 +168,7 @@ class ClientInstance:
             end = "has ended" if self._loop.is_closed() else "runs elsewhere"
             raise ClientStateError(
                 f"this {kind} belongs to the event loop in which it was started, which {end}: "
-                "start, use and close it inside one `asyncio.run(...)`, or use the class of the "
-                "same name in cometmq.client.sync, which works in any thread"
+                "start, use and close it inside one `asyncio.run(...)`, or use cometmq.client.sync"
             )
 
     def register_producer(self, group: str) -> None:

@@ -13,6 +13,7 @@ from cometmq.client.cluster.discovery import fetch_namesrv_list
 from cometmq.client.cluster.server_kinds import refuse_broker
 from cometmq.client.errors import InvalidArgument, NoNamesrv
 from cometmq.client.settings import NAMESRV_VARIABLE
+from cometmq.client.shown import shown
 from cometmq.remoting.bodies.dialect import decode_json
 from cometmq.remoting.bodies.route import TopicRoute
 from cometmq.remoting.codes import RequestCode, ResponseCode
@@ -43,7 +44,8 @@ def parse_addresses(text: str) -> list[str]:
     """Parse `host:port;host:port`; raise NoNamesrv if it is empty."""
     if not isinstance(text, str):
         raise InvalidArgument(
-            f"name servers must be a string such as '127.0.0.1:9876;127.0.0.2:9876', not {text!r}"
+            "name servers must be a string such as '127.0.0.1:9876;127.0.0.2:9876', not "
+            f"{shown(text)}"
         )
     found = [part.strip().removeprefix("http://") for part in text.split(";")]
     addresses = [address for address in found if address]
@@ -55,7 +57,7 @@ def parse_addresses(text: str) -> list[str]:
     for address in addresses:
         if "," in address or not _is_address(address):
             raise InvalidArgument(
-                f"not a name server address: {address!r}; write host:port, and several as "
+                f"not a name server address: {shown(address)}; write host:port, and several as "
                 "host:port;host:port"
             )
     return addresses

@@ -246,6 +246,7 @@ class GroupConsumer(Client, Generic[OptionsT, MemberT]):
 
     async def unsubscribe(self, topic: str) -> None:
         """Stop receiving messages of a topic."""
+        check_topic(topic)
         topic = self._namespace.wrap(topic)
         if self._subscriptions.pop(topic, None) is not None and self._member is not None:
             await self._member.unsubscribed(topic)

@@ -17,6 +17,7 @@ from cometmq.client.errors import ClientStateError, InvalidArgument
 from cometmq.client.functions import check_function
 from cometmq.client.message import MessageExt, check_topic
 from cometmq.client.settings import LitePullOptions
+from cometmq.client.shown import shown
 from cometmq.client.subscriptions import ExpressionType, MessageSelector
 from cometmq.remoting.bodies.queues import MessageQueue
 from cometmq.remoting.names import ALL_TAGS
@@ -185,7 +186,7 @@ class LitePullConsumer(GroupConsumer[LitePullOptions, PullGroup]):
 
     def _full_names(self, queues: Iterable[MessageQueue]) -> list[MessageQueue]:
         if isinstance(queues, MessageQueue | str) or not isinstance(queues, Iterable):
-            raise InvalidArgument(f"queues must be a list of MessageQueue, not {queues!r}")
+            raise InvalidArgument(f"queues must be a list of MessageQueue, not {shown(queues)}")
         return [self._namespace.wrap_queue(queue) for queue in queues]
 
     async def seek(self, queue: MessageQueue, offset: int) -> None:

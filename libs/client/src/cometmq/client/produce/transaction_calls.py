@@ -11,6 +11,7 @@ from cometmq.client.functions import is_coroutine_function
 from cometmq.client.hooks import TransactionState
 from cometmq.client.listener import ListenerError
 from cometmq.client.message import Message, MessageExt
+from cometmq.client.shown import shown
 
 Answer: TypeAlias = TransactionState | None
 Decision: TypeAlias = tuple[TransactionState, BaseException | None]
@@ -62,6 +63,6 @@ def state_of(answer: object) -> TransactionState:
     if not isinstance(answer, TransactionState):
         raise ListenerError(
             f"a transaction ends with a TransactionState (COMMIT, ROLLBACK, UNKNOWN) or None, not "
-            f"with {answer!r}"
+            f"with {shown(answer)}"
         )
     return answer

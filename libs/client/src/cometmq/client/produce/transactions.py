@@ -30,6 +30,7 @@ from cometmq.client.option_checks import checked
 from cometmq.client.produce.producer import Producer
 from cometmq.client.produce.transaction_calls import CheckListener, LocalTransaction, StateCaller
 from cometmq.client.settings import TransactionOptions
+from cometmq.client.shown import shown
 from cometmq.remoting.codes import RequestCode
 from cometmq.remoting.commands.transactions import CheckTransactionState, EndTransaction
 from cometmq.remoting.errors import CometError, CorruptRecord
@@ -94,7 +95,7 @@ class Transaction:
         if not isinstance(state, TransactionState):
             raise InvalidArgument(
                 f"a transaction ends with TransactionState.COMMIT, ROLLBACK or UNKNOWN, not with "
-                f"{state!r}"
+                f"{shown(state)}"
             )
         if self._final is None:
             self._final = None if state is TransactionState.UNKNOWN else state

@@ -23,6 +23,7 @@ from cometmq.client.message import (
 from cometmq.client.namespace import NO_NAMESPACE, Namespace
 from cometmq.client.request_reply import ReplyMessage
 from cometmq.client.settings import ProducerOptions
+from cometmq.client.shown import shown
 from cometmq.remoting.codes import RequestCode
 from cometmq.remoting.message.batch import BatchItem, join_batch
 from cometmq.remoting.message.compression import compress, compression_bits
@@ -200,7 +201,7 @@ def properties_text(properties: dict[str, str]) -> str:
 
 def _check_encodable(properties: Mapping[str, str]) -> None:
     for name, value in properties.items():
-        check_encodable(name, f"the property name {name!r}")
+        check_encodable(name, f"the property name {shown(name)}")
         check_encodable(value, _SOURCES.get(name, f"the property {name}"))
 
 

@@ -11,6 +11,7 @@ from itertools import count
 from typing import Any, Final
 
 from cometmq.client.errors import InvalidArgument
+from cometmq.client.shown import shown
 from cometmq.remoting.bodies.queues import MessageQueue
 from cometmq.remoting.message.flags import java_hash
 
@@ -130,5 +131,5 @@ def java_hash_code(value: Any) -> int:
         return folded - (1 << 32) if folded >> 31 else folded
     raise InvalidArgument(
         "the argument that chooses the queue must be a string or a whole number, such as an order "
-        f"id, not {value!r}"
+        f"id, not {shown(value)}"
     )

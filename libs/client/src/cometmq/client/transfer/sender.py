@@ -29,6 +29,7 @@ from cometmq.client.hooks import MessageKind, SendContext, SendHooks
 from cometmq.client.message import Message, SendResult, SendStatus
 from cometmq.client.namespace import Namespace
 from cometmq.client.settings import ProducerOptions
+from cometmq.client.shown import shown
 from cometmq.client.transfer.outgoing import Outgoing, Prepared
 from cometmq.client.transfer.queue_selection import LatencyFaults, QueueSelector, RoundRobin
 from cometmq.remoting.bodies.queues import MessageQueue
@@ -376,12 +377,17 @@ class MessageSender:
         self, selector: QueueSelector, route: Route, message: Message, argument: Any
     ) -> MessageQueue:
         """Return the queue chosen by a selector."""
+        if not callable(selector):
+            raise InvalidArgument(
+                f"selector is {shown(selector)}, which cannot be called: give a function "
+                "`def selector(queues, message, argument)` that returns one of the queues"
+            )
         queues: Sequence[MessageQueue] = route.publish_queues
         if self._namespace:
             queues = [self._namespace.unwrap_queue(queue) for queue in queues]
         queue = selector(queues, message, argument)
         if not isinstance(queue, MessageQueue):
-            raise InvalidArgument(f"the selector must return one of its queues, not {queue!r}")
+            raise InvalidArgument(f"the selector must return one of its queues, not {shown(queue)}")
         if queue.topic != message.topic:
             raise InvalidArgument(f"the selector chose a queue of the topic {queue.topic}")
         return self._namespace.wrap_queue(queue)

@@ -1,0 +1,18 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Shows values in error texts, shortened."""
+
+from typing import Final
+
+CHARS_MAX: Final = 100
+_END_CHARS: Final = 20
+
+
+def shown(value: object) -> str:
+    """Return the repr of a value; the middle of a long one is left out.
+
+    A message by mistake in place of a queue would otherwise print its whole body.
+    """
+    text = repr(value)
+    if len(text) <= CHARS_MAX:
+        return text
+    return f"{text[: CHARS_MAX - _END_CHARS]}... {text[-_END_CHARS:]}"
