@@ -65,7 +65,7 @@ async def test_the_next_run_continues_behind_the_offsets_in_the_file(
         async with broadcast(cluster, seen, tmp_path) as consumer:
             assert consumer.client_id == "10.0.0.1@DEFAULT"
             await send(cluster, *[Message("T", body) for body in bodies])
-            await eventually(lambda s=seen: len(s.bodies) == 2)  # type: ignore[misc]
+            await eventually(lambda s=seen: len(s.bodies) == 2)  # type: ignore[arg-type, misc]
         assert seen.bodies == bodies
     assert stored(tmp_path / "10.0.0.1@DEFAULT" / "cg" / "offsets.json")[0] == 4
 

@@ -262,6 +262,8 @@ async def test_wrong_arguments_of_admin_calls_are_named(
 
 
 async def test_other_wrong_arguments_are_named(cluster: MemoryCluster) -> None:
+    with pytest.raises(InvalidArgument, match="broker_names must be a list of strings, not 'b'"):
+        MemoryCluster("b")
     wrong: Any = 7
     async with Producer("pg", cluster.namesrv) as producer:
         with pytest.raises(InvalidArgument, match=r"selector is 7.*def selector\(queues, message"):

@@ -193,9 +193,9 @@ async def test_a_stale_route_of_another_topic_hides_no_master(cluster: MemoryClu
 
 
 async def test_a_read_only_topic_is_not_blamed_on_its_name(
-    cluster: MemoryCluster, monkeypatch: pytest.MonkeyPatch
+    cluster: MemoryCluster,
 ) -> None:
-    monkeypatch.setattr("cometmq.client.testing.cluster._PERM", int(Perm.READ))
+    cluster.broker.queues.configure("T", 4, perm=int(Perm.READ))
     async with Producer("pg", cluster.namesrv) as producer:
         with pytest.raises(NoRoute, match="no broker has write permission"):
             await producer.send(Message("T", b"x"))

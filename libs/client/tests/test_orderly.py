@@ -330,7 +330,7 @@ async def test_order_holds_while_members_come_and_go(pair: MemoryCluster) -> Non
             async with orderly(pair, seen, pull_count_max=3) as second:
                 for queue in queues:
                     await send(pair, *texts(20), queue=queue)
-                await eventually(lambda c=second: len(c.queues) == 2)  # type: ignore[misc]
+                await eventually(lambda c=second: len(c.queues) == 2)  # type: ignore[arg-type, misc]
             wanted = 80 * (round_number + 1)
             await eventually(lambda w=wanted: seen.count == w)  # type: ignore[misc]
     assert seen.errors == []

@@ -122,7 +122,7 @@ async def test_a_restarted_broker_loses_no_message_and_no_offset(
             group.step(tasks)
         for step in range(4):
             await send_some(producer, step)
-            await eventually(lambda n=step: group.is_complete((n + 1) * SENT_PER_STEP))  # type: ignore[misc]
+            await eventually(lambda n=step: group.is_complete((n + 1) * SENT_PER_STEP))  # type: ignore[arg-type, misc]
             await cluster.stop_broker(broker)
             broker.locks.clear()
             await cluster.start_broker(broker)

@@ -269,6 +269,24 @@ def test_a_blocking_client_works_beside_another_loop(served: MemoryCluster) -> N
     asyncio.run(program())
 
 
+async def test_a_blocking_client_in_the_loop_of_its_cluster_says_so(cluster: MemoryCluster) -> None:
+    """The call would wait for answers from the loop that it blocks."""
+    producer = Producer("pg", cluster.namesrv)
+    with pytest.raises(ClientStateError, match=r"use `with MemoryCluster\(\)` instead of `async"):
+        producer.start()
+    await asyncio.to_thread(producer.start)
+    sent = await asyncio.to_thread(producer.send, Message("T", b"x"))
+    assert sent.message_id
+    await asyncio.to_thread(producer.close)
+
+
+def test_a_cluster_serves_programs_without_an_event_loop() -> None:
+    with MemoryCluster() as cluster, Producer("pg", cluster.namesrv) as producer:
+        producer.send(Message("T", b"x"))
+        assert [message.body for message in cluster.messages("T")] == [b"x"]
+    assert not loop.LOOPS_WITH_SERVERS
+
+
 def test_a_local_transaction_that_raises_is_logged(
     served: MemoryCluster, caplog: pytest.LogCaptureFixture
 ) -> None:

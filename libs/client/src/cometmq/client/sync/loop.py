@@ -10,11 +10,16 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Itera
 from concurrent.futures import Future, InvalidStateError
 from types import TracebackType
 from typing import Any, Final, Generic, Self, TypeVar
+from weakref import WeakKeyDictionary
 
 from cometmq.client.cluster.lifecycle import Client
 from cometmq.client.errors import ClientStateError, InvalidArgument
 from cometmq.client.functions import check_function
+from cometmq.client.shown import shown
 from cometmq.remoting.transport.tasks import describe
+
+LOOPS_WITH_SERVERS: Final["WeakKeyDictionary[asyncio.AbstractEventLoop, int]"] = WeakKeyDictionary()
+"""How many in-memory clusters run in each event loop."""
 
 T = TypeVar("T")
 ClientT = TypeVar("ClientT", bound=Client)
@@ -58,9 +63,15 @@ class LoopThread:
         if threading.current_thread() is self._thread:
             work.close()
             raise ClientStateError(
-                "a blocking client was called on the clients' own thread, where it would wait for "
-                "itself: hooks and coroutine functions run there; a plain function as listener "
-                "runs on another thread, and may call it"
+                "a hook or coroutine function called a blocking client, and would wait for "
+                "itself: use a plain function as listener, which runs on another thread"
+            )
+        if _running_loop() in LOOPS_WITH_SERVERS:
+            work.close()
+            raise ClientStateError(
+                "a blocking client was called in the event loop of its MemoryCluster, which could "
+                "not answer meanwhile: use `with MemoryCluster()` instead of `async with`, or call "
+                "the client with `await asyncio.to_thread(...)`"
             )
         with self._lock:
             if self._end is not None:
@@ -88,11 +99,17 @@ class LoopThread:
         self._loop.call_soon_threadsafe(function)
 
 
+def _running_loop() -> asyncio.AbstractEventLoop | None:
+    try:
+        return asyncio.get_running_loop()
+    except RuntimeError:
+        return None
+
+
 def _ended(error: BaseException) -> ClientStateError:
     ended = ClientStateError(
-        f"all blocking clients of this process have ended: a listener or another function that "
-        f"they called raised {describe(error)}; start a new process, and raise exceptions that "
-        "derive from Exception"
+        "the blocking clients of this process have ended, because a function that they called "
+        f"raised {describe(error)}: start a new process, and raise subclasses of Exception"
     )
     ended.__cause__ = error
     return ended
@@ -199,4 +216,4 @@ def _no_answer(found: object, form: str) -> str:
         return f"the method yields its results: `for item in admin.iterate(...)`, not {form}"
     if inspect.isroutine(found):
         return f"the function returned a method without calling it: write {form}, with ()"
-    return f"the function must return what a method of `a` returns, as {form}, not {found!r}"
+    return f"the function must return what a method of `a` returns, as {form}, not {shown(found)}"

@@ -14,7 +14,6 @@ from cometmq.remoting.bodies.dialect import encode_json
 from cometmq.remoting.bodies.offsets import ConsumerOffsetTable, QueueOffsetTable
 from cometmq.remoting.bodies.queues import GroupList, MessageQueue
 from cometmq.remoting.bodies.stats import ConsumeStats, OffsetPair, TopicOffset, TopicStats
-from cometmq.remoting.bodies.topic_config import SubscriptionGroupConfig, SubscriptionGroupTable
 from cometmq.remoting.codes import RequestCode
 from cometmq.remoting.command import Call, Reply
 from cometmq.remoting.commands import admin, callbacks, topics
@@ -90,12 +89,6 @@ def get_all_consumer_offset(broker: MemoryBroker, _call: Call[None]) -> Reply:
     return Reply(body=encode_json(ConsumerOffsetTable(table)))
 
 
-def get_all_subscriptiongroup_config(broker: MemoryBroker, _call: Call[None]) -> Reply:
-    """Return the groups that have had a member, with default settings."""
-    table = {group: SubscriptionGroupConfig(group_name=group) for group in broker.groups}
-    return Reply(body=encode_json(SubscriptionGroupTable(subscription_group_table=table)))
-
-
 def query_topic_consume_by_who(
     broker: MemoryBroker, call: Call[admin.QueryTopicConsumeByWho]
 ) -> Reply:
@@ -154,7 +147,6 @@ ADMIN_HANDLERS: Final[Mapping[int, Handler[Any]]] = {
     RequestCode.GET_PRODUCER_CONNECTION_LIST: get_producer_connection_list,
     RequestCode.GET_TOPIC_STATS_INFO: get_topic_stats_info,
     RequestCode.GET_ALL_CONSUMER_OFFSET: get_all_consumer_offset,
-    RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG: get_all_subscriptiongroup_config,
     RequestCode.GET_CONSUME_STATS: get_consume_stats,
     RequestCode.QUERY_TOPIC_CONSUME_BY_WHO: query_topic_consume_by_who,
     RequestCode.INVOKE_BROKER_TO_RESET_OFFSET: invoke_broker_to_reset_offset,

@@ -2,8 +2,8 @@
 """An in-memory broker that speaks the real protocol over a real socket.
 
 It does what clients rely on (store messages, hold pulls, track groups, keep offsets, take messages
-back, end transactions) and nothing else: no disk, and no delays, so redelivery is immediate. Tests
-inject failures with `fail` and inspect `requests`.
+back, end transactions, create and delete topics and groups) and nothing else: no disk, and no
+delays, so redelivery is immediate. Tests inject failures with `fail` and inspect `requests`.
 """
 
 import asyncio
@@ -17,6 +17,7 @@ from cometmq.client.subscriptions import ExpressionType
 from cometmq.client.testing.queues import MemoryQueues
 from cometmq.remoting.bodies.heartbeat import ConsumerData, Heartbeat, SubscriptionData
 from cometmq.remoting.bodies.queues import MessageQueue
+from cometmq.remoting.bodies.topic_config import SubscriptionGroupConfig
 from cometmq.remoting.codes import RequestCode, ResponseCode
 from cometmq.remoting.command import Call, Peer, Reply
 from cometmq.remoting.commands import callbacks, pull
@@ -70,6 +71,8 @@ class MemoryBroker:
         self.send_ext = {"MSG_REGION": DEFAULT_REGION, "TRACE_ON": "true"}
         self.offsets: dict[tuple[str, str, int], int] = {}
         self.groups: dict[str, dict[str, tuple[Peer, ConsumerData]]] = {}
+        self.group_configs: dict[str, SubscriptionGroupConfig] = {}
+        """The groups that were created by request; see `group_config`."""
         self.producers: dict[str, set[str]] = {}
         self.peers: dict[str, Peer] = {}
         """Connections of producers by client id, over which replies are pushed."""
@@ -239,6 +242,11 @@ class MemoryBroker:
             self.queues.create(retry_topic(data.group_name), 1)
             if known is None or known[1] != data or known[0] is not peer:
                 self.notify(data.group_name)
+
+    def group_config(self, group: str) -> SubscriptionGroupConfig:
+        """Return the settings of a group, by default those of a group that its members created."""
+        found = self.group_configs.get(group)
+        return SubscriptionGroupConfig(group_name=group) if found is None else found
 
     def leave(self, group: str, client_id: str) -> None:
         """Remove a member."""

@@ -1,27 +1,30 @@
 # SPDX-License-Identifier: Apache-2.0
-"""An in-memory name server and brokers for tests: `async with MemoryCluster() as cluster`."""
+"""An in-memory name server and brokers for tests: `async with MemoryCluster() as cluster`.
 
+`with MemoryCluster() as cluster` serves the blocking clients of `cometmq.client.sync`.
+"""
+
+import asyncio
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final, Self
 
+from cometmq.client.arguments import check_names
 from cometmq.client.clock import wall_ms
 from cometmq.client.cluster.routes import MASTER_ID
 from cometmq.client.message import MessageExt
+from cometmq.client.sync.loop import LOOPS_WITH_SERVERS, loop_thread
 from cometmq.client.testing.broker import CLUSTER_NAME, LOOPBACK, MemoryBroker
 from cometmq.client.testing.handlers import BROKER_HANDLERS
 from cometmq.remoting.bodies.dialect import encode_json
 from cometmq.remoting.bodies.queues import MessageQueue, TopicList
 from cometmq.remoting.bodies.route import BrokerData, ClusterInfo, QueueData, TopicRoute
 from cometmq.remoting.codes import RequestCode
-from cometmq.remoting.command import Call, Reply
+from cometmq.remoting.command import OK, Call, Reply
 from cometmq.remoting.commands.namesrv import GetRouteinfoByTopic
 from cometmq.remoting.errors import TopicNotExist
-from cometmq.remoting.message.flags import Perm
 from cometmq.remoting.transport.dispatch import Handler
 from cometmq.remoting.transport.server import Server
 from cometmq.remoting.transport.settings import ServerSettings
-
-_PERM: Final = int(Perm.READ | Perm.WRITE)
 
 
 class MemoryCluster:
@@ -29,12 +32,14 @@ class MemoryCluster:
 
     def __init__(self, broker_names: Iterable[str] = ("broker-a",)) -> None:
         """Create one master per name."""
-        self.brokers = [MemoryBroker(name, BROKER_HANDLERS) for name in broker_names]
+        names = check_names(broker_names, "broker_names")
+        self.brokers = [MemoryBroker(name, BROKER_HANDLERS) for name in names]
         self._running: set[str] = set()
         self._lost_ports: dict[str, int] = {}
         """The ports of the masters whose slaves are running, by broker name."""
         self._server: Server[Any] | None = None
         self._port = 0
+        self._loop: asyncio.AbstractEventLoop | None = None
 
     @property
     def namesrv(self) -> str:
@@ -48,6 +53,8 @@ class MemoryCluster:
 
     async def start(self) -> None:
         """Start the brokers and the name server."""
+        self._loop = asyncio.get_running_loop()
+        LOOPS_WITH_SERVERS[self._loop] = LOOPS_WITH_SERVERS.get(self._loop, 0) + 1
         for broker in self.brokers:
             await self.start_broker(broker)
         self._server = Server(HANDLERS, self, ServerSettings(), clock_ms=wall_ms)
@@ -55,6 +62,11 @@ class MemoryCluster:
 
     async def stop(self) -> None:
         """Stop all servers."""
+        if self._loop is not None:
+            LOOPS_WITH_SERVERS[self._loop] -= 1
+            if not LOOPS_WITH_SERVERS[self._loop]:
+                del LOOPS_WITH_SERVERS[self._loop]
+            self._loop = None
         if self._server is not None:
             await self._server.close(drain_ms=0)
             self._server = None
@@ -94,7 +106,12 @@ class MemoryCluster:
         return [message for broker in self.brokers for message in broker.messages(topic)]
 
     def committed(self, group: str, topic: str) -> dict[MessageQueue, int]:
-        """Return the offsets that a group has committed."""
+        """Return the offsets that a group has committed; queues without one are missing.
+
+        Consumers commit at intervals (5 s by default) and before `close` returns, so look after
+        the end of `async with consumer`. `await consumer.commit()` of a lite pull consumer commits
+        at once.
+        """
         return {
             MessageQueue(topic, broker.name, queue_id): offset
             for broker in self.brokers
@@ -116,7 +133,7 @@ class MemoryCluster:
             queue_datas=[
                 QueueData(
                     broker_name=broker.name,
-                    perm=_PERM,
+                    perm=broker.queues.perm(topic),
                     read_queue_nums=broker.queues.queue_counts[topic],
                     write_queue_nums=broker.queues.queue_counts[topic],
                 )
@@ -148,6 +165,13 @@ class MemoryCluster:
     async def __aexit__(self, *_: object) -> None:
         await self.stop()
 
+    def __enter__(self) -> Self:
+        loop_thread().run(self.start())
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        loop_thread().run(self.stop())
+
 
 def get_routeinfo_by_topic(cluster: MemoryCluster, call: Call[GetRouteinfoByTopic]) -> Reply:
     """Answer with the route of a topic."""
@@ -165,6 +189,7 @@ def _body(read: Callable[[MemoryCluster], Any]) -> Handler[Any]:
 
 HANDLERS: Final[Mapping[int, Handler[Any]]] = {
     RequestCode.GET_ROUTEINFO_BY_TOPIC: get_routeinfo_by_topic,
+    RequestCode.DELETE_TOPIC_IN_NAMESRV: lambda *_: OK,  # routes follow the brokers' topics
     RequestCode.GET_BROKER_CLUSTER_INFO: _body(MemoryCluster.info),
     RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER: _body(lambda c: TopicList(c.topics())),
 }

@@ -13,6 +13,7 @@ from cometmq.client.testing.broker import (
     check_expression_type,
     pulled,
 )
+from cometmq.client.testing.changes import CHANGE_HANDLERS
 from cometmq.client.testing.locks import lock_batch_mq, unlock_batch_mq
 from cometmq.client.testing.queues import sent_back
 from cometmq.client.testing.transactions import end_transaction, is_half, prepare
@@ -34,7 +35,6 @@ from cometmq.remoting.message.properties import PropertyKey, append_property, pr
 from cometmq.remoting.names import DLQ_PREFIX, RETRY_PREFIX
 from cometmq.remoting.transport.dispatch import Handler
 
-RECONSUME_TIMES_MAX: Final = 16
 REPLY_TIMEOUT_MS: Final = 10_000
 
 
@@ -165,7 +165,7 @@ def consumer_send_msg_back(broker: MemoryBroker, call: Call[send.ConsumerSendMsg
         raise ServerError("look message by offset failed, " + str(header.offset))
     times_max = header.max_reconsume_times
     is_dead = header.delay_level < 0 or record.reconsume_times >= (
-        RECONSUME_TIMES_MAX if times_max is None else times_max
+        broker.group_config(header.group).retry_max_times if times_max is None else times_max
     )
     prefix = DLQ_PREFIX if is_dead else RETRY_PREFIX
     copy = sent_back(record, prefix + header.group, header.origin_msg_id or "")
@@ -276,4 +276,5 @@ BROKER_HANDLERS: Final[Mapping[int, Handler[Any]]] = {
     RequestCode.QUERY_MESSAGE: query_message,
     RequestCode.CHECK_CLIENT_CONFIG: check_client_config,
     **ADMIN_HANDLERS,
+    **CHANGE_HANDLERS,
 }

@@ -2,12 +2,16 @@
 """The queues of the in-memory broker, with records in the format of a real broker."""
 
 from collections.abc import Iterator, Mapping
+from typing import Final
 
 import msgspec
 
+from cometmq.remoting.message.flags import Perm
 from cometmq.remoting.message.new_message import NewMessage, encode_record
 from cometmq.remoting.message.properties import PropertyKey, parse_properties, render_properties
 from cometmq.remoting.message.record import MessageRecord, decode_record
+
+READ_WRITE: Final = int(Perm.READ | Perm.WRITE)
 
 
 class MemoryQueues:
@@ -15,6 +19,7 @@ class MemoryQueues:
 
     def __init__(self) -> None:
         self.queue_counts: dict[str, int] = {}
+        self._perms: dict[str, int] = {}
         self._queues: dict[tuple[str, int], list[bytes]] = {}
         self._first_offsets: dict[tuple[str, int], int] = {}
         self._records: dict[int, bytes] = {}
@@ -23,6 +28,23 @@ class MemoryQueues:
     def create(self, topic: str, queue_count: int) -> None:
         """Create a topic, or increase its number of queues."""
         self.queue_counts[topic] = max(queue_count, self.queue_counts.get(topic, 0))
+
+    def configure(self, topic: str, queue_count: int, *, perm: int) -> None:
+        """Create a topic, or set its number of queues and its permissions."""
+        self.queue_counts[topic] = queue_count
+        self._perms[topic] = perm
+
+    def perm(self, topic: str) -> int:
+        """Return the permissions of a topic."""
+        return self._perms.get(topic, READ_WRITE)
+
+    def delete(self, topic: str) -> None:
+        """Delete a topic; a topic of this name that is created later begins at offset 0."""
+        for key in [key for key in self._queues if key[0] == topic]:
+            del self._queues[key]
+            self._first_offsets.pop(key, None)
+        self.queue_counts.pop(topic, None)
+        self._perms.pop(topic, None)
 
     def put(self, message: NewMessage, now_ms: int) -> tuple[int, int]:
         """Store a message; return its queue offset and its physical offset."""

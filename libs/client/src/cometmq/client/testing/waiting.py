@@ -2,13 +2,54 @@
 """Waiting for a condition with a deadline."""
 
 import asyncio
-from collections.abc import Callable
+import inspect
+from collections.abc import Awaitable, Callable
+from typing import TypeVar, overload
+
+from cometmq.client.errors import InvalidArgument
+from cometmq.client.shown import shown
+
+T = TypeVar("T")
 
 _INTERVAL_S = 0.005
 
 
-async def eventually(condition: Callable[[], object], *, timeout_s: float = 10.0) -> None:
-    """Return as soon as the condition holds; raise TimeoutError after `timeout_s`."""
-    async with asyncio.timeout(timeout_s):
-        while not condition():  # noqa: ASYNC110  # polls, because an arbitrary condition has no event to wait for
-            await asyncio.sleep(_INTERVAL_S)
+@overload
+async def eventually(
+    condition: Callable[[], Awaitable[T]], timeout_s: float = ..., *, what: str = ...
+) -> T: ...
+
+
+@overload
+async def eventually(
+    condition: Callable[[], T], timeout_s: float = ..., *, what: str = ...
+) -> T: ...
+
+
+async def eventually(
+    condition: Callable[[], T | Awaitable[T]], timeout_s: float = 10.0, *, what: str = ""
+) -> T:
+    """Return the first true value of a function or coroutine function, calling it repeatedly.
+
+    Raise TimeoutError after `timeout_s`; its text has the last value, and `what` if given:
+    `await eventually(lambda: seen == [b"x"], what="one message")`.
+    """
+    if not callable(condition):
+        raise InvalidArgument(
+            f"condition must be a function, not {shown(condition)}: write "
+            "`await eventually(lambda: ...)`"
+        )
+    value: object = None
+    try:
+        async with asyncio.timeout(timeout_s):
+            while True:
+                found = condition()
+                value = await found if inspect.isawaitable(found) else found
+                if value:
+                    return value
+                await asyncio.sleep(_INTERVAL_S)
+    except TimeoutError as error:
+        raise TimeoutError(
+            f"{what or 'the condition'} did not come true within {timeout_s:g} s; its last value "
+            f"was {shown(value)}"
+        ) from error

@@ -1,0 +1,85 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The in-memory cluster that ships for tests of programs, and `eventually`."""
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from cometmq.client import (
+    AdminClient,
+    InvalidArgument,
+    Message,
+    NoRoute,
+    Producer,
+)
+from cometmq.client.testing import MemoryCluster, eventually
+from cometmq.client.testing.listening import Recorder, consumer_of
+from cometmq.remoting.bodies.topic_config import SubscriptionGroupConfig
+from cometmq.remoting.errors import ServerError
+
+
+async def test_topics_are_created_changed_and_deleted(pair: MemoryCluster) -> None:
+    async with AdminClient(pair.namesrv) as admin, Producer("pg", pair.namesrv) as producer:
+        assert await admin.create_topic("New", queue_count=3) == ["broker-a", "broker-b"]
+        assert len(await admin.queues("New")) == 6
+        await admin.create_topic("New", queue_count=2, perm=4, broker_names=["broker-b"])
+        await admin.create_topic("New", queue_count=1, broker_names=["broker-a"])
+        assert [queue.broker_name for queue in await producer.queues("New")] == ["broker-a"]
+        assert (await admin.masters())["broker-b"].name == "broker-b"
+        config = (await (await admin.masters())["broker-b"].topics())["New"]
+        assert (config.read_queue_nums, config.write_queue_nums, config.perm) == (2, 2, 4)
+
+        await producer.send(Message("New", b"x"))
+        await admin.delete_topic("New")
+        assert "New" not in await admin.topics()
+        with pytest.raises(NoRoute):
+            await admin.route("New")
+        await admin.create_topic("New", queue_count=1)
+        assert [one.max_offset for one in (await admin.topic_stats("New")).values()] == [0, 0]
+
+
+async def test_a_topic_has_as_many_read_as_write_queues(cluster: MemoryCluster) -> None:
+    async with AdminClient(cluster.namesrv) as admin:
+        (master,) = (await admin.masters()).values()
+        config = (await master.topics())["T"]
+        config.write_queue_nums += 1
+        with pytest.raises(ServerError, match="as many read queues as write queues"):
+            await admin.put_topic(config, [master])
+
+
+async def test_groups_are_created_and_deleted(cluster: MemoryCluster) -> None:
+    async with AdminClient(cluster.namesrv) as admin, Producer("pg", cluster.namesrv) as producer:
+        await admin.create_group(SubscriptionGroupConfig(group_name="cg", retry_max_times=3))
+        assert (await admin.groups())["cg"].retry_max_times == 3
+        await producer.send(Message("T", b"x"))
+        seen = Recorder()
+        async with consumer_of(cluster, seen):
+            await eventually(lambda: seen.bodies, what="a message")
+        assert sum(cluster.committed("cg", "T").values()) == 1
+
+        await admin.delete_group("cg")
+        assert "cg" not in await admin.groups()
+        assert cluster.committed("cg", "T")
+        await admin.delete_group("cg", remove_offsets=True)
+        assert not cluster.committed("cg", "T")
+
+
+async def test_eventually_returns_the_first_true_value() -> None:
+    values = iter([0, "", 7])
+    assert await eventually(lambda: next(values)) == 7
+    more = iter([None, "done"])
+
+    async def next_value() -> str | None:
+        await asyncio.sleep(0)
+        return next(more)
+
+    assert await eventually(next_value, 5) == "done"
+
+
+async def test_eventually_names_the_last_value() -> None:
+    with pytest.raises(TimeoutError, match=r"two messages did not .* within 0.01 s; .* was \[\]"):
+        await eventually(list, 0.01, what="two messages")
+    wrong: Any = True
+    with pytest.raises(InvalidArgument, match="a function, not True: write `await eventually"):
+        await eventually(wrong)
