@@ -114,12 +114,21 @@ async def test_status_without_a_record_says_what_to_start(group):
     )
 
 
+def test_a_group_that_is_not_described_says_which_options_describe_it(call):
+    line = "brokerName must be set: the name of the broker group; give --group, --record and "
+    call("ha", "status").assert_refused(2, line)
+
+
 async def test_a_switchover_waits_until_the_next_master_is_open(group):
     await group.lead()
     group.members[1].becomes(lag_bytes=9)
 
+    async def has_new_holder():
+        found = await group.record.read()
+        return found is not None and found.record.epoch == 5
+
     async def elect():  # what an elector does when the record names another holder
-        while not group.members[0].orders:  # noqa: ASYNC110
+        while not await has_new_holder():  # noqa: ASYNC110
             await asyncio.sleep(0.01)
         await group.members[2].promote(5)
 

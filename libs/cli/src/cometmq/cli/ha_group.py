@@ -67,7 +67,10 @@ class GroupOptions(msgspec.Struct, frozen=True):
             )
             plan_of(settings.value)
         except SettingsError as error:
-            hint = "" if self.config else "; or give the elector's settings file with -c"
+            advice = (
+                "; give --group, --record and --members, or the elector's settings file with -c"
+            )
+            hint = "" if self.config else advice
             raise InvalidArgument(f"{error}{hint}") from error
         return settings.value
 

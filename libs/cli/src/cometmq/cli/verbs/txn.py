@@ -82,7 +82,9 @@ def list_open(  # one parameter per option
         return found
 
     rows: list[list[Cell]] = [_row(half) for half in ask(namesrv, question)]
-    print_rows(COLUMNS, rows, as_json=as_json, empty="no transaction is open")
+    has_filter = any(it is not None for it in (group, topic, until, broker))
+    empty = "no open transaction matches" if has_filter else "no transaction is open"
+    print_rows(COLUMNS, rows, as_json=as_json, empty=empty)
 
 
 @app.command()
