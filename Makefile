@@ -68,7 +68,7 @@ test: setup ## Unit, property, golden and integration tests
 	$(BIN)/pytest -q
 
 .PHONY: test-all
-test-all: test crash ha-test monitoring-test fuzz load compat spark-test-all ## Everything, long forms included
+test-all: test crash sim ha-test monitoring-test fuzz load compat spark-test-all ## Everything, long forms included
 
 .PHONY: crash
 crash: setup ## Kill -9, torn tails, damaged bytes, full disks: at least 200 kills (RUNS=n)
@@ -85,6 +85,11 @@ operator-test: setup ## The operator against a Kubernetes API without nodes (nee
 .PHONY: ha-model
 ha-model: setup ## Every interleaving of elections, crashes and late writes in small groups (STATES=n WALKS=n)
 	$(BIN)/python -m cometmq.ha.testing.check --states $(or $(STATES),1000000) --walks $(or $(WALKS),20000)
+
+.PHONY: sim
+sim: setup ## Whole broker groups in simulated time: faults, promises, dropped rules (SEEDS=N or FIRST:END)
+	$(BIN)/python -m tests.sim.run --seeds $(or $(SEEDS),500)
+	$(BIN)/pytest -q tests/sim --timeout=1800
 
 .PHONY: fuzz
 fuzz: setup ## Mutated input through the decoders, hostile frames at live servers

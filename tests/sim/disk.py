@@ -1,0 +1,127 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A host's disk: the store's files, the small files of the group, and the threads that use both.
+
+A killed process loses nothing that it has written. A crashed host loses unsynced bytes: of each
+file, the unsynced part survives whole, in pages, or not at all.
+"""
+
+import errno
+from collections import deque
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from random import Random
+from typing import Any
+
+from tests.sim.kernel import ProcessLoop, Scheduler
+
+from cometmq.store.testing.memory_disk import MemoryDisk
+
+PAGE_BYTES = 512
+
+
+class SimDisk(MemoryDisk):
+    """The store's disk."""
+
+    def kill(self) -> None:
+        """The process that had the store open is gone."""
+        self._locks.clear()
+
+    def crash_host(self, random: Random) -> int:
+        """Lose unsynced bytes; return in how many files."""
+        self._locks.clear()
+        changed = 0
+        for path, data in self.contents.items():
+            durable = self.durable.get(path, b"")[: len(data)].ljust(len(data), b"\0")
+            if data == durable:
+                continue
+            fate = random.random()
+            if fate < 0.3:
+                continue  # the kernel had written it all back
+            before = bytes(data)
+            if fate < 0.7:
+                data[:] = durable
+            else:
+                for start in range(0, len(data), PAGE_BYTES):
+                    if random.random() < 0.5:
+                        data[start : start + PAGE_BYTES] = durable[start : start + PAGE_BYTES]
+            changed += before != data
+        for path, data in self.contents.items():
+            self.durable[path] = bytes(data)
+        return changed
+
+
+class SimFiles:
+    """Small files that are replaced durably."""
+
+    def __init__(self) -> None:
+        self.contents: dict[Path, bytes] = {}
+        self.is_failing = False
+
+    def read(self, path: Path) -> bytes | None:
+        return self.contents.get(path)
+
+    def replace(self, path: Path, data: bytes) -> None:
+        if self.is_failing:
+            raise OSError(errno.EIO, "fsync failed", str(path))
+        self.contents[path] = data
+
+
+class SimWorker:
+    """A thread: its jobs run one at a time, each after a delay, which is that of the disk."""
+
+    def __init__(
+        self, name: str, loop: ProcessLoop, scheduler: Scheduler, latency_s: Callable[[], float]
+    ) -> None:
+        self.name = name
+        self._loop = loop
+        self._scheduler = scheduler
+        self._latency_s = latency_s
+        self._jobs: deque[tuple[Callable[[], Any], Any]] = deque()
+        self._is_busy = False
+
+    def submit(self, job: Callable[[], Any]) -> Any:
+        future = self._loop.create_future()
+        self._jobs.append((job, future))
+        if not self._is_busy:
+            self._begin()
+        return future
+
+    def finish_one(self) -> None:
+        """Complete the current job although its process is being killed."""
+        if self._is_busy and self._jobs:
+            job, _ = self._jobs.popleft()
+            self._jobs.clear()
+            try:
+                job()
+            except Exception:  # noqa: BLE001  # nobody is left to hear of it
+                return
+
+    def _begin(self) -> None:
+        self._is_busy = True
+        self._scheduler.after(self._latency_s(), self._end)
+
+    def _end(self) -> None:
+        if self._loop.is_dead:
+            return
+        job, future = self._jobs.popleft()
+        try:
+            result = self._loop.enter(job)
+        except Exception as error:  # noqa: BLE001  # handed to the future, as by an executor
+            self._loop.call_soon(partial(_fail, future, error))
+        else:
+            self._loop.call_soon(partial(_complete, future, result))
+        if self._jobs:
+            self._begin()
+        else:
+            self._is_busy = False
+
+
+def _complete(future: Any, result: Any) -> None:
+    if not future.done():
+        future.set_result(result)
+
+
+def _fail(future: Any, error: Exception) -> None:
+    if not future.done():
+        future.set_exception(error)

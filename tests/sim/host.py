@@ -1,0 +1,440 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A simulated host with a broker: the real store, streams, member, leader and gate.
+
+What survives a kill belongs to `Host`, everything else to `BrokerProcess`.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+from tests.sim.disk import SimDisk, SimFiles, SimWorker
+from tests.sim.kernel import ProcessLoop
+from tests.sim.tables import SimDelay, SimTable
+
+from cometmq.broker.group.gate import Gate
+from cometmq.broker.grouping import Grouping, Surroundings, join_group, open_state
+from cometmq.broker.once_per_turn import OncePerTurn
+from cometmq.broker.replication.state import Following
+from cometmq.broker.role import Role, RoleState
+from cometmq.broker.settings import BrokerSettings
+from cometmq.broker.store_driver import StoreDriver, Workers
+from cometmq.broker.tables.journal import Journal
+from cometmq.control.member import Report
+from cometmq.ha.member import Role as MemberRole
+from cometmq.remoting.codes import RequestCode as Code
+from cometmq.remoting.codes import ResponseCode
+from cometmq.remoting.command import Call, Reply, Response
+from cometmq.remoting.errors import CometError, ConnectFailed, RequestTimeout, ServiceNotAvailable
+from cometmq.store.message_store import MessageStore
+from cometmq.store.results import PutResult, PutStatus
+from cometmq.store.testing.builders import SMALL, START_MS, make_message
+
+if TYPE_CHECKING:
+    from tests.sim.world import World
+
+GROUP: Final = "broker-a"
+MEMBERS: Final = ";".join(f"{number}=b{number}:10911" for number in range(5))
+TICK_S: Final = 0.1
+QUEUE_COUNT: Final = 2
+
+Answered = Callable[[Any, Exception | None], None]
+
+
+class Host:
+    """A machine: its disk, its clocks, and the process that runs on it."""
+
+    def __init__(self, world: "World", ordinal: int, settings: dict[str, Any]) -> None:
+        random = world.random
+        self.world = world
+        self.ordinal = ordinal
+        self.name = f"b{ordinal}"
+        self.disk = SimDisk()
+        self.files = SimFiles()
+        self.is_up = True
+        self.is_wanted = True
+        """Whether the process is started again after it has ended."""
+        self.boot = 0
+        self.rate = 1 + world.plan.clock_drift * (random.random() * 2 - 1)
+        self.wall_jump_ms = 0
+        self.disk_latency_s = 0.001
+        self.process: BrokerProcess | None = None
+        self.settings = msgspec.structs.replace(
+            BrokerSettings(**{name: getattr(SMALL, name) for name in SMALL.__struct_fields__}),
+            broker_name=GROUP,
+            broker_id=ordinal,
+            group_record="file:/nowhere",
+            group_members=MEMBERS,
+            **settings,
+        )
+        self.surroundings = Surroundings(
+            self.files, lambda: f"boot{self.boot}", self.boottime_ms, self._new_incarnation
+        )
+        self._incarnation_count = 0
+
+    # Clocks
+
+    def boottime_ms(self) -> int:
+        return int(self.world.scheduler.now * self.rate * 1000)
+
+    monotonic_ms = boottime_ms
+
+    def now_ms(self) -> int:
+        return START_MS + self.boottime_ms() + self.wall_jump_ms
+
+    def disk_latency(self) -> float:
+        return self.disk_latency_s * (0.2 + self.world.random.random())
+
+    def _new_incarnation(self) -> str:
+        self._incarnation_count += 1
+        return f"{self.name}.{self._incarnation_count}"
+
+    # Faults
+
+    def start(self) -> None:
+        """Start the process, unless it is running."""
+        if self.process is None and self.is_up and self.is_wanted:
+            self.world.note(self.name, "starts")
+            process = BrokerProcess(self)
+            try:
+                process.open()
+            except (CometError, OSError) as error:
+                self.world.note(self.name, "cannot start", error=str(error))
+                process.loop.kill()
+                self.disk.kill()
+                self.world.scheduler.after(0.5, self.start)
+
+    def kill(self, *, is_host: bool = False) -> None:
+        process, self.process = self.process, None
+        if process is not None:
+            process.end(is_host=is_host)
+        self.disk.kill()
+
+    def crash(self) -> None:
+        """Lose power."""
+        self.kill(is_host=True)
+        lost = self.disk.crash_host(self.world.random)
+        self.is_up = False
+        self.boot += 1
+        self.world.note(self.name, "host crashes", files_cut=lost)
+
+    def boot_again(self) -> None:
+        self.is_up = True
+        self.start()
+
+
+class _Nothing:
+    """Parts of a broker that have no part in replication: every call does nothing."""
+
+    def __getattr__(self, name: str) -> Callable[..., None]:
+        return _ignore
+
+
+def _ignore(*_: object, **__: object) -> None:
+    pass
+
+
+class SimBroker:
+    """The references of `cometmq.broker.broker.Broker` that a group's parts use."""
+
+    def __init__(self, host: Host, store: MessageStore, driver: StoreDriver) -> None:
+        self.settings = host.settings
+        self.clock = host
+        self.log = host.world.log(host.name)
+        self.store = store
+        self.driver = driver
+        self.topics = SimTable("topics.json")
+        self.groups = SimTable("groups.json")
+        self.offsets = SimTable("offsets.json")
+        self.filters = SimTable("filters.json")
+        self.delay = SimDelay("delay.json")
+        self.transactions = self.locks = self.hold = _Nothing()
+        self.replication = self
+        self.following = Following()
+        self.journal: Journal | None = None
+        self.is_diverting = False
+        self.role = RoleState(Role.FENCED)
+        self.take_role(Role.FENCED, 0)
+
+    def take_role(self, role: Role, epoch: int) -> None:
+        self.role = RoleState(role, epoch)
+        self.store.role_writable = self.store.needs_replicas = role is Role.MASTER
+
+
+class SimServer:
+    """The replication port: `cometmq.broker.replication.serving.LogServer` for a group only."""
+
+    def __init__(self) -> None:
+        self.group: Any = None
+
+    def wake(self) -> None:
+        self.group.wake()
+
+    def tick(self) -> None:
+        self.group.tick()
+
+    def close_slaves(self) -> None:
+        """There are no slaves of RocketMQ's kind."""
+
+
+class BrokerProcess:
+    """One life of a broker."""
+
+    grouping: Grouping
+    store: MessageStore
+    driver: StoreDriver
+    broker: SimBroker
+
+    def __init__(self, host: Host) -> None:
+        world = host.world
+        self.host = host
+        self.world = world
+        self.name = host.name
+        self.loop = ProcessLoop(world.scheduler, host.name, rate=host.rate, failed=world.failed)
+        self.loop.connect = partial(world.network.connect, self.loop, host.name)
+        self.is_paused = False
+        self.life = 0  # of the connections to clients
+        self._workers: list[SimWorker] = []
+        self._tick_count = 0
+
+    # Start and end
+
+    def open(self) -> None:
+        """Open the store, and begin to take part in the group."""
+        self.loop.enter(self._open)
+
+    def _open(self) -> None:
+        host, world = self.host, self.world
+        self.store = MessageStore.open(
+            host.settings, disk=host.disk, clock_ms=host.now_ms, log=world.log(host.name),
+            boot_id=f"boot{host.boot}",
+        )  # fmt: skip
+        self._workers = [
+            SimWorker(name, self.loop, world.scheduler, host.disk_latency)
+            for name in Workers._fields
+        ]
+        threads: Any = self._workers
+        workers = Workers(*threads)
+        self.driver = StoreDriver(self.store, workers=workers, clock=host, log=world.log(host.name))
+        opened = open_state(host.settings, self.store, host.surroundings)
+        self.broker = broker = SimBroker(host, self.store, self.driver)
+        journal = Journal(
+            host.disk, self.store.layout.journal, worker=workers.config,
+            log=broker.log, file_bytes=1 << 16,
+        )  # fmt: skip
+        for table in (broker.topics, broker.groups, broker.offsets, broker.filters, broker.delay):
+            journal.attach(table)
+        broker.journal = journal
+        journal.schedule = OncePerTurn(journal.write)
+        journal.begin()
+        server: Any = SimServer()
+        sim_broker: Any = broker
+        client: Any = self
+        self.grouping = join_group(
+            sim_broker, opened, workers=workers, client=client, log_server=server,
+            journal=journal, close_clients=self._close_clients, promoted=_ignore,
+            record=world.place.port(self.loop, host.name), host=host.surroundings,
+        )  # fmt: skip
+        handlers: dict[int, Any] = {
+            Code.SEND_MESSAGE: self._send,
+            Code.UPDATE_AND_CREATE_TOPIC: self._change,
+            Code.LOCK_BATCH_MQ: self._lock,
+            Code.GET_MAX_OFFSET: self._read,
+        }
+        self._handlers = self.gate.guarded(handlers)
+        world.oracle.watch(self)
+        host.process = self
+        for name, loop in self.grouping.loops(server, broker.log).items():
+            task = self.loop.create_task(loop, name=f"{self.name}-{name}")
+            task.add_done_callback(self._task_ended)
+        self.grouping.begin()
+        self._tick()
+
+    def end(self, *, is_host: bool) -> None:
+        """Kill the process: nothing of it runs any more."""
+        self.world.graveyard.append(self)
+        self.loop.kill()
+        self.world.network.end_process(self.loop, is_host=is_host)
+        if not is_host and self.world.random.random() < 0.5:
+            for worker in self._workers:
+                worker.finish_one()
+
+    def _task_ended(self, task: "asyncio.Task[None]") -> None:
+        error = None if task.cancelled() else task.exception()
+        self.world.failed(f"{task.get_name()} has ended: {error!r}")
+
+    def _tick(self) -> None:
+        self.driver.tick()
+        self._tick_count += 1
+        journal = self.broker.journal
+        assert journal is not None
+        if journal.fault and self._tick_count % 10 == 0:
+            journal.retry()
+        self.world.oracle.look(self)
+        self.loop.call_later(TICK_S, self._tick)
+
+    # For the oracle and the faults
+
+    @property
+    def gate(self) -> Gate:
+        return self.grouping.gate
+
+    @property
+    def member(self) -> Any:
+        return self.grouping.member.member
+
+    @property
+    def is_master(self) -> bool:
+        return self.member.role in (MemberRole.MASTER, MemberRole.PARKING)
+
+    @property
+    def end_offset(self) -> int:
+        return self.store.commit_log.end
+
+    def log_bytes(self, start: int, end: int) -> bytes:
+        """Return a part of the log, which may span files."""
+        log, data = self.store.commit_log, b""
+        while start < end:
+            size = log.files.file_size
+            count = min(end - start, size - start % size)
+            data += bytes(log.read(start, count))
+            start += count
+        return data
+
+    # Calls of other processes
+
+    def serve(self, work: Callable[["BrokerProcess"], Awaitable[Any]], reply: Answered) -> None:
+        self.loop.call_soon(self._serve, work, reply)
+
+    def _serve(self, work: Callable[["BrokerProcess"], Awaitable[Any]], reply: Answered) -> None:
+        self.loop.create_task(self._worked(work, reply))
+
+    async def _worked(
+        self, work: Callable[["BrokerProcess"], Awaitable[Any]], reply: Answered
+    ) -> None:
+        try:
+            result = await work(self)
+        except CometError as error:
+            reply(None, error)
+        else:
+            reply(result, None)
+
+    async def report(self) -> Report:
+        member = self.grouping.member
+        return Report(
+            group=GROUP,
+            status=member.status(),
+            master=self.member.master,
+            record_uid=member.record_uid,
+        )
+
+    # Clients
+
+    def request(self, code: int, key: str, body: bytes, reply: Answered) -> None:
+        """Serve a client's request; an answer leaves only while this broker may answer."""
+        self.loop.call_soon(self._request, code, key, body, reply)
+
+    def _request(self, code: int, key: str, body: bytes, reply: Answered) -> None:
+        call: Call[str] = Call(code=code, header=key, body=body)
+        try:
+            result: Any = self._handlers[code](None, call)
+        except CometError as error:
+            reply(None, error)
+            return
+        if asyncio.iscoroutine(result):
+            result = self.loop.create_task(result)
+        if isinstance(result, asyncio.Future):
+            result.add_done_callback(partial(self._requested, call, self.life, reply))
+        else:
+            self._answer(call, self.life, result, reply)
+
+    def _requested(
+        self, call: Call[str], life: int, reply: Answered, future: "asyncio.Future[Any]"
+    ) -> None:
+        error = future.exception()
+        if error is None:
+            self._answer(call, life, future.result(), reply)
+        elif isinstance(error, CometError):
+            reply(None, error)
+        else:
+            self.world.failed(f"{self.name}: a request ended with {error!r}")
+
+    def _answer(self, call: Call[str], life: int, result: Any, reply: Answered) -> None:
+        """Write an answer, as a connection does: the journal first, and only within the lease."""
+        journal = self.broker.journal
+        assert journal is not None
+        journal.write()
+        self.grouping.duties.before_write()
+        if life == self.life:  # else the connection is closed
+            if not isinstance(result, Reply):  # else the new master has answered
+                self.world.oracle.answered(self, call, result)
+            reply(result, None)
+
+    def _close_clients(self) -> None:
+        self.life += 1
+
+    # Handlers
+
+    def _send(self, _: Any, call: Call[str]) -> "asyncio.Future[PutResult]":
+        future = self.loop.create_future()
+
+        def done(result: PutResult) -> None:
+            if not future.done():
+                future.set_result(result)
+
+        queue_id = len(call.body) % QUEUE_COUNT
+        self.driver.put(make_message(queue_id=queue_id, body=call.body), done)
+        return future
+
+    def _change(self, _: Any, call: Call[str]) -> str:
+        self.broker.topics.put(call.header, 1)
+        return call.header
+
+    def _lock(self, _: Any, call: Call[str]) -> str:
+        return call.header
+
+    def _read(self, _: Any, call: Call[str]) -> int:
+        return self.store.commit_log.confirm_offset
+
+    # As the gate's client
+
+    async def invoke(
+        self, address: str, code: int, header: str, body: bytes, *, timeout_ms: int, ok: Any
+    ) -> Response:
+        """Forward a request to another broker."""
+        target = self.world.hosts[address.partition(":")[0]]
+        future = self.loop.create_future()
+
+        def answer(result: Any, error: Exception | None) -> None:
+            if not future.done():
+                if error is None:
+                    future.set_result(result)
+                else:
+                    future.set_exception(error)
+
+        network = self.world.network
+
+        def reply(result: Any, error: Exception | None) -> None:
+            network.send(
+                target.name, self.name, partial(self.loop.call_soon, answer), result, error
+            )
+
+        def arrive() -> None:
+            if target.process is not None:
+                target.process.request(code, header, body, reply)
+            elif target.is_up:
+                reply(None, ConnectFailed(f"{address} refuses"))
+
+        network.send(self.name, target.name, arrive)
+        try:
+            async with asyncio.timeout(timeout_ms / 1000):
+                result = await future
+        except TimeoutError as error:
+            raise RequestTimeout(f"{address} does not answer") from error
+        status = result.status if isinstance(result, PutResult) else PutStatus.PUT_OK
+        if not status.is_stored:
+            raise ServiceNotAvailable(f"{address} refuses: {status.name}")
+        is_done = status is PutStatus.PUT_OK
+        return Response(0 if is_done else ResponseCode.FLUSH_SLAVE_TIMEOUT, None, {}, b"")

@@ -1,0 +1,217 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Virtual time, and an event loop for each simulated process.
+
+One heap holds everything that will happen, at its virtual time. The ready callbacks of a process
+run in one turn, in order, as asyncio guarantees. The seed decides when turns begin and how
+processes alternate.
+
+A loop can be paused, as by SIGSTOP: its callbacks wait, its timers become due, and the world goes
+on. The callbacks of a dead loop never run.
+"""
+
+import asyncio
+import heapq
+from asyncio import events
+from collections import deque
+from collections.abc import Callable
+from random import Random
+from typing import Any, Final
+
+TURN_S: Final = 0.0001
+"""Longest usual time between an event and the turn of the process that handles it."""
+SLOW_TURN_S: Final = 0.02
+
+
+class Scheduler:
+    """What happens, and when."""
+
+    def __init__(self, random: Random) -> None:
+        self.random = random
+        self.now = 0.0
+        self.event_count = 0
+        self.is_stopped = False
+        self._heap: list[tuple[float, int, Callable[..., object], tuple[Any, ...]]] = []
+        self._count = 0
+
+    def at(self, when: float, action: Callable[..., object], *args: Any) -> None:
+        """Call `action` at a virtual time."""
+        self._count += 1
+        heapq.heappush(self._heap, (when, self._count, action, args))
+
+    def after(self, delay_s: float, action: Callable[..., object], *args: Any) -> None:
+        """Call `action` after a delay."""
+        self._count += 1
+        heapq.heappush(self._heap, (self.now + delay_s, self._count, action, args))
+
+    def run(self, until: float, is_done: Callable[[], bool] | None = None) -> bool:
+        """Let time pass; return whether `is_done` held before the end, asked every 50 ms."""
+        heap, pop = self._heap, heapq.heappop
+        next_look = self.now
+        while heap and heap[0][0] <= until and not self.is_stopped:
+            when, _, action, args = pop(heap)
+            if when > self.now:
+                self.now = when
+            self.event_count += 1
+            action(*args)
+            if is_done is not None and self.now >= next_look:
+                next_look = self.now + 0.05
+                if is_done():
+                    return True
+        self.now = max(self.now, until)
+        return is_done is not None and is_done()
+
+
+class Callback:
+    """A callback that is ready, or due at a time; a lean `asyncio.Handle`."""
+
+    __slots__ = ("args", "call", "context", "is_cancelled", "when_s")
+
+    def __init__(self, call: Any, args: tuple[Any, ...], context: Any, when_s: float = 0.0) -> None:
+        self.call = call
+        self.args = args
+        self.context = context
+        self.when_s = when_s
+        self.is_cancelled = False
+
+    def cancel(self) -> None:
+        self.is_cancelled = True
+
+    def cancelled(self) -> bool:
+        return self.is_cancelled
+
+    def when(self) -> float:
+        return self.when_s
+
+
+class ProcessLoop:
+    """The event loop of one process; its clock may run at another rate than the world's.
+
+    It has the methods of asyncio's loops that the programs use.
+    """
+
+    def __init__(
+        self, scheduler: Scheduler, name: str, *, rate: float, failed: Callable[[str], None]
+    ) -> None:
+        """`failed` is told about exceptions that nobody handles."""
+        self.name = name
+        self.is_dead = False
+        self.is_slow = False
+        self._self: Any = self  # it is no `AbstractEventLoop`
+        self.connect: Callable[..., Any] | None = None
+        self._scheduler = scheduler
+        self._random = scheduler.random
+        self._rate = rate
+        self._failed = failed
+        self._ready: deque[Callback] = deque()
+        self._is_armed = False
+        self._is_paused = False
+
+    # What asyncio calls
+
+    def time(self) -> float:
+        return self._scheduler.now * self._rate
+
+    def call_soon(self, callback: Any, *args: Any, context: Any = None) -> Any:
+        handle = Callback(callback, args, context)
+        if not self.is_dead:
+            self._ready.append(handle)
+            if not self._is_armed:
+                self._arm()
+        return handle
+
+    call_soon_threadsafe = call_soon
+
+    def call_later(self, delay: float, callback: Any, *args: Any, context: Any = None) -> Any:
+        return self.call_at(self.time() + delay, callback, *args, context=context)
+
+    def call_at(self, when: float, callback: Any, *args: Any, context: Any = None) -> Any:
+        handle = Callback(callback, args, context, when)
+        self._scheduler.at(when / self._rate, self._due, handle)
+        return handle
+
+    def create_future(self) -> "asyncio.Future[Any]":
+        return asyncio.Future(loop=self._self)
+
+    def create_task(self, coro: Any, *, name: Any = None, context: Any = None) -> Any:
+        return asyncio.Task(coro, loop=self._self, name=name, context=context)
+
+    async def create_connection(
+        self, factory: Any, host: Any = None, port: Any = None, **_: Any
+    ) -> Any:
+        assert self.connect is not None
+        return await self.connect(factory, host)
+
+    def get_debug(self) -> bool:
+        return False
+
+    def is_running(self) -> bool:
+        return True
+
+    def is_closed(self) -> bool:
+        return False
+
+    def call_exception_handler(self, context: dict[str, Any]) -> None:
+        if not self.is_dead:
+            error = context.get("exception")
+            self._failed(f"{self.name}: {context.get('message')}: {error!r}")
+
+    # What the world does to the process
+
+    def pause(self) -> None:
+        self._is_paused = True
+
+    def resume(self) -> None:
+        self._is_paused = False
+        if self._ready and not self._is_armed and not self.is_dead:
+            self._arm()
+
+    def kill(self) -> None:
+        self.is_dead = True
+        self._ready.clear()
+
+    def enter(self, callback: Callable[[], Any]) -> Any:
+        """Run a function as if from a callback of this process."""
+        before = events._get_running_loop()
+        events._set_running_loop(self._self)
+        try:
+            return callback()
+        finally:
+            events._set_running_loop(before)
+
+    def _due(self, handle: Callback) -> None:
+        if not self.is_dead and not handle.is_cancelled:
+            self._ready.append(handle)
+            if not self._is_armed:
+                self._arm()
+
+    def _arm(self) -> None:
+        if self._is_paused:
+            return
+        self._is_armed = True
+        delay = self._random.random() * (SLOW_TURN_S if self.is_slow else TURN_S)
+        self._scheduler.after(delay, self._turn)
+
+    def _turn(self) -> None:
+        self._is_armed = False
+        if self.is_dead or self._is_paused:
+            return
+        ready = self._ready
+        events._set_running_loop(self._self)
+        try:
+            for _ in range(len(ready)):
+                handle = ready.popleft()
+                if handle.is_cancelled:
+                    continue
+                try:
+                    if handle.context is None:
+                        handle.call(*handle.args)
+                    else:
+                        handle.context.run(handle.call, *handle.args)
+                except Exception as error:  # noqa: BLE001  # as asyncio's handles do
+                    self.call_exception_handler({"message": "a callback", "exception": error})
+                if self.is_dead:
+                    return
+        finally:
+            events._set_running_loop(None)
+        if ready and not self._is_armed:
+            self._arm()

@@ -1,0 +1,300 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The rules of the protocol, dropped one by one: the simulator must notice each.
+
+A mutation patches the programs that are simulated, and restricts the runs to groups and faults in
+which its rule matters. The programs themselves have no switches.
+"""
+
+import contextlib
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from random import Random
+from typing import Any, Final, NamedTuple
+
+import msgspec
+from tests.sim.plan import Plan, draw
+
+from cometmq.broker.replication.group import following, handshake, master_stream
+from cometmq.ha import election, epochs, fencing, in_sync, member
+from cometmq.ha import record as records
+from cometmq.ha import state as states
+from cometmq.ha.in_sync import Ack, Leadership
+from cometmq.ha.record import Copy, Policy
+
+Patch = tuple[Any, str, Any]
+Changes = Mapping[str, Any]
+
+QUICK: Final[Changes] = {
+    "min_in_sync": 1, "electors": 1, "chaos_s": 3.0, "pause_s": 0.08, "think_s": 0.04,
+    "clients": 2, "late_chance": 0.0, "twice_chance": 0.0, "transfer_bytes_s": 0,
+    "slice_bytes": 256 << 10, "is_early": False,
+}  # fmt: skip
+PAIR: Final[Changes] = {**QUICK, "copies": 2, "policy": Policy.ALL_IN_SYNC}
+TRIO: Final[Changes] = {**QUICK, "copies": 3, "policy": Policy.ALL_IN_SYNC}
+MAJORITY: Final[Changes] = {**QUICK, "copies": 3, "policy": Policy.MAJORITY}
+
+
+class Mutation(NamedTuple):
+    """A rule that is dropped."""
+
+    patches: Callable[[], list[Patch]]
+    base: Changes
+    faults: tuple[str, ...]
+    changes: Changes = {}  # noqa: RUF012  # nothing changes it
+    """Other values of the plan that all runs have."""
+    seeds: int = 200
+    """The rule's absence is found within this many seeds."""
+
+    def plan(self, random: Random) -> Plan:
+        """Return the plan of a seed."""
+        changes = {**self.base, "faults": self.faults, **self.changes}
+        return msgspec.structs.replace(draw(random), **changes)
+
+
+@contextlib.contextmanager
+def applied(mutation: Mutation | None) -> Iterator[None]:
+    """Run without the rule."""
+    patches = [] if mutation is None else mutation.patches()
+    before = [(target, name, getattr(target, name)) for target, name, _ in patches]
+    try:
+        for target, name, value in patches:
+            setattr(target, name, value)
+        yield
+    finally:
+        for target, name, value in before:
+            setattr(target, name, value)
+
+
+def drop(target: Any, name: str, value: Any) -> Callable[[], list[Patch]]:
+    return lambda: [(target, name, value)]
+
+
+def always(*_: object, **__: object) -> bool:
+    return True
+
+
+def without(condition: Callable[..., bool]) -> Callable[[], list[Patch]]:
+    rest = tuple(one for one in in_sync.JOIN_CONDITIONS if one is not condition)
+    return drop(in_sync, "JOIN_CONDITIONS", rest)
+
+
+def any_winner() -> list[Patch]:
+    """Members outside the set are elected."""
+    return [
+        (election, "may_vote", lambda _, status: status.role in election.CANDIDATE_ROLES),
+        (member, "is_named", lambda one, record: record.holder == one.me),
+    ]
+
+
+def reopens_epochs() -> list[Patch]:
+    """An epoch that the log knows already may begin again."""
+    begun = epochs.begun
+
+    def begin(history: epochs.History, epoch: int, start: int) -> epochs.History:
+        return history if epochs.last_epoch(history) == epoch else begun(history, epoch, start)
+
+    return [(epochs, "begun", begin)]
+
+
+def volatile_promise() -> list[Patch]:
+    return [(states, "promised", lambda state, _: state), *reopens_epochs()]
+
+
+def unburned_epoch() -> list[Patch]:
+    def may_open(one: member.Member, record: records.Record) -> bool:
+        return member.is_named(one, record) and record.epoch >= one.promised
+
+    return [(member, "may_open", may_open), *reopens_epochs()]
+
+
+def cut_to_the_shorter_end() -> list[Patch]:
+    def common_point(
+        mine: epochs.History, my_end: int, _: epochs.History, masters_end: int
+    ) -> epochs.CommonPoint:
+        return epochs.CommonPoint(min(my_end, masters_end), mine)
+
+    return [
+        (handshake, "common_point", common_point),
+        (following, "check_digest", always),
+        (master_stream, "reached", lambda _, masters, end: epochs.truncated(masters, end)),
+        (following, "reached", lambda _, masters, end: epochs.truncated(masters, end)),
+    ]
+
+
+def keeps_entries() -> list[Patch]:
+    begun, truncated = epochs.begun, epochs.truncated
+
+    def begin(history: epochs.History, epoch: int, start: int) -> epochs.History:
+        return begun(truncated(history, start), epoch, start)
+
+    return [
+        (epochs, "truncated", lambda history, _: history),
+        (epochs, "begun", begin),
+        (handshake, "_fault", lambda _: ""),
+        (following, "check_digest", always),
+    ]
+
+
+def keeps_acks() -> list[Patch]:
+    """A master that leads again remembers acknowledgements of its earlier epochs."""
+    lead, acked = in_sync.lead, in_sync.acked
+    known: dict[Copy, dict[Copy, Ack]] = {}
+
+    def remember(leadership: Leadership, ack: Ack) -> Leadership:
+        if ack.epoch == leadership.epoch:
+            known.setdefault(leadership.me, {})[ack.copy] = ack
+        return acked(leadership, ack)
+
+    def lead_on(me: Copy, found: records.Versioned, **facts: Any) -> Leadership:
+        view = lead(me, found, **facts)
+        for old in known.get(me, {}).values():
+            ack = msgspec.structs.replace(old, epoch=view.epoch, tables=0)
+            view = acked(view, ack) if ack.offset <= view.end else view
+        return view
+
+    return [(in_sync, "lead", lead_on), (in_sync, "acked", remember)]
+
+
+def any_epoch() -> list[Patch]:
+    """Acknowledgements count in every epoch, and connections survive a change of it."""
+    from cometmq.broker.replication.group import sending
+
+    def stop(sender: sending.GroupSender) -> None:
+        sender.epoch = 0
+
+    def take(stream: sending.FollowerStream, report: Any) -> None:
+        if stream._welcome is None or stream.copy is None:
+            return
+        if not stream.is_following:
+            stream._begin(report, stream._welcome.start)
+        stream._acked = report
+        if report.offset <= stream._commit_log.end:
+            ack = Ack(stream.copy, report.epoch, report.offset, max(0, report.tables))
+            if report.epoch != stream._sender.epoch:
+                ack = msgspec.structs.replace(ack, tables=0)
+            stream._sender.note_report(sending.Heard(ack, report.heard_ms))
+
+    return [
+        (in_sync, "is_current", always),
+        (sending.GroupSender, "stop", stop),
+        (sending.FollowerStream, "_take_report", take),
+    ]
+
+
+def same_incarnation() -> list[Patch]:
+    return [(states, "is_unclean", lambda *_: False)]
+
+
+def base_quorums() -> list[Patch]:
+    def ack_quorum(record: records.Record) -> int:
+        return len(record.in_sync) // 2 + 1
+
+    return [
+        (in_sync, "ack_quorum", ack_quorum),
+        (fencing, "ack_quorum", ack_quorum),
+        (election, "promise_quorum", lambda record: (len(record.in_sync) + 1) // 2),
+    ]
+
+
+def forgets_successors() -> list[Patch]:
+    def written(leadership: Leadership, record: records.Record) -> Leadership:
+        possible = (*leadership.possible, record.in_sync)
+        return msgspec.structs.replace(leadership, possible=possible)
+
+    return [(in_sync, "written", written)]
+
+
+def saves_no_entry_at_its_start() -> list[Patch]:
+    reached = epochs.reached
+
+    def late(mine: epochs.History, masters: epochs.History, end: int) -> epochs.History:
+        return reached(mine, masters, end - 1)
+
+    return [(following, "reached", late)]
+
+
+SLOW: Final[Changes] = {"slice_bytes": 300, "transfer_bytes_s": 10_000}
+LATE_ORDERS: Final = ("exile", "elect", "repeat_order")
+ORDERS_OFTEN: Final[Changes] = {"weights": {"repeat_order": 6, "exile": 4}}
+FAST: Final[Changes] = {"pause_s": 0.05}
+BREAKS: Final = ("isolate", "cut", "kill", "elect")
+LOSSES: Final = ("lose_answers", "isolate", "cut", "elect")
+
+ALL: dict[str, Mutation] = {
+    "the confirm offset waits for pending additions": Mutation(
+        drop(in_sync, "maximal_set", lambda leading: leading.base.record.in_sync),
+        PAIR,
+        ("part", "elect"),
+        {"unknown_chance": 0.6},
+        seeds=400,
+    ),
+    "the confirm offset waits for pending removals": Mutation(
+        drop(in_sync, "maximal_set", lambda leading: leading.possible[-1]), PAIR, LOSSES, seeds=60
+    ),
+    "the winner is a member of the set": Mutation(any_winner, PAIR, BREAKS, seeds=80),
+    "a copy that joins has the confirmed log": Mutation(
+        without(in_sync.has_confirmed_log), PAIR, BREAKS, SLOW, seeds=200
+    ),
+    "promises are durable": Mutation(
+        volatile_promise,
+        PAIR,
+        ("kill", "elect", "freeze", "lose_answers"),
+        {"late_chance": 0.1, "twice_chance": 0.3},
+        seeds=100,
+    ),
+    "R2: a store that lost its log is another copy": Mutation(
+        same_incarnation, PAIR, ("crash", "elect", "kill", "cut"), seeds=60
+    ),
+    "R2: only the recorded incarnation is promoted": Mutation(
+        drop(member, "is_named", lambda one, record: record.holder.ordinal == one.me.ordinal),
+        PAIR,
+        ("crash", "elect", "freeze"),
+        seeds=60,
+    ),
+    "R4: an epoch that was promised before is burned": Mutation(
+        unburned_epoch, PAIR, ("kill", "lose_answers", "elect", "cut"), seeds=60
+    ),
+    "R5: entries above the end of the log go": Mutation(
+        keeps_entries, TRIO, ("crash", "elect", "kill", "isolate"), seeds=150
+    ),
+    "logs are cut to their newest common point": Mutation(
+        cut_to_the_shorter_end, TRIO, BREAKS, seeds=60
+    ),
+    "R6: reads wait for the start of the epoch": Mutation(
+        drop(in_sync, "may_read", always), PAIR, BREAKS, seeds=60
+    ),
+    "R10: all are fenced before offsets are compared": Mutation(
+        drop(election, "is_fenced", always),
+        PAIR,
+        ("delete", "isolate", "freeze", "elect"),
+        {"weights": {"delete": 4}},
+        seeds=1500,
+    ),
+    "R10: a damaged store may have been the last copy": Mutation(
+        lambda: [(election, "restore", partial(election.restore, accept_loss=True))],
+        PAIR,
+        ("delete", "crash", "elect"),
+        {"weights": {"delete": 2}},
+        seeds=100,
+    ),
+    "R10: a late write cannot change another record": Mutation(
+        drop(
+            records,
+            "may_replace",
+            lambda current, base, _: current is None or current.version == base.version,
+        ),
+        PAIR,
+        ("delete", "part", "elect"),
+        {"weights": {"delete": 4, "part": 4}, "unknown_chance": 0.4},
+        seeds=1500,
+    ),
+    "R11: votes come with promises": Mutation(
+        drop(election, "has_promised", always), MAJORITY, BREAKS, seeds=1000
+    ),
+    "R11: members that lost their log do not vote": Mutation(
+        same_incarnation, MAJORITY, ("crash", "elect", "isolate"), seeds=60
+    ),
+    "R11: an epoch's entry is saved when its start is reached": Mutation(
+        saves_no_entry_at_its_start, MAJORITY, BREAKS, {"delay_s": 0.03}, seeds=60
+    ),
+}

@@ -1,0 +1,136 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a seed decides before a run begins: the group, its environment, and the kinds of faults.
+
+Each run has only some kinds of faults. Rare combinations are found sooner in this way than with all
+kinds at once, which mostly prevent each other.
+"""
+
+from collections.abc import Mapping
+from random import Random
+from typing import Any, Final
+
+import msgspec
+
+from cometmq.ha.fencing import Timing
+from cometmq.ha.record import Policy
+from cometmq.store.settings import FlushDiskType
+
+FAULTS: Final[Mapping[str, float]] = {
+    "kill": 3,
+    "crash": 2,
+    "freeze": 2,
+    "isolate": 3,
+    "one_way": 2,
+    "part": 2,
+    "exile": 2,
+    "cut": 2,
+    "hide_record": 2,
+    "lose_answers": 2,
+    "slow_record": 1,
+    "slow_disk": 1,
+    "bad_disk": 1,
+    "slow_loop": 1,
+    "jump": 1,
+    "switch_over": 3,
+    "elect": 4,
+    "fence": 1,
+    "repeat_order": 1,
+    "stop_elector": 1,
+    "resize": 1,
+    "delete": 1,
+}
+"""Kind -> how often it happens in runs that have it; the methods of `faults.Nemesis`."""
+RARE: Final = {"delete": 0.08, "resize": 0.15, "bad_disk": 0.3, "fence": 0.3}
+"""Kinds that only few runs have."""
+FAULT_FREE_CHANCE: Final = 0.02
+
+FAST: Final = Timing(
+    renew_deadline_ms=1_200, lease_duration_ms=1_561, heard_within_ms=400, lag_timeout_ms=1_500
+)
+
+
+class Plan(msgspec.Struct, kw_only=True):
+    """The decisions of one seed."""
+
+    copies: int
+    policy: Policy = Policy.ALL_IN_SYNC
+    min_in_sync: int = 1
+    timing: Timing = FAST
+    faults: tuple[str, ...] = ()
+    weights: dict[str, float] = {}
+    """For kinds that shall be more or less frequent than in `FAULTS`."""
+    chaos_s: float = 4.0
+    """How long faults happen."""
+    pause_s: float = 0.3
+    """Mean time between two faults."""
+    clients: int = 2
+    think_s: float = 0.12
+    """Mean pause of a client between two requests."""
+    is_early: bool = False
+    """Faults begin at once, not after the group has formed."""
+    electors: int = 1
+    clock_drift: float = 0.0
+    """By how much the rates of clocks differ from the world's; at most 5 %."""
+    is_sync_flush: bool = False
+    delay_s: float = 0.002
+    late_chance: float = 0.0
+    twice_chance: float = 0.0
+    unknown_chance: float = 0.0
+    """How many writes of the record by brokers get no answer, all the time."""
+    lands_chance: float = 0.3
+    """How many unanswered writes land at once."""
+    slice_bytes: int = 256 << 10
+    """How many bytes of the log a master sends in one turn."""
+    transfer_bytes_s: int = 0
+    """Rate at which a master sends its log to a follower; 0 is unlimited."""
+
+    def settings(self) -> dict[str, Any]:
+        """Return the settings of the brokers."""
+        timing = self.timing
+        return {
+            "min_in_sync": self.min_in_sync,
+            "replication_policy": self.policy,
+            "renew_deadline_mills": timing.renew_deadline_ms,
+            "heard_within_mills": timing.heard_within_ms,
+            "replica_lag_timeout_mills": timing.lag_timeout_ms,
+            "switchover_timeout_mills": 500,
+            "max_ha_transfer_byte_in_second": self.transfer_bytes_s,
+            "flush_disk_type": (
+                FlushDiskType.SYNC_FLUSH if self.is_sync_flush else FlushDiskType.ASYNC_FLUSH
+            ),
+        }
+
+
+def draw(random: Random) -> Plan:
+    """Return the plan of a seed."""
+    copies = random.choice((2, 2, 3, 3, 3, 4, 5))
+    policy = Policy.ALL_IN_SYNC
+    if copies > 2 and random.random() < 0.4:
+        policy = Policy.MAJORITY
+    is_majority = policy is Policy.MAJORITY
+    least = 1 if is_majority else random.choice((1, 1, 2))
+    share = random.choice((0.2, 0.4, 0.7))
+    chosen = [kind for kind in FAULTS if random.random() < RARE.get(kind, 1.0) * share]
+    if random.random() < FAULT_FREE_CHANCE:
+        chosen = []
+    if is_majority and "resize" in chosen:  # its number of copies is fixed
+        chosen.remove("resize")
+    is_rough = bool(chosen) and random.random() < 0.5
+    return Plan(
+        copies=copies,
+        policy=policy,
+        min_in_sync=least,
+        faults=tuple(chosen),
+        chaos_s=random.choice((1.5, 2.5, 4.0)),
+        pause_s=random.choice((0.06, 0.12, 0.3)),
+        clients=random.choice((1, 2, 3)),
+        is_early=bool(chosen) and random.random() < 0.15,
+        electors=random.choice((1, 1, 2)),
+        clock_drift=random.choice((0.0, 0.05)),
+        is_sync_flush=random.random() < 0.3,
+        delay_s=random.choice((0.001, 0.005, 0.03)),
+        late_chance=random.choice((0.01, 0.05)) if is_rough else 0.0,
+        twice_chance=random.choice((0.0, 0.05)) if is_rough else 0.0,
+        slice_bytes=random.choice((256 << 10, 256 << 10, 300)),
+        transfer_bytes_s=random.choice((0, 0, 0, 20_000)),
+    )
