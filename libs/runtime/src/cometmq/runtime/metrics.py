@@ -8,10 +8,10 @@ costs one integer addition. When two collectors declare the same family (as both
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, Final, Generic, NamedTuple, Protocol, TypeVar
+from typing import Final, Generic, NamedTuple, Protocol, TypeVar
 
 from prometheus_client import CollectorRegistry, GCCollector, ProcessCollector
-from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
+from prometheus_client.exposition import CONTENT_TYPE_LATEST
 from prometheus_client.metrics_core import (
     CounterMetricFamily,
     GaugeMetricFamily,
@@ -22,6 +22,7 @@ from prometheus_client.metrics_core import (
 from cometmq.runtime.histogram import Buckets
 from cometmq.runtime.incremental import Steps
 from cometmq.runtime.loop_lag import LoopLag
+from cometmq.runtime.metrics_text import render
 
 S = TypeVar("S")
 Row = tuple[Sequence[str], float]
@@ -30,7 +31,7 @@ PART_ROWS: Final = 128  # about 0.5 ms, reading each row's value included
 
 __all__ = ["CONTENT_TYPE_LATEST", "Family", "Registry", "RowLimit", "StatsCollector",
            "build_families", "counter", "gauge", "histogram", "labelled_counter", "labelled_gauge",
-           "labelled_histogram", "loop_families"]  # fmt: skip
+           "labelled_histogram", "loop_families", "render"]  # fmt: skip
 
 
 class RowLimit:
@@ -197,22 +198,6 @@ class Registry:
                 if known is not family:
                     known.samples.extend(family.samples)
         return list(families.values())
-
-
-def render(families: Iterable[Metric]) -> bytes:
-    """Render the Prometheus text format; a pure function, so it may run on a worker thread."""
-    source: Any = _Collected(families)
-    return generate_latest(source)
-
-
-class _Collected:
-    __slots__ = ("_families",)
-
-    def __init__(self, families: Iterable[Metric]) -> None:
-        self._families = families
-
-    def collect(self) -> Iterable[Metric]:
-        return self._families
 
 
 def build_families() -> tuple[Family[tuple[str, str]], ...]:
