@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 from monitoring.boards import BOARDS
+from monitoring.panels import Variable
 from monitoring.prometheus import command, configuration
 
 from cometmq.peers.observed import ObservedSuite
@@ -130,6 +131,13 @@ PANELS = [
 ]
 
 
+VARIABLES = [
+    pytest.param(variable, id=f"{board.uid}: {variable.name}")
+    for board in BOARDS
+    for variable in board.variables
+]
+
+
 @pytest.mark.parametrize("expr", PANELS)
 def test_a_panel_has_data(prometheus: Prometheus, expr: str) -> None:
     shown = with_values(expr)
@@ -141,11 +149,14 @@ def test_a_query_of_the_public_dashboard_has_data(prometheus: Prometheus, expr: 
     wait_until(lambda: bool(prometheus.rows(expr)), DATA_TIMEOUT_S, f"data for {expr}")
 
 
-def test_variables_have_values(prometheus: Prometheus) -> None:
-    for board in BOARDS:
-        for variable in board.variables:
-            rows = prometheus.rows(with_values(variable.metric))
-            assert any(row["metric"].get(variable.label) for row in rows), (board.uid, variable)
+@pytest.mark.parametrize("variable", VARIABLES)
+def test_a_variable_has_values(prometheus: Prometheus, variable: Variable) -> None:
+    expr = with_values(variable.metric)
+
+    def has_value() -> bool:
+        return any(row["metric"].get(variable.label) for row in prometheus.rows(expr))
+
+    wait_until(has_value, DATA_TIMEOUT_S, f"values of {variable.label} in {expr}")
 
 
 def test_every_alert_is_evaluated_without_an_error(prometheus: Prometheus) -> None:
@@ -156,5 +167,8 @@ def test_every_alert_is_evaluated_without_an_error(prometheus: Prometheus) -> No
 
     wait_until(lambda: {rule["health"] for rule in rules()} == {"ok"}, 60, "all rules evaluated")
     firing = {rule["name"] for rule in rules() if rule["state"] == "firing"}
-    harmless = {"CometmqFailover", "CometmqLagReportOld", "CometmqMessagesWillBeLost"}
+    harmless = {  # the report is made up; on a busy machine the first election takes its time
+        "CometmqFailover", "CometmqFailoverSlow", "CometmqLagReportOld",
+        "CometmqMessagesWillBeLost",
+    }  # fmt: skip
     assert firing <= harmless, "a suite that is well raises no other alert"
