@@ -243,6 +243,7 @@ images: setup $(VENV)/.deploy ## Build the image of the suite (TARGETS="suite sp
 
 .PHONY: images-test
 images-test: setup $(VENV)/.deploy ## Build the image twice, compare, stop it under load, run the chart's pods; needs Docker
+	@command -v etcd >/dev/null || { apt-get update -qq && apt-get install -y -qq etcd-server >/dev/null; }
 	$(BIN)/pytest -q tests/images --timeout=1200 --base-image=$(BASE_IMAGE) --build-network=$(BUILD_NETWORK) \
 		--helm=$$(deploy/helm/install-helm.sh) $(if $(IMAGE),--image=$(IMAGE))
 
