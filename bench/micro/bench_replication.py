@@ -1,27 +1,30 @@
 # SPDX-License-Identifier: Apache-2.0
 """Time how long a new follower takes to catch up over loopback, compared with a plain copy.
 
-The master is a child process. The follower writes the log, builds its queues and its index, and
-acknowledges; both run a broker's background jobs. The plain copy sends the same files with sendfile
-and writes the received bytes, which is the fastest possible copy to another machine.
+Master and followers are child processes. A follower writes the log, builds its queues and its
+index, and acknowledges; both run a broker's background jobs. Followers that dispatch in Python and
+natively alternate. The plain copy sends the same files with sendfile and writes the received bytes,
+which is the fastest possible copy to another machine. `bench_replication.py ROUNDS` sets the number
+of rounds; on a busy machine, compare the processor times.
 """
 
 import asyncio
-import contextlib
 import multiprocessing
 import os
 import socket
+import sys
 import tempfile
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any
+from statistics import median
+from typing import Any, NamedTuple
 
+from cometmq.broker.native import IS_BUILT
 from cometmq.broker.store_driver import TICK_INTERVAL_MS
 from cometmq.broker.testing.group_members import GroupNode
-from cometmq.broker.testing.replicas import until
 from cometmq.store import OsDisk
 from cometmq.store.testing.builders import make_message
 
@@ -30,6 +33,17 @@ CASES = ((1024, 1 << 30), (128, 256 << 20))
 
 BATCH_COUNT = 500
 CHUNK_BYTES = 1 << 20
+ROUNDS = 3
+MIB = 1 << 20
+
+
+class CaughtUp(NamedTuple):
+    """What catching up took: wall time, processor time, and anonymous memory at its peak."""
+
+    elapsed_s: float
+    used_s: float
+    memory_bytes: int
+    masters_used_s: float = 0.0
 
 
 def settings_of(folder: str) -> dict[str, Any]:
@@ -44,10 +58,17 @@ def settings_of(folder: str) -> dict[str, Any]:
     }
 
 
+def anonymous_bytes() -> int:
+    """Return the anonymous memory of this process."""
+    lines = Path("/proc/self/status").read_text(encoding="ascii").splitlines()
+    return next(int(line.split()[1]) << 10 for line in lines if line.startswith("RssAnon"))
+
+
 @asynccontextmanager
-async def running(folder: str, ordinal: int) -> AsyncIterator[GroupNode]:
+async def running(folder: str, ordinal: int, *, is_native: bool) -> AsyncIterator[GroupNode]:
     """Run a member of the group, with the background jobs of its store."""
-    async with GroupNode(Path(folder), ordinal, OsDisk(), **settings_of(folder)) as node:
+    changes = settings_of(folder) | {"native_lane_enable": is_native}
+    async with GroupNode(Path(folder), ordinal, OsDisk(), **changes) as node:
 
         async def tick() -> None:
             while True:
@@ -65,8 +86,8 @@ async def running(folder: str, ordinal: int) -> AsyncIterator[GroupNode]:
 
 
 async def master(folder: str, body_bytes: int, log_bytes: int, pipe: Connection) -> None:
-    """Fill a log, replicate it until the follower is level, and report the processor time."""
-    async with running(folder, 0) as node:
+    """Fill a log, replicate it, and report the processor time whenever a follower is level."""
+    async with running(folder, 0, is_native=True) as node:
         await node.lead(1)
         number = 0
         while node.end < log_bytes:
@@ -84,8 +105,9 @@ async def master(folder: str, body_bytes: int, log_bytes: int, pipe: Connection)
         await node.driver.settle()
         pipe.send((node.address, node.end, number))
         used = time.process_time()
-        await asyncio.to_thread(pipe.recv)
-        pipe.send(time.process_time() - used)
+        while await asyncio.to_thread(pipe.recv):
+            used, before = time.process_time(), used
+            pipe.send(used - before)
 
 
 def run_master(folder: str, body_bytes: int, log_bytes: int, pipe: Connection) -> None:
@@ -93,19 +115,37 @@ def run_master(folder: str, body_bytes: int, log_bytes: int, pipe: Connection) -
     asyncio.run(master(folder, body_bytes, log_bytes, pipe))
 
 
-async def follower(folder: str, address: str, end: int) -> tuple[float, float]:
-    """Return the wall and CPU seconds that a new follower takes to confirm the whole log."""
-    async with running(folder, 1) as node:
-        start, used = time.perf_counter(), time.process_time()
+async def follower(folder: str, address: str, end: int, *, is_native: bool) -> CaughtUp:
+    """Return what a new follower takes to confirm the whole log."""
+    async with running(folder, 1, is_native=is_native) as node:
+        start, used, memory_bytes = time.perf_counter(), time.process_time(), 0
         node.store.role_writable = False
         node.group_follower.follow(1, 0, lambda: address)
         async with asyncio.timeout(600):
             while node.store.confirm_offset < end:
-                with contextlib.suppress(TimeoutError):
-                    await until(lambda: node.store.confirm_offset >= end)
-        elapsed = time.perf_counter() - start, time.process_time() - used
+                await asyncio.sleep(0.01)
+                memory_bytes = max(memory_bytes, anonymous_bytes())
+        done = CaughtUp(time.perf_counter() - start, time.process_time() - used, memory_bytes)
         await node.group_follower.stop()
-        return elapsed
+        return done
+
+
+def run_follower(address: str, end: int, is_native: bool, pipe: Connection) -> None:
+    """Run `follower` as the entry point of its process."""
+    with tempfile.TemporaryDirectory() as folder:
+        pipe.send(asyncio.run(follower(folder, address, end, is_native=is_native)))
+
+
+def catch_up(address: str, end: int, pipe: Connection, *, is_native: bool) -> CaughtUp:
+    """Run a new follower in a process of its own; `pipe` leads to the master."""
+    ours, theirs = multiprocessing.Pipe()
+    arguments = (address, end, is_native, theirs)
+    child = multiprocessing.get_context("spawn").Process(target=run_follower, args=arguments)
+    child.start()
+    done: CaughtUp = ours.recv()
+    child.join()
+    pipe.send(True)
+    return done._replace(masters_used_s=pipe.recv())
 
 
 def copy(source: Path, size: int, target: Path) -> float:
@@ -133,28 +173,47 @@ def send_file(source: Path, size: int, port: int) -> None:
 
 
 def main() -> None:
-    """Print one line per case."""
+    """Print a line per way of dispatch for each case."""
+    rounds = int(sys.argv[1]) if len(sys.argv) > 1 else ROUNDS
+    ways = (False, True) if IS_BUILT else (False,)
     for body_bytes, log_bytes in CASES:
-        with tempfile.TemporaryDirectory() as first, tempfile.TemporaryDirectory() as second:
+        with tempfile.TemporaryDirectory() as folder:
             pipe, theirs = multiprocessing.Pipe()
             child = multiprocessing.Process(
-                target=run_master, args=(first, body_bytes, log_bytes, theirs)
+                target=run_master, args=(folder, body_bytes, log_bytes, theirs)
             )
             child.start()
             address, end, count = pipe.recv()
-            elapsed, used = asyncio.run(follower(second, address, end))
-            pipe.send(None)
-            masters_used = pipe.recv()
-            child.join()
-            log = Path(first) / "commitlog" / "0".zfill(20)
+            log = Path(folder) / "commitlog" / "0".zfill(20)
             size = min(end, log.stat().st_size)
-            copied = copy(log, size, Path(second) / "copy") * end / size
-            mib = end / (1 << 20)
-            print(
-                f"bodies of {body_bytes:4} B, {mib:5.0f} MiB: {mib / elapsed:6.1f} MiB/s,"
-                f" {count / elapsed:8,.0f} messages/s, {used:5.2f} s of processor (master"
-                f" {masters_used:4.2f} s); copy {mib / copied:6.1f} MiB/s: {copied / elapsed:4.0%}"
-            )
+            runs: dict[bool, list[CaughtUp]] = {way: [] for way in ways}
+            copies = []
+            for _ in range(rounds):
+                for way in ways:
+                    runs[way].append(catch_up(address, end, pipe, is_native=way))
+                copies.append(copy(log, size, Path(folder) / "copy") * end / size)
+            pipe.send(False)
+            child.join()
+        print(f"bodies of {body_bytes} B, {end / MIB:.0f} MiB, {count} messages:", end=" ")
+        print(f"copy {end / MIB / median(copies):.0f} MiB/s")
+        for way in ways:
+            print_runs("native" if way else "Python", runs[way], end / MIB, copies)
+        if len(ways) > 1:
+            pairs = zip(runs[True], runs[False], strict=True)
+            ratios = sorted(native.used_s / python.used_s for native, python in pairs)
+            print("  processor time, native to Python:", *(f"{ratio:.2f}" for ratio in ratios))
+
+
+def print_runs(name: str, runs: list[CaughtUp], mib: float, copies: list[float]) -> None:
+    """Print the medians of several runs."""
+    rate = median(mib / run.elapsed_s for run in runs)
+    share = median(copied / run.elapsed_s for run, copied in zip(runs, copies, strict=True))
+    print(
+        f"  {name}: {rate:6.1f} MiB/s, {share:4.0%} of the copy,"
+        f" {median(run.used_s for run in runs):5.2f} s of processor (master"
+        f" {median(run.masters_used_s for run in runs):4.2f} s),"
+        f" {max(run.memory_bytes for run in runs) / 1e6:3.0f} MB of anonymous memory"
+    )
 
 
 if __name__ == "__main__":

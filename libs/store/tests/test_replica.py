@@ -11,6 +11,7 @@ from cometmq.store.reads import finish
 from cometmq.store.results import GetStatus
 from cometmq.store.testing.builders import StoreRig, make_message
 from cometmq.store.testing.memory_disk import MemoryDisk
+from cometmq.store.upkeep import checkpointer
 
 
 def master_log(count):
@@ -189,3 +190,26 @@ def test_shared_reads_of_a_topic_that_was_created_again_are_new():
             (records,) = rig.store.get_messages("T", 0, 0, 1, joined=True).records
             bodies_read.append(decode_record(records).body)
     assert bodies_read == [b"old0"] * 3 + [b"new0"] * 3
+
+
+def checkpoint_after(store, now_ms):
+    for _ in range(5):  # other jobs may come first
+        for job in store.jobs(now_ms):
+            job.run()
+            job.done(None)
+    return store.stats().checkpoint_offset
+
+
+def test_a_follower_that_catches_up_saves_its_entries_without_a_pause(monkeypatch):
+    log, _ = master_log(120)
+    rig = StoreRig(MemoryDisk())
+    rig.store.role_writable = False
+    now_ms = rig.clock.advance(10_000)
+    rig.store.append_raw(0, log[:1000])
+    saved = checkpoint_after(rig.store, now_ms)
+    assert 0 < saved == rig.store.confirm_offset
+    rig.store.append_raw(1000, log[1000:5000])
+    assert checkpoint_after(rig.store, now_ms) == saved
+    monkeypatch.setattr(checkpointer, "UNSAVED_BYTES_MAX", 6000)
+    rig.store.append_raw(5000, log[5000:])
+    assert checkpoint_after(rig.store, now_ms) == len(log)

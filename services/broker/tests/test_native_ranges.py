@@ -10,7 +10,7 @@ from typing import NamedTuple
 from zlib import crc32
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from cometmq.broker.native import IS_BUILT, RangeReader, accel, open_range_reader
@@ -186,7 +186,7 @@ def recover(log, settings_, read_range):
     return contents(rig, disk)
 
 
-@settings(deadline=None, max_examples=100)
+@settings(deadline=None, max_examples=100, suppress_health_check=[HealthCheck.too_slow])
 @given(
     logs,
     st.lists(st.sampled_from([1, 33, 91, 400, 1000, 5000, 1 << 20]), min_size=1, max_size=4),
@@ -198,7 +198,7 @@ def test_a_follower_makes_the_same_store(log, pieces, limits):
     assert replicate(log, pieces, limits, None) == replicate(log, pieces, limits, CountingReader())
 
 
-@settings(deadline=None, max_examples=100)
+@settings(deadline=None, max_examples=100, suppress_health_check=[HealthCheck.too_slow])
 @given(logs, st.integers(0, 200), st.booleans(), st.booleans())
 def test_recovery_makes_the_same_store(log, cut, checks_crc, is_indexing):
     log = log[: max(1, len(log) - cut)]

@@ -23,6 +23,11 @@ PAUSE_FACTOR: Final = 4
 """Minimum pause after a checkpoint, as a multiple of its duration: the disk is busy with
 checkpoints for at most one fifth of the time."""
 
+UNSAVED_BYTES_MAX: Final = 64 << 20
+"""Size of the part of a replicated log without a checkpoint above which the next one does not wait.
+A follower that catches up dispatches 500,000 records a second, whose entries take 40 bytes each.
+"""
+
 VERIFY_BYTES_MAX: Final = 64 << 20
 """Distance of the verify offset: the size of the part of the log that recovery checks for damage.
 """
@@ -39,6 +44,7 @@ class Checkpointer:
         "_files",
         "_flusher",
         "_index",
+        "_is_pressed",
         "_last_ms",
         "_queues",
         "_sealer",
@@ -59,6 +65,7 @@ class Checkpointer:
         self._flusher = flusher
         self._sealer = sealer
         self._dirty: set[ConsumeQueue] = set()
+        self._is_pressed = False
         self._last_ms = 0
         self._elapsed_ms = 0
         self._timestamp = 0
@@ -77,12 +84,14 @@ class Checkpointer:
         """Record which queues a commit has changed."""
         self._dirty.update(batch.touched)
         self._timestamp = max(self._timestamp, batch.store_timestamp)
+        self._is_pressed = False  # checkpoints must leave the disk to the senders
         self.dispatched_offset = batch.end
 
     def note_dispatched(self, queues: set[ConsumeQueue], offset: int, timestamp: int) -> None:
         """Record which queues replicated records have changed."""
         self._dirty |= queues
         self._timestamp = max(self._timestamp, timestamp)
+        self._is_pressed = offset - self.offset > UNSAVED_BYTES_MAX
         self.dispatched_offset = offset
 
     def forget(self, queue: ConsumeQueue) -> None:
@@ -100,10 +109,13 @@ class Checkpointer:
         """Return whether anything has changed and the interval has passed.
 
         A checkpoint of thousands of queues takes seconds; the interval grows with its duration.
+        Without senders to disturb, a follower that catches up does not wait.
         """
         pause_ms = max(interval_ms, self._elapsed_ms * PAUSE_FACTOR)
         if self.offset == self.dispatched_offset:
             return False
+        if self._is_pressed:
+            return True
         return has_passed(pause_ms, since_ms=self._last_ms, now_ms=now_ms)
 
     def plan(
@@ -158,6 +170,7 @@ class Checkpointer:
         self._flusher.note_flushed(job.flush)
         job.seal.done()
         self.offset = job.progress.offset
+        self._is_pressed = False
 
     def give_back(self, job: CheckpointJob) -> None:
         """Keep the entries that a failed job could not write."""
