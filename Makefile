@@ -248,7 +248,7 @@ images-test: setup $(VENV)/.deploy ## Build the image twice, compare, stop it un
 		--helm=$$(deploy/helm/install-helm.sh) $(if $(IMAGE),--image=$(IMAGE))
 
 .PHONY: charts-test
-charts-test: setup $(VENV)/.deploy ## Render the Helm chart, check all objects and 28 wrong values; needs helm, or Go to build it
+charts-test: setup $(VENV)/.deploy ## Render the Helm chart, check all objects and 29 wrong values; needs helm, or Go to build it
 	$(BIN)/pytest -q tests/charts --timeout=300 --helm=$$(deploy/helm/install-helm.sh)
 
 .PHONY: version

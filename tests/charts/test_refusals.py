@@ -52,6 +52,7 @@ BAD_VALUES = [
     ('groupRecord={"etcd": {"tls": true}}', "groupRecord.etcd.tls", "tls.enabled"),
     ('acl={"enabled": true}', "acl.existingSecret", "plain_acl.yml"),
     ('tls={"enabled": true}', "tls.existingSecret", "tls.crt"),
+    ('lagReport={"intervalSeconds": 10}', "/lagReport/intervalSeconds", "got 10, want 60"),
     ('lagReport={"schedule": "hourly"}', "/lagReport/schedule", "does not match pattern"),
 ]  # fmt: skip
 
