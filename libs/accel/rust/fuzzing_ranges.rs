@@ -3,7 +3,7 @@
 //! range is cut. The same seed gives the same inputs.
 
 use crate::fuzzing::{Random, Seen, mutate};
-use crate::range::{Found, Rules, read};
+use crate::range::{Found, Rules, follow, read};
 use crate::scan::be32;
 
 const RECORDS_MAX: u32 = 8;
@@ -50,6 +50,10 @@ fn check(data: &[u8], offset: i64, rules: &Rules) -> u64 {
         at += size;
     }
     assert_eq!(at, whole.size, "records follow one another");
+    if let Some((size, next)) = follow(data, offset, 1 << 30, data.len()) {
+        assert!(size <= data.len() && (next == 0 || size + next > data.len()));
+        assert!(size >= at || !(0..1 << 30).contains(&offset), "what is read is whole");
+    }
     for run in &whole.runs {
         assert_eq!((run.end - run.first) as usize * 20, run.entries.len());
         assert!(!run.entries.is_empty());

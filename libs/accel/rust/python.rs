@@ -361,5 +361,6 @@ fn native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<PullLane>()?;
     module.add_function(wrap_pyfunction!(crate::pull_lane::matches, module)?)?;
     module.add_function(wrap_pyfunction!(crate::python_range::read_range, module)?)?;
+    module.add_function(wrap_pyfunction!(crate::python_range::follow_headers, module)?)?;
     module.add("PanicException", module.py().get_type::<PanicException>())
 }

@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The function `read_range`, as `cometmq.store.log.ranges.ReadRange` describes it.
+//! The functions `read_range`, as `cometmq.store.writing.ranges.ReadRange` describes it, and
+//! `follow_headers`.
 
 use pyo3::exceptions::PyIndexError;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyList, PyTuple};
 
 use crate::python_keys::LaneKeys;
-use crate::range::{Rules, read};
+use crate::range::{Rules, follow, read};
 
 /// Reads the plain records from a position of `data` on, which begins at this offset of the log.
 #[pyfunction]
@@ -39,4 +40,15 @@ pub(crate) fn read_range<'py>(
     }
     let keys = Py::new(py, LaneKeys { keys: found.keys })?;
     (found.size, found.count, found.timestamp, runs, keys).into_pyobject(py)
+}
+
+/// Follows the headers of whole records; `None` if one is wrong.
+#[pyfunction]
+pub(crate) fn follow_headers(
+    data: &[u8],
+    offset: i64,
+    file_size: i64,
+    bytes_max: usize,
+) -> Option<(usize, usize)> {
+    follow(data, offset, file_size, bytes_max)
 }

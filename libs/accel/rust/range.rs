@@ -15,6 +15,10 @@ use crate::scan::be32;
 
 const MAGICS: [u32; 2] = [0xDAA3_20A7, 0xDAA3_20AB];
 const MAGIC_LONG_TOPIC: u32 = MAGICS[1];
+const MAGIC_BLANK: u32 = 0xCBD4_3194;
+const BLANK_BYTES_MIN: usize = 8;
+/// Bytes of a record up to its physical offset.
+const HEAD_BYTES: usize = 36;
 const RECORD_BYTES_MIN: usize = 91;
 const CRC_MASK: u32 = 0x7FFF_FFFF;
 const HOST_V4_BYTES: usize = 8;
@@ -253,6 +257,41 @@ impl<'a> Texts<'a> {
         let keys = self.keys.split(' ').filter(|key| !key.is_empty());
         hashes.extend(keys.map(|key| index_hash_text(topic_hash, key)));
     }
+}
+
+/// Follows the headers of whole records from the beginning of `data`, which lies at this offset of
+/// the log. Returns the bytes of the records and the size of the next one, 0 if its header is not
+/// whole. Stops before `bytes_max`, but not before the first record. `None` if a header is wrong.
+#[must_use]
+pub fn follow(
+    data: &[u8],
+    offset: i64,
+    file_size: i64,
+    bytes_max: usize,
+) -> Option<(usize, usize)> {
+    let mut at = 0;
+    while data.len() - at >= BLANK_BYTES_MIN {
+        let place = offset.checked_add(at as i64)?;
+        let file_left = file_size.checked_sub(place.checked_rem_euclid(file_size)?)?;
+        let (size, magic) = (be32_signed(data, at)?, be32(data, at + 4));
+        if MAGICS.contains(&magic) {
+            if data.len() - at < HEAD_BYTES {
+                break;
+            }
+            let is_plain = be64(data, at + 28)? == place && size >= RECORD_BYTES_MIN as i32;
+            if !is_plain || i64::from(size) > file_left - BLANK_BYTES_MIN as i64 {
+                return None;
+            }
+        } else if magic != MAGIC_BLANK || i64::from(size) != file_left {
+            return None;
+        }
+        let size = usize::try_from(size).ok()?;
+        if size > data.len() - at || (at > 0 && at + size > bytes_max) {
+            return Some((at, size));
+        }
+        at += size;
+    }
+    Some((at, 0))
 }
 
 fn be32_signed(bytes: &[u8], at: usize) -> Option<i32> {

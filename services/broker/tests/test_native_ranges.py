@@ -13,7 +13,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from cometmq.broker.native import IS_BUILT, RangeReader, accel, open_range_reader
+from cometmq.broker.native import IS_BUILT, HeaderFollower, RangeReader, accel, open_range_reader
+from cometmq.broker.replication.records import whole_records
+from cometmq.broker.replication.unfit import UnfitLog
 from cometmq.broker.settings import BrokerSettings
 from cometmq.broker.testing.logs import RecordingLog
 from cometmq.remoting.log import NO_LOG
@@ -205,6 +207,19 @@ def test_recovery_makes_the_same_store(log, cut, checks_crc, is_indexing):
     changes = {"check_crc_on_recover": checks_crc, "message_index_enable": is_indexing}
     changed = small_settings(**changes)
     assert recover(log, changed, None) == recover(log, changed, CountingReader())
+
+
+@settings(deadline=None, max_examples=100, suppress_health_check=[HealthCheck.too_slow])
+@given(logs, st.integers(0, 200), st.integers(0, 3000), st.sampled_from([0, FILE_BYTES]))
+def test_headers_are_followed_as_python_follows_them(log, cut, bytes_max, start):
+    data = log[start : max(start, len(log) - cut)]
+    found = HeaderFollower(NO_LOG)(data, start, FILE_BYTES, bytes_max)
+    try:
+        expected = whole_records(data, start, FILE_BYTES, bytes_max)
+    except UnfitLog:
+        assert found is None
+    else:
+        assert found == expected
 
 
 def test_plain_records_are_read_natively():

@@ -2,6 +2,7 @@
 """Record borders in a log that arrives in pieces."""
 
 import itertools
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -42,7 +43,7 @@ LOG, BORDERS = master_log()
 
 
 def stream(end: int = 0, **changes: int) -> RecordStream:
-    limits = {"file_size": FILE_SIZE, "record_bytes_max": RECORD_MAX, **changes}
+    limits: dict[str, Any] = {"file_size": FILE_SIZE, "record_bytes_max": RECORD_MAX, **changes}
     return RecordStream(end, **limits)
 
 

@@ -9,6 +9,7 @@ from cometmq.accel._native import (
     PanicException,
     PullLane,
     SendLane,
+    follow_headers,
     matches,
     read_range,
 )
@@ -19,6 +20,7 @@ __all__ = [
     "PanicException",
     "PullLane",
     "SendLane",
+    "follow_headers",
     "matches",
     "read_range",
 ]

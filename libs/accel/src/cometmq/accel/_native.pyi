@@ -206,6 +206,15 @@ def read_range(
     (topic, queue id, first queue offset, number, entries), and the keys.
     """
 
+def follow_headers(
+    data: bytes, offset: int, file_size: int, bytes_max: int
+) -> tuple[int, int] | None:
+    """Follow the headers of whole records in `data`, which begins at this offset of the log.
+
+    Return the bytes of the records and the size of the next one, 0 if its header is not whole;
+    None if a header is wrong. Stop before `bytes_max`, but not before the first record.
+    """
+
 class PanicException(BaseException):
     """A bug of the native code; what it was called with is unchanged or released."""
 

@@ -20,7 +20,15 @@ try:
 except ImportError:
     accel = None  # type: ignore[assignment]  # optional: see libs/accel
 
-__all__ = ["IS_BUILT", "RangeReader", "accel", "open_range_reader", "reason_without"]
+__all__ = [
+    "IS_BUILT",
+    "HeaderFollower",
+    "RangeReader",
+    "accel",
+    "open_header_follower",
+    "open_range_reader",
+    "reason_without",
+]
 
 IS_BUILT: Final = accel is not None
 
@@ -69,6 +77,32 @@ class RangeReader:
             self._has_failed = True
             self._log.error("dispatch.failed", error=describe(error), action="report this bug")
             return None
+
+
+class HeaderFollower:
+    """Follows the headers of received records; Python judges what is wrong."""
+
+    def __init__(self, log: Log) -> None:
+        self._log = log
+        self._has_failed = False
+
+    def __call__(
+        self, data: bytes, offset: int, file_size: int, bytes_max: int
+    ) -> tuple[int, int] | None:
+        """See `cometmq.broker.replication.records.FollowHeaders`."""
+        if self._has_failed:
+            return None
+        try:
+            return accel.follow_headers(data, offset, file_size, bytes_max)
+        except accel.PanicException as error:
+            self._has_failed = True
+            self._log.error("dispatch.failed", error=describe(error), action="report this bug")
+            return None
+
+
+def open_header_follower(settings: BrokerSettings, log: Log) -> HeaderFollower | None:
+    """Return what follows the headers of a stream, if the native code may be used."""
+    return HeaderFollower(log) if reason_without(settings) is None else None
 
 
 def open_range_reader(settings: BrokerSettings, log: Log) -> RangeReader | None:

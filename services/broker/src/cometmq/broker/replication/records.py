@@ -8,7 +8,8 @@ the headers also proves that the bytes are written where they belong.
 """
 
 import struct
-from typing import Final, NamedTuple
+from collections.abc import Callable
+from typing import Final, NamedTuple, TypeAlias
 
 from cometmq.broker.replication.unfit import Unfit, UnfitLog
 from cometmq.remoting.message.record_layout import (
@@ -72,13 +73,28 @@ def is_border(head: Buffer, offset: int, file_size: int) -> bool:
     return cut.whole_bytes > 0 or cut.next_size > 0
 
 
+FollowHeaders: TypeAlias = Callable[[bytes, int, int, int], tuple[int, int] | None]
+"""Has the arguments of `whole_records`; returns the fields of a `Cut`, None if it cannot decide."""
+
+
 class RecordStream:
     """Joins the pieces of a stream and returns whole records."""
 
-    __slots__ = ("_count", "_file_size", "_parts", "_record_bytes_max", "_wanted", "end")
+    __slots__ = ("_count", "_file_size", "_follow", "_parts", "_record_bytes_max", "_wanted", "end")
 
-    def __init__(self, end: int, *, file_size: int, record_bytes_max: int) -> None:
-        """Expect bytes from `end` on; buffer at most one record of `record_bytes_max`."""
+    def __init__(
+        self,
+        end: int,
+        *,
+        file_size: int,
+        record_bytes_max: int,
+        follow: FollowHeaders | None = None,
+    ) -> None:
+        """Expect bytes from `end` on; buffer at most one record of `record_bytes_max`.
+
+        `follow` does the work of `whole_records`, unless it returns None.
+        """
+        self._follow = follow
         self.end = end  # of everything received, records and their beginnings
         self._file_size = file_size
         self._record_bytes_max = record_bytes_max
@@ -101,7 +117,7 @@ class RecordStream:
         if self._count < self._wanted:
             return b""
         joined = b"".join(self._parts)
-        cut = whole_records(joined, self.end - self._count, self._file_size, len(joined))
+        cut = self._cut(joined, self.end - self._count)
         # Only a blank may be longer: it fills its file, and a file of the right size has room.
         if cut.next_size > self._record_bytes_max and not self._is_blank(joined, cut):
             raise UnfitLog(
@@ -114,6 +130,13 @@ class RecordStream:
         self._count = len(rest)
         self._wanted = cut.next_size or (HEAD_BYTES if len(rest) >= BLANK_BYTES_MIN else 8)
         return joined[: cut.whole_bytes]
+
+    def _cut(self, joined: bytes, offset: int) -> Cut:
+        if self._follow is not None:
+            found = self._follow(joined, offset, self._file_size, len(joined))
+            if found is not None:
+                return Cut._make(found)
+        return whole_records(joined, offset, self._file_size, len(joined))
 
     @staticmethod
     def _is_blank(data: bytes, cut: Cut) -> bool:

@@ -16,6 +16,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final, Protocol
 
+from cometmq.broker.native import open_header_follower
 from cometmq.broker.replication.following import RECORD_OVERHEAD_BYTES
 from cometmq.broker.replication.group.epoch_log import EpochLog
 from cometmq.broker.replication.group.frames import Confirm
@@ -30,6 +31,7 @@ from cometmq.broker.replication.group.handshake import (
 from cometmq.broker.replication.group.master_stream import MasterRefused, MasterStream
 from cometmq.broker.replication.group.table_feed import TableFeed
 from cometmq.broker.replication.group.tails import keep_tail
+from cometmq.broker.replication.records import FollowHeaders
 from cometmq.broker.replication.state import Following, FollowState
 from cometmq.broker.replication.unfit import Unfit, UnfitLog
 from cometmq.broker.settings import BrokerSettings
@@ -147,6 +149,9 @@ class GroupFollower:
 
     def record_bytes_max(self) -> int:
         return self._settings().max_message_size + RECORD_OVERHEAD_BYTES
+
+    def follow_headers(self) -> FollowHeaders | None:
+        return open_header_follower(self._settings(), self._log)
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> None:
         """Run work that `stop` waits for."""

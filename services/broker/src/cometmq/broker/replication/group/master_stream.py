@@ -25,7 +25,7 @@ from cometmq.broker.replication.group.handshake import (
 )
 from cometmq.broker.replication.group.table_feed import TableFeed
 from cometmq.broker.replication.pump import close_soon
-from cometmq.broker.replication.records import RecordStream
+from cometmq.broker.replication.records import FollowHeaders, RecordStream
 from cometmq.broker.replication.unfit import Unfit, UnfitLog
 from cometmq.broker.store_driver import StoreDriver
 from cometmq.ha.epochs import History, last_epoch, reached
@@ -49,6 +49,9 @@ class Target(Protocol):
 
     def record_bytes_max(self) -> int:
         """Return the size of the largest record that this broker takes."""
+
+    def follow_headers(self) -> FollowHeaders | None:
+        """Return what follows the headers of received records, if that is not Python."""
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> None:
         """Run work that `stop` waits for."""
@@ -157,6 +160,7 @@ class MasterStream(asyncio.Protocol):
             welcome.start,
             file_size=welcome.log.file_size,
             record_bytes_max=target.record_bytes_max(),
+            follow=target.follow_headers(),
         )
         self._find_next_start()
         self._report()
