@@ -188,7 +188,7 @@ FAMILIES: Final[tuple[Family[Broker], ...]] = (
     ),
     histogram(
         "cometmq_pull_seconds",
-        "Time of a pull that was not held; native pulls of one chunk count as their sum.",
+        "Time of a pull that was not held; of native pulls, one chunk of eight is timed for all.",
         lambda b: b.stats.pull_seconds,
     ),
     histogram(

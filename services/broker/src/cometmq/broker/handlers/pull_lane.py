@@ -37,6 +37,10 @@ TURN_EXAMINED_MAX: Final = 4_096
 """Entries that the filters of all pulls may examine in one turn of the loop: about 1 ms for SQL.
 Pulls with filters are then left to the handler, which spreads searches over several turns."""
 
+TIMED_MASK: Final = 7
+"""One chunk of eight is timed, and its time stands for the chunks since the last: timing each would
+cost 5 % of a pull (bench/micro/bench_pull_lane.py)."""
+
 
 class BrokerPulls:
     """Serves plain pulls natively."""
@@ -51,6 +55,8 @@ class BrokerPulls:
         self._store_version = self._store.version
         self._has_failed = False
         self._budget = TURN_EXAMINED_MAX
+        self._chunk_count = 0
+        self._untimed_count = 0  # pulls answered since a chunk was timed
         self.request_count = 0  # answered since startup
 
     def staging(self) -> "PullLane | None":
@@ -113,7 +119,9 @@ class BrokerPulls:
         ):
             return b"", 0, *native.frame(first), True
         self._follow_store()
-        started_s = perf_counter()
+        is_timed = self._chunk_count & TIMED_MASK == 0
+        self._chunk_count += 1
+        started_s = perf_counter() if is_timed else 0.0
         try:
             data, done, start, end, is_odd, totals, commits, left = native.answer(
                 first, count, room, self._log.view(), self._budget
@@ -131,8 +139,10 @@ class BrokerPulls:
         for topic, group, pull_count, messages, size in totals:
             message_count += messages
             broker.stats.count_get(topic, group, messages, size, pull_count)
-        if done:
-            broker.stats.pull_seconds.observe(perf_counter() - started_s, done)
+        self._untimed_count += done
+        if is_timed:
+            broker.stats.pull_seconds.observe(perf_counter() - started_s, self._untimed_count)
+            self._untimed_count = 0
         self._store.count(done, message_count)
         self.request_count += done
         return data, done, start, end, is_odd
