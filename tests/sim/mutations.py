@@ -15,11 +15,10 @@ import msgspec
 from tests.sim.plan import Plan, draw
 
 from cometmq.broker.replication.group import following, handshake, master_stream
-from cometmq.ha import election, epochs, fencing, in_sync, member
+from cometmq.ha import election, epochs, in_sync, member
 from cometmq.ha import record as records
 from cometmq.ha import state as states
-from cometmq.ha.in_sync import Ack, Leadership
-from cometmq.ha.record import Copy, Policy
+from cometmq.ha.record import Policy
 
 Patch = tuple[Any, str, Any]
 Changes = Mapping[str, Any]
@@ -135,73 +134,8 @@ def keeps_entries() -> list[Patch]:
     ]
 
 
-def keeps_acks() -> list[Patch]:
-    """A master that leads again remembers acknowledgements of its earlier epochs."""
-    lead, acked = in_sync.lead, in_sync.acked
-    known: dict[Copy, dict[Copy, Ack]] = {}
-
-    def remember(leadership: Leadership, ack: Ack) -> Leadership:
-        if ack.epoch == leadership.epoch:
-            known.setdefault(leadership.me, {})[ack.copy] = ack
-        return acked(leadership, ack)
-
-    def lead_on(me: Copy, found: records.Versioned, **facts: Any) -> Leadership:
-        view = lead(me, found, **facts)
-        for old in known.get(me, {}).values():
-            ack = msgspec.structs.replace(old, epoch=view.epoch, tables=0)
-            view = acked(view, ack) if ack.offset <= view.end else view
-        return view
-
-    return [(in_sync, "lead", lead_on), (in_sync, "acked", remember)]
-
-
-def any_epoch() -> list[Patch]:
-    """Acknowledgements count in every epoch, and connections survive a change of it."""
-    from cometmq.broker.replication.group import sending
-
-    def stop(sender: sending.GroupSender) -> None:
-        sender.epoch = 0
-
-    def take(stream: sending.FollowerStream, report: Any) -> None:
-        if stream._welcome is None or stream.copy is None:
-            return
-        if not stream.is_following:
-            stream._begin(report, stream._welcome.start)
-        stream._acked = report
-        if report.offset <= stream._commit_log.end:
-            ack = Ack(stream.copy, report.epoch, report.offset, max(0, report.tables))
-            if report.epoch != stream._sender.epoch:
-                ack = msgspec.structs.replace(ack, tables=0)
-            stream._sender.note_report(sending.Heard(ack, report.heard_ms))
-
-    return [
-        (in_sync, "is_current", always),
-        (sending.GroupSender, "stop", stop),
-        (sending.FollowerStream, "_take_report", take),
-    ]
-
-
 def same_incarnation() -> list[Patch]:
     return [(states, "is_unclean", lambda *_: False)]
-
-
-def base_quorums() -> list[Patch]:
-    def ack_quorum(record: records.Record) -> int:
-        return len(record.in_sync) // 2 + 1
-
-    return [
-        (in_sync, "ack_quorum", ack_quorum),
-        (fencing, "ack_quorum", ack_quorum),
-        (election, "promise_quorum", lambda record: (len(record.in_sync) + 1) // 2),
-    ]
-
-
-def forgets_successors() -> list[Patch]:
-    def written(leadership: Leadership, record: records.Record) -> Leadership:
-        possible = (*leadership.possible, record.in_sync)
-        return msgspec.structs.replace(leadership, possible=possible)
-
-    return [(in_sync, "written", written)]
 
 
 def saves_no_entry_at_its_start() -> list[Patch]:
@@ -216,11 +150,17 @@ def saves_no_entry_at_its_start() -> list[Patch]:
 SLOW: Final[Changes] = {"slice_bytes": 300, "transfer_bytes_s": 10_000}
 LATE_ORDERS: Final = ("exile", "elect", "repeat_order")
 ORDERS_OFTEN: Final[Changes] = {"weights": {"repeat_order": 6, "exile": 4}}
-FAST: Final[Changes] = {"pause_s": 0.05}
 BREAKS: Final = ("isolate", "cut", "kill", "elect")
 LOSSES: Final = ("lose_answers", "isolate", "cut", "elect")
 
 ALL: dict[str, Mutation] = {
+    "R1: only another version settles a write": Mutation(
+        drop(in_sync, "settles", always),
+        PAIR,
+        ("part", "elect"),
+        {"unknown_chance": 0.85, "lands_chance": 0.05, "weights": {"part": 4}, "pause_s": 0.15},
+        seeds=1000,
+    ),
     "the confirm offset waits for pending additions": Mutation(
         drop(in_sync, "maximal_set", lambda leading: leading.base.record.in_sync),
         PAIR,
@@ -233,7 +173,10 @@ ALL: dict[str, Mutation] = {
     ),
     "the winner is a member of the set": Mutation(any_winner, PAIR, BREAKS, seeds=80),
     "a copy that joins has the confirmed log": Mutation(
-        without(in_sync.has_confirmed_log), PAIR, BREAKS, SLOW, seeds=200
+        without(in_sync.has_confirmed_log), PAIR, BREAKS, SLOW, seeds=1000
+    ),
+    "masters of stale epochs are refused": Mutation(
+        drop(member, "accepts", always), TRIO, LATE_ORDERS, ORDERS_OFTEN, seeds=1500
     ),
     "promises are durable": Mutation(
         volatile_promise,
@@ -251,6 +194,13 @@ ALL: dict[str, Mutation] = {
         ("crash", "elect", "freeze"),
         seeds=60,
     ),
+    "R3: followers promise": Mutation(
+        drop(member, "promise_of_follower", lambda one, _: one.promised),
+        TRIO,
+        LATE_ORDERS,
+        ORDERS_OFTEN,
+        seeds=1500,
+    ),
     "R4: an epoch that was promised before is burned": Mutation(
         unburned_epoch, PAIR, ("kill", "lose_answers", "elect", "cut"), seeds=60
     ),
@@ -262,6 +212,13 @@ ALL: dict[str, Mutation] = {
     ),
     "R6: reads wait for the start of the epoch": Mutation(
         drop(in_sync, "may_read", always), PAIR, BREAKS, seeds=60
+    ),
+    "R8: pending removals do not count": Mutation(
+        drop(in_sync, "certain_set", lambda leading: leading.base.record.in_sync),
+        PAIR,
+        ("freeze", "part"),
+        {"min_in_sync": 2, "unknown_chance": 0.6, "pause_s": 0.15},
+        seeds=600,
     ),
     "R10: all are fenced before offsets are compared": Mutation(
         drop(election, "is_fenced", always),
@@ -286,10 +243,17 @@ ALL: dict[str, Mutation] = {
         PAIR,
         ("delete", "part", "elect"),
         {"weights": {"delete": 4, "part": 4}, "unknown_chance": 0.4},
-        seeds=1500,
+        seeds=1000,
     ),
-    "R11: votes come with promises": Mutation(
-        drop(election, "has_promised", always), MAJORITY, BREAKS, seeds=1000
+    "R11: the most complete log wins": Mutation(
+        drop(
+            election,
+            "rank",
+            lambda _record, status, _removing: (status.promised, -status.copy.ordinal),
+        ),
+        MAJORITY,
+        BREAKS,
+        seeds=300,
     ),
     "R11: members that lost their log do not vote": Mutation(
         same_incarnation, MAJORITY, ("crash", "elect", "isolate"), seeds=60

@@ -53,8 +53,10 @@ class Oracle:
             self._world.violated(
                 f"epoch {epoch} is opened by {name} and {self.opened_epochs[epoch]}"
             )
-        self._check_has(process, f"opens epoch {epoch}")
-        self._checked[name] = len(self.confirmed)
+        self._checked[name] = 0
+        if epoch == max(self.opened_epochs):  # else it is replaced already, and can confirm nothing
+            self._check_has(process, f"opens epoch {epoch}")
+            self._checked[name] = len(self.confirmed)
         await lead(found)
 
     def _confirm(self, process: "BrokerProcess", confirm: Any, offset: int) -> None:

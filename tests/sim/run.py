@@ -12,6 +12,7 @@ import multiprocessing
 import os
 import sys
 import time
+import warnings
 from collections import Counter
 from collections.abc import Iterator
 from random import Random
@@ -78,6 +79,7 @@ def run_chunk(work: tuple[range, Runs]) -> Found:
 def prepare() -> None:
     """Set up a process that runs seeds: coroutines of killed processes never end by themselves."""
     sys.unraisablehook = lambda _: None
+    warnings.simplefilter("ignore", RuntimeWarning)  # of coroutines that never began
     gc.collect()
     gc.freeze()
     gc.disable()
