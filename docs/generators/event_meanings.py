@@ -109,6 +109,16 @@ MEANINGS: Final[Mapping[str, str]] = {
     ),
     "record.write_unknown": "A write of the record got no answer; it is read before anything else "
     "is done.",
+    # operator
+    "backlog.unknown": "The master does not tell the operator what consumers have left; the "
+    "deletion of the group waits.",
+    "drain.blocked": "A broker of a group that is being deleted cannot be made read-only; the "
+    "deletion waits.",
+    "event.lost": "An Event could not be written; nothing depends on it.",
+    "group.unattended": "A pass over a BrokerGroup failed; the operator tries again after 2 s. "
+    "Failover goes on.",
+    "leader.lost": "Another operator may act now; this one becomes a standby.",
+    "leader.unknown": "The Lease that decides which operator acts cannot be read or written.",
     # txn-checker
     "broker.refused": "The txn-checker does not follow this broker: it follows at most 1,000 "
     "brokers, and none whose name looks like a path.",

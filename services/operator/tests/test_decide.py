@@ -99,8 +99,15 @@ def test_pods_that_have_to_go_leave_unless_the_group_is_deleted():
     assert decide.replicas(deleting(group(replicas=2)), state) == 4
 
 
+def test_a_pod_that_is_still_stopping_stays_out_of_the_set():
+    state = seen(READY, READY, ENDING, replicas=2, out=(2,))
+    assert decide.leaving(group(replicas=2), state) == {2}
+    assert decide.replicas(group(replicas=2), state) == 2
+
+
 ENDINGS = {
-    "nothing left": ({}, {}, seen(READY, backlog=Backlog({})), Release()),
+    "nothing left": ({}, {}, seen(READY, backlog=Backlog({}), is_quiet=True), Release()),
+    "sends go on": ({}, {}, seen(READY, backlog=Backlog({})), Reason.SENDS_GO_ON),
     "a backlog": ({}, {}, seen(READY, backlog=Backlog({"billing": 7})), Reason.BACKLOG),
     "unknown": ({}, {}, seen(READY), Reason.BACKLOG_UNKNOWN),
     "at once": ({"deletion": "Now"}, {}, seen(READY), Release()),

@@ -5,8 +5,8 @@ import msgspec
 import pytest
 
 from cometmq.operator.decide import Backlog, Nothing, Reason, Restart, Seen, Wait
-from cometmq.operator.models import GroupStatus
 from cometmq.operator.status import Findings, status_of
+from cometmq.operator.status_types import GroupStatus
 from cometmq.operator.testing.states import DOWN, READY, STALE, deleting, group, seen
 
 NOW, LATER = "2026-01-01T00:00:00Z", "2026-01-01T00:01:00Z"

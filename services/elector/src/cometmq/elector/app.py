@@ -43,8 +43,11 @@ class ElectorApp:
         log: Log,
         clock: Clock,
         admin: AdminHttp | None = None,
+        record: RecordPort | None = None,
     ) -> None:
+        """`record` replaces the store of the group's record that the settings name."""
         self._loaded = settings
+        self._record = record
         self._settings = settings.value
         self._log = log
         self._clock = clock
@@ -56,13 +59,14 @@ class ElectorApp:
     def check(self) -> None:
         """Raise SettingsError if the settings contradict each other."""
         plan_of(self._settings)
-        record_of(self._settings)
+        if self._record is None:
+            record_of(self._settings)
 
     async def start(self) -> None:
         """Start the rounds; the record and the members need not be reachable yet."""
         settings = self._settings
         plan = plan_of(settings)
-        record = record_of(settings)
+        record = self._record or record_of(settings)
         if settings.group_record.startswith("file:"):
             folder = Path(settings.group_record.removeprefix("file:")).parent
             prepare_folder(folder, setting=self._loaded.label("groupRecord"))

@@ -5,17 +5,9 @@ from typing import Any, Final
 
 import yaml
 
-from cometmq.operator.models import (
-    GROUP,
-    KIND,
-    PLURAL,
-    ROOT_RULES,
-    SPEC_RULES,
-    VERSION,
-    GroupStatus,
-    Spec,
-)
+from cometmq.operator.models import GROUP, KIND, PLURAL, ROOT_RULES, SPEC_RULES, VERSION, Spec
 from cometmq.operator.schema import Schema, schema_of, without_defaults
+from cometmq.operator.status_types import GroupStatus
 
 API_VERSION: Final = f"{GROUP}/{VERSION}"
 DESCRIPTION: Final = (

@@ -54,6 +54,8 @@ class Seen(msgspec.Struct, frozen=True, kw_only=True):
     statuses: Statuses = ()
     backlog: Backlog | None = None
     """None: unknown, or not asked for, as the group is not being deleted."""
+    is_quiet: bool = False
+    """No message has been stored for a while: producers have learnt that the group is read-only."""
     is_namespace_ending: bool = False
 
 
@@ -69,6 +71,7 @@ class Reason(StrEnum):
     MEMBER_LEAVES = "MemberLeaves"
     BACKLOG_UNKNOWN = "BacklogUnknown"
     BACKLOG = "Backlog"
+    SENDS_GO_ON = "SendsGoOn"
 
 
 class Nothing(msgspec.Struct, frozen=True):
@@ -100,10 +103,15 @@ Ending = Wait | Release
 
 
 def leaving(group: BrokerGroup, seen: Seen) -> frozenset[int]:
-    """Return the ordinals that the elector has to take out of the group."""
+    """Return the ordinals that the elector has to keep out of the in-sync set.
+
+    A pod counts until it is gone: a broker that is still stopping would be added to the set again.
+    """
     if group.is_deleting:
         return frozenset()
-    return frozenset(range(group.spec.replicas, seen.replicas or 0))
+    wanted = group.spec.replicas
+    still_there = {one for one in seen.pods if one >= wanted}
+    return frozenset(range(wanted, seen.replicas or 0)) | still_there
 
 
 def replicas(group: BrokerGroup, seen: Seen) -> int:
@@ -119,6 +127,18 @@ def replicas(group: BrokerGroup, seen: Seen) -> int:
         return now
     ordinals = {copy.ordinal for copy in seen.record.in_sync}
     return now if ordinals & leaving(group, seen) else wanted
+
+
+_UNITS: Final = {
+    "Ki": 1 << 10, "Mi": 1 << 20, "Gi": 1 << 30, "Ti": 1 << 40,
+    "k": 10**3, "M": 10**6, "G": 10**9, "T": 10**12,
+}  # fmt: skip
+
+
+def bytes_of(size: str) -> int:
+    """Return the bytes of a volume's size as the API writes it."""
+    unit = next((one for one in _UNITS if size.endswith(one)), "")
+    return int(size.removesuffix(unit)) * _UNITS.get(unit, 1)
 
 
 # ---- rolling updates -------------------------------------------------------------------------
@@ -221,6 +241,9 @@ def ending(group: BrokerGroup, seen: Seen) -> Ending:
         worst = ", ".join(f"{name} ({count})" for name, count in worst_first(seen.backlog)[:3])
         text = f"{seen.backlog.total} messages are not consumed yet, by {worst}; {way_out}"
         return Wait(Reason.BACKLOG, text)
+    if not seen.is_quiet:
+        text = f"the group is read-only, and producers may not have noticed yet; {way_out}"
+        return Wait(Reason.SENDS_GO_ON, text)
     return Release()
 
 

@@ -9,13 +9,7 @@ from cometmq.ha.election import HandOver
 from cometmq.operator import decide
 from cometmq.operator.decide import Ending, Nothing, Release, Restart, Seen, Step, Wait
 from cometmq.operator.group import BrokerGroup
-from cometmq.operator.models import (
-    Condition,
-    Drain,
-    GroupStatus,
-    LastOperation,
-    MemberStatus,
-)
+from cometmq.operator.status_types import Condition, Drain, GroupStatus, LastOperation, MemberStatus
 
 
 class Findings(msgspec.Struct, frozen=True, kw_only=True):
@@ -147,11 +141,12 @@ def _conditions(group: BrokerGroup, found: Findings) -> Iterable[Condition]:
 
 
 def _progressing(group: BrokerGroup, found: Findings) -> Condition:
-    said = _said(group, found.step)
-    return _condition(group, "Progressing", not isinstance(found.step, Nothing), said, said)
+    words = said(group, found.step)
+    return _condition(group, "Progressing", not isinstance(found.step, Nothing), words, words)
 
 
-def _said(group: BrokerGroup, step: Step | Ending) -> tuple[str, str]:
+def said(group: BrokerGroup, step: Step | Ending) -> tuple[str, str]:
+    """Return reason and text of a step, for conditions and Events."""
     match step:
         case Nothing():
             return "Idle", "no change is under way"

@@ -1,0 +1,136 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The operator as a program: a standby until it holds the Lease, then it looks after groups."""
+
+import asyncio
+import ssl
+from collections.abc import Callable
+from contextlib import AsyncExitStack
+from datetime import UTC, datetime
+from urllib.parse import urlsplit
+
+from cometmq.ha.places.kubernetes import Api, KubernetesRecord
+from cometmq.operator.api import KubeApi, Server, in_cluster
+from cometmq.operator.groups import Groups
+from cometmq.operator.handlers import watch
+from cometmq.operator.leader import Leadership, LeadershipLost
+from cometmq.operator.members import Addresses
+from cometmq.operator.reconcile import Context
+from cometmq.operator.settings import OperatorSettings
+from cometmq.remoting.log import Log
+from cometmq.remoting.transport.tasks import TaskSet
+from cometmq.runtime.admin_http import AdminHttp
+from cometmq.runtime.clock import Clock
+from cometmq.runtime.settings import Loaded
+
+
+class OperatorApp:
+    def __init__(
+        self,
+        settings: Loaded[OperatorSettings],
+        *,
+        log: Log,
+        clock: Clock,
+        admin: AdminHttp | None = None,
+        server: Server | None = None,
+        addresses: Addresses | None = None,
+    ) -> None:
+        """`server` replaces the API server of the pod's cluster, `addresses` those of brokers."""
+        self._settings = settings.value
+        self._log = log
+        self._clock = clock
+        self._server = server
+        self._addresses = addresses
+        self._stack = AsyncExitStack()
+        self._leadership: Leadership | None = None
+        self.acting = asyncio.Event()
+        """Set while this operator looks after groups."""
+        if admin is not None:
+            admin.add_ready_check("operator", self.fault)
+
+    def check(self) -> None:
+        """Raise SettingsError outside a pod."""
+        if self._server is None:
+            in_cluster()
+
+    def fault(self) -> str | None:
+        """Return why this operator cannot work; a standby is ready, too."""
+        return None if self._leadership is not None else "the operator has not started"
+
+    async def start(self) -> None:
+        """Start as a standby; the API server need not be reachable yet."""
+        server, settings = self._server or in_cluster(), self._settings
+        async with AsyncExitStack() as stack:
+            api = await stack.enter_async_context(KubeApi(server))
+            self._leadership = Leadership(
+                api,
+                namespace=settings.namespace,
+                name=settings.lease_name,
+                identity=settings.identity,
+                now_ms=self._clock.monotonic_ms,
+                wall_time=wall_time,
+                log=self._log,
+            )
+            leadership = self._leadership
+            stack.push_async_callback(leadership.release)
+            tasks = TaskSet(self._log)
+            stack.push_async_callback(tasks.close)
+            tasks.keep(lambda: self._run(leadership, api, server), name="operator")
+            self._stack = stack.pop_all()
+        self._log.info("operator.ready", identity=settings.identity)
+
+    async def stop(self) -> None:
+        """Stop acting, and give the Lease away; brokers go on."""
+        await self._stack.aclose()
+        self._log.info("operator.stopped")
+
+    async def _run(self, leadership: Leadership, api: KubeApi, server: Server) -> None:
+        while True:
+            await leadership.acquire()
+            try:
+                async with asyncio.TaskGroup() as group:
+                    group.create_task(leadership.keep(), name="operator-lease")
+                    group.create_task(self._act(api, server), name="operator-acting")
+            except* LeadershipLost as lost:
+                self._log.warning("leader.lost", error=str(lost.exceptions[0]))
+
+    async def _act(self, api: KubeApi, server: Server) -> None:
+        settings = self._settings
+        namespaces = tuple(filter(None, settings.watch_namespaces.split(";")))
+        context = Context(
+            api=api,
+            image=settings.default_image,
+            operator_namespace=settings.namespace,
+            resync_ms=settings.resync_mills,
+            quiet_ms=settings.drain_quiet_mills,
+            wall_time=lambda: datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
+        )
+        groups = Groups(
+            context,
+            record_of=records_of(server),
+            clock=self._clock,
+            log=self._log,
+            addresses=self._addresses,
+        )
+        self.acting.set()
+        try:
+            await watch(groups, server, namespaces)
+        finally:
+            self.acting.clear()
+            await groups.close()
+
+
+def wall_time() -> str:
+    """Return the time as Leases have it."""
+    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+
+
+def records_of(server: Server) -> Callable[[str, str], KubernetesRecord]:
+    """Return a function from namespace and name of a group to its record, in the Lease so named."""
+    parts = urlsplit(server.url)
+    if server.ca is None:
+        tls = ssl.create_default_context()
+        tls.check_hostname, tls.verify_mode = False, ssl.CERT_NONE
+    else:
+        tls = ssl.create_default_context(cafile=str(server.ca))
+    api = Api(parts.hostname or "", parts.port or 443, server.token, tls)
+    return lambda namespace, name: KubernetesRecord(api, namespace, name)

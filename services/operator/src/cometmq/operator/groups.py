@@ -1,0 +1,130 @@
+# SPDX-License-Identifier: Apache-2.0
+"""All groups that an operator looks after: one task each, woken by events and by elections."""
+
+import asyncio
+from collections.abc import Callable
+from typing import Final
+
+import msgspec
+
+from cometmq.ha.port import RecordPort
+from cometmq.operator.api import ApiRefused, ApiUnreachable
+from cometmq.operator.events import Reporter
+from cometmq.operator.members import Addresses, Members
+from cometmq.operator.reconcile import Context, Pass
+from cometmq.remoting.log import Log
+from cometmq.remoting.transport.tasks import TaskSet
+from cometmq.runtime.clock import Clock
+
+RETRY_MS: Final = 2_000
+LOOK_MS: Final = 250
+"""Interval at which a waiting task compares its members; no request is sent for it."""
+
+Key = tuple[str, str]
+
+
+class Looked(msgspec.Struct):
+    """One group that is looked after."""
+
+    members: Members
+    work: Pass
+    wake: asyncio.Event
+
+
+class Groups:
+    """The tasks of all groups."""
+
+    def __init__(
+        self,
+        context: Context,
+        *,
+        record_of: Callable[[str, str], RecordPort],
+        clock: Clock,
+        log: Log,
+        addresses: Addresses | None = None,
+    ) -> None:
+        """`record_of` returns the record of the group with this namespace and name."""
+        self._context = context
+        self._record_of = record_of
+        self._clock = clock
+        self._log = log
+        self._addresses = addresses
+        self._groups: dict[Key, Looked] = {}
+        self._tasks = TaskSet(log)
+
+    def __len__(self) -> int:
+        return len(self._groups)
+
+    def wake(self, namespace: str, name: str) -> None:
+        """Have a group looked at now; a group that is new gets its task."""
+        key = (namespace, name)
+        looked = self._groups.get(key)
+        if looked is None:
+            looked = self._groups[key] = self._new(namespace, name)
+            self._tasks.keep(lambda: self._run(key), name=f"group-{namespace}-{name}")
+        looked.wake.set()
+
+    def note(self, kind: str, namespace: str, name: str, group: str, version: str) -> None:
+        """Note an owned object's version; an object that others changed is repaired."""
+        looked = self._groups.get((namespace, group))
+        if looked is not None:
+            looked.work.forget(kind, name, version)
+            looked.wake.set()
+
+    async def close(self) -> None:
+        """Stop looking after groups; brokers go on, and another operator may continue."""
+        await self._tasks.close()
+        for looked in self._groups.values():
+            await looked.members.close()
+        self._groups.clear()
+
+    def _new(self, namespace: str, name: str) -> Looked:
+        context = self._context
+        members = Members(
+            self._record_of(namespace, name),
+            clock=self._clock,
+            log=self._log,
+            addresses=self._addresses,
+        )
+        reporter = Reporter(context.api, wall_time=context.wall_time, log=self._log)
+        work = Pass(context, members, reporter, self._clock.monotonic_ms)
+        return Looked(members, work, asyncio.Event())
+
+    async def _run(self, key: Key) -> None:
+        looked = self._groups[key]
+        while True:
+            looked.wake.clear()
+            view = _view(looked.members)
+            try:
+                pause_ms = await looked.work.run(*key)
+            except (ApiUnreachable, ApiRefused) as error:
+                self._log.warning("group.unattended", group="/".join(key), error=str(error))
+                pause_ms = RETRY_MS
+            if pause_ms is None:
+                if not looked.wake.is_set():
+                    del self._groups[key]
+                    return
+                continue
+            await self._rest(looked, view, pause_ms)
+
+    async def _rest(self, looked: Looked, view: object, pause_ms: int) -> None:
+        """Wait for the pause to end, for an event, or for another state of the members."""
+        end_ms = self._clock.monotonic_ms() + pause_ms
+        while (left_ms := end_ms - self._clock.monotonic_ms()) > 0:
+            try:
+                async with asyncio.timeout(min(left_ms, LOOK_MS) / 1000):
+                    await looked.wake.wait()
+            except TimeoutError:
+                if _view(looked.members) == view:
+                    continue
+            return
+
+
+def _view(members: Members) -> object:
+    """Return what the status shows of members, without the figures that grow with each message."""
+    record = members.record
+    return (
+        record and (record.epoch, record.holder, record.in_sync, record.copies),
+        tuple((one.copy, one.role, one.epoch) for one in members.statuses),
+        members.fault,
+    )

@@ -1,0 +1,125 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What kopf does: watch objects, and wake the groups that they belong to.
+
+Handlers only wake: all logic is in passes that read the current state, so a lost, late or repeated
+event changes nothing. kopf stores nothing in the objects, and its peering is not used, as it is no
+lock: see `leader.py`.
+
+kopf runs on a thread with a loop of its own: in the program's loop, it would replace the signal
+handlers and, at its end, cancel every task that is younger than itself.
+"""
+
+import asyncio
+import threading
+from collections.abc import Callable
+from typing import Any, Final
+
+import kopf
+
+from cometmq.operator.api import Server
+from cometmq.operator.group import GROUP_LABEL
+from cometmq.operator.groups import Groups
+from cometmq.operator.models import GROUP, PLURAL, VERSION
+from cometmq.remoting.errors import CometError
+
+OWNED: Final = (
+    ("apps", "v1", "statefulsets"),
+    ("networking.k8s.io", "v1", "networkpolicies"),
+    ("policy", "v1", "poddisruptionbudgets"),
+    ("rbac.authorization.k8s.io", "v1", "rolebindings"),
+    ("rbac.authorization.k8s.io", "v1", "roles"),
+    ("", "v1", "configmaps"),
+    ("", "v1", "pods"),
+    ("", "v1", "serviceaccounts"),
+    ("", "v1", "services"),
+)
+"""Resources with objects that belong to groups, by their label."""
+
+
+STOP_S: Final = 10.0
+CLOSE_S: Final = 0.5
+"""aiohttp ends TLS connections after its sessions are closed, and cannot be waited for."""
+
+
+class WatchesEnded(CometError):
+    """kopf has ended by itself: without events, groups would be looked at too rarely."""
+
+
+async def watch(groups: Groups, server: Server, namespaces: tuple[str, ...]) -> None:
+    """Wake `groups` on events until cancelled; raise WatchesEnded if kopf fails."""
+    loop = asyncio.get_running_loop()
+    stop = threading.Event()
+
+    def post(call: Callable[..., None], *arguments: str) -> None:
+        loop.call_soon_threadsafe(call, *arguments)
+
+    async def work() -> None:
+        await kopf.operator(
+            registry=registry_of(groups, server, post),
+            settings=settings_of(namespaces),
+            standalone=True,
+            namespaces=namespaces,
+            clusterwide=not namespaces,
+            stop_flag=stop,
+        )
+        await asyncio.sleep(CLOSE_S)
+
+    running = loop.run_in_executor(None, lambda: asyncio.run(work()))
+    try:
+        await asyncio.shield(running)
+    except Exception as error:
+        raise WatchesEnded(f"the watches of the API server failed: {error}") from error
+    finally:
+        stop.set()
+        await asyncio.wait({running}, timeout=STOP_S)
+    raise WatchesEnded("the watches of the API server have ended")
+
+
+def registry_of(groups: Groups, server: Server, post: Callable[..., None]) -> kopf.OperatorRegistry:
+    """Return kopf's registry: the log-in at `server`, and handlers that `post` calls of `groups`
+    to the loop of the program.
+    """
+    registry = kopf.OperatorRegistry()
+
+    async def log_in(**_: Any) -> kopf.ConnectionInfo:
+        return kopf.ConnectionInfo(
+            server=server.url,
+            token=server.token(),
+            ca_path=server.ca,
+            insecure=server.ca is None,
+        )
+
+    async def group_event(*, namespace: str | None, name: str, **_: Any) -> None:
+        post(groups.wake, namespace or "", name)
+
+    async def owned_event(
+        *, namespace: str | None, name: str, meta: kopf.Meta, resource: kopf.Resource, **event: Any
+    ) -> None:
+        version = "" if event["type"] == "DELETED" else meta["resourceVersion"]
+        group = meta.labels[GROUP_LABEL]
+        post(groups.note, resource.kind or "", namespace or "", name, group, version)
+
+    kopf.on.login(registry=registry)(log_in)
+    kopf.on.event(GROUP, VERSION, PLURAL, registry=registry)(group_event)
+    for group, version, plural in OWNED:
+        kopf.on.event(
+            group, version, plural, registry=registry, labels={GROUP_LABEL: kopf.PRESENT}
+        )(owned_event)
+    return registry
+
+
+def settings_of(namespaces: tuple[str, ...]) -> kopf.OperatorSettings:
+    """Return kopf's settings; its defaults wait for minutes where the group waits for seconds."""
+    settings = kopf.OperatorSettings()
+    settings.posting.enabled = False
+    settings.peering.standalone = True
+    settings.networking.request_timeout = 10
+    settings.networking.connect_timeout = 3
+    settings.networking.error_backoffs = (0.2, 0.5, 1, 2)
+    settings.watching.server_timeout = 290
+    settings.watching.client_timeout = 300
+    settings.watching.connect_timeout = 5
+    settings.execution.default_backoff = 5
+    settings.process.ultimate_exiting_timeout = None
+    settings.scanning.disabled = bool(namespaces)  # then no list of namespaces or CRDs is needed
+    return settings

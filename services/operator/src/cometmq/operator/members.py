@@ -1,0 +1,166 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The brokers of a group: its elector, and the calls that the elector does not make."""
+
+from collections.abc import Callable
+
+import msgspec
+
+from cometmq.client.admin import AdminClient
+from cometmq.control.client import MemberClient
+from cometmq.control.member import Target
+from cometmq.elector.app import ElectorApp
+from cometmq.elector.elector import Elector
+from cometmq.elector.settings import ElectorSettings
+from cometmq.ha.election import HandOver, Statuses
+from cometmq.ha.port import RecordPort
+from cometmq.ha.record import Policy, Record
+from cometmq.operator.decide import Backlog
+from cometmq.operator.group import CONTROL_PORT, MAIN_PORT, BrokerGroup
+from cometmq.operator.models import AckPolicy
+from cometmq.remoting.errors import CometError
+from cometmq.remoting.log import Log
+from cometmq.runtime.clock import Clock
+from cometmq.runtime.settings import Loaded
+
+POLICIES = {AckPolicy.ALL_IN_SYNC: Policy.ALL_IN_SYNC, AckPolicy.MAJORITY: Policy.MAJORITY}
+READ_ONLY = {"brokerPermission": "4"}
+
+
+class Addresses(msgspec.Struct, frozen=True):
+    """Where the ports of a broker are, by group and ordinal; tests replace them."""
+
+    control: Callable[[BrokerGroup, int], str] = lambda group, one: (
+        f"{group.host(one)}:{CONTROL_PORT}"
+    )
+    main: Callable[[BrokerGroup, int], str] = lambda group, one: f"{group.host(one)}:{MAIN_PORT}"
+
+
+class Members:
+    """Elects masters of one group in the background, and passes orders on.
+
+    Failover runs here, independent of passes over the Kubernetes objects: it goes on while the
+    group is paused, and while its objects are refused.
+    """
+
+    def __init__(
+        self, record: RecordPort, *, clock: Clock, log: Log, addresses: Addresses | None = None
+    ) -> None:
+        self._record_port = record
+        self._clock = clock
+        self._log = log
+        self._addresses = addresses or Addresses()
+        self._app: ElectorApp | None = None
+        self._settings: ElectorSettings | None = None
+
+    @property
+    def elector(self) -> Elector | None:
+        return None if self._app is None else self._app.elector
+
+    @property
+    def record(self) -> Record | None:
+        elector = self.elector
+        return None if elector is None else elector.stats.record
+
+    @property
+    def statuses(self) -> Statuses:
+        elector = self.elector
+        if elector is None:
+            return ()
+        found = (member.status for member in elector.members.values())
+        return tuple(one for one in found if one is not None)
+
+    @property
+    def fault(self) -> tuple[str, str] | None:
+        """Return why no master can be elected, as a reason and a text."""
+        elector = self.elector
+        if elector is None:
+            return "NotStarted", "the elector of the group has not started yet"
+        if waiting := elector.stats.waiting:
+            return waiting.reason.value, waiting.text
+        return ("RecordUnreachable", elector.fault) if elector.fault else None
+
+    async def look_after(
+        self, group: BrokerGroup, ordinals: range, leaving: frozenset[int]
+    ) -> None:
+        """Elect among these brokers from now on; nothing happens if they are as before."""
+        replication = group.spec.replication
+        members = (f"{one}={self._addresses.control(group, one)}" for one in ordinals)
+        settings = ElectorSettings(
+            broker_name=group.broker_name,
+            group_record=f"kubernetes:{group.namespace}/{group.name}",
+            control_members=";".join(members),
+            leaving_members=";".join(str(one) for one in sorted(leaving)),
+            min_in_sync=min(replication.min_in_sync, len(ordinals) - len(leaving)),
+            replication_policy=POLICIES[replication.policy],
+            renew_deadline_mills=replication.renew_deadline_ms,
+            heard_within_mills=replication.heard_within_ms,
+        )
+        if settings == self._settings:
+            return
+        await self.close()
+        app = ElectorApp(
+            Loaded(settings, {}, {}), log=self._log, clock=self._clock, record=self._record_port
+        )
+        await app.start()
+        self._app, self._settings = app, settings
+
+    async def close(self) -> None:
+        """Stop electing; an election in progress is completed by the next elector."""
+        app, self._app, self._settings = self._app, None, None
+        if app is not None:
+            await app.stop()
+
+    async def hand_over(self, group: BrokerGroup, order: HandOver) -> None:
+        """Start a switchover; raise CometError if the master refuses."""
+        async with _Client(self._addresses.control(group, order.master), group, order.master) as it:
+            await it.hand_over(order.target, leaves=order.leaves)
+
+    async def refuse_sends(self, group: BrokerGroup, ordinals: range) -> None:
+        """Make the brokers read-only; raise CometError unless each of them has agreed."""
+        for ordinal in ordinals:
+            async with _Client(self._addresses.control(group, ordinal), group, ordinal) as it:
+                await it.update_config(READ_ONLY)
+
+    async def backlog(self, group: BrokerGroup) -> Backlog | None:
+        """Return what consumers have left at the master; None if there is no answer."""
+        record = self.record
+        if record is None:
+            return None
+        address = self._addresses.main(group, record.holder.ordinal)
+        try:
+            async with AdminClient(";".join(group.spec.name_servers), log=self._log) as admin:
+                broker = admin.broker(address)
+                behind = await broker.all_consume_stats()
+                delayed = _delayed(await broker.runtime_info())
+        except CometError as error:
+            self._log.warning("backlog.unknown", group=group.name, error=str(error))
+            return None
+        found: dict[str, int] = {}
+        for table in behind.consume_stats_list:
+            for name, topics in table.items():
+                pairs = (pair for one in topics for pair in one.offset_table.values())
+                left = sum(max(0, pair.broker_offset - pair.consumer_offset) for pair in pairs)
+                if left:
+                    found[name] = left
+        return Backlog({**found, **({"delayed messages": delayed} if delayed else {})})
+
+
+def _delayed(info: dict[str, str]) -> int:
+    """Return the messages that wait in delay levels, from a broker's runtime info."""
+    levels = (
+        value.split(",") for key, value in info.items() if key.startswith("scheduleMessageOffset_")
+    )
+    return sum(max(0, int(end) - int(delivered)) for delivered, end in levels)
+
+
+class _Client:
+    """A connection to one broker's control port for a few calls."""
+
+    def __init__(self, address: str, group: BrokerGroup, ordinal: int) -> None:
+        self._client = MemberClient(address, Target(group.broker_name, ordinal))
+
+    async def __aenter__(self) -> MemberClient:
+        return self._client
+
+    async def __aexit__(self, *_exc: object) -> None:
+        await self._client.close()

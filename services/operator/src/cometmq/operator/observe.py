@@ -1,0 +1,73 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The state of a group's objects, read from the API."""
+
+from typing import Self
+
+import msgspec
+
+from cometmq.ha.election import Statuses
+from cometmq.ha.record import Record
+from cometmq.operator.api import Body, KubeApi
+from cometmq.operator.decide import PodSeen, Seen
+from cometmq.operator.group import BrokerGroup
+
+REVISION = "controller-revision-hash"
+
+
+class Live(msgspec.Struct, frozen=True, kw_only=True):
+    """The objects of a group as they are now."""
+
+    stateful_set: Body | None
+    pods: dict[int, Body]
+    claims: list[Body]
+    is_namespace_ending: bool = False
+
+    @classmethod
+    async def read(cls, api: KubeApi, group: BrokerGroup) -> Self:
+        """Read them; raise ApiUnreachable."""
+        found = await api.get("StatefulSet", group.namespace, group.name)
+        pods = await api.list("Pod", group.namespace, group.selector)
+        claims = await api.list("PersistentVolumeClaim", group.namespace, group.selector)
+        namespace = await api.namespace(group.namespace) if group.is_deleting else {}
+        by_ordinal = {group.ordinal(pod["metadata"]["name"]): pod for pod in pods}
+        return cls(
+            stateful_set=found,
+            pods={one: pod for one, pod in by_ordinal.items() if one is not None},
+            claims=claims,
+            is_namespace_ending=namespace is None
+            or "deletionTimestamp" in namespace.get("metadata", {}),
+        )
+
+
+def seen_of(group: BrokerGroup, live: Live, record: Record | None, statuses: Statuses) -> Seen:
+    """Return the facts that decisions depend on."""
+    found = live.stateful_set
+    if found is None:
+        return Seen(is_namespace_ending=live.is_namespace_ending)
+    status = found.get("status", {})
+    revision = status.get("updateRevision", "")
+    return Seen(
+        replicas=found["spec"]["replicas"],
+        is_settled=status.get("observedGeneration") == found["metadata"]["generation"],
+        pods={one: _pod(pod, revision) for one, pod in live.pods.items()},
+        record=record if record is None or record.group == group.broker_name else None,
+        statuses=statuses,
+        is_namespace_ending=live.is_namespace_ending,
+    )
+
+
+def _pod(pod: Body, revision: str) -> PodSeen:
+    metadata, conditions = pod["metadata"], pod.get("status", {}).get("conditions") or ()
+    return PodSeen(
+        is_ready=any(one["type"] == "Ready" and one["status"] == "True" for one in conditions),
+        is_current=metadata.get("labels", {}).get(REVISION) == revision,
+        is_terminating="deletionTimestamp" in metadata,
+    )
+
+
+def volume_size(group: BrokerGroup, live: Live) -> str:
+    """Return the size in the StatefulSet, which cannot change: claims grow one by one instead."""
+    if live.stateful_set is None:
+        return group.spec.storage.size
+    (template,) = live.stateful_set["spec"]["volumeClaimTemplates"]
+    return str(template["spec"]["resources"]["requests"]["storage"])

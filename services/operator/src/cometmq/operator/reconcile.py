@@ -1,0 +1,302 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One pass over a group: read its objects, decide, act, and write the status.
+
+A pass may be cut off anywhere and starts from nothing: every write is idempotent or names what it
+was based on. Objects are applied only if the last known version is not the one that the operator
+wrote, so an idle group causes no writes.
+"""
+
+import hashlib
+import json
+from collections.abc import Callable
+from typing import Any, Final
+
+import msgspec
+
+from cometmq.ha.election import HandOver
+from cometmq.operator import decide, render
+from cometmq.operator.api import ApiRefused, Body, KubeApi
+from cometmq.operator.decide import Backlog, Ending, Nothing, Release, Restart, Seen, Step, Wait
+from cometmq.operator.events import Reporter
+from cometmq.operator.group import (
+    FINALIZER,
+    ROLE_LABEL,
+    SWITCHOVER,
+    BrokerGroup,
+    group_of,
+)
+from cometmq.operator.members import Members
+from cometmq.operator.observe import Live, seen_of, volume_size
+from cometmq.operator.status import Findings, status_of
+from cometmq.operator.status_types import GroupStatus, LastOperation
+from cometmq.remoting.errors import CometError
+
+SOON_MS: Final = 1_000
+"""Pause before the next pass while a change is under way."""
+
+
+class Context(msgspec.Struct, frozen=True):
+    """What passes over all groups share."""
+
+    api: KubeApi
+    image: str
+    operator_namespace: str
+    resync_ms: int
+    """Pause between passes over a group in which nothing happens."""
+    quiet_ms: int
+    """Time without a new message before a read-only group counts as left by its producers."""
+    wall_time: Callable[[], str]
+    """Return the time as the API writes it."""
+
+
+class Pass:
+    """Passes over one group; `applied` is all that is kept between them, and it may be lost."""
+
+    def __init__(
+        self,
+        context: Context,
+        members: Members,
+        reporter: Reporter,
+        now_ms: Callable[[], int],
+    ) -> None:
+        self._context = context
+        self._now_ms = now_ms
+        self._members = members
+        self._reporter = reporter
+        self._applied: dict[tuple[str, str], tuple[str, str]] = {}
+        """Hash of what was applied, and the version that it led to."""
+        self._has_no_budget = False
+        self._end = (-1, 0)
+        """The end of the longest log, and since when it has been that."""
+
+    def forget(self, kind: str, name: str, version: str) -> None:
+        """Note the version of an owned object; another than ours means that it was changed."""
+        known = self._applied.get((kind, name))
+        if known is not None and known[1] != version:
+            del self._applied[kind, name]
+
+    async def run(self, namespace: str, name: str) -> int | None:
+        """Look after a group once; return the pause before the next pass, None if it is gone.
+
+        Raise ApiUnreachable; the next pass starts again.
+        """
+        api = self._context.api
+        body = await api.get("BrokerGroup", namespace, name)
+        if body is None:
+            await self._members.close()
+            return None
+        group = group_of(body)
+        if group.is_deleting and not group.has_finalizer:
+            await self._members.close()
+            return SOON_MS
+        if not group.has_finalizer:
+            await self._set_finalizer(body, present=True)
+            return 0
+        before = msgspec.convert(body.get("status") or {}, GroupStatus)
+        live = await Live.read(api, group)
+        await self._elect(group, live)
+        seen = seen_of(group, live, self._members.record, self._members.statuses)
+        refusal = ""
+        is_to_apply = live.stateful_set is not None or not group.is_deleting
+        if not group.spec.paused and is_to_apply:
+            try:
+                changed = await self._apply(group, seen, live)
+            except ApiRefused as error:
+                refusal, changed = str(error), False
+            if changed:
+                return 0
+        operation = await self._switch_by_hand(group, seen)
+        seen = await self._with_backlog(group, seen)
+        step = await self._act(group, seen, live)
+        if isinstance(step, Release):
+            await self._release(group, body)
+            return SOON_MS
+        await self._label_roles(group, seen, live)
+        found = Findings(
+            seen=seen,
+            step=step,
+            election_fault=self._members.fault,
+            refusal=refusal,
+            config_hash=render.config_hash(group),
+            last_operation=operation,
+        )
+        await self._write_status(group, found, before)
+        await self._reporter.note(group, found)
+        is_idle = isinstance(step, Nothing) and not operation and not refusal
+        return self._context.resync_ms if is_idle and decide.has_master(seen) else SOON_MS
+
+    # ---- election ----------------------------------------------------------------------------
+
+    async def _elect(self, group: BrokerGroup, live: Live) -> None:
+        """Elect among the pods that should exist; without a StatefulSet there is nothing to ask."""
+        if live.stateful_set is None:
+            return
+        seen = seen_of(group, live, None, ())
+        leaving = decide.leaving(group, seen)
+        staying = seen.replicas or 0 if group.is_deleting else group.spec.replicas
+        count = max([staying, *(one + 1 for one in leaving)])
+        going = frozenset(range(staying, count))  # without gaps, where a pod has gone before others
+        await self._members.look_after(group, range(count), going)
+
+    # ---- owned objects -----------------------------------------------------------------------
+
+    async def _apply(self, group: BrokerGroup, seen: Seen, live: Live) -> bool:
+        """Create and repair the owned objects; return whether the StatefulSet has changed."""
+        wanted = render.objects(
+            group,
+            image=self._context.image,
+            replicas=decide.replicas(group, seen),
+            volume_size=volume_size(group, live),
+            operator_namespace=self._context.operator_namespace,
+        )
+        changed = False
+        for one in wanted:
+            is_new = await self._apply_one(one)
+            if is_new and one["kind"] == "StatefulSet":
+                before = live.stateful_set and live.stateful_set["metadata"]["generation"]
+                changed = is_new["metadata"]["generation"] != before
+        if not render.wants_budget(group) and not self._has_no_budget:
+            await self._context.api.delete("PodDisruptionBudget", group.namespace, group.name)
+        self._has_no_budget = not render.wants_budget(group)
+        await self._grow_volumes(group, live)
+        return changed
+
+    async def _apply_one(self, wanted: Body) -> Body | None:
+        """Apply an object unless it is as this operator left it; return it if it was applied."""
+        key = (wanted["kind"], wanted["metadata"]["name"])
+        mark = hashlib.sha256(json.dumps(wanted, sort_keys=True).encode()).hexdigest()
+        if self._applied.get(key, ("",))[0] == mark:
+            return None
+        done = await self._context.api.apply(wanted)
+        self._applied[key] = (mark, done["metadata"]["resourceVersion"])
+        return done
+
+    async def _grow_volumes(self, group: BrokerGroup, live: Live) -> None:
+        """Raise the request of volumes that are smaller than the spec says."""
+        size = group.spec.storage.size
+        for claim in live.claims:
+            if decide.bytes_of(claim["spec"]["resources"]["requests"]["storage"]) < (
+                decide.bytes_of(size)
+            ):
+                patch = {"spec": {"resources": {"requests": {"storage": size}}}}
+                name = claim["metadata"]["name"]
+                await self._context.api.patch("PersistentVolumeClaim", group.namespace, name, patch)
+
+    # ---- steps -------------------------------------------------------------------------------
+
+    async def _act(self, group: BrokerGroup, seen: Seen, live: Live) -> Step | Ending:
+        if group.is_deleting:
+            return decide.ending(group, seen)
+        if group.spec.paused:
+            return Nothing()
+        step = decide.next_step(group, seen)
+        match step:
+            case Restart(ordinal=ordinal):
+                uid = live.pods[ordinal]["metadata"]["uid"]
+                await self._context.api.delete("Pod", group.namespace, group.pod(ordinal), uid=uid)
+            case HandOver():
+                try:
+                    await self._members.hand_over(group, step)
+                except CometError as error:
+                    return Wait(decide.Reason.NO_SUCCESSOR, str(error))
+            case _:
+                pass
+        return step
+
+    async def _switch_by_hand(self, group: BrokerGroup, seen: Seen) -> LastOperation | None:
+        """Carry out the annotation of a switchover once, and remove it."""
+        value = group.annotations.get(SWITCHOVER)
+        if value is None or group.is_deleting:
+            return None
+        error = await self._switch_over(group, seen, value)
+        patch = {"metadata": {"annotations": {SWITCHOVER: None}}}
+        await self._context.api.patch("BrokerGroup", group.namespace, group.name, patch)
+        return LastOperation(
+            verb="switchover-to", value=value, result="Refused" if error else "Started",
+            message=error,
+        )  # fmt: skip
+
+    async def _switch_over(self, group: BrokerGroup, seen: Seen, value: str) -> str:
+        target = None if value == decide.BEST else group.ordinal(value)
+        if value != decide.BEST and target is None:
+            return f"{value!r} is not a pod of the group; use {group.pod(0)}, or {decide.BEST}"
+        order = decide.switch_over(seen, target)
+        if isinstance(order, Wait):
+            return order.text
+        try:
+            await self._members.hand_over(group, order)
+        except CometError as error:
+            return str(error)
+        return ""
+
+    # ---- deletion ----------------------------------------------------------------------------
+
+    async def _with_backlog(self, group: BrokerGroup, seen: Seen) -> Seen:
+        """Make the group read-only, and count what is left.
+
+        Name servers tell producers that the group is read-only, and brokers accept sends until all
+        of them have asked. So a count of 0 is final only once nothing has been stored for a while.
+        """
+        if not group.is_deleting or decide.may_skip_drain(group, seen):
+            return seen
+        backlog: Backlog | None = None
+        try:
+            await self._members.refuse_sends(group, range(seen.replicas or 0))
+        except CometError as error:
+            self._reporter.log.warning("drain.blocked", group=group.name, error=str(error))
+        else:
+            backlog = await self._members.backlog(group)
+        return msgspec.structs.replace(seen, backlog=backlog, is_quiet=self._is_quiet(seen))
+
+    def _is_quiet(self, seen: Seen) -> bool:
+        """Return whether the logs have had the same end for long enough."""
+        end, now_ms = max((one.max_offset for one in seen.statuses), default=-1), self._now_ms()
+        if end != self._end[0] or end < 0:
+            self._end = (end, now_ms)
+        return now_ms - self._end[1] >= self._context.quiet_ms
+
+    async def _release(self, group: BrokerGroup, body: Body) -> None:
+        """Delete the record, which belongs to nobody else, and let the deletion go on."""
+        await self._members.close()
+        await self._context.api.delete("Lease", group.namespace, group.name)
+        await self._set_finalizer(body, present=False)
+
+    async def _set_finalizer(self, body: Body, *, present: bool) -> None:
+        metadata = body["metadata"]
+        others = [one for one in metadata.get("finalizers") or () if one != FINALIZER]
+        finalizers = [*others, FINALIZER] if present else others
+        patch = {
+            "metadata": {
+                "finalizers": finalizers,
+                "resourceVersion": metadata["resourceVersion"],
+            }
+        }
+        try:
+            await self._context.api.patch(
+                "BrokerGroup", metadata["namespace"], metadata["name"], patch
+            )
+        except ApiRefused as error:
+            if error.status != 409:  # somebody else changed the object: the next pass tries again
+                raise
+
+    # ---- what people see ---------------------------------------------------------------------
+
+    async def _label_roles(self, group: BrokerGroup, seen: Seen, live: Live) -> None:
+        roles = {one.copy.ordinal: one.role.value for one in seen.statuses}
+        for ordinal, pod in live.pods.items():
+            role = roles.get(ordinal)
+            if role is None or pod["metadata"].get("labels", {}).get(ROLE_LABEL) == role:
+                continue
+            patch: dict[str, Any] = {"metadata": {"labels": {ROLE_LABEL: role}}}
+            await self._context.api.patch("Pod", group.namespace, group.pod(ordinal), patch)
+
+    async def _write_status(self, group: BrokerGroup, found: Findings, before: GroupStatus) -> None:
+        status = status_of(group, found, before, self._context.wall_time())
+        if status == before:
+            return
+        # A merge patch keeps what it does not name, so fields that are empty now are set to null.
+        empty = dict.fromkeys(GroupStatus.__struct_encode_fields__)
+        patch = {"status": {**empty, **msgspec.to_builtins(status)}}
+        await self._context.api.patch(
+            "BrokerGroup", group.namespace, group.name, patch, part="status"
+        )

@@ -1,0 +1,56 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Settings of the operator."""
+
+import socket
+from typing import Annotated, Final
+
+import msgspec
+from msgspec import Meta
+
+PREFIX: Final = "COMETMQ_OPERATOR"
+"""Environment variables that set settings begin with it."""
+
+
+class OperatorSettings(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """All settings of an operator."""
+
+    default_image: Annotated[
+        str, Meta(description="Image of brokers whose BrokerGroup names none.")
+    ] = "cometmq:0.1.0"
+    namespace: Annotated[
+        str, Meta(description="Namespace of the operator itself, for its Lease and for policies.")
+    ] = "default"
+    watch_namespaces: Annotated[
+        str,
+        Meta(
+            description="Namespaces whose BrokerGroups are looked after, separated by semicolons;"
+            " empty: all."
+        ),
+    ] = ""
+    lease_name: Annotated[
+        str, Meta(description="Name of the Lease that decides which operator acts.")
+    ] = "cometmq-operator"
+    identity: Annotated[
+        str, Meta(description="Name of this operator in the Lease; in a pod, the pod's name.")
+    ] = msgspec.field(default_factory=socket.gethostname)
+    resync_mills: Annotated[
+        int,
+        Meta(
+            ge=1_000,
+            le=3_600_000,
+            description="Interval at which a group is looked at without any news, in ms.",
+        ),
+    ] = 30_000
+    drain_quiet_mills: Annotated[
+        int,
+        Meta(
+            ge=1_000,
+            le=3_600_000,
+            description="Time without a new message, in ms, before a group that is being deleted"
+            " counts as left by its producers. Clients ask for routes every 30 s.",
+        ),
+    ] = 60_000
+    admin_http_port: Annotated[
+        int,
+        Meta(ge=-1, le=65_535, description="Port of metrics and health checks; 0: any, -1: none."),
+    ] = 8080
