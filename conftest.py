@@ -6,11 +6,18 @@ import signal
 import sys
 from collections.abc import Iterator
 
+import hypothesis
 import pytest
 
 # A shell that runs the tests in the background has them ignore SIGINT, and whatever programs
 # they start with them; tests that interrupt a program need the ordinary behaviour.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+
+# A busy machine makes inputs slow; that says nothing about the code.
+hypothesis.settings.register_profile(
+    "cometmq", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
+)
+hypothesis.settings.load_profile("cometmq")
 
 
 @pytest.fixture(autouse=True)

@@ -10,7 +10,7 @@ from typing import NamedTuple
 from zlib import crc32
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cometmq.broker.native import IS_BUILT, HeaderFollower, RangeReader, accel, open_range_reader
@@ -188,7 +188,7 @@ def recover(log, settings_, read_range):
     return contents(rig, disk)
 
 
-@settings(deadline=None, max_examples=100, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=100)
 @given(
     logs,
     st.lists(st.sampled_from([1, 33, 91, 400, 1000, 5000, 1 << 20]), min_size=1, max_size=4),
@@ -200,7 +200,7 @@ def test_a_follower_makes_the_same_store(log, pieces, limits):
     assert replicate(log, pieces, limits, None) == replicate(log, pieces, limits, CountingReader())
 
 
-@settings(deadline=None, max_examples=100, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=100)
 @given(logs, st.integers(0, 200), st.booleans(), st.booleans())
 def test_recovery_makes_the_same_store(log, cut, checks_crc, is_indexing):
     log = log[: max(1, len(log) - cut)]
@@ -209,7 +209,7 @@ def test_recovery_makes_the_same_store(log, cut, checks_crc, is_indexing):
     assert recover(log, changed, None) == recover(log, changed, CountingReader())
 
 
-@settings(deadline=None, max_examples=100, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=100)
 @given(logs, st.integers(0, 200), st.integers(0, 3000), st.sampled_from([0, FILE_BYTES]))
 def test_headers_are_followed_as_python_follows_them(log, cut, bytes_max, start):
     data = log[start : max(start, len(log) - cut)]

@@ -30,7 +30,7 @@ from cometmq.runtime.settings import load
 from cometmq.store.message_store import MessageStore
 
 HOST: Final = "127.0.0.1"
-DEADLINE_S: Final = 20.0
+DEADLINE_S: Final = 60.0
 FAST: Final = {
     "renewDeadlineMills": "2000",
     "heardWithinMills": "300",
