@@ -137,6 +137,22 @@ async def test_subscriptions_change_while_running(cluster: MemoryCluster) -> Non
         await eventually(lambda: "T" not in _subscribed(cluster.broker))
 
 
+@pytest.mark.parametrize("wider", ["a || b", "*"])
+async def test_a_wider_subscription_skips_no_message(cluster: MemoryCluster, wider: str) -> None:
+    seen = Recorder()
+    consumer = PushConsumer("cg", cluster.namesrv, listener=seen)
+    consumer.subscribe("T", "a")
+    async with consumer:
+        await eventually(lambda: len(consumer.queues) == 4)
+        await send(cluster, Message("T", b"first", tag="a"))
+        await eventually(lambda: seen.bodies == [b"first"])
+        consumer.subscribe("T", wider)
+        for number in range(4):  # the pulls of all queues were held for the old subscription
+            queue = MessageQueue("T", "broker-a", number)
+            await send(cluster, Message("T", b"%d" % number, tag="b"), queue=queue)
+        await eventually(lambda: sorted(seen.bodies) == [b"0", b"1", b"2", b"3", b"first"])
+
+
 def _subscribed(broker: MemoryBroker) -> set[str]:
     ((_, data),) = broker.groups["cg"].values()
     return {subscription.topic for subscription in data.subscription_data_set}

@@ -5,16 +5,20 @@ import asyncio
 from collections.abc import AsyncIterator, Iterable
 from typing import Any
 
+import msgspec
 import pytest
 
 from cometmq.client.consume.queues.offsets import Positions
 from cometmq.client.consume.queues.ownership import Ownership, OwnershipCallbacks
 from cometmq.client.consume.queues.reader import Limits, ReadContext, Reader
 from cometmq.client.consume.queues.readers import Readers
+from cometmq.client.message import MessageExt
 from cometmq.client.namespace import NO_NAMESPACE
 from cometmq.client.subscriptions import subscription
+from cometmq.client.testing import eventually
 from cometmq.client.testing.messages import QUEUE, message_ext
 from cometmq.client.transfer.puller import Pulled, PullStatus
+from cometmq.remoting.bodies.heartbeat import SubscriptionData
 from cometmq.remoting.bodies.queues import MessageQueue
 from cometmq.remoting.log import NO_LOG
 from cometmq.remoting.transport.tasks import TaskSet
@@ -176,3 +180,46 @@ async def test_offsets_of_an_uncertain_queue_are_not_committed(
         readers._readers[queue] = Reader(context, queue, 0)
     await readers.persist()
     assert offsets.persisted == [QUEUE]
+
+
+class Held:
+    """Pulls that a broker holds until the test answers them."""
+
+    def __init__(self) -> None:
+        self.pulls: list[tuple[int, str]] = []
+        self.answers: asyncio.Queue[Pulled] = asyncio.Queue()
+
+    async def pull(
+        self, _: MessageQueue, offset: int, wanted: SubscriptionData, **__: Any
+    ) -> Pulled:
+        self.pulls.append((offset, wanted.sub_string))
+        return await self.answers.get()
+
+
+@pytest.mark.parametrize("is_told", [True, False], ids=["in flight", "answered"])
+async def test_an_answer_for_an_old_subscription_is_no_progress(
+    background: TaskSet, is_told: bool
+) -> None:
+    puller = Held()
+    seen: list[MessageExt] = []
+    subscriptions = {"T": subscription("T", "a", version_ms=1)}
+    context = msgspec.structs.replace(
+        context_of(puller, SlowOffsets()),
+        subscriptions=subscriptions,
+        sink=lambda _, messages: seen.extend(messages),
+    )
+    reader = Reader(context, QUEUE, 3)
+    background.spawn(reader.run(), name="reader")
+    await eventually(lambda: puller.pulls == [(3, "a")])
+
+    subscriptions["T"] = subscription("T", "a || b", version_ms=2)
+    if is_told:
+        reader.resubscribed()
+    else:
+        puller.answers.put_nowait(Pulled(PullStatus.NO_MATCHED, [], 9, 0, 9))
+    await eventually(lambda: puller.pulls == [(3, "a"), (3, "a || b")])
+
+    message = message_ext(3)
+    puller.answers.put_nowait(Pulled(PullStatus.FOUND, [message], 4, 0, 4))
+    await eventually(lambda: seen == [message])
+    assert puller.pulls[-1] == (4, "a || b")

@@ -250,12 +250,12 @@ class GroupConsumer(Client, Generic[OptionsT, MemberT]):
         topic = self._namespace.wrap(topic)
         if self._subscriptions.pop(topic, None) is not None and self._member is not None:
             await self._member.unsubscribed(topic)
-            self._changed()
+            self._changed(topic)
 
-    def _changed(self) -> None:
+    def _changed(self, topic: str) -> None:
         instance = self._running()
         assert self._member is not None
-        self._member.wake()
+        self._member.resubscribed(topic)
         instance.heartbeat_soon()
         instance.routes.find_missing_soon()
 

@@ -62,7 +62,7 @@ class LitePullConsumer(GroupConsumer[LitePullOptions, PullGroup]):
             raise ClientStateError(SUBSCRIBE_OR_ASSIGN)
         self._subscriptions[topic] = self._wanted(topic, expression, kind)
         if self.state is ClientState.RUNNING:
-            self._changed()
+            self._changed(topic)
 
     def assign(
         self, queues: Iterable[MessageQueue], expression: str | MessageSelector = ALL_TAGS

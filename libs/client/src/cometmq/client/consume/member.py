@@ -186,6 +186,11 @@ class GroupMember(ABC, Generic[OptionsT]):
         """Rebalance now."""
         self._assigner.wake()
 
+    def resubscribed(self, topic: str) -> None:
+        """Rebalance, and pull for the new subscription of a topic."""
+        self._readers.resubscribed(topic)
+        self.wake()
+
     async def reset_offsets(self, topic: str, offsets: Mapping[MessageQueue, int]) -> None:
         """Continue from these offsets in the queues that this member owns."""
         for queue, offset in offsets.items():

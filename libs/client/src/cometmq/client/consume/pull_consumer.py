@@ -37,7 +37,7 @@ class PullConsumer(GroupConsumer[PullOptions, PlainPullGroup]):
         check_topic(topic)
         self._subscriptions[topic] = self._wanted(topic)
         if self.state is ClientState.RUNNING:
-            self._changed()
+            self._changed(topic)
 
     async def _enter(self, stack: AsyncExitStack) -> ClientInstance:
         instance, member = await self._enter_group(stack)

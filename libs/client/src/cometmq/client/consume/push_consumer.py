@@ -88,7 +88,7 @@ class PushConsumer(GroupConsumer[PushOptions, PushGroup]):
         check_topic(topic)
         self._subscriptions[topic] = self._wanted(topic, expression, kind)
         if self.state is ClientState.RUNNING:
-            self._changed()
+            self._changed(topic)
 
     # -- life ---------------------------------------------------------------------------------
 

@@ -93,10 +93,19 @@ class Reader:
         self._context = context
         self._room = asyncio.Event()
         self._refused_count = 0
+        self._pull_scope: asyncio.Timeout | None = None
 
     def progressed(self) -> None:
         """Check for room again, because messages were consumed or settings have changed."""
         self._room.set()
+
+    def resubscribed(self) -> None:
+        """Abandon the pull in flight, because the subscription of its topic has changed.
+
+        A broker may hold it for `suspend_ms`, and then answer for the old subscription.
+        """
+        if self._pull_scope is not None:
+            self._pull_scope.reschedule(0)
 
     async def run(self) -> None:
         """Pull until the queue is dropped."""
@@ -108,22 +117,27 @@ class Reader:
                 return
             begin_ms = monotonic_ms()
             try:
-                pulled = await context.puller.pull(
-                    held.queue,
-                    held.next_offset,
-                    subscription,
-                    commit_offset=self._commit_offset(),
-                )
+                async with asyncio.timeout(None) as self._pull_scope:
+                    pulled = await context.puller.pull(
+                        held.queue,
+                        held.next_offset,
+                        subscription,
+                        commit_offset=self._commit_offset(),
+                    )
+            except TimeoutError:  # see `resubscribed`
+                continue
             except CometError as error:
                 await asyncio.sleep(self._failure_delay_ms(error) / 1000)
                 continue
+            finally:
+                self._pull_scope = None
             if pulled.messages:
                 took_ms = monotonic_ms() - begin_ms
                 context.pulled(held.queue.topic, len(pulled.messages), took_ms)
             self._refused_count = 0
             held.last_pull_ms = wall_ms()
             # A pull in flight at `pause` may find messages: they wait here, uncommitted.
-            if await self._becomes(self._may_deliver):
+            if await self._becomes(self._may_deliver) and self._is_current(subscription):
                 self._take(pulled)
             if context.pull_interval_ms:
                 await asyncio.sleep(context.pull_interval_ms / 1000)
@@ -155,6 +169,14 @@ class Reader:
         # A pull that found only filtered messages is progress too; without it, the lag would grow.
         if not len(held):
             context.offsets.update(held.queue, held.committable)
+
+    def _is_current(self, subscription: SubscriptionData) -> bool:
+        """Return whether the topic has had this subscription since the pull was sent.
+
+        The answer for another one lacks messages, but its next offset is beyond them.
+        """
+        topic = self.process_queue.queue.topic
+        return self._context.subscriptions.get(topic) is subscription
 
     def _commit_offset(self) -> int | None:
         """Return the offset for a pull to carry: only progress that is not stored yet.

@@ -61,6 +61,11 @@ class Readers:
         for reader in self._readers.values():
             reader.progressed()
 
+    def resubscribed(self, topic: str) -> None:
+        """Pull anew for the changed subscription of a topic."""
+        for queue in self.of_topic(topic):
+            self._readers[queue].resubscribed()
+
     async def take(self, topic: str, queues: Collection[MessageQueue]) -> bool:
         """Own exactly these queues of a topic; return False if some cannot be read yet."""
         lost = [queue for queue in self.of_topic(topic) if queue not in queues]
