@@ -3,6 +3,8 @@
 
 import asyncio
 import fcntl
+import signal
+import subprocess
 import sys
 from pathlib import Path
 
@@ -12,7 +14,7 @@ from cometmq.ha.durable import OsFiles
 from cometmq.ha.places import file as file_module
 from cometmq.ha.places.choice import open_record
 from cometmq.ha.places.etcd import EtcdRecord
-from cometmq.ha.places.file import FileRecord
+from cometmq.ha.places.file import FileRecord, stop_outside_writes, write_lock
 from cometmq.ha.places.memory import Fault, MemoryPlace
 from cometmq.ha.port import Answer, RecordUnreachable
 from cometmq.ha.record import RecordDamaged, Versioned
@@ -100,7 +102,7 @@ import asyncio, sys
 from pathlib import Path
 from cometmq.ha.places.choice import open_record
 from cometmq.ha.places.etcd import EtcdRecord
-from cometmq.ha.places.file import FileRecord
+from cometmq.ha.places.file import FileRecord, stop_outside_writes, write_lock
 from cometmq.ha.port import Answer
 
 async def main():
@@ -211,3 +213,28 @@ def test_other_words_are_refused_with_the_forms_that_work(place):
 def test_a_record_in_kubernetes_needs_a_service_account():
     with pytest.raises(SettingsError, match=r"groupRecord=kubernetes:mq/orders: .*/ca\.crt"):
         open_record("kubernetes:mq/orders")
+
+
+def test_a_process_is_stopped_only_while_it_does_not_write(tmp_path):
+    path = tmp_path / "record.json"
+    program = (
+        "import pathlib, sys\n"
+        "from cometmq.ha.places.file import write_lock\n"
+        "while True:\n"
+        "    with write_lock(pathlib.Path(sys.argv[1]), is_waiting=True):\n"
+        "        print(flush=True)\n"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", program, str(path)], stdout=subprocess.PIPE
+    ) as process:
+        try:
+            assert process.stdout is not None
+            process.stdout.readline()
+            for _ in range(20):
+                stop_outside_writes(process.pid, path)
+                with write_lock(path):
+                    pass  # raises BlockingIOError if the stopped process holds the lock
+                process.send_signal(signal.SIGCONT)
+                process.stdout.readline()
+        finally:
+            process.kill()

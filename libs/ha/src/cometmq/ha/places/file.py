@@ -3,11 +3,15 @@
 
 A separate lock file serializes all writers. The folder must be on a local file system, because the
 locks of network file systems are not reliable.
+
+A process that is stopped (SIGSTOP) while it writes keeps the lock: nobody can write until it
+continues or ends. etcd and Kubernetes have no such lock.
 """
 
 import asyncio
 import fcntl
 import os
+import signal
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -28,7 +32,7 @@ from cometmq.ha.record import (
 LOCK_ATTEMPTS: Final = 200
 LOCK_PAUSE_MS: Final = 10
 """Pause between two attempts to lock the file, which end after two seconds in total: a write takes
-two fsyncs, but a stopped writer must not block others."""
+two fsyncs. Then the outcome is unknown, and the caller tries again later."""
 
 Condition = Callable[[Versioned | None], bool]
 
@@ -79,7 +83,7 @@ class FileRecord:
         return UNKNOWN
 
     def _write_locked(self, condition: Condition, record: Record) -> Outcome:
-        with self._locked():
+        with write_lock(self._path):
             current = self._load()
             if not condition(current):
                 return CONFLICT
@@ -98,14 +102,23 @@ class FileRecord:
             )
         return Versioned(decode_record(content, place=str(self._path)), version.decode())
 
-    @contextmanager
-    def _locked(self) -> Iterator[None]:
-        """Hold the writers' lock; raise BlockingIOError if another writer holds it."""
-        descriptor = os.open(
-            self._path.with_name(f"{self._path.name}.lock"), os.O_RDWR | os.O_CREAT
-        )
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            yield
-        finally:
-            os.close(descriptor)  # releases the lock
+
+@contextmanager
+def write_lock(path: Path, *, is_waiting: bool = False) -> Iterator[None]:
+    """Hold the lock of the writers of a record.
+
+    Raises BlockingIOError if another writer holds it, unless `is_waiting`.
+    """
+    descriptor = os.open(path.with_name(f"{path.name}.lock"), os.O_RDWR | os.O_CREAT)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if is_waiting else fcntl.LOCK_NB))
+        yield
+    finally:
+        os.close(descriptor)  # releases the lock
+
+
+def stop_outside_writes(pid: int, path: Path) -> None:
+    """Stop a child process (SIGSTOP) while it does not hold the lock of the record; return then."""
+    with write_lock(path, is_waiting=True):
+        os.kill(pid, signal.SIGSTOP)
+        os.waitid(os.P_PID, pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
