@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from cometmq.broker.filters.sql import SqlError
-from cometmq.broker.filters.sql.errors import EvaluationError
 from cometmq.broker.filters.sql.evaluate import compiled
 from cometmq.broker.filters.sql.parser import parse
+from cometmq.remoting.sql.errors import EvaluationError
 
 LINES = (Path(__file__).parent / "data" / "java_answers.jsonl").read_text().splitlines()
 ANSWERS: list[dict[str, Any]] = [json.loads(line) for line in LINES]

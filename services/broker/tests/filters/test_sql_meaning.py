@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cometmq.broker.filters.sql import SqlError, compile_sql
-from cometmq.broker.filters.sql.lexer import END, tokens
 from cometmq.broker.filters.sql.parser import parse
+from cometmq.remoting.sql.lexer import END, tokens
 
 from .slow_sql import Condition, Impossible, conditions, property_sets
 

@@ -5,11 +5,11 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping
 from typing import Final
 
-from cometmq.broker.filters.sql.errors import SqlError
 from cometmq.broker.filters.sql.evaluate import Values, matcher
 from cometmq.broker.filters.sql.nodes import Node, comparison_count
 from cometmq.broker.filters.sql.parser import CHARS_MAX, parse, parsing
 from cometmq.broker.filters.sql.program import Program, program_of
+from cometmq.remoting.sql.errors import SqlError
 
 __all__ = [
     "CHARS_MAX",

@@ -13,7 +13,6 @@ import operator
 from collections.abc import Callable, Sequence
 from typing import Any, Final, TypeAlias
 
-from cometmq.broker.filters.sql.errors import EvaluationError
 from cometmq.broker.filters.sql.nodes import (
     Cast,
     Compare,
@@ -34,6 +33,7 @@ from cometmq.broker.filters.sql.values import (
     parse_double,
     read_as,
 )
+from cometmq.remoting.sql.errors import EvaluationError
 
 Values: TypeAlias = Sequence[str | None]
 """The values of the properties that the expression uses; None if a property is missing."""

@@ -9,6 +9,8 @@ added: CONTAINS, STARTSWITH, ENDSWITH. Terminals have the names that appear in e
 from collections.abc import Mapping
 from typing import Final
 
+from cometmq.remoting.sql.lexer import SYMBOLS
+
 GRAMMAR: Final = r"""
 ?start: or_expression
 
@@ -53,19 +55,6 @@ texts: "(" STRING_LITERAL ("," STRING_LITERAL)* ")"
 %declare DECIMAL_LITERAL FLOATING_POINT_LITERAL STRING_LITERAL ID
 %declare EQUAL UNEQUAL GREATER GREATER_EQUAL LESS LESS_EQUAL
 """
-
-KEYWORDS: Final = frozenset({"NOT", "AND", "OR", "BETWEEN", "IN", "TRUE", "FALSE", "NULL", "IS"})
-
-LATER_KEYWORDS: Final = frozenset({"CONTAINS", "STARTSWITH", "ENDSWITH"})
-"""Keywords of 5.x. They are recognized only where an operator may stand, because properties may
-have the same names.
-"""
-
-SYMBOLS: Final[Mapping[str, str]] = {
-    "=": "EQUAL", "<>": "UNEQUAL", ">": "GREATER", ">=": "GREATER_EQUAL",
-    "<": "LESS", "<=": "LESS_EQUAL", "(": "LPAR", ",": "COMMA", ")": "RPAR",
-    "+": "PLUS", "-": "MINUS",
-}  # fmt: skip
 
 _WORDS: Final = ("NOT", "AND", "OR", "BETWEEN", "IN", "TRUE", "FALSE", "NULL", "IS")
 _LITERALS: Final = ("DECIMAL_LITERAL", "FLOATING_POINT_LITERAL", "STRING_LITERAL", "ID")

@@ -9,13 +9,6 @@ from typing import Final, TypeAlias
 
 import msgspec
 
-from cometmq.broker.filters.sql.errors import (
-    EvaluationError,
-    SqlError,
-    meaning_error,
-    number_error,
-    syntax_error,
-)
 from cometmq.broker.filters.sql.values import (
     DOUBLE_MAX,
     DOUBLE_MIN,
@@ -25,6 +18,13 @@ from cometmq.broker.filters.sql.values import (
     Value,
     compare,
     double_text,
+)
+from cometmq.remoting.sql.errors import (
+    EvaluationError,
+    SqlError,
+    meaning_error,
+    number_error,
+    syntax_error,
 )
 
 DEPTH_MAX: Final = 100

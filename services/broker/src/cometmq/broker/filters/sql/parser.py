@@ -16,10 +16,10 @@ from lark.lexer import Lexer
 from lark.parsers.lalr_interactive_parser import InteractiveParser
 
 from cometmq.broker.filters.sql import nodes
-from cometmq.broker.filters.sql.errors import SqlError, escaped, syntax_error
-from cometmq.broker.filters.sql.grammar import GRAMMAR, LATER_KEYWORDS, SHOWN
-from cometmq.broker.filters.sql.lexer import END, Token, place, tokens
+from cometmq.broker.filters.sql.grammar import GRAMMAR, SHOWN
 from cometmq.broker.filters.sql.nodes import Node
+from cometmq.remoting.sql.errors import SqlError, escaped, syntax_error
+from cometmq.remoting.sql.lexer import END, LATER_KEYWORDS, Token, place, tokens
 
 CHARS_MAX: Final = 8_192
 """Maximum length of an expression: parsing one of this length takes 25 ms, in steps."""
@@ -74,8 +74,8 @@ class _Build(Transformer[Leaf, Node]):
     name = staticmethod(lambda leaf: nodes.Property(leaf.value))
 
 
-class _NoLexer(Lexer):
-    """Lark requires a lexer, but `parsing` feeds the tokens itself."""
+class FedTokens(Lexer):
+    """Lark requires a lexer, but `feed` feeds the tokens itself."""
 
     def __init__(self, _: Any) -> None: ...
 
@@ -83,7 +83,7 @@ class _NoLexer(Lexer):
         raise AssertionError("tokens are fed")
 
 
-_PARSER: Final = Lark(GRAMMAR, parser="lalr", lexer=_NoLexer, transformer=_Build())
+_PARSER: Final = Lark(GRAMMAR, parser="lalr", lexer=FedTokens, transformer=_Build())
 
 
 def parse(text: str) -> Node:
@@ -102,7 +102,7 @@ def parsing(text: str) -> Generator[None, None, Node]:
     if len(text) > CHARS_MAX:
         raise SqlError(f"an expression may have at most {CHARS_MAX} characters, not {len(text)}")
     parser = _PARSER.parse_interactive()
-    last = yield from _feed(parser, text)
+    last = yield from feed(parser, text)
     try:
         node: Node = parser.copy(deepcopy_values=False).feed_eof()  # type: ignore[no-untyped-call]
     except UnexpectedToken as error:
@@ -110,7 +110,7 @@ def parsing(text: str) -> Generator[None, None, Node]:
     return nodes.as_condition(node)
 
 
-def _feed(parser: InteractiveParser, text: str) -> Generator[None, None, Token]:
+def feed(parser: InteractiveParser, text: str) -> Generator[None, None, Token]:
     """Feed the parser; return the first token that it does not accept."""
     for number, token in enumerate(tokens(text)):
         if number % PART_TOKENS == PART_TOKENS - 1:

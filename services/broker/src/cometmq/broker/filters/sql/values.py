@@ -14,7 +14,7 @@ import re
 from decimal import Decimal
 from typing import Final, TypeAlias
 
-from cometmq.broker.filters.sql.errors import EvaluationError
+from cometmq.remoting.sql.errors import EvaluationError
 
 INT_MAX: Final = 2**31 - 1
 LONG_MAX: Final = 2**63 - 1

@@ -7,13 +7,25 @@ and a tab advances to the next multiple of eight.
 """
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Final
 
 import msgspec
 
-from cometmq.broker.filters.sql.errors import SqlError, escaped, lexical_error
-from cometmq.broker.filters.sql.grammar import KEYWORDS, LATER_KEYWORDS, SYMBOLS
+from cometmq.remoting.sql.errors import SqlError, escaped, lexical_error
+
+KEYWORDS: Final = frozenset({"NOT", "AND", "OR", "BETWEEN", "IN", "TRUE", "FALSE", "NULL", "IS"})
+
+LATER_KEYWORDS: Final = frozenset({"CONTAINS", "STARTSWITH", "ENDSWITH"})
+"""Keywords of 5.x. They are recognized only where an operator may stand, because properties may
+have the same names.
+"""
+
+SYMBOLS: Final[Mapping[str, str]] = {
+    "=": "EQUAL", "<>": "UNEQUAL", ">": "GREATER", ">=": "GREATER_EQUAL",
+    "<": "LESS", "<=": "LESS_EQUAL", "(": "LPAR", ",": "COMMA", ")": "RPAR",
+    "+": "PLUS", "-": "MINUS",
+}  # fmt: skip
 
 END: Final = "$END"
 _TAB: Final = 8
