@@ -6,48 +6,49 @@ rest without an error.
 """
 
 import re
-from itertools import pairwise
 from typing import Final
 
-_TOKEN: Final = re.compile(
-    r"'(?:[^']|'')*'|--[^\n]*|/\*.*?\*/|[A-Za-z_$][\w$]*|\d[\w.]*|[<>]=|<>|\S", re.DOTALL
-)
-_OPERATORS: Final = frozenset(
-    "AND OR NOT IN IS BETWEEN CONTAINS STARTSWITH ENDSWITH".split()  # noqa: SIM905  # reads better
-)
-_LITERALS: Final = frozenset({"TRUE", "FALSE", "NULL"})
-_COMPARING: Final = (_OPERATORS - {"AND", "OR", "NOT"}) | {"=", "<>", "<", "<=", ">", ">="}
+from cometmq.client.errors import InvalidArgument
+from cometmq.client.sql_syntax import read_tokens
+from cometmq.remoting.sql.lexer import END, LATER_KEYWORDS, SYMBOLS, Token
+
+_COMPARING: Final = (
+    {"IN", "IS", "BETWEEN"} | LATER_KEYWORDS | set(SYMBOLS.values())
+) - {"LPAR", "COMMA", "RPAR", "PLUS", "MINUS"}  # fmt: skip
+
+_COMMENT: Final = re.compile(r"--[^\n\r]*")
+"""A comment in the last line: brokers require its line end, and ignore it anyway."""
 
 
 def doubt_of_condition(condition: str) -> str:
     """Return what is probably wrong with a condition, and what to write; empty if nothing is."""
-    tokens = [one for one in _TOKEN.findall(condition) if not one.startswith(("--", "/*"))]
-    for before, word in pairwise(tokens):
-        if _ends_operand(before) and (word == "(" or _starts_operand(word)):
-            if word.upper() == "LIKE":
-                return "LIKE does not exist: write STARTSWITH, ENDSWITH or CONTAINS"
-            return f"brokers ignore everything from {word!r} on: join conditions by AND or OR"
-    for left, operator, right in zip(tokens, tokens[1:], tokens[2:], strict=False):
-        if operator in ("=", "<>") and _is_property(left) and _is_property(right):
+    try:
+        read, ignored = read_tokens(condition)
+    except InvalidArgument:
+        return ""  # brokers refuse it
+    if ignored.kind != END and not _COMMENT.fullmatch(condition, ignored.start):
+        return _doubt_of_end(ignored)
+    for left, operator, right in zip(read, read[1:], read[2:], strict=False):
+        if operator.kind in ("EQUAL", "UNEQUAL") and left.kind == right.kind == "ID":
+            name, symbol = left.image, operator.image
             return (
-                f"{right} is a property here, and two missing properties are equal: for the text, "
-                f"write {left} {operator} '{right}'"
+                f"{right.image} is a property here, and two missing properties are equal: for the "
+                f"text, write {name} {symbol} '{right.image}'"
             )
-    if not any(token.upper() in _COMPARING for token in tokens):
-        alone = next(filter(_is_property, tokens), "")
+    if not any(token.kind in _COMPARING for token in read):
+        alone = next((token.image for token in read if token.kind == "ID"), "")
         return f"a property alone is never true: write {alone} = TRUE" if alone else ""
     return ""
 
 
-def _is_property(token: str) -> bool:
-    is_name = token[0].isalpha() or token[0] in "_$"
-    return is_name and token.upper() not in _OPERATORS | _LITERALS
-
-
-def _starts_operand(token: str) -> bool:
-    is_literal = token[0] == "'" or token[0].isdigit() or token.upper() in _LITERALS
-    return is_literal or _is_property(token)
-
-
-def _ends_operand(word: str) -> bool:
-    return word == ")" or _starts_operand(word)
+def _doubt_of_end(ignored: Token) -> str:
+    if ignored.image.upper() == "LIKE":
+        return "LIKE does not exist: write STARTSWITH, ENDSWITH or CONTAINS"
+    advice = "join conditions by AND or OR"
+    if ignored.kind in ("PLUS", "MINUS"):
+        advice = "conditions do not calculate: compare with the result"
+    elif ignored.kind == "LPAR":
+        advice = "functions do not exist, and conditions are joined by AND or OR"
+    elif ignored.kind == "RPAR":
+        advice = "no '(' belongs to it"
+    return f"brokers ignore everything from {ignored.image!r} on: {advice}"
