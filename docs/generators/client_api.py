@@ -13,6 +13,7 @@ ROOT: Final = Path(__file__).parents[2]
 SOURCES: Final = ("libs/client/src", "libs/remoting/src")
 PACKAGE: Final = "cometmq.client"
 SYNC: Final = "cometmq.client.sync"
+TESTING: Final = "cometmq.client.testing"
 OPTIONS_PAGE: Final = "client-options.md"
 
 SECTIONS: Final[Mapping[str, tuple[str, ...]]] = {
@@ -73,7 +74,8 @@ def page() -> str:
     names = {name: found for name, found in names.items() if name not in errors}
     if names:
         raise ValueError(f"no section of docs/generators/client_api.py has {', '.join(names)}")
-    lines += _sync(client["sync"])
+    lines += _module(SYNC, client["sync"])
+    lines += _module(TESTING, client["testing"])
     return "\n".join(lines) + "\n"
 
 
@@ -82,7 +84,8 @@ def _introduction() -> list[str]:
         "All names that `cometmq.client` exports, and the objects that clients return. How to use",
         "them: [the guide](../guides/client.md). Every client is an asynchronous context manager:",
         "`async with Producer(...) as producer:` calls `start` and `close`. Names ending in `_ms`",
-        f"are in milliseconds. Blocking clients: [{code(SYNC)}](#cometmqclientsync).",
+        f"are in milliseconds. Blocking clients: [{code(SYNC)}](#cometmqclientsync); a cluster in",
+        f"memory for tests: [{code(TESTING)}](#cometmqclienttesting).",
     ]
 
 
@@ -213,11 +216,12 @@ def _first_line(found: griffe.Object) -> str:
     return " ".join(found.docstring.value.partition("\n\n")[0].split())
 
 
-# Blocking clients
+# Modules of their own
 
 
-def _sync(module: griffe.Object | griffe.Alias) -> Iterator[str]:
-    yield from ("", f"## {code(SYNC)}")
+def _module(path: str, module: griffe.Object | griffe.Alias) -> Iterator[str]:
+    """Yield the lines of a module that applications import beside `cometmq.client`."""
+    yield from ("", f"## {code(path)}")
     assert module.docstring is not None
     yield from ("", module.docstring.value)
     for name in module.exports or ():

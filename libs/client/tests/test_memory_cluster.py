@@ -16,6 +16,7 @@ from cometmq.client import (
 from cometmq.client.testing import MemoryCluster, eventually
 from cometmq.client.testing.listening import Recorder, consumer_of
 from cometmq.remoting.bodies.topic_config import SubscriptionGroupConfig
+from cometmq.remoting.codes import RequestCode
 from cometmq.remoting.errors import ServerError
 
 
@@ -83,3 +84,13 @@ async def test_eventually_names_the_last_value() -> None:
     wrong: Any = True
     with pytest.raises(InvalidArgument, match="a function, not True: write `await eventually"):
         await eventually(wrong)
+
+
+@pytest.mark.parametrize("fault", [ValueError("x"), ServerError, "hung", None])
+async def test_only_faults_that_a_broker_can_answer_with_are_injected(
+    cluster: MemoryCluster, fault: Any
+) -> None:
+    with pytest.raises(InvalidArgument, match=r"fault must be a CommandError.*, not "):
+        cluster.broker.fail(RequestCode.SEND_MESSAGE_V2, fault)
+    async with Producer("pg", cluster.namesrv) as producer:
+        await producer.send(Message("T", b"x"))

@@ -12,7 +12,9 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from cometmq.client.clock import wall_ms
+from cometmq.client.errors import InvalidArgument
 from cometmq.client.message import MessageExt, received, unreadable
+from cometmq.client.shown import shown
 from cometmq.client.subscriptions import ExpressionType
 from cometmq.client.testing.queues import MemoryQueues
 from cometmq.remoting.bodies.heartbeat import ConsumerData, Heartbeat, SubscriptionData
@@ -54,6 +56,7 @@ DISCONNECT: Final = "disconnect"
 """For `MemoryBroker.fail`: close the connection instead of answering."""
 LOSE_ANSWER: Final = "lose-answer"
 """For `MemoryBroker.fail`: serve the request, but close the connection instead of answering."""
+_LOSSES: Final = (HANG, DISCONNECT, LOSE_ANSWER)
 
 _Held = tuple[Call[pull.PullMessage], asyncio.TimerHandle]
 
@@ -77,6 +80,7 @@ class MemoryBroker:
         self.peers: dict[str, Peer] = {}
         """Connections of producers by client id, over which replies are pushed."""
         self.requests: Counter[int] = Counter()
+        """How often each request code has arrived."""
         self.locks: dict[tuple[str, MessageQueue], str] = {}
         """The client that holds each queue's lock, by group and queue."""
         self.ends: list[EndTransaction] = []
@@ -131,8 +135,14 @@ class MemoryBroker:
     def fail(self, code: int, fault: CommandError | str, *, times: int = 1) -> None:
         """Answer the next requests of a code with an error, or not at all.
 
-        HANG and DISCONNECT ignore the request, LOSE_ANSWER serves it.
+        HANG and DISCONNECT ignore the request, LOSE_ANSWER serves it. Raise InvalidArgument for any
+        other fault that is not a CommandError.
         """
+        if not isinstance(fault, CommandError) and fault not in _LOSSES:
+            raise InvalidArgument(
+                'fault must be a CommandError, such as SystemBusy("..."), or HANG, DISCONNECT or '
+                f"LOSE_ANSWER, not {shown(fault)}"
+            )
         self._faults.setdefault(int(code), deque()).extend([fault] * times)
 
     def store_less_safely(self, code: ResponseCode, *, times: int = 1) -> None:

@@ -34,6 +34,7 @@ class MemoryCluster:
         """Create one master per name."""
         names = check_names(broker_names, "broker_names")
         self.brokers = [MemoryBroker(name, BROKER_HANDLERS) for name in names]
+        """All brokers, running or not."""
         self._running: set[str] = set()
         self._lost_ports: dict[str, int] = {}
         """The ports of the masters whose slaves are running, by broker name."""
