@@ -228,6 +228,7 @@ async def test_messages_are_found_by_both_ids(cluster: MemoryCluster) -> None:
         assert (await admin.view_message(sent.message_id, "T")).queue == sent.queue
         assert [message.body for message in await admin.query_by_key("T", "k")] == [b"x"]
         assert await admin.query_by_key("T", "other") == []
+        assert await producer.admin.query_by_key("T", "k") == await admin.query_by_key("T", "k")
         with pytest.raises(QueryNotFound):
             await admin.view_message("nonsense", "T")
 
@@ -290,3 +291,16 @@ async def test_the_next_name_server_is_asked_when_one_is_gone(cluster: MemoryClu
     for _ in range(4):
         async with AdminClient(options=options) as admin:
             assert "T" in await admin.topics()
+
+
+@pytest.mark.parametrize("topic", [None, "T"])
+async def test_only_the_lag_of_a_known_group_is_read(
+    cluster: MemoryCluster, topic: str | None
+) -> None:
+    async with AdminClient(cluster.namesrv) as admin:
+        with pytest.raises(InvalidArgument, match="no broker knows the consumer group nope"):
+            await admin.lag("nope", topic)
+        await admin.create_group(SubscriptionGroupConfig(group_name="young"))
+        assert await admin.lag("young", topic) == []
+        await admin.commit_offset("cg", MessageQueue("T", "broker-a", 0), 0)
+        assert {found.lag for found in await admin.lag("cg", topic)} == {0}

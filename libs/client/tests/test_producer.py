@@ -325,3 +325,11 @@ async def test_the_vip_port_is_two_below(cluster: MemoryCluster) -> None:
     async with Producer("pg", cluster.namesrv, options=options) as producer:
         with pytest.raises(SendFailed, match=f":{cluster.broker.port - 2}"):
             await producer.send(Message("T", b"x"))
+
+
+async def test_an_unknown_topic_has_no_queues(cluster: MemoryCluster) -> None:
+    async with Producer("pg", cluster.namesrv) as producer:
+        with pytest.raises(NoRoute, match="no broker has the topic Nope"):
+            await producer.queues("Nope")
+        await producer.send(Message("Nope", b"x"))
+        assert len(await producer.queues("Nope")) == 4

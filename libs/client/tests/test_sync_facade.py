@@ -113,5 +113,6 @@ def test_admin_calls_over_the_connections_of_a_client(served: MemoryCluster) -> 
         assert admin.view_message(sent.message_id, "T").body == b"x"
         found = admin.query_by_key("T", "k", count_max=1, begin_ms=0, end_ms=1 << 62)
         assert [message.message_id for message in found] == [sent.message_id]
+        assert admin.query_by_key("T", "k") == found
     assert producer.group == "pg"
     assert sync.LitePullConsumer("cg", served.namesrv, options=options).group == "cg"

@@ -2,6 +2,7 @@
 """mqadmin's commands that send: one message, or many to measure response times."""
 
 import asyncio
+from collections.abc import Awaitable, Sequence
 from datetime import UTC, datetime, timedelta, timezone
 from decimal import ROUND_HALF_UP, Decimal
 from typing import Annotated, Any, Final, NamedTuple
@@ -116,11 +117,11 @@ class Timed(NamedTuple):
     failure: CometError | None
 
 
-async def _send(producer: Producer, message: Message, queue: MessageQueue | None = None) -> Timed:
+async def _timed(send: Awaitable[SendResult]) -> Timed:
     result, failure = None, None
     begin = monotonic_ms()
     try:
-        result = await producer.send(message, queue=queue)
+        result = await send
     except CometError as error:
         failure = error
     return Timed(monotonic_ms() - begin, result, failure)
@@ -150,7 +151,7 @@ def send_msg_status(
     async def main() -> list[Timed]:
         async with _producer(namesrv) as producer:
             await producer.send(Message(topic, GREETING))
-            return [await _send(producer, Message(topic, body)) for _ in range(count)]
+            return [await _timed(producer.send(Message(topic, body))) for _ in range(count)]
 
     attempts = run(main())
     lines = [
@@ -207,9 +208,19 @@ def check_msg_send_rt(
 
     async def main() -> tuple[list[Timed], list[MessageQueue]]:
         async with _producer(namesrv) as producer:
-            queues = await producer.queues(message.topic)
-            chosen = [queues[number % len(queues)] for number in range(amount)]
-            return [await _send(producer, message, queue) for queue in chosen], chosen
+            attempts: list[Timed] = []
+            chosen: list[MessageQueue] = []
+
+            def in_turn(queues: Sequence[MessageQueue], _: Message, number: int) -> MessageQueue:
+                chosen.append(queues[number % len(queues)])
+                return chosen[-1]
+
+            for number in range(amount):
+                attempt = await _timed(producer.send_ordered(message, number, selector=in_turn))
+                if attempt.failure is not None and len(chosen) == number:
+                    raise attempt.failure  # there is no queue to send to
+                attempts.append(attempt)
+            return attempts, chosen
 
     attempts, chosen = run(main())
     rows = [
@@ -258,7 +269,7 @@ def cluster_rt(
             while True:
                 for name, broker in await _places(admin, cluster):
                     message = Message(broker, message_body)
-                    attempts = [await _send(producer, message) for _ in range(amount)]
+                    attempts = [await _timed(producer.send(message)) for _ in range(amount)]
                     _print_round(name, broker, attempts, room=room, as_log=as_log, as_json=as_json)
                 await asyncio.sleep(interval_s)
 

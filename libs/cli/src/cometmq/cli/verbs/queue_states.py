@@ -15,6 +15,7 @@ from cometmq.cli.output import Cell
 from cometmq.cli.words import counted
 from cometmq.client.admin import AdminClient, QueueLag
 from cometmq.client.admin.broker import BrokerAdmin
+from cometmq.client.admin.offsets import lags_in
 from cometmq.client.clock import wall_ms
 from cometmq.client.errors import ClientError
 from cometmq.remoting.bodies.queues import MessageQueue
@@ -67,10 +68,10 @@ async def queue_states(
     """
     if topic is not None and group not in await admin.consuming_groups(topic):
         return []  # asked for a topic, brokers report 0 for every group
-    lags = await admin.lag(group, topic)
+    lags = lags_in(await admin.consume_stats(group, topic))
     retry = retry_topic(group)
     if topic is None and retry not in {found.queue.topic for found in lags}:
-        lags += await admin.lag(group, retry)
+        lags += lags_in(await admin.consume_stats(group, retry))
     masters = await admin.masters()
     for name in sorted({found.queue.broker_name for found in lags} - masters.keys()):
         admin.without_master(name, ())  # it has gone meanwhile

@@ -7,6 +7,7 @@ Names are relative to the client's namespace; an `AdminClient` takes full names.
 import msgspec
 
 from cometmq.client.admin import AdminClient
+from cometmq.client.admin.broker_messages import FOREVER_MS, KEY_COUNT_MAX
 from cometmq.client.cluster.instance import ClientInstance
 from cometmq.client.message import MessageExt
 from cometmq.remoting.bodies.queues import MessageQueue
@@ -55,7 +56,13 @@ class ClientAdmin:
         return self._seen(found)
 
     async def query_by_key(
-        self, topic: str, key: str, *, count_max: int, begin_ms: int, end_ms: int
+        self,
+        topic: str,
+        key: str,
+        *,
+        count_max: int = KEY_COUNT_MAX,
+        begin_ms: int = 0,
+        end_ms: int = FOREVER_MS,
     ) -> list[MessageExt]:
         """Return messages by key, oldest first, or an empty list if there are none."""
         found = await self._admin.query_by_key(

@@ -31,6 +31,14 @@ class QueueLag(msgspec.Struct, frozen=True):
         return self.max_offset - self.committed_offset
 
 
+def lags_in(stats: ConsumeStats) -> list[QueueLag]:
+    """Return the lag in each queue of `consume_stats`."""
+    return [
+        QueueLag(queue, pair.broker_offset, pair.consumer_offset, pair.last_timestamp)
+        for queue, pair in sorted(stats.offset_table.items())
+    ]
+
+
 class Rollback(msgspec.Struct, frozen=True):
     """How a group's stored offset in one queue was changed."""
 
@@ -62,12 +70,15 @@ class OffsetAdmin(AdminBase):
         return found
 
     async def lag(self, group: str, topic: str | None = None) -> list[QueueLag]:
-        """Return a group's lag in each queue, including the queues of its retry topic."""
-        table = (await self.consume_stats(group, topic)).offset_table
-        return [
-            QueueLag(queue, pair.broker_offset, pair.consumer_offset, pair.last_timestamp)
-            for queue, pair in sorted(table.items())
-        ]
+        """Return a group's lag in each queue, including the queues of its retry topic.
+
+        A queue without a committed offset has the offset 0. Raise InvalidArgument if no broker
+        knows the group.
+        """
+        lags = lags_in(await self.consume_stats(group, topic))
+        if not any(found.committed_offset for found in lags):
+            await check_known(self, group)  # asked for a topic, brokers report 0 for any group
+        return lags
 
     async def min_offset(self, queue: MessageQueue) -> int:
         """Return the offset of the oldest message of a queue."""

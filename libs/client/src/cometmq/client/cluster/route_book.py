@@ -89,16 +89,16 @@ class RouteBook:
         return found
 
     async def find_for_sending(
-        self, topic: str, *, default_topic: str, queue_nums: int, wait_ms: int
+        self, topic: str, *, default_topic: str | None, queue_nums: int, wait_ms: int
     ) -> Route:
         """Return a route with queues to send to; wait up to `wait_ms` for a paced lookup.
 
         Raise NoNamesrv if none has answered by then. An unknown topic gets the route of the default
-        topic. Raise NoRoute if that has none either, BrokerMissing if no master is left.
+        topic, if one is given. Raise NoRoute if there is none, BrokerMissing if no master is left.
         """
 
         async def look_up() -> None:
-            if await self.refresh(topic) is not None:
+            if await self.refresh(topic) is not None or default_topic is None:
                 return
             data = await self._namesrv.route(default_topic)
             if data is not None:

@@ -231,9 +231,9 @@ class Producer(Client):
         return split_messages(messages, bytes_max=limit)
 
     async def queues(self, topic: str) -> list[MessageQueue]:
-        """Return the queues of a topic that accept messages."""
+        """Return the queues of a topic that accept messages; raise NoRoute if no broker has it."""
         check_topic(topic)
-        route = await self._sending().route(self._namespace.wrap(topic))
+        route = await self._sending().route(self._namespace.wrap(topic), may_create=False)
         return [self._namespace.unwrap_queue(queue) for queue in route.publish_queues]
 
     def new_message_id(self) -> str:

@@ -2,6 +2,7 @@
 """The blocking form of the admin calls that every producer and consumer offers."""
 
 from cometmq.client.admin import of_client
+from cometmq.client.admin.broker_messages import FOREVER_MS, KEY_COUNT_MAX
 from cometmq.client.message import MessageExt
 from cometmq.client.sync.loop import loop_thread
 from cometmq.remoting.bodies.queues import MessageQueue
@@ -46,7 +47,13 @@ class ClientAdmin:
         return loop_thread().run(self._inner.view_message(message_id, topic))
 
     def query_by_key(
-        self, topic: str, key: str, *, count_max: int, begin_ms: int, end_ms: int
+        self,
+        topic: str,
+        key: str,
+        *,
+        count_max: int = KEY_COUNT_MAX,
+        begin_ms: int = 0,
+        end_ms: int = FOREVER_MS,
     ) -> list[MessageExt]:
         """Return messages by key, oldest first, or an empty list if there are none."""
         return loop_thread().run(

@@ -102,7 +102,7 @@ class Producer(WorkingClient[client.Producer]):
         return self._on_loop(self._inner.new_message_id)
 
     def queues(self, topic: str) -> list[MessageQueue]:
-        """Return the queues of a topic that accept messages."""
+        """Return the queues of a topic that accept messages; raise NoRoute if no broker has it."""
         return self._run(self._inner.queues(topic))
 
     def stats(self) -> ProducerStats:

@@ -95,16 +95,19 @@ class MessageSender:
 
     # -- sending ------------------------------------------------------------------------------
 
-    async def route(self, topic: str, *, wait_ms: int | None = None) -> Route:
+    async def route(
+        self, topic: str, *, wait_ms: int | None = None, may_create: bool = True
+    ) -> Route:
         """Return the route for messages of a topic; raise BrokerMissing if it has no master.
 
+        With `may_create`, an unknown topic gets the route with which a send would create it.
         Senders share lookups, which are paced: wait up to `wait_ms` (by default the timeout of a
         send) for the next one.
         """
         options = self._options
         return await self._instance.routes.find_for_sending(
             topic,
-            default_topic=options.default_topic,
+            default_topic=options.default_topic if may_create else None,
             queue_nums=options.default_topic_queue_nums,
             wait_ms=options.send_timeout_ms if wait_ms is None else wait_ms,
         )
