@@ -162,6 +162,26 @@ def test_a_restarted_holder_is_a_candidate_like_others():
     assert (action.record.holder, action.record.epoch, action.record.deposed) == (M, 5, None)
 
 
+@pytest.mark.parametrize("role", [Role.FENCED, Role.SLAVE])  # a slave after a restart
+def test_a_fenced_holder_wins_only_alone(role):
+    found = recorded(M, X)
+    stopped = Status(copy=M, role=role, promised=5, last_log_epoch=4, max_offset=99)
+    for statuses, removing, winner in [
+        ((stopped, slave(X)), (), X),
+        ((stopped, slave(X)), {1}, X),
+        ((stopped,), (), M),
+        ((stopped, slave(Y)), (), M),  # Y is not in the set
+        ((stopped, msgspec.structs.replace(slave(X), role=Role.RECOVERING)), (), M),
+    ]:
+        action = only(election.elect(found, statuses, removing=removing))
+        assert (action.record.holder, action.record.epoch) == (winner, 6)
+
+
+def test_a_holder_that_fenced_itself_is_a_candidate_like_others():
+    stopped = msgspec.structs.replace(slave(M), role=Role.FENCED)
+    assert only(election.elect(recorded(), (stopped, slave(X)))).record.holder == M
+
+
 def test_the_new_epoch_is_above_every_promise_of_a_candidate():
     assert only(election.elect(recorded(), (slave(X, promised=8),))).record.epoch == 9
 
@@ -214,6 +234,25 @@ def test_the_most_complete_log_of_a_majority_wins():
     )
     action = only(election.elect(found, statuses, removing={2}))
     assert (action.record.holder, action.record.epoch) == (Y, 7)
+
+
+def test_the_votes_of_a_majority_count_without_that_of_a_fenced_holder():
+    found = recorded(policy=Policy.MAJORITY)
+    stopped = fenced(M, promised=5, last_log_epoch=4, max_offset=99, tables_epoch=4, tables=9)
+    others = (slave(X), slave(Y))
+    assert election.elect(found, (stopped, *others)) == (Fence(1, 5), Fence(2, 5))
+    others = (slave(X, promised=5, max_offset=7), slave(Y, promised=5, max_offset=8))
+    action = only(election.elect(found, (stopped, *others)))
+    assert (action.record.holder, action.record.epoch) == (Y, 6)
+    assert action.record.tables == TablesAt(X, 0, 0)
+
+
+def test_a_fenced_holder_whose_vote_is_needed_wins_only_with_the_longer_log():
+    found = recorded(policy=Policy.MAJORITY)
+    stopped = fenced(M, promised=5, last_log_epoch=4, max_offset=9)
+    for max_offset, winner in [(8, M), (9, X), (10, X)]:
+        other = slave(X, promised=5, max_offset=max_offset)
+        assert only(election.elect(found, (stopped, other))).record.holder == winner
 
 
 def test_a_winner_that_does_not_open_is_asked_again():

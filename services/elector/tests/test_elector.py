@@ -212,6 +212,24 @@ async def test_a_winner_that_never_heard_of_its_election_is_told_by_any_elector(
     assert second.stats.elections == {}
 
 
+@pytest.mark.parametrize("policy", Policy)
+async def test_a_master_that_a_person_fenced_is_not_elected_again(trio, policy):
+    elector = await started(trio, replication_policy=policy)
+    trio.members[0].becomes(max_offset=9)  # more than any other
+    await trio.members[0].fence(trio.record.epoch + 1)
+    await rounds(elector)
+    assert trio.record.holder == trio.copy(1)
+    assert trio.roles() == ["slave", "master", "slave"]
+
+
+async def test_a_fenced_master_without_another_broker_is_elected_again(pair):
+    elector = await started(pair)
+    pair.members[1].is_silent = True
+    await pair.members[0].fence(pair.record.epoch + 1)
+    await rounds(elector)
+    assert pair.roles()[0] == "master"
+
+
 async def test_a_majority_promises_before_it_elects(trio):
     elector = await started(trio, replication_policy=Policy.MAJORITY)
     for member in trio.members:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from cometmq.broker.testing.clients import Client
-from cometmq.broker.testing.groups import BrokerGroup, running_group
+from cometmq.broker.testing.groups import DEADLINE_S, BrokerGroup, running_group
 from cometmq.ha.member import OrderRefused, Role
 from cometmq.ha.state import StateDamaged
 from cometmq.remoting.codes import ResponseCode
@@ -80,6 +80,26 @@ async def test_acknowledged_messages_topics_and_offsets_survive_the_masters_deat
         await group.until_in_sync(0, 1)
         await group.until(lambda: logs_are_equal(group))
         assert group.status(old).role is Role.SLAVE
+
+
+@pytest.mark.parametrize(("count", "policy"), [(2, "all-in-sync"), (3, "majority")])
+async def test_a_fenced_master_follows_another(tmp_path: Path, count: int, policy: str) -> None:
+    async with running_group(tmp_path, count, replicationPolicy=policy) as group:
+        old = group.master
+        assert old == 0  # the election of equal copies would choose it again
+        async with group.client(old) as client:
+            sent = await send_all(client, 0, 30)
+        await group.until(lambda: logs_are_equal(group))
+        await group.member(old).fence(group.record.epoch + 1)
+        new = await group.until_master(old)
+        async with group.client(new) as client:
+            assert await bodies(client) == sent
+        async with asyncio.timeout(DEADLINE_S):
+            while group.status(old).epoch != group.record.epoch:
+                await group.elect()
+                await asyncio.sleep(0.02)
+        assert group.status(old).role is Role.SLAVE
+        await group.until(lambda: logs_are_equal(group))
 
 
 async def test_three_copies_survive_two_failovers(tmp_path: Path) -> None:

@@ -315,8 +315,9 @@ def elect(found: Versioned, statuses: Statuses, *, removing: Collection[int] = (
         copies = ", ".join(str(copy.ordinal) for copy in record.in_sync)
         text = f"no member of the in-sync set (brokers {copies}) answers with the recorded store"
         return (Wait(Blocked.NO_CANDIDATE, text),)
-    winner = max(voters, key=lambda one: rank(record, one, removing))
     epoch = max([record.epoch, *(one.promised for one in voters)]) + 1
+    voters = without_fenced_holder(record, voters)
+    winner = max(voters, key=lambda one: rank(record, one, removing))
     tables = most_complete_tables(voters) if record.policy is Policy.MAJORITY else None
     return (Elect(found, record.elected(winner.copy, epoch, tables=tables)),)
 
@@ -339,17 +340,37 @@ def has_promised(record: Record, status: Status) -> bool:
     return status.promised > record.epoch
 
 
-def rank(record: Record, status: Status, removing: Collection[int] = ()) -> tuple[bool | int, ...]:
-    """Return a candidate's sort key: log first (R11), then whether the member stays, then ordinal.
+def without_fenced_holder(record: Record, voters: Statuses) -> Statuses:
+    """Return the voters that may win; a fenced holder is one only if the others cannot elect.
 
-    Under `Policy.ALL_IN_SYNC` every member of the set is safe, so a member that is being removed
-    comes last, whatever its log.
+    A recorded holder that promised a later epoch was stopped by an order, of an administrator or,
+    under `Policy.MAJORITY`, of an elector. Of a majority's votes, those without the holder's have
+    to be a quorum of their own (R11).
+    """
+    others = tuple(one for one in voters if not is_fenced_holder(record, one))
+    needed = promise_quorum(record) if record.policy is Policy.MAJORITY else 1
+    return others if len(others) >= needed else voters
+
+
+def is_fenced_holder(record: Record, status: Status) -> bool:
+    """Return whether a member is the recorded holder and was ordered to stop.
+
+    A holder that restarted or fenced itself has promised its own epoch, and no later one.
+    """
+    return status.copy == record.holder and has_promised(record, status)
+
+
+def rank(record: Record, status: Status, removing: Collection[int] = ()) -> tuple[bool | int, ...]:
+    """Return a candidate's sort key; with equal logs, the lower ordinal is preferred.
+
+    Under `Policy.MAJORITY` the log comes first (R11). Under `Policy.ALL_IN_SYNC` every member of
+    the set is safe, so a member that is being removed comes last, whatever its log.
     """
     stays = status.copy.ordinal not in removing
     log = (status.last_log_epoch, status.max_offset)
     if record.policy is Policy.ALL_IN_SYNC:
         return (stays, *log, -status.copy.ordinal)
-    return (*log, stays, -status.copy.ordinal)
+    return (*log, not is_fenced_holder(record, status), stays, -status.copy.ordinal)
 
 
 def most_complete_tables(statuses: Statuses) -> TablesAt:
