@@ -39,6 +39,21 @@ class Group:
             member.becomes(role=Role.SLAVE, epoch=4, promised=4, standing=Standing.PROVEN)
         self.members[0].becomes(role=Role.MASTER)
 
+    async def found(self):
+        found = await self.record.read()
+        assert found is not None
+        return found
+
+    async def elect(self, ordinal, epoch):
+        """Elect a member once broker 0 is fenced, as an elector does."""
+        async with asyncio.timeout(COMMAND_TIMEOUT_S):
+            while self.members[0].now.status.role is not Role.FENCED:  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+        found = await self.found()
+        copy = self.members[ordinal].now.status.copy
+        await self.record.replace(found, found.record.elected(copy, epoch))
+        await self.members[ordinal].promote(epoch)
+
     async def ha(self, *words, group="orders"):
         members = ";".join(f"{n}=127.0.0.1:{m.server.port}" for n, m in enumerate(self.members))
         options = ("--group", group, "--record", f"file:{self.path}", "--members", members)
@@ -123,12 +138,8 @@ async def test_a_switchover_waits_until_the_next_master_is_open(group):
     await group.lead()
     group.members[1].becomes(lag_bytes=9)
 
-    async def has_new_holder():
-        found = await group.record.read()
-        return found is not None and found.record.epoch == 5
-
     async def elect():  # what an elector does when the record names another holder
-        while not await has_new_holder():  # noqa: ASYNC110
+        while (await group.found()).record.epoch != 5:  # noqa: ASYNC110
             await asyncio.sleep(0.01)
         await group.members[2].promote(5)
 
@@ -162,9 +173,36 @@ async def test_fence_asks_and_stops_only_a_master(group):
     (await group.ha("fence", 0)).assert_refused(2, "Stop the master of group orders, broker 0?")
     (await group.ha("fence", 1, "--yes")).assert_refused(1, "broker 1 is slave, not the master")
     assert group.orders == [[], [], []]
-    assert (await group.ha("fence", 0, "--yes", "--json")).json == {
+    assert (await group.ha("fence", 0, "--yes", "--json", "--wait", 0)).json == {
         "broker": 0, "role": "fenced", "promised": 5,
     }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("winner", "status", "words"),
+    [
+        (2, 0, ""),
+        (0, 1, "broker 0 was elected again, because no other broker in sync answered"),
+    ],
+)
+async def test_fence_waits_for_the_next_master(group, winner, status, words):
+    await group.lead()
+    async with asyncio.TaskGroup() as tasks:
+        tasks.create_task(group.elect(winner, 6))
+        shown = await group.ha("fence", 0, "--yes", "--json", "--wait", COMMAND_TIMEOUT_S)
+    assert shown.status == status
+    assert json.loads(shown.out) == {
+        "broker": 0, "role": "fenced", "promised": 5, "master": winner,
+    }  # fmt: skip
+    assert words in shown.err
+
+
+async def test_fence_without_an_elector_ends_after_the_wait(group):
+    await group.lead()
+    shown = await group.ha("fence", 0, "--yes", "--json", "--wait", 1)
+    assert shown.status == 1
+    assert json.loads(shown.out)["master"] is None
+    assert "no broker was open as the master after 1 s: see cometmq ha status" in shown.err
 
 
 async def test_rebuild_asks_and_never_discards_what_is_needed(group):

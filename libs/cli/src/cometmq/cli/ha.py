@@ -43,6 +43,7 @@ from cometmq.ha.record import Record
 
 COLUMNS: Final = ("Broker", "Role", "Epoch", "In sync", "Behind", "Address", "State")
 SWITCHOVER_TIMEOUT_MS: Final = 30_000
+FENCE_WAIT_S: Final = 10
 RESTORE_ROUNDS_MAX: Final = 5
 LOOK_MS: Final = 100
 
@@ -214,7 +215,14 @@ def switchover(
             raise HaFailed(f"{order.text}; see cometmq ha status")
         started = time.monotonic()
         await _hand_over(open_group, order)
-        after = await _until_open(open_group, found.record.epoch)
+        after = await _until_open(
+            open_group, found.record.epoch, timeout_s=SWITCHOVER_TIMEOUT_MS / 1000
+        )
+        if after is None:
+            raise HaFailed(
+                f"the next master was not open after {SWITCHOVER_TIMEOUT_MS} ms: see cometmq ha"
+                " status and the brokers' logs"
+            )
         print_facts(
             {
                 "group": after.group,
@@ -235,40 +243,40 @@ async def _hand_over(open_group: OpenGroup, order: HandOver) -> None:
         raise HaFailed(f"broker {order.master} did not hand over: {error}") from error
 
 
-async def _until_open(open_group: OpenGroup, epoch: int) -> Record:
-    """Wait for a later epoch whose master is open."""
-    deadline = time.monotonic() + SWITCHOVER_TIMEOUT_MS / 1000
+async def _until_open(open_group: OpenGroup, epoch: int, timeout_s: float) -> Record | None:
+    """Wait for a later epoch whose master is open; return None after the timeout."""
+    deadline = time.monotonic() + timeout_s
     while time.monotonic() < deadline:
-        record = (await open_group.found()).record
-        if record.epoch > epoch:
+        found = await open_group.read()
+        if found is not None and found.record.epoch > epoch:
             await open_group.ask()
-            if _has_master(open_group, record):
-                return record
+            if _has_master(open_group, found.record):
+                return found.record
         await asyncio.sleep(LOOK_MS / 1000)
-    raise HaFailed(
-        f"the next master was not open after {SWITCHOVER_TIMEOUT_MS} ms: see cometmq ha status and"
-        " the brokers' logs"
-    )
+    return None
 
 
 # ---- fence -----------------------------------------------------------------------------------
 
 
 @app.command()
-def fence(
+def fence(  # noqa: PLR0913  # one parameter per option
     broker: Broker,
     config: Config = None,
     group: GroupName = "",
     record: RecordPlace = "",
     members: Members = "",
     *,
+    wait: Annotated[
+        int, typer.Option(min=0, help="Seconds to wait for the next master; 0 does not wait.")
+    ] = FENCE_WAIT_S,
     yes: Yes = False,
     as_json: AsJson = False,
 ) -> None:
-    """Stop a master at once, although sends fail; an elector then elects a broker in sync.
+    """Stop a master at once, although sends fail; an elector then elects another broker in sync.
 
-    Use `switchover` unless the master does harm. The election may choose the same broker again if
-    no other is in sync.
+    Use `switchover` unless the master does harm. The election chooses the same broker again only if
+    no other in sync answers.
     """
 
     async def stop_master(open_group: OpenGroup) -> None:
@@ -292,9 +300,27 @@ def fence(
             "role": str(after.status.role),
             "promised": after.status.promised,
         }
+        if wait:
+            following = await _until_open(open_group, known, timeout_s=wait)
+            facts["master"] = None if following is None else following.holder.ordinal
+            _note_next(name, broker, facts["master"], wait)
         print_facts(facts, as_json=as_json)
 
     _run(GroupOptions(config, group, record, members), stop_master)
+
+
+def _note_next(name: str, fenced: int, master: Cell, waited_s: int) -> None:
+    """Report a fence whose purpose is not reached; the exit status is then 1."""
+    if master is None:
+        MISSING[name] = (
+            f"group {name}: no broker was open as the master after {waited_s} s: see cometmq ha"
+            " status; an elector has to run"
+        )
+    elif master == fenced:
+        MISSING[name] = (
+            f"group {name}: broker {fenced} was elected again, because no other broker in sync"
+            " answered: have another catch up, or stop the process of this one"
+        )
 
 
 # ---- rebuild ---------------------------------------------------------------------------------
