@@ -125,8 +125,30 @@ async def test_status_without_a_record_says_what_to_start(group):
     shown = await group.ha("status")
     assert shown.status == 1
     assert shown.err == (
-        "cometmq: group orders has no record yet: start an elector (cometmq elector)\n"
+        "cometmq: group orders has no record yet: start an elector (cometmq elector); if one runs,"
+        " see the event group.blocked in its log\n"
     )
+
+
+async def test_status_without_a_record_says_what_blocks_an_elector(group):
+    for member in group.members:
+        member.becomes(role=Role.FENCED, promised=3, standing=Standing.PROVEN, last_log_epoch=2)
+    group.members[1].becomes(standing=Standing.SUSPECT)
+    assert (await group.ha("status")).err == (
+        "cometmq: group orders: no elector can elect a master (SuspectCopy): there is no record,"
+        " and the stores of brokers [1] may have lost messages that no other has: a person has to"
+        " accept that\n"
+    )
+    await group.members[2].server.stop()
+    first, second = (await group.ha("status")).err.splitlines()
+    assert first == (
+        "cometmq: group orders: no elector can elect a master (MembersMissing): there is no record,"
+        " and brokers [2] do not answer; all must answer"
+    )
+    assert "broker 2 of group 'orders'" in second
+    group.members[0].now = msgspec.structs.replace(group.members[0].now, record_uid="u")
+    first, _ = (await group.ha("status")).err.splitlines()
+    assert "but brokers [0] read one: give --record as in their settings" in first
 
 
 def test_a_group_that_is_not_described_says_which_options_describe_it(call):

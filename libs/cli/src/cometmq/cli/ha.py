@@ -159,7 +159,7 @@ def _note_faults(open_group: OpenGroup, record: Record | None) -> None:
     """Report each fault with its remedy; any fault makes the exit status 1."""
     name = open_group.plan.group.name
     if record is None:
-        MISSING[name] = f"group {name} has no record yet: start an elector (cometmq elector)"
+        MISSING[name] = _why_without_record(open_group)
     elif not _has_master(open_group, record):
         MISSING[name] = (
             f"group {name}: broker {record.holder.ordinal} is the master of epoch {record.epoch},"
@@ -175,6 +175,26 @@ def _note_faults(open_group: OpenGroup, record: Record | None) -> None:
                 f"broker {ordinal} is not in sync: wait until it has caught up; if it does not,"
                 " look at its log"
             )
+
+
+def _why_without_record(open_group: OpenGroup) -> str:
+    """Return what keeps an elector from creating the record, by the rules that it follows."""
+    name = open_group.plan.group.name
+    readers = [number for number, report in open_group.reports.items() if report.record_uid]
+    if readers:
+        return (
+            f"group {name} has no record in {open_group.place}, but brokers {readers} read one:"
+            " give --record as in their settings"
+        )
+    statuses = open_group.statuses
+    # Epoch 0: a member counts as fenced whatever it promised, because electors choose the epoch.
+    for action in election.restore(open_group.plan.whole, statuses, 0, ""):
+        if isinstance(action, Wait):
+            return f"group {name}: no elector can elect a master ({action.reason}): {action.text}"
+    return (
+        f"group {name} has no record yet: start an elector (cometmq elector); if one runs, see the"
+        " event group.blocked in its log"
+    )
 
 
 def _has_master(open_group: OpenGroup, record: Record) -> bool:
