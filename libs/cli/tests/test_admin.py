@@ -120,6 +120,41 @@ def test_queues_are_taken_away_only_by_force_and_with_their_names(ask, topic):
     assert listed(ask, topic)["read_queues"] == 1
 
 
+def test_queues_that_nobody_would_read_are_refused_and_named(ask, topic, tmp_path):
+    (member,) = ask("cluster", "--json").json
+    queues = f"{member['broker']}:2 to {member['broker']}:3"
+    line = (
+        f"{topic}: producers would send to {queues}, which no consumer reads; to change read and"
+        " write queues together, give --queues 4; to do it anyway, give --force"
+    )
+    more = ("topic", "alter", topic, "--write-queues", 4)
+    ask(*more).assert_refused(1, line)
+    ask(*more, "--force").assert_refused(2, line.partition("; to do")[0])
+    assert listed(ask, topic)["write_queues"] == 2
+    assert ask(*more, "--force", "--yes").status == 0
+    assert ask("topic", "alter", topic, "--perm", "rw").status == 0  # adds no such queue
+    group = f"readers-of-{topic}"
+    assert ask("produce", topic, *range(8), "--in-flight", 1).status == 0
+    assert ask("consume", topic, "-g", group, "--from", "first", "--max", 1).status == 0
+    rows = ask("topic", "describe", topic, "--json").json
+    unread = sum(row["messages"] for row in rows if row["queue"] >= 2)
+    assert unread
+    note = (
+        f"cometmq: {topic}: no consumer reads {queues}, and lag leaves out the {unread} messages"
+        f" there; to have them read: cometmq topic alter {topic} --read-queues 4\n"
+    )
+    page = tmp_path / "lag.html"
+    for command in [
+        *(("topic", "describe", topic), ("lag", group), ("lag", "-t", topic)),
+        ("lag", group, "--report", page),
+    ]:
+        result = ask(*command)
+        assert (result.status, result.err) == (0, note), command
+    assert ask("topic", "alter", topic, "--queues", 4).status == 0
+    for command in ("topic", "describe", topic), ("lag", group):
+        assert ask(*command).err == ""
+
+
 def test_topics_of_the_system_are_listed_only_if_asked_for(ask, topic):
     names = {row["topic"]: row["kind"] for row in ask("topic", "list", "--all", "--json").json}
     assert (names["TBW102"], names[topic]) == ("system", "messages")

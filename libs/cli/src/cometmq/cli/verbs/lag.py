@@ -22,6 +22,7 @@ from cometmq.cli.output import (
 )
 from cometmq.cli.verbs.groups import is_ours, members_of
 from cometmq.cli.verbs.queue_states import QueueState, queue_states, skip_notes
+from cometmq.cli.verbs.topic_changes import unread_notes
 from cometmq.cli.words import counted
 from cometmq.client.admin import AdminClient
 from cometmq.remoting.errors import CometError
@@ -64,13 +65,14 @@ def lag(
         _print_groups(namesrv, topic, as_json=as_json)
         return
 
-    async def question(admin: AdminClient) -> list[QueueState]:
+    async def question(admin: AdminClient) -> tuple[list[QueueState], list[str]]:
         await known_group(admin, group)
         if topic is not None:
             await admin.route(topic)  # raises if there is no such topic
-        return await queue_states(admin, group, topic)
+        states = await queue_states(admin, group, topic)
+        return states, await unread_notes(admin, (state.queue.topic for state in states))
 
-    states = ask(namesrv, question)
+    states, notes = ask(namesrv, question)
     total, skips, behind_s = _total(states)
     rows = [state.row() for state in states]
     if as_json:
@@ -82,7 +84,7 @@ def lag(
         title = f"{group}: {counted(total, 'message')} in {counted(len(states), 'queue')}{behind}"
         empty = f"{group} has no offsets{_inside(topic)} yet"
         print_rows(QUEUE_COLUMNS, rows, as_json=False, title=title, empty=empty)
-    print_notes(skip_notes(group, states))
+    print_notes([*skip_notes(group, states), *notes])
 
 
 def _write_report(
@@ -95,9 +97,11 @@ def _write_report(
             await confirm(f"Overwrite {file}?", is_confirmed=yes)
         if topic is not None:
             await admin.route(topic)  # raises if there is no such topic
-        return await module.collect(admin, namesrv, group, topic)
+        found = await module.collect(admin, namesrv, group, topic)
+        topics = (it.topic for row in found.groups for it in row.topics)
+        return found, await unread_notes(admin, topics)
 
-    found = ask(namesrv, question)
+    found, notes = ask(namesrv, question)
     module.write(found, file)
     for row in found.failed:
         note_left_out(row.group, row.error)
@@ -105,6 +109,7 @@ def _write_report(
         "report": str(file), "groups": len(found.groups), "need_a_look": found.troubled,
     }  # fmt: skip
     print_facts(facts, as_json=as_json)
+    print_notes(notes)
 
 
 def _print_groups(namesrv: str, topic: str | None, *, as_json: bool) -> None:
@@ -112,6 +117,7 @@ def _print_groups(namesrv: str, topic: str | None, *, as_json: bool) -> None:
 
     async def question(admin: AdminClient) -> list[list[Cell]]:
         rows: list[list[Cell]] = []
+        consumed: set[str] = set()
         if topic is not None:
             await admin.route(topic)  # raises if there is no such topic
         for group, config in (await admin.groups()).items():
@@ -125,6 +131,8 @@ def _print_groups(namesrv: str, topic: str | None, *, as_json: bool) -> None:
                 topics = {state.queue.topic for state in states}
                 rows.append([group, members, len(topics), len(states), *_total(states)])
                 notes.extend(skip_notes(group, states))
+                consumed |= topics
+        notes.extend(await unread_notes(admin, consumed))
         return rows
 
     rows = ask(namesrv, question)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Topic and group settings at each broker, and the messages that changing them would hide."""
+"""Topic and group settings at each broker, and the messages that they hide from consumers."""
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from typing import TypeVar
 
 import msgspec
@@ -9,7 +9,12 @@ import msgspec
 from cometmq.cli.words import counted
 from cometmq.client.admin import AdminClient
 from cometmq.client.admin.broker import BrokerAdmin
+from cometmq.client.errors import NoRoute
+from cometmq.remoting.bodies.queues import MessageQueue
+from cometmq.remoting.bodies.route import QueueData
+from cometmq.remoting.bodies.stats import TopicOffset
 from cometmq.remoting.bodies.topic_config import TopicConfig
+from cometmq.remoting.errors import TopicNotExist
 
 C = TypeVar("C")
 
@@ -29,6 +34,24 @@ class Change(msgspec.Struct, frozen=True):
             write_queue_nums=self.write_queues or config.write_queue_nums,
             perm=config.perm if self.perm is None else self.perm,
         )
+
+
+class UnreadQueues(msgspec.Struct, frozen=True):
+    """The queues of a topic at one broker that producers write and consumers do not read."""
+
+    broker: str
+    first: int
+    end: int
+
+    def has(self, queue: MessageQueue) -> bool:
+        """Return whether a queue is one of these."""
+        return queue.broker_name == self.broker and self.first <= queue.queue_id < self.end
+
+    def __str__(self) -> str:
+        queues = f"{self.broker}:{self.first}"
+        if self.end - self.first > 1:
+            queues += f" to {self.broker}:{self.end - 1}"
+        return queues
 
 
 class HiddenQueue(msgspec.Struct, frozen=True):
@@ -68,3 +91,68 @@ async def hidden_queues(
         counts = {queue.queue_id: it.max_offset - it.min_offset for queue, it in stats.items()}
         hidden += [HiddenQueue(name, number, counts.get(number, 0)) for number in range(first, end)]
     return hidden
+
+
+# -- queues that are written and not read -----------------------------------------------------
+
+
+def newly_unread(
+    before: Mapping[str, TopicConfig], after: Mapping[str, TopicConfig]
+) -> list[UnreadQueues]:
+    """Return the written queues without readers, of brokers where a change adds such queues."""
+    return [
+        unread
+        for name, config in after.items()
+        if (unread := _unread(name, config))
+        and not ((old := _unread(name, before[name])) and _covers(old, unread))
+    ]
+
+
+def unread_text(topic: str, unread: Collection[UnreadQueues]) -> str:
+    """Return the reason why a change would lose messages, with the option that avoids it."""
+    queue_count = max(it.end for it in unread)
+    return (
+        f"{topic}: producers would send to {', '.join(map(str, unread))}, which no consumer reads;"
+        f" to change read and write queues together, give --queues {queue_count}"
+    )
+
+
+async def unread_notes(admin: AdminClient, topics: Iterable[str]) -> list[str]:
+    """Return a line for each topic with queues that producers write and consumers do not read."""
+    notes: list[str] = []
+    for topic in sorted(set(topics)):
+        try:
+            places = (await admin.route(topic)).queue_datas
+            unread = [it for data in places if (it := _unread(data.broker_name, data))]
+            offsets = await admin.topic_stats(topic) if unread else {}
+        except (NoRoute, TopicNotExist):
+            continue  # deleted meanwhile, or only the offsets of the group are left
+        if unread:
+            notes.append(_unread_note(topic, unread, offsets))
+    return notes
+
+
+def _unread_note(
+    topic: str, unread: Collection[UnreadQueues], offsets: Mapping[MessageQueue, TopicOffset]
+) -> str:
+    total = sum(
+        it.max_offset - it.min_offset
+        for queue, it in offsets.items()
+        if any(queues.has(queue) for queues in unread)
+    )
+    held = "messages sent there" if not total else f"the {counted(total, 'message')} there"
+    queue_count = max(it.end for it in unread)
+    return (
+        f"{topic}: no consumer reads {', '.join(map(str, unread))}, and lag leaves out {held};"
+        f" to have them read: cometmq topic alter {topic} --read-queues {queue_count}"
+    )
+
+
+def _unread(broker: str, config: TopicConfig | QueueData) -> UnreadQueues | None:
+    if config.write_queue_nums <= config.read_queue_nums:
+        return None
+    return UnreadQueues(broker, config.read_queue_nums, config.write_queue_nums)
+
+
+def _covers(old: UnreadQueues, new: UnreadQueues) -> bool:
+    return old.first <= new.first and new.end <= old.end

@@ -25,7 +25,14 @@ from cometmq.cli.verbs.queue_states import (
     offsets_by_group,
     outlived_note,
 )
-from cometmq.cli.verbs.topic_changes import Change, configs_at, hidden_queues
+from cometmq.cli.verbs.topic_changes import (
+    Change,
+    configs_at,
+    hidden_queues,
+    newly_unread,
+    unread_notes,
+    unread_text,
+)
 from cometmq.cli.words import counted
 from cometmq.client.admin import AdminClient
 from cometmq.client.admin.broker import BrokerAdmin
@@ -190,15 +197,20 @@ def alter(  # noqa: PLR0913, PLR0917  # one parameter per option
     perm: Annotated[str | None, typer.Option(help="What clients may do: rw, r, w or none.")] = None,
     *,
     force: Annotated[
-        bool, typer.Option("--force", help="Allow removing read queues, with their messages.")
+        bool,
+        typer.Option(
+            "--force", help="Allow queues with messages, or for producers, that nobody reads."
+        ),
     ] = False,
     yes: Yes = False,
     as_json: AsJson = False,
 ) -> None:
     """Change the given settings of a topic at the brokers that have it.
 
-    Messages in a queue that is no longer read become invisible. To lose none: set --write-queues,
-    wait until the groups have consumed the other queues, then set --read-queues with --force.
+    Messages in a queue that is not read are invisible to consumers, so --queues, which changes read
+    and write queues together, is the way to add queues. To remove queues without loss: set
+    --write-queues, wait until the groups have consumed the other queues, then set --read-queues
+    with --force.
     """
     change = Change(
         read_queues if read_queues is not None else queues,
@@ -219,8 +231,12 @@ def alter(  # noqa: PLR0913, PLR0917  # one parameter per option
             )
         after = {name: change.applied_to(config) for name, config in before.items()}
         hidden = await hidden_queues(masters, before, after)
-        if hidden:
-            text = f"{topic}: consumers lose " + ", ".join(map(str, hidden))
+        unread = newly_unread(before, after)
+        if hidden or unread:
+            if hidden:
+                text = f"{topic}: consumers lose " + ", ".join(map(str, hidden))
+            else:
+                text = unread_text(topic, unread)
             if not force:
                 raise ClientError(
                     f"{text}; to do it anyway, give --force (see cometmq topic alter --help)"
@@ -307,10 +323,13 @@ def delete(
 
 @app.command()
 def describe(topic: Topic, namesrv: Namesrv = DEFAULT_NAMESRV, *, as_json: AsJson = False) -> None:
-    """Show the first and last offset and the last message of each queue."""
+    """Show the first and last offset and the last message of each queue.
 
-    async def question(admin: AdminClient) -> list[list[Cell]]:
-        return [
+    A note names queues that producers write and consumers do not read.
+    """
+
+    async def question(admin: AdminClient) -> tuple[list[list[Cell]], list[str]]:
+        rows: list[list[Cell]] = [
             [
                 queue.broker_name,
                 queue.queue_id,
@@ -321,8 +340,9 @@ def describe(topic: Topic, namesrv: Namesrv = DEFAULT_NAMESRV, *, as_json: AsJso
             ]
             for queue, offsets in (await admin.topic_stats(topic)).items()
         ]
+        return rows, await unread_notes(admin, [topic])
 
-    rows = ask(namesrv, question)
+    rows, notes = ask(namesrv, question)
     count = sum(row[4] for row in rows if isinstance(row[4], int))
     print_rows(
         ("Broker", "Queue", "Min", "Max", "Messages", "Last message"),
@@ -330,6 +350,7 @@ def describe(topic: Topic, namesrv: Namesrv = DEFAULT_NAMESRV, *, as_json: AsJso
         as_json=as_json,
         title=f"{topic}: {counted(len(rows), 'queue')}, {counted(count, 'message')}",
     )
+    print_notes(notes)
 
 
 @app.command()
