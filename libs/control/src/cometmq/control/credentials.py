@@ -17,8 +17,8 @@ from cometmq.remoting.transport.tls_contexts import client_context, server_conte
 def server_credentials(settings: TlsSettings) -> grpc.ServerCredentials | None:
     """Return the credentials of a control server; None means plain connections.
 
-    With a certificate, the port serves TLS only; with `tls.server.need.client.auth=require`,
-    callers need a certificate too. Replaced files are used from the next handshake on.
+    A port with a certificate serves TLS only, and `tls.server.need.client.auth=require` makes it
+    demand a certificate from callers too. Replaced files are used from the next handshake on.
     """
     if settings.mode is TlsMode.DISABLED:
         return None

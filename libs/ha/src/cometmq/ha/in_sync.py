@@ -124,7 +124,7 @@ def acked(leadership: Leadership, ack: Ack) -> Leadership:
 
 
 def is_current(leadership: Leadership, ack: Ack) -> bool:
-    """Return whether an acknowledgement counts: only those of the own epoch do (decision 2)."""
+    """Return whether an acknowledgement counts: it must be of this epoch (decision 2)."""
     return ack.epoch == leadership.epoch
 
 

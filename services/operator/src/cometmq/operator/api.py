@@ -112,7 +112,7 @@ class KubeApi:
         return list(found["items"])
 
     async def apply(self, body: Body) -> Body:
-        """Create an object, or make its fields those of `body`, whoever set them."""
+        """Apply `body` server-side: create the object, or take over the fields that it sets."""
         metadata = body["metadata"]
         return await self._call(
             "PATCH", _path(body["kind"], metadata["namespace"], metadata["name"]), body,

@@ -34,7 +34,7 @@ class OperatorApp:
         server: Server | None = None,
         addresses: Addresses | None = None,
     ) -> None:
-        """`server` replaces the API server of the pod's cluster, `addresses` those of brokers."""
+        """`server` overrides the API server of the pod, and `addresses` the brokers' addresses."""
         self._settings = settings.value
         self._log = log
         self._clock = clock

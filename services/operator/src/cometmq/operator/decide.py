@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What to do next for a group, from its spec and its state (pure).
+"""Chooses the next step for a group from its spec and its state (pure).
 
 Nothing is remembered between two calls, so the operator may die at any point: the next one sees the
 same state and decides the same. Failover is not decided here but in `cometmq.ha.election`, from the
@@ -33,7 +33,7 @@ class PodSeen(msgspec.Struct, frozen=True):
 
 
 class Backlog(msgspec.Struct, frozen=True):
-    """What consumers have still to consume; a group with nothing left is not listed."""
+    """Unconsumed messages of each consumer group; groups without any are not listed."""
 
     by_group: Mapping[str, int]
 
@@ -92,7 +92,7 @@ class Restart(msgspec.Struct, frozen=True):
 
 
 class Release(msgspec.Struct, frozen=True):
-    """Let the deletion happen: remove the finalizer."""
+    """Remove the finalizer, so that the API server deletes the BrokerGroup."""
 
 
 Step = Nothing | Wait | Restart | HandOver
@@ -184,7 +184,8 @@ def _healthy_step(group: BrokerGroup, seen: Seen, record: Record, stale: list[in
         return Wait(Reason.ROLL_BLOCKED, text)
     if len(seen.pods) == 1:
         return Restart(chosen)
-    # With minInSync as large as the group, no pod could ever restart: sends wait for its return.
+    # If minInSync equals the number of pods, every restart falls below it. Pods restart all the
+    # same, and sends wait until the pod is back.
     needed = min(group.spec.replication.min_in_sync, len(seen.pods) - 1)
     if len(members - {chosen}) < needed:
         text = f"without {group.pod(chosen)} fewer than {needed} copies would be in sync"
@@ -219,7 +220,7 @@ def _in_sync(seen: Seen) -> frozenset[int]:
 
 
 def may_skip_drain(group: BrokerGroup, seen: Seen) -> bool:
-    """Return whether a deletion need not wait: nobody wants to, or there is nothing to lose."""
+    """Return whether a deletion need not drain: by request, with its namespace, or without data."""
     has_data = seen.replicas is not None and seen.record is not None
     return (
         group.spec.deletion is Deletion.NOW

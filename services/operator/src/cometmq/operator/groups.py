@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""All groups that an operator looks after: one task each, woken by events and by elections."""
+"""Runs one task per group, which is woken by events and by elections."""
 
 import asyncio
 from collections.abc import Callable
@@ -24,7 +24,7 @@ Key = tuple[str, str]
 
 
 class Looked(msgspec.Struct):
-    """One group that is looked after."""
+    """A managed group: its members, its passes, and the event that wakes its task."""
 
     members: Members
     work: Pass
@@ -56,7 +56,7 @@ class Groups:
         return len(self._groups)
 
     def wake(self, namespace: str, name: str) -> None:
-        """Have a group looked at now; a group that is new gets its task."""
+        """Start a pass over a group now; the first call for a group creates its task."""
         key = (namespace, name)
         looked = self._groups.get(key)
         if looked is None:
@@ -72,7 +72,7 @@ class Groups:
             looked.wake.set()
 
     async def close(self) -> None:
-        """Stop looking after groups; brokers go on, and another operator may continue."""
+        """Stop all tasks; brokers go on, and another operator may continue."""
         await self._tasks.close()
         for looked in self._groups.values():
             await looked.members.close()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What kopf does: watch objects, and wake the groups that they belong to.
+"""Watches objects with kopf, and wakes the groups that they belong to.
 
 Handlers only wake: all logic is in passes that read the current state, so a lost, late or repeated
 event changes nothing. kopf stores nothing in the objects, and its peering is not used, as it is no
@@ -42,7 +42,7 @@ CLOSE_S: Final = 0.5
 
 
 class WatchesEnded(CometError):
-    """kopf has ended by itself: without events, groups would be looked at too rarely."""
+    """kopf has ended by itself: without events, passes over groups would be too rare."""
 
 
 async def watch(groups: Groups, server: Server, namespaces: tuple[str, ...]) -> None:

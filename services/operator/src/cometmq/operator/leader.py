@@ -91,7 +91,7 @@ class Leadership:
                 raise LeadershipLost(f"the lease of the operators is lost: {error}")
 
     async def release(self) -> None:
-        """Let another operator take over at once."""
+        """Give up the Lease, so that another operator can take over at once."""
         if not self.is_leader:
             return
         self.is_leader = False

@@ -122,7 +122,7 @@ class Members:
                 await it.update_config(READ_ONLY)
 
     async def backlog(self, group: BrokerGroup) -> Backlog | None:
-        """Return what consumers have left at the master; None if there is no answer."""
+        """Return the unconsumed messages at the master; None if it does not answer."""
         record = self.record
         if record is None:
             return None

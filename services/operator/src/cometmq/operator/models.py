@@ -32,7 +32,7 @@ _NAME: Final = r"^[A-Za-z0-9_-]+$"
 
 
 def rule(cel: str, message: str, **more: str) -> dict[str, Any]:
-    """Return a validation rule in CEL; `message` says what is allowed."""
+    """Return a validation rule in CEL; `message` states the requirement."""
     return {"rule": cel, "message": message, **more}
 
 
@@ -63,7 +63,7 @@ class PullPolicy(StrEnum):
 
 
 class Retain(StrEnum):
-    """What happens to volumes that are no longer used."""
+    """Whether volumes that are no longer used are kept or deleted."""
 
     RETAIN = "Retain"
     DELETE = "Delete"
@@ -77,7 +77,7 @@ class Rollout(StrEnum):
 
 
 class Deletion(StrEnum):
-    """What a deletion waits for."""
+    """Whether a deletion drains the group first."""
 
     DRAIN = "Drain"
     NOW = "Now"
@@ -172,7 +172,7 @@ class Replication(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 class StorageRetention(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """What happens to the volumes of pods that are gone."""
+    """Retention policy for the volumes of removed pods."""
 
     when_deleted: Annotated[
         Retain, Meta(description="When the BrokerGroup is deleted: Retain or Delete the volumes.")
@@ -221,7 +221,7 @@ Opaque = Annotated[dict[str, Any], Meta(extra_json_schema=OPAQUE)]
 
 
 class Scheduling(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """Where pods run; the fields are those of a pod."""
+    """Where pods run, in the fields of a pod's spec."""
 
     node_selector: Annotated[
         dict[str, Annotated[str, Meta(max_length=63)]],
@@ -280,7 +280,7 @@ class Update(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Spec(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """What a broker group should be."""
+    """The desired state of a broker group."""
 
     name_servers: Annotated[
         list[

@@ -36,7 +36,7 @@ SOON_MS: Final = 1_000
 
 
 class Context(msgspec.Struct, frozen=True):
-    """What passes over all groups share."""
+    """Settings and services that the passes over all groups share."""
 
     api: KubeApi
     image: str
@@ -64,19 +64,19 @@ class Pass:
         self._members = members
         self._reporter = reporter
         self._applied: dict[tuple[str, str], tuple[str, str]] = {}
-        """Hash of what was applied, and the version that it led to."""
+        """Hash of each applied object, and the version that resulted."""
         self._has_no_budget = False
         self._end = (-1, 0)
         """The end of the longest log, and since when it has been that."""
 
     def forget(self, kind: str, name: str, version: str) -> None:
-        """Note the version of an owned object; another than ours means that it was changed."""
+        """Note an owned object's version; the next pass repairs it if another client wrote it."""
         known = self._applied.get((kind, name))
         if known is not None and known[1] != version:
             del self._applied[kind, name]
 
     async def run(self, namespace: str, name: str) -> int | None:
-        """Look after a group once; return the pause before the next pass, None if it is gone.
+        """Reconcile a group once; return the pause before the next pass, None if it is gone.
 
         Raise ApiUnreachable; the next pass starts again.
         """
@@ -232,7 +232,7 @@ class Pass:
     # ---- deletion ----------------------------------------------------------------------------
 
     async def _with_backlog(self, group: BrokerGroup, seen: Seen) -> Seen:
-        """Make the group read-only, and count what is left.
+        """Make the group read-only, and count the unconsumed messages.
 
         Name servers tell producers that the group is read-only, and brokers accept sends until all
         of them have asked. So a count of 0 is final only once nothing has been stored for a while.
@@ -256,7 +256,7 @@ class Pass:
         return now_ms - self._end[1] >= self._context.quiet_ms
 
     async def _release(self, group: BrokerGroup, body: Body) -> None:
-        """Delete the record, which belongs to nobody else, and let the deletion go on."""
+        """Delete the group's record, then remove the finalizer."""
         await self._members.close()
         await self._context.api.delete("Lease", group.namespace, group.name)
         await self._set_finalizer(body, present=False)
@@ -276,10 +276,10 @@ class Pass:
                 "BrokerGroup", metadata["namespace"], metadata["name"], patch
             )
         except ApiRefused as error:
-            if error.status != 409:  # somebody else changed the object: the next pass tries again
+            if error.status != 409:  # changed since it was read: the next pass tries again
                 raise
 
-    # ---- what people see ---------------------------------------------------------------------
+    # ---- labels and status -------------------------------------------------------------------
 
     async def _label_roles(self, group: BrokerGroup, seen: Seen, live: Live) -> None:
         roles = {one.copy.ordinal: one.role.value for one in seen.statuses}

@@ -65,8 +65,8 @@ def objects(
 ) -> list[Object]:
     """Return the objects to apply, in this order.
 
-    `replicas` and `volume_size` are those of the StatefulSet, which may differ from the spec's for
-    a while: a pod stays until it has left the group, and templates of volumes cannot change.
+    `replicas` and `volume_size` go into the StatefulSet. They may differ from the spec for a while:
+    a pod stays until it has left the group, and templates of volumes cannot change.
     """
     found = [
         _object(group, "v1", "ServiceAccount", group.account, automountServiceAccountToken=False),
@@ -148,7 +148,10 @@ def _peers(group: BrokerGroup) -> Object:
 
 
 def _network_policy(group: BrokerGroup, operator_namespace: str) -> Object:
-    """Return who reaches which port: whoever reaches the control port can depose the master."""
+    """Return the NetworkPolicy of the pods.
+
+    Only members and the operator reach the control port, because its callers can depose the master.
+    """
     peers = {"podSelector": {"matchLabels": group.labels}}
     operator = {
         "namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": operator_namespace}},

@@ -13,7 +13,7 @@ from cometmq.operator.status_types import Condition, Drain, GroupStatus, LastOpe
 
 
 class Findings(msgspec.Struct, frozen=True, kw_only=True):
-    """What a pass over a group found and decided."""
+    """The state that a pass over a group found, and its decision."""
 
     seen: Seen
     step: Step | Ending = Nothing()

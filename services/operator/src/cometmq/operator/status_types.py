@@ -41,7 +41,7 @@ class MemberStatus(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 class Drain(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """What a deletion waits for."""
+    """Progress of the drain before a deletion."""
 
     remaining_messages: Annotated[
         int, Meta(description="Messages that some consumer group has not consumed; -1: unknown.")
@@ -62,7 +62,7 @@ class LastOperation(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 class GroupStatus(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
-    """What a broker group is, as last seen by the operator."""
+    """The state of a broker group, as last seen by the operator."""
 
     observed_generation: Annotated[
         int, Meta(description="Generation of the spec that the operator has acted on.")

@@ -36,7 +36,7 @@ def deleting(one: BrokerGroup, annotations: Mapping[str, str] | None = None) -> 
 
 
 def seen(*pods: PodSeen | None, master: int = 0, out: tuple[int, ...] = (), **more: Any) -> Seen:
-    """Return a state in which all pods but those of `out` are in sync; None is a missing pod."""
+    """Return a state with all pods in sync except the ordinals `out`; None is a missing pod."""
     present = {one: pod for one, pod in enumerate(pods) if pod is not None}
     members = tuple(copy(one) for one in range(len(pods)) if one not in out)
     record = Record(

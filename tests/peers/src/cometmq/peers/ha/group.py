@@ -100,7 +100,7 @@ class BrokerGroup:
         stop_outside_writes(self._children[name].pid, self._folder / "record" / f"{GROUP}.json")
 
     def thaw(self, name: str) -> None:
-        """Let a frozen process continue."""
+        """Resume a frozen process."""
         os.killpg(self._children[name].pid, signal.SIGCONT)
 
     async def stop(self, name: str) -> None:

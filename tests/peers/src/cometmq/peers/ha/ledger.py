@@ -17,7 +17,7 @@ class Acknowledged(NamedTuple):
 
 
 class Outage(NamedTuple):
-    """What senders noticed of one fault."""
+    """The effect of one fault on senders."""
 
     again_s: float
     """Seconds from the fault until a send that began after it was acknowledged."""
@@ -60,7 +60,7 @@ class Ledger:
         self._ends[queue_id] = max(offset, self._ends.get(queue_id, -1))
 
     def lost(self) -> set[int]:
-        """Return the acknowledged messages that nobody has received."""
+        """Return the acknowledged messages that no consumer has received."""
         return self.acknowledged.keys() - self.received
 
     def faults(self) -> list[str]:
