@@ -255,8 +255,8 @@ class DelayService:
                 self._driver.put(
                     entry.message, partial(self._stored, level, topic, entry.queue_offset + 1)
                 )
-            # With puts pending, the position must not overtake them; then a later entry's callback
-            # or the next batch passes this one.
+            # The position must not overtake pending puts. While there are any, a later entry's
+            # callback or the next batch passes this one.
             elif level.pending_count == 0 and not level.has_failed:
                 self._pass(level, 0, entry.queue_offset + 1)
         level.is_reading = False

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Discard the store of a slave: move its files aside after the broker has closed them.
 
-The state file moves first and durably. Without a state file, the store counts as a new copy, so a
-crash at any later point cannot make the group trust a store that has lost its messages (R2).
+The state file moves first and durably. A store without a state file counts as a new copy, so
+a crash at any later point cannot make the group trust a store that has lost its messages (R2).
 """
 
 import asyncio

@@ -48,7 +48,7 @@ def _random_incarnation() -> str:
 
 
 class Surroundings(NamedTuple):
-    """What a membership takes from its host; a simulator passes its own."""
+    """The services of the host that a membership uses; a simulator passes its own."""
 
     files: Files = OsFiles()
     boot_id: Callable[[], str] = boot_id

@@ -100,7 +100,7 @@ class HoldTable:
                 held.is_unsure = True
                 self.unsure.append(held)
             return False
-        # Without a tag code the new messages may have any tag, so the pull has to look.
+        # An unknown tag code means that the new messages may have any tag: the pull must read them.
         return tag_code is None or accept is None or accept(tag_code)
 
     def sweep(self, now_ms: int, max_offset: MaxOffset) -> None:

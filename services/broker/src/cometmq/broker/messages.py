@@ -173,7 +173,7 @@ def without_delay(text: str) -> str:
 
 
 def batch_text(common: SentProperties) -> str:
-    """Return the properties to append to those of each message in a batch; they keep WAIT."""
+    """Return the properties that are appended to each message of a batch; they keep WAIT."""
     if common.wait is None:
         return common.text
     return f"{_WAIT}{VALUE_SEPARATOR}{common.wait}{PAIR_SEPARATOR}{common.text}"

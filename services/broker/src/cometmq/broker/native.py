@@ -80,7 +80,7 @@ class RangeReader:
 
 
 class HeaderFollower:
-    """Follows the headers of received records; Python judges what is wrong."""
+    """Follows the headers of received records; Python code diagnoses invalid ones."""
 
     def __init__(self, log: Log) -> None:
         self._log = log

@@ -80,7 +80,7 @@ class Asker:
     async def _ask(
         self, ledger: Ledger, halves: Sequence[OpenHalf], absent: set[int], now_s: int
     ) -> None:
-        """Check these transactions, except those of producer groups without a connected member."""
+        """Check these transactions, but skip producer groups without a connected member."""
         stats, link = self._stats, self._link
         wanted = [half for half in halves if half.entry.group_hash not in absent]
         stats.unasked_count += len(halves) - len(wanted)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """One account file: parses YAML text into accounts, and writes changes back to the text.
 
-Compatibility: keys, types and layout are those of RocketMQ's plain_acl.yml, so RocketMQ can read
-files written here. Unknown keys and the comments before the first key are kept; RocketMQ loses
+Compatibility: keys, types and layout follow RocketMQ's plain_acl.yml, so RocketMQ can read files
+written here. Unknown keys and the comments before the first key are kept; RocketMQ loses
 both.
 """
 

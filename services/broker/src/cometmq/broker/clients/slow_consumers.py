@@ -3,7 +3,7 @@
 
 Compatibility: RocketMQ measures how far behind a pull reads. Here the committed offset is used, so
 that a group counts even if it is not pulling at the moment. Offline groups are not checked, because
-they slow down nobody.
+they cause no reads.
 """
 
 from collections.abc import Iterable

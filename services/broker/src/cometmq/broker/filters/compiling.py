@@ -113,4 +113,4 @@ class Compiler:
 
 
 def _ignore() -> None:
-    """Do nothing: `check` refused its caller, who must retry, so there is no callback."""
+    """Do nothing: `check` raised, so its caller retries and needs no callback."""

@@ -186,7 +186,7 @@ def _updated(broker: Broker, changes: Mapping[str, str]) -> Loaded[BrokerSetting
 
 
 def _apply(broker: Broker, loaded: Loaded[BrokerSettings]) -> None:
-    broker.driver.commit()  # what was sent before the change keeps the old settings
+    broker.driver.commit()  # messages sent before the change keep the old settings
     broker.apply(loaded)
     broker.store.apply(loaded.value)
     broker.settings_version = broker.settings_version.next_version(broker.clock.now_ms())

@@ -185,7 +185,7 @@ def _batch_message(
     item: BatchItem,
     common_text: str,
 ) -> NewMessage:
-    """Return one message of a batch, with its own properties followed by those of the request."""
+    """Return one message of a batch; the request's properties follow its own."""
     header = call.header
     text = join_properties(item.properties, common_text)
     sent = read_sent(text, "")

@@ -6,11 +6,12 @@ delays senders. A commit wakes all slaves once per turn, and all acknowledgement
 the pending sends together.
 
 Rules that RocketMQ's master lacks: the first report must lie at a record border within the log, an
-acknowledgement must not exceed what was sent, and it counts only as long as its connection is open.
+acknowledgement must not exceed the bytes sent, and it counts only as long as its connection is
+open.
 An empty slave gets the whole log, not only its last file.
 
 The first 8 bytes decide which stream a connection uses. RocketMQ's begins with an offset, so its
-top bit is never set; that of a broker group's own stream (`group/`) is.
+top bit is never set; a broker group's own stream (`group/`) sets it.
 """
 
 import asyncio

@@ -6,8 +6,8 @@ oldest one. This needs no stored time per message, and the figures never look be
 Latencies below one millisecond are not counted; their number is the count of all stored messages
 minus the counted ones.
 
-Compatibility: the classes are those of RocketMQ's putMessageDistributeTime. The classes and the
-percentiles describe the last whole minute or, during the first minute, the time since startup.
+Compatibility: the classes are the same as in RocketMQ's putMessageDistributeTime. The classes and
+the percentiles describe the last whole minute or, during the first minute, the time since startup.
 """
 
 from collections.abc import Callable, Mapping

@@ -137,8 +137,8 @@ class Journal:
         base = self._found.base(name, digest)
         if base is not None:
             self._apply(table, name, [entry for entry in entries if entry.number > base])
-        # No mark names this content: another program wrote the file, and nobody knows which of
-        # these entries it already includes.
+        # No mark names this content: another program wrote the file. It is unknown which of these
+        # entries the file already includes.
         elif entries:
             self._log.warning("journal.left_out", table=name, entries=len(entries))
         if entries:

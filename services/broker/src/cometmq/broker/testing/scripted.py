@@ -53,7 +53,7 @@ class InlineWorker:
 
 
 class Wire:
-    """The transport of one connection: records what is written and requested."""
+    """The transport of one connection; records the bytes written and the requests made."""
 
     def __init__(self, number: int) -> None:
         self._number = number

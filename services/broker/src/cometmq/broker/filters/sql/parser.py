@@ -2,8 +2,8 @@
 """Parses an expression into a tree: a node is created when a grammar rule is complete.
 
 Compatibility: as in RocketMQ, an expression ends before the first token that cannot continue it,
-and the rest is ignored (`a > 5 foo` is `a > 5`). Error texts repeat those of RocketMQ's parser,
-with the tokens that it would have accepted.
+and the rest is ignored (`a > 5 foo` is `a > 5`). Error texts equal the texts of RocketMQ's
+parser, and list the tokens that it would have accepted.
 """
 
 from collections.abc import Collection, Generator

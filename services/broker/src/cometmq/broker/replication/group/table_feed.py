@@ -30,7 +30,7 @@ class Replicated(Journaled, Protocol):
     """A table that a master copies to its followers."""
 
     def whole(self) -> Iterator[bytes]:
-        """Yield the whole content as JSON, in pieces like those of `noted_changes`."""
+        """Yield the whole content as JSON, in pieces of the same form as `noted_changes`."""
 
     def become(self, pieces: Sequence[msgspec.Raw]) -> None:
         """Replace the content by the pieces of another broker's `whole`, and note the difference.
@@ -76,7 +76,7 @@ class TableFeed:
 
     def begin(self, epoch: int) -> None:
         """Count the changes of a new epoch from 0; this broker is becoming its master."""
-        self._journal.write()  # what was changed before belongs to the whole
+        self._journal.write()  # earlier changes are part of the snapshot
         self._is_master = True
         self._recent.clear()
         self._recent_bytes = 0
