@@ -78,7 +78,7 @@ class CommandAdmin(AdminClient):
     async def masters_to_change(
         self, cluster: str | None = None, names: Iterable[str] | None = None
     ) -> dict[str, BrokerAdmin]:
-        """Return the masters for a change; with all brokers, record those that have none."""
+        """Return the masters for a change; without `names`, record brokers that have no master."""
         if names is None:
             await super().masters(cluster)
         return await super().masters_to_change(cluster, names)

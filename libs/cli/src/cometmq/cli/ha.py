@@ -422,8 +422,8 @@ def restore(
     """Create the record of a group that has none, as an elector does.
 
     An elector does this by itself unless acknowledged messages may be lost: then a person has to
-    decide, with --accept-loss. All brokers of --members have to answer; leave out those that will
-    never return.
+    decide, with --accept-loss. All brokers of --members have to answer, so leave out brokers that
+    will never return.
     """
 
     async def create(open_group: OpenGroup) -> None:

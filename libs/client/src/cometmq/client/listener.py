@@ -72,7 +72,7 @@ ConsumeResult.DEAD_LETTER = ConsumeResult(0, DEAD_LETTER_LEVEL)
 
 
 class OrderlyAction(Enum):
-    """What happens to the messages after an orderly listener returns."""
+    """How a consumer treats the messages after an orderly listener has returned."""
 
     COMMIT = auto()
     HOLD = auto()

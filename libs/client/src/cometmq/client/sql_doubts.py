@@ -21,7 +21,7 @@ _COMMENT: Final = re.compile(r"--[^\n\r]*")
 
 
 def doubt_of_condition(condition: str) -> str:
-    """Return what is probably wrong with a condition, and what to write; empty if nothing is."""
+    """Return the probable mistake in a condition, and what to write; empty if there is none."""
     try:
         read, ignored = read_tokens(condition)
     except InvalidArgument:

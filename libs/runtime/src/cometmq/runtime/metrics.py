@@ -151,8 +151,8 @@ class StatsCollector(Generic[S]):
         constant_labels: Mapping[str, str] | None = None,
         limit: RowLimit | None = None,
     ) -> None:
-        """With a `limit`, each family shows its first rows up to the limit; the order of rows must
-        be stable, so that a series that is shown stays.
+        """`limit` bounds the rows of each family to the first ones; the order of rows must be
+        stable, so that a series that is shown stays.
         """
         self._families = families
         self._limit = limit or RowLimit()

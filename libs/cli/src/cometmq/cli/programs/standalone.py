@@ -80,8 +80,8 @@ def standalone(  # noqa: PLR0913  # one parameter per option
 ) -> None:
     """Run name server, broker and txn-checker in one process until Ctrl-C or SIGTERM.
 
-    Started again on the same folder, they continue with its data. Without -c, the broker's settings
-    are read from broker.conf in the folder, if it exists.
+    Started again on the same folder, they continue with its data. If -c is not given, the broker's
+    settings are read from broker.conf in the folder, if it exists.
     """
     with exit_on_bad_settings():
         if broker_port == 0:

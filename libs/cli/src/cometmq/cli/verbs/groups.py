@@ -97,7 +97,8 @@ def list_groups(
 ) -> None:
     """List consumer groups with the number of connected members.
 
-    Topics are those that members subscribe to or, without members, that have offsets of the group.
+    The topics are the members' subscriptions or, without members, the topics in which the group
+    has offsets.
     """
 
     async def question(admin: AdminClient) -> list[list[Cell]]:

@@ -63,8 +63,8 @@ async def queue_states(
     """Return how far a group is in each of its queues.
 
     Brokers report the topics in which the group has an offset. The retry topic is added, because
-    messages can wait there before the group has an offset in it. `admin` is told which brokers are
-    left out.
+    messages can wait there before the group has an offset in it. `admin` records the brokers that
+    are left out.
     """
     if topic is not None and group not in await admin.consuming_groups(topic):
         return []  # asked for a topic, brokers report 0 for every group

@@ -167,9 +167,7 @@ class BrokerGroups(BrokerCalls):
     async def correction_offsets(
         self, topic: str, group: str, *, other_groups: str | None = None
     ) -> dict[int, int]:
-        """Return the lowest offsets of `other_groups` by queue id, for correcting those of
-        `group`.
-        """
+        """Return the lowest offsets of `other_groups` by queue id, to correct `group` with."""
         header = admin.QueryCorrectionOffset(group, topic, other_groups)
         found = await self._json(CorrectionOffsets, Code.QUERY_CORRECTION_OFFSET, header)
         return found.correction_offsets

@@ -269,7 +269,7 @@ async def _reset_at(
     """Reset connected members; a queue without a stored offset counts as not consumed.
 
     Java brokers refuse the request if one queue has no stored offset, as in the first seconds of a
-    group, or after queues were added. Those queues get their new offset first.
+    group, or after queues were added. Queues without one get the new offset first.
     """
     try:
         return await broker.reset_offsets(topic, group, timestamp_ms, is_forced=is_forced)

@@ -103,7 +103,7 @@ class AdminBase(Client):
     async def masters_to_change(
         self, cluster: str | None = None, names: Iterable[str] | None = None
     ) -> dict[str, BrokerAdmin]:
-        """Return the masters to change: those of the brokers in `names`, or of all.
+        """Return the masters to change: the masters of the brokers in `names`, or of all brokers.
 
         Raise BrokerMissing if a broker has no master, because that broker would miss the change.
         """

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Notices brokers that leave sends unanswered, and drops those that another master has replaced.
+"""Detects brokers that leave sends unanswered, and drops them once another master replaces them.
 
 A frozen machine and a cut cable close no connection: sends would wait for their timeout although
 another member of the broker group has become master.
@@ -28,7 +28,7 @@ _SLOWDOWN: Final = 8  # the interval is an eighth of the lateness
 
 
 class Brokers(Protocol):
-    """What the watch needs of the client instance."""
+    """The interface of the client instance that the watch uses."""
 
     def current_master(self, broker_name: str) -> str | None:
         """Return the address for requests to the master in the newest route, None without one."""

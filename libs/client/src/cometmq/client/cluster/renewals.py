@@ -32,10 +32,10 @@ class Renewals:
     """Shares lookups among all senders that wait for the same route."""
 
     def __init__(self, background: TaskSet) -> None:
-        """Lookups run in `background`, so that those that take too long for a caller go on.
+        """Lookups run in `background`, so that they continue after a caller has timed out.
 
-        Otherwise a client whose timeouts are shorter than those of name servers would never switch
-        from a hung one to the next.
+        Otherwise a client with shorter timeouts than its name server lookups would never switch
+        from a hung name server to the next.
         """
         self._background = background
         self._renewals: dict[Hashable, _Renewal] = {}

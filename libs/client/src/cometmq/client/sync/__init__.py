@@ -2,7 +2,7 @@
 """Blocking clients for programs without an event loop.
 
 All clients of a process run on one event loop in its own thread. Options, messages and errors are
-those of `cometmq.client`; listeners are plain functions, called on other threads.
+the same as in `cometmq.client`; listeners are plain functions, called on other threads.
 """
 
 from cometmq.client.sync.admin import AdminClient

@@ -3,8 +3,8 @@
 
 A sweep writes the pages that were dirty when it began, a few at each checkpoint, so the loop never
 copies 20 MB at once. When its last page is written, the file's header may count all entries that
-existed when the sweep began. Pages may then hold newer entry numbers than the header counts. Those
-entries are already in the file, so recovery can relink them.
+existed when the sweep began. Pages may then hold newer entry numbers than the header counts. The
+newer entries are already in the file, so recovery can relink them.
 """
 
 import sys

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """A disk whose changes stay in memory: for rehearsing a recovery on files that must not change.
 
-Reads return the bytes written to the overlay, or else those of the underlying disk. Only written
-pages take memory.
+Reads return the bytes written to the overlay, and fall through to the underlying disk elsewhere.
+Only written pages take memory.
 """
 
 import errno
@@ -194,7 +194,7 @@ class OverlayDisk:
         return self._base.usage(path)
 
     def lock(self, path: str) -> _NoLock:
-        """Return a lock that excludes nobody, because changes to the overlay stay in memory."""
+        """Return a lock that excludes no process, because changes to the overlay stay in memory."""
         return _NoLock()
 
     def locked_by(self, path: str) -> int | None:

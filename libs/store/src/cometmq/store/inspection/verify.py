@@ -185,7 +185,7 @@ def _rehearsed(
         after.add(_shortened(view, recovered.end))
     after.state = StoreState.NEEDS_RECOVERY if after.is_good else StoreState.DAMAGED
     after.was_clean, after.recovery = view.was_clean, recovered
-    if found is not None:  # the current findings, including those that a start would repair
+    if found is not None:  # the current findings, also if a start would repair them
         after.findings, after.finding_count = found.findings, found.finding_count
     return after
 

@@ -47,7 +47,7 @@ class LogScanner:
     ) -> None:
         """Begin at `offset`; read nothing at or after `end`, if that is given.
 
-        `take` gets the records first, in log order; the iteration yields those that it leaves.
+        `take` gets the records first, in log order; the iteration yields the ones that it leaves.
         """
         self._files = files
         self._take = take

@@ -6,8 +6,8 @@ int64. Entry n lies at byte n * 20 of the queue.
 
 Invariants: entries [0, max_offset) are visible. The newest of them may exist only in memory, in
 `_tail`; the next checkpoint writes them, and recovery can rebuild them from the log. Entries
-[max_offset, next_offset) are assigned to records that readers may not see yet: first those in
-`_held`, whose records are in the log but not confirmed, then those of the next commit.
+[max_offset, next_offset) are assigned to records that readers may not see yet: first the entries in
+`_held`, whose records are in the log but not confirmed, then the entries of the next commit.
 
 Hot path: `stage` once per message (budget 0.3 us), `publish` once per queue and commit, `plan` once
 per pull; bench/micro/bench_consume_queue.py.

@@ -109,7 +109,7 @@ class Checkpointer:
         """Return whether anything has changed and the interval has passed.
 
         A checkpoint of thousands of queues takes seconds; the interval grows with its duration.
-        Without senders to disturb, a follower that catches up does not wait.
+        A follower that catches up does not wait, because it has no senders to disturb.
         """
         pause_ms = max(interval_ms, self._elapsed_ms * PAUSE_FACTOR)
         if self.offset == self.dispatched_offset:

@@ -141,7 +141,7 @@ class Dispatcher:
 
     @property
     def taker(self) -> Take | None:
-        """What dispatches plain records of a log that begins here, without comparing CRCs."""
+        """Dispatches plain records for a scan from the head of the log, without comparing CRCs."""
         return None if self._read_range is None else self._take
 
     def _take(self, data: bytes, position: int, base: int) -> int:
