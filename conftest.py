@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What holds for every test of the workspace."""
+"""Set-up of all tests of the workspace: signals, Hypothesis, logging."""
 
 import logging
 import signal
@@ -9,11 +9,11 @@ from collections.abc import Iterator
 import hypothesis
 import pytest
 
-# A shell that runs the tests in the background has them ignore SIGINT, and whatever programs
-# they start with them; tests that interrupt a program need the ordinary behaviour.
+# In the background of a shell, tests and the programs that they start inherit an ignored SIGINT;
+# tests that interrupt a program need the ordinary behaviour.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
-# A busy machine makes inputs slow; that says nothing about the code.
+# Inputs are generated slowly on a busy machine; this is not a fault of the code.
 hypothesis.settings.register_profile(
     "cometmq", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
 )

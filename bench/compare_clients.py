@@ -58,7 +58,7 @@ class Figure:
 
 
 def clients() -> list[Client]:
-    """Return all clients; those of other projects are installed on first use."""
+    """Return all clients; clients of other projects are installed on first use."""
     here = Path(sys.executable)
     return [
         Client("CometMQ, uvloop", here, "comet_program.py", "uvloop"),

@@ -7,7 +7,7 @@ own file contains both, and `tests/packages/test_wheels.py` compares them.
 
 No file of the repository contains its address. `build` takes it from the clone (`git remote`) or
 from `--repository`, adds the project URLs, and turns the relative links of a README into links to
-the commit that was built. Without an address there are no URLs, and links become plain text.
+the commit that was built. If there is no address, no URLs are added, and links become plain text.
 """
 
 import argparse

@@ -66,7 +66,7 @@ def loadgen(mode: str, port: int, **options: object) -> Report:
 
 
 def fill(port: int, count: int, **options: object) -> None:
-    """Store `count` messages; retry those that a busy server refuses."""
+    """Store `count` messages; retry messages that a busy server refuses."""
     report: Report = {}
     for _ in range(FILL_ATTEMPTS):
         report = loadgen("send", port, count=count, **options)

@@ -38,7 +38,7 @@ MIB = 1 << 20
 
 
 class CaughtUp(NamedTuple):
-    """What catching up took: wall time, processor time, and anonymous memory at its peak."""
+    """The cost of catching up: wall time, processor time, and anonymous memory at its peak."""
 
     elapsed_s: float
     used_s: float

@@ -125,7 +125,7 @@ def _class(name: str, found: griffe.Class) -> Iterator[str]:
 
 
 def _members(found: griffe.Class) -> Iterator[griffe.Object]:
-    """Yield the public members of a class, then those of bases that the page does not show."""
+    """Yield the public members of a class, then of its bases that the page does not show."""
     for name, member in {**found.members, **found.inherited_members}.items():
         if name.startswith("_") or name in HIDDEN:
             continue

@@ -188,7 +188,7 @@ def test_progress_topics_and_groups_go_along(exchange: Exchange, writer: str, re
 def test_progress_at_a_java_broker_wins_over_the_journal_of_a_killed_broker(
     exchange: Exchange,
 ) -> None:
-    """A Java broker continues after kill -9 of ours; what is left of our journal is too old."""
+    """A Java broker continues after kill -9 of ours; the rest of our journal is too old."""
     count = COUNTS[ORDERED]
     owners = {"comet": "kill -9", "java": "clean stop"}
     for turn, (name, end) in enumerate(owners.items()):

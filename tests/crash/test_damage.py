@@ -27,7 +27,7 @@ RETRY_IMMEDIATELY: Final = 20
 
 
 class Sent(NamedTuple):
-    """What a killed broker has left."""
+    """The messages and the progress that a killed broker has left."""
 
     places: list[int]  # physical offset of each message
     progress: int

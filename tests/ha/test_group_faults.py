@@ -19,11 +19,11 @@ GROUPS = {"two copies": (2, 1), "three copies": (3, 2)}
 QUIET_S_MAX = 1.5
 """Load without a fault between two faults."""
 AGAIN_P95_S_MAX = 10.0
-"""Generous, so that a loaded machine fails no run; the report shows what was measured."""
+"""Generous, so that the test tolerates a loaded machine; the report has the measured times."""
 
 
 async def strike(group, load, kind, random, outages):
-    """Do one fault under load, wait until the group is complete, and measure the outage."""
+    """Inject one fault under load, wait until the group is complete, and measure the outage."""
     before = await group.until_complete()
     since = monotonic()
     await FAULTS[kind](group, before["master"], random)

@@ -68,7 +68,7 @@ class SimFiles:
 
 
 class SimWorker:
-    """A thread: its jobs run one at a time, each after a delay, which is that of the disk."""
+    """A thread that runs its jobs one at a time, each after the delay of the disk."""
 
     def __init__(
         self, name: str, loop: ProcessLoop, scheduler: Scheduler, latency_s: Callable[[], float]
@@ -94,7 +94,7 @@ class SimWorker:
             self._jobs.clear()
             try:
                 job()
-            except Exception:  # noqa: BLE001  # nobody is left to hear of it
+            except Exception:  # noqa: BLE001  # the process is gone: no caller waits
                 return
 
     def _begin(self) -> None:

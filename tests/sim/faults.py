@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Faults: each method does one to the group, and later undoes it.
+"""Faults: each method injects one fault into the group, and repairs it later.
 
 At least one intact copy of everything acknowledged must remain: a host crashes only if the copies
 that the record counts on can do without it.
@@ -23,7 +23,7 @@ ORDINALS: Final = 5
 
 
 class Nemesis:
-    """Does the faults of a plan, at random times."""
+    """Injects the faults of a plan at random times."""
 
     def __init__(self, world: "World") -> None:
         self._world = world
@@ -133,7 +133,7 @@ class Nemesis:
         self._later(lambda: self._mend(host), 1.0)
 
     def bad_disk(self) -> None:
-        """Let fsync fail: the broker stops, and is restarted."""
+        """Make fsync fail: the broker stops, and is restarted."""
         host = self._host()
         self._note(host.name, "cannot sync")
         host.files.is_failing = True
@@ -230,7 +230,7 @@ class Nemesis:
     # Elections
 
     def elect(self) -> None:
-        """Let an elector believe that the master is lost."""
+        """Make an elector consider the master lost."""
         elector = self._random.choice(self._world.electors).elector
         if elector is not None:
             elector.is_hasty = True
@@ -265,7 +265,7 @@ class Nemesis:
             process.serve(work, lambda _result, _error: None)
 
     def repeat_order(self) -> None:
-        """Have an order of a past epoch arrive, as if it had been on its way since then."""
+        """Deliver an order of a past epoch, as if the network had delayed it since."""
         past = self._world.place.past_holders
         if past:
             epoch, master = self._random.choice(past[-4:])
@@ -286,7 +286,7 @@ class Nemesis:
             self._later(lambda: elector.start() if elector.loop is None else None, 0.5)
 
     def resize(self) -> None:
-        """Add a broker to the group, or let one leave."""
+        """Add a broker to the group, or remove one."""
         world = self._world
         staying = [host for host in self._hosts() if host.ordinal not in world.leaving]
         if len(world.hosts) < ORDINALS and self._random.random() < 0.6:
@@ -307,7 +307,7 @@ class Nemesis:
         return sorted(self._world.hosts.values(), key=lambda host: host.ordinal)
 
     def _host(self) -> Host:
-        """Return a host; half of the time, the one with the master."""
+        """Return a host, more often the master's than any other."""
         found = self._world.place.current
         if found is not None and self._random.random() < 0.4:
             return self._world.hosts[f"b{found.record.holder.ordinal}"]
@@ -320,7 +320,7 @@ class Nemesis:
         return [name for name in names if name != but]
 
     def _may_crash(self, host: Host) -> bool:
-        """Return whether the group can do without what this host has not synced."""
+        """Return whether the group can lose the unsynced bytes of this host."""
         world = self._world
         found = world.place.current
         if found is None:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A simulated host with a broker: the real store, streams, member, leader and gate.
 
-What survives a kill belongs to `Host`, everything else to `BrokerProcess`.
+`Host` holds the state that survives a kill, `BrokerProcess` all other state.
 """
 
 import asyncio

@@ -23,7 +23,7 @@ SLOW_TURN_S: Final = 0.02
 
 
 class Scheduler:
-    """What happens, and when."""
+    """The queue of future events, and the virtual clock."""
 
     def __init__(self, random: Random) -> None:
         self.random = random
@@ -44,7 +44,7 @@ class Scheduler:
         heapq.heappush(self._heap, (self.now + delay_s, self._count, action, args))
 
     def run(self, until: float, is_done: Callable[[], bool] | None = None) -> bool:
-        """Let time pass; return whether `is_done` held before the end, asked every 50 ms."""
+        """Run events until a time or until `is_done`, asked every 50 ms; return whether it held."""
         heap, pop = self._heap, heapq.heappop
         next_look = self.now
         while heap and heap[0][0] <= until and not self.is_stopped:
@@ -92,11 +92,11 @@ class ProcessLoop:
     def __init__(
         self, scheduler: Scheduler, name: str, *, rate: float, failed: Callable[[str], None]
     ) -> None:
-        """`failed` is told about exceptions that nobody handles."""
+        """`failed` is called with the text of each unhandled exception."""
         self.name = name
         self.is_dead = False
         self.is_slow = False
-        self._self: Any = self  # it is no `AbstractEventLoop`
+        self._self: Any = self  # not an `AbstractEventLoop`
         self.connect: Callable[..., Any] | None = None
         self._scheduler = scheduler
         self._random = scheduler.random
@@ -106,7 +106,7 @@ class ProcessLoop:
         self._is_armed = False
         self._is_paused = False
 
-    # What asyncio calls
+    # The interface for asyncio
 
     def time(self) -> float:
         return self._scheduler.now * self._rate
@@ -155,7 +155,7 @@ class ProcessLoop:
             error = context.get("exception")
             self._failed(f"{self.name}: {context.get('message')}: {error!r}")
 
-    # What the world does to the process
+    # The interface for the simulator
 
     def pause(self) -> None:
         self._is_paused = True

@@ -32,10 +32,10 @@ class Network:
         self.blocked: set[tuple[str, str]] = set()
         self.delay_s = 0.001
         self.late_chance = 0.0
-        """How many messages are late by up to `late_s`."""
+        """The share of messages that are late by up to `late_s`."""
         self.late_s = 2.0
         self.twice_chance = 0.0
-        """How many messages arrive a second time, later."""
+        """The share of messages that arrive a second time, later."""
         self.transports: set[SimTransport] = set()
 
     def delay(self) -> float:
@@ -69,7 +69,7 @@ class Network:
         self.retry()
 
     def retry(self) -> None:
-        """Let bytes go on that have waited for a direction to open."""
+        """Send the bytes that were waiting for a direction to open."""
         for transport in sorted(self.transports, key=lambda one: one.number):
             transport.retry()
 
@@ -83,7 +83,7 @@ class Network:
         work: Callable[[Any], Awaitable[Any]],
         timeout_s: float,
     ) -> Any:
-        """Have the process of another host do something; raise its error or MemberUnreachable."""
+        """Run `work` in the process of another host; raise its error or MemberUnreachable."""
         future = loop.create_future()
 
         def answer(result: Any, error: Exception | None) -> None:
@@ -186,7 +186,7 @@ class SimTransport(asyncio.Transport):
         self._has_eof = False
         network.transports.add(self)
 
-    # What protocols call
+    # The interface for protocols
 
     def set_protocol(self, protocol: Any) -> None:
         self._protocol = protocol
@@ -228,17 +228,17 @@ class SimTransport(asyncio.Transport):
         if not self._is_closing:
             self.close()
 
-    # What the network does
+    # The interface for the network
 
     def reset(self) -> None:
-        """Lose the connection, with everything that is on its way."""
+        """Reset the connection, and drop all bytes in flight."""
         self._out.clear()
         self._is_closing = True
         self.loop.call_soon(self._lose, ConnectionResetError(104, "reset"))
         self._forget()
 
     def vanish(self) -> None:
-        """The host is gone: nothing more is sent, and the peer is not told."""
+        """Drop this side as a crashed host does: without a word to the peer."""
         self._is_gone = True
         self._out.clear()
         self._forget()
@@ -259,7 +259,7 @@ class SimTransport(asyncio.Transport):
         if peer is None or self._is_gone or not self._network.is_open(self.here, self.there):
             return
         if peer._is_gone:
-            if self._network._hosts[self.there].is_up:  # the new kernel does not know it
+            if self._network._hosts[self.there].is_up:  # unknown to the new kernel
                 self.reset()
             return
         data, self._out = b"".join(self._out), []

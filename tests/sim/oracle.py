@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What clients were promised, and the checks that every promise is kept.
+"""Records the promises made to clients, and checks that every promise is kept.
 
 The checks run at the moment at which something could break a promise: an answer leaves, a master
 opens, or a confirm offset advances. They need no clock. Every check compares with facts that were
@@ -25,20 +25,20 @@ class Oracle:
     def __init__(self, world: "World") -> None:
         self._world = world
         self.confirmed = bytearray()
-        """The log as far as any master has confirmed it."""
+        """The longest prefix of the log that a master has confirmed."""
         self.acknowledged: dict[int, bytes] = {}
         """Body of each acknowledged message by physical offset."""
         self.changes: set[str] = set()
-        """Names of the table changes that were answered."""
+        """Names of the table changes that a broker has answered."""
         self.opened_epochs: dict[int, str] = {}
         self._shown: dict[int, int] = {}  # epoch -> end that its master has shown
         self._seen: dict[str, int] = {}  # incarnation -> end that its readers have seen
-        self._checked: dict[str, int] = {}  # incarnation -> how much of its log was compared
+        self._checked: dict[str, int] = {}  # incarnation -> compared bytes of its log
         self._locked_epoch = 0
         self.lock_count = self.read_count = 0
 
     def watch(self, process: "BrokerProcess") -> None:
-        """Check what a broker does, from its start on."""
+        """Check the actions of a broker from its start on."""
         duties: Any = process.grouping.duties
         duties.lead = partial(self._lead, process, duties.lead)
         duties.confirmed = partial(self._confirm, process, duties.confirmed)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a seed decides before a run begins: the group, its environment, and the kinds of faults.
+"""Derives the plan of a run from its seed: the group, its environment, and the kinds of faults.
 
-Each run has only some kinds of faults. Rare combinations are found sooner in this way than with all
-kinds at once, which mostly prevent each other.
+Each run has only some kinds of faults. This finds rare combinations sooner than all kinds at once,
+because most faults prevent others.
 """
 
 from collections.abc import Mapping
@@ -39,7 +39,7 @@ FAULTS: Final[Mapping[str, float]] = {
     "resize": 1,
     "delete": 1,
 }
-"""Kind -> how often it happens in runs that have it; the methods of `faults.Nemesis`."""
+"""Kind of fault (a method of `faults.Nemesis`) -> its relative frequency in runs that have it."""
 RARE: Final = {"delete": 0.08, "resize": 0.15, "bad_disk": 0.3, "fence": 0.3}
 """Kinds that only few runs have."""
 FAULT_FREE_CHANCE: Final = 0.02
@@ -58,9 +58,9 @@ class Plan(msgspec.Struct, kw_only=True):
     timing: Timing = FAST
     faults: tuple[str, ...] = ()
     weights: dict[str, float] = {}
-    """For kinds that shall be more or less frequent than in `FAULTS`."""
+    """Overrides of the frequencies in `FAULTS`."""
     chaos_s: float = 4.0
-    """How long faults happen."""
+    """Duration of the phase with faults."""
     pause_s: float = 0.3
     """Mean time between two faults."""
     clients: int = 2
@@ -70,17 +70,17 @@ class Plan(msgspec.Struct, kw_only=True):
     """Faults begin at once, not after the group has formed."""
     electors: int = 1
     clock_drift: float = 0.0
-    """By how much the rates of clocks differ from the world's; at most 5 %."""
+    """Largest relative difference between a clock's rate and the world's; at most 5 %."""
     is_sync_flush: bool = False
     delay_s: float = 0.002
     late_chance: float = 0.0
     twice_chance: float = 0.0
     unknown_chance: float = 0.0
-    """How many writes of the record by brokers get no answer, all the time."""
+    """The share of record writes by brokers that get no answer, during the whole run."""
     lands_chance: float = 0.3
-    """How many unanswered writes land at once."""
+    """The share of unanswered writes that take effect at once."""
     slice_bytes: int = 256 << 10
-    """How many bytes of the log a master sends in one turn."""
+    """Bytes of the log that a master sends in one turn."""
     transfer_bytes_s: int = 0
     """Rate at which a master sends its log to a follower; 0 is unlimited."""
 

@@ -27,7 +27,7 @@ HISTORY_LINES = 400
 
 
 class Found(NamedTuple):
-    """What some seeds have shown."""
+    """The results of some seeds."""
 
     outcomes: Counter[str]
     failures: list[tuple[int, str]]

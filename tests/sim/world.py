@@ -103,7 +103,7 @@ class World:
         return SimLog(self, name)
 
     def history(self) -> list[str]:
-        """Return what happened, as lines."""
+        """Return the history, one line per event."""
         return [
             f"{now:9.4f} {name:7} {event}"
             + "".join(f" {key}={_short(value)}" for key, value in facts.items())
@@ -125,7 +125,7 @@ class World:
     # The run
 
     def run(self) -> None:
-        """Run; afterwards `violation` and `outcome` tell what was found."""
+        """Run, and leave the result in `violation` and `outcome`."""
         streams: Any = sending
         before, streams.SLICE_BYTES = streams.SLICE_BYTES, self.plan.slice_bytes
         try:

@@ -127,7 +127,7 @@ def test_targets_of_make_that_documents_name_exist() -> None:
 
 
 def test_promises_of_durability_name_their_conditions() -> None:
-    """What was acknowledged may be lost with the power or with the disk."""
+    """Acknowledged messages may be lost with the power or with the disk."""
     promises = [part for part in PAGES["README.md"].split("\n\n") if "cknowledged" in part]
     assert promises
     for part in promises:

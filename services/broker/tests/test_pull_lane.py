@@ -54,7 +54,7 @@ def disturb(broker: ScriptedBroker, step: Step) -> None:
             middle = (log.min_offset + log.end) // 2
             log.set_damage((DamagedRange(middle, middle + step.amount),))
             store.pulls.forget()
-        case "rot":  # as it would be found: what was read before stays as it was
+        case "rot":  # as a disk changes: bytes that were read before stay unchanged
             store.pulls.forget()
             middle = (log.min_offset + log.end) // 2
             path = log.files.file_at(middle).path

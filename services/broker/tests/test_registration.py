@@ -176,7 +176,7 @@ HOLDER = "10.0.0.8:10911"
 
 
 def list_holder(namesrvs: Namesrvs, holder: str) -> None:
-    """Have the name servers list an address under this broker's name and id."""
+    """Make the name servers list an address under this broker's name and id."""
     group = BrokerData(cluster="C", broker_name="broker-a", broker_addrs={0: holder})
     body = encode_json(ClusterInfo(broker_addr_table={"broker-a": group}))
     namesrvs.answers[int(RequestCode.GET_BROKER_CLUSTER_INFO)] = Response(0, None, {}, body)

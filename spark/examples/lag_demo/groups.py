@@ -116,7 +116,7 @@ async def rewound(stage: Stage, group: str) -> None:
 
 
 async def broadcasting(stage: Stage, group: str) -> None:
-    """Have every member read all messages; each keeps its own offsets."""
+    """Start members that each read all messages and keep their own offsets."""
     model = {"message_model": MessageModel.BROADCASTING, "offsets_dir": str(stage.folder / group)}
     await consume(stage, group, at_once, **model)
 

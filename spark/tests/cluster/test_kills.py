@@ -39,7 +39,7 @@ def filled(maker: type[Cluster], tmp_path_factory: pytest.TempPathFactory) -> It
 
 
 def expected() -> list[list[Any]]:
-    """Return what was sent: count, distinct offsets, and sum of checksums per queue."""
+    """Return the expected rows: count, distinct offsets, and sum of checksums per queue."""
     rows = []
     for queue_id in range(QUEUES):
         queue = Queue(TOPIC, "broker-a", queue_id)

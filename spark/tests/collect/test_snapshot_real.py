@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Snapshots of a real broker contain what was sent and committed."""
+"""Snapshots of a real broker cover the sent messages and the committed offsets."""
 
 import signal
 import subprocess

@@ -74,7 +74,7 @@ def test_what_expiring_files_interrupt_is_covered_by_the_next_checkpoint(disk):
 
 
 def test_a_checkpoint_does_not_need_its_checksums(disk):
-    """What a full disk prevents is left to the scrubber."""
+    """The scrubber later computes the checksums that a full disk prevented."""
     rig = filled(disk)
     disk.fault = lambda _, path: errno.ENOSPC if "checksums" in path else 0
     checkpoint(rig)

@@ -49,7 +49,7 @@ def test_many_properties_equal_those_of_a_full_parse(text: str) -> None:
 
 @pytest.mark.parametrize("count", [1, 2, 3, 10_000])
 def test_empty_pairs_are_skipped(count: int) -> None:
-    """A property string of 32 KB may contain 10,000 empty pairs, so many are removed at a time."""
+    """A property string of 32 KB may contain 10,000 empty pairs, which are removed in bulk."""
     empty = b"a\x01\x02" * count
     assert reader(["a"])(empty) == [None]
     assert reader(["a"])(b"a\x01x\x02" + empty + b"b\x01y") == ["x"]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What clients keep across a failover: delays, transactions, locks, held pulls, offsets, routes."""
+"""Delays, transactions, locks, held pulls, offsets and routes survive a failover."""
 
 import asyncio
 import time

@@ -16,7 +16,7 @@ from cometmq.store.writing.write_state import Refusal
 
 
 async def send_all(client: Client, first: int, count: int, topic: str = "T") -> list[bytes]:
-    """Send bodies with rising numbers; return those that were acknowledged with code 0."""
+    """Send bodies with rising numbers; return the bodies acknowledged with code 0."""
     acknowledged = []
     for number in range(first, first + count):
         body = b"%06d" % number

@@ -113,7 +113,7 @@ async def test_a_log_that_does_not_fit_is_refused_in_words(report: int, reason: 
         for _ in range(2):
             async with slave_of(node, report) as slave:
                 assert await slave.is_closed()
-        (fact,) = node.log.named("slave.refused")  # once, although the slave comes again
+        (fact,) = node.log.named("slave.refused")  # once, although the slave reconnects
         assert fact["reason"] == reason.value
         assert fact["action"]
         assert node.state.slaves.refused_counts[reason] == 2

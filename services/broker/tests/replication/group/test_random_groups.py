@@ -105,7 +105,7 @@ class Group:
         await self.follow(restarted)
 
     async def settle(self) -> None:
-        """Have all other members follow, and wait until their logs are equal."""
+        """Make all other members follow, and wait until their logs are equal."""
         assert self.master is not None
         for node in self.nodes.values():
             await self.follow(node)
