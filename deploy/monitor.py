@@ -29,7 +29,7 @@ def answers(address: str) -> bool:
 
 
 def text(address: str, targets: list[str]) -> str:
-    """Return what to tell the user: where to look, and which targets are missing."""
+    """Return the text for the user: the address of Prometheus, and missing targets."""
     lines = [
         "Prometheus is running; Ctrl-C stops it.",
         f"  graphs      http://{address}/graph?g0.expr=rate(cometmq_put_messages_total%5B1m%5D)",

@@ -224,7 +224,7 @@ def parsed(arguments: list[str] | None = None) -> argparse.Namespace:
 
 
 def main() -> None:
-    """Build the images that were asked for and print their digests."""
+    """Build the requested images and print their digests."""
     options = parsed()
     own = own_wheels(options.epoch)
     for name in options.targets:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One Kubernetes API for all tests of this folder; each test has a namespace of its own."""
+"""One Kubernetes API for all tests of this folder; each test has its own namespace."""
 
 import itertools
 from collections.abc import Iterator

@@ -79,7 +79,7 @@ class OperatorApp:
         self._log.info("operator.ready", identity=settings.identity)
 
     async def stop(self) -> None:
-        """Stop acting, and give the Lease away; brokers go on."""
+        """Stop, and release the Lease; brokers keep running."""
         await self._stack.aclose()
         self._log.info("operator.stopped")
 
@@ -120,7 +120,7 @@ class OperatorApp:
 
 
 def wall_time() -> str:
-    """Return the time as Leases have it."""
+    """Return the time in the format of Leases."""
     return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
 
 

@@ -231,7 +231,7 @@ def may_skip_drain(group: BrokerGroup, seen: Seen) -> bool:
 
 
 def ending(group: BrokerGroup, seen: Seen) -> Ending:
-    """Return whether a group that is being deleted may go."""
+    """Return whether the deletion of a group may finish now."""
     if may_skip_drain(group, seen):
         return Release()
     way_out = f"annotate the group with {SKIP_DRAIN}=true to delete it nevertheless"

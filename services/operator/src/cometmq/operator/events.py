@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Events on a BrokerGroup: what changed, once, in words that need no log."""
+"""Events on a BrokerGroup: one per change, understandable without the log."""
 
 from collections.abc import Callable
 from typing import Final

@@ -72,7 +72,7 @@ class Groups:
             looked.wake.set()
 
     async def close(self) -> None:
-        """Stop all tasks; brokers go on, and another operator may continue."""
+        """Stop all tasks; brokers keep running, and another operator may take over."""
         await self._tasks.close()
         for looked in self._groups.values():
             await looked.members.close()
@@ -121,7 +121,7 @@ class Groups:
 
 
 def _view(members: Members) -> object:
-    """Return what the status shows of members, without the figures that grow with each message."""
+    """Return the members' states for the status, without figures that grow with each message."""
     record = members.record
     return (
         record and (record.epoch, record.holder, record.in_sync, record.copies),

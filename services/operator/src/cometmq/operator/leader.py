@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which of several operators acts: the holder of a Lease.
+"""Elects the active operator: the holder of a Lease.
 
-Acting twice would do no harm to the groups, as elections are compare-and-swap and applied objects
-are the same; the Lease saves the effort, and keeps an old operator from undoing the work of a newer
-one. Wall clocks are not compared: a candidate waits until the Lease has not changed for its whole
-duration on the candidate's own clock.
+Two active operators would do no harm to the groups, as elections are compare-and-swap and applied
+objects are the same; the Lease saves the effort, and keeps an old operator from undoing the work of
+a newer one. Wall clocks are not compared: a candidate waits until the Lease has not changed for its
+whole duration on the candidate's own clock.
 """
 
 import asyncio

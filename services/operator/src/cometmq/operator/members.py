@@ -82,7 +82,7 @@ class Members:
     async def look_after(
         self, group: BrokerGroup, ordinals: range, leaving: frozenset[int]
     ) -> None:
-        """Elect among these brokers from now on; nothing happens if they are as before."""
+        """Elect among these brokers from now on; does nothing if they are unchanged."""
         replication = group.spec.replication
         members = (f"{one}={self._addresses.control(group, one)}" for one in ordinals)
         settings = ElectorSettings(

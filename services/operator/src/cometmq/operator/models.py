@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """BrokerGroup, cometmq.io/v1alpha1, as types; the CRD's schema is generated from them.
 
-Descriptions are what `kubectl explain` prints. `Meta.extra_json_schema` holds the parts of the
-schema that types cannot say: rules in CEL, and bounds, without which the API server cannot estimate
+`kubectl explain` prints the descriptions. `Meta.extra_json_schema` holds the parts of the schema
+that types cannot express: rules in CEL, and bounds, without which the API server cannot estimate
 the cost of a rule.
 """
 

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """One pass over a group: read its objects, decide, act, and write the status.
 
-A pass may be cut off anywhere and starts from nothing: every write is idempotent or names what it
-was based on. Objects are applied only if the last known version is not the one that the operator
-wrote, so an idle group causes no writes.
+A pass may be interrupted anywhere, and the next one starts from the beginning: every write is
+idempotent or names the version or uid that it was based on. Objects are applied only if the last
+known version is not the one that the operator wrote, so an idle group causes no writes.
 """
 
 import hashlib
@@ -50,7 +50,7 @@ class Context(msgspec.Struct, frozen=True):
 
 
 class Pass:
-    """Passes over one group; `applied` is all that is kept between them, and it may be lost."""
+    """Passes over one group; the fields kept between them are hints, and may be lost."""
 
     def __init__(
         self,
@@ -162,7 +162,7 @@ class Pass:
         return changed
 
     async def _apply_one(self, wanted: Body) -> Body | None:
-        """Apply an object unless it is as this operator left it; return it if it was applied."""
+        """Apply an object unless this operator's last version is current; return it if applied."""
         key = (wanted["kind"], wanted["metadata"]["name"])
         mark = hashlib.sha256(json.dumps(wanted, sort_keys=True).encode()).hexdigest()
         if self._applied.get(key, ("",))[0] == mark:
@@ -172,7 +172,7 @@ class Pass:
         return done
 
     async def _grow_volumes(self, group: BrokerGroup, live: Live) -> None:
-        """Raise the request of volumes that are smaller than the spec says."""
+        """Expand volumes that are smaller than in the spec."""
         size = group.spec.storage.size
         for claim in live.claims:
             if decide.bytes_of(claim["spec"]["resources"]["requests"]["storage"]) < (
@@ -204,7 +204,7 @@ class Pass:
         return step
 
     async def _switch_by_hand(self, group: BrokerGroup, seen: Seen) -> LastOperation | None:
-        """Carry out the annotation of a switchover once, and remove it."""
+        """Start the switchover that an annotation requests, and remove the annotation."""
         value = group.annotations.get(SWITCHOVER)
         if value is None or group.is_deleting:
             return None
@@ -249,7 +249,7 @@ class Pass:
         return msgspec.structs.replace(seen, backlog=backlog, is_quiet=self._is_quiet(seen))
 
     def _is_quiet(self, seen: Seen) -> bool:
-        """Return whether the logs have had the same end for long enough."""
+        """Return whether the longest log has had the same end for `quiet_ms`."""
         end, now_ms = max((one.max_offset for one in seen.statuses), default=-1), self._now_ms()
         if end != self._end[0] or end < 0:
             self._end = (end, now_ms)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The objects that a BrokerGroup owns (pure): what the operator applies, field by field.
 
-Fields that are absent here belong to others: server-side apply leaves them alone.
+Absent fields belong to other managers: server-side apply leaves them alone.
 """
 
 import hashlib
@@ -56,7 +56,7 @@ def broker_conf(group: BrokerGroup) -> str:
 
 
 def config_hash(group: BrokerGroup) -> str:
-    """Return a hash of the settings; a pod with another one has to be restarted."""
+    """Return a hash of the settings; pods with another hash must restart."""
     return hashlib.sha256(broker_conf(group).encode()).hexdigest()[:16]
 
 
@@ -84,12 +84,12 @@ def objects(
 
 
 def wants_budget(group: BrokerGroup) -> bool:
-    """Return whether drains of nodes are limited; with one pod, they would never end."""
+    """Return whether the group has a PodDisruptionBudget; one for a single pod blocks drains."""
     return group.spec.pod_disruption_budget.enabled and group.spec.replicas > 1
 
 
 def owner(group: BrokerGroup) -> Object:
-    """Return the reference with which an object of the group is deleted together with it."""
+    """Return the owner reference, by which an object is deleted together with the group."""
     return {
         "apiVersion": API_VERSION, "kind": KIND, "name": group.name, "uid": group.uid,
         "controller": True, "blockOwnerDeletion": True,
@@ -113,7 +113,7 @@ def _object(group: BrokerGroup, version: str, kind: str, name: str, **rest: Any)
 
 
 def _role(group: BrokerGroup) -> Object:
-    """Return what brokers may do: read and change the record of their group, no more."""
+    """Return the Role of brokers: they may only read and change the record of their group."""
     rule = {
         "apiGroups": ["coordination.k8s.io"],
         "resources": ["leases"],

@@ -81,7 +81,7 @@ def _phase(group: BrokerGroup, found: Findings) -> str:
     seen = found.seen
     count = len(seen.record.in_sync) if seen.record else 0
     is_scaling = seen.replicas is not None and seen.replicas != group.spec.replicas
-    # The first that holds.
+    # The first phase whose condition is true applies.
     phases = (
         ("Draining", group.is_deleting),
         ("Failed", bool(found.refusal)),
