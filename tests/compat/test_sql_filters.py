@@ -23,6 +23,7 @@ from cometmq.client import (
     PushOptions,
 )
 from cometmq.client.sync import Producer as SyncProducer
+from cometmq.peers.broker.client import Client
 from cometmq.peers.cluster import Cluster
 from cometmq.peers.comet import CometCluster
 from cometmq.peers.content import create_topic, named
@@ -30,6 +31,9 @@ from cometmq.peers.java import PatientJavaCluster
 from cometmq.peers.processes import wait_until
 from cometmq.peers.programs import ClientProgram
 from cometmq.peers.settled import text_of, wait_for_dispatch
+from cometmq.remoting.bodies.dialect import encode_json
+from cometmq.remoting.bodies.heartbeat import ClientConfigCheck, SubscriptionData
+from cometmq.remoting.codes import RequestCode
 from cometmq.remoting.errors import SubscriptionParseFailed
 
 pytestmark = pytest.mark.compat
@@ -269,10 +273,12 @@ async def test_errors_in_expressions_have_the_same_text(
 
 
 async def _refusal(cluster: Cluster, expression: str) -> str:
-    consumer = LitePullConsumer("SqlBroken", cluster.namesrv_addr)
-    consumer.subscribe(TOPIC, MessageSelector.by_sql(expression))
-    with pytest.raises(SubscriptionParseFailed) as caught:
-        await consumer.start()
+    """Ask a broker directly: the Python client finds syntax errors by itself."""
+    wanted = SubscriptionData(topic=TOPIC, sub_string=expression, expression_type="SQL92")
+    check = ClientConfigCheck(client_id="sql", group="SqlBroken", subscription_data=wanted)
+    async with Client(cluster.broker_addrs[0]) as client:
+        with pytest.raises(SubscriptionParseFailed) as caught:
+            await client.ask(RequestCode.CHECK_CLIENT_CONFIG, body=encode_json(check))
     return caught.value.remark
 
 

@@ -20,7 +20,7 @@ from cometmq.remoting.codes import RequestCode
 from cometmq.remoting.errors import SubscriptionParseFailed
 
 CHECK = RequestCode.CHECK_CLIENT_CONFIG
-SQL = MessageSelector.by_sql("a >")
+SQL = MessageSelector.by_sql("a > 'x'")
 
 
 def listener(_: list[MessageExt]) -> None: ...
@@ -62,8 +62,8 @@ async def test_a_memory_cluster_refuses_conditions(cluster: MemoryCluster, make:
 
 @pytest.mark.parametrize("make", [push_consumer, lite_pull_consumer])
 async def test_a_wrong_condition_raises_at_the_start(cluster: MemoryCluster, make: Any) -> None:
-    cluster.broker.fail(CHECK, SubscriptionParseFailed('Encountered "<EOF>" at line 1'))
-    with pytest.raises(SubscriptionParseFailed, match=r'Encountered "<EOF>" at line 1'):
+    cluster.broker.fail(CHECK, SubscriptionParseFailed("Value 'x' cannot be compared."))
+    with pytest.raises(SubscriptionParseFailed, match=r"Value 'x' cannot be compared"):
         await make(cluster, SQL).start()
 
 

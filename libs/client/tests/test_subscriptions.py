@@ -3,7 +3,9 @@
 
 import pytest
 
+from cometmq.client import InvalidArgument, LitePullConsumer, MessageSelector
 from cometmq.client.subscriptions import ExpressionType, doubt, subscription
+from cometmq.client.testing import MemoryCluster
 
 
 def test_tags_and_their_codes_are_named_once() -> None:
@@ -59,3 +61,30 @@ def test_a_doubtful_condition_has_advice(condition: str, advice: str) -> None:
 )
 def test_a_sound_condition_is_not_doubted(condition: str) -> None:
     assert doubt(subscription("T", condition, ExpressionType.SQL92, version_ms=0)) == ""
+
+
+@pytest.mark.parametrize(
+    ("condition", "text"),
+    [
+        ("price >", "'price >' ends where a property or a value must follow"),
+        ("price > > 5", "has > at line 1, column 9 where a property or a value must follow"),
+        ("(price > 5", "ends where an operator or ')' must follow"),
+        ("(price > 5\n  b", "has b at line 2, column 3 where an operator or ')' must follow"),
+        ("a BETWEEN 1 OR 2", "has OR at line 1, column 13 where AND and the upper bound"),
+        ("a IN (5)", "has 5 at line 1, column 7 where a text in single quotes must follow"),
+        ("a IS 5", "where NULL or NOT NULL must follow"),
+        ("a NOT = 5", "where BETWEEN, IN, CONTAINS, STARTSWITH or ENDSWITH must follow"),
+        ("color = 'red", "Lexical error at line 1, column"),
+        ("  ", "ends where a property or a value must follow"),
+    ],
+)
+def test_a_syntax_error_is_raised_with_its_place(condition: str, text: str) -> None:
+    with pytest.raises(InvalidArgument) as caught:
+        subscription("T", condition, ExpressionType.SQL92, version_ms=0)
+    assert text in str(caught.value)
+
+
+async def test_a_syntax_error_is_raised_before_the_topic_exists(cluster: MemoryCluster) -> None:
+    consumer = LitePullConsumer("cg", cluster.namesrv)
+    with pytest.raises(InvalidArgument, match=r"SQL92 condition 'price >' ends where"):
+        consumer.subscribe("New", MessageSelector.by_sql("price >"))

@@ -82,5 +82,5 @@ def test_exactly_the_conditions_that_are_cut_off_are_reported_so(text: str) -> N
     """A comment at the end is no loss, although it lacks the line end that brokers require."""
     end = end_for_broker(text)
     is_cut = end is not None and re.fullmatch(r"(--[^\n\r]*)?", text[end:]) is None
-    doubt = doubt_of_condition(text)
+    doubt = "" if end is None else doubt_of_condition(text)
     assert is_cut == ("ignore everything" in doubt or "LIKE does not exist" in doubt)

@@ -8,7 +8,6 @@ rest without an error.
 import re
 from typing import Final
 
-from cometmq.client.errors import InvalidArgument
 from cometmq.client.sql_syntax import read_tokens
 from cometmq.remoting.sql.lexer import END, LATER_KEYWORDS, SYMBOLS, Token
 
@@ -21,11 +20,11 @@ _COMMENT: Final = re.compile(r"--[^\n\r]*")
 
 
 def doubt_of_condition(condition: str) -> str:
-    """Return the probable mistake in a condition, and what to write; empty if there is none."""
-    try:
-        read, ignored = read_tokens(condition)
-    except InvalidArgument:
-        return ""  # brokers refuse it
+    """Return the probable mistake in a condition, and what to write; empty if there is none.
+
+    Raise InvalidArgument for a syntax error.
+    """
+    read, ignored = read_tokens(condition)
     if ignored.kind != END and not _COMMENT.fullmatch(condition, ignored.start):
         return _doubt_of_end(ignored)
     for left, operator, right in zip(read, read[1:], read[2:], strict=False):

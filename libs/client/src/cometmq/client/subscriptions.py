@@ -12,6 +12,7 @@ from cometmq.client.arguments import check_encodable
 from cometmq.client.errors import InvalidArgument
 from cometmq.client.shown import shown
 from cometmq.client.sql_doubts import doubt_of_condition
+from cometmq.client.sql_syntax import read_tokens
 from cometmq.remoting.bodies.heartbeat import SubscriptionData
 from cometmq.remoting.message.flags import tag_code
 from cometmq.remoting.names import ALL_TAGS
@@ -76,6 +77,7 @@ def subscription(
     if kind is ExpressionType.SQL92:
         if not expression:
             raise InvalidArgument("the SQL92 condition is empty: give one such as 'price > 5'")
+        read_tokens(expression)  # raises for a syntax error; a missing topic has no broker to ask
         return SubscriptionData(
             topic=topic, sub_string=expression, expression_type=kind, sub_version=version_ms
         )
