@@ -333,3 +333,22 @@ async def test_an_unknown_topic_has_no_queues(cluster: MemoryCluster) -> None:
             await producer.queues("Nope")
         await producer.send(Message("Nope", b"x"))
         assert len(await producer.queues("Nope")) == 4
+
+
+@pytest.mark.parametrize("form", ["send", "batch", "ordered"])
+async def test_a_queue_that_the_topic_does_not_have_is_no_outage(
+    cluster: MemoryCluster, form: str
+) -> None:
+    queue = MessageQueue("T", "broker-a", 99)
+    text = "the topic T has no queue 99 to send to at broker-a: its queues there are 0 to 3"
+    async with Producer("pg", cluster.namesrv) as producer:
+        message = Message("T", b"x")
+        sends = {
+            "send": lambda: producer.send(message, queue=queue),
+            "batch": lambda: producer.send_batch([message], queue=queue),
+            "ordered": lambda: producer.send_ordered(message, 1, selector=lambda *_: queue),
+        }
+        with pytest.raises(InvalidArgument, match=text):
+            await sends[form]()
+        assert producer.stats().failed_count == 1
+    assert cluster.messages("T") == []

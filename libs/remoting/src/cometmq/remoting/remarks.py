@@ -79,6 +79,11 @@ def topic_not_exist(topic: str) -> str:
     return f"topic[{topic}] not exist"
 
 
+def send_queue_illegal(queue_id: int, topic: str, peer: str) -> str:
+    """`topic` is the topic's configuration as RocketMQ prints it; clients read its queue counts."""
+    return f"request queueId[{queue_id}] is illegal, {topic} Producer: {peer}"
+
+
 def send_topic_not_exist(topic: str) -> str:
     """Answer to a send to a topic that does not exist and may not be created."""
     return f"topic[{topic}] not exist, apply first please!\n{FAQ_SUFFIX}"

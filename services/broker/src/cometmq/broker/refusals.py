@@ -3,6 +3,7 @@
 
 from datetime import UTC, datetime
 
+from cometmq.remoting import remarks
 from cometmq.remoting.bodies.topic_config import TopicConfig
 from cometmq.remoting.message.flags import Perm
 
@@ -26,7 +27,7 @@ def broadcast_forbidden(group: str) -> str:
 
 
 def queue_illegal(queue_id: int, topic: TopicConfig, peer: str) -> str:
-    return f"request queueId[{queue_id}] is illegal, {describe(topic)} Producer: {peer}"
+    return remarks.send_queue_illegal(queue_id, describe(topic), peer)
 
 
 def describe(topic: TopicConfig) -> str:

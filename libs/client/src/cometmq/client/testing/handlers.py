@@ -17,6 +17,7 @@ from cometmq.client.testing.changes import CHANGE_HANDLERS
 from cometmq.client.testing.locks import lock_batch_mq, unlock_batch_mq
 from cometmq.client.testing.queues import sent_back
 from cometmq.client.testing.transactions import end_transaction, is_half, prepare
+from cometmq.remoting import remarks
 from cometmq.remoting.bodies.dialect import decode_json, encode_json
 from cometmq.remoting.bodies.heartbeat import ClientConfigCheck, Heartbeat
 from cometmq.remoting.bodies.queues import ConsumerIdList, MessageQueue
@@ -46,6 +47,11 @@ def send_message(broker: MemoryBroker, call: Call[send.SendMessageV2]) -> Reply:
             raise TopicNotExist(f"topic[{header.topic}] not exist, apply first please!")
         broker.queues.create(header.topic, min(header.default_topic_queue_nums, AUTO_QUEUE_COUNT))
     topic, queue_id = header.topic, header.queue_id
+    count = broker.queues.queue_counts[header.topic]
+    if header.queue_id >= count:
+        counts = f"readQueueNums={count}, writeQueueNums={count}"
+        config = f"TopicConfig [topicName={header.topic}, {counts}]"
+        raise ServerError(remarks.send_queue_illegal(header.queue_id, config, call.peer.address))
     if is_dead := _is_dead(header):
         topic, queue_id = DLQ_PREFIX + topic.removeprefix(RETRY_PREFIX), 0
         broker.queues.create(topic, 1)

@@ -9,8 +9,9 @@ Hot path
 import asyncio
 import contextlib
 import random
+import re
 from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, NoReturn
 
 import msgspec
 
@@ -59,6 +60,12 @@ _SEND_BATCH: Final = int(RequestCode.SEND_BATCH_MESSAGE)
 _START_DELIVER_TIME: Final = "__STARTDELIVERTIME"
 _UNANSWERED: Final = (ConnectionLost, RequestTimeout, RemoteProtocolError)
 """Errors after which the broker may have stored the message."""
+_ILLEGAL_QUEUE: Final = re.compile(
+    r"request queueId\[\d+\] is illegal, .*\bwriteQueueNums=(\d+)", re.DOTALL
+)
+"""The remark about a queue that the topic does not have; its code 1 is also that of transient
+failures.
+"""
 _FULL_PAUSE_S: Final = 0.002
 _BUSY_PAUSE_MS: Final = 100  # doubled at each attempt
 
@@ -148,8 +155,7 @@ class MessageSender:
                 if not self._may_retry(error, is_chosen=queue is not None):
                     if tried.may_be_stored:
                         break  # this refusal says nothing about an earlier attempt
-                    self.failed_count += 1
-                    raise
+                    self._refused(error, chosen)
                 if tried.count < attempts:
                     left_ms = max(0, timeout_ms - (monotonic_ms() - begin_ms))
                     await _pause_if_busy(error, tried.count, left_ms)
@@ -198,11 +204,26 @@ class MessageSender:
         """Return whether another attempt may succeed; `is_chosen` if the caller chose the queue."""
         if not isinstance(error, CommandError):
             return not (is_chosen and isinstance(error, InvalidArgument))
+        if is_chosen and _ILLEGAL_QUEUE.match(error.remark):
+            return False
         if isinstance(error, AccessDenied):  # its code is one of the transient failures
             return False
         if error.code == ResponseCode.SYSTEM_BUSY and self._options.retry_when_busy:
             return True
         return error.code in self._options.retry_codes
+
+    def _refused(self, error: Exception, queue: MessageQueue) -> NoReturn:
+        """Raise a refusal; for a queue that the topic does not have, InvalidArgument."""
+        self.failed_count += 1
+        found = _ILLEGAL_QUEUE.match(error.remark) if isinstance(error, CommandError) else None
+        if found is None:
+            raise error
+        count = int(found[1])
+        has = f"its queues there are 0 to {count - 1}" if count else "it has none there"
+        raise InvalidArgument(
+            f"the topic {self._namespace.unwrap(queue.topic)} has no queue {queue.queue_id} to "
+            f"send to at {queue.broker_name}: {has}"
+        ) from error
 
     async def send_to(
         self, queue: MessageQueue, prepared: Prepared, *, timeout_ms: int
