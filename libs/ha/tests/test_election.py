@@ -462,6 +462,17 @@ def test_a_full_set_gets_room_for_the_successor_of_a_member_that_leaves():
     assert only(election.resize(group, recorded(M, Y).record)) == Resize(0, 2)
 
 
+def test_a_full_set_of_members_that_all_leave_gets_room_for_a_successor():
+    group = Group(name="orders", ordinals=(2,))
+    full = msgspec.structs.replace(recorded(M, X).record, copies=2)
+    statuses = (master(), slave(X), slave(Y))
+    assert only(election.retire(group, full, statuses, {0, 1})) == Resize(0, 3)
+    with_room = recorded(M, X).record
+    assert only(election.retire(group, with_room, statuses, {0, 1})).reason is Blocked.TARGET_UNFIT
+    joined = recorded().record
+    assert only(election.retire(group, joined, statuses, {0, 1})) == HandOver(0, 2, leaves=True)
+
+
 def test_another_number_of_copies_is_written_by_the_master():
     group = Group(name="orders", ordinals=(0, 1, 2, 3))
     statuses = (master(), slave(X), slave(Y))

@@ -495,13 +495,15 @@ def retire(group: Group, record: Record, statuses: Statuses, removing: Collectio
     leaving = [copy for copy in record.in_sync if copy.ordinal in removing]
     if not leaving:
         return ()
+    is_full = len(record.in_sync) == record.copies and record.policy is Policy.ALL_IN_SYNC
     if record.holder in leaving:
+        if is_full and len(leaving) == record.copies:  # no successor could join
+            return (Resize(record.holder.ordinal, record.copies + 1),)
         stay = tuple(one for one in statuses if one.copy.ordinal not in removing)
         holder = tuple(one for one in statuses if one.copy == record.holder)
         return (switch_over(record, (*stay, *holder), leaves=True),)
     if len(record.in_sync) <= group.min_in_sync:
-        is_full = len(record.in_sync) == record.copies
-        if is_full and record.policy is Policy.ALL_IN_SYNC:
+        if is_full:
             return (Resize(record.holder.ordinal, record.copies + 1),)
         text = f"{len(record.in_sync)} copies are in sync and {group.min_in_sync} are needed"
         return (Wait(Blocked.TOO_FEW_IN_SYNC, text),)
