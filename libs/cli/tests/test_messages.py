@@ -11,14 +11,16 @@ import pytest
 
 from cometmq.cli import message_json
 from cometmq.cli.connecting import Complaints
-from cometmq.cli.verbs.produce import Sent, _print, _send_all
+from cometmq.cli.verbs.patience import MaybeStored, Patience
+from cometmq.cli.verbs.produce import Sent, _failure_notes, _print, _send_all
 from cometmq.cli.verbs.store import RecordLine
 from cometmq.client import InvalidArgument, Message, MessageQueue, SendResult
-from cometmq.client.errors import ClientError
+from cometmq.client.errors import ClientError, SendFailed
 from cometmq.client.message import SendStatus
 from cometmq.peers.comet import PROGRAM
 from cometmq.peers.ports import free_port
 from cometmq.peers.processes import Child
+from cometmq.remoting.errors import AccessDenied, ConnectionLost, ServiceNotAvailable, SystemBusy
 
 
 def bodies(result):
@@ -236,6 +238,70 @@ async def test_a_failed_send_ends_waiting_for_input_and_leaves_the_others_in_fli
         with pytest.raises(ClientError, match="refused"):
             await _send_all(send_one, messages(), sent, rate=None, in_flight=8)
     assert (sent.count, sent.unconfirmed) == (1, {"SLAVE_NOT_AVAILABLE": 1})
+
+
+class _Failing:
+    """A producer whose sends fail with these errors, the last one for ever."""
+
+    def __init__(self, *errors):
+        self.errors = list(errors)
+
+    async def send(self, message):
+        raise self.errors.pop(0) if len(self.errors) > 1 else self.errors[0]
+
+
+def failing(*errors):
+    return _Failing(*errors)
+
+
+def _send_failed(cause, *, may_be_stored):
+    text = "which may be stored" if may_be_stored else "was not stored"
+    failed = SendFailed(f"{text}: {cause}", brokers=("b",), may_be_stored=may_be_stored)
+    failed.__cause__ = cause
+    return failed
+
+
+LOST = _send_failed(ConnectionLost("lost"), may_be_stored=True)
+REFUSED = _send_failed(ServiceNotAvailable("too few copies"), may_be_stored=False)
+
+
+@pytest.mark.parametrize("last", [REFUSED, SystemBusy("busy"), AccessDenied("no"), LOST])
+async def test_a_message_that_an_earlier_attempt_may_have_stored_is_never_called_unstored(last):
+    with pytest.raises(MaybeStored, match="may be stored") as caught:
+        await Patience(0.2).send(failing(LOST, last), Message("T", b"x"))
+    assert "not stored" not in str(caught.value)
+    assert ("--timeout" in str(caught.value)) == (not isinstance(last, AccessDenied))
+
+
+async def test_a_message_that_every_broker_refused_is_not_stored():
+    with pytest.raises(ClientError, match=r"was not stored: .*too few copies.* gave up") as caught:
+        await Patience(0.2).send(failing(REFUSED), Message("T", b"x"))
+    assert not isinstance(caught.value, MaybeStored)
+
+
+async def test_a_message_that_may_be_stored_is_told_without_retries_too():
+    with pytest.raises(MaybeStored, match="which may be stored: "):
+        await Patience(0).send(failing(LOST), Message("T", b"x"))
+
+
+async def test_messages_that_may_be_stored_are_counted():
+    all_in_flight = asyncio.Barrier(3)
+
+    async def messages():
+        for body in (b"refused", b"lost", b"lost too"):
+            yield Message("T", body)
+
+    async def send_one(message):
+        await all_in_flight.wait()
+        if message.body == b"refused":
+            raise ClientError("refused")
+        raise MaybeStored("may be stored")
+
+    sent = Sent()
+    with pytest.raises(MaybeStored):
+        await _send_all(send_one, messages(), sent, rate=None, in_flight=8)
+    assert (sent.count, sent.uncertain_count) == (0, 2)
+    assert [note.partition(":")[0] for note in _failure_notes(sent)] == ["2 messages may be stored"]
 
 
 def test_messages_stored_without_a_confirmation_are_counted(capsys):

@@ -2,6 +2,7 @@
 """What a send does when brokers refuse, hang, disconnect or lose their answer."""
 
 import os
+from typing import Any
 
 import pytest
 
@@ -9,10 +10,12 @@ from cometmq.client import (
     BrokerMissing,
     Message,
     NoNamesrv,
+    NoRoute,
     Outage,
     Producer,
     ProducerOptions,
     SendFailed,
+    SendResult,
     SendStatus,
     SendTimeout,
 )
@@ -162,6 +165,32 @@ async def test_a_refusal_does_not_hide_that_an_earlier_attempt_may_be_stored(
         with pytest.raises(SendFailed, match="which may be stored") as caught:
             await producer.send(Message("T", b"x"))
     assert isinstance(caught.value.__cause__, SystemBusy)
+
+
+async def test_a_lost_topic_does_not_hide_that_an_earlier_attempt_may_be_stored(
+    cluster: MemoryCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster.broker.fail(SEND, LOSE_ANSWER)
+    async with Producer("pg", cluster.namesrv) as producer:
+        await producer.queues("T")
+        sender = producer._sending()
+        send_to = sender.send_to
+
+        async def send_and_forget(*args: Any, **options: Any) -> SendResult:
+            try:
+                return await send_to(*args, **options)
+            finally:  # as if the topic was deleted
+                monkeypatch.setattr(sender._instance.routes, "get", lambda _: None)
+                monkeypatch.setattr(sender, "route", no_route)
+
+        async def no_route(*_: Any, **__: Any) -> None:
+            raise NoRoute("no broker has the topic T")
+
+        monkeypatch.setattr(sender, "send_to", send_and_forget)
+        with pytest.raises(SendFailed, match="which may be stored") as caught:
+            await producer.send(Message("T", b"x"))
+    assert caught.value.may_be_stored
+    assert isinstance(caught.value.__cause__, NoRoute)
 
 
 async def test_a_timeout_is_a_failed_send_too(cluster: MemoryCluster) -> None:

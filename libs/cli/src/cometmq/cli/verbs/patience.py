@@ -18,6 +18,10 @@ BUSY: Final = frozenset({ResponseCode.SERVICE_NOT_AVAILABLE, ResponseCode.SYSTEM
 """Refusals of a broker that is overloaded, starting, stopping, or out of disk space."""
 
 
+class MaybeStored(ClientError):
+    """A message was not confirmed, and an attempt that was not answered may have stored it."""
+
+
 class Patience:
     """Retries each message while brokers are down, hanging or busy."""
 
@@ -29,20 +33,28 @@ class Patience:
     async def send(self, producer: Producer, message: Message) -> SendResult:
         """Store a message; raise ClientError if it is not stored in time.
 
-        If a broker stores a message but does not answer, the retry stores it a second time.
+        If a broker stores a message but does not answer, the retry stores it a second time. Raise
+        MaybeStored if any attempt was not answered, whatever the last one failed with.
         """
         deadline = monotonic() + self._limit_s
         pause_s = FIRST_PAUSE_S
+        may_be_stored = False
         while True:
             try:
                 result = await producer.send(message)
             except CometError as error:
-                if not self._limit_s or not self._may_pass(error):
-                    raise
+                was_answered = not (isinstance(error, SendFailed) and error.may_be_stored)
+                may_be_stored = may_be_stored or not was_answered
+                may_pass = bool(self._limit_s) and self._may_pass(error)
                 left_s = deadline - monotonic()
-                if left_s <= 0:
-                    text = f"{error}; gave up after {self._limit_s:g} s (--timeout)"
-                    raise ClientError(text) from error
+                if not may_pass or left_s <= 0:
+                    limit = f"; gave up after {self._limit_s:g} s (--timeout)" if may_pass else ""
+                    if may_be_stored:
+                        text = _uncertain_text(message, error) if was_answered else str(error)
+                        raise MaybeStored(text + limit) from error
+                    if not may_pass:
+                        raise
+                    raise ClientError(f"{error}{limit}") from error
                 self._name_outage(error)
             else:
                 self._has_stored = True
@@ -70,3 +82,12 @@ class Patience:
         if not self._is_outage_named:
             self._is_outage_named = True
             typer.echo(f"cometmq: {error}; trying again for {self._limit_s:g} s", err=True)
+
+
+def _uncertain_text(message: Message, error: CometError) -> str:
+    """Return the text for an error that says nothing about an earlier attempt without an answer."""
+    reason = (error.__cause__ or error) if isinstance(error, SendFailed) else error
+    return (
+        f"no broker has confirmed the message to the topic {message.topic}, which may be stored:"
+        f" an earlier attempt was not answered; the last one failed: {reason}"
+    )

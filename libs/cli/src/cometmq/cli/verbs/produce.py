@@ -27,7 +27,7 @@ from cometmq.cli.output import (
     print_notes,
     print_rows,
 )
-from cometmq.cli.verbs.patience import Patience
+from cometmq.cli.verbs.patience import MaybeStored, Patience
 from cometmq.cli.words import counted
 from cometmq.client import InvalidArgument, Message, Producer, ProducerOptions, SendResult
 from cometmq.client.errors import ClientError
@@ -98,6 +98,8 @@ class Sent(msgspec.Struct):
     """Empty lines: RocketMQ allows no empty bodies."""
     unconfirmed: dict[str, int] = {}
     """Status other than SEND_OK -> number of messages: stored, but not as safely as asked for."""
+    uncertain_count: int = 0
+    """Messages that failed although an attempt that was not answered may have stored them."""
     results: list[SendResult] = []
     seconds: float = 0.0
 
@@ -150,9 +152,7 @@ def produce(  # noqa: PLR0913  # one parameter per option
                 send = partial(Patience(timeout).send, producer)
                 await _send_all(send, messages, sent, rate=rate, in_flight=in_flight)
         except BaseException as error:
-            if sent.count:
-                print_notes([f"{counted(sent.count, 'message')} stored before the error"])
-                print_notes(_unconfirmed_notes(sent))
+            print_notes(_failure_notes(sent))
             if sent.count and isinstance(error, InvalidArgument):
                 raise ClientError(str(error)) from error  # status 1: something was done
             raise
@@ -228,7 +228,8 @@ async def _send_all(
 ) -> None:
     """Send with at most `in_flight` sends pending.
 
-    After the first failure no more messages are read; sends in flight complete, then it is raised.
+    After the first failure no more messages are read; sends in flight complete, then it is raised,
+    or the first failure of a message that may be stored.
     """
     room = asyncio.Semaphore(in_flight)
     begin = monotonic()
@@ -239,6 +240,7 @@ async def _send_all(
             result = await send_one(message)
         except CometError as error:
             failures.append(error)
+            sent.uncertain_count += isinstance(error, MaybeStored)
             feeding.cancel()
             return
         finally:
@@ -267,7 +269,8 @@ async def _send_all(
     async with asyncio.TaskGroup() as group:
         feeding = group.create_task(feed())
     if failures:
-        raise failures[0]
+        uncertain = (error for error in failures if isinstance(error, MaybeStored))
+        raise next(uncertain, failures[0])
 
 
 def _print(sent: Sent, *, as_json: bool) -> None:
@@ -312,3 +315,17 @@ def _unconfirmed_notes(sent: Sent) -> list[str]:
         " when they were sent, only one machine was certain to have them; look at cometmq cluster"
     )
     return [line]
+
+
+def _failure_notes(sent: Sent) -> list[str]:
+    """Return what is stored, and what may be, when a run fails."""
+    notes: list[str] = []
+    if sent.count:
+        stored = f"{counted(sent.count, 'message')} stored before the error"
+        notes += [stored, *_unconfirmed_notes(sent)]
+    if sent.uncertain_count:
+        notes.append(
+            f"{counted(sent.uncertain_count, 'message')} may be stored: a broker has not answered"
+            " an attempt, so a message that is sent again may be stored twice"
+        )
+    return notes

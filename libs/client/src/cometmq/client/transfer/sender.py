@@ -172,13 +172,19 @@ class MessageSender:
         raise tried.gave_up(prepared.topic, cost_ms, timeout_ms) from tried.failure
 
     async def _route_for(self, tried: "_Attempts", topic: str, left_ms: int) -> Route | None:
-        """Return the route for an attempt; None if the attempt fails for lack of a master."""
+        """Return the route for an attempt, or None if the attempt fails.
+
+        Raise if the topic may not exist, unless an earlier attempt may have stored the message.
+        """
         try:
             return await self.route(topic, wait_ms=left_ms)
         except BrokerMissing as error:
             tried.note(error)
-        except NoNamesrv as error:
-            if self._instance.routes.get(topic) is None:
+        except CometError as error:
+            is_outage = (
+                isinstance(error, NoNamesrv) and self._instance.routes.get(topic) is not None
+            )
+            if not is_outage and not tried.may_be_stored:
                 raise  # the topic may not exist
             tried.note(error)
         return None
