@@ -4,6 +4,7 @@
 import pytest
 
 from cometmq.peers.comet import CometCluster
+from cometmq.remoting.transport.certificate import self_signed_pem
 
 ACCOUNTS = """\
 accounts:
@@ -138,6 +139,23 @@ def test_without_tls_the_broker_is_not_reached(say):
 )
 def test_wrong_options_are_named(say, options, line):
     say(*options, "topic", "list").assert_refused(2, line)
+
+
+def test_a_wrong_ca_is_named_and_not_taken_for_a_missing_name_server(say, tmp_path):
+    authority, tls = tmp_path / "ca.pem", tmp_path / "tls.properties"
+    authority.write_text(self_signed_pem("another"))
+    tls.write_text("tls.test.mode.enable=false\ntls.client.authServer=true\n")
+    for line, advice in [
+        (
+            "",
+            "not signed by a CA of the system: set tls.client.trustCertPath to a file with its CA",
+        ),
+        (f"tls.client.trustCertPath={authority}\n", f"in tls.client.trustCertPath={authority}"),
+    ]:
+        tls.write_text(tls.read_text() + line)
+        refused = say("--tls-config", tls, "topic", "list")
+        refused.assert_refused(1, "no name server is reached by TLS: no connection to ")
+        assert refused.err.endswith(f"{advice}\n")
 
 
 def test_a_command_without_a_client_reads_no_file(say, tmp_path):

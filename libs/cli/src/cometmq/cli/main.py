@@ -105,8 +105,12 @@ HUNG_HINT: Final = "; look at its log, or give another one with -n or NAMESRV_AD
 
 
 def _hint(error: CometError) -> str:
-    if type(error).__name__ == "NoNamesrv" and isinstance(error.__cause__, RequestTimeout):
-        return HUNG_HINT
+    if type(error).__name__ == "NoNamesrv":
+        cause = error.__cause__
+        if isinstance(cause, RequestTimeout):
+            return HUNG_HINT
+        if cause is not None and isinstance(cause.__cause__, import_module("ssl").SSLError):
+            return ""  # it answers, and the text says what to correct
     return HINTS.get(type(error).__name__, "")
 
 

@@ -4,6 +4,7 @@
 import os
 import random
 from collections.abc import Collection, Sequence
+from ssl import SSLError
 from typing import Final
 
 import msgspec
@@ -127,7 +128,9 @@ class Namesrv:
         reasons = "; ".join(
             _reason(address, refusal, self._timeout_ms) for address, refusal in failures.items()
         )
-        raise NoNamesrv(f"no name server answers: {reasons}") from error
+        has_tls_faults = all(isinstance(it.__cause__, SSLError) for it in failures.values())
+        fault = "no name server is reached by TLS" if has_tls_faults else "no name server answers"
+        raise NoNamesrv(f"{fault}: {reasons}") from error
 
     async def invoke_all(
         self, code: RequestCode, header: msgspec.Struct | None = None, body: bytes = b""

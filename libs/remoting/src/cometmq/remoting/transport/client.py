@@ -26,7 +26,7 @@ from cometmq.remoting.transport.addresses import parse_address
 from cometmq.remoting.transport.dispatch import Dispatcher, Handler, Hooks
 from cometmq.remoting.transport.hub import Hub
 from cometmq.remoting.transport.protocol import PeerProtocol
-from cometmq.remoting.transport.settings import ClientSettings
+from cometmq.remoting.transport.settings import ClientSettings, TlsSettings
 from cometmq.remoting.transport.stats import TransportStats
 from cometmq.remoting.transport.tasks import TaskSet
 from cometmq.remoting.transport.tls import CertificateWatch
@@ -218,7 +218,7 @@ class RemotingClient:
         except (OSError, TimeoutError, ssl.SSLError) as error:
             reason = str(error) or f"no answer in {self._settings.connect_timeout_ms} ms"
             if context is not None and isinstance(error, _NO_TLS):
-                reason = f"TLS failed ({reason}); {_tls_advice(error)}"
+                reason = f"TLS failed ({reason}); {_tls_advice(error, self._settings.tls)}"
             raise ConnectFailed(f"no connection to {address}: {reason}") from error
         self._peers[address] = peer
         return peer
@@ -234,9 +234,15 @@ class RemotingClient:
         self._certificates.look(self._tls)
 
 
-def _tls_advice(error: Exception) -> str:
+def _tls_advice(error: Exception, settings: TlsSettings) -> str:
     if not isinstance(error, ssl.SSLCertVerificationError):
         return "check that the server offers TLS there"
     if error.verify_code in _UNTRUSTED:
-        return "its certificate is not signed by tls.client.trustCertPath (empty: the system's CAs)"
+        path = settings.trust_cert_path
+        if path is not None:
+            return f"its certificate is not signed by a CA in tls.client.trustCertPath={path}"
+        return (
+            "its certificate is not signed by a CA of the system: set tls.client.trustCertPath to a"
+            " file with its CA"
+        )
     return "the certificate of the server is not valid"
