@@ -110,6 +110,14 @@ def test_a_line_that_is_not_a_message_is_refused():
             message_json.parse(line, defaults=defaults)
 
 
+def test_a_topic_that_produce_creates_is_named(ask, topic):
+    assert ask("produce", topic, "x").err == ""
+    first = ask("produce", f"{topic}-new", "x")
+    assert (first.status, first.err.count("\n")) == (0, 1)
+    assert first.err.startswith(f"cometmq: no broker had the topic {topic}-new, so it was created")
+    assert ask("produce", f"{topic}-new", "x").err == ""
+
+
 def test_a_rate_is_kept(ask, topic):
     sent = ask("produce", topic, "x", "--count", 11, "--rate", 50, "--json").json
     assert sent["seconds"] >= 0.2

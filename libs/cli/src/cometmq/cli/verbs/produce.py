@@ -30,7 +30,7 @@ from cometmq.cli.output import (
 from cometmq.cli.verbs.patience import MaybeStored, Patience
 from cometmq.cli.words import counted
 from cometmq.client import InvalidArgument, Message, Producer, ProducerOptions, SendResult
-from cometmq.client.errors import ClientError
+from cometmq.client.errors import ClientError, NoRoute
 from cometmq.client.message import SendStatus
 from cometmq.remoting.errors import CometError
 from cometmq.remoting.log import NO_LOG
@@ -39,6 +39,8 @@ from cometmq.runtime.service import new_event_loop
 GROUP: Final = "CLI_PRODUCER"
 RESULTS_MAX: Final = 20
 """Up to this many messages are listed; beyond it only the count is shown."""
+LOOKUP_S: Final = 2.0
+"""Time to learn whether the topic exists; the sends do not depend on it."""
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
@@ -98,6 +100,8 @@ class Sent(msgspec.Struct):
     """Empty lines: RocketMQ allows no empty bodies."""
     unconfirmed: dict[str, int] = {}
     """Status other than SEND_OK -> number of messages: stored, but not as safely as asked for."""
+    new_topic: str = ""
+    """The topic, if no broker had it before the run."""
     uncertain_count: int = 0
     """Messages that failed although an attempt that was not answered may have stored them."""
     results: list[SendResult] = []
@@ -149,6 +153,7 @@ def produce(  # noqa: PLR0913  # one parameter per option
                 Producer(GROUP, namesrv, options=options, log=NO_LOG) as producer,
                 live(progress, wanted=not is_keyboard),
             ):
+                sent.new_topic = topic if await _is_missing(producer, topic) else ""
                 send = partial(Patience(timeout).send, producer)
                 await _send_all(send, messages, sent, rate=rate, in_flight=in_flight)
         except BaseException as error:
@@ -213,6 +218,18 @@ async def _messages(
         made += 1
         if made == count:
             return
+
+
+async def _is_missing(producer: Producer, topic: str) -> bool:
+    """Return whether no broker has a topic; false if no name server says so in time."""
+    try:
+        async with asyncio.timeout(LOOKUP_S):
+            await producer.admin.queues(topic)
+    except NoRoute:
+        return True
+    except (CometError, TimeoutError):
+        pass  # the first send reports it
+    return False
 
 
 # -- sending ----------------------------------------------------------------------------------
@@ -301,7 +318,7 @@ def _print(sent: Sent, *, as_json: bool) -> None:
         print_rows(columns, rows, as_json=False)
     else:
         print_facts(facts, as_json=False)
-    print_notes(_unconfirmed_notes(sent))
+    print_notes([*_new_topic_notes(sent), *_unconfirmed_notes(sent)])
 
 
 def _unconfirmed_notes(sent: Sent) -> list[str]:
@@ -317,12 +334,24 @@ def _unconfirmed_notes(sent: Sent) -> list[str]:
     return [line]
 
 
+def _new_topic_notes(sent: Sent) -> list[str]:
+    """Return the note that the first message has created the topic: its name may be misspelt."""
+    if not sent.new_topic:
+        return []
+    line = (
+        f"no broker had the topic {sent.new_topic}, so it was created with default settings; to"
+        " choose them, create it first: cometmq topic create; if the name is wrong: cometmq topic"
+        f" delete {sent.new_topic}"
+    )
+    return [line]
+
+
 def _failure_notes(sent: Sent) -> list[str]:
     """Return what is stored, and what may be, when a run fails."""
     notes: list[str] = []
     if sent.count:
         stored = f"{counted(sent.count, 'message')} stored before the error"
-        notes += [stored, *_unconfirmed_notes(sent)]
+        notes += [stored, *_new_topic_notes(sent), *_unconfirmed_notes(sent)]
     if sent.uncertain_count:
         notes.append(
             f"{counted(sent.uncertain_count, 'message')} may be stored: a broker has not answered"
