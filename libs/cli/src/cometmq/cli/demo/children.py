@@ -3,6 +3,7 @@
 
 import asyncio
 import contextlib
+import secrets
 import socket
 import sys
 from asyncio.subprocess import DEVNULL, PIPE, Process
@@ -18,7 +19,10 @@ START_TIMEOUT_S: Final = 60
 STOP_TIMEOUT_S: Final = 10
 PORT_ATTEMPTS: Final = 100
 PIPE_BYTES: Final = 1 << 20
-_BROKER_NEIGHBOURS: Final = (0, -2)  # the second port of a broker is two below the first
+_PORTS: Final = range(12_000, 32_000)
+"""Below Linux's ephemeral range, from which outgoing connections take ports at any time."""
+_BROKER_NEIGHBOURS: Final = (-2, 0, 1)
+"""A broker also listens two ports below (VIP) and one above (slaves)."""
 
 
 @asynccontextmanager
@@ -94,9 +98,7 @@ async def _wait_until_it_runs(process: Process) -> None:
 def free_port(distances: tuple[int, ...]) -> int:
     """Return a free port whose neighbours at the given distances are free, too."""
     for _ in range(PORT_ATTEMPTS):
-        with socket.socket() as probe:
-            probe.bind((HOST, 0))
-            port: int = probe.getsockname()[1]
+        port = secrets.choice(_PORTS)
         if all(_is_free(port + distance) for distance in distances):
             return port
     raise DemoFailed(f"no free port on {HOST}")
