@@ -31,7 +31,7 @@ from cometmq.remoting.commands.callbacks import (
     GetConsumerStatusFromClient,
     ResetConsumerClientOffset,
 )
-from cometmq.remoting.errors import SubscriptionNotLatest
+from cometmq.remoting.errors import SubscriptionNotLatest, SystemBusy
 
 PULL = RequestCode.PULL_MESSAGE
 
@@ -151,6 +151,26 @@ async def test_a_wider_subscription_skips_no_message(cluster: MemoryCluster, wid
             queue = MessageQueue("T", "broker-a", number)
             await send(cluster, Message("T", b"%d" % number, tag="b"), queue=queue)
         await eventually(lambda: sorted(seen.bodies) == [b"0", b"1", b"2", b"3", b"first"])
+
+
+@pytest.mark.parametrize("pause_s", [None, 0, 0.01, 0.15])
+@pytest.mark.parametrize("is_failing", [False, True])
+async def test_a_subscription_may_change_at_any_time(
+    cluster: MemoryCluster, pause_s: float | None, is_failing: bool
+) -> None:
+    seen = Recorder()
+    consumer = PushConsumer("cg", cluster.namesrv, listener=seen)
+    consumer.subscribe("T", "a")
+    async with consumer:
+        await eventually(lambda: len(consumer.queues) == 4)
+        if is_failing:
+            cluster.broker.fail(PULL, SystemBusy("busy"), times=8)
+        for tags in ("a || b", "a || b || c", "b", "b || d", "*"):
+            consumer.subscribe("T", tags)
+            if pause_s is not None:
+                await asyncio.sleep(pause_s)
+        await send(cluster, Message("T", b"x", tag="x"))
+        await eventually(lambda: seen.bodies == [b"x"])
 
 
 def _subscribed(broker: MemoryBroker) -> set[str]:

@@ -104,8 +104,9 @@ class Reader:
 
         A broker may hold it for `suspend_ms`, and then answer for the old subscription.
         """
-        if self._pull_scope is not None:
-            self._pull_scope.reschedule(0)
+        scope, self._pull_scope = self._pull_scope, None  # it can be abandoned once
+        if scope is not None:
+            scope.reschedule(0)
 
     async def run(self) -> None:
         """Pull until the queue is dropped."""
@@ -117,20 +118,12 @@ class Reader:
                 return
             begin_ms = monotonic_ms()
             try:
-                async with asyncio.timeout(None) as self._pull_scope:
-                    pulled = await context.puller.pull(
-                        held.queue,
-                        held.next_offset,
-                        subscription,
-                        commit_offset=self._commit_offset(),
-                    )
-            except TimeoutError:  # see `resubscribed`
-                continue
+                pulled = await self._pull(subscription)
             except CometError as error:
                 await asyncio.sleep(self._failure_delay_ms(error) / 1000)
                 continue
-            finally:
-                self._pull_scope = None
+            if pulled is None:
+                continue
             if pulled.messages:
                 took_ms = monotonic_ms() - begin_ms
                 context.pulled(held.queue.topic, len(pulled.messages), took_ms)
@@ -141,6 +134,22 @@ class Reader:
                 self._take(pulled)
             if context.pull_interval_ms:
                 await asyncio.sleep(context.pull_interval_ms / 1000)
+
+    async def _pull(self, subscription: SubscriptionData) -> Pulled | None:
+        """Return the answer to a pull; None if it was abandoned for another subscription."""
+        held = self.process_queue
+        try:
+            async with asyncio.timeout(None) as self._pull_scope:
+                return await self._context.puller.pull(
+                    held.queue,
+                    held.next_offset,
+                    subscription,
+                    commit_offset=self._commit_offset(),
+                )
+        except TimeoutError:  # see `resubscribed`
+            return None
+        finally:
+            self._pull_scope = None
 
     def _take(self, pulled: Pulled) -> None:
         context, held = self._context, self.process_queue
