@@ -252,6 +252,19 @@ def test_an_empty_value_is_refused(args, place):
     assert (result.exit_code, result.output) == (2, f"cometmq {place} is empty: give a value\n")
 
 
+@pytest.mark.parametrize(
+    ("options", "place"),
+    [
+        (("-n", ""), "-n"),
+        (("--namesrv=",), "-n"),
+        (("--access-key", "", "--secret-key", ""), "--access-key"),
+    ],
+)
+def test_an_empty_value_before_the_command_is_refused(options, place):
+    result = invoke(*options, "topic", "delete", "orders", "--yes")
+    assert (result.exit_code, result.output) == (2, f"cometmq: {place} is empty: give a value\n")
+
+
 @pytest.mark.parametrize("command", [("topic", "list"), ("topicList",), ("produce", "T", "x")])
 def test_an_empty_variable_is_refused(command):
     result = invoke(*command, env={"NAMESRV_ADDR": ""})

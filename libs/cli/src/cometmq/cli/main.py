@@ -23,7 +23,7 @@ from cometmq.cli.access import (
     TlsConfig,
     is_said,
 )
-from cometmq.cli.lazy import CommandInfo, LazyGroup
+from cometmq.cli.lazy import EXIT_USAGE, CommandInfo, LazyGroup
 from cometmq.cli.mqadmin import ALIASES
 from cometmq.cli.mqadmin import COMMANDS as MQADMIN_COMMANDS
 from cometmq.cli.mqadmin import PANEL as MQADMIN_PANEL
@@ -170,6 +170,10 @@ def cometmq(  # noqa: PLR0913  # one parameter per option
     The options go before or after the command.
     """
 
+    for option in ctx.command.params:
+        if option.name and is_said(ctx, option.name) and ctx.params.get(option.name) == "":
+            typer.echo(f"cometmq: {option.opts[0]} is empty: give a value", err=True)
+            raise typer.Exit(EXIT_USAGE)
     account = (access_key, secret_key, security_token, credentials)
     said = {name: ctx.params[name] for name in ACCOUNT_DEFAULTS if is_said(ctx, name)}
     ACCESS.set(Access(*account, tls, tls_config, namesrv, as_json).with_account(said))
