@@ -27,7 +27,9 @@ class Client:
         self.name = f"c{number}"
         self.is_stopped = False
         self.target = 0
-        self.sent_count = self.ok_count = self.failed_count = 0
+        self.sent_count = self.ok_count = 0
+        self.broken_count = 0
+        """Failed requests that were sent to the master of a group that had settled."""
         self.acknowledged: set[bytes] = set()
         self._count = 0
 
@@ -56,7 +58,8 @@ class Client:
         host = world.hosts[f"b{self.target}"]
         is_open = [True]
         self.sent_count += 1
-        reply = partial(self._replied, is_open, body, host.name)
+        is_promised = world.has_settled and host.process is not None and host.process.is_master
+        reply = partial(self._replied, is_open, body, host.name, is_promised)
         network = world.network
 
         def arrive() -> None:
@@ -70,7 +73,13 @@ class Client:
         world.scheduler.after(TIMEOUT_S, reply, None, TimeoutError())
 
     def _replied(
-        self, is_open: list[bool], body: bytes, name: str, result: Any, error: Exception | None
+        self,
+        is_open: list[bool],
+        body: bytes,
+        name: str,
+        is_promised: bool,
+        result: Any,
+        error: Exception | None,
     ) -> None:
         if not is_open[0]:
             return
@@ -85,7 +94,7 @@ class Client:
             if body:
                 self.acknowledged.add(body)
             return
-        self.failed_count += 1
+        self.broken_count += is_promised
         if self.world.hosts[name].ordinal == self.target:
             self._turn_elsewhere()
 

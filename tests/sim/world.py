@@ -8,6 +8,7 @@ and the group must become complete again, with identical logs that hold every ac
 import asyncio
 import contextlib
 from functools import partial
+from math import inf
 from random import Random
 from typing import Any, Final
 
@@ -76,6 +77,7 @@ class World:
         self.leaving: set[int] = set()
         self.graveyard: list[BrokerProcess | ProcessLoop] = []
         self._trace: list[tuple[float, str, str, dict[str, object]]] = []
+        self._formed_s = inf
         self._uid_count = 0
         SimTransport.count = 0
         for ordinal in range(plan.copies):
@@ -150,9 +152,9 @@ class World:
                 self.failed("the group has not formed after 20 s")
                 return
             self.note("world", "the group has formed")
-        formed = scheduler.now
+        self._formed_s = scheduler.now
         self.nemesis.begin()
-        scheduler.run(formed + plan.chaos_s)
+        scheduler.run(self._formed_s + plan.chaos_s)
         self.nemesis.repair()
         scheduler.run(scheduler.now + 0.5)
         for client in self.clients:
@@ -171,6 +173,11 @@ class World:
             return
         self._check_end()
         self.outcome = self.outcome or "complete"
+
+    @property
+    def has_settled(self) -> bool:
+        """Whether the group has formed, and its master knows it."""
+        return self.scheduler.now > self._formed_s + SETTLE_IN_S
 
     def _has_formed(self) -> bool:
         found = self.place.current
@@ -250,9 +257,9 @@ class World:
         if len(counts) != 1:
             self.violated(f"the queues have different lengths: {counts}")
         if not self.plan.faults:
-            failed = sum(client.failed_count for client in self.clients)
-            if len(self.oracle.opened_epochs) != 1 or failed > FORMING_FAILED_MAX:
-                self.violated(f"without faults, {failed} requests failed")
+            broken = sum(client.broken_count for client in self.clients)
+            if len(self.oracle.opened_epochs) != 1 or broken:
+                self.violated(f"without faults, {broken} requests to the master failed")
 
     def close(self) -> None:
         """End all tasks, so that nothing refers to this world any more."""
@@ -272,8 +279,8 @@ class World:
         self.graveyard.clear()
 
 
-FORMING_FAILED_MAX: Final = 40
-"""Requests that may fail before the group has a master."""
+SETTLE_IN_S: Final = 0.2
+"""Time in which a master learns that its group has formed."""
 
 
 def _close(task: "asyncio.Task[Any]") -> None:
