@@ -395,8 +395,8 @@ class BrokerProcess:
     def _lock(self, _: Any, call: Call[str]) -> str:
         return call.header
 
-    def _read(self, _: Any, call: Call[str]) -> int:
-        return self.store.commit_log.confirm_offset
+    def _read(self, _: Any, call: Call[str]) -> tuple[int, int]:
+        return self.world.oracle.read(self)
 
     # As the gate's client
 

@@ -90,7 +90,7 @@ class Oracle:
             case Code.LOCK_BATCH_MQ:
                 self._lock(process)
             case Code.GET_MAX_OFFSET:
-                self._show(process, result)
+                self._show(process, *result)
 
     def _sent(self, process: "BrokerProcess", body: bytes, result: PutResult) -> None:
         if result.status is not PutStatus.PUT_OK:
@@ -122,14 +122,20 @@ class Oracle:
             )
         self._locked_epoch = epoch
 
-    def _show(self, process: "BrokerProcess", end: int) -> None:
+    def read(self, process: "BrokerProcess") -> tuple[int, int]:
+        """Return the end of the queues, and the end that this broker has shown before."""
+        shown = self._seen.get(process.member.me.incarnation, 0)
+        return process.store.commit_log.confirm_offset, shown
+
+    def _show(self, process: "BrokerProcess", end: int, before: int) -> None:
+        """Check an answer to a read; answers to later reads may have left earlier."""
         self.read_count += 1
         if end > len(self.confirmed):
             self._world.violated(f"{process.name} shows {end}, confirmed is {len(self.confirmed)}")
         name = process.member.me.incarnation
-        if end < self._seen.get(name, 0):
-            self._world.violated(f"{process.name} shows {end} after {self._seen[name]}")
-        self._seen[name] = end
+        if end < before:
+            self._world.violated(f"{process.name} shows {end} after {before}")
+        self._seen[name] = max(end, self._seen.get(name, 0))
         if not process.is_master:
             return
         epoch = process.member.epoch
@@ -145,7 +151,7 @@ class Oracle:
         if process.gate._may_read() and process.life >= 0:
             process.grouping.duties.before_write()
             if process.gate._may_read():
-                self._show(process, process.store.commit_log.confirm_offset)
+                self._show(process, *self.read(process))
 
     # Checks
 
