@@ -346,7 +346,7 @@ async def test_silence_closes_connections(tmp_path: Path) -> None:
 
         await until(has_connected_again)
 
-        def is_silent() -> list[object]:
+        def is_silent() -> object:
             master.clock.advance(6_000)
             master.server.tick()
             return master.log.named("follower.silent")
