@@ -9,9 +9,10 @@ from collections.abc import Iterator
 import hypothesis
 import pytest
 
-# In the background of a shell, tests and the programs that they start inherit an ignored SIGINT;
-# tests that interrupt a program need the ordinary behaviour.
+# In the background of a shell, tests and the programs that they start inherit an ignored SIGINT,
+# under nohup an ignored SIGHUP; tests that interrupt a program need the ordinary behaviour.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 # Inputs are generated slowly on a busy machine; this is not a fault of the code.
 hypothesis.settings.register_profile(
