@@ -21,7 +21,7 @@ def test_threads_claim_every_message_once():
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(timeout=10)
+        thread.join(timeout=60)
     assert len(claimed) == 1000
 
 

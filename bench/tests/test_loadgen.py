@@ -30,7 +30,7 @@ def answering(make_header):
     try:
         yield listener.getsockname()[1]
     finally:
-        thread.join(timeout=10)
+        thread.join(timeout=60)
         listener.close()
 
 
@@ -130,7 +130,7 @@ def broker(answer):
     finally:
         stop.set()
         for thread in (acceptor, *threads):
-            thread.join(timeout=10)
+            thread.join(timeout=60)
         listener.close()
 
 

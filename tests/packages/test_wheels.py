@@ -174,7 +174,7 @@ def test_a_suite_from_wheels_stores_and_delivers_a_message(environment, tmp_path
         found = run(environment / "python", "-c", code, cwd=tmp_path, env=bare)
         assert Path(found.strip()).is_relative_to(environment.parent)
     finally:
-        suite.stop(20)
+        suite.stop(60)
 
 
 def imports_the_client(folder, elsewhere):

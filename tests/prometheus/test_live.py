@@ -62,7 +62,7 @@ class Prometheus:
         """Return the data of an answer of the HTTP API; None while Prometheus is starting."""
         url = f"http://{self.address}/api/v1/{page}?{urllib.parse.urlencode(words)}"
         try:
-            with urllib.request.urlopen(url, timeout=30) as answer:
+            with urllib.request.urlopen(url, timeout=60) as answer:
                 return json.load(answer)["data"]
         except urllib.error.HTTPError as error:
             if error.code == 400:

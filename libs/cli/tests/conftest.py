@@ -62,7 +62,7 @@ def suite(tmp_path_factory):
         child.wait_for_log("is running", START_TIMEOUT_S)
         yield Suite(f"127.0.0.1:{namesrv_port}", f"127.0.0.1:{broker_port}", folder / "data")
     finally:
-        child.stop(20)
+        child.stop(60)
 
 
 @pytest.fixture

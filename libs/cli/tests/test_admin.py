@@ -190,7 +190,7 @@ def member(suite, topic, tmp_path):
     command = [str(PROGRAM), *args, "-n", suite.namesrv]
     child = Child("consume", command, log_path=tmp_path / "log")
     yield group
-    child.stop(20)
+    child.stop(60)
 
 
 def test_groups_are_created_listed_and_deleted(ask):
@@ -211,7 +211,7 @@ def test_a_group_is_described_with_its_members(ask, topic, member):
         result = ask("group", "describe", member, "--json")
         return result.json if result.status == 0 else {"members": []}
 
-    wait_until(lambda: described()["members"], 30, "a member")
+    wait_until(lambda: described()["members"], 60, "a member")
     found = described()
     (connection,) = found["members"]
     assert connection["address"].startswith("127.0.0.1:")
@@ -249,7 +249,7 @@ def test_a_group_in_use_is_deleted_only_by_force(ask, member):
         rows = {row["group"]: row["members"] for row in ask("group", "list", "--json").json}
         return rows.get(member)
 
-    wait_until(lambda: members() == 1, 30, "a member")
+    wait_until(lambda: members() == 1, 60, "a member")
     ask("group", "delete", member, "--yes").assert_refused(
         1, f"the consumer group {member} is in use with 1 connected member; stop them first"
     )
@@ -269,7 +269,7 @@ def test_messages_that_wait_to_be_tried_again_count_as_lag(ask, suite, topic):
         found = ask("lag", group, "--json").json
         return {queue["topic"]: queue["lag"] for queue in found["queues"]}
 
-    wait_until(lambda: waiting().get(retry_topic) == 1, 30, "a message to try again")
+    wait_until(lambda: waiting().get(retry_topic) == 1, 60, "a message to try again")
     assert waiting()[topic] == 0
     deleted = ask("group", "delete", group, "--topics", "--yes", "--json").json
     assert deleted["topics_deleted"] == retry_topic
@@ -286,7 +286,7 @@ async def _refuse_one(namesrv, topic, group):
     options = PushOptions(consume_from=ConsumeFrom.FIRST_OFFSET)
     consumer = PushConsumer(group, namesrv, listener=listen, options=options)
     consumer.subscribe(topic)
-    async with asyncio.timeout(30), consumer:
+    async with asyncio.timeout(60), consumer:
         await refused.wait()
 
 

@@ -59,7 +59,7 @@ class Cluster:
         for child in reversed(self.children.values()):
             if child.exit_status is None:
                 os.kill(child.pid, signal.SIGCONT)
-                child.stop(20)
+                child.stop(60)
 
 
 @pytest.fixture(scope="module")
@@ -237,8 +237,8 @@ def test_produce_outlives_a_restart_and_gives_up_at_its_deadline(call, pipe_to, 
         sending.stdin.write(b"before\n")
         sending.stdin.flush()
         stored = ("topic", "describe", "Orders", "--json", "-n", cluster.namesrv)
-        wait_until(lambda: sum(row["messages"] for row in call(*stored).json) == 1, 20, "a message")
-        cluster.children["only"].stop(20)
+        wait_until(lambda: sum(row["messages"] for row in call(*stored).json) == 1, 60, "a message")
+        cluster.children["only"].stop(60)
         sending.stdin.write(b"during\n")
         sending.stdin.flush()
         line = sending.stderr.readline().decode()  # printed at the first failure
@@ -267,7 +267,7 @@ def test_a_broker_that_refuses_messages_is_not_ok(call, tmp_path):
         cluster.start_namesrv()
         cluster.start_broker("full", **{"disk-space-warning-level-ratio": "1"})
         args = ("cluster", "-n", cluster.namesrv)
-        wait_until(lambda: call(*args).status == 1, 30, "a check of the disk")
+        wait_until(lambda: call(*args).status == 1, 60, "a check of the disk")
         shown = call(*args, "--json")
     finally:
         cluster.stop()
@@ -295,8 +295,8 @@ def test_slaves_are_shown_with_their_lag_or_why_they_do_not_follow(call, tmp_pat
             shown = call("cluster", *at, "--json").out
             return {row["id"]: row for row in json.loads(shown)}
 
-        wait_until(lambda: rows()[1]["behind_bytes"] == 0, 30, "a slave that follows")
-        wait_until(lambda: rows()[2]["state"] != "ok", 30, "a slave that does not")
+        wait_until(lambda: rows()[1]["behind_bytes"] == 0, 60, "a slave that follows")
+        wait_until(lambda: rows()[2]["state"] != "ok", 60, "a slave that does not")
         shown, table = call("cluster", *at), rows()
     finally:
         cluster.stop()
@@ -319,7 +319,7 @@ def test_without_any_broker_commands_do_not_look_like_an_empty_cluster(call, tmp
         assert call("topic", "create", "Orders", *at).status == 0
         cluster.send("broker-a", signal.SIGKILL if is_killed else signal.SIGSTOP)
         if is_killed:
-            wait_until(lambda: "is registered" in call("cluster", *at).err, 30, "no route")
+            wait_until(lambda: "is registered" in call("cluster", *at).err, 60, "no route")
             expected = f"no broker is registered at the name server {cluster.namesrv}"
             assert "since its start (try again in 30 s" in call("cluster", *at).err
         else:
@@ -376,11 +376,11 @@ def test_a_broker_of_which_only_a_slave_is_left_is_named(call, tmp_path, number)
         role = {"broker-name": "broker-a", "broker-role": "SLAVE", "broker-id": "1"}
         cluster.start_broker("slave", **role)
         table = tmp_path / "slave" / "config" / "topics.json"
-        wait_until(lambda: table.exists() and "Orders" in table.read_text(), 30, "the topic")
+        wait_until(lambda: table.exists() and "Orders" in table.read_text(), 60, "the topic")
         cluster.send("broker-a", number)
         line = "broker broker-a has no master: nobody can send to it; its slave is up ("
         line += f"{cluster.addresses['slave']}); "
-        wait_until(lambda: line in call("cluster", *at).err, 30, "a route without a master")
+        wait_until(lambda: line in call("cluster", *at).err, 60, "a route without a master")
         shown = call("cluster", "--json", *at)
         (row,) = json.loads(named(shown, line))
         assert (row["role"], row["state"]) == ("slave", "no master: nobody can send")
@@ -411,7 +411,7 @@ def test_a_broker_of_which_only_a_slave_is_left_is_named(call, tmp_path, number)
             lambda: cluster.children["broker-a"].exit_status is not None, 20, "its end"
         )
         cluster.start_broker("broker-a", **{"broker-role": "ASYNC_MASTER"})
-        wait_until(lambda: call("cluster", *at).status == 0, 30, "the master")
+        wait_until(lambda: call("cluster", *at).status == 0, 60, "the master")
         names = {row["topic"] for row in call("topic", "list", "--json", *at).json}
         assert names == {"Orders", "Other"}
     finally:
@@ -432,9 +432,9 @@ def test_produce_outlives_a_killed_master_and_its_slave_serves_reads(call, tmp_p
         sending = pipe_to("produce", "Orders", "--timeout", "60", *at)
         sending.stdin.write(b"a\nb\nc\nd\n")
         sending.stdin.flush()
-        wait_until(lambda: has_copied(call, at, 4), 30, "a slave with the messages")
+        wait_until(lambda: has_copied(call, at, 4), 60, "a slave with the messages")
         topics = tmp_path / "slave" / "config" / "topics.json"
-        wait_until(lambda: topics.exists() and "Orders" in topics.read_text(), 30, "the topic")
+        wait_until(lambda: topics.exists() and "Orders" in topics.read_text(), 60, "the topic")
         cluster.children["master"].kill()
         sending.stdin.write(b"e\nf\n")
         sending.stdin.flush()

@@ -105,7 +105,6 @@ async def test_progress_gives_up_when_nothing_moves(monkeypatch):
         await show_progress(10, lambda: Counts(4, 3))
 
 
-@pytest.mark.timeout(120)
 def test_a_part_of_the_library_goes_through_a_broker_and_back(capfd):
     files = library_files()[-300:]
     assert asyncio.run(demo(files))
@@ -114,7 +113,6 @@ def test_a_part_of_the_library_goes_through_a_broker_and_back(capfd):
     assert "2 processes of one group, with 4 and 4 queues" in out
 
 
-@pytest.mark.timeout(120)
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
 def test_a_stopped_demo_leaves_nothing_behind(tmp_path, number):
     command = ["env", f"TMPDIR={tmp_path}", sys.executable, "-u", "-m", "cometmq.cli.demo"]

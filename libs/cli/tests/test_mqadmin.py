@@ -157,9 +157,9 @@ def test_the_list_of_brokers_is_printed_again_and_again(suite, tmp_path):
     log = tmp_path / "log"
     child = Child("clusterList", command, log_path=log)
     try:
-        child.wait_until(lambda: log.read_text().count("#BID") == 2, 30, "a second list")
+        child.wait_until(lambda: log.read_text().count("#BID") == 2, 60, "a second list")
     finally:
-        assert child.stop(20) == 130
+        assert child.stop(60) == 130
 
 
 def test_progress_of_groups_and_producers_are_shown(ask, suite, topic):
@@ -209,9 +209,9 @@ def test_all_brokers_are_timed_until_stopped(suite, tmp_path, options, part):
     log = tmp_path / "log"
     child = Child("clusterRT", command, log_path=log)
     try:
-        child.wait_until(lambda: log.read_text().count(part) >= 2, 30, "two rounds")
+        child.wait_until(lambda: log.read_text().count(part) >= 2, 60, "two rounds")
     finally:
-        assert child.stop(20) == 130
+        assert child.stop(60) == 130
 
 
 # -- name servers -----------------------------------------------------------------------------

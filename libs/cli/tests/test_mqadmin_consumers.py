@@ -38,7 +38,7 @@ def member(suite, tmp_path):
         try:
             yield child
         finally:
-            child.stop(20)
+            child.stop(60)
 
     return member
 
@@ -84,7 +84,7 @@ def test_either_a_broker_or_a_cluster_is_meant(ask, suite):
 def test_members_are_shown(ask, topic, sent, member):
     group = f"{topic}-online"
     with member(topic, group):
-        wait_until(lambda: ask("consumerConnection", "-g", group).status == 0, 30, "a member")
+        wait_until(lambda: ask("consumerConnection", "-g", group).status == 0, 60, "a member")
         shown = ask("consumerConnection", "-g", group, "--json").json
         assert [row["version"] for row in shown["members"]] == ["V4_9_4"]
         assert {"topic": topic, "expression": "*"} in shown["subscriptions"]
@@ -229,7 +229,7 @@ def test_an_unknown_offset_and_key_fail(ask, topic, sent):
 def test_a_message_is_consumed_and_sent_again(ask, topic, sent, member):
     one, group = sent[0], f"{topic}-again"
     with member(topic, group):
-        wait_until(lambda: ask("consumerConnection", "-g", group).status == 0, 30, "a member")
+        wait_until(lambda: ask("consumerConnection", "-g", group).status == 0, 60, "a member")
         members = ask("consumerConnection", "-g", group, "--json").json["members"]
         who = ("-g", group, "-d", members[0]["client_id"])
         (result,) = ask("queryMsgById", "-i", one["offset_message_id"], *who, "--json").json
@@ -274,7 +274,7 @@ def test_a_message_is_followed_by_its_traces(ask, suite, topic):
     assert ask("topic", "create", traces, "--queues", 1).status == 0
     message_id = asyncio.run(_traced(suite.namesrv, topic, traces))
     arguments = ("queryMsgTraceById", "-i", message_id, "-t", traces)
-    wait_until(lambda: ask(*arguments).status == 0, 30, "a trace")
+    wait_until(lambda: ask(*arguments).status == 0, 60, "a trace")
     (row,) = ask(*arguments, "--json").json
     assert (row["type"], row["group"], row["status"]) == ("Pub", "traced", "success")
     heading, line = ask(*arguments).out.splitlines()[:2]

@@ -16,7 +16,7 @@ from cometmq.peers.ports import free_broker_port, free_port
 from cometmq.peers.processes import Child
 
 START_TIMEOUT_S = 60
-STOP_TIMEOUT_S = 20
+STOP_TIMEOUT_S = 60
 
 
 @pytest.fixture
@@ -61,7 +61,7 @@ def suite_options(data, http_port=-1):
 
 
 def fetch(port, path):
-    with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=5) as answer:
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=60) as answer:
         return answer.read().decode()
 
 

@@ -94,7 +94,7 @@ def suite(tmp_path):
 
 def readiness(port):
     try:
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}/readyz", timeout=5) as answer:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/readyz", timeout=60) as answer:
             return json.load(answer)
     except urllib.error.HTTPError as error:
         return json.load(error)

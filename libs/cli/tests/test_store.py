@@ -175,7 +175,7 @@ def test_states_of_a_store_under_load_after_a_kill_and_after_a_stop(call, loaded
     journal = call("store", "inspect", data, "--json").json["journal_of_the_tables"]
     assert {table["table"]: table["applied"] for table in journal}["topics.json"] is True
 
-    assert loaded.start().stop(20) == 0
+    assert loaded.start().stop(60) == 0
     found = call("store", "verify", data, "--json").json
     assert (found["state"], found["findings"]) == ("healthy", 0)
 
@@ -194,7 +194,7 @@ def test_a_damaged_journal_is_named_with_what_a_start_does(call, loaded):
     result = call("store", "verify", data)
     assert result.status == EXIT_STATUS[StoreState.NEEDS_RECOVERY]
     assert "journal-damaged" in result.out
-    assert loaded.start().stop(20) == 0
+    assert loaded.start().stop(60) == 0
     assert call("store", "verify", data).status == 0
 
 

@@ -53,7 +53,7 @@ def test_open_transactions_are_listed(ask, suite, topic, begun):
 def test_ended_transactions_are_not_listed(ask, suite, topic):
     ids = asyncio.run(_begin(suite.namesrv, topic, topic, 2, end_with=TransactionState.COMMIT))
     assert len(set(ids)) == 2
-    wait_until(lambda: not set(_open(ask, topic)) & set(ids), 10, "ends")
+    wait_until(lambda: not set(_open(ask, topic)) & set(ids), 60, "ends")
 
 
 def test_a_transaction_is_shown_by_id_and_by_place(ask, topic, begun):
@@ -112,7 +112,7 @@ def test_a_check_has_the_producer_asked(ask, suite, topic, begun):
         half = _half(ask, begun[0])
         answer = ask("txn", "check", begun[0], "--json")
         assert (answer.json["ended"], bool(answer.json["asked"])) == (False, True)
-        wait_until(lambda: begun[0] not in _open(ask, topic), 10, "the end")
+        wait_until(lambda: begun[0] not in _open(ask, topic), 60, "the end")
         assert ask("txn", "check", half, "--json").json["ended"] is True
     assert asked == [begun[0]]
 
@@ -128,7 +128,7 @@ def test_a_checkers_folder_is_compared_with_the_queues(ask, suite, topic, begun)
         (found,) = ask("txn", "verify", folder, "--json").json
         return (found["half_behind"], found["op_behind"]) == (0, 0)
 
-    wait_until(is_read, 20, "the checker")
+    wait_until(is_read, 60, "the checker")
     answer = ask("txn", "verify", folder, "--json")
     (found,) = answer.json
     assert found["differences"] == []
@@ -148,7 +148,7 @@ def test_a_folder_that_is_wrong_is_named(ask, suite, topic, begun, tmp_path):
         (found,) = ask("txn", "verify", folder, "--json").json
         return found["half_behind"] == 0
 
-    wait_until(is_there, 20, "the checker")
+    wait_until(is_there, 60, "the checker")
     (name,) = [path.name for path in folder.iterdir() if path.is_dir() and path.suffix != ".new"]
     copy = tmp_path / "copy" / name
     shutil.copytree(folder / name, copy)

@@ -85,7 +85,7 @@ async def test_every_client_signs_everything(
         )
         consumer.subscribe("T")
         async with consumer:
-            bodies = {await asyncio.wait_for(got.get(), 10) for _ in range(3)}
+            bodies = {await asyncio.wait_for(got.get(), 60) for _ in range(3)}
     lite = LitePullConsumer("L", cluster.namesrv, options=LitePullOptions(**common, **first))
     lite.subscribe("T")
     async with lite:

@@ -103,7 +103,7 @@ async def test_a_silent_broker_is_dropped_once_another_is_master(
     await eventually(lambda: len(brokers.lookups) > seen + 1)
     assert not brokers.dropped
     brokers.master = NEW
-    await asyncio.wait_for(brokers.is_dropped.wait(), 10)
+    await asyncio.wait_for(brokers.is_dropped.wait(), 60)
     assert brokers.dropped[0] == (OLD, f"it does not answer, and {NEW} is the master now")
     assert set(brokers.lookups) == {"T"}
 
@@ -156,7 +156,7 @@ async def test_sends_in_flight_move_to_the_new_master(cluster: MemoryCluster) ->
         await producer.send(Message("T", b"before"))
         old, other = cluster.broker, await frozen(cluster)
         try:
-            async with asyncio.timeout(20), asyncio.TaskGroup() as group:
+            async with asyncio.timeout(60), asyncio.TaskGroup() as group:
                 sends = [
                     group.create_task(producer.send(Message("T", b"%d" % number)))
                     for number in range(5)
@@ -178,7 +178,7 @@ async def test_a_send_with_one_attempt_fails_when_its_broker_is_replaced(
     async with Producer("pg", cluster.namesrv, options=PATIENT) as producer:
         old, other = cluster.broker, await frozen(cluster)
         try:
-            async with asyncio.timeout(20), asyncio.TaskGroup() as group:
+            async with asyncio.timeout(60), asyncio.TaskGroup() as group:
                 sending = group.create_task(_failure(producer, queue))
                 await eventually(lambda: old.requests[SEND] == 1)
                 cluster.brokers[0] = other

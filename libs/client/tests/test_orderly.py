@@ -373,7 +373,7 @@ async def test_closing_waits_for_the_call_and_commits_before_it_unlocks(
     consumer = orderly(cluster, listener)
     await consumer.start()
     await send(cluster, *texts(3))
-    async with asyncio.timeout(5), asyncio.TaskGroup() as group:
+    async with asyncio.timeout(60), asyncio.TaskGroup() as group:
         await begun.wait()
         member: Any = consumer._member
         closing = group.create_task(consumer.close())
@@ -428,7 +428,7 @@ async def test_an_orderly_consumer_tells_about_its_locks(cluster: MemoryCluster)
         ((peer, _),) = cluster.broker.groups["cg"].values()
         header = GetConsumerRunningInfo("cg", consumer.client_id, jstack_enable=True)
         answer = await peer.invoke(
-            RequestCode.GET_CONSUMER_RUNNING_INFO, header, b"", timeout_ms=3000
+            RequestCode.GET_CONSUMER_RUNNING_INFO, header, b"", timeout_ms=60_000
         )
         info = decode_json(ConsumerRunningInfo, answer.body)
     assert info.properties["PROP_CONSUMEORDERLY"] == "true"
@@ -458,7 +458,7 @@ async def test_one_message_is_consumed_on_request(
         assert record is not None
         header = ConsumeMessageDirectly("cg", consumer.client_id)
         answer = await peer.invoke(
-            RequestCode.CONSUME_MESSAGE_DIRECTLY, header, record, timeout_ms=3000
+            RequestCode.CONSUME_MESSAGE_DIRECTLY, header, record, timeout_ms=60_000
         )
     told = decode_json(ConsumeMessageDirectlyResult, answer.body)
     assert (told.order, told.consume_result, told.auto_commit) == (True, *expected)

@@ -155,7 +155,7 @@ async def test_running_info_of_a_pull_consumer(cluster: MemoryCluster) -> None:
         assert data.consume_type == "CONSUME_ACTIVELY"
         header = GetConsumerRunningInfo("pull", consumer.client_id)
         answer = await peer.invoke(
-            RequestCode.GET_CONSUMER_RUNNING_INFO, header, b"", timeout_ms=3000
+            RequestCode.GET_CONSUMER_RUNNING_INFO, header, b"", timeout_ms=60_000
         )
     info = decode_json(ConsumerRunningInfo, answer.body)
     assert info.properties["PROP_CONSUME_TYPE"] == "CONSUME_ACTIVELY"
@@ -171,7 +171,7 @@ async def test_a_pull_consumer_tells_how_far_it_is(cluster: MemoryCluster) -> No
         consumer.update_offset(MessageQueue("U", "broker-a", 0), 3)
         header = GetConsumerStatusFromClient("T", "pull")
         code = RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT
-        answer = await peer.invoke(code, header, b"", timeout_ms=3000)
+        answer = await peer.invoke(code, header, b"", timeout_ms=60_000)
     assert decode_json(ConsumerStatus, answer.body).message_queue_table == {QUEUE_0: 7}
 
 

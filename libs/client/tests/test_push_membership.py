@@ -196,7 +196,7 @@ async def test_a_suspended_consumer_pulls_nothing(cluster: MemoryCluster) -> Non
 
 async def ask(broker: MemoryBroker, code: RequestCode, header: Any, body: bytes = b"") -> Response:
     ((peer, _),) = broker.groups["cg"].values()
-    return await peer.invoke(code, header, body, timeout_ms=3000)
+    return await peer.invoke(code, header, body, timeout_ms=60_000)
 
 
 async def test_offsets_are_reset_from_outside(cluster: MemoryCluster) -> None:

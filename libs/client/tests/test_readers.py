@@ -151,7 +151,7 @@ async def test_a_recreated_queue_ignores_offsets_of_held_messages(
     reader = Reader(context_of(script, offsets), QUEUE, 100)
     before = reader.process_queue
     background.spawn(reader.run(), name="read")
-    await asyncio.wait_for(script.is_over.wait(), 5)
+    await asyncio.wait_for(script.is_over.wait(), 60)
     assert before.is_dropped
     assert reader.process_queue.committable == 3
     assert offsets.position(QUEUE) == 3
@@ -170,7 +170,7 @@ async def test_offsets_of_an_uncertain_queue_are_not_committed(
     offsets.update(QUEUE, 5)
     reader = Reader(context, QUEUE, 5)
     background.spawn(reader.run(), name="read")
-    await asyncio.wait_for(script.is_over.wait(), 5)
+    await asyncio.wait_for(script.is_over.wait(), 60)
     assert script.commits == [5, None, 5]
 
     owned = {QUEUE: True, MessageQueue("T", "a", 1): False}

@@ -148,7 +148,7 @@ async def test_a_plain_listener_of_an_orderly_consumer_is_watched_too(
     may_end, log = threading.Event(), Kept()
 
     def hang(_: list[MessageExt]) -> None:
-        may_end.wait(10)
+        may_end.wait(60)
 
     options = PushOptions(orderly=True, consume_from=FIRST.consume_from, stuck_listener_ms=50)
     await send(cluster, *texts(1))
@@ -165,7 +165,7 @@ async def test_an_async_listener_that_blocks_the_loop_is_reported_meanwhile(
     log, reported = Kept(), threading.Event()
 
     async def block(_: list[MessageExt]) -> None:
-        deadline = time.monotonic() + 10
+        deadline = time.monotonic() + 60
         while "listener.blocks_loop" not in log.names and time.monotonic() < deadline:
             time.sleep(0.01)  # noqa: ASYNC251  # the mistake that is reported
         if "listener.blocks_loop" in log.names:

@@ -72,7 +72,7 @@ def test_messages_come_in_order_to_a_plain_function(served: MemoryCluster) -> No
     consumer.subscribe("T")
     send(served, 3)
     with consumer:
-        assert [arrived.get(timeout=5) for _ in range(4)] == [b"0", b"1", b"1", b"2"]
+        assert [arrived.get(timeout=60) for _ in range(4)] == [b"0", b"1", b"1", b"2"]
 
 
 def test_callbacks_may_use_the_consumer(served: MemoryCluster) -> None:
@@ -118,17 +118,17 @@ def test_the_end_is_asked_for_without_waiting_for_the_loop(served: MemoryCluster
 
     def stop_the_loop() -> None:
         is_stopped.set()
-        go_on.wait(20)
+        go_on.wait(60)
 
     consumer = lite(served)
     with pytest.raises(ClientStateError):
         consumer.finish()
     with consumer:
         loop_thread().soon(stop_the_loop)
-        assert is_stopped.wait(5)
+        assert is_stopped.wait(60)
         asking = threading.Thread(target=consumer.finish)
         asking.start()
-        asking.join(timeout=5)
+        asking.join(timeout=60)
         try:
             assert not asking.is_alive()
         finally:
@@ -169,7 +169,7 @@ def test_our_queues_are_pulled_at_intervals(served: MemoryCluster) -> None:
     scheduled.register("T", callback)
     with scheduled:
         send(served, 3)
-        assert [arrived.get(timeout=5) for _ in range(3)] == [b"0", b"1", b"2"]
+        assert [arrived.get(timeout=60) for _ in range(3)] == [b"0", b"1", b"2"]
     assert served.committed("pull", "T")[QUEUE_0] == 3
 
 
@@ -186,7 +186,7 @@ def test_a_callback_that_waits_for_its_own_end_is_refused(served: MemoryCluster)
 
     scheduled.register("T", callback)
     with scheduled:
-        assert "called by the callback" in str(errors.get(timeout=5))
+        assert "called by the callback" in str(errors.get(timeout=60))
 
 
 def test_a_signal_calls_back_once_and_then_has_its_usual_effect() -> None:

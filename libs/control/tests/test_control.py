@@ -23,7 +23,7 @@ from cometmq.remoting.errors import RemoteProtocolError, SettingsError
 from cometmq.remoting.transport.tasks import TaskSet
 from cometmq.runtime.places import check_port
 
-DEADLINE_S = 10
+DEADLINE_S = 60
 
 
 def fill(member):

@@ -43,7 +43,7 @@ def client_tls(files: Path, name="elector", trusted=NAME):
 async def status(port, tls, name=NAME):
     client = MemberClient(f"127.0.0.1:{port}", TARGET, tls=tls, tls_name=name)
     try:
-        return await client.status(timeout_ms=5_000)
+        return await client.status(timeout_ms=60_000)
     finally:
         await client.close()
 

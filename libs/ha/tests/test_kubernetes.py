@@ -189,7 +189,7 @@ async def test_a_lease_without_a_record_is_named_and_kept(fake):
 
 async def test_a_watch_continues_after_the_server_ends_it(fake):
     port = KubernetesRecord(fake.api(), "mq", "orders")
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         watched = aiter(port.watch())
         assert await anext(watched) is None
         base = (await port.create(new_record())).written

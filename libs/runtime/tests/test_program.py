@@ -69,7 +69,7 @@ async def ask_for_health(port):
 async def test_health_is_served_while_the_service_runs(port):
     notes: list[Any] = []
     stop = Stop()
-    async with asyncio.timeout(30), asyncio.TaskGroup() as tasks:
+    async with asyncio.timeout(60), asyncio.TaskGroup() as tasks:
         tasks.create_task(main_of(notes, stop, port))
         asking = tasks.create_task(ask_for_health(port))
     asking.result().close()

@@ -40,7 +40,7 @@ class Table:
 
     def _write(self, value: int) -> None:
         self.is_writing.set()
-        assert self.gate.wait(10)
+        assert self.gate.wait(60)
         if self.error is not None:
             raise self.error
         self.written.append(value)

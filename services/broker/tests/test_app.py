@@ -183,13 +183,13 @@ async def test_a_commit_is_journaled_before_its_answer_or_with_the_turn(
     if is_oneway:
         number = journal.number
         await client.invoke_oneway(
-            address, RequestCode.UPDATE_CONSUMER_OFFSET, header, timeout_ms=10_000
+            address, RequestCode.UPDATE_CONSUMER_OFFSET, header, timeout_ms=60_000
         )
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             while journal.number == number:  # noqa: ASYNC110  # no answer tells
                 await asyncio.sleep(0.001)
     else:
-        await client.invoke(address, RequestCode.UPDATE_CONSUMER_OFFSET, header, timeout_ms=10_000)
+        await client.invoke(address, RequestCode.UPDATE_CONSUMER_OFFSET, header, timeout_ms=60_000)
     found = read_journal(OsDisk(read_only=True), str(tmp_path / "config" / "journal"))
     (entry,) = found.entries_of("consumerOffset.json")
     assert bytes(entry.changes["consumerOffset.json"]) == b'{"T@G":{"0":7}}'
@@ -205,7 +205,7 @@ async def test_a_stop_answers_pending_sends(
     run = FlushJob.run
 
     def run_late(job: FlushJob) -> None:
-        is_disk_ready.wait(5)
+        is_disk_ready.wait(60)
         run(job)
 
     monkeypatch.setattr(FlushJob, "run", run_late)
@@ -228,12 +228,12 @@ async def test_a_stop_answers_pending_sends(
                     RequestCode.SEND_MESSAGE_V2,
                     header,
                     b"%d" % number,
-                    timeout_ms=5_000,
+                    timeout_ms=60_000,
                 )
             )
             for number in range(20)
         ]
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(60):
             while app.broker.driver.waiting_count < len(sends):  # noqa: ASYNC110  # no event
                 await asyncio.sleep(0)
         asyncio.get_running_loop().call_later(0.1, is_disk_ready.set)

@@ -19,7 +19,7 @@ from cometmq.runtime.admin_http import AdminHttp
 from cometmq.runtime.clock import SystemClock
 from cometmq.runtime.settings import load
 
-DEADLINE_S = 20
+DEADLINE_S = 60
 
 
 class Group:

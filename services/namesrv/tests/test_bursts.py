@@ -35,7 +35,7 @@ async def namesrv_process(folder: Path):
         sys.executable, "-m", "cometmq.namesrv", stderr=asyncio.subprocess.PIPE, env=environment
     )
     try:
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(60):
             assert process.stderr
             event = json.loads(await process.stderr.readline())
         assert event["event"] == "namesrv.ready"

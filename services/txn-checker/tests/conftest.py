@@ -46,7 +46,7 @@ QUICK = {
     "backOffMax": "100",
     "pullSuspend": "200",
 }
-TIMEOUT_MS = 5_000
+TIMEOUT_MS = 60_000
 
 
 class Producer:
@@ -213,7 +213,7 @@ def until() -> Callable[[Callable[[], Any]], Any]:
     """Return a function that waits until a condition, a plain or coroutine function, holds."""
 
     async def wait(condition: Callable[[], Any]) -> None:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             while True:
                 holds = condition()
                 if asyncio.iscoroutine(holds):

@@ -80,5 +80,5 @@ def test_a_child_ends_with_a_parent_that_is_killed(tmp_path: Path) -> None:
         stat = Path(f"/proc/{int(parent.stdout)}/stat")
         return not stat.exists() or ") Z " in stat.read_text(encoding="ascii")
 
-    wait_until(is_over, 10, "the child ended")
+    wait_until(is_over, 60, "the child ended")
     assert parent.returncode == -9

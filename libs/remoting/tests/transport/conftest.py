@@ -81,9 +81,9 @@ def background() -> Callable[[Coroutine[Any, Any, Any]], asyncio.Task[Any]]:
 
 @pytest.fixture
 def eventually() -> Callable[..., Any]:
-    """Wait until a condition holds, for a few seconds at most."""
+    """Wait until a condition holds, for a minute at most."""
 
-    async def wait(condition: Callable[[], object], timeout_s: float = 5.0) -> None:
+    async def wait(condition: Callable[[], object], timeout_s: float = 60.0) -> None:
         async with asyncio.timeout(timeout_s):
             while not condition():  # noqa: ASYNC110  # other programs' sockets set no event
                 await asyncio.sleep(0.001)

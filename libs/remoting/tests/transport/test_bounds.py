@@ -41,7 +41,7 @@ SMALL = ServerSettings(
 async def is_ended(reader: asyncio.StreamReader) -> bool:
     """Return whether the server has closed the connection without sending anything more."""
     try:
-        return await asyncio.wait_for(reader.read(1), 5) == b""
+        return await asyncio.wait_for(reader.read(1), 60) == b""
     except ConnectionError:
         return True
 
@@ -193,7 +193,7 @@ async def test_a_slow_reader_gets_everything(start_server: Any, connect_raw: Any
     frames = FrameReader()
     seen: list[int] = []
     while len(seen) < 300:
-        data = await asyncio.wait_for(reader.read(100_000), 5)
+        data = await asyncio.wait_for(reader.read(100_000), 60)
         seen += [struct.unpack(">I", body[:4])[0] for _, _, body in frames.feed(data)]
 
     assert seen == list(range(300))
@@ -234,7 +234,7 @@ async def test_all_connections_together_are_bounded(
     await eventually(lambda: server.stats().overflow_closed)
     await eventually(lambda: server.stats().buffered_bytes <= 4 * 1024 * 1024)
     good.write(REQUEST)
-    assert await asyncio.wait_for(good_reader.read(10), 5)
+    assert await asyncio.wait_for(good_reader.read(10), 60)
 
 
 @pytest.mark.parametrize(
@@ -255,14 +255,14 @@ async def test_garbage_ends_its_own_connection_only(
     server, port = await start_server({QUERY: lambda _, call: QueryConsumerOffsetReply(offset=1)})
     client = new_client()
     address = f"127.0.0.1:{port}"
-    await client.invoke(address, QUERY, HEADER, timeout_ms=3000)
+    await client.invoke(address, QUERY, HEADER, timeout_ms=60_000)
     reader, writer = await connect_raw(port)
 
     writer.write(garbage)
 
     assert await is_ended(reader)
     assert server.stats().protocol_errors == 1
-    await client.invoke(address, QUERY, HEADER, timeout_ms=3000)
+    await client.invoke(address, QUERY, HEADER, timeout_ms=60_000)
     assert server.stats().connections_opened == 2
 
 
@@ -294,12 +294,12 @@ async def test_one_connection_too_many_is_ended(
     )
     client = new_client()
     address = f"127.0.0.1:{port}"
-    await client.invoke(address, QUERY, HEADER, timeout_ms=3000)
+    await client.invoke(address, QUERY, HEADER, timeout_ms=60_000)
     reader, _ = await connect_raw(port)
 
     assert await is_ended(reader)
     assert server.stats().connections_refused == 1
-    await client.invoke(address, QUERY, HEADER, timeout_ms=3000)
+    await client.invoke(address, QUERY, HEADER, timeout_ms=60_000)
 
 
 async def test_hooks_hear_of_connections(
@@ -335,7 +335,7 @@ async def test_the_born_host_is_the_peers(start_server: Any, new_client: Any) ->
 
     _, port = await start_server({QUERY: query})
     client = new_client()
-    response = await client.invoke(f"127.0.0.1:{port}", QUERY, HEADER, timeout_ms=3000)
+    response = await client.invoke(f"127.0.0.1:{port}", QUERY, HEADER, timeout_ms=60_000)
 
     assert hosts == [b"\x7f\0\0\1" + struct.pack(">i", response.header.offset)]
 
@@ -352,7 +352,7 @@ async def test_a_call_to_a_peer_that_went(
     _, port = await start_server({QUERY: query})
     client = new_client()
     with pytest.raises(ConnectionLost):
-        await client.invoke(f"127.0.0.1:{port}", QUERY, HEADER, timeout_ms=3000)
+        await client.invoke(f"127.0.0.1:{port}", QUERY, HEADER, timeout_ms=60_000)
 
     with pytest.raises(ConnectionLost):
         await peers[0].invoke(QUERY, HEADER, timeout_ms=1000)
@@ -381,13 +381,13 @@ async def test_a_cancelled_request_is_forgotten(
     _, port = await start_server({QUERY: lambda _, call: held.append(call)})
     client = new_client(ClientSettings(in_flight_max=1))
     address = f"127.0.0.1:{port}"
-    waiting = background(client.invoke(address, QUERY, HEADER, timeout_ms=3000))
+    waiting = background(client.invoke(address, QUERY, HEADER, timeout_ms=60_000))
     await eventually(lambda: held)
     waiting.cancel()
     await asyncio.wait([waiting])
     held[0].answer(QueryConsumerOffsetReply(offset=1))
 
-    second = background(client.invoke(address, QUERY, HEADER, timeout_ms=3000))
+    second = background(client.invoke(address, QUERY, HEADER, timeout_ms=60_000))
     await eventually(lambda: len(held) == 2)
     held[1].answer(QueryConsumerOffsetReply(offset=2))
     assert (await second).header.offset == 2
@@ -415,7 +415,7 @@ async def test_an_answer_that_cannot_be_encoded_is_a_failure(
     for code in (QUERY, RequestCode.GET_MAX_OFFSET):
         ext = {"topic": "t", "queueId": "1", "consumerGroup": "g"}
         with pytest.raises(ServerError, match="object"):
-            await client.invoke(f"127.0.0.1:{port}", code, ext=ext, timeout_ms=3000)
+            await client.invoke(f"127.0.0.1:{port}", code, ext=ext, timeout_ms=60_000)
     assert server.stats().handler_failures == 2
     assert server.stats().in_flight == 0
 
@@ -431,7 +431,7 @@ async def test_what_was_written_before_a_close_arrives(start_server: Any, new_cl
     _, port = await start_server({QUERY: query})
     client = new_client()
 
-    response = await client.invoke(f"127.0.0.1:{port}", QUERY, HEADER, timeout_ms=5000)
+    response = await client.invoke(f"127.0.0.1:{port}", QUERY, HEADER, timeout_ms=60_000)
 
     assert response.body == body
 
@@ -453,11 +453,11 @@ async def test_hostile_frames_leave_the_server_whole(
             writer.write(frame[: dice.randrange(len(frame)) or None])
         writer.write_eof()
         try:
-            while await asyncio.wait_for(reader.read(65_536), 5):
+            while await asyncio.wait_for(reader.read(65_536), 60):
                 pass
         except ConnectionError:
             continue
-    await client.invoke(f"127.0.0.1:{port}", QUERY, HEADER, timeout_ms=3000)
+    await client.invoke(f"127.0.0.1:{port}", QUERY, HEADER, timeout_ms=60_000)
 
     assert server.stats().handler_failures == 0
     assert server.stats().in_flight == 0
@@ -488,11 +488,11 @@ async def test_slow_handlers_of_closed_connections_count_until_they_end(
     address = f"127.0.0.1:{port}"
 
     with pytest.raises(SystemBusy):
-        await client.invoke(address, QUERY, HEADER, timeout_ms=3000)
+        await client.invoke(address, QUERY, HEADER, timeout_ms=60_000)
     assert len(started) == 2
     assert server.stats().in_flight == 0
 
     release.set()
     await eventually(lambda: not server._tasks)
-    response = await client.invoke(address, QUERY, HEADER, timeout_ms=3000)
+    response = await client.invoke(address, QUERY, HEADER, timeout_ms=60_000)
     assert response.header.offset == 1

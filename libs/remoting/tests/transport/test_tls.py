@@ -42,7 +42,7 @@ def server_settings(mode: TlsMode, **more: object) -> ServerSettings:
 async def test_permissive_serves_both(start_server: Any, new_client: Any) -> None:
     _, port = await start_server(HANDLERS, server_settings(TlsMode.PERMISSIVE))
     for client in (new_client(TLS_CLIENT), new_client()):
-        response = await client.invoke(f"127.0.0.1:{port}", QUERY, HEADER, BODY, timeout_ms=5000)
+        response = await client.invoke(f"127.0.0.1:{port}", QUERY, HEADER, BODY, timeout_ms=60_000)
         assert response.header.offset == len(BODY)
 
 
@@ -50,9 +50,9 @@ async def test_enforcing_refuses_plain_connections(start_server: Any, new_client
     _, port = await start_server(HANDLERS, server_settings(TlsMode.ENFORCING))
     secure, plain = new_client(TLS_CLIENT), new_client()
 
-    assert (await secure.invoke(f"127.0.0.1:{port}", QUERY, HEADER, timeout_ms=5000)).code == 0
+    assert (await secure.invoke(f"127.0.0.1:{port}", QUERY, HEADER, timeout_ms=60_000)).code == 0
     with pytest.raises(ServerError, match=r"TLS is required on this port.*tls\.enable=true"):
-        await plain.invoke(f"127.0.0.1:{port}", QUERY, HEADER, timeout_ms=5000)
+        await plain.invoke(f"127.0.0.1:{port}", QUERY, HEADER, timeout_ms=60_000)
 
 
 async def test_all_requests_of_a_plain_chunk_get_the_reason_before_the_end(
@@ -68,7 +68,7 @@ async def test_all_requests_of_a_plain_chunk_get_the_reason_before_the_end(
         sender.send(Request(QUERY, HEADER, is_oneway=True))
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         writer.write(b"".join(bytes(part) for part in sender.out))
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             sender.receive(await reader.read(), 0)
 
         assert [(one.code, one.remark) for one in answers] == [(1, TLS_REQUIRED)] * 2
@@ -81,7 +81,7 @@ async def test_other_plain_bytes_get_no_answer(start_server: Any, data: bytes) -
     _, port = await start_server(HANDLERS, server_settings(TlsMode.ENFORCING))
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     writer.write(data)
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         assert await reader.read() == b""
     writer.close()
 
@@ -90,9 +90,9 @@ async def test_disabled_refuses_tls_connections(start_server: Any, new_client: A
     _, port = await start_server(HANDLERS, server_settings(TlsMode.DISABLED))
     secure, plain = new_client(TLS_CLIENT), new_client()
 
-    assert (await plain.invoke(f"127.0.0.1:{port}", QUERY, HEADER, timeout_ms=5000)).code == 0
+    assert (await plain.invoke(f"127.0.0.1:{port}", QUERY, HEADER, timeout_ms=60_000)).code == 0
     with pytest.raises(ConnectFailed, match=r"(?i)access.denied.*check that the server offers TLS"):
-        await secure.invoke(f"127.0.0.1:{port}", QUERY, HEADER, timeout_ms=5000)
+        await secure.invoke(f"127.0.0.1:{port}", QUERY, HEADER, timeout_ms=60_000)
 
 
 async def test_without_certificate_and_test_mode_tls_is_refused(
@@ -101,8 +101,8 @@ async def test_without_certificate_and_test_mode_tls_is_refused(
     _, port = await start_server(HANDLERS, server_settings(TlsMode.PERMISSIVE, test_mode=False))
 
     with pytest.raises(ConnectFailed):
-        await new_client(TLS_CLIENT).invoke(f"127.0.0.1:{port}", QUERY, HEADER, timeout_ms=5000)
-    response = await new_client().invoke(f"127.0.0.1:{port}", QUERY, HEADER, timeout_ms=5000)
+        await new_client(TLS_CLIENT).invoke(f"127.0.0.1:{port}", QUERY, HEADER, timeout_ms=60_000)
+    response = await new_client().invoke(f"127.0.0.1:{port}", QUERY, HEADER, timeout_ms=60_000)
     assert response.code == 0
 
 
@@ -124,12 +124,12 @@ async def test_a_certificate_of_ones_own_is_verified(
     ]
 
     response = await new_client(verifying[0]).invoke(
-        f"127.0.0.1:{port}", QUERY, HEADER, timeout_ms=5000
+        f"127.0.0.1:{port}", QUERY, HEADER, timeout_ms=60_000
     )
     assert response.code == 0
     untrusted = f"not signed by a CA in tls.client.trustCertPath={paths[1]}"
     with pytest.raises(ConnectFailed, match=re.escape(untrusted)):
-        await new_client(verifying[1]).invoke(f"127.0.0.1:{port}", QUERY, HEADER, timeout_ms=5000)
+        await new_client(verifying[1]).invoke(f"127.0.0.1:{port}", QUERY, HEADER, timeout_ms=60_000)
 
 
 async def test_clients_without_certificate_are_refused_if_one_is_required(
@@ -145,10 +145,10 @@ async def test_clients_without_certificate_are_refused_if_one_is_required(
     known = ClientSettings(tls=TlsSettings(enable=True, **identity))
 
     assert (
-        await new_client(known).invoke(f"127.0.0.1:{port}", QUERY, HEADER, timeout_ms=5000)
+        await new_client(known).invoke(f"127.0.0.1:{port}", QUERY, HEADER, timeout_ms=60_000)
     ).code == 0
     with pytest.raises((ConnectFailed, ConnectionLost)):
-        await new_client(TLS_CLIENT).invoke(f"127.0.0.1:{port}", QUERY, HEADER, timeout_ms=5000)
+        await new_client(TLS_CLIENT).invoke(f"127.0.0.1:{port}", QUERY, HEADER, timeout_ms=60_000)
 
 
 async def test_a_wrong_certificate_is_seen_at_start(start_server: Any, tmp_path: Path) -> None:
@@ -170,7 +170,7 @@ async def test_half_a_handshake_blocks_nobody(
         writers.append(writer)
 
     response = await new_client(TLS_CLIENT).invoke(
-        f"127.0.0.1:{port}", QUERY, HEADER, timeout_ms=5000
+        f"127.0.0.1:{port}", QUERY, HEADER, timeout_ms=60_000
     )
 
     assert response.code == 0
@@ -193,7 +193,7 @@ async def test_a_server_speaks_first_over_tls(start_server: Any, new_client: Any
         },
     )
     for _ in range(2):
-        await client.invoke(f"127.0.0.1:{port}", QUERY, HEADER, timeout_ms=5000)
+        await client.invoke(f"127.0.0.1:{port}", QUERY, HEADER, timeout_ms=60_000)
 
     assert told[0] == "g"
 
@@ -225,7 +225,7 @@ class Events:
 
     async def next(self, event: str) -> object:
         """Wait for the next event; return its error."""
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             await self._is_told.wait()
         self._is_told.clear()
         assert self.names[-1] == event
@@ -246,11 +246,11 @@ async def test_new_connections_have_the_new_certificate_and_a_broken_one_is_not_
     async def ask(trusted: Path) -> int:
         verifying = TlsSettings(enable=True, auth_server=True, trust_cert_path=trusted)
         client = new_client(ClientSettings(tls=verifying))
-        answer = await client.invoke(f"127.0.0.1:{port}", QUERY, HEADER, timeout_ms=5000)
+        answer = await client.invoke(f"127.0.0.1:{port}", QUERY, HEADER, timeout_ms=60_000)
         return int(answer.code)
 
     standing = new_client(ClientSettings(tls=TlsSettings(enable=True)))
-    assert (await standing.invoke(f"127.0.0.1:{port}", QUERY, HEADER, timeout_ms=5000)).code == 0
+    assert (await standing.invoke(f"127.0.0.1:{port}", QUERY, HEADER, timeout_ms=60_000)).code == 0
     assert await ask(old) == 0
     path.write_text("nothing")
     assert f"tls.server.certPath={path}" in str(await log.next("certificate.unreadable"))
@@ -261,7 +261,7 @@ async def test_new_connections_have_the_new_certificate_and_a_broken_one_is_not_
     assert await ask(new) == 0
     with pytest.raises(ConnectFailed, match=r"self.signed"):
         await ask(old)
-    assert (await standing.invoke(f"127.0.0.1:{port}", QUERY, HEADER, timeout_ms=5000)).code == 0
+    assert (await standing.invoke(f"127.0.0.1:{port}", QUERY, HEADER, timeout_ms=60_000)).code == 0
     assert log.names == ["certificate.unreadable", "certificate.reloaded"]
 
 
@@ -278,12 +278,12 @@ async def test_a_client_follows_its_files_too(
     settings = ClientSettings(tls=verifying, check_interval_ms=20)
     client = new_client(settings, log=log)
     with pytest.raises(ConnectFailed):
-        await client.invoke(f"127.0.0.1:{port}", QUERY, HEADER, timeout_ms=5000)
+        await client.invoke(f"127.0.0.1:{port}", QUERY, HEADER, timeout_ms=60_000)
 
     trusted.write_bytes(served.read_bytes())
     await log.next("certificate.reloaded")
 
-    response = await client.invoke(f"127.0.0.1:{port}", QUERY, HEADER, timeout_ms=5000)
+    response = await client.invoke(f"127.0.0.1:{port}", QUERY, HEADER, timeout_ms=60_000)
     assert response.code == 0
 
 

@@ -67,7 +67,7 @@ async def test_a_broker_reports_its_state_and_obeys(controlled):
         assert (await client.send(b"confirmed", topic="T")).code == 0
     end = group.status(master).max_offset
     for client in controlled.clients:
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(60):
             while (await client.status()).confirm_offset != end:  # noqa: ASYNC110
                 await asyncio.sleep(0.05)
 
@@ -108,7 +108,7 @@ async def test_a_slave_discards_its_store_and_copies_everything_again(controlled
     stops = asyncio.Event()
     group.apps[slave].discard.request_stop = stops.set
     await controlled.clients[slave].rebuild()
-    await asyncio.wait_for(stops.wait(), 10)
+    await asyncio.wait_for(stops.wait(), 60)
     await group.stop(slave)
     (aside,) = tmp_path.glob(f"{slave}/discarded-*")
     assert {"commitlog", "haState.json", "epochFileCheckpoint"} <= {p.name for p in aside.iterdir()}

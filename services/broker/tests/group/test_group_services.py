@@ -38,7 +38,7 @@ async def bodies(client: Client, topic: str = "T") -> list[bytes]:
 
 
 async def until_bodies(client: Client, count: int) -> list[bytes]:
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while len(found := await bodies(client)) < count:  # noqa: ASYNC110
             await asyncio.sleep(0.05)  # the messages have no event
     return found

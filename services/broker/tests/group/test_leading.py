@@ -83,7 +83,7 @@ class Rig:
         return [copy.ordinal for copy in self.place.current.record.in_sync]
 
     async def until(self, condition: Callable[[], object]) -> None:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             while not condition():  # noqa: ASYNC110  # an arbitrary condition has no event
                 await asyncio.sleep(0.002)
 
@@ -96,7 +96,7 @@ async def running(*members: Copy, **options: Any) -> AsyncIterator[Rig]:
         yield rig
     finally:
         rig.leader.end()
-        await asyncio.wait_for(task, 5)
+        await asyncio.wait_for(task, 60)
 
 
 async def test_a_master_alone_confirms_what_it_has():

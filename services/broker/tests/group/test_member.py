@@ -120,7 +120,7 @@ class Rig:
             self.place.replace(self.place.current, content)
 
     async def until(self, condition: Callable[[], object]) -> None:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             while not condition():
                 await self.member.changed()
 
@@ -348,7 +348,7 @@ async def test_a_status_never_mixes_two_states(tmp_path: Path, monkeypatch: pyte
 
         monkeypatch.setattr(rig.duties, "begin_epoch", begin)
         rig.write(record(5))
-        await asyncio.wait_for(begun.wait(), 10)
+        await asyncio.wait_for(begun.wait(), 60)
         assert rig.saved.promised == 5
         status = rig.member.status()
         assert (status.role, status.promised, status.epoch) == (Role.SLAVE, 0, 0)

@@ -31,7 +31,7 @@ from cometmq.remoting.transport.client import RemotingClient
 from cometmq.remoting.transport.settings import ClientSettings
 from cometmq.runtime.clock import SystemClock
 
-TIMEOUT_MS = 10_000
+TIMEOUT_MS = 60_000
 
 
 class Client:

@@ -23,7 +23,7 @@ SHARE_MAX = 0.04
 """Maximum share of a core. Measured: 0.003; it was 0.1 when the commit of an unchanged offset had
 all offsets encoded again.
 """
-TIMEOUT_MS = 20_000
+TIMEOUT_MS = 60_000
 
 
 def processor_s(pid: int) -> float:

@@ -14,7 +14,7 @@ from cometmq.peers.ports import free_broker_port
 from cometmq.remoting.codes import ResponseCode
 from cometmq.remoting.errors import CommandError
 
-DEADLINE_S = 30
+DEADLINE_S = 60
 FILES = {"mappedFileSizeCommitLog": "65536", "mappedFileSizeConsumeQueue": "2000"}
 
 
@@ -118,7 +118,7 @@ async def test_a_slave_serves_what_its_master_stores(tmp_path: Path) -> None:
             await asyncio.sleep(0.2)
             assert not held.done()
             await client.send(b"wakes the slave's pull")
-            assert (await asyncio.wait_for(held, 5)).code == 0
+            assert (await asyncio.wait_for(held, 60)).code == 0
         await master.stop()
         assert len(await stored(reader)) == len(sent) + 1
         await slave.stop()

@@ -16,7 +16,7 @@ from cometmq.runtime.clock import SystemClock
 
 FIELDS = {"a": "P", "b": "T", "c": "TBW102", "d": "4", "e": "0", "f": "0", "g": "17", "h": "0"}
 ENTRY_BYTES = len(encode_binary_ext({"j": "0"}))
-TIMEOUT_S = 10
+TIMEOUT_S = 60
 
 
 def send_frame(value: str, *, has_reconsume_times: bool) -> bytes:

@@ -13,7 +13,7 @@ from cometmq.remoting.transport.client import RemotingClient
 from cometmq.remoting.transport.settings import ClientSettings
 from cometmq.runtime.clock import SystemClock
 
-TIMEOUT_MS = 20_000
+TIMEOUT_MS = 60_000
 COUNT = 200  # many more than one turn of the loop may look up
 HALF = "UNIQ_KEY\x01K\x02TRAN_MSG\x01true\x02PGROUP\x01P"
 SUBSCRIPTION, SUSPEND = 4, 2

@@ -52,7 +52,7 @@ class Peer:
 
     async def until(self, kind: Kind, *, opening: bool = False) -> bytes:
         """Return the body of the next frame of this kind."""
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             while True:
                 while self.found:
                     one, body = self.found.pop(0)

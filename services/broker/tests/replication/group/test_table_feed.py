@@ -245,6 +245,6 @@ def test_tables_of_a_later_version_are_left_out(tmp_path: Path) -> None:
 
 async def test_closing_needs_no_feed(tmp_path: Path) -> None:
     master, _ = led(tmp_path)
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(60):
         await master.journal.close()
     master.worker.close()

@@ -36,7 +36,7 @@ from cometmq.remoting.message.properties import PropertyKey, append_property, pr
 from cometmq.remoting.names import DLQ_PREFIX, RETRY_PREFIX
 from cometmq.remoting.transport.dispatch import Handler
 
-REPLY_TIMEOUT_MS: Final = 10_000
+REPLY_TIMEOUT_MS: Final = 60_000
 
 
 def send_message(broker: MemoryBroker, call: Call[send.SendMessageV2]) -> Reply:

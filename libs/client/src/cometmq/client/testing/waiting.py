@@ -27,7 +27,7 @@ async def eventually(
 
 
 async def eventually(
-    condition: Callable[[], T | Awaitable[T]], timeout_s: float = 10.0, *, what: str = ""
+    condition: Callable[[], T | Awaitable[T]], timeout_s: float = 60.0, *, what: str = ""
 ) -> T:
     """Return the first true value of a function or coroutine function, calling it repeatedly.
 

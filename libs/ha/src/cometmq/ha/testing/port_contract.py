@@ -107,7 +107,7 @@ async def counts_every_write(one: RecordPort, other: RecordPort, delete: Delete)
 
 async def watch_sees_changes(one: RecordPort, other: RecordPort, delete: Delete) -> None:
     """Check that a watch yields the current record first and finally the latest one."""
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         watched = aiter(other.watch())
         assert await anext(watched) is None
         base = await _created(one, new_record())

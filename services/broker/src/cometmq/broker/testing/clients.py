@@ -18,7 +18,7 @@ from cometmq.remoting.transport.client import RemotingClient
 from cometmq.remoting.transport.settings import ClientSettings
 from cometmq.runtime.clock import SystemClock
 
-TIMEOUT_MS = 20_000
+TIMEOUT_MS = 60_000
 SUBSCRIPTION, SUSPEND = 4, 2
 ANSWERS = (0, *(ResponseCode.PULL_NOT_FOUND, ResponseCode.PULL_OFFSET_MOVED))
 

@@ -25,7 +25,7 @@ from cometmq.store.testing.builders import SMALL, StoreRig
 from cometmq.store.testing.memory_disk import MemoryDisk
 
 HOST: Final = "127.0.0.1"
-DEADLINE_S: Final = 10.0
+DEADLINE_S: Final = 60.0
 
 SMALL_SETTINGS: Final = BrokerSettings(
     broker_name="broker-a",
