@@ -35,7 +35,7 @@ async def main() -> None:
             print(reply.body.decode())
 
         try:
-            await shop.request(Message("NobodyListens", b"hello?"), timeout_ms=200)
+            await shop.request(Message("NobodyListens", b"hello?"), timeout_ms=3_000)
         except NoReply as error:
             print(error)
 

@@ -23,7 +23,7 @@ EXPECTED = {
     "pull_by_hand": "copied 10\n",
     "dead_letters": "Bills ('order-17',) no address\n",
     "request_reply": "12.90 for one book\nno reply to the request to the topic NobodyListens "
-    "in 200 ms: it is stored, but no consumer of the topic has replied in time\n",
+    "in 3000 ms: it is stored, but no consumer of the topic has replied in time\n",
     "message_trace": "SubAfter(",
     "namespaces": "globex Orders order of globex\n",
     "transactions": "12.9 COMMIT\n-1 ROLLBACK\n",

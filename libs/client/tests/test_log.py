@@ -181,7 +181,7 @@ async def test_a_listener_that_raises_logs_one_traceback(
     first, rest = lines(caplog, "listener.failed")
     assert "topic=T" in first
     assert "error='ValueError: no such account'" in first
-    assert "suppressed_count=19" in rest
+    assert f"suppressed_count={len(seen) - 1}" in rest  # 20, and some that came again
     record = next(r for r in caplog.records if r.getMessage() == first)
     assert record.exc_info
     assert record.exc_info[1] is not None

@@ -8,6 +8,16 @@ from cometmq.control.server import ControlServer
 from cometmq.control.testing.scripted import TARGET, ScriptedMember
 
 
+class PatientClient(MemberClient):
+    """A client that waits for the answers of a busy machine."""
+
+    async def status(self, *, timeout_ms=60_000):
+        return await super().status(timeout_ms=timeout_ms)
+
+    async def _order(self, name, *, timeout_ms=60_000, **fields):
+        return await super()._order(name, timeout_ms=timeout_ms, **fields)
+
+
 @pytest.fixture
 def member():
     return ScriptedMember()
@@ -23,6 +33,6 @@ async def server(member):
 
 @pytest.fixture
 async def client(server):
-    client = MemberClient(f"127.0.0.1:{server.port}", TARGET)
+    client = PatientClient(f"127.0.0.1:{server.port}", TARGET)
     yield client
     await client.close()

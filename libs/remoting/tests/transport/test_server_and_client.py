@@ -207,13 +207,18 @@ async def test_a_server_asks_and_tells_its_client(start_server: Any, new_client:
 
 
 async def test_no_answer_in_time(start_server: Any, new_client: Any) -> None:
-    _, port = await start_server({QUERY: lambda _, call: None})
-    client = new_client()
+    def query(_: None, call: Call[QueryConsumerOffset]) -> Reply | None:
+        return Reply(header=QueryConsumerOffsetReply(offset=1)) if call.header.queue_id else None
 
-    text = rf"127.0.0.1:{port} did not answer QUERY_CONSUMER_OFFSET \(14\) within 20 ms"
+    _, port = await start_server({QUERY: query})
+    client = new_client()
+    address = f"127.0.0.1:{port}"
+    await client.invoke(address, QUERY, HEADER, timeout_ms=60_000)  # the connection is made
+
+    text = rf"{address} did not answer QUERY_CONSUMER_OFFSET \(14\) within 20 ms"
     with pytest.raises(RequestTimeout, match=text) as late:
-        await client.invoke(f"127.0.0.1:{port}", QUERY, HEADER, timeout_ms=20)
-    assert late.value.address == f"127.0.0.1:{port}"
+        await client.invoke(address, QUERY, QueryConsumerOffset("g", "t", 0), timeout_ms=20)
+    assert late.value.address == address
     assert request_name(9999) == "request 9999"
 
 

@@ -39,9 +39,15 @@ async def fetch_namesrv_list(url: str) -> str:
 
 def _fetch(url: str) -> str:
     # Loading urllib.request takes 11 ms, and few clients use an address server.
+    from urllib.error import HTTPError  # noqa: PLC0415
     from urllib.request import urlopen  # noqa: PLC0415
 
-    with urlopen(url, timeout=TIMEOUT_MS / 1000) as answer:  # noqa: S310  # the scheme was checked
+    try:
+        answer = urlopen(url, timeout=TIMEOUT_MS / 1000)  # noqa: S310  # the scheme was checked
+    except HTTPError as error:
+        error.close()  # it holds the connection
+        raise
+    with answer:
         if answer.status != 200:
             raise ValueError(f"status {answer.status}")
         data: bytes = answer.read(_LIST_BYTES_MAX)
