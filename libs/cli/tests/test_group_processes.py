@@ -72,6 +72,15 @@ class Processes:
         assert status is None or done.returncode == status, done.stdout + done.stderr
         return done.stdout
 
+    def refused(self, *words):
+        """Run a command that ends with status 1; return its standard error."""
+        done = subprocess.run(
+            [str(PROGRAM), *map(str, words)],
+            capture_output=True, text=True, timeout=START_TIMEOUT_S, check=False, cwd=self.folder,
+        )  # fmt: skip
+        assert done.returncode == 1, done.stdout + done.stderr
+        return done.stderr
+
     def status(self):
         return json.loads(self.run("ha", "status", "-c", "elector.conf", "--json", status=None))
 
@@ -147,3 +156,26 @@ def test_a_group_survives_a_kill_and_a_switchover_without_losing_a_message(proce
     for child in processes.children.values():
         if child.name != f"broker-{master}" or child.exit_status is None:
             assert child.stop(60) == 0
+
+
+def test_a_deleted_record_is_not_restored_without_the_only_copy_in_sync(processes):
+    processes.start("namesrv", "namesrv", "--listen-port", processes.namesrv_port, ready="ready")
+    for ordinal in range(2):
+        processes.start_broker(ordinal)
+    processes.start_elector(0)
+    master = processes.until_complete()["master"]
+    other = 1 - master
+    processes.children[f"broker-{other}"].kill()
+    processes.until(lambda it: it["in_sync"] == str(master), "left by the killed broker")
+    processes.send("only here")
+    processes.children["elector-0"].stop(20)
+    processes.children[f"broker-{master}"].kill()
+    (processes.folder / "record" / "orders.json").unlink()
+
+    processes.start_broker(other)
+    members = f"{other}=127.0.0.1:{processes.controls[other]}"
+    restore = ("ha", "restore", "-c", "elector.conf", "--members", members, "--yes")
+    refused = processes.refused(*restore)
+    assert f"brokers [{master}], which were in sync" in refused
+    made = json.loads(processes.run(*restore, "--accept-loss", "--json"))
+    assert made["master"] == other

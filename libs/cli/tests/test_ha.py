@@ -262,6 +262,21 @@ async def test_restore_needs_a_person_where_messages_may_be_lost(group):
     assert found.record.epoch == made["epoch"] > 5
 
 
+async def test_restore_without_a_store_that_was_in_sync_needs_a_person(group):
+    await group.lead(in_sync=(2,))
+    group.path.unlink()
+    known = (group.members[2].now.status.copy,)
+    for member in group.members[:2]:
+        member.becomes(last_in_sync=known, max_offset=40, last_log_epoch=4)
+    del group.members[2]
+    refused = await group.ha("restore", "--yes")
+    refused.assert_refused(1, "there is no record, and brokers [2], which were in sync when")
+    assert refused.err.rstrip().endswith("give --accept-loss if you accept that")
+    shown = await group.ha("status")
+    assert "no elector can elect a master (CopyLeftOut)" in shown.err
+    assert (await group.ha("restore", "--accept-loss", "--yes", "--json")).json["master"] == 0
+
+
 async def test_restore_creates_no_second_record(group):
     group.members[2].now = msgspec.structs.replace(group.members[2].now, record_uid="u")
     refused = await group.ha("restore", "--yes")

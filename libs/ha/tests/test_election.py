@@ -399,6 +399,36 @@ def test_a_group_without_epochs_is_new_and_keeps_the_store_with_data():
     assert only(restore(fenced(M), fenced(X), fenced(Y))).record.holder == M
 
 
+def test_a_store_in_sync_that_is_left_out_may_be_the_only_one_with_the_newest_messages():
+    pair = Group(name="orders", ordinals=(0, 1))
+    stores = (had(M, 50, last_in_sync=(M, Y)), had(X, 60, last_in_sync=(M, X)))
+    for statuses in [stores, (master(last_in_sync=(Y,)), stores[1])]:
+        action = only(election.restore(pair, statuses, 9, "new"))  # a master is not fenced for it
+        assert action.reason is Blocked.COPY_LEFT_OUT
+        assert "brokers [2], which were in sync" in action.text
+    action = only(election.restore(pair, stores, 9, "new", accept_loss=True))
+    assert action.record.holder == X
+    assert only(restore(*stores, had(Y, 90))).record.holder == Y
+
+
+def test_a_group_whose_only_master_is_left_out_does_not_count_as_new():
+    pair = Group(name="orders", ordinals=(1, 2))
+    never_in_sync = [fenced(copy, last_in_sync=(M,)) for copy in (X, Y)]
+    action = only(election.restore(pair, tuple(never_in_sync), 9, "new"))
+    assert action.reason is Blocked.COPY_LEFT_OUT
+
+
+def test_a_store_in_sync_that_was_replaced_by_an_empty_one_counts_as_left_out():
+    empty = fenced(Copy(0, "m2"))
+    stores = (empty, had(X, 60, last_in_sync=(M, X)), had(Y, 50, last_in_sync=(M, X)))
+    action = only(restore(*stores))
+    assert action.reason is Blocked.COPY_LEFT_OUT
+    assert "brokers [0] were in sync with other stores" in action.text
+    assert only(restore(*stores, accept_loss=True)).record.holder == X
+    joined = msgspec.structs.replace(empty, standing=Standing.PROVEN, last_log_epoch=4)
+    assert only(restore(joined, *stores[1:])).record.holder == X  # it had everything when it joined
+
+
 def test_without_a_proven_store_a_person_decides():
     stores = (had(M, 50, Standing.NEW), had(X, 60, Standing.NEW), fenced(Y))
     assert only(restore(*stores)).reason is Blocked.NO_PROVEN_COPY

@@ -6,7 +6,7 @@ import pytest
 
 from cometmq.ha import state as states
 from cometmq.ha.durable import OsFiles
-from cometmq.ha.record import Copy
+from cometmq.ha.record import Copy, Record
 from cometmq.ha.state import STATE_FILE, Boot, Standing, State, StateDamaged, StateFile
 
 
@@ -87,3 +87,14 @@ def test_a_store_that_was_never_in_sync_has_nothing_to_lose(new_incarnation):
     again = msgspec.structs.replace(STATE, standing=Standing.SUSPECT)
     after = states.started(again, Boot(boot_id="b1", was_closed=True), new_incarnation)
     assert after.standing is Standing.SUSPECT
+
+
+def test_a_record_is_kept_as_last_seen():
+    fresh = msgspec.structs.replace(STATE, standing=Standing.NEW)
+    other = Copy(STATE.ordinal + 1, "other")
+    record = Record(uid="u", group=STATE.group, epoch=1, holder=other, in_sync=(other,))
+    outside = states.saw(fresh, record)
+    assert (outside.standing, outside.last_in_sync) == (Standing.NEW, (other,))
+    both = record.renewed([fresh.copy, other])
+    inside = states.saw(outside, both)
+    assert (inside.standing, inside.last_in_sync) == (Standing.PROVEN, both.in_sync)

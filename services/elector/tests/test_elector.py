@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from cometmq.ha.election import Blocked
 from cometmq.ha.member import OrderRefused, Refusal, Role
 from cometmq.ha.places.memory import Fault
-from cometmq.ha.record import Policy
+from cometmq.ha.record import Copy, Policy
 from cometmq.ha.state import Standing
 
 from .conftest import FakeGroup, Log
@@ -97,6 +97,19 @@ async def test_a_copy_that_may_have_lost_something_needs_a_person(trio):
     await rounds(elector)
     assert trio.place.current is None
     assert elector.stats.waiting.reason is Blocked.SUSPECT_COPY
+
+
+async def test_a_copy_in_sync_that_controlmembers_leaves_out_needs_a_person(pair):
+    """Its store may be the only one with the newest messages."""
+    elector = await started(pair)
+    gone = Copy(2, "z")
+    pair.members[0].becomes(last_in_sync=(gone,))
+    pair.place.delete()
+    given = [list(member.orders) for member in pair.members]
+    await rounds(elector)
+    assert pair.place.current is None
+    assert elector.stats.waiting.reason is Blocked.COPY_LEFT_OUT
+    assert [member.orders for member in pair.members] == given  # the master goes on
 
 
 async def test_a_fence_epoch_that_another_elector_has_passed_is_chosen_again(pair):

@@ -357,6 +357,19 @@ async def test_a_status_never_mixes_two_states(tmp_path: Path, monkeypatch: pyte
         assert rig.member.status().promised == 5
 
 
+async def test_a_member_keeps_the_in_sync_set_of_a_record_that_is_deleted(tmp_path: Path):
+    """Without a record, it tells which stores may have the newest messages (R10)."""
+    async with running(tmp_path) as rig:
+        rig.write(record(4, holder=X, in_sync=(ME, X)))
+        await rig.until(lambda: rig.saved.last_in_sync == (ME, X))
+        rig.write(record(4, holder=X, in_sync=(X,)))
+        await rig.until(lambda: rig.saved.last_in_sync == (X,))
+        rig.place.delete()
+        rig.member.want_read()
+        await rig.until(lambda: rig.member.record_uid == "")
+        assert rig.member.status().last_in_sync == rig.saved.last_in_sync == (X,)
+
+
 async def test_a_standing_that_cannot_be_saved_ends_the_membership(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
@@ -370,4 +383,4 @@ async def test_a_standing_that_cannot_be_saved_ends_the_membership(
         monkeypatch.setattr(rig.file, "save", full)
         rig.write(record(4, holder=X))
         await rig.until(lambda: rig.role is Role.FAILED)
-        assert rig.log.named("member.failed")[0]["step"] == "SaveStanding"
+        assert rig.log.named("member.failed")[0]["step"] == "SaveInSync"

@@ -38,6 +38,14 @@ _ROLES_BACK: Final = _inverse(ROLES)
 _STANDINGS_BACK: Final = _inverse(STANDINGS)
 
 
+def _to_copy(copy: Copy) -> pb.Copy:
+    return pb.Copy(ordinal=copy.ordinal, incarnation=copy.incarnation)
+
+
+def _from_copy(message: pb.Copy) -> Copy:
+    return Copy(message.ordinal, message.incarnation)
+
+
 def to_target(target: Target) -> pb.Target:
     """Return the message that names a member."""
     return pb.Target(group=target.group, ordinal=target.ordinal)
@@ -48,7 +56,7 @@ def to_message(report: Report) -> pb.MemberStatus:
     status = report.status
     return pb.MemberStatus(
         group=report.group,
-        copy=pb.Copy(ordinal=status.copy.ordinal, incarnation=status.copy.incarnation),
+        copy=_to_copy(status.copy),
         role=ROLES[status.role],
         promised=status.promised,
         epoch=status.epoch,
@@ -64,6 +72,7 @@ def to_message(report: Report) -> pb.MemberStatus:
         record_uid=report.record_uid,
         version=report.version,
         fault=report.fault,
+        last_in_sync=[_to_copy(copy) for copy in status.last_in_sync],
     )
 
 
@@ -76,7 +85,7 @@ def from_message(message: pb.MemberStatus) -> Report:
             f" {message.standing}, which this version does not know: update this program"
         )
     status = Status(
-        copy=Copy(message.copy.ordinal, message.copy.incarnation),
+        copy=_from_copy(message.copy),
         role=role,
         promised=message.promised,
         epoch=message.epoch,
@@ -87,6 +96,7 @@ def from_message(message: pb.MemberStatus) -> Report:
         standing=standing,
         has_lost_master=message.has_lost_master,
         lag_bytes=message.lag_bytes,
+        last_in_sync=tuple(_from_copy(copy) for copy in message.last_in_sync),
     )
     return Report(
         group=message.group,

@@ -42,6 +42,8 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
     """The member follows a master from which it has not heard for a while."""
     lag_bytes: int = 0
     """Bytes by which the member's log is behind its master's, for a planned switchover."""
+    last_in_sync: tuple[Copy, ...] = ()
+    """The in-sync set of the record that the member saw last, which may have been deleted since."""
 
 
 class Group(msgspec.Struct, frozen=True, kw_only=True):
@@ -139,6 +141,7 @@ class Blocked(StrEnum):
     MEMBERS_MISSING = "MembersMissing"
     SUSPECT_COPY = "SuspectCopy"
     NO_PROVEN_COPY = "NoProvenCopy"
+    COPY_LEFT_OUT = "CopyLeftOut"
     NO_MASTER = "NoMaster"
     TARGET_UNFIT = "TargetUnfit"
     TOO_FEW_IN_SYNC = "TooFewInSync"
@@ -401,7 +404,9 @@ def restore(
     orders cannot become outdated while there is no record.
 
     A store that has lost something since it was in the set is never chosen. It may have been the
-    only member of the set, so an operator has to accept the loss explicitly (`accept_loss`).
+    only member of the set, so an operator has to accept the loss explicitly (`accept_loss`). The
+    same holds for a store of the last known set that does not take part: nobody is fenced for it,
+    because a master may still acknowledge without a record.
     """
     usable = {
         one.copy.ordinal: one for one in statuses if one.role not in (Role.RECOVERING, Role.FAILED)
@@ -411,6 +416,8 @@ def restore(
         text = f"there is no record, and brokers {missing} do not answer; all must answer"
         return (Wait(Blocked.MEMBERS_MISSING, text),)
     members = tuple(usable[ordinal] for ordinal in group.ordinals)
+    if (absent := left_out(members)) and not accept_loss:
+        return (Wait(Blocked.COPY_LEFT_OUT, _left_out_text(absent, group)),)
     unfenced = [one for one in members if not is_fenced(one, fence_epoch)]
     if unfenced:
         return tuple(Fence(one.copy.ordinal, fence_epoch) for one in unfenced)
@@ -439,6 +446,41 @@ def restore(
         tables=most_complete_tables(members) if group.policy is Policy.MAJORITY else None,
     )
     return (Create(record),)
+
+
+def left_out(members: Statuses) -> tuple[Copy, ...]:
+    """Return the copies that a member last saw in sync and that are not among the members.
+
+    Each of them may be the only store with the newest messages. A store whose incarnation was
+    replaced counts if its successor at this broker was never in the set: it began empty.
+    """
+    known = {copy for one in members for copy in one.last_in_sync}
+    new = {one.copy.ordinal for one in members if one.standing is Standing.NEW}
+    asked = {one.copy.ordinal for one in members}
+    here = {one.copy for one in members}
+    return tuple(
+        copy for copy in sorted(known - here) if copy.ordinal in new or copy.ordinal not in asked
+    )
+
+
+def _left_out_text(absent: tuple[Copy, ...], group: Group) -> str:
+    missing = sorted({copy.ordinal for copy in absent} - set(group.ordinals))
+    replaced = sorted({copy.ordinal for copy in absent} & set(group.ordinals))
+    facts = []
+    if missing:
+        facts.append(
+            f"brokers {missing}, which were in sync when the others last read the record, are not"
+            " among the brokers asked: add them to controlMembers (--members)"
+        )
+    if replaced:
+        facts.append(
+            f"brokers {replaced} were in sync with other stores than they have now: start them"
+            " with those stores"
+        )
+    return (
+        f"there is no record, and {'; '.join(facts)}; if those stores are lost, so may be"
+        " acknowledged messages: a person has to accept that"
+    )
 
 
 def completeness(status: Status) -> tuple[int, ...]:

@@ -14,7 +14,7 @@ from typing import Final
 import msgspec
 
 from cometmq.ha.durable import Files
-from cometmq.ha.record import Copy
+from cometmq.ha.record import Copy, Record
 from cometmq.remoting.errors import CometError
 
 STATE_FILE: Final = "haState.json"
@@ -59,6 +59,9 @@ class State(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
     """No master of a lower epoch is followed or obeyed, and none of this epoch is opened again
     (R3, R4)."""
     standing: Standing = Standing.NEW
+    last_in_sync: tuple[Copy, ...] = ()
+    """The in-sync set of the record that this member saw last: without a record, it tells which
+    stores may have the newest messages (R10)."""
 
     @property
     def copy(self) -> Copy:
@@ -100,6 +103,12 @@ def promised(state: State, epoch: int) -> State:
 def proven(state: State) -> State:
     """Return the state of a store whose incarnation is in the recorded set."""
     return msgspec.structs.replace(state, standing=Standing.PROVEN)
+
+
+def saw(state: State, record: Record) -> State:
+    """Return the state after a look at the record."""
+    state = msgspec.structs.replace(state, last_in_sync=record.in_sync)
+    return proven(state) if state.copy in record.in_sync else state
 
 
 class StateFile:

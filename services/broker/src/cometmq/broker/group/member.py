@@ -21,8 +21,8 @@ from cometmq.ha import state as states
 from cometmq.ha.election import Status
 from cometmq.ha.member import Member, OrderRefused, Refusal, Role
 from cometmq.ha.port import Answer, RecordPort, RecordUnreachable
-from cometmq.ha.record import RecordDamaged, Versioned
-from cometmq.ha.state import Standing, State, StateFile
+from cometmq.ha.record import Record, RecordDamaged, Versioned
+from cometmq.ha.state import State, StateFile
 from cometmq.remoting.errors import CometError
 from cometmq.remoting.log import Log
 from cometmq.remoting.transport.tasks import describe
@@ -43,12 +43,14 @@ class _Read(NamedTuple):
     found: Versioned | None
 
 
-class _Named(NamedTuple):
-    """A record names this store's incarnation as in sync."""
+class _Seen(NamedTuple):
+    """A record tells something that the state file does not have yet."""
+
+    record: Record
 
 
 class _Job(NamedTuple):
-    event: rules.Event | _Read | _Named
+    event: rules.Event | _Read | _Seen
     done: asyncio.Future[None] | None
 
 
@@ -140,6 +142,7 @@ class GroupMember:
             standing=self._state.standing,
             has_lost_master=position.has_lost_master,
             lag_bytes=position.lag_bytes,
+            last_in_sync=self._state.last_in_sync,
         )
 
     async def promote(self, epoch: int) -> Status:
@@ -226,9 +229,10 @@ class GroupMember:
                     job.done.set_result(None)
             self._settle()
 
-    async def _work(self, event: rules.Event | _Read | _Named) -> None:
-        if isinstance(event, _Named):
-            await self._succeeds("SaveStanding", self._save(states.proven(self._state)))
+    async def _work(self, event: rules.Event | _Read | _Seen) -> None:
+        if isinstance(event, _Seen):
+            seen = states.saw(self._state, event.record)
+            await self._succeeds("SaveInSync", self._save(seen))
             return
         if isinstance(event, _Read):
             if event.began is not self._member:
@@ -316,7 +320,7 @@ class GroupMember:
                 await self._sleep(RETRY_MS / 1000)
                 continue
             self._note_fault(None)
-            self._note_named(found)
+            self._note_seen(found)
             self._jobs.put_nowait(_Job(_Read(began, found), None))
 
     async def _read_wanted(self) -> None:
@@ -343,7 +347,7 @@ class GroupMember:
     def _look(self, found: Versioned | None) -> None:
         """Read the record if a watch shows another master."""
         self._duties.record_seen(found)
-        self._note_named(found)
+        self._note_seen(found)
         if found is None:
             return
         seen = (found.record.uid, found.record.epoch, found.record.holder)
@@ -351,14 +355,13 @@ class GroupMember:
             self._seen = seen
             self._is_read_wanted.set()
 
-    def _note_named(self, found: Versioned | None) -> None:
+    def _note_seen(self, found: Versioned | None) -> None:
+        """Keep what the record says, in case that it is deleted (R10)."""
         self._record_uid = "" if found is None else found.record.uid
-        if (
-            found is not None
-            and self._state.standing is not Standing.PROVEN
-            and self._state.copy in found.record.in_sync
-        ):
-            self._jobs.put_nowait(_Job(_Named(), None))
+        if found is None:
+            return
+        if states.saw(self._state, found.record) != self._state:
+            self._jobs.put_nowait(_Job(_Seen(found.record), None))
 
     def _note_fault(self, error: CometError | None) -> None:
         text = "" if error is None else str(error)
