@@ -205,6 +205,49 @@ def test_changes_name_the_broker_that_hangs_and_change_nothing(run, hung, cluste
     assert "Refunds" not in run("topic", "list").out
 
 
+@pytest.mark.parametrize("options", [(), ("-g", "copiers")], ids=["observer", "group"])
+def test_consume_names_the_queues_of_a_broker_that_hangs(cluster, pipe_to, options):
+    """Silence is not the end of the queues: the command must not end like a complete copy."""
+    args = ("Orders", "--from", "first", "--timeout", "10", *options)
+    child = pipe_to("consume", *args, "-n", cluster.namesrv)
+    assert child.stdout.readline()
+    cluster.send("broker-b", signal.SIGSTOP)
+    try:
+        _, err = child.communicate(timeout=60)
+    finally:
+        cluster.send("broker-b", signal.SIGCONT)
+    assert child.returncode == 1
+    address = cluster.addresses["broker-b"]
+    assert (
+        "cometmq: 2 queues (broker-b:0 broker-b:1) may not be read to the end: broker broker-b"
+        f" ({address}) hangs: "
+    ) in err.decode()
+
+
+def test_consume_names_the_queues_of_a_broker_that_dies(cluster, run, pipe_to):
+    try:
+        child = pipe_to(
+            "consume", "Orders", "--from", "first", "--timeout", "10", "-n", cluster.namesrv
+        )
+        assert child.stdout.readline()
+        cluster.children["broker-b"].kill()
+        _, err = child.communicate(timeout=60)
+    finally:
+        cluster.start_broker("broker-b")
+    assert child.returncode == 1
+    assert "may not be read to the end: broker broker-b (" in err.decode()
+    assert ") is down: " in err.decode()
+    read = ("consume", "Orders", "--from", "first", "--timeout", 5)
+    wait_until(lambda: run(*read).status == 0, 60, "readable again")
+
+
+def test_consume_that_has_read_everything_ends_with_0(run):
+    read = run("consume", "Orders", "--from", "first", "--timeout", 10)
+    assert (read.status, len(read.out.splitlines())) == (0, 8)
+    filtered = run("consume", "Orders", "--from", "first", "--tag", "none", "--timeout", 10)
+    assert (filtered.status, filtered.out) == (0, "")
+
+
 def test_broker_and_name_server_addresses_are_not_interchangeable(call, cluster):
     broker = cluster.addresses["broker-a"]
     line = f"{broker} is a broker, not a name server: "

@@ -152,12 +152,14 @@ def note_no_master(name: str, slaves: Sequence[str]) -> None:
 
 def note_missing(name: str, address: str, error: CometError) -> None:
     """Record a broker that did not answer, including a remedy."""
+    MISSING.setdefault(address, missing_text(name, address, error))
 
+
+def missing_text(name: str, address: str, error: CometError) -> str:
+    """Return why a broker did not answer, including a remedy."""
     place = f"{name} ({address})" if name else address
     if isinstance(error, ConnectFailed):
-        line = f"broker {place} is down: {error}; start it, or look at its log"
-    elif isinstance(error, RequestTimeout):
-        line = f"broker {place} hangs: {error}; look at its log and its /readyz"
-    else:
-        line = f"broker {place} does not answer: {error}"
-    MISSING.setdefault(address, line)
+        return f"broker {place} is down: {error}; start it, or look at its log"
+    if isinstance(error, RequestTimeout):
+        return f"broker {place} hangs: {error}; look at its log and its /readyz"
+    return f"broker {place} does not answer: {error}"

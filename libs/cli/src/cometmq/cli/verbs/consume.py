@@ -8,7 +8,7 @@ nothing on the broker.
 
 import asyncio
 import sys
-from collections.abc import AsyncIterator, Iterable, Mapping
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from shlex import quote
 from time import monotonic
@@ -26,22 +26,20 @@ from cometmq.cli.connecting import (
     wrong_usage,
 )
 from cometmq.cli.meter import is_terminal, live, rate
+from cometmq.cli.outcome import MISSING
 from cometmq.cli.output import print_notes
+from cometmq.cli.verbs.observer import FIRST, LAST, PLACES, as_observer, begin_of
+from cometmq.cli.verbs.source import Ends, Printed, Source, readable
 from cometmq.client import (
     ClientOptions,
     ConsumeFrom,
-    InvalidArgument,
-    LitePullConsumer,
-    LitePullOptions,
     MessageExt,
-    MessageQueue,
     PushConsumer,
     PushOptions,
 )
 from cometmq.client.admin import AdminClient
-from cometmq.client.admin.broker import BrokerAdmin
 from cometmq.client.clock import wall_ms
-from cometmq.client.errors import ClientError, broker_missing
+from cometmq.client.errors import ClientError
 from cometmq.remoting import remarks
 from cometmq.remoting.errors import (
     AccessDenied,
@@ -50,14 +48,8 @@ from cometmq.remoting.errors import (
     TransportError,
 )
 from cometmq.remoting.log import NO_LOG
-from cometmq.remoting.names import ALL_TAGS, TOOLS_GROUP
+from cometmq.remoting.names import ALL_TAGS
 from cometmq.runtime.service import new_event_loop
-
-FIRST: Final = "first"
-LAST: Final = "last"
-PLACES: Final = (FIRST, LAST)
-WAITING_MAX: Final = 1_000
-"""Messages that an observer has read but not printed."""
 
 DRAIN_MS: Final = 500
 """Time to acknowledge the last printed message."""
@@ -112,7 +104,10 @@ def consume(  # noqa: PLR0913  # one parameter per option
     namesrv: Namesrv = DEFAULT_NAMESRV,
     as_json: AsJsonLines = False,
 ) -> None:
-    """Print messages until Ctrl-C; exit status 1 if --timeout ends it before --max."""
+    """Print messages until Ctrl-C; exit status 1 if --timeout ends it too early.
+
+    That is before --max, or while a broker does not answer: its queues are named.
+    """
     if queue is not None and group is not None:
         raise wrong_usage(
             "--queue cannot be combined with --group: a group shares its queues among its members"
@@ -130,7 +125,7 @@ def consume(  # noqa: PLR0913  # one parameter per option
         if group is not None:
             source = _as_member(namesrv, topic, group, tag, start)
         else:
-            source = _as_onlooker(namesrv, topic, tag, start or LAST, queue, offset)
+            source = as_observer(namesrv, topic, tag, start or LAST, queue, offset)
         async with source as messages:
             printer = Printer(messages, topic, as_json=as_json)
             async with live(printer.progress, beside_output=True):
@@ -143,18 +138,6 @@ def consume(  # noqa: PLR0913  # one parameter per option
 
 
 # -- printing ---------------------------------------------------------------------------------
-
-
-class Printed:
-    """A message on its way to the output; it is acknowledged once it is printed."""
-
-    def __init__(self, message: MessageExt) -> None:
-        self.message = message
-        self.is_printed = False
-        self.done = asyncio.Event()
-
-
-Source = asyncio.Queue[Printed]
 
 
 class Printer:
@@ -172,10 +155,17 @@ class Printer:
     async def print_all(self, count_max: int | None, timeout_s: float | None) -> int:
         """Print until the count is reached or the timeout passes; return the count."""
         out, source, as_json = sys.stdout.buffer, self._source, self._as_json
+        is_last_wait = False
         while self.count != count_max:
             printed = await self._next(timeout_s)
             if printed is None:
-                break
+                unread = await source.unread()
+                if source.empty() and (is_last_wait or not unread.is_coming):
+                    MISSING.update(unread.lines)
+                    break
+                is_last_wait = True
+                continue
+            is_last_wait = False
             message = printed.message
             out.write((message_json.render(message) if as_json else message.body) + b"\n")
             if source.empty() or self.count + 1 == count_max:
@@ -224,7 +214,8 @@ async def _as_member(
     namesrv: str, topic: str, group: str, tag: str, start: str | None
 ) -> AsyncIterator[Source]:
     """Consume for a group; messages not printed at the end are redelivered to the next member."""
-    source = Source(1)
+    ends = Ends(namesrv, topic)
+    source = Source(1, ends)
     is_leaving = False
 
     async def listen(messages: list[MessageExt]) -> None:
@@ -244,7 +235,7 @@ async def _as_member(
     consumer = PushConsumer(group, namesrv, listener=listen, options=with_access(options), log=log)
     consumer.subscribe(topic, tag)
     async with AdminClient(namesrv, options=with_access(ClientOptions()), log=NO_LOG) as admin:
-        await admin.route(topic)  # raises if there is no such topic
+        ends.begin(await admin.queues(topic), await readable(admin, topic))
         if start is not None:
             await _place_group(admin, group, topic, start)
     async with consumer, asyncio.TaskGroup() as tasks:
@@ -293,7 +284,7 @@ async def _place_group(admin: AdminClient, group: str, topic: str, start: str) -
     """
     queues = await admin.queues(topic)
     is_placed = False
-    for broker in (await _readable(admin, topic)).values():
+    for broker in (await readable(admin, topic)).values():
         try:
             await broker.consumer_connections(group)
             continue
@@ -306,7 +297,7 @@ async def _place_group(admin: AdminClient, group: str, topic: str, start: str) -
         is_placed = True
         for queue in queues:
             if queue.broker_name == broker.name:
-                begin = await _begin(broker, queue, start, None)
+                begin = await begin_of(broker, queue, start, None)
                 await broker.commit_offset(group, topic, queue.queue_id, begin)
     if not is_placed:
         typer.echo(
@@ -330,113 +321,3 @@ def _group_start(start: str) -> tuple[ConsumeFrom, int]:
     if start == LAST:
         return ConsumeFrom.LAST_OFFSET, 0
     return ConsumeFrom.TIMESTAMP, times.parsed(start, now_ms=wall_ms(), words=PLACES)
-
-
-@asynccontextmanager
-async def _as_onlooker(
-    namesrv: str, topic: str, tag: str, start: str, queue: str | None, offset: int | None
-) -> AsyncIterator[Source]:
-    """Read queues without committing any offset."""
-    async with AdminClient(namesrv, options=with_access(ClientOptions()), log=NO_LOG) as admin:
-        queues = _chosen(await admin.queues(topic), topic, queue)
-        brokers = await _readable(admin, topic)
-        begins = {
-            chosen: await _begin(brokers.get(chosen.broker_name), chosen, start, offset)
-            for chosen in queues
-        }
-    consumer = LitePullConsumer(
-        TOOLS_GROUP,
-        namesrv,
-        options=with_access(LitePullOptions(auto_commit=False, pull_count_max=32)),
-        offsets=GivenOffsets(begins),
-        log=Complaints(),
-    )
-    consumer.assign(begins, tag)
-    source = Source(WAITING_MAX)
-
-    async def read() -> None:
-        while True:
-            for message in await consumer.poll():
-                await source.put(Printed(message))
-
-    async with consumer, asyncio.TaskGroup() as tasks:
-        task = tasks.create_task(read())
-        yield source
-        task.cancel()
-
-
-def _chosen(queues: Iterable[MessageQueue], topic: str, wanted: str | None) -> list[MessageQueue]:
-    if wanted is None:
-        return list(queues)
-    found = [queue for queue in queues if wanted == f"{queue.broker_name}:{queue.queue_id}"]
-    if not found:
-        names = " ".join(f"{queue.broker_name}:{queue.queue_id}" for queue in queues)
-        raise ClientError(f"the topic {topic} has no queue {wanted}; it has {names}")
-    return found
-
-
-async def _readable(admin: AdminClient, topic: str) -> dict[str, BrokerAdmin]:
-    """Return the master of each broker that has the topic; if it is missing, a slave."""
-    return {
-        data.broker_name: admin.broker(
-            data.broker_addrs[min(data.broker_addrs)], name=data.broker_name
-        )
-        for data in (await admin.route(topic)).broker_datas
-        if data.broker_addrs
-    }
-
-
-async def _begin(
-    broker: BrokerAdmin | None, queue: MessageQueue, start: str, offset: int | None
-) -> int:
-    if broker is None:
-        raise broker_missing(queue.broker_name)
-    place = (queue.topic, queue.queue_id)
-    if offset is not None:
-        least, end = await broker.min_offset(*place), await broker.max_offset(*place)
-        if not least <= offset <= end:
-            raise InvalidArgument(
-                f"--offset {offset} is out of range: the queue has {least} to {end}"
-            )
-        return offset
-    if start == FIRST:
-        return await broker.min_offset(*place)
-    if start == LAST:
-        return await broker.max_offset(*place)
-    at_ms = times.parsed(start, now_ms=wall_ms(), words=PLACES)
-    return await broker.search_offset(*place, at_ms)
-
-
-class GivenOffsets:
-    """Start offsets of an observer; implements the offset store without storing anything."""
-
-    def __init__(self, begins: Mapping[MessageQueue, int]) -> None:
-        self._offsets = dict(begins)
-
-    async def read(self, queue: MessageQueue) -> int | None:
-        """Return the start offset."""
-        return self._offsets.get(queue)
-
-    def position(self, queue: MessageQueue) -> int | None:
-        """Return the current offset."""
-        return self._offsets.get(queue)
-
-    def unsaved(self, _queue: MessageQueue) -> int | None:
-        """Return None, so that no pull commits an offset."""
-        return None
-
-    def update(self, queue: MessageQueue, offset: int, *, is_reset: bool = False) -> None:
-        """Advance the current offset."""
-        if is_reset or offset > self._offsets.get(queue, -1):
-            self._offsets[queue] = offset
-
-    async def persist(self, _queues: Iterable[MessageQueue]) -> None:
-        """Store nothing, because an observer must not change offsets."""
-
-    async def commit(self, queues: Iterable[MessageQueue]) -> None:
-        """Store nothing, because an observer must not change offsets."""
-        await self.persist(queues)
-
-    def forget(self, queue: MessageQueue) -> None:
-        """Drop a queue."""
-        self._offsets.pop(queue, None)

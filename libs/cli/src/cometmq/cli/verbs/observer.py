@@ -1,0 +1,143 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The observer of `cometmq consume`: reads queues and changes nothing on brokers."""
+
+import asyncio
+from collections.abc import AsyncIterator, Iterable, Mapping
+from contextlib import asynccontextmanager
+from typing import Final
+
+from cometmq.cli import times
+from cometmq.cli.connecting import Complaints, with_access
+from cometmq.cli.verbs.source import Ends, Positions, Printed, Source, readable
+from cometmq.client import (
+    ClientOptions,
+    InvalidArgument,
+    LitePullConsumer,
+    LitePullOptions,
+    MessageQueue,
+)
+from cometmq.client.admin import AdminClient
+from cometmq.client.admin.broker import BrokerAdmin
+from cometmq.client.clock import wall_ms
+from cometmq.client.errors import ClientError, broker_missing
+from cometmq.remoting.log import NO_LOG
+from cometmq.remoting.names import TOOLS_GROUP
+
+FIRST: Final = "first"
+LAST: Final = "last"
+PLACES: Final = (FIRST, LAST)
+WAITING_MAX: Final = 1_000
+"""Messages that an observer has read but not printed."""
+
+
+@asynccontextmanager
+async def as_observer(
+    namesrv: str, topic: str, tag: str, start: str, queue: str | None, offset: int | None
+) -> AsyncIterator[Source]:
+    """Read queues without committing any offset."""
+    async with AdminClient(namesrv, options=with_access(ClientOptions()), log=NO_LOG) as admin:
+        queues = _chosen(await admin.queues(topic), topic, queue)
+        brokers = await readable(admin, topic)
+        begins = {
+            chosen: await begin_of(brokers.get(chosen.broker_name), chosen, start, offset)
+            for chosen in queues
+        }
+    ends = Ends(namesrv, topic)
+    ends.begin(queues, brokers)
+    offsets = GivenOffsets(begins)
+    consumer = LitePullConsumer(
+        TOOLS_GROUP,
+        namesrv,
+        options=with_access(LitePullOptions(auto_commit=False, pull_count_max=32)),
+        offsets=offsets,
+        log=Complaints(),
+    )
+    consumer.assign(begins, tag)
+
+    async def positions() -> Positions:
+        await consumer.commit()  # moves only `offsets`
+        return offsets.positions
+
+    source = Source(WAITING_MAX, ends, positions)
+
+    async def read() -> None:
+        while True:
+            for message in await consumer.poll():
+                await source.put(Printed(message))
+
+    async with consumer, asyncio.TaskGroup() as tasks:
+        task = tasks.create_task(read())
+        yield source
+        task.cancel()
+
+
+def _chosen(queues: Iterable[MessageQueue], topic: str, wanted: str | None) -> list[MessageQueue]:
+    if wanted is None:
+        return list(queues)
+    found = [queue for queue in queues if wanted == f"{queue.broker_name}:{queue.queue_id}"]
+    if not found:
+        names = " ".join(f"{queue.broker_name}:{queue.queue_id}" for queue in queues)
+        raise ClientError(f"the topic {topic} has no queue {wanted}; it has {names}")
+    return found
+
+
+async def begin_of(
+    broker: BrokerAdmin | None, queue: MessageQueue, start: str, offset: int | None
+) -> int:
+    """Return the offset at which `--from` or `--offset` begins in a queue."""
+    if broker is None:
+        raise broker_missing(queue.broker_name)
+    place = (queue.topic, queue.queue_id)
+    if offset is not None:
+        least, end = await broker.min_offset(*place), await broker.max_offset(*place)
+        if not least <= offset <= end:
+            raise InvalidArgument(
+                f"--offset {offset} is out of range: the queue has {least} to {end}"
+            )
+        return offset
+    if start == FIRST:
+        return await broker.min_offset(*place)
+    if start == LAST:
+        return await broker.max_offset(*place)
+    at_ms = times.parsed(start, now_ms=wall_ms(), words=PLACES)
+    return await broker.search_offset(*place, at_ms)
+
+
+class GivenOffsets:
+    """Start offsets of an observer; implements the offset store without storing anything."""
+
+    def __init__(self, begins: Mapping[MessageQueue, int]) -> None:
+        self._offsets = dict(begins)
+
+    @property
+    def positions(self) -> Positions:
+        """The current offsets."""
+        return self._offsets
+
+    async def read(self, queue: MessageQueue) -> int | None:
+        """Return the start offset."""
+        return self._offsets.get(queue)
+
+    def position(self, queue: MessageQueue) -> int | None:
+        """Return the current offset."""
+        return self._offsets.get(queue)
+
+    def unsaved(self, _queue: MessageQueue) -> int | None:
+        """Return None, so that no pull commits an offset."""
+        return None
+
+    def update(self, queue: MessageQueue, offset: int, *, is_reset: bool = False) -> None:
+        """Advance the current offset."""
+        if is_reset or offset > self._offsets.get(queue, -1):
+            self._offsets[queue] = offset
+
+    async def persist(self, _queues: Iterable[MessageQueue]) -> None:
+        """Store nothing, because an observer must not change offsets."""
+
+    async def commit(self, queues: Iterable[MessageQueue]) -> None:
+        """Store nothing, because an observer must not change offsets."""
+        await self.persist(queues)
+
+    def forget(self, queue: MessageQueue) -> None:
+        """Drop a queue."""
+        self._offsets.pop(queue, None)

@@ -1,0 +1,147 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Messages on their way from a consumer to the output, and the queues that were not read.
+
+Silence does not mean that everything was read: a broker that hangs or is down is silent, too.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from contextlib import suppress
+from typing import Final
+
+import msgspec
+
+from cometmq.cli.admin import missing_text
+from cometmq.cli.connecting import with_access
+from cometmq.cli.words import counted
+from cometmq.client import ClientOptions, MessageExt, MessageQueue
+from cometmq.client.admin import AdminClient
+from cometmq.client.admin.broker import BrokerAdmin
+from cometmq.client.errors import broker_missing
+from cometmq.remoting.errors import CometError
+from cometmq.remoting.log import NO_LOG
+
+NAMES_MAX: Final = 8
+"""Number of queues that are named in one line."""
+
+Positions = Mapping[MessageQueue, int]
+
+
+class Printed:
+    """A message on its way to the output; it is acknowledged once it is printed."""
+
+    def __init__(self, message: MessageExt) -> None:
+        self.message = message
+        self.is_printed = False
+        self.done = asyncio.Event()
+
+
+class Unread(msgspec.Struct):
+    """The queues that may have messages that were not read."""
+
+    lines: dict[str, str] = {}
+    """Name of a broker -> its queues, the reason, and a remedy."""
+    is_coming: bool = False
+    """A broker that answers has more messages, which the next pull may bring."""
+
+
+class Ends:
+    """Asks brokers where the queues of a topic end."""
+
+    def __init__(self, namesrv: str, topic: str) -> None:
+        self._namesrv = namesrv
+        self._topic = topic
+        self._queues: list[MessageQueue] = []
+        self._addresses: dict[str, str] = {}
+
+    def begin(self, queues: Iterable[MessageQueue], brokers: Mapping[str, BrokerAdmin]) -> None:
+        """Remember the queues and their brokers, which may leave the route when they are lost."""
+        self._queues = list(queues)
+        self._addresses = {name: broker.address for name, broker in brokers.items()}
+
+    async def unread(self, positions: Positions) -> Unread:
+        """Return the queues that end above their position, or whose broker does not answer.
+
+        A queue without a position is read by another member of its group; its broker is asked.
+        """
+        found = Unread()
+        names = sorted({queue.broker_name for queue in self._queues})
+        async with AdminClient(
+            self._namesrv, options=with_access(ClientOptions()), log=NO_LOG
+        ) as admin:
+            with suppress(CometError):  # the addresses from the start are asked
+                self._addresses |= {
+                    name: broker.address
+                    for name, broker in (await readable(admin, self._topic)).items()
+                }
+            async with asyncio.TaskGroup() as tasks:
+                for name in names:
+                    if name in self._addresses:
+                        broker = admin.broker(self._addresses[name], name=name)
+                        tasks.create_task(self._ask(broker, positions, found))
+                    else:
+                        found.lines[name] = str(broker_missing(name))
+        return found
+
+    async def _ask(self, broker: BrokerAdmin, positions: Positions, found: Unread) -> None:
+        left: dict[MessageQueue, int] = {}
+        queues = [queue for queue in self._queues if queue.broker_name == broker.name]
+        for number, queue in enumerate(queues):
+            try:
+                end = await broker.max_offset(queue.topic, queue.queue_id)
+            except CometError as error:
+                why = missing_text(broker.name, broker.address, error)
+                rest = [*left, *queues[number:]]
+                found.lines[broker.name] = f"{_names(rest)} may not be read to the end: {why}"
+                return
+            position = positions.get(queue)
+            if position is not None and position < end:
+                left[queue] = end - position
+        if left:
+            found.is_coming = True
+            found.lines[broker.name] = (
+                f"{_names(left)} not read to the end: {counted(sum(left.values()), 'message')}"
+                f" left, although broker {broker.name} ({broker.address}) answers; try again with a"
+                " longer --timeout"
+            )
+
+
+def _names(queues: Iterable[MessageQueue]) -> str:
+    """Return the queues as words: 1 queue (broker-a:0), 2 queues (broker-a:0 broker-a:1)."""
+    names = [f"{queue.broker_name}:{queue.queue_id}" for queue in queues]
+    shown = " ".join(names[:NAMES_MAX]) + " ..." * (len(names) > NAMES_MAX)
+    return f"{counted(len(names), 'queue')} ({shown})"
+
+
+async def _unknown() -> Positions:
+    return {}
+
+
+class Source(asyncio.Queue[Printed]):
+    """The messages to print."""
+
+    def __init__(
+        self,
+        size_max: int,
+        ends: Ends,
+        positions: Callable[[], Awaitable[Positions]] = _unknown,
+    ) -> None:
+        """`positions` returns the offset up to which each queue has been read."""
+        super().__init__(size_max)
+        self._ends = ends
+        self._positions = positions
+
+    async def unread(self) -> Unread:
+        """Return the queues that may have messages that were not read."""
+        return await self._ends.unread(await self._positions())
+
+
+async def readable(admin: AdminClient, topic: str) -> dict[str, BrokerAdmin]:
+    """Return the master of each broker that has the topic; if it is missing, a slave."""
+    return {
+        data.broker_name: admin.broker(
+            data.broker_addrs[min(data.broker_addrs)], name=data.broker_name
+        )
+        for data in (await admin.route(topic)).broker_datas
+        if data.broker_addrs
+    }
