@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Routes of topics, and the queues of ordered topics."""
+"""Routes of topics, topics that are deleted, and the queues of ordered topics."""
 
 import pytest
 
-from cometmq.client import AdminClient
+from cometmq.client import AdminClient, ClientError, Message, NoRoute, Producer
 from cometmq.client.admin.namesrv import NamesrvAdmin
-from cometmq.client.testing import MemoryCluster
+from cometmq.client.testing import MemoryCluster, eventually
+from cometmq.client.testing.listening import Recorder, consumer_of
 
 
 async def test_where_a_topic_is(cluster: MemoryCluster) -> None:
@@ -35,3 +36,46 @@ async def test_queues_of_an_ordered_topic_are_kept_by_broker(
         assert await admin.set_order_queues("New", "c", 2) == "c:2"
         assert await admin.order_config("T") == "a:6;b:8"
     assert values["ORDER_TOPIC_CONFIG", "New"] == "c:2"
+
+
+async def consume_all(cluster: MemoryCluster, bodies: list[bytes]) -> None:
+    """Read the topic T with the group `cg`, until exactly these messages have arrived."""
+    seen = Recorder()
+    async with consumer_of(cluster, seen):
+        await eventually(lambda: len(seen.bodies) >= len(bodies), what=f"{len(bodies)} messages")
+    assert sorted(seen.bodies) == bodies
+
+
+async def test_a_deleted_topic_keeps_the_offsets_of_groups_or_resets_them(
+    pair: MemoryCluster,
+) -> None:
+    async with AdminClient(pair.namesrv) as admin, Producer("pg", pair.namesrv) as producer:
+        old = [b"old %d" % number for number in range(8)]
+        for queue, body in zip(await admin.queues("T") * 2, old, strict=True):
+            await producer.send(Message("T", body), queue=queue)
+        await consume_all(pair, old)
+
+        await admin.delete_topic("T")
+        assert set(pair.committed("cg", "T").values()) == {2}
+        with pytest.raises(NoRoute):
+            await admin.delete_topic("T", reset_groups=True)
+        await admin.delete_topic("T", reset_groups=True, is_missing_ok=True)
+        assert set(pair.committed("cg", "T").values()) == {0}
+
+        await admin.create_topic("T", queue_count=1)
+        for queue in await admin.queues("T"):
+            await producer.send(Message("T", b"new " + queue.broker_name.encode()), queue=queue)
+        await consume_all(pair, [b"new broker-a", b"new broker-b"])
+
+
+async def test_a_topic_with_connected_consumers_is_not_reset(cluster: MemoryCluster) -> None:
+    async with AdminClient(cluster.namesrv) as admin, Producer("pg", cluster.namesrv) as producer:
+        await producer.send(Message("T", b"x"))
+        seen = Recorder()
+        async with consumer_of(cluster, seen):
+            await eventually(lambda: seen.bodies, what="a message")
+            with pytest.raises(ClientError, match="the consumer group cg has a connected member"):
+                await admin.delete_topic("T", reset_groups=True)
+            assert "T" in await admin.topics()
+        await admin.delete_topic("T", reset_groups=True)
+        assert set(cluster.committed("cg", "T").values()) <= {0}

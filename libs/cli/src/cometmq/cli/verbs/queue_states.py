@@ -7,7 +7,7 @@ the messages before them.
 """
 
 import asyncio
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 
@@ -17,11 +17,9 @@ from cometmq.client.admin import AdminClient, QueueLag
 from cometmq.client.admin.broker import BrokerAdmin
 from cometmq.client.admin.offsets import lags_in
 from cometmq.client.clock import wall_ms
-from cometmq.client.errors import ClientError
 from cometmq.remoting.bodies.queues import MessageQueue
 from cometmq.remoting.errors import (
     CometError,
-    ConsumerNotOnline,
     NoPermission,
     TopicNotExist,
     TransportError,
@@ -171,31 +169,6 @@ async def offsets_by_group(
             if name == topic and highest > 0:
                 found[group] = max(highest, found.get(group, 0))
     return dict(sorted(found.items()))
-
-
-async def check_disconnected(admin: AdminClient, groups: Iterable[str]) -> None:
-    """Raise ClientError if members are connected: they would commit their old offsets again."""
-    for group in groups:
-        try:
-            found = await admin.consumer_connections(group)
-        except ConsumerNotOnline:
-            continue
-        members = counted(len(found.connection_set), "connected member")
-        raise ClientError(
-            f"the consumer group {group} has {members}, which would commit their old offsets"
-            f" again; stop them first (cometmq group describe {group})"
-        )
-
-
-async def clear_offsets(
-    masters: Iterable[BrokerAdmin], topic: str, groups: Collection[str]
-) -> None:
-    """Set the groups' committed offsets for a topic to 0, whether or not the topic still exists."""
-    for master in masters:
-        table = (await master.consumer_offsets()).offset_table
-        for group in groups:
-            for queue_id in table.get(f"{topic}@{group}", {}):
-                await master.commit_offset(group, topic, queue_id, 0)
 
 
 def kept_note(topic: str, groups: Sequence[str]) -> str:

@@ -18,13 +18,7 @@ from cometmq.cli.connecting import (
 )
 from cometmq.cli.output import AsJson, Cell, print_facts, print_notes, print_rows
 from cometmq.cli.times import shown
-from cometmq.cli.verbs.queue_states import (
-    check_disconnected,
-    clear_offsets,
-    kept_note,
-    offsets_by_group,
-    outlived_note,
-)
+from cometmq.cli.verbs.queue_states import kept_note, offsets_by_group, outlived_note
 from cometmq.cli.verbs.topic_changes import (
     Change,
     configs_at,
@@ -36,6 +30,7 @@ from cometmq.cli.verbs.topic_changes import (
 from cometmq.cli.words import counted
 from cometmq.client.admin import AdminClient
 from cometmq.client.admin.broker import BrokerAdmin
+from cometmq.client.admin.kept_offsets import check_disconnected
 from cometmq.client.errors import ClientError
 from cometmq.client.message import check_topic
 from cometmq.remoting.bodies.route import TopicRoute
@@ -302,13 +297,11 @@ def delete(
         masters = (await admin.masters_to_change(cluster)).values()
         groups = list(await offsets_by_group(admin, masters, topic))
         if reset_groups:
-            await check_disconnected(admin, groups)
+            await check_disconnected(masters, groups)  # before the user is asked
         elif groups:
             print_notes([kept_note(topic, groups)])
         await confirm(f"Delete the topic {topic} with all its messages?", is_confirmed=yes)
-        await admin.delete_topic(topic, cluster=cluster)
-        if reset_groups:
-            await clear_offsets(masters, topic, groups)
+        await admin.delete_topic(topic, cluster=cluster, reset_groups=reset_groups)
         return groups
 
     groups = ask(namesrv, question)

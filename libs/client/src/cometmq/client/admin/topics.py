@@ -5,6 +5,7 @@ from collections.abc import Iterable, Mapping
 from typing import Final
 
 from cometmq.client.admin.broker import BrokerAdmin
+from cometmq.client.admin.kept_offsets import check_disconnected, clear_offsets, groups_in
 from cometmq.client.admin.scope import AdminBase
 from cometmq.client.arguments import check_kind, whole
 from cometmq.client.errors import NoRoute
@@ -58,19 +59,36 @@ class TopicAdmin(AdminBase):
             await master.create_topic(config)
 
     async def delete_topic(
-        self, topic: str, *, cluster: str | None = None, is_missing_ok: bool = False
+        self,
+        topic: str,
+        *,
+        cluster: str | None = None,
+        is_missing_ok: bool = False,
+        reset_groups: bool = False,
     ) -> None:
         """Delete a topic at every master and name server.
 
-        Raise, before any change, NoRoute if it does not exist, unless `is_missing_ok` is set, and
-        BrokerMissing if a broker has no master: the topic would reappear with that broker.
+        Brokers keep the offsets of consumer groups, as in RocketMQ: if the topic is created again,
+        a group skips the messages before its old offset. `reset_groups` sets these offsets to 0;
+        with `is_missing_ok`, also those of a topic that was deleted earlier.
+
+        Raise, before any change, NoRoute if it does not exist, unless `is_missing_ok` is set;
+        BrokerMissing if a broker has no master: the topic would reappear with that broker; with
+        `reset_groups`, ClientError if a consumer of the topic is connected: it would commit its old
+        offsets again.
         """
         masters = await self.masters_to_change(cluster)
         if not is_missing_ok:
             await self._check_exists(topic, masters, cluster)
+        groups: set[str] = set()
+        if reset_groups:
+            groups = await groups_in(self, masters.values(), topic)
+            await check_disconnected(masters.values(), groups)
         for master in masters.values():
             await master.delete_topic(topic)
         await self.namesrv.delete_topic(topic, cluster=cluster)
+        if reset_groups:
+            await clear_offsets(masters.values(), topic, groups)
 
     async def _check_exists(
         self, topic: str, masters: Mapping[str, BrokerAdmin], cluster: str | None

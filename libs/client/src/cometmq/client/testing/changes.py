@@ -29,10 +29,8 @@ def update_and_create_topic(broker: MemoryBroker, call: Call[topics.UpdateAndCre
 
 
 def delete_topic_in_broker(broker: MemoryBroker, call: Call[topics.DeleteTopicInBroker]) -> Reply:
-    """Delete a topic with its messages and the offsets of all groups in it."""
-    topic = call.header.topic
-    broker.queues.delete(topic)
-    broker.offsets = {place: at for place, at in broker.offsets.items() if place[1] != topic}
+    """Delete a topic with its messages; the offsets of groups in it stay, as at a real broker."""
+    broker.queues.delete(call.header.topic)
     return OK
 
 

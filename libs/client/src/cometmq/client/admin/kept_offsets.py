@@ -1,0 +1,57 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Offsets of groups that brokers keep when their topic is deleted, as RocketMQ does.
+
+If the topic is created again, these offsets are beyond its end or in the middle of new messages,
+and the groups skip the messages before them.
+"""
+
+from collections.abc import Collection, Iterable
+
+from cometmq.client.admin.broker import BrokerAdmin
+from cometmq.client.admin.scope import AdminBase
+from cometmq.client.errors import ClientError
+from cometmq.remoting.errors import ConsumerNotOnline
+
+
+async def groups_in(admin: AdminBase, masters: Collection[BrokerAdmin], topic: str) -> set[str]:
+    """Return the groups that consume a topic, existing or not, or have an offset in it.
+
+    A master that does not answer raises.
+    """
+    found: set[str] = set()
+    for _, groups in await admin.ask_all(masters, lambda it: it.groups_of(topic)):
+        found.update(groups)
+    for _, table in await admin.ask_all(masters, lambda it: it.consumer_offsets()):
+        places = (place.partition("@") for place in table.offset_table)
+        found.update(group for name, _, group in places if name == topic)
+    return found
+
+
+async def check_disconnected(masters: Collection[BrokerAdmin], groups: Iterable[str]) -> None:
+    """Raise ClientError if members are connected: they would commit their old offsets again."""
+    for group in sorted(groups):
+        members: set[str] = set()
+        for master in masters:
+            try:
+                found = await master.consumer_connections(group)
+            except ConsumerNotOnline:
+                continue
+            members.update(connection.client_id for connection in found.connection_set)
+        if members:
+            has = "a connected member" if len(members) == 1 else f"{len(members)} connected members"
+            raise ClientError(
+                f"the consumer group {group} has {has}, which would commit old offsets again;"
+                f" stop the members first (cometmq group describe {group})"
+            )
+
+
+async def clear_offsets(
+    masters: Iterable[BrokerAdmin], topic: str, groups: Collection[str]
+) -> None:
+    """Set the groups' committed offsets in a topic, existing or not, to 0."""
+    for master in masters:
+        table = (await master.consumer_offsets()).offset_table
+        for group in sorted(groups):
+            for queue_id, offset in sorted(table.get(f"{topic}@{group}", {}).items()):
+                if offset:
+                    await master.commit_offset(group, topic, queue_id, 0)
