@@ -10,11 +10,15 @@ from cometmq.client import (
     AdminClient,
     InvalidArgument,
     Message,
+    MessageExt,
     NoRoute,
     Producer,
+    TransactionProducer,
+    TransactionState,
 )
 from cometmq.client.testing import MemoryCluster, eventually
 from cometmq.client.testing.listening import Recorder, consumer_of
+from cometmq.client.testing.transactions import CHECK_COUNT_MAX
 from cometmq.remoting.bodies.topic_config import SubscriptionGroupConfig
 from cometmq.remoting.codes import RequestCode
 from cometmq.remoting.errors import ServerError
@@ -94,3 +98,56 @@ async def test_only_faults_that_a_broker_can_answer_with_are_injected(
         cluster.broker.fail(RequestCode.SEND_MESSAGE_V2, fault)
     async with Producer("pg", cluster.namesrv) as producer:
         await producer.send(Message("T", b"x"))
+
+
+COMMIT, ROLLBACK, UNKNOWN = TransactionState
+
+
+def transactions_of(cluster: MemoryCluster, check: Any) -> TransactionProducer:
+    return TransactionProducer(
+        "pg", cluster.namesrv, check=check, execute=lambda _message, _argument: UNKNOWN
+    )
+
+
+async def test_a_transaction_that_is_left_open_is_checked(cluster: MemoryCluster) -> None:
+    answers = [UNKNOWN, UNKNOWN, COMMIT]
+
+    def check(message: MessageExt) -> TransactionState:
+        assert message.body == b"x"
+        return answers.pop(0)
+
+    async with transactions_of(cluster, check) as producer:
+        result = await producer.send_in_transaction(Message("T", b"x"))
+        assert result.state is UNKNOWN
+        (message,) = await eventually(lambda: cluster.messages("T"), what="the message")
+    assert message.message_id == result.message_id
+    assert answers == []
+
+
+async def test_checks_of_a_transaction_wait_for_a_producer(cluster: MemoryCluster) -> None:
+    cluster.broker.may_check_transactions = False
+    async with transactions_of(cluster, lambda _: None) as crashing:
+        for number in range(2):
+            await crashing.begin(Message("T", b"%d" % number))
+        await crashing.send_in_transaction(Message("T", b"2"))
+        states = await cluster.check_transactions()
+        assert list(states.values()) == [UNKNOWN] * 3
+    assert await cluster.check_transactions() == {}
+
+    decided = {b"0": COMMIT, b"1": ROLLBACK, b"2": None}
+    async with transactions_of(cluster, lambda message: decided[message.body]) as restarted:
+        await restarted.send(Message("Other", b"its broker now knows this producer"))
+        await eventually(lambda: cluster.broker.producers["pg"], what="a producer")
+        states = await cluster.check_transactions()
+        assert list(states.values()) == [COMMIT, ROLLBACK, UNKNOWN]
+        assert list(await cluster.check_transactions()) == list(states)[2:]
+    assert [message.body for message in cluster.messages("T")] == [b"0"]
+
+
+async def test_a_transaction_is_checked_as_often_as_brokers_do(cluster: MemoryCluster) -> None:
+    asked: list[MessageExt] = []
+    async with transactions_of(cluster, asked.append) as producer:
+        await producer.send_in_transaction(Message("T", b"x"))
+        await eventually(lambda: len(cluster.broker.ends) == 1 + CHECK_COUNT_MAX)
+        assert cluster.broker.check_counts.total() == len(asked) == CHECK_COUNT_MAX
+    assert cluster.messages("T") == []

@@ -57,6 +57,8 @@ def unexpected(_message: MessageExt) -> None:
 def producer(
     cluster: MemoryCluster, *, check: Any = unexpected, log: Log | None = None, **options: Any
 ) -> TransactionProducer:
+    """Return a producer whose transactions are checked only if the test asks."""
+    cluster.broker.may_check_transactions = False
     return TransactionProducer(
         "pg",
         cluster.namesrv,

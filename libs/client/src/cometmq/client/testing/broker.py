@@ -2,8 +2,8 @@
 """An in-memory broker that speaks the real protocol over a real socket.
 
 It does what clients rely on (store messages, hold pulls, track groups, keep offsets, take messages
-back, end transactions, create and delete topics and groups) and nothing else: no disk, and no
-delays, so redelivery is immediate. Tests inject failures with `fail` and inspect `requests`.
+back, end and check transactions, create and delete topics and groups) and nothing else: no disk,
+and no delays, so redelivery is immediate. Tests inject failures with `fail` and inspect `requests`.
 """
 
 import asyncio
@@ -85,6 +85,10 @@ class MemoryBroker:
         """The client that holds each queue's lock, by group and queue."""
         self.ends: list[EndTransaction] = []
         """The transaction ends that producers have sent."""
+        self.may_check_transactions = True
+        """Whether the broker asks by itself about transactions that end with UNKNOWN."""
+        self.check_counts: Counter[int] = Counter()
+        """How often it did, by the offset of the half message."""
         self.dead: list[MessageExt] = []
         """Messages moved to a dead-letter topic."""
         self.before: tuple[Before[Any], ...] = ()
@@ -104,6 +108,11 @@ class MemoryBroker:
     def address(self) -> str:
         """The address on which the broker listens."""
         return f"{LOOPBACK}:{self.port}"
+
+    @property
+    def is_running(self) -> bool:
+        """Whether the broker serves requests."""
+        return self._server is not None
 
     async def start(self) -> None:
         """Listen on a free port; restarts use the same port."""

@@ -11,10 +11,13 @@ from typing import Any, Final, Self
 from cometmq.client.arguments import check_names
 from cometmq.client.clock import wall_ms
 from cometmq.client.cluster.routes import MASTER_ID
+from cometmq.client.hooks import TransactionState
 from cometmq.client.message import MessageExt
 from cometmq.client.sync.loop import LOOPS_WITH_SERVERS, loop_thread
 from cometmq.client.testing.broker import CLUSTER_NAME, LOOPBACK, MemoryBroker
 from cometmq.client.testing.handlers import BROKER_HANDLERS
+from cometmq.client.testing.transactions import ask, open_transactions
+from cometmq.client.testing.waiting import eventually
 from cometmq.remoting.bodies.dialect import encode_json
 from cometmq.remoting.bodies.queues import MessageQueue, TopicList
 from cometmq.remoting.bodies.route import BrokerData, ClusterInfo, QueueData, TopicRoute
@@ -22,9 +25,20 @@ from cometmq.remoting.codes import RequestCode
 from cometmq.remoting.command import OK, Call, Reply
 from cometmq.remoting.commands.namesrv import GetRouteinfoByTopic
 from cometmq.remoting.errors import TopicNotExist
+from cometmq.remoting.message.flags import (
+    TRANSACTION_COMMIT,
+    TRANSACTION_NONE,
+    TRANSACTION_ROLLBACK,
+)
 from cometmq.remoting.transport.dispatch import Handler
 from cometmq.remoting.transport.server import Server
 from cometmq.remoting.transport.settings import ServerSettings
+
+_STATES: Final = {
+    TRANSACTION_COMMIT: TransactionState.COMMIT,
+    TRANSACTION_ROLLBACK: TransactionState.ROLLBACK,
+    TRANSACTION_NONE: TransactionState.UNKNOWN,
+}
 
 
 class MemoryCluster:
@@ -119,6 +133,32 @@ class MemoryCluster:
             for (owner, name, queue_id), offset in broker.offsets.items()
             if (owner, name) == (group, topic)
         }
+
+    async def check_transactions(self, *, timeout_s: float = 10.0) -> dict[str, TransactionState]:
+        """Check all open transactions now; return the answers of `check` by message id.
+
+        Left out are transactions whose producer group has no connected member. Raise TimeoutError
+        for an answer that does not arrive in time. A transaction that was left open (UNKNOWN, None,
+        or an exception) is also checked without this call; see `MemoryBroker`.
+        """
+        asked = [
+            (broker, offset, len(broker.ends), message_id)
+            for broker in self.brokers
+            for offset, message_id in open_transactions(broker).items()
+            if broker.is_running and ask(broker, offset)
+        ]
+
+        def answers() -> dict[str, TransactionState] | None:
+            found = {
+                message_id: _STATES[end.commit_or_rollback]
+                for broker, offset, end_count, message_id in asked
+                for end in broker.ends[end_count:]
+                if end.from_transaction_check and end.tran_state_table_offset == offset
+            }
+            return found if len(found) == len(asked) else None
+
+        await eventually(lambda: answers() is not None, timeout_s, what="the checks")
+        return answers() or {}
 
     def route(self, topic: str) -> TopicRoute | None:
         """Return the route of a topic as the name server returns it."""

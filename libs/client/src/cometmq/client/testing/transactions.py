@@ -1,12 +1,24 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Half messages of the in-memory broker: stored, ended, and checked when a test requests it."""
+"""Half messages of the in-memory broker: stored, ended and checked.
+
+A transaction that its producer leaves open (UNKNOWN) is checked at once, then again after a pause.
+One that was begun and never ended is checked only on request: a real broker waits for 6 seconds.
+"""
+
+import asyncio
+from typing import Final
 
 from cometmq.client.testing.broker import MemoryBroker
 from cometmq.remoting.codes import RequestCode
 from cometmq.remoting.command import OK, Call, Reply
 from cometmq.remoting.commands.transactions import CheckTransactionState, EndTransaction
 from cometmq.remoting.errors import ServerError
-from cometmq.remoting.message.flags import TRANSACTION_COMMIT, TRANSACTION_MASK
+from cometmq.remoting.message.flags import (
+    TRANSACTION_COMMIT,
+    TRANSACTION_MASK,
+    TRANSACTION_NONE,
+    TRANSACTION_ROLLBACK,
+)
 from cometmq.remoting.message.new_message import NewMessage, encode_record
 from cometmq.remoting.message.properties import (
     PropertyKey,
@@ -15,6 +27,11 @@ from cometmq.remoting.message.properties import (
 )
 from cometmq.remoting.message.record import MessageRecord
 from cometmq.remoting.names import HALF_TOPIC
+
+CHECK_COUNT_MAX: Final = 15
+"""Like `transactionCheckMax`: how often the broker checks a transaction by itself."""
+CHECK_AGAIN_S: Final = 0.1
+_FINAL: Final = (TRANSACTION_COMMIT, TRANSACTION_ROLLBACK)
 
 
 def is_half(message: NewMessage) -> bool:
@@ -44,14 +61,32 @@ def end_transaction(broker: MemoryBroker, call: Call[EndTransaction]) -> Reply:
     broker.ends.append(header)
     if header.commit_or_rollback == TRANSACTION_COMMIT:
         broker.store(_real(half))
+    elif header.commit_or_rollback == TRANSACTION_NONE and broker.may_check_transactions:
+        _check_later(broker, half.queue_offset)
     return OK
 
 
-def ask(broker: MemoryBroker, half_offset: int = 0) -> None:
-    """Ask any producer of the group for the state of a half message's transaction."""
+def open_transactions(broker: MemoryBroker) -> dict[int, str]:
+    """Return the message ids of transactions without a final state, by half message offset."""
+    ended = {it.tran_state_table_offset for it in broker.ends if it.commit_or_rollback in _FINAL}
+    return {
+        half.queue_offset: half.unique_key or ""
+        for half in broker.queues.records(HALF_TOPIC)
+        if half.queue_offset not in ended
+    }
+
+
+def ask(broker: MemoryBroker, half_offset: int = 0) -> bool:
+    """Ask a producer of the group for the state of a half message's transaction.
+
+    Return False if none is connected.
+    """
     half = list(broker.queues.records(HALF_TOPIC))[half_offset]
     group = half.properties[PropertyKey.PRODUCER_GROUP]
-    peer = next(broker.peers[client] for client in sorted(broker.producers[group]))
+    members = sorted(broker.producers.get(group, ()))
+    peer = next((broker.peers[member] for member in members if member in broker.peers), None)
+    if peer is None:
+        return False
     header = CheckTransactionState(
         tran_state_table_offset=half.queue_offset,
         commit_log_offset=half.physical_offset,
@@ -63,6 +98,25 @@ def ask(broker: MemoryBroker, half_offset: int = 0) -> None:
         _real(half), half.queue_offset, half.physical_offset, half.store_timestamp
     )
     peer.send(RequestCode.CHECK_TRANSACTION_STATE, header, record)
+    return True
+
+
+def _check_later(broker: MemoryBroker, half_offset: int) -> None:
+    count = broker.check_counts[half_offset]
+    if count < CHECK_COUNT_MAX:
+        delay_s = CHECK_AGAIN_S if count else 0
+        asyncio.get_running_loop().call_later(delay_s, _check, broker, half_offset)
+
+
+def _check(broker: MemoryBroker, half_offset: int) -> None:
+    is_over = broker.check_counts[half_offset] >= CHECK_COUNT_MAX
+    if is_over or not broker.is_running or half_offset not in open_transactions(broker):
+        return
+    if ask(broker, half_offset):
+        broker.check_counts[half_offset] += 1
+    else:  # no member of the group is connected now: ask the next one
+        loop = asyncio.get_running_loop()
+        loop.call_later(CHECK_AGAIN_S, _check, broker, half_offset)
 
 
 def _real(half: MessageRecord) -> NewMessage:
