@@ -237,7 +237,7 @@ base-image: ## Make the base image BASE_IMAGE=name from Debian packages (PACKAGE
 	deploy/images/base-image.sh $(BASE_IMAGE) $(PACKAGES)
 
 .PHONY: images
-images: setup $(VENV)/.deploy ## Build the image of the suite (TARGETS="suite spark" BASE_IMAGE=name PREFIX=registry/)
+images: setup $(VENV)/.deploy ## Build the image of the suite (TARGETS="suite operator spark" BASE_IMAGE=name PREFIX=registry/)
 	@$(BIN)/python deploy/images/build_images.py $(or $(TARGETS),suite) --base-image $(BASE_IMAGE) --network $(BUILD_NETWORK) \
 		$(if $(SPARK_BASE_IMAGE),--spark-base-image $(SPARK_BASE_IMAGE)) $(if $(PREFIX),--prefix $(PREFIX)) $(if $(TAG),--tag $(TAG))
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Build the images: `build_images.py suite spark`.
+"""Build the images: `build_images.py suite operator spark`.
 
 Wheels are made and verified here, so the engine builds without network. Each image is then
 rewritten so that the same sources and the same base image give the same digest on every machine
@@ -45,6 +45,12 @@ class Target(NamedTuple):
 TARGETS: Final[Mapping[str, Target]] = {
     "suite": Target(
         "cometmq", HERE / "Dockerfile", ("cometmq[ha]", "cometmq-accel"), ROOT / "requirements.lock"
+    ),
+    "operator": Target(
+        "cometmq-operator",
+        HERE / "operator/Dockerfile",
+        ("cometmq-operator",),
+        ROOT / "requirements.lock",
     ),
     "spark": Target(
         "cometmq-spark",
