@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """One Kubernetes API for all tests of this folder; each test has its own namespace."""
 
+import getpass
 import itertools
 from collections.abc import Iterator
 
@@ -25,3 +26,13 @@ def namespace(kube: KubeApiServer) -> str:
     name = f"test-{next(NUMBERS)}"
     kube.kubectl("create", "namespace", name)
     return name
+
+
+@pytest.fixture(autouse=True)
+def nameless_user(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Run as in a pod, whose user has no entry in /etc/passwd."""
+
+    def getuser() -> str:
+        raise KeyError("getpwuid(): uid not found: 10001")
+
+    monkeypatch.setattr(getpass, "getuser", getuser)

@@ -36,6 +36,9 @@ OWNED: Final = (
 """Resources with objects that belong to groups, by their label."""
 
 
+IDENTITY: Final = "cometmq-operator"
+"""Without one, kopf looks up the name of the user, which the user of a pod has not."""
+
 STOP_S: Final = 10.0
 CLOSE_S: Final = 0.5
 """aiohttp ends TLS connections after its sessions are closed, and cannot be waited for."""
@@ -58,6 +61,7 @@ async def watch(groups: Groups, server: Server, namespaces: tuple[str, ...]) -> 
             registry=registry_of(groups, server, post),
             settings=settings_of(namespaces),
             standalone=True,
+            identity=IDENTITY,  # type: ignore[arg-type]  # a str; kopf keeps its name for it private
             namespaces=namespaces,
             clusterwide=not namespaces,
             stop_flag=stop,
