@@ -13,7 +13,8 @@ from tests.sim.kernel import ProcessLoop
 from cometmq.control.member import MemberUnreachable, Report
 from cometmq.elector.elector import Elector
 from cometmq.elector.plan import Plan
-from cometmq.ha.election import Group, Loss, Statuses
+from cometmq.ha.actions import Group, Statuses
+from cometmq.ha.election import Loss
 from cometmq.ha.port import RecordUnreachable
 from cometmq.ha.record import Versioned
 

@@ -12,8 +12,9 @@ from tests.sim.host import BrokerProcess, Host
 from tests.sim.place import NAME as RECORD
 from tests.sim.plan import FAULTS
 
-from cometmq.ha.election import HandOver, switch_over
+from cometmq.ha.actions import HandOver
 from cometmq.ha.member import Role as MemberRole
+from cometmq.ha.planned import switch_over
 from cometmq.ha.record import Policy, promise_quorum
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ import msgspec
 from tests.sim.plan import Plan, draw
 
 from cometmq.broker.replication.group import following, handshake, master_stream
-from cometmq.ha import election, epochs, in_sync, member
+from cometmq.ha import actions, election, epochs, in_sync, member, missing_record
 from cometmq.ha import record as records
 from cometmq.ha import state as states
 from cometmq.ha.record import Policy
@@ -80,7 +80,7 @@ def without(condition: Callable[..., bool]) -> Callable[[], list[Patch]]:
 def any_winner() -> list[Patch]:
     """Members outside the set are elected."""
     return [
-        (election, "may_vote", lambda _, status: status.role in election.CANDIDATE_ROLES),
+        (election, "may_vote", lambda _, status: status.role in actions.CANDIDATE_ROLES),
         (member, "is_named", lambda one, record: record.holder == one.me),
     ]
 
@@ -221,14 +221,14 @@ ALL: dict[str, Mutation] = {
         seeds=600,
     ),
     "R10: all are fenced before offsets are compared": Mutation(
-        drop(election, "is_fenced", always),
+        drop(missing_record, "is_fenced", always),
         PAIR,
         ("delete", "isolate", "freeze", "elect"),
         {"weights": {"delete": 4}},
         seeds=1500,
     ),
     "R10: a damaged store may have been the last copy": Mutation(
-        lambda: [(election, "restore", partial(election.restore, accept_loss=True))],
+        lambda: [(missing_record, "restore", partial(missing_record.restore, accept_loss=True))],
         PAIR,
         ("delete", "crash", "elect"),
         {"weights": {"delete": 2}},

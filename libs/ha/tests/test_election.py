@@ -4,8 +4,8 @@
 import msgspec
 import pytest
 
-from cometmq.ha import election
-from cometmq.ha.election import (
+from cometmq.ha import election, missing_record, planned
+from cometmq.ha.actions import (
     Blocked,
     Create,
     Drop,
@@ -14,13 +14,12 @@ from cometmq.ha.election import (
     Follow,
     Group,
     HandOver,
-    Loss,
     Promote,
     Resize,
     Status,
     Wait,
-    Watched,
 )
+from cometmq.ha.election import Loss, Watched
 from cometmq.ha.fencing import Timing
 from cometmq.ha.member import Role
 from cometmq.ha.record import Copy, Policy, Record, TablesAt, Versioned
@@ -353,12 +352,12 @@ def fenced(copy, promised=9, **changes):
 
 
 def restore(*statuses, accept_loss=False):
-    return election.restore(GROUP, statuses, 9, "new", accept_loss=accept_loss)
+    return missing_record.restore(GROUP, statuses, 9, "new", accept_loss=accept_loss)
 
 
 def test_the_fence_is_above_every_promise():
-    assert election.restore_epoch((slave(X, promised=8), slave(Y))) == 9
-    assert election.restore_epoch(()) == 1
+    assert missing_record.restore_epoch((slave(X, promised=8), slave(Y))) == 9
+    assert missing_record.restore_epoch(()) == 1
 
 
 def test_all_brokers_answer_before_a_record_is_created():
@@ -403,10 +402,12 @@ def test_a_store_in_sync_that_is_left_out_may_be_the_only_one_with_the_newest_me
     pair = Group(name="orders", ordinals=(0, 1))
     stores = (had(M, 50, last_in_sync=(M, Y)), had(X, 60, last_in_sync=(M, X)))
     for statuses in [stores, (master(last_in_sync=(Y,)), stores[1])]:
-        action = only(election.restore(pair, statuses, 9, "new"))  # a master is not fenced for it
+        action = only(
+            missing_record.restore(pair, statuses, 9, "new")
+        )  # a master is not fenced for it
         assert action.reason is Blocked.COPY_LEFT_OUT
         assert "brokers [2], which were in sync" in action.text
-    action = only(election.restore(pair, stores, 9, "new", accept_loss=True))
+    action = only(missing_record.restore(pair, stores, 9, "new", accept_loss=True))
     assert action.record.holder == X
     assert only(restore(*stores, had(Y, 90))).record.holder == Y
 
@@ -414,7 +415,7 @@ def test_a_store_in_sync_that_is_left_out_may_be_the_only_one_with_the_newest_me
 def test_a_group_whose_only_master_is_left_out_does_not_count_as_new():
     pair = Group(name="orders", ordinals=(1, 2))
     never_in_sync = [fenced(copy, last_in_sync=(M,)) for copy in (X, Y)]
-    action = only(election.restore(pair, tuple(never_in_sync), 9, "new"))
+    action = only(missing_record.restore(pair, tuple(never_in_sync), 9, "new"))
     assert action.reason is Blocked.COPY_LEFT_OUT
 
 
@@ -441,8 +442,8 @@ def test_without_a_proven_store_a_person_decides():
 def test_a_switchover_goes_to_the_member_that_lags_least():
     statuses = (master(), slave(X, lag_bytes=500), slave(Y, lag_bytes=10))
     record = recorded().record
-    assert election.switch_over(record, statuses) == HandOver(0, 2)
-    assert election.switch_over(record, statuses, 1) == HandOver(0, 1)
+    assert planned.switch_over(record, statuses) == HandOver(0, 2)
+    assert planned.switch_over(record, statuses, 1) == HandOver(0, 1)
 
 
 @pytest.mark.parametrize(
@@ -455,7 +456,7 @@ def test_a_switchover_goes_to_the_member_that_lags_least():
     ],
 )
 def test_a_switchover_needs_a_member_that_is_nearly_level(target):
-    action = election.switch_over(recorded().record, (master(), target), 1)
+    action = planned.switch_over(recorded().record, (master(), target), 1)
     assert isinstance(action, Wait)
     assert action.reason is Blocked.TARGET_UNFIT
     assert "broker 1" in action.text
@@ -463,7 +464,7 @@ def test_a_switchover_needs_a_member_that_is_nearly_level(target):
 
 def test_a_switchover_needs_a_master():
     for holder in [(), (slave(M),), (master(epoch=3),)]:
-        action = election.switch_over(recorded().record, (*holder, slave(X)))
+        action = planned.switch_over(recorded().record, (*holder, slave(X)))
         assert isinstance(action, Wait)
         assert action.reason is Blocked.NO_MASTER
 
@@ -478,7 +479,7 @@ def test_the_master_takes_a_member_out_that_is_to_go():
 
 def test_a_removal_keeps_enough_copies_in_sync():
     statuses = (master(), slave(X))
-    action = only(election.retire(GROUP, recorded(M, X).record, statuses, {1}))
+    action = only(planned.retire(GROUP, recorded(M, X).record, statuses, {1}))
     assert action == Wait(Blocked.TOO_FEW_IN_SYNC, "2 copies are in sync and 2 are needed")
 
 
@@ -486,21 +487,21 @@ def test_a_full_set_gets_room_for_the_successor_of_a_member_that_leaves():
     group = Group(name="orders", ordinals=(0, 2), min_in_sync=2)
     full = msgspec.structs.replace(recorded(M, X).record, copies=2)
     statuses = (master(), slave(X), slave(Y))
-    assert only(election.retire(group, full, statuses, {1})) == Resize(0, 3)
+    assert only(planned.retire(group, full, statuses, {1})) == Resize(0, 3)
     joined = recorded().record
-    assert only(election.retire(group, joined, statuses, {1})) == Drop(0, 1)
-    assert only(election.resize(group, recorded(M, Y).record)) == Resize(0, 2)
+    assert only(planned.retire(group, joined, statuses, {1})) == Drop(0, 1)
+    assert only(planned.resize(group, recorded(M, Y).record)) == Resize(0, 2)
 
 
 def test_a_full_set_of_members_that_all_leave_gets_room_for_a_successor():
     group = Group(name="orders", ordinals=(2,))
     full = msgspec.structs.replace(recorded(M, X).record, copies=2)
     statuses = (master(), slave(X), slave(Y))
-    assert only(election.retire(group, full, statuses, {0, 1})) == Resize(0, 3)
+    assert only(planned.retire(group, full, statuses, {0, 1})) == Resize(0, 3)
     with_room = recorded(M, X).record
-    assert only(election.retire(group, with_room, statuses, {0, 1})).reason is Blocked.TARGET_UNFIT
+    assert only(planned.retire(group, with_room, statuses, {0, 1})).reason is Blocked.TARGET_UNFIT
     joined = recorded().record
-    assert only(election.retire(group, joined, statuses, {0, 1})) == HandOver(0, 2, leaves=True)
+    assert only(planned.retire(group, joined, statuses, {0, 1})) == HandOver(0, 2, leaves=True)
 
 
 def test_another_number_of_copies_is_written_by_the_master():
@@ -514,12 +515,12 @@ def test_another_number_of_copies_is_written_by_the_master():
 
 def test_a_majority_keeps_its_number_of_copies():
     group = Group(name="orders", ordinals=(0, 1, 2, 3), policy=Policy.MAJORITY)
-    action = only(election.resize(group, recorded(policy=Policy.MAJORITY).record))
+    action = only(planned.resize(group, recorded(policy=Policy.MAJORITY).record))
     assert action.reason is Blocked.COPIES_FIXED
     assert "with 4 copies and recorded with 3" in action.text
 
 
 def test_a_master_that_is_to_go_hands_over_first():
     statuses = (master(), slave(X, lag_bytes=5), slave(Y))
-    action = only(election.retire(GROUP, recorded().record, statuses, {0, 2}))
+    action = only(planned.retire(GROUP, recorded().record, statuses, {0, 2}))
     assert action == HandOver(0, 1, leaves=True)

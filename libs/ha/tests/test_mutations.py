@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import msgspec
 import pytest
 
-from cometmq.ha import election, epochs, in_sync, member
+from cometmq.ha import actions, election, epochs, in_sync, member, missing_record
 from cometmq.ha import record as records
 from cometmq.ha.record import Policy
 from cometmq.ha.testing.explore import explore
@@ -92,7 +92,7 @@ class AcceptsLoss(Model):
     """The elector creates a record although the last copy of something may be lost."""
 
     def restore(self, statuses, fence_epoch):
-        return election.restore(self.group, statuses, fence_epoch, "u2", accept_loss=True)
+        return missing_record.restore(self.group, statuses, fence_epoch, "u2", accept_loss=True)
 
 
 class SavesNoEntryAtItsStart(Model):
@@ -140,7 +140,7 @@ CASES = [
         "the winner is a member of the set",
         Bounds(messages=1, epochs=2),
         (
-            (election, "may_vote", lambda record, status: status.role in election.CANDIDATE_ROLES),
+            (election, "may_vote", lambda record, status: status.role in actions.CANDIDATE_ROLES),
             (member, "is_named", lambda one, record: record.holder == one.me),
         ),
     ),
@@ -314,7 +314,7 @@ CASES = [
     Case(
         "R10: all are fenced before offsets are compared",
         Bounds(in_sync=2, holder=1, messages=1, epochs=3, writes=1, deletions=1),
-        ((election, "is_fenced", always),),
+        ((missing_record, "is_fenced", always),),
     ),
     Case(
         "R10: a damaged store may have been the last copy",
@@ -364,7 +364,10 @@ CASES = [
     Case(
         "R11: the winner has the most complete tables",
         Bounds(nodes=3, in_sync=3, policy=MAJORITY, messages=0, tables=1, epochs=3),
-        ((election, "most_complete_tables", lambda statuses: None),),
+        (
+            (election, "most_complete_tables", lambda statuses: None),
+            (missing_record, "most_complete_tables", lambda statuses: None),
+        ),
     ),
     Case(
         "R11: a majority waits for the target of an open hand-over",

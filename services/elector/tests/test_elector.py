@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cometmq.ha.election import Blocked
+from cometmq.ha.actions import Blocked
 from cometmq.ha.member import OrderRefused, Refusal, Role
 from cometmq.ha.places.memory import Fault
 from cometmq.ha.record import Copy, Policy

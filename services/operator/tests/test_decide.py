@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from cometmq.ha.election import HandOver
+from cometmq.ha.actions import HandOver
 from cometmq.operator import decide
 from cometmq.operator.decide import Backlog, Nothing, Reason, Release, Restart, Seen, Wait
 from cometmq.operator.testing.states import (

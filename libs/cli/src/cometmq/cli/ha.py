@@ -35,8 +35,8 @@ from cometmq.cli.output import (
     print_rows,
 )
 from cometmq.control.member import Report
-from cometmq.ha import election
-from cometmq.ha.election import LIVE_ROLES, Blocked, Create, Fence, HandOver, Wait
+from cometmq.ha import missing_record, planned
+from cometmq.ha.actions import LIVE_ROLES, Blocked, Create, Fence, HandOver, Wait
 from cometmq.ha.member import OrderRefused, Role
 from cometmq.ha.port import Answer
 from cometmq.ha.record import Record
@@ -188,7 +188,7 @@ def _why_without_record(open_group: OpenGroup) -> str:
         )
     statuses = open_group.statuses
     # Epoch 0: a member counts as fenced whatever it promised, because electors choose the epoch.
-    for action in election.restore(open_group.plan.whole, statuses, 0, ""):
+    for action in missing_record.restore(open_group.plan.whole, statuses, 0, ""):
         if isinstance(action, Wait):
             return f"group {name}: no elector can elect a master ({action.reason}): {action.text}"
     return (
@@ -230,7 +230,7 @@ def switchover(
         await open_group.ask()
         if to == found.record.holder.ordinal:
             raise HaFailed(f"broker {to} is the master already")
-        order = election.switch_over(found.record, open_group.statuses, to)
+        order = planned.switch_over(found.record, open_group.statuses, to)
         if isinstance(order, Wait):
             raise HaFailed(f"{order.text}; see cometmq ha status")
         started = time.monotonic()
@@ -463,8 +463,8 @@ async def _created(open_group: OpenGroup, *, accept_loss: bool) -> Record:
                 "brokers read a record where this command finds none: give --record as in their"
                 " settings"
             )
-        fence_epoch = fence_epoch or election.restore_epoch(open_group.statuses)
-        actions = election.restore(
+        fence_epoch = fence_epoch or missing_record.restore_epoch(open_group.statuses)
+        actions = missing_record.restore(
             open_group.plan.whole,
             open_group.statuses,
             fence_epoch,

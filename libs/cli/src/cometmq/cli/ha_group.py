@@ -16,7 +16,7 @@ from cometmq.control.client import MemberClient
 from cometmq.control.member import Report, Target
 from cometmq.elector.plan import Plan, plan_of, record_of
 from cometmq.elector.settings import PREFIX, ElectorSettings
-from cometmq.ha.election import Statuses
+from cometmq.ha.actions import Statuses
 from cometmq.ha.port import RecordPort, RecordUnreachable
 from cometmq.ha.record import RecordDamaged, Versioned
 from cometmq.remoting.errors import CometError, SettingsError

@@ -7,7 +7,7 @@ from typing import Protocol
 
 import msgspec
 
-from cometmq.ha.election import Status
+from cometmq.ha.actions import Status
 from cometmq.remoting.errors import CometError
 
 

@@ -232,7 +232,7 @@ def proposal(
     """Return the record to write next on `base`, or None if a read must come first.
 
     The record is renewed even if the set does not change. `copies` is the number of copies that the
-    group should have from now on (`cometmq.ha.election.Resize`).
+    group should have from now on (`cometmq.ha.actions.Resize`).
     """
     if leadership.must_read:
         return None

@@ -14,8 +14,8 @@ from cometmq.control.member import Report
 from cometmq.elector.member import Link, Member
 from cometmq.elector.plan import Plan
 from cometmq.elector.stats import ElectorStats
-from cometmq.ha import election
-from cometmq.ha.election import (
+from cometmq.ha import election, missing_record
+from cometmq.ha.actions import (
     Action,
     Actions,
     Blocked,
@@ -25,13 +25,12 @@ from cometmq.ha.election import (
     Fence,
     Follow,
     HandOver,
-    Loss,
     Promote,
     Resize,
     Statuses,
     Wait,
-    Watched,
 )
+from cometmq.ha.election import Loss, Watched
 from cometmq.ha.fencing import Timing
 from cometmq.ha.member import OrderRefused, Refusal, Role
 from cometmq.ha.port import Answer, Outcome, RecordPort, RecordUnreachable
@@ -201,8 +200,10 @@ class Elector:
             )
             return (Wait(Blocked.RECORD_ELSEWHERE, text),)
         if self._fence_epoch is None:
-            self._fence_epoch = election.restore_epoch(statuses)
-        return election.restore(self._plan.whole, statuses, self._fence_epoch, self._new_uid())
+            self._fence_epoch = missing_record.restore_epoch(statuses)
+        return missing_record.restore(
+            self._plan.whole, statuses, self._fence_epoch, self._new_uid()
+        )
 
     def _note_master(self, record: Record, loss: Loss | None) -> None:
         holder = self.members.get(record.holder.ordinal)

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable
 from typing import Final
 
 from cometmq.elector.stats import ElectorStats
-from cometmq.ha.election import Blocked
+from cometmq.ha.actions import Blocked
 from cometmq.runtime.metrics import Family, Row, labelled_counter, labelled_gauge
 
 _LABELS: Final = ("group",)

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 import msgspec
 
 from cometmq.elector.settings import EXAMPLE, ElectorSettings
-from cometmq.ha.election import Group
+from cometmq.ha.actions import Group
 from cometmq.ha.fencing import Timing
 from cometmq.ha.places.choice import open_record
 from cometmq.ha.port import RecordPort

@@ -5,7 +5,7 @@ from collections import Counter
 
 import msgspec
 
-from cometmq.ha.election import Wait
+from cometmq.ha.actions import Wait
 from cometmq.ha.record import Record
 
 

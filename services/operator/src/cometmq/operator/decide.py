@@ -12,8 +12,8 @@ from typing import Final
 
 import msgspec
 
-from cometmq.ha import election
-from cometmq.ha.election import HandOver, Statuses
+from cometmq.ha import planned
+from cometmq.ha.actions import HandOver, Statuses
 from cometmq.ha.member import Role
 from cometmq.ha.record import Record
 from cometmq.operator.group import SKIP_DRAIN, BrokerGroup
@@ -197,7 +197,7 @@ def switch_over(seen: Seen, target: int | None) -> HandOver | Wait:
     """Return the order that makes `target`, or the best slave, the master."""
     if seen.record is None:
         return Wait(Reason.NO_RECORD, "the group has no master yet")
-    found = election.switch_over(seen.record, seen.statuses, target)
+    found = planned.switch_over(seen.record, seen.statuses, target)
     return found if isinstance(found, HandOver) else Wait(Reason.NO_SUCCESSOR, found.text)
 
 

@@ -11,7 +11,7 @@ from cometmq.control.member import Target
 from cometmq.elector.app import ElectorApp
 from cometmq.elector.elector import Elector
 from cometmq.elector.settings import ElectorSettings
-from cometmq.ha.election import HandOver, Statuses
+from cometmq.ha.actions import HandOver, Statuses
 from cometmq.ha.port import RecordPort
 from cometmq.ha.record import Policy, Record
 from cometmq.operator.decide import Backlog

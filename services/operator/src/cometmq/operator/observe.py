@@ -5,7 +5,7 @@ from typing import Self
 
 import msgspec
 
-from cometmq.ha.election import Statuses
+from cometmq.ha.actions import Statuses
 from cometmq.ha.record import Record
 from cometmq.operator.api import Body, KubeApi
 from cometmq.operator.decide import PodSeen, Seen

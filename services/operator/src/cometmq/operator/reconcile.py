@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import msgspec
 
-from cometmq.ha.election import HandOver
+from cometmq.ha.actions import HandOver
 from cometmq.operator import decide, render
 from cometmq.operator.api import ApiRefused, Body, KubeApi
 from cometmq.operator.decide import Backlog, Ending, Nothing, Release, Restart, Seen, Step, Wait

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 
 import msgspec
 
-from cometmq.ha.election import HandOver
+from cometmq.ha.actions import HandOver
 from cometmq.operator import decide
 from cometmq.operator.decide import Ending, Nothing, Release, Restart, Seen, Step, Wait
 from cometmq.operator.group import BrokerGroup

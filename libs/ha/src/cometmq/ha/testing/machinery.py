@@ -9,11 +9,11 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from cometmq.ha import election, epochs, in_sync
+from cometmq.ha import actions, epochs, in_sync
 from cometmq.ha import member as members
 from cometmq.ha import record as records
 from cometmq.ha import state as states
-from cometmq.ha.election import Status
+from cometmq.ha.actions import Status
 from cometmq.ha.member import Member
 from cometmq.ha.port import CONFLICT, UNKNOWN, Outcome, applied
 from cometmq.ha.record import Copy, Record, TablesAt, Versioned
@@ -29,7 +29,7 @@ class Machinery:
 
     def __init__(self, bounds: Bounds) -> None:
         self.bounds = bounds
-        self.group = election.Group(
+        self.group = actions.Group(
             name="g",
             ordinals=tuple(range(bounds.nodes)),
             policy=bounds.policy,

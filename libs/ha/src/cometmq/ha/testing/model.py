@@ -10,7 +10,7 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from cometmq.ha import election, in_sync
+from cometmq.ha import actions, election, in_sync, missing_record
 from cometmq.ha import member as members
 from cometmq.ha import state as states
 from cometmq.ha.in_sync import Ack, AckRefused
@@ -288,7 +288,7 @@ class Model(Machinery):
         for action in actions:
             yield from self._elector_action(world, action)
 
-    def _views(self, statuses: election.Statuses) -> Iterable[election.Statuses]:
+    def _views(self, statuses: actions.Statuses) -> Iterable[actions.Statuses]:
         """Return the possible sets of members that answer an elector."""
         if self.bounds.policy is Policy.ALL_IN_SYNC:
             return [(status,) for status in statuses]
@@ -300,26 +300,26 @@ class Model(Machinery):
         ]
         return [*pairs, statuses]
 
-    def _restore(self, world: World, statuses: election.Statuses) -> Iterable[election.Action]:
-        fence = world.fence_epoch or election.restore_epoch(statuses)
+    def _restore(self, world: World, statuses: actions.Statuses) -> Iterable[actions.Action]:
+        fence = world.fence_epoch or missing_record.restore_epoch(statuses)
         return self.restore(statuses, fence)
 
-    def restore(self, statuses: election.Statuses, fence_epoch: int) -> election.Actions:
+    def restore(self, statuses: actions.Statuses, fence_epoch: int) -> actions.Actions:
         """Return what an elector does without a record."""
-        return election.restore(self.group, statuses, fence_epoch, "u2")
+        return missing_record.restore(self.group, statuses, fence_epoch, "u2")
 
-    def _elector_action(self, world: World, action: election.Action) -> Iterator[Step]:
+    def _elector_action(self, world: World, action: actions.Action) -> Iterator[Step]:
         limit = world.left.epochs
         match action:
-            case election.Elect(base=base, record=record) if record.epoch <= limit:
+            case actions.Elect(base=base, record=record) if record.epoch <= limit:
                 label = f"elector makes {record.holder.ordinal} master of {record.epoch}"
                 for how, after, _ in self.write(world, base, record, is_counted=False):
                     yield label + how, after
-            case election.Create(record=record) if record.epoch <= limit:
+            case actions.Create(record=record) if record.epoch <= limit:
                 label = f"elector creates the record for {record.holder.ordinal}"
                 for how, after, _ in self.write(world, None, record, is_counted=False):
                     yield label + how, after
-            case election.Fence(ordinal=ordinal, epoch=epoch) if epoch <= limit:
+            case actions.Fence(ordinal=ordinal, epoch=epoch) if epoch <= limit:
                 if world.cell is None:
                     world = replace(world, fence_epoch=epoch)
                 order = members.FenceOrder(epoch)

@@ -18,7 +18,7 @@ from cometmq.broker.group.duties import Duties
 from cometmq.broker.group.swap import swap
 from cometmq.ha import member as rules
 from cometmq.ha import state as states
-from cometmq.ha.election import Status
+from cometmq.ha.actions import Status
 from cometmq.ha.member import Member, OrderRefused, Refusal, Role
 from cometmq.ha.port import Answer, RecordPort, RecordUnreachable
 from cometmq.ha.record import Record, RecordDamaged, Versioned

@@ -19,8 +19,8 @@ from cometmq.broker.settings import BrokerSettings
 from cometmq.broker.store_driver import Workers
 from cometmq.broker.testing.clients import Client
 from cometmq.broker.testing.logs import RecordingLog
-from cometmq.ha import election
-from cometmq.ha.election import Group, Status
+from cometmq.ha import actions, election, missing_record
+from cometmq.ha.actions import Group, Status
 from cometmq.ha.member import OrderRefused, Role
 from cometmq.ha.places.memory import MemoryPlace, MemoryRecord
 from cometmq.ha.record import Policy, Record
@@ -160,11 +160,11 @@ class BrokerGroup:
         found = await self.port.read()
         statuses = tuple(self.status(ordinal) for ordinal in self.apps)
         if found is None:
-            epoch = election.restore_epoch(statuses)
+            epoch = missing_record.restore_epoch(statuses)
             for status in statuses:
                 await self.member(status.copy.ordinal).fence(epoch)
             statuses = tuple(self.status(ordinal) for ordinal in self.apps)
-            actions = election.restore(self.group, statuses, epoch, "u")
+            actions = missing_record.restore(self.group, statuses, epoch, "u")
         else:
             is_lost = found.record.holder.ordinal in lost
             actions = election.decide(self.group, found, statuses, is_master_lost=is_lost)
@@ -172,17 +172,17 @@ class BrokerGroup:
             with contextlib.suppress(OrderRefused):
                 await self._perform(action)
 
-    async def _perform(self, action: election.Action) -> None:
+    async def _perform(self, action: actions.Action) -> None:
         match action:
-            case election.Create(record=record):
+            case actions.Create(record=record):
                 await self.port.create(record)
-            case election.Elect(base=base, record=record):
+            case actions.Elect(base=base, record=record):
                 await self.port.replace(base, record)
-            case election.Promote(ordinal=ordinal, epoch=epoch) if ordinal in self.apps:
+            case actions.Promote(ordinal=ordinal, epoch=epoch) if ordinal in self.apps:
                 await self.member(ordinal).promote(epoch)
-            case election.Follow(ordinal=ordinal, epoch=epoch, master=master):
+            case actions.Follow(ordinal=ordinal, epoch=epoch, master=master):
                 await self.member(ordinal).follow(epoch, master)
-            case election.Fence(ordinal=ordinal, epoch=epoch):
+            case actions.Fence(ordinal=ordinal, epoch=epoch):
                 await self.member(ordinal).fence(epoch)
             case _:
                 pass

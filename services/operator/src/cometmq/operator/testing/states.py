@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from cometmq.ha.election import Status
+from cometmq.ha.actions import Status
 from cometmq.ha.member import Role
 from cometmq.ha.record import Copy, Record
 from cometmq.operator.decide import PodSeen, Seen

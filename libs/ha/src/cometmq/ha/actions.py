@@ -1,0 +1,159 @@
+# SPDX-License-Identifier: Apache-2.0
+"""An elector's view of a broker group, and the actions that it can take: values without logic.
+
+`election`, `planned` and `missing_record` decide which actions are taken.
+"""
+
+from enum import StrEnum
+from typing import Final
+
+import msgspec
+
+from cometmq.ha.member import Role
+from cometmq.ha.record import Copy, Policy, Record, Versioned
+from cometmq.ha.state import Standing
+from cometmq.remoting.errors import SettingsError
+
+
+class Status(msgspec.Struct, frozen=True, kw_only=True):
+    """A member's answer to GetStatus or to a fence order."""
+
+    copy: Copy
+    role: Role
+    promised: int
+    epoch: int = 0
+    """The epoch in which the member is master or follows a master."""
+    last_log_epoch: int = 0
+    max_offset: int = 0
+    tables_epoch: int = 0
+    """The epoch from whose master the member's tables come."""
+    tables: int = 0
+    """Number of changes of that epoch that the tables contain."""
+    standing: Standing = Standing.NEW
+    has_lost_master: bool = False
+    """The member follows a master from which it has not heard for a while."""
+    lag_bytes: int = 0
+    """Bytes by which the member's log is behind its master's, for a planned switchover."""
+    last_in_sync: tuple[Copy, ...] = ()
+    """The in-sync set of the record that the member saw last, which may have been deleted since."""
+
+
+class Group(msgspec.Struct, frozen=True, kw_only=True):
+    """The configuration of a broker group."""
+
+    name: str
+    ordinals: tuple[int, ...]
+    """The ordinals of all brokers that should exist."""
+    policy: Policy = Policy.ALL_IN_SYNC
+    min_in_sync: int = 1
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.min_in_sync <= self.copies:
+            raise SettingsError(
+                f"minInSync is {self.min_in_sync}, but group {self.name!r} has {self.copies}"
+                " copies: give it a value from 1 to the number of copies"
+            )
+        if self.policy is Policy.MAJORITY and self.copies < 3:
+            raise SettingsError(
+                f"group {self.name!r} has {self.copies} copies: the policy {self.policy} needs at"
+                f" least 3, use {Policy.ALL_IN_SYNC}"
+            )
+
+    @property
+    def copies(self) -> int:
+        """The number of copies that the group should have."""
+        return len(self.ordinals)
+
+
+class Elect(msgspec.Struct, frozen=True):
+    """Write `record` on `base`; whatever the outcome, read and decide again."""
+
+    base: Versioned
+    record: Record
+
+
+class Create(msgspec.Struct, frozen=True):
+    """Create the record; whatever the outcome, read and decide again."""
+
+    record: Record
+
+
+class Fence(msgspec.Struct, frozen=True):
+    """Order a member to promise `epoch` and to stop being the master."""
+
+    ordinal: int
+    epoch: int
+
+
+class Promote(msgspec.Struct, frozen=True):
+    """Tell a member that the record names it as the holder."""
+
+    ordinal: int
+    epoch: int
+
+
+class Follow(msgspec.Struct, frozen=True):
+    """Tell a member which master to follow."""
+
+    ordinal: int
+    epoch: int
+    master: int
+
+
+class HandOver(msgspec.Struct, frozen=True):
+    """Order the master to hand over; `leaves` means that it will be removed afterwards."""
+
+    master: int
+    target: int
+    leaves: bool = False
+
+
+class Drop(msgspec.Struct, frozen=True):
+    """Order the master to take a departing member out of the in-sync set."""
+
+    master: int
+    ordinal: int
+
+
+class Resize(msgspec.Struct, frozen=True):
+    """Order the master to write another number of copies."""
+
+    master: int
+    copies: int
+
+
+class Blocked(StrEnum):
+    """Reasons why the elector does nothing, as shown in events and conditions."""
+
+    NO_CANDIDATE = "NoCandidate"
+    NO_QUORUM = "NoQuorum"
+    MEMBERS_MISSING = "MembersMissing"
+    SUSPECT_COPY = "SuspectCopy"
+    NO_PROVEN_COPY = "NoProvenCopy"
+    COPY_LEFT_OUT = "CopyLeftOut"
+    NO_MASTER = "NoMaster"
+    TARGET_UNFIT = "TargetUnfit"
+    TOO_FEW_IN_SYNC = "TooFewInSync"
+    COPIES_FIXED = "CopiesFixed"
+    WRONG_GROUP = "WrongGroup"
+    RECORD_ELSEWHERE = "RecordElsewhere"
+
+
+class Wait(msgspec.Struct, frozen=True):
+    """Nothing can be done now; `text` names the missing condition."""
+
+    reason: Blocked
+    text: str
+
+
+Action = Elect | Create | Fence | Promote | Follow | HandOver | Drop | Resize | Wait
+Actions = tuple[Action, ...]
+Statuses = tuple[Status, ...]
+
+LIVE_ROLES: Final = frozenset({Role.PROMOTING, Role.MASTER, Role.PARKING})
+CANDIDATE_ROLES: Final = frozenset({Role.SLAVE, Role.FENCED})
+
+
+def status_of(statuses: Statuses, ordinal: int) -> Status | None:
+    """Return a member's state, if it answered."""
+    return next((one for one in statuses if one.copy.ordinal == ordinal), None)

@@ -1,0 +1,122 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The record of a new group, or of one whose record was deleted (pure)."""
+
+from cometmq.ha.actions import (
+    Actions,
+    Blocked,
+    Create,
+    Fence,
+    Group,
+    Status,
+    Statuses,
+    Wait,
+)
+from cometmq.ha.election import most_complete_tables
+from cometmq.ha.member import Role
+from cometmq.ha.record import Copy, Policy, Record
+from cometmq.ha.state import Standing
+
+
+def restore_epoch(statuses: Statuses) -> int:
+    """Return the epoch for fence orders while the record is missing; the elector remembers it."""
+    return max([0, *(one.promised for one in statuses)]) + 1
+
+
+def restore(
+    group: Group, statuses: Statuses, fence_epoch: int, uid: str, *, accept_loss: bool = False
+) -> Actions:
+    """Return how to create the record of a new group, or of one whose record was deleted (R10).
+
+    All members are fenced before their offsets are compared. Otherwise a master that still answers
+    clients could acknowledge more messages after its offset was read. The answers to the fence
+    orders cannot become outdated while there is no record.
+
+    A store that has lost something since it was in the set is never chosen. It may have been the
+    only member of the set, so an operator has to accept the loss explicitly (`accept_loss`). The
+    same holds for a store of the last known set that does not take part: nobody is fenced for it,
+    because a master may still acknowledge without a record.
+    """
+    usable = {
+        one.copy.ordinal: one for one in statuses if one.role not in (Role.RECOVERING, Role.FAILED)
+    }
+    missing = [ordinal for ordinal in group.ordinals if ordinal not in usable]
+    if missing:
+        text = f"there is no record, and brokers {missing} do not answer; all must answer"
+        return (Wait(Blocked.MEMBERS_MISSING, text),)
+    members = tuple(usable[ordinal] for ordinal in group.ordinals)
+    if (absent := left_out(members)) and not accept_loss:
+        return (Wait(Blocked.COPY_LEFT_OUT, _left_out_text(absent, group)),)
+    unfenced = [one for one in members if not is_fenced(one, fence_epoch)]
+    if unfenced:
+        return tuple(Fence(one.copy.ordinal, fence_epoch) for one in unfenced)
+    eligible = tuple(one for one in members if one.standing is Standing.PROVEN)
+    if all(one.last_log_epoch == 0 for one in members):  # a new group: no master ever opened
+        eligible = members
+    suspects = [one.copy.ordinal for one in members if one.standing is Standing.SUSPECT]
+    if suspects and not accept_loss:
+        text = (
+            f"there is no record, and the stores of brokers {suspects} may have lost messages that"
+            " no other has: a person has to accept that"
+        )
+        return (Wait(Blocked.SUSPECT_COPY, text),)
+    if not eligible and not accept_loss:
+        text = "there is no record, and no store was ever in sync: a person has to accept a loss"
+        return (Wait(Blocked.NO_PROVEN_COPY, text),)
+    best = max(eligible or members, key=completeness)
+    record = Record(
+        uid=uid,
+        group=group.name,
+        epoch=max(one.promised for one in members) + 1,
+        holder=best.copy,
+        in_sync=(best.copy,),
+        policy=group.policy,
+        copies=group.copies,
+        tables=most_complete_tables(members) if group.policy is Policy.MAJORITY else None,
+    )
+    return (Create(record),)
+
+
+def completeness(status: Status) -> tuple[int, ...]:
+    """Return a sort key for stores by the data they hold; ties go to the lower ordinal."""
+    tables = (status.tables_epoch, status.tables)
+    return (status.last_log_epoch, status.max_offset, *tables, -status.copy.ordinal)
+
+
+def is_fenced(status: Status, fence_epoch: int) -> bool:
+    """Return whether a member has stopped for this fence order or a later one."""
+    return status.role is Role.FENCED and status.promised >= fence_epoch
+
+
+def left_out(members: Statuses) -> tuple[Copy, ...]:
+    """Return the copies that a member last saw in sync and that are not among the members.
+
+    Each of them may be the only store with the newest messages. A store whose incarnation was
+    replaced counts if its successor at this broker was never in the set: it began empty.
+    """
+    known = {copy for one in members for copy in one.last_in_sync}
+    new = {one.copy.ordinal for one in members if one.standing is Standing.NEW}
+    asked = {one.copy.ordinal for one in members}
+    here = {one.copy for one in members}
+    return tuple(
+        copy for copy in sorted(known - here) if copy.ordinal in new or copy.ordinal not in asked
+    )
+
+
+def _left_out_text(absent: tuple[Copy, ...], group: Group) -> str:
+    missing = sorted({copy.ordinal for copy in absent} - set(group.ordinals))
+    replaced = sorted({copy.ordinal for copy in absent} & set(group.ordinals))
+    facts = []
+    if missing:
+        facts.append(
+            f"brokers {missing}, which were in sync when the others last read the record, are not"
+            " among the brokers asked: add them to controlMembers (--members)"
+        )
+    if replaced:
+        facts.append(
+            f"brokers {replaced} were in sync with other stores than they have now: start them"
+            " with those stores"
+        )
+    return (
+        f"there is no record, and {'; '.join(facts)}; if those stores are lost, so may be"
+        " acknowledged messages: a person has to accept that"
+    )

@@ -1,0 +1,87 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Planned changes of a broker group: switchovers, removed members, numbers of copies (pure)."""
+
+from collections.abc import Collection
+from typing import Final
+
+from cometmq.ha.actions import (
+    Actions,
+    Blocked,
+    Drop,
+    Group,
+    HandOver,
+    Resize,
+    Statuses,
+    Wait,
+    status_of,
+)
+from cometmq.ha.member import Role
+from cometmq.ha.record import Policy, Record
+
+SWITCHOVER_LAG_BYTES_MAX: Final = 1 << 20
+
+
+def switch_over(
+    record: Record, statuses: Statuses, target: int | None = None, *, leaves: bool = False
+) -> HandOver | Wait:
+    """Return the order that makes another member the master without failing a send.
+
+    If `target` is None, the member with the smallest lag is chosen.
+    """
+    holder = status_of(statuses, record.holder.ordinal)
+    if holder is None or holder.role is not Role.MASTER or holder.epoch != record.epoch:
+        text = f"broker {record.holder.ordinal} is not the acting master of epoch {record.epoch}"
+        return Wait(Blocked.NO_MASTER, text)
+    fit = [
+        one
+        for one in statuses
+        if one.copy in record.in_sync
+        and one.copy != record.holder
+        and (one.role, one.epoch) == (Role.SLAVE, record.epoch)
+        and one.lag_bytes < SWITCHOVER_LAG_BYTES_MAX
+        and target in (None, one.copy.ordinal)
+    ]
+    if not fit:
+        name = "no member" if target is None else f"broker {target} is not one that"
+        text = f"{name} is in sync, follows epoch {record.epoch} and lags by less than 1 MiB"
+        return Wait(Blocked.TARGET_UNFIT, text)
+    best = min(fit, key=lambda one: (one.lag_bytes, one.copy.ordinal))
+    return HandOver(record.holder.ordinal, best.copy.ordinal, leaves)
+
+
+def retire(group: Group, record: Record, statuses: Statuses, removing: Collection[int]) -> Actions:
+    """Return the next step in removing members from the group; nothing once they are out.
+
+    The master itself changes the set, so that its counts stay correct (R8); a master that is being
+    removed hands over first. `min_in_sync` is preserved: if it leaves no choice, the set first gets
+    room for a successor of the member that leaves.
+    """
+    leaving = [copy for copy in record.in_sync if copy.ordinal in removing]
+    if not leaving:
+        return ()
+    is_full = len(record.in_sync) == record.copies and record.policy is Policy.ALL_IN_SYNC
+    if record.holder in leaving:
+        if is_full and len(leaving) == record.copies:  # no successor could join
+            return (Resize(record.holder.ordinal, record.copies + 1),)
+        stay = tuple(one for one in statuses if one.copy.ordinal not in removing)
+        holder = tuple(one for one in statuses if one.copy == record.holder)
+        return (switch_over(record, (*stay, *holder), leaves=True),)
+    if len(record.in_sync) <= group.min_in_sync:
+        if is_full:
+            return (Resize(record.holder.ordinal, record.copies + 1),)
+        text = f"{len(record.in_sync)} copies are in sync and {group.min_in_sync} are needed"
+        return (Wait(Blocked.TOO_FEW_IN_SYNC, text),)
+    return (Drop(record.holder.ordinal, leaving[0].ordinal),)
+
+
+def resize(group: Group, record: Record) -> Actions:
+    """Return the step towards the configured number of copies; none if the record has it."""
+    if group.copies == record.copies:
+        return ()
+    if record.policy is Policy.MAJORITY:
+        text = (
+            f"the group is configured with {group.copies} copies and recorded with"
+            f" {record.copies}: with the policy {record.policy} that cannot be changed"
+        )
+        return (Wait(Blocked.COPIES_FIXED, text),)
+    return (Resize(record.holder.ordinal, group.copies),)
