@@ -1,23 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The record contract for memory and files; injected faults, several processes, damaged files."""
+"""The record contract for memory and files; faults of the memory; the place from settings."""
 
 import asyncio
-import fcntl
-import signal
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 
 from cometmq.ha.durable import OsFiles
-from cometmq.ha.places import file as file_module
 from cometmq.ha.places.choice import open_record
 from cometmq.ha.places.etcd import EtcdRecord
-from cometmq.ha.places.file import FileRecord, stop_outside_writes, write_lock
+from cometmq.ha.places.file import FileRecord
 from cometmq.ha.places.memory import Fault, MemoryPlace
 from cometmq.ha.port import Answer, RecordUnreachable
-from cometmq.ha.record import RecordDamaged, Versioned
+from cometmq.ha.record import Versioned
 from cometmq.ha.testing.port_contract import CHECKS, FIRST, SECOND, new_record
 from cometmq.remoting.errors import SettingsError
 
@@ -97,83 +91,6 @@ async def test_memory_delays_calls():
     assert writing.result().answer is Answer.APPLIED
 
 
-WRITER = """
-import asyncio, sys
-from pathlib import Path
-from cometmq.ha.places.choice import open_record
-from cometmq.ha.places.etcd import EtcdRecord
-from cometmq.ha.places.file import FileRecord, stop_outside_writes, write_lock
-from cometmq.ha.port import Answer
-
-async def main():
-    port = FileRecord(Path(sys.argv[1]))
-    for _ in range(25):
-        answer = None
-        while answer is not Answer.APPLIED:
-            base = await port.read()
-            answer = (await port.replace(base, base.record.renewed())).answer
-
-asyncio.run(main())
-"""
-
-
-async def test_processes_lose_no_write_of_each_other(tmp_path):
-    port = FileRecord(tmp_path / "record")
-    await port.create(new_record())
-    writers = [
-        await asyncio.create_subprocess_exec(sys.executable, "-c", WRITER, tmp_path / "record")
-        for _ in range(3)
-    ]
-    assert [await writer.wait() for writer in writers] == [0, 0, 0]
-    assert existing(await port.read()).record.serial == 75
-
-
-async def test_a_lock_that_is_not_released_leaves_the_outcome_unknown(tmp_path, monkeypatch):
-    monkeypatch.setattr(file_module, "LOCK_ATTEMPTS", 3)
-    pauses = []
-
-    async def sleep(seconds):
-        pauses.append(seconds)
-
-    port = FileRecord(tmp_path / "record", sleep=sleep)
-    with (tmp_path / "record.lock").open("w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        assert (await port.create(new_record())).answer is Answer.UNKNOWN
-    assert len(pauses) == 3
-    assert (await port.create(new_record())).answer is Answer.APPLIED
-
-
-class FailingFiles(OsFiles):
-    def replace(self, path: Path, data: bytes) -> None:
-        super().replace(path, data)
-        raise OSError(5, "Input/output error")
-
-    def read(self, path: Path) -> bytes | None:
-        raise OSError(5, "Input/output error")
-
-
-async def test_a_failing_disk_is_an_unknown_outcome_and_an_unreachable_record(tmp_path):
-    port = FileRecord(tmp_path / "record", files=FailingFiles())
-    assert (await port.create(new_record())).answer is Answer.UNKNOWN
-    with pytest.raises(RecordUnreachable, match="Input/output error"):
-        await port.read()
-
-
-@pytest.mark.parametrize(
-    ("content", "words"),
-    [
-        (b"", "first line is not a version"),
-        (b"1\n{", "cannot be read"),
-        (b'1\n{"uid":"u"}', "missing required field"),
-    ],
-)
-async def test_a_damaged_file_is_named(tmp_path, content, words):
-    (tmp_path / "record").write_bytes(content)
-    with pytest.raises(RecordDamaged, match=words) as raised:
-        await FileRecord(tmp_path / "record").read()
-    assert str(tmp_path / "record") in str(raised.value)
-
-
 def test_a_replaced_file_has_the_new_content_and_no_second_name(tmp_path):
     files = OsFiles()
     assert files.read(tmp_path / "state") is None
@@ -213,28 +130,3 @@ def test_other_words_are_refused_with_the_forms_that_work(place):
 def test_a_record_in_kubernetes_needs_a_service_account():
     with pytest.raises(SettingsError, match=r"groupRecord=kubernetes:mq/orders: .*/ca\.crt"):
         open_record("kubernetes:mq/orders")
-
-
-def test_a_process_is_stopped_only_while_it_does_not_write(tmp_path):
-    path = tmp_path / "record.json"
-    program = (
-        "import pathlib, sys\n"
-        "from cometmq.ha.places.file import write_lock\n"
-        "while True:\n"
-        "    with write_lock(pathlib.Path(sys.argv[1]), is_waiting=True):\n"
-        "        print(flush=True)\n"
-    )
-    with subprocess.Popen(
-        [sys.executable, "-c", program, str(path)], stdout=subprocess.PIPE
-    ) as process:
-        try:
-            assert process.stdout is not None
-            process.stdout.readline()
-            for _ in range(20):
-                stop_outside_writes(process.pid, path)
-                with write_lock(path):
-                    pass  # raises BlockingIOError if the stopped process holds the lock
-                process.send_signal(signal.SIGCONT)
-                process.stdout.readline()
-        finally:
-            process.kill()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Small files that are replaced as a whole and survive a power failure."""
+"""Small files that survive a power failure: replaced as a whole, or never changed once created."""
 
 import os
 from pathlib import Path
@@ -19,8 +19,36 @@ class Files(Protocol):
         """
 
 
+class SharedFiles(Files, Protocol):
+    """Files that several processes create and remove. Names are durable only after `sync`."""
+
+    def names(self, folder: Path) -> list[str]:
+        """Return the names in a folder, as they were at one moment if they are few."""
+
+    def create(self, path: Path, data: bytes) -> None:
+        """Create a file that does not exist yet; its content is on the disk when the call returns.
+
+        A crash may leave a part of it.
+        """
+
+    def link(self, path: Path, name: Path) -> None:
+        """Give a file a second name; raise FileExistsError if this name is taken."""
+
+    def remove(self, path: Path) -> None:
+        """Remove a name, if it exists."""
+
+    def make_folder(self, path: Path) -> None:
+        """Create a folder, unless it exists."""
+
+    def remove_folder(self, path: Path) -> None:
+        """Remove an empty folder."""
+
+    def sync(self, folder: Path) -> None:
+        """Wait until all changes of names in a folder are on the disk."""
+
+
 class OsFiles:
-    """Files of the operating system: write a temporary file, fsync, rename, fsync the folder."""
+    """Files of the operating system."""
 
     def read(self, path: Path) -> bytes | None:
         """Return the content of a file, or None if it does not exist."""
@@ -33,12 +61,50 @@ class OsFiles:
         """Replace the content durably. A crash may leave the temporary file `NAME.new`."""
         beside = path.with_name(f"{path.name}.new")
         with beside.open("wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
+            _write_through(file.fileno(), data)
         beside.replace(path)
-        folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
+        self.sync(path.parent)
+
+    def names(self, folder: Path) -> list[str]:
+        """Return the names in a folder.
+
+        Linux locks the folder during each getdents call, and the first call returns up to 32 KB of
+        names, so the names of a small folder are those of one moment.
+        """
+        return os.listdir(folder)  # noqa: PTH208  # one buffer of names, not an iterator
+
+    def create(self, path: Path, data: bytes) -> None:
+        """Create a file that does not exist yet, and sync its content."""
+        with path.open("xb") as file:
+            _write_through(file.fileno(), data)
+
+    def link(self, path: Path, name: Path) -> None:
+        """Give a file a second name by link(2), which is atomic and fails if the name is taken."""
+        os.link(path, name)
+
+    def remove(self, path: Path) -> None:
+        """Remove a name, if it exists."""
+        path.unlink(missing_ok=True)
+
+    def make_folder(self, path: Path) -> None:
+        """Create a folder, unless it exists."""
+        path.mkdir(exist_ok=True)
+
+    def remove_folder(self, path: Path) -> None:
+        """Remove an empty folder."""
+        path.rmdir()
+
+    def sync(self, folder: Path) -> None:
+        """Sync a folder, so that its names survive a power failure."""
+        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
         try:
-            os.fsync(folder)
+            os.fsync(descriptor)
         finally:
-            os.close(folder)
+            os.close(descriptor)
+
+
+def _write_through(descriptor: int, data: bytes) -> None:
+    rest = memoryview(data)
+    while rest:
+        rest = rest[os.write(descriptor, rest) :]
+    os.fsync(descriptor)

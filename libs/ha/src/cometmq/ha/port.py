@@ -37,6 +37,8 @@ class Outcome(msgspec.Struct, frozen=True):
 
     answer: Answer
     written: Versioned | None = None
+    reason: str = ""
+    """Why the outcome is unknown, for people; empty if the place cannot say."""
 
 
 CONFLICT = Outcome(Answer.CONFLICT)
@@ -46,6 +48,11 @@ UNKNOWN = Outcome(Answer.UNKNOWN)
 def applied(record: Record, version: str) -> Outcome:
     """Return the outcome of a write that has been applied."""
     return Outcome(Answer.APPLIED, Versioned(record, version))
+
+
+def unknown(reason: str) -> Outcome:
+    """Return the outcome of a write without an answer."""
+    return Outcome(Answer.UNKNOWN, reason=reason)
 
 
 class RecordPort(Protocol):

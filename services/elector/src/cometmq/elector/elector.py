@@ -275,7 +275,7 @@ class Elector:
             self.stats.elections[cause] += 1
             self._log.info("master.elected", **facts, cause=cause)
         elif outcome.answer is Answer.UNKNOWN:
-            self._log.warning("record.write_unknown", **facts)
+            self._log.warning("record.write_unknown", **facts, error=outcome.reason)
 
     async def _order(self, action: Order) -> None:
         """Give an order; if it fails, the next round decides again."""

@@ -13,7 +13,6 @@ from typing import Any, Final, TypeAlias
 
 from cometmq.cli.demo.children import HOST, end, free_port
 from cometmq.cli.demo.errors import DemoFailed
-from cometmq.ha.places.file import stop_outside_writes
 
 GROUP: Final = "orders"
 BROKER_COUNT: Final = 3
@@ -78,7 +77,7 @@ class Group:
 
     def freeze(self, ordinal: int) -> None:
         """Stop a broker's process without ending it, as a suspended machine would."""
-        stop_outside_writes(self._children[_name(ordinal)].pid, self._folder / "record.json")
+        self._children[_name(ordinal)].send_signal(signal.SIGSTOP)
 
     def thaw(self, ordinal: int) -> None:
         """Resume a frozen broker."""

@@ -1,124 +1,206 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A record in a locked file, for the processes of one host (demos, tests, single machines).
+"""A record in files, for the processes of one host (demos, tests, single machines).
 
-A separate lock file serializes all writers. The folder must be on a local file system, because the
-locks of network file systems are not reliable.
+`FILE` names a folder in `FILE.d`, in which the versions of the record are (`places.versions`).
+Removing `FILE` deletes the record at one moment. The next record gets another folder, so a late
+write of a deleted record never reaches its successor (R10). The folder must be on a local file
+system with hard links: network file systems answer link(2) from caches, or more than once.
 
-A process that is stopped (SIGSTOP) while it writes keeps the lock: nobody can write until it
-continues or ends. etcd and Kubernetes have no such lock.
+The format before was the record itself in `FILE`, written under a lock. The first write converts it
+under the same lock. Programs of that release then refuse the file as damaged, so two releases never
+write two records.
 """
 
 import asyncio
 import fcntl
 import os
-import signal
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Final
+from typing import Annotated, Final, Literal
 
-from cometmq.ha.durable import Files, OsFiles
+import msgspec
+
+from cometmq.ha.durable import OsFiles, SharedFiles
 from cometmq.ha.places.polling import Sleep, poll
-from cometmq.ha.port import CONFLICT, UNKNOWN, Outcome, RecordUnreachable, applied
-from cometmq.ha.record import (
-    Record,
-    RecordDamaged,
-    Versioned,
-    decode_record,
-    encode_record,
-    may_replace,
-)
+from cometmq.ha.places.versions import Versions
+from cometmq.ha.port import CONFLICT, Outcome, RecordUnreachable, applied, unknown
+from cometmq.ha.record import Record, RecordDamaged, Versioned, decode_record
 
-LOCK_ATTEMPTS: Final = 200
-LOCK_PAUSE_MS: Final = 10
-"""Pause between two attempts to lock the file, which end after two seconds in total: a write takes
-two fsyncs. Then the outcome is unknown, and the caller tries again later."""
+OLD_NONCE: Final = "0"
+"""Completes a version of the old format, so that the conversion changes no version."""
 
-Condition = Callable[[Versioned | None], bool]
+Nonce = Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{16}$")]
+
+
+class _Head(msgspec.Struct, frozen=True):
+    """The content of `FILE`."""
+
+    format: Literal[2]
+    versions: Nonce
+    """The name of the folder in `FILE.d`."""
 
 
 class FileRecord:
-    """A group's record in a file. All disk access runs on a thread."""
+    """A group's record in files. All disk access runs on a thread."""
 
     def __init__(
         self,
         path: Path,
         *,
-        files: Files | None = None,
+        files: SharedFiles | None = None,
         sleep: Sleep = asyncio.sleep,
         poll_interval_ms: int = 100,
+        new_nonce: Callable[[], str] = lambda: os.urandom(8).hex(),
     ) -> None:
         self._path = path
+        self._root = path.with_name(f"{path.name}.d")
         self._files = files or OsFiles()
         self._sleep = sleep
         self._poll_interval_ms = poll_interval_ms
+        self._new_nonce = new_nonce
+        self._last: Versions | None = None
 
     async def read(self) -> Versioned | None:
         """Return the record; raise RecordUnreachable or RecordDamaged, which name the file."""
         try:
-            return await asyncio.to_thread(self._load)
+            return await asyncio.to_thread(self.read_blocking)
         except OSError as error:
             raise RecordUnreachable(f"cannot read the record {self._path}: {error}") from error
 
     async def replace(self, base: Versioned, record: Record) -> Outcome:
-        """Replace the record under the lock if its version and uid still match `base`."""
-        return await self._write(lambda current: may_replace(current, base, record), record)
+        """Link the next version if the current version and uid still match `base`."""
+        return await self._written(lambda: self.replace_blocking(base, record))
 
     async def create(self, record: Record) -> Outcome:
-        """Create the file under the lock."""
-        return await self._write(lambda current: current is None, record)
+        """Write the first version, then link the file that names its folder."""
+        return await self._written(lambda: self.create_blocking(record))
 
     def watch(self) -> AsyncIterator[Versioned | None]:
-        """Yield the record and its changes, polling the file every `poll_interval_ms`."""
+        """Yield the record and its changes, polling the files every `poll_interval_ms`."""
         return poll(self.read, sleep=self._sleep, interval_ms=self._poll_interval_ms)
 
-    async def _write(self, condition: Condition, record: Record) -> Outcome:
-        for _ in range(LOCK_ATTEMPTS):
+    async def _written(self, write: Callable[[], Outcome]) -> Outcome:
+        try:
+            return await asyncio.to_thread(write)
+        except (OSError, RecordUnreachable) as error:  # possibly after the link
+            return unknown(f"cannot write the record {self._path}: {error}")
+
+    def read_blocking(self) -> Versioned | None:
+        """Return the record; raise OSError, RecordUnreachable or RecordDamaged."""
+        data = self._files.read(self._path)
+        while data is not None and (head := self._head(data)):
             try:
-                return await asyncio.to_thread(self._write_locked, condition, record)
-            except BlockingIOError:
-                await self._sleep(LOCK_PAUSE_MS / 1000)
-            except OSError:  # possibly after the rename
-                return UNKNOWN
-        return UNKNOWN
+                return self._versions(head).current()
+            except FileNotFoundError:
+                seen, data = data, self._files.read(self._path)
+                if data == seen:
+                    raise RecordDamaged(
+                        f"the record in {self._path} cannot be read:"
+                        f" the folder {self._versions(head).folder} is missing"
+                    ) from None
+        return None if data is None else self._old(data)
 
-    def _write_locked(self, condition: Condition, record: Record) -> Outcome:
-        with write_lock(self._path):
-            current = self._load()
-            if not condition(current):
-                return CONFLICT
-            version = str(int(current.version) + 1 if current else 1)
-            self._files.replace(self._path, f"{version}\n".encode() + encode_record(record))
-        return applied(record, version)
-
-    def _load(self) -> Versioned | None:
+    def replace_blocking(self, base: Versioned, record: Record) -> Outcome:
+        """Replace the record; raise OSError if the outcome is unknown."""
         data = self._files.read(self._path)
         if data is None:
+            return CONFLICT
+        head = self._head(data) or self._converted()
+        if head is None:
+            return CONFLICT
+        outcome = self._versions(head).append(base, record)
+        if outcome.written and self._files.read(self._path) != _encoded(head):
+            return unknown(f"the record {self._path} was deleted during a write")
+        return outcome
+
+    def create_blocking(self, record: Record) -> Outcome:
+        """Create the record; raise OSError if the outcome is unknown."""
+        if self._files.read(self._path) is not None:
+            return CONFLICT
+        head, first = self._begun(record)
+        proposal = self._root / f".{head.versions}"
+        try:
+            self._files.create(proposal, _encoded(head))
+            self._files.link(proposal, self._path)
+        except FileExistsError:
+            self._drop(head)
+            return CONFLICT
+        finally:
+            self._files.remove(proposal)
+        self._files.sync(self._path.parent)
+        return applied(record, first.version)
+
+    def _begun(self, record: Record, number: int = 1, nonce: str = "") -> tuple[_Head, Versioned]:
+        """Make a folder that nobody else knows, with this version in it; both are durable."""
+        head = _Head(2, self._new_nonce())
+        versions = Versions(self._root / head.versions, self._files, self._new_nonce)
+        self._files.make_folder(self._root)
+        self._files.make_folder(versions.folder)
+        first = versions.begin(record, number, nonce)
+        self._files.sync(self._root)
+        return head, first
+
+    def _drop(self, head: _Head) -> None:
+        """Remove a folder that no file names and no file will name."""
+        folder = self._root / head.versions
+        for name in self._files.names(folder):
+            self._files.remove(folder / name)
+        self._files.remove_folder(folder)
+
+    def _versions(self, head: _Head) -> Versions:
+        last, folder = self._last, self._root / head.versions
+        if last is None or last.folder != folder:
+            self._files.sync(self._path.parent)  # its creator may have been stopped before
+            self._last = last = Versions(folder, self._files, self._new_nonce)
+        return last
+
+    def _head(self, data: bytes) -> _Head | None:
+        """Return the content of the file, or None if the file has the old format."""
+        if _is_old(data):
             return None
-        version, _, content = data.partition(b"\n")
-        if not version.isdigit():
-            raise RecordDamaged(
-                f"the record in {self._path} cannot be read: its first line is not a version"
-            )
-        return Versioned(decode_record(content, place=str(self._path)), version.decode())
+        try:
+            return msgspec.json.decode(data, type=_Head)
+        except msgspec.MsgspecError as error:
+            raise RecordDamaged(f"the record in {self._path} cannot be read: {error}") from error
+
+    def _old(self, data: bytes) -> Versioned:
+        number, _, content = data.partition(b"\n")
+        record = decode_record(content, place=str(self._path))
+        return Versioned(record, f"{number.decode()}-{OLD_NONCE}")
+
+    def _converted(self) -> _Head | None:
+        """Convert the old format; return None if the record was deleted.
+
+        Raises BlockingIOError while a program of the earlier release writes.
+        """
+        with _old_lock(self._path):
+            data = self._files.read(self._path)
+            if data is None:
+                return None
+            head = self._head(data)
+            if head is None:
+                old = self._old(data)
+                number = int(old.version.partition("-")[0])
+                head, _ = self._begun(old.record, number, OLD_NONCE)
+                self._files.replace(self._path, _encoded(head))
+            return head
+
+
+def _encoded(head: _Head) -> bytes:
+    return msgspec.json.encode(head) + b"\n"
+
+
+def _is_old(data: bytes) -> bool:
+    return data.partition(b"\n")[0].isdigit()
 
 
 @contextmanager
-def write_lock(path: Path, *, is_waiting: bool = False) -> Iterator[None]:
-    """Hold the lock of the writers of a record.
-
-    Raises BlockingIOError if another writer holds it, unless `is_waiting`.
-    """
+def _old_lock(path: Path) -> Iterator[None]:
+    """Hold the lock of the earlier release's writers; raise BlockingIOError if another has it."""
     descriptor = os.open(path.with_name(f"{path.name}.lock"), os.O_RDWR | os.O_CREAT)
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if is_waiting else fcntl.LOCK_NB))
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         yield
     finally:
         os.close(descriptor)  # releases the lock
-
-
-def stop_outside_writes(pid: int, path: Path) -> None:
-    """Stop a child process (SIGSTOP) while it does not hold the lock of the record; return then."""
-    with write_lock(path, is_waiting=True):
-        os.kill(pid, signal.SIGSTOP)
-        os.waitid(os.P_PID, pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)

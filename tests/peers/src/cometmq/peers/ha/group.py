@@ -11,7 +11,6 @@ from pathlib import Path
 from time import monotonic
 from typing import Any, Final, TypeAlias
 
-from cometmq.ha.places.file import stop_outside_writes
 from cometmq.peers.comet import PROGRAM
 from cometmq.peers.ports import HOST, free_broker_port, free_port
 from cometmq.peers.processes import Child, PeerError
@@ -96,8 +95,7 @@ class BrokerGroup:
 
     def freeze(self, name: str) -> None:
         """Stop a process without ending it, like a suspended machine."""
-        # A stopped machine holds no lock of etcd's, so the process must not hold that of the file.
-        stop_outside_writes(self._children[name].pid, self._folder / "record" / f"{GROUP}.json")
+        os.killpg(self._children[name].pid, signal.SIGSTOP)
 
     def thaw(self, name: str) -> None:
         """Resume a frozen process."""

@@ -1,0 +1,544 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A record in files: writers that stop, crash or fail at any step, and the format before."""
+
+import asyncio
+import contextlib
+import fcntl
+import os
+import signal
+import sys
+from collections.abc import Callable
+from itertools import count
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from cometmq.ha.durable import OsFiles
+from cometmq.ha.places.file import FileRecord
+from cometmq.ha.places.versions import KEPT
+from cometmq.ha.port import Answer, Outcome, RecordUnreachable
+from cometmq.ha.record import RecordDamaged, Versioned, encode_record
+from cometmq.ha.testing.port_contract import FIRST, SECOND, new_record
+
+PATH = Path("/group/record")
+STEPS_MAX = 20
+"""Above the number of calls of one write, conversion included."""
+
+
+def existing(versioned: Versioned | None) -> Versioned:
+    assert versioned
+    return versioned
+
+
+class Crash(BaseException):
+    """The process ended; like SIGKILL, it is handled nowhere."""
+
+
+class Disk:
+    """Folders in memory. A power failure keeps any part of the changes of names since a sync."""
+
+    def __init__(self) -> None:
+        self.folders: dict[Path, dict[str, bytes]] = {PATH.parent: {}}
+        self.changes: list[tuple[Path, str, bytes | None]] = []
+        """Changes of names that no sync has made durable yet."""
+        self.durable: dict[Path, dict[str, bytes]] = {PATH.parent: {}}
+
+    def set(self, path: Path, data: bytes | None) -> None:
+        names = self.folder(path.parent)
+        if data is None:
+            names.pop(path.name, None)
+        else:
+            names[path.name] = data
+        self.changes.append((path.parent, path.name, data))
+
+    def folder(self, path: Path) -> dict[str, bytes]:
+        if path not in self.folders:
+            raise FileNotFoundError(2, "No such file or directory", str(path))
+        return self.folders[path]
+
+    def sync(self, folder: Path) -> None:
+        for parent, name, data in self.changes:
+            if parent == folder:
+                self._make_durable(parent, name, data)
+        self.changes = [change for change in self.changes if change[0] != folder]
+
+    def _make_durable(self, parent: Path, name: str, data: bytes | None) -> None:
+        names = self.durable.setdefault(parent, {})
+        if data is None:
+            names.pop(name, None)
+        else:
+            names[name] = data
+
+    def lose_power(self, random: Random) -> None:
+        for change in self.changes:
+            if random.random() < 0.5:
+                self._make_durable(*change)
+        kept = self.durable
+        self.changes = []
+        # A folder that has lost its own name is out of reach, with everything in it.
+        self.folders = {
+            path: dict(names)
+            for path, names in kept.items()
+            if path == PATH.parent or path.name in kept.get(path.parent, {})
+        }
+        self.durable = {path: dict(names) for path, names in self.folders.items()}
+
+
+class Process:
+    """The files as one process sees them; `before` is called with the number of each call."""
+
+    def __init__(self, disk: Disk, before: Callable[[int], None] = lambda step: None) -> None:
+        self.disk = disk
+        self._before = before
+        self._steps = count()
+        self._is_dead = False
+
+    def _step(self) -> None:
+        if self._is_dead:  # nothing runs after a SIGKILL, `finally` blocks neither
+            raise Crash
+        try:
+            self._before(next(self._steps))
+        except Crash:
+            self._is_dead = True
+            raise
+
+    def read(self, path: Path) -> bytes | None:
+        self._step()
+        return self.disk.folders.get(path.parent, {}).get(path.name)
+
+    def names(self, folder: Path) -> list[str]:
+        self._step()
+        return list(self.disk.folder(folder))
+
+    def create(self, path: Path, data: bytes) -> None:
+        self._step()
+        self.disk.set(path, data[: len(data) // 2])  # torn, if the process ends here
+        self._step()
+        self.disk.folder(path.parent)[path.name] = data
+        # A removed proposal may be linked no more.
+        self.disk.changes.append((path.parent, path.name, data))
+
+    def link(self, path: Path, name: Path) -> None:
+        self._step()
+        data = self.disk.folder(path.parent).get(path.name)
+        if data is None:
+            raise FileNotFoundError(2, "No such file or directory", str(path))
+        if name.name in self.disk.folder(name.parent):
+            raise FileExistsError(17, "File exists", str(name))
+        self.disk.set(name, data)
+
+    def remove(self, path: Path) -> None:
+        self._step()
+        self.disk.set(path, None)
+
+    def replace(self, path: Path, data: bytes) -> None:
+        self._step()
+        self.disk.set(path, data)
+        self._step()
+        self.disk.sync(path.parent)
+
+    def make_folder(self, path: Path) -> None:
+        self._step()
+        if path not in self.disk.folders:
+            self.disk.folders[path] = {}
+            self.disk.set(path, b"")
+
+    def remove_folder(self, path: Path) -> None:
+        self._step()
+        assert not self.disk.folder(path)
+        del self.disk.folders[path]
+        self.disk.set(path, None)
+
+    def sync(self, folder: Path) -> None:
+        self._step()
+        self.disk.sync(folder)
+
+
+NONCES = count(1)
+
+
+def record_of(files) -> FileRecord:
+    return FileRecord(PATH, files=files, new_nonce=lambda: f"{next(NONCES):016x}")
+
+
+class Group:
+    """A record on a disk in memory, and what its writers were told."""
+
+    def __init__(self) -> None:
+        self.disk = Disk()
+        self.told: list[tuple[Versioned, Outcome]] = []
+        """The bases and outcomes of all writes that returned."""
+        self.seen: list[Versioned] = []
+        """All that was read, in order."""
+
+    def create(self) -> Versioned:
+        return existing(record_of(Process(self.disk)).create_blocking(new_record()).written)
+
+    def read(self) -> Versioned:
+        found = existing(record_of(Process(self.disk)).read_blocking())
+        self.seen.append(found)
+        return found
+
+    def write(self, before: Callable[[int], None] = lambda step: None, files=None) -> Answer | None:
+        """Write once, based on the current record; return None if the disk failed."""
+        base = self.read()
+        port = record_of(files or Process(self.disk, before))
+        try:
+            outcome = port.replace_blocking(base, base.record.renewed())
+        except OSError:
+            return None
+        self.told.append((base, outcome))
+        return outcome.answer
+
+    def judge(self, unknown_max: int) -> None:
+        """Check that the writes that were applied form a chain, which the readers saw in order."""
+        applied = [(base, it.written) for base, it in self.told if it.answer is Answer.APPLIED]
+        assert len({base.version for base, _ in applied}) == len(applied), "one base, two writes"
+        serials = [found.record.serial for found in self.seen]
+        assert serials == sorted(serials), "a version was read after its successor"
+        assert len(applied) <= self.read().record.serial <= len(applied) + unknown_max
+
+
+def at(step: int, call: Callable[[], object]) -> Callable[[int], None]:
+    def before(now: int) -> None:
+        if now == step:
+            call()
+
+    return before
+
+
+def crash() -> None:
+    raise Crash
+
+
+@pytest.mark.parametrize("others", [1, 2, KEPT - 1, KEPT, KEPT + 1, 3 * KEPT])
+@pytest.mark.parametrize("step", range(STEPS_MAX))
+def test_a_writer_that_is_stopped_at_any_step_blocks_nobody_and_overwrites_nothing(step, others):
+    group = Group()
+    group.create()
+
+    def meanwhile():
+        for _ in range(others):
+            assert group.write() is Answer.APPLIED
+
+    answer = group.write(at(step, meanwhile))
+    group.judge(unknown_max=answer is Answer.UNKNOWN)
+    assert group.write() is Answer.APPLIED
+
+
+@pytest.mark.parametrize("others", [1, 2 * KEPT])
+@pytest.mark.parametrize("first", range(STEPS_MAX))
+def test_two_writers_stopped_at_any_step_leave_one_order_of_writes(first, others):
+    for second in range(STEPS_MAX):
+        group = Group()
+        group.create()
+
+        def run_others(group=group):
+            for _ in range(others):
+                assert group.write() is Answer.APPLIED
+
+        def run_second(group=group, second=second, run_others=run_others):
+            group.write(at(second, run_others))
+
+        group.write(at(first, run_second))
+        unknown = sum(it.answer is Answer.UNKNOWN for _, it in group.told)
+        group.judge(unknown_max=unknown)
+        assert group.write() is Answer.APPLIED
+
+
+@pytest.mark.parametrize("is_power_lost", [False, True], ids=["kill", "power"])
+@pytest.mark.parametrize("step", range(STEPS_MAX))
+def test_a_crash_at_any_step_of_a_write_leaves_the_old_or_the_new_version(step, is_power_lost):
+    for seed in range(10):
+        random = Random(f"{step} {seed}")
+        group = Group()
+        group.create()
+        for _ in range(KEPT + 3):
+            group.write()
+        before = group.read().record.serial
+        with contextlib.suppress(Crash):
+            group.write(at(step, crash))
+        seen = group.read().record.serial
+        if is_power_lost:
+            group.disk.lose_power(random)
+        after = group.read().record.serial
+        assert after in (before, before + 1)
+        assert after == seen, "a version that was read is durable"
+        assert group.write() is Answer.APPLIED
+        assert all(len(names) <= KEPT for names in group.disk.folders.values())
+
+
+@pytest.mark.parametrize("is_power_lost", [False, True], ids=["kill", "power"])
+@pytest.mark.parametrize("step", range(STEPS_MAX))
+def test_a_crash_at_any_step_of_a_creation_leaves_a_record_or_none(step, is_power_lost):
+    for seed in range(10):
+        disk = Disk()
+        with contextlib.suppress(Crash):
+            record_of(Process(disk, at(step, crash))).create_blocking(new_record())
+        found = record_of(Process(disk)).read_blocking()
+        if is_power_lost:
+            disk.lose_power(Random(f"{step} {seed}"))
+        assert record_of(Process(disk)).read_blocking() == found
+        again = record_of(Process(disk)).create_blocking(new_record("uid-2"))
+        if found is None:
+            assert again.answer is Answer.APPLIED
+        else:
+            assert found.record == new_record()
+            assert again.answer is Answer.CONFLICT
+
+
+@pytest.mark.parametrize("step", range(STEPS_MAX))
+def test_of_two_that_create_at_once_one_succeeds(step):
+    disk = Disk()
+    other: list[Outcome] = []
+
+    def create_other():
+        other.append(record_of(Process(disk)).create_blocking(new_record("uid-2")))
+
+    mine = record_of(Process(disk, at(step, create_other))).create_blocking(new_record())
+    if other:
+        assert {mine.answer, other[0].answer} == {Answer.APPLIED, Answer.CONFLICT}
+    winner = mine.written or other[0].written
+    assert record_of(Process(disk)).read_blocking() == winner
+
+
+@pytest.mark.parametrize("is_recreated", [False, True])
+@pytest.mark.parametrize("step", range(STEPS_MAX))
+def test_a_write_during_a_deletion_is_not_applied_and_never_reaches_the_next_record(
+    step, is_recreated
+):
+    group = Group()
+    group.create()
+    successor: list[Outcome] = []
+
+    def delete():
+        group.disk.set(PATH, None)
+        if is_recreated:
+            successor.append(record_of(Process(group.disk)).create_blocking(new_record("uid-2")))
+
+    answer = group.write(at(step, delete))
+    is_deleted = bool(successor) or PATH.name not in group.disk.folders[PATH.parent]
+    assert (answer is Answer.APPLIED) is not is_deleted
+    if is_deleted:
+        found = record_of(Process(group.disk)).read_blocking()
+        assert found == (successor[0].written if successor else None)
+
+
+@pytest.mark.parametrize("step", range(STEPS_MAX))
+def test_a_disk_that_fails_at_any_step_is_an_unknown_outcome_and_repaired_by_the_next(step):
+    def fail():
+        raise OSError(5, "Input/output error")
+
+    group = Group()
+    group.create()
+    answer = group.write(at(step, fail))
+    assert answer in {None, Answer.APPLIED}
+    group.judge(unknown_max=answer is None)
+    assert group.write() is Answer.APPLIED
+
+
+def test_old_versions_that_could_not_be_removed_are_removed_in_ascending_order():
+    class Kept(Process):
+        def remove(self, path: Path) -> None:
+            raise OSError(30, "Read-only file system")
+
+    class Observed(Process):
+        def remove(self, path: Path) -> None:
+            if path.name.isdigit():
+                removed.append(int(path.name))
+            super().remove(path)
+
+    removed: list[int] = []
+    group = Group()
+    group.create()
+    for number in range(2, KEPT + 3):
+        group.write(files=Kept(group.disk))
+        assert group.read().version.startswith(f"{number}-")
+    group.write(files=Observed(group.disk))
+    assert removed == [1, 2, 3]
+
+
+# ---- the format before -----------------------------------------------------------------------
+
+
+def old_disk() -> Disk:
+    disk = Disk()
+    disk.set(PATH, b"17\n" + encode_record(new_record()))
+    disk.sync(PATH.parent)
+    return disk
+
+
+@pytest.fixture
+def lock_folder(tmp_path, monkeypatch):
+    """Put the lock of the earlier release, which is a real file, into a temporary folder."""
+    monkeypatch.setattr(f"{__name__}.PATH", tmp_path / "record")
+
+
+@pytest.mark.usefixtures("lock_folder")
+@pytest.mark.parametrize("is_power_lost", [False, True], ids=["kill", "power"])
+@pytest.mark.parametrize("step", range(STEPS_MAX))
+def test_a_crash_at_any_step_of_the_conversion_keeps_the_record(step, is_power_lost):
+    for seed in range(5):
+        group = Group()
+        group.disk = old_disk()
+        base = group.read()
+        assert base.record == new_record()
+        with contextlib.suppress(Crash):
+            group.write(at(step, crash))
+        if is_power_lost:
+            group.disk.lose_power(Random(f"{step} {seed}"))
+        assert group.read().record.serial in (0, 1)
+        assert group.write() is Answer.APPLIED
+
+
+@pytest.mark.usefixtures("lock_folder")
+def test_a_conversion_changes_no_version():
+    group = Group()
+    group.disk = old_disk()
+    base, late = group.read(), group.read()
+    with contextlib.suppress(Crash):  # after the conversion, before the write
+        group.write(at(11, crash))
+    assert not group.disk.folders[PATH.parent][PATH.name].startswith(b"17")
+    assert group.read() == base
+    assert group.write() is Answer.APPLIED
+    outcome = record_of(Process(group.disk)).replace_blocking(late, late.record.renewed())
+    assert outcome.answer is Answer.CONFLICT
+
+
+async def test_a_program_of_the_earlier_release_that_writes_is_not_overtaken(tmp_path):
+    path = tmp_path / "record"
+    path.write_bytes(b"17\n" + encode_record(new_record()))
+    port = FileRecord(path)
+    base = existing(await port.read())
+    with (tmp_path / "record.lock").open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        outcome = await port.replace(base, base.record.renewed())
+        assert outcome.answer is Answer.UNKNOWN
+        assert "cannot write the record" in outcome.reason
+    assert (await port.replace(base, base.record.renewed())).answer is Answer.APPLIED
+    first_line = path.read_bytes().partition(b"\n")[0]
+    assert not first_line.isdigit(), "the earlier release would go on writing"
+
+
+# ---- real files and processes ----------------------------------------------------------------
+
+WRITER = """
+import asyncio, sys
+from pathlib import Path
+from cometmq.ha.places.file import FileRecord
+from cometmq.ha.port import Answer
+
+async def main():
+    port = FileRecord(Path(sys.argv[1]))
+    for _ in range(int(sys.argv[2])):
+        answer = None
+        while answer is not Answer.APPLIED:
+            base = await port.read()
+            answer = (await port.replace(base, base.record.renewed())).answer
+            assert answer is not Answer.UNKNOWN
+        print(flush=True)
+
+asyncio.run(main())
+"""
+
+
+async def start_writer(path: Path, writes: int) -> asyncio.subprocess.Process:
+    return await asyncio.create_subprocess_exec(
+        *(sys.executable, "-c", WRITER, str(path), str(writes)),
+        stdout=asyncio.subprocess.PIPE,
+    )
+
+
+async def test_processes_lose_no_write_of_each_other(tmp_path):
+    port = FileRecord(tmp_path / "record")
+    await port.create(new_record())
+    writers = [await start_writer(tmp_path / "record", 25) for _ in range(3)]
+    for writer in writers:
+        await writer.communicate()
+    assert [writer.returncode for writer in writers] == [0, 0, 0]
+    assert existing(await port.read()).record.serial == 75
+
+
+@pytest.mark.parametrize("signal_number", [signal.SIGSTOP, signal.SIGKILL])
+async def test_a_process_that_is_stopped_while_it_writes_blocks_nobody(tmp_path, signal_number):
+    port = FileRecord(tmp_path / "record")
+    await port.create(new_record())
+    for _ in range(10):
+        writer = await start_writer(tmp_path / "record", 1_000_000)
+        try:
+            assert writer.stdout
+            await writer.stdout.readline()
+            writer.send_signal(signal_number)
+            if signal_number is signal.SIGKILL:
+                await writer.wait()
+            else:
+                await asyncio.to_thread(os.waitid, os.P_PID, writer.pid, os.WSTOPPED | os.WNOWAIT)
+            base = existing(await port.read())
+            assert (await port.replace(base, base.record.renewed())).answer is Answer.APPLIED
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                writer.kill()
+            await writer.communicate()
+    (folder,) = (tmp_path / "record.d").iterdir()
+    base = existing(await port.read())
+    await port.replace(base, base.record.renewed())
+    assert len(list(folder.iterdir())) <= KEPT
+
+
+class FailingFiles(OsFiles):
+    def link(self, path: Path, name: Path) -> None:
+        super().link(path, name)
+        raise OSError(5, "Input/output error")
+
+
+class UnreadableFiles(OsFiles):
+    def read(self, path: Path) -> bytes | None:
+        raise OSError(5, "Input/output error")
+
+
+async def test_a_failing_disk_is_an_unknown_outcome_and_an_unreachable_record(tmp_path):
+    port = FileRecord(tmp_path / "record", files=FailingFiles())
+    outcome = await port.create(new_record())
+    assert outcome.answer is Answer.UNKNOWN
+    assert "Input/output error" in outcome.reason
+    base = existing(await port.read())
+    assert (await port.replace(base, base.record.renewed())).answer is Answer.UNKNOWN
+    with pytest.raises(RecordUnreachable, match="Input/output error"):
+        await FileRecord(tmp_path / "record", files=UnreadableFiles()).read()
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (b"", "cannot be read"),
+        (b"{", "cannot be read"),
+        (b'{"format":3,"versions":"0123456789abcdef"}', "format"),
+        (b'{"format":2,"versions":"../../etc"}', "versions"),
+        (b'{"format":2,"versions":"0123456789abcdef"}', "0123456789abcdef is missing"),
+        (b"1\n{", "cannot be read"),
+        (b'1\n{"uid":"u"}', "missing required field"),
+    ],
+)
+async def test_a_damaged_file_is_named(tmp_path, content, words):
+    (tmp_path / "record").write_bytes(content)
+    with pytest.raises(RecordDamaged, match=words) as raised:
+        await FileRecord(tmp_path / "record").read()
+    assert str(tmp_path / "record") in str(raised.value)
+
+
+async def test_a_damaged_version_is_named_and_never_replaced_by_an_older_one(tmp_path):
+    port = FileRecord(tmp_path / "record")
+    base = existing((await port.create(new_record())).written)
+    await port.replace(base, base.record.renewed([FIRST, SECOND]))
+    (folder,) = (tmp_path / "record.d").iterdir()
+    whole = (folder / "2").read_bytes()
+    for damaged in (b"", whole[:40], whole[:-20], whole.replace(b"orders", b"ordres")):
+        (folder / "2").write_bytes(damaged)
+        with pytest.raises(RecordDamaged, match="checksum") as raised:
+            await port.read()
+        assert str(folder / "2") in str(raised.value)
+    for path in folder.iterdir():
+        path.unlink()
+    with pytest.raises(RecordDamaged, match="no version"):
+        await port.read()
