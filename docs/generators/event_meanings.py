@@ -267,6 +267,8 @@ MEANINGS: Final[Mapping[str, str]] = {
     "messages.",
     "subscription.doubtful": "A filter is probably a mistake: it matches no messages, or not "
     "those that were meant. `advice` shows what to write.",
+    "subscription.refused": "A broker refuses the SQL92 condition of a running consumer, which "
+    "receives no message of the topic until the subscription is corrected. `error` has the reason.",
     "strategy.failed": "An allocation strategy raised an exception; the assignment of queues "
     "stays unchanged.",
     "rebalance.failed": "The queues of a topic could not be assigned; the client tries again.",

@@ -14,7 +14,7 @@ from cometmq.client import (
     PushConsumer,
 )
 from cometmq.client.subscriptions import ExpressionType, doubt, subscription
-from cometmq.client.testing import MemoryCluster
+from cometmq.client.testing import MemoryCluster, eventually
 from cometmq.client.testing.listening import QUEUE_0
 from cometmq.remoting.codes import RequestCode
 from cometmq.remoting.errors import SubscriptionParseFailed
@@ -118,3 +118,26 @@ def test_a_kind_may_be_text() -> None:
     kind = "SQL"
     with pytest.raises(InvalidArgument, match="TAG or SQL92, not 'SQL'"):
         subscription("T", "a > 1", kind, version_ms=1)
+
+
+@pytest.mark.parametrize("make", [push_consumer, lite_pull_consumer])
+async def test_a_condition_that_brokers_refuse_later_is_reported(
+    cluster: MemoryCluster, caplog: pytest.LogCaptureFixture, make: Any
+) -> None:
+    def refusals() -> list[str]:
+        texts = (record.getMessage() for record in caplog.records)
+        return [text for text in texts if text.startswith("subscription.refused")]
+
+    async with make(cluster, MessageSelector.by_tag("A")) as consumer:
+        for _ in range(10):
+            cluster.broker.fail(CHECK, SubscriptionParseFailed("Value 'x' cannot be compared."))
+        consumer.subscribe("T", SQL)
+        (refusal,) = await eventually(refusals, what="a refusal")
+        assert "group=cg topic=T expression=\"a > 'x'\"" in refusal
+        assert "Value 'x' cannot be compared." in refusal
+
+        consumer.subscribe("Young", SQL)
+        consumer.subscribe("T", MessageSelector.by_tag("B"))
+        cluster.create_topic("Young")
+        _, refusal = await eventually(lambda: refusals()[1:] and refusals(), what="a refusal")
+        assert "topic=Young" in refusal

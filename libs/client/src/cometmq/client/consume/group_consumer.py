@@ -9,6 +9,7 @@ from cometmq.client.admin.of_client import ClientAdmin
 from cometmq.client.clock import wall_ms
 from cometmq.client.cluster.instance import ClientInstance
 from cometmq.client.cluster.lifecycle import Client, ClientState
+from cometmq.client.consume.condition_checks import ConditionChecks
 from cometmq.client.consume.delivery.observation import ConsumeWatch
 from cometmq.client.consume.member import GroupMember, MemberParts
 from cometmq.client.consume.queues.offsets import (
@@ -34,14 +35,10 @@ from cometmq.client.subscriptions import (
     subscription,
 )
 from cometmq.client.trace.start import consumer_trace
-from cometmq.remoting.bodies.dialect import encode_json
-from cometmq.remoting.bodies.heartbeat import ClientConfigCheck, SubscriptionData
+from cometmq.remoting.bodies.heartbeat import SubscriptionData
 from cometmq.remoting.bodies.queues import MessageQueue
-from cometmq.remoting.codes import RequestCode
-from cometmq.remoting.errors import CometError
 from cometmq.remoting.log import Log
 from cometmq.remoting.names import ALL_TAGS, DEFAULT_CONSUMER_GROUP, retry_topic
-from cometmq.remoting.versions import SQL_FILTER_MIN
 
 NEVER_MS: Final = 1 << 62
 _DOUBTED_MAX: Final = 1_000
@@ -89,6 +86,7 @@ class GroupConsumer(Client, Generic[OptionsT, MemberT]):
         self._callbacks = OwnershipCallbacks(group, client=self)
         self._subscriptions: dict[str, SubscriptionData] = {}
         self._doubted: set[tuple[str, str]] = set()
+        self._checks: ConditionChecks | None = None
         self._member: MemberT | None = None
 
     # -- callbacks --------------------------------------------------------------------------------
@@ -128,33 +126,18 @@ class GroupConsumer(Client, Generic[OptionsT, MemberT]):
 
     # -- life ---------------------------------------------------------------------------------
 
-    async def _check_subscriptions(self, instance: ClientInstance) -> None:
-        """Ask the brokers to compile SQL conditions, so that a syntax error is raised here."""
-        for wanted in self._subscriptions.values():
-            if wanted.expression_type == ExpressionType.SQL92:
-                await self._check_subscription(instance, wanted)
-
-    async def _check_subscription(self, instance: ClientInstance, wanted: SubscriptionData) -> None:
-        route = instance.routes.get(wanted.topic)
-        for broker_name in sorted(route.brokers) if route is not None else ():
-            _, address = instance.routes.any_of(broker_name)
-            body = encode_json(
-                ClientConfigCheck(
-                    client_id=instance.client_id,
-                    group=self._full_group,
-                    namespace=self._namespace.name or None,
-                    subscription_data=wanted,
-                )
-            )
-            response = await instance.remoting.invoke(
-                address,
-                RequestCode.CHECK_CLIENT_CONFIG,
-                None,
-                body,
-                timeout_ms=self.options.api_timeout_ms,
-            )
-            if response.version < SQL_FILTER_MIN:
-                raise CometError(f"The broker {broker_name} is too old for SQL92 subscriptions")
+    async def _check_conditions(self, instance: ClientInstance, stack: AsyncExitStack) -> None:
+        """Ask the brokers to compile SQL conditions, so that a wrong one raises here."""
+        self._checks = ConditionChecks(
+            instance,
+            self._full_group,
+            self._namespace,
+            self._subscriptions,
+            timeout_ms=self.options.api_timeout_ms,
+            log=self._log,
+        )
+        stack.push_async_callback(self._checks.close)
+        await self._checks.check_all()
 
     async def _enter_group(
         self, stack: AsyncExitStack, *, suffix: str = ""
@@ -256,6 +239,8 @@ class GroupConsumer(Client, Generic[OptionsT, MemberT]):
         instance = self._running()
         assert self._member is not None
         self._member.resubscribed(topic)
+        if self._checks is not None:
+            self._checks.check_later(topic)
         instance.heartbeat_soon()
         instance.routes.find_missing_soon()
 

@@ -54,7 +54,8 @@ class LitePullConsumer(GroupConsumer[LitePullOptions, PullGroup]):
     ) -> None:
         """Receive messages of a topic that match the tags `A || B`, or a selector.
 
-        May also be called while the consumer is running.
+        May also be called while the consumer is running; if a broker then refuses a condition, for
+        which `start` raises, `subscription.refused` is logged.
         """
         topic = self._namespace.wrap(topic)
         check_topic(topic)
@@ -93,7 +94,7 @@ class LitePullConsumer(GroupConsumer[LitePullOptions, PullGroup]):
     async def _enter(self, stack: AsyncExitStack) -> ClientInstance:
         """Announce the group to every broker, then take our share of the queues."""
         instance, member = await self._enter_group(stack, suffix="STREAM")
-        await self._check_subscriptions(instance)
+        await self._check_conditions(instance, stack)
         await instance.heartbeat()
         stack.push_async_callback(self._stop, member)
         self._member = member

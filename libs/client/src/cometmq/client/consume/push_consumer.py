@@ -80,9 +80,12 @@ class PushConsumer(GroupConsumer[PushOptions, PushGroup]):
     ) -> None:
         """Receive messages of a topic that match the tags `A || B`, or a selector.
 
-        May also be called while the consumer is running. All members of a group must have the same
-        subscriptions: a broker keeps one per group and topic, so the other members would miss
-        messages. A member that sees a different subscription logs `subscription.mismatched`.
+        May also be called while the consumer is running; if a broker then refuses a condition, for
+        which `start` raises, `subscription.refused` is logged.
+
+        All members of a group must have the same subscriptions: a broker keeps one per group and
+        topic, so the other members would miss messages. A member that sees a different subscription
+        logs `subscription.mismatched`.
         """
         topic = self._namespace.wrap(topic)
         check_topic(topic)
@@ -101,7 +104,7 @@ class PushConsumer(GroupConsumer[PushOptions, PushGroup]):
             )
         instance, member = await self._enter_group(stack)
         stack.callback(member.close_caller)
-        await self._check_subscriptions(instance)
+        await self._check_conditions(instance, stack)
         await instance.heartbeat()
         stack.push_async_callback(member.stop)
         await member.start()

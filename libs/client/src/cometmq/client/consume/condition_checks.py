@@ -1,0 +1,106 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Asks brokers whether they accept a consumer's SQL92 conditions.
+
+The client finds syntax errors itself. Only a broker knows the rest: whether it filters by
+properties at all, and whether the values of a condition can be compared.
+"""
+
+import asyncio
+from collections.abc import Mapping
+from typing import Final
+
+from cometmq.client.cluster.instance import RETRY_SOON_MS, ClientInstance
+from cometmq.client.namespace import Namespace
+from cometmq.client.subscriptions import ExpressionType
+from cometmq.remoting.bodies.dialect import encode_json
+from cometmq.remoting.bodies.heartbeat import ClientConfigCheck, SubscriptionData
+from cometmq.remoting.codes import RequestCode
+from cometmq.remoting.errors import CometError, TransportError
+from cometmq.remoting.log import Log
+from cometmq.remoting.transport.tasks import TaskSet, describe
+from cometmq.remoting.versions import SQL_FILTER_MIN
+
+_ROUTE_CHECK_S: Final = 0.5
+
+
+class ConditionChecks:
+    """Checks the conditions of one consumer: before its start, and in the background later."""
+
+    def __init__(
+        self,
+        instance: ClientInstance,
+        group: str,
+        namespace: Namespace,
+        subscriptions: Mapping[str, SubscriptionData],
+        *,
+        timeout_ms: int,
+        log: Log,
+    ) -> None:
+        """`group` and the topics of `subscriptions` are full names."""
+        self._instance = instance
+        self._group = group
+        self._namespace = namespace
+        self._subscriptions = subscriptions
+        self._timeout_ms = timeout_ms
+        self._log = log
+        self._background = TaskSet(log)
+
+    async def close(self) -> None:
+        """Stop the checks in the background."""
+        await self._background.close()
+
+    async def check_all(self) -> None:
+        """Raise the refusal of a broker; conditions for unknown topics are checked later."""
+        for topic, wanted in list(self._subscriptions.items()):
+            if self._instance.routes.get(topic) is None:
+                self.check_later(topic)
+            elif wanted.expression_type == ExpressionType.SQL92:
+                await self._check(wanted)
+
+    def check_later(self, topic: str) -> None:
+        """Check the condition for a topic, if there is one; a refusal is logged."""
+        wanted = self._subscriptions.get(topic)
+        if wanted is not None and wanted.expression_type == ExpressionType.SQL92:
+            self._background.spawn(self._checked(wanted), name="condition-check")
+
+    async def _checked(self, wanted: SubscriptionData) -> None:
+        topic = wanted.topic
+        while self._subscriptions.get(topic) is wanted:
+            if self._instance.routes.get(topic) is None:  # the consumer looks it up, too
+                await asyncio.sleep(_ROUTE_CHECK_S)
+                continue
+            try:
+                await self._check(wanted)
+            except TransportError:  # logged by others: this broker is unreachable
+                await asyncio.sleep(RETRY_SOON_MS / 1000)
+                continue
+            except CometError as error:
+                self._log.warning(
+                    "subscription.refused",
+                    group=self._namespace.unwrap(self._group),
+                    topic=self._namespace.unwrap(topic),
+                    expression=wanted.sub_string,
+                    error=describe(error),
+                    advice="no message of the topic arrives until the subscription is corrected",
+                )
+            return
+
+    async def _check(self, wanted: SubscriptionData) -> None:
+        instance = self._instance
+        route = instance.routes.get(wanted.topic)
+        for broker_name in sorted(route.brokers) if route is not None else ():
+            _, address = instance.routes.any_of(broker_name)
+            body = encode_json(
+                ClientConfigCheck(
+                    client_id=instance.client_id,
+                    group=self._group,
+                    namespace=self._namespace.name or None,
+                    subscription_data=wanted,
+                )
+            )
+            code = RequestCode.CHECK_CLIENT_CONFIG
+            response = await instance.remoting.invoke(
+                address, code, None, body, timeout_ms=self._timeout_ms
+            )
+            if response.version < SQL_FILTER_MIN:
+                raise CometError(f"The broker {broker_name} is too old for SQL92 subscriptions")
