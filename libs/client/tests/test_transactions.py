@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 import asyncio
+import functools
 import threading
 from collections.abc import Iterator
 from typing import Any
@@ -378,3 +379,53 @@ def test_without_a_loop_the_local_transaction_runs_in_the_calling_thread(
         with pytest.raises(InvalidArgument, match="give `execute`"):
             sync.TransactionProducer("other", check=lambda _: COMMIT).send_in_transaction(MESSAGE)
     assert threads == [threading.current_thread()] * 3
+
+
+class Deciding:
+    async def __call__(self, _message: Message, _argument: object) -> TransactionState:
+        return COMMIT
+
+
+async def decide(_message: Message, _argument: object) -> TransactionState:
+    return COMMIT
+
+
+@pytest.mark.parametrize(
+    ("execute", "text"),
+    [
+        (decide, r"execute is a coroutine function.*write `def execute\(message, argument\)`"),
+        (functools.partial(decide), "execute is a coroutine function"),
+        (Deciding(), "execute is a coroutine function"),
+        (lambda _message: COMMIT, r"too many positional.*`def execute\(message, arg.*`, not async"),
+        (7, "execute is 7, which cannot be called"),
+    ],
+)
+def test_without_a_loop_the_local_transaction_is_a_plain_function(
+    served: MemoryCluster, execute: Any, text: str
+) -> None:
+    def make(execute: Any = None) -> sync.TransactionProducer:
+        return sync.TransactionProducer(
+            "pg", served.namesrv, check=lambda _: COMMIT, execute=execute
+        )
+
+    with pytest.raises(InvalidArgument, match=text):
+        make(execute)
+    with make() as transactions, pytest.raises(InvalidArgument, match=text):
+        transactions.send_in_transaction(MESSAGE, execute=execute)
+    assert served.messages(HALF_TOPIC) == []
+
+
+def test_without_a_loop_a_check_may_be_a_coroutine_function(served: MemoryCluster) -> None:
+    checked = threading.Event()
+
+    async def check(message: MessageExt) -> TransactionState:
+        assert message.body == MESSAGE.body
+        checked.set()
+        return COMMIT
+
+    with sync.TransactionProducer(
+        "pg", served.namesrv, check=check, execute=lambda _message, _argument: None
+    ) as transactions:
+        assert transactions.send_in_transaction(MESSAGE).state is UNKNOWN
+        assert checked.wait(60)
+        loop_thread().run(eventually(lambda: served.messages("T"), what="the message"))

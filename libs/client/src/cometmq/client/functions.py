@@ -10,7 +10,9 @@ from cometmq.client.shown import shown
 _YIELDS: Final = (inspect.isgeneratorfunction, inspect.isasyncgenfunction)
 
 
-def check_function(function: object, name: str, *parameters: str) -> None:
+def check_function(
+    function: object, name: str, *parameters: str, kinds: str = "plain or async"
+) -> None:
     """Raise InvalidArgument, showing the expected form, unless `function` takes these
     parameters.
     """
@@ -18,7 +20,7 @@ def check_function(function: object, name: str, *parameters: str) -> None:
     if not callable(function):
         raise InvalidArgument(
             f"{name} is {shown(function)}, which cannot be called: give a function `{form}`, "
-            "plain or async"
+            f"{kinds}"
         )
     if any(yields(function) for yields in _YIELDS):
         raise InvalidArgument(f"{name} is a generator, which would never run: use `return`")
@@ -31,8 +33,19 @@ def check_function(function: object, name: str, *parameters: str) -> None:
     except TypeError as error:
         raise InvalidArgument(
             f"{name} cannot be called as {name}({', '.join(parameters)}): {error}. "
-            f"Write it as `{form}`, plain or async"
+            f"Write it as `{form}`, {kinds}"
         ) from error
+
+
+def check_plain_function(function: object, name: str, *parameters: str) -> None:
+    """Like `check_function`, and raise for a coroutine function: no event loop runs here."""
+    check_function(function, name, *parameters, kinds="not async")
+    if is_coroutine_function(function):
+        raise InvalidArgument(
+            f"{name} is a coroutine function, which a blocking client cannot run: write "
+            f"`def {name}({', '.join(parameters)})`, or use cometmq.client instead of "
+            "cometmq.client.sync"
+        )
 
 
 def is_coroutine_function(function: object) -> bool:

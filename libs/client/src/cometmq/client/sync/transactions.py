@@ -5,6 +5,7 @@ from typing import Any
 
 from cometmq.client.application_calls import calling
 from cometmq.client.errors import InvalidArgument
+from cometmq.client.functions import check_plain_function
 from cometmq.client.hooks import EndHook, TransactionState
 from cometmq.client.log import PROGRAM_LOG
 from cometmq.client.message import Message, SendResult
@@ -65,8 +66,8 @@ class Transaction:
 class TransactionProducer(Producer):
     """Sends messages whose delivery depends on a local transaction, as well as ordinary ones.
 
-    Local transactions run in the sending thread, so that they can use its database session; `check`
-    is called on another thread.
+    Local transactions are plain functions that run in the sending thread, so that they can use its
+    database session. `check` is called on another thread, or as a coroutine on the clients' loop.
     """
 
     def __init__(
@@ -81,8 +82,10 @@ class TransactionProducer(Producer):
     ) -> None:
         """`check` answers the brokers' transaction checks.
 
-        `execute` is the default for `send_in_transaction`.
+        `execute`, a plain function, is the default for `send_in_transaction`.
         """
+        if execute is not None:
+            check_plain_function(execute, "execute", "message", "argument")
         inner = AsyncTransactionProducer(group, namesrv, check=check, options=options, log=log)
         WorkingClient.__init__(self, inner)
         self._transactions = inner
@@ -101,9 +104,13 @@ class TransactionProducer(Producer):
         timeout_ms: int | None = None,
     ) -> TransactionSendResult:
         """Store a half message, run the local transaction, and send its state to the broker."""
+        if execute is not None:
+            check_plain_function(execute, "execute", "message", "argument")
         execute = execute or self._execute
         if execute is None:
-            raise InvalidArgument("tranExecutor is null: give `execute`")
+            raise InvalidArgument(
+                "no local transaction: give `execute` to the producer or to `send_in_transaction`"
+            )
         transaction = self.begin(message, timeout_ms=timeout_ms)
         if not transaction.is_safe:
             return transaction.end(TransactionState.ROLLBACK)
