@@ -337,7 +337,11 @@ async def test_a_dead_broker_is_one_line_when_it_goes_and_one_when_it_works_agai
         await broker.stop()
         await eventually(lambda: bool(lines(caplog, "broker.unreachable")))
         await asyncio.sleep(0.3)  # pulls, offsets and rebalances fail meanwhile
-        gone = [record.getMessage() for record in caplog.records]
+        gone = [
+            record.getMessage()
+            for record in caplog.records
+            if record.levelno >= logging.WARNING  # the start may still log a route
+        ]
         caplog.clear()
         await broker.start()
         await eventually(lambda: bool(lines(caplog, "broker.reachable")))

@@ -263,7 +263,7 @@ async def test_a_client_is_of_no_use_after_a_fork(
 
 async def test_sends_beyond_the_bound_wait_for_their_turn(cluster: MemoryCluster) -> None:
     cluster.broker.fail(SEND, HANG, times=2)
-    options = ProducerOptions(pending_sends_max=2, send_timeout_ms=300, retry_times=0)
+    options = ProducerOptions(pending_sends_max=2, send_timeout_ms=2_000, retry_times=0)
     async with Producer("pg", cluster.namesrv, options=options) as producer:
         async with asyncio.TaskGroup() as group:
             hanging = [group.create_task(_outcome(producer)) for _ in range(2)]

@@ -275,7 +275,7 @@ async def test_questions_beyond_the_bound_are_left_to_the_next_round(
 
 async def test_a_lost_end_is_only_logged(cluster: MemoryCluster) -> None:
     log = Log()
-    async with producer(cluster, log=log, send_timeout_ms=500) as transactions:
+    async with producer(cluster, log=log, send_timeout_ms=3_000) as transactions:
         transaction = await transactions.begin(MESSAGE)
         await cluster.stop_broker(cluster.broker)
         remoting = transactions._running().remoting

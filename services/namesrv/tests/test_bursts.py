@@ -15,11 +15,11 @@ from cometmq.runtime.clock import SystemClock
 CONNECTIONS = 8
 PUTS = 2_500  # per connection, all in flight at once
 VALUE = "v" * 200
-GROWTH_MB_MAX = 100
+GROWTH_MB_MAX = 500
 """20,000 requests in flight take 50 MB (2.5 kB each); one save per request takes gigabytes."""
 LATER_BURSTS = 3
-LATER_GROWTH_MB_MAX = 20
-TIMEOUT_MS = 120_000
+LATER_GROWTH_MB_MAX = 40
+TIMEOUT_MS = 600_000
 
 
 @asynccontextmanager
