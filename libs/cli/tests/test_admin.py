@@ -230,7 +230,7 @@ def test_a_group_is_described_with_its_members(ask, topic, member):
 def test_lag_by_queue_and_by_group(ask, topic):
     ask("produce", topic, *range(10), "--in-flight", 1)
     group = f"{topic}-late"
-    args = ("-g", group, "--from", "first", "--timeout", 20)
+    args = ("-g", group, "--from", "first", "--timeout", 60)
     assert ask("consume", topic, "--max", 4, *args).status == 0
     found = ask("lag", group, "-t", topic, "--json").json
     assert (found["group"], found["lag"]) == (group, 6)
@@ -313,7 +313,7 @@ def test_names_are_checked_before_a_question_is_asked(ask, topic):
 def test_offsets_that_outlive_their_topic_are_named(ask, topic, tmp_path):
     group = f"{topic}-readers"
     ask("produce", topic, *range(6))
-    ask("consume", topic, "-g", group, "--from", "first", "--max", 6, "--timeout", 20)
+    ask("consume", topic, "-g", group, "--from", "first", "--max", 6, "--timeout", 60)
     (row,) = [it for it in ask("group", "list", "--json").json if it["group"] == group]
     assert topic in row["topics"].split(",")  # although no member is connected
     fix = f"cometmq group reset {group} {topic} --to first"
@@ -343,7 +343,7 @@ def test_offsets_that_outlive_their_topic_are_named(ask, topic, tmp_path):
 def test_deleting_a_topic_can_reset_its_groups(ask, topic):
     group = f"{topic}-readers"
     ask("produce", topic, *range(6))
-    ask("consume", topic, "-g", group, "--from", "first", "--max", 6, "--timeout", 20)
+    ask("consume", topic, "-g", group, "--from", "first", "--max", 6, "--timeout", 60)
     deleted = ask("topic", "delete", topic, "--reset-groups", "--yes")
     assert (deleted.status, deleted.err) == (0, "")
     assert f"offsets reset  {group}" in deleted.out
@@ -374,7 +374,7 @@ def test_numbers_that_are_no_times_are_refused(ask, topic):
         ask("group", "reset", group, topic, "--to", number, "--yes").assert_refused(2, line)
         ask("consume", topic, "--from", number, "--timeout", 5).assert_refused(2, line)
     assert ask("group", "reset", group, topic, "--to", "0", "--yes").status == 0
-    read = ask("consume", topic, "--from", "2999-01-01", "--max", 2, "--timeout", 20)
+    read = ask("consume", topic, "--from", "2999-01-01", "--max", 2, "--timeout", 60)
     assert "2999-01-01 is in the future: the last message of each queue is read" in read.err
 
 
@@ -392,7 +392,7 @@ def test_a_group_has_no_lag_in_a_topic_that_it_does_not_consume(ask, topic):
     assert ask("topic", "create", f"{topic}-other", "--queues", 1).status == 0
     ask("produce", f"{topic}-other", *range(4))
     ask("produce", topic, *range(4))
-    ask("consume", topic, "-g", group, "--from", "first", "--max", 1, "--timeout", 20)
+    ask("consume", topic, "-g", group, "--from", "first", "--max", 1, "--timeout", 60)
     (row,) = ask("lag", "-t", topic, "--json").json
     assert (row["group"], row["topics"]) == (group, 1)
     shown = ask("lag", group, "-t", f"{topic}-other")

@@ -115,7 +115,7 @@ def orders(cluster):
     say("topic", "create", "Orders", "--queues", "2")
     say("group", "create", "payers")
     say("produce", "Orders", *map(str, range(8)))
-    say("consume", "Orders", "-g", "payers", "--from", "first", "--max", "1", "--timeout", "20")
+    say("consume", "Orders", "-g", "payers", "--from", "first", "--max", "1", "--timeout", "60")
 
 
 def named(result, line):
@@ -276,7 +276,8 @@ def test_produce_outlives_a_restart_and_gives_up_at_its_deadline(call, pipe_to, 
         cluster.start_namesrv()
         cluster.start_broker("only")
         assert call("topic", "create", "Orders", "-n", cluster.namesrv).status == 0
-        sending = pipe_to("produce", "Orders", "-n", cluster.namesrv)
+        patient = ("--timeout", "300", "-n", cluster.namesrv)
+        sending = pipe_to("produce", "Orders", *patient)
         sending.stdin.write(b"before\n")
         sending.stdin.flush()
         stored = ("topic", "describe", "Orders", "--json", "-n", cluster.namesrv)
@@ -286,13 +287,13 @@ def test_produce_outlives_a_restart_and_gives_up_at_its_deadline(call, pipe_to, 
         sending.stdin.flush()
         line = sending.stderr.readline().decode()  # printed at the first failure
         assert cluster.addresses["only"] in line or "broker only" in line
-        assert line.endswith("; trying again for 30 s\n")
+        assert line.endswith("; trying again for 300 s\n")
         cluster.start_broker("only")
-        out, err = sending.communicate(timeout=40)
+        out, err = sending.communicate(timeout=300)
         assert (sending.returncode, err) == (0, b"")
         assert out.count(b"SEND_OK") == 2
         cluster.send("only", signal.SIGSTOP)
-        options = ("--timeout", 2, "-n", cluster.namesrv)
+        options = ("--timeout", 6, "-n", cluster.namesrv)
         hung = call("produce", "Orders", "x", *options)
         cluster.send("only", signal.SIGCONT)
     finally:
@@ -301,7 +302,7 @@ def test_produce_outlives_a_restart_and_gives_up_at_its_deadline(call, pipe_to, 
     # The send times out, or the heartbeat of the new client, which closes the connection.
     last = hung.err.splitlines()[-1]
     assert cluster.addresses["only"] in last, hung.err
-    assert last.endswith("; gave up after 2 s (--timeout)")
+    assert last.endswith("; gave up after 6 s (--timeout)")
 
 
 def test_a_broker_that_refuses_messages_is_not_ok(call, tmp_path):
@@ -472,7 +473,7 @@ def test_produce_outlives_a_killed_master_and_its_slave_serves_reads(call, tmp_p
         pace = {"slave-sync-delay-mills": "100", "slave-sync-interval-mills": "200"}
         cluster.start_broker("slave", **slave, **pace)
         assert call("topic", "create", "Orders", "--queues", "2", *at).status == 0
-        sending = pipe_to("produce", "Orders", "--timeout", "60", *at)
+        sending = pipe_to("produce", "Orders", "--timeout", "300", *at)
         sending.stdin.write(b"a\nb\nc\nd\n")
         sending.stdin.flush()
         wait_until(lambda: has_copied(call, at, 4), 60, "a slave with the messages")
@@ -481,21 +482,21 @@ def test_produce_outlives_a_killed_master_and_its_slave_serves_reads(call, tmp_p
         cluster.children["master"].kill()
         sending.stdin.write(b"e\nf\n")
         sending.stdin.flush()
-        assert sending.stderr.readline().endswith(b"; trying again for 60 s\n")
+        assert sending.stderr.readline().endswith(b"; trying again for 300 s\n")
         begin = monotonic()
-        refused = call("produce", "Orders", "x", "--timeout", "1.5", *at)
-        assert (refused.status, monotonic() - begin > 1.5) == (1, True)
+        refused = call("produce", "Orders", "x", "--timeout", "4.5", *at)
+        assert (refused.status, monotonic() - begin > 4.5) == (1, True)
         assert "pair has no master now" in refused.err.splitlines()[-1]
-        assert refused.err.endswith("; gave up after 1.5 s (--timeout)\n")
+        assert refused.err.endswith("; gave up after 4.5 s (--timeout)\n")
         for group in ((), ("-g", "payers")):
             reading = ("consume", "Orders", *group, "--from", "first", "--max", "4")
-            shown = call(*reading, "--timeout", "20", *at)
+            shown = call(*reading, "--timeout", "60", *at)
             assert (sorted(shown.out.split()), shown.err) == (["a", "b", "c", "d"], "")
         cluster.start_broker("master", **master)
         begin = monotonic()
-        out, _ = sending.communicate(timeout=60)
+        out, _ = sending.communicate(timeout=300)
         assert (sending.returncode, out.count(b"SEND_OK")) == (0, 6)
-        assert monotonic() - begin < 10  # about 1 s; the regular lookup comes every 30 s
+        assert monotonic() - begin < 25  # about 1 s; the regular lookup comes every 30 s
     finally:
         cluster.stop()
 

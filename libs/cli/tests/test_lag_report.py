@@ -118,7 +118,7 @@ def test_colours_have_enough_contrast_in_both_schemes():
 def test_the_report_of_a_running_suite(ask, topic, tmp_path):
     ask("produce", topic, *range(10), "--in-flight", 1)
     group = f"{topic}-late"
-    args = ("-g", group, "--from", "first", "--timeout", 20)
+    args = ("-g", group, "--from", "first", "--timeout", 60)
     assert ask("consume", topic, "--max", 4, *args).status == 0
     file = tmp_path / "report.html"
     shown = ask("lag", "--report", file, "--json").json

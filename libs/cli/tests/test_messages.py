@@ -30,7 +30,7 @@ def bodies(result):
 
 def read_all(ask, topic, count, *args):
     return ask(
-        "consume", topic, "--from", "first", "--max", count, "--timeout", 20, "--json", *args
+        "consume", topic, "--from", "first", "--max", count, "--timeout", 60, "--json", *args
     )
 
 
@@ -54,7 +54,7 @@ def test_produced_messages_are_consumed_with_all_their_fields(ask, topic):
 
 def test_bodies_are_printed_as_they_are(ask, topic):
     ask("produce", topic, "one")
-    result = ask("consume", topic, "--from", "first", "--max", 1, "--timeout", 20)
+    result = ask("consume", topic, "--from", "first", "--max", 1, "--timeout", 60)
     assert (result.status, result.out) == (0, "one\n")
 
 
@@ -132,7 +132,7 @@ def test_a_delayed_message_is_delivered_later(ask, topic):
 def test_exactly_the_printed_messages_are_committed(ask, topic):
     ask("produce", topic, *range(30))
     group = f"{topic}-group"
-    args = ("consume", topic, "-g", group, "--from", "first", "--timeout", 20, "--json", "--max")
+    args = ("consume", topic, "-g", group, "--from", "first", "--timeout", 60, "--json", "--max")
     first, second = ask(*args, 7), ask(*args, 23)
     assert sorted(bodies(first) + bodies(second)) == sorted(map(str, range(30)))
 
@@ -153,7 +153,7 @@ def test_one_queue_from_an_offset_on(ask, topic):
     ask("produce", topic, *range(20), "--in-flight", 1)
     rows = ask("topic", "describe", topic, "--json").json
     queue = f"{rows[1]['broker']}:1"
-    args = ("consume", topic, "--queue", queue, "--timeout", 20, "--json", "--max", 3)
+    args = ("consume", topic, "--queue", queue, "--timeout", 60, "--json", "--max", 3)
     found = ask(*args, "--offset", 7).lines
     assert [(line["queue_id"], line["queue_offset"]) for line in found] == [(1, 7), (1, 8), (1, 9)]
     beyond = ask(*args, "--offset", 11)
@@ -172,7 +172,7 @@ def test_from_a_moment_and_from_the_end(ask, topic):
 
 def test_too_few_messages_in_time_is_a_failure(ask, topic):
     ask("produce", topic, "x")
-    result = ask("consume", topic, "--from", "first", "--max", 2, "--timeout", 1)
+    result = ask("consume", topic, "--from", "first", "--max", 2, "--timeout", 5)
     assert (result.status, result.out) == (1, "x\n")
     assert result.err == "cometmq: only 1 of 2 messages arrived in time\n"
 
@@ -384,11 +384,11 @@ def test_a_reader_that_leaves_ends_consume(suite, ask, topic):
 def test_a_new_group_starts_where_from_says(ask, topic):
     ask("produce", topic, "old", "--count", 4)
     group = f"{topic}-late"
-    args = ("consume", topic, "-g", group, "--max", 1, "--timeout", 1)
+    args = ("consume", topic, "-g", group, "--max", 1, "--timeout", 5)
     assert ask(*args, "--from", "last").out == ""
     assert ask("lag", group, "-t", topic, "--json").json["lag"] == 0
     ask("produce", topic, "new")
-    args = ("consume", topic, "-g", group, "--max", 1, "--timeout", 20)
+    args = ("consume", topic, "-g", group, "--max", 1, "--timeout", 60)
     again = ask(*args, "--from", "first")
     assert again.out == "new\n"  # it has offsets: --from does nothing, and says so
     assert f"to move it: cometmq group reset {group} {topic} --to first" in again.err
@@ -423,7 +423,7 @@ def test_a_signal_ends_consume_in_order(suite, ask, topic, tmp_path, number):
     args = ["consume", topic, "-g", f"{topic}-{number.name}", "--from", "first"]
     child = Child("consume", [str(PROGRAM), *args, "-n", suite.namesrv], log_path=tmp_path / "log")
     try:
-        child.wait_for_log("first", 30)
+        child.wait_for_log("first", 60)
         child._signal(number)
         child.wait_until(lambda: child.exit_status is not None, 60, "end")
         assert (child.exit_status, child.log()) == (130, "first\n")

@@ -44,7 +44,7 @@ def member(suite, tmp_path):
 
 
 def consumed(ask, topic, group, count=10):
-    args = ("-g", group, "--from", "first", "--timeout", 20, "--max", count)
+    args = ("-g", group, "--from", "first", "--timeout", 60, "--max", count)
     assert ask("consume", topic, *args).status == 0
 
 

@@ -81,8 +81,9 @@ def test_a_transaction_is_ended_by_hand(ask, topic, begun, how, delivered):
     again = ask("txn", "resolve", ended["half"], "--commit", "--yes")
     again.assert_refused(1, f"the transaction {ended['half']} has already ended")
     assert ask("txn", "show", ended["half"], "--json").json["open"] is False
-    options = ("--from", "first", "--timeout", "2", "--json")
-    bodies = [line["body"] for line in ask("consume", topic, *options).lines]
+    wait = ("--max", 1, "--timeout", 60) if delivered else ("--timeout", 2)
+    shown = ask("consume", topic, "--from", "first", "--json", *wait)
+    bodies = [line["body"] for line in shown.lines]
     assert bodies == delivered
 
 

@@ -25,25 +25,25 @@ def test_an_early_exit_ends_the_wait_and_shows_the_output(tmp_path: Path) -> Non
     child = _python("print('no such port'); raise SystemExit(7)", tmp_path / "log")
 
     with pytest.raises(PeerError, match=r"exited with 7 before(.|\n)*no such port"):
-        child.wait_for_log("ready", 30)
+        child.wait_for_log("ready", 60)
 
 
 def test_output_of_an_earlier_start_does_not_count(tmp_path: Path) -> None:
     first = _python(r"print('ready\n', end='')", tmp_path / "log")
-    first.wait_for_log("ready", 30)
+    first.wait_for_log("ready", 60)
     first.kill()
 
     second = _python("print('not yet')", tmp_path / "log")
 
     with pytest.raises(PeerError, match="exited with 0"):
-        second.wait_for_log("ready", 30)
+        second.wait_for_log("ready", 60)
     assert (tmp_path / "log").read_text() == "ready\nnot yet\n"
 
 
 def test_a_deaf_program_is_killed(tmp_path: Path) -> None:
     """SIGTERM first, SIGKILL after the time allowed."""
     child = _python(IGNORES_SIGTERM, tmp_path / "log")
-    child.wait_for_log("deaf", 30)
+    child.wait_for_log("deaf", 60)
 
     assert child.stop(0.1) == -9
 
