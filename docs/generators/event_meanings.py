@@ -252,8 +252,8 @@ MEANINGS: Final[Mapping[str, str]] = {
     "servers.",
     "namesrv.unreachable": "No name server answers; `error` gives each address and the reason. "
     "The client tries again. The event is repeated every 30 s at most.",
-    "offset.given_up": "Queues were released before their last offsets were stored, so their next "
-    "owner receives some messages again.",
+    "offset.given_up": "Queues were released before their last offsets, `offsets`, were stored: "
+    "their next owner receives the messages after the committed offsets again.",
     "offset.moved": "The broker has no message at the requested offset; the consumer continues at "
     "the offset that the broker gave.",
     "offset.unknown": "The first offset of a queue is not known yet; the client tries again.",

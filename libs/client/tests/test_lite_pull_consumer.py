@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
+import msgspec
 import pytest
 
 from cometmq.client import (
@@ -10,7 +11,9 @@ from cometmq.client import (
     Message,
     MessageQueue,
     Producer,
+    ServiceNotAvailable,
 )
+from cometmq.client.consume.queues import ownership
 from cometmq.client.testing import MemoryCluster, eventually
 from cometmq.remoting.codes import RequestCode
 
@@ -238,3 +241,54 @@ async def test_no_more_is_pulled_ahead_than_wanted(stored: MemoryCluster) -> Non
             count += len(await consumer.poll())
     assert stored.broker.requests[RequestCode.PULL_MESSAGE] >= 13
     assert stored.committed("lg", "T")[QUEUE_0] == 25
+
+
+async def poll_count(consumer: LitePullConsumer, count: int) -> list[bytes]:
+    """Poll until this many messages have been returned."""
+    bodies: list[bytes] = []
+    while len(bodies) < count:
+        bodies += [message.body for message in await consumer.poll()]
+    return bodies
+
+
+async def test_close_stores_the_offset_of_a_commit_that_failed(stored: MemoryCluster) -> None:
+    options = msgspec.structs.replace(MANUAL, pull_count_max=5)
+    refusal = ServiceNotAvailable("disk full")
+    async with consumer_of(stored, options) as consumer:
+        await poll_count(consumer, 10)
+        stored.broker.fail(RequestCode.UPDATE_CONSUMER_OFFSET, refusal, times=1_000)
+        with pytest.raises(ServiceNotAvailable):
+            await consumer.commit()
+        assert not stored.committed("lg", "T").get(QUEUE_0)
+        await poll_count(consumer, 5)
+        stored.broker.clear_faults()
+    assert stored.committed("lg", "T")[QUEUE_0] == 10
+
+
+@pytest.mark.parametrize("auto_commit", [True, False])
+async def test_offsets_that_close_cannot_store_are_logged(
+    stored: MemoryCluster,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+    *,
+    auto_commit: bool,
+) -> None:
+    monkeypatch.setattr(ownership, "END_COMMIT_MS", 20)
+    options = msgspec.structs.replace(MANUAL, auto_commit=auto_commit, pull_count_max=5)
+    refusal = ServiceNotAvailable("disk full")
+    async with consumer_of(stored, options) as consumer:
+        await poll_count(consumer, 10)
+        stored.broker.fail(RequestCode.UPDATE_CONSUMER_OFFSET, refusal, times=1_000)
+        with pytest.raises(ServiceNotAvailable):
+            await consumer.commit()
+    (event,) = [
+        record.getMessage()
+        for record in caplog.records
+        if record.getMessage().startswith("offset.given_up")
+    ]
+    assert "T@broker-a:0=10" in event
+    assert "redelivered" in event
+
+    stored.broker.clear_faults()
+    async with consumer_of(stored, options) as consumer:
+        assert len(await poll_count(consumer, 25)) == 25

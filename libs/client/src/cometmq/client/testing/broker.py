@@ -154,6 +154,10 @@ class MemoryBroker:
             )
         self._faults.setdefault(int(code), deque()).extend([fault] * times)
 
+    def clear_faults(self) -> None:
+        """Serve all requests again; faults that have not occurred yet are dropped."""
+        self._faults.clear()
+
     def store_less_safely(self, code: ResponseCode, *, times: int = 1) -> None:
         """Store the next messages, but answer with a code such as FLUSH_DISK_TIMEOUT."""
         self.send_codes.extend([code] * times)

@@ -13,7 +13,7 @@ Invariants
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Collection, Iterable
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from typing import Final
 
 import msgspec
@@ -44,6 +44,9 @@ END_COMMIT_MS: Final = 5_000
 """How long to retry storing offsets on close, while the caller is waiting."""
 
 COMMIT_RETRY_MS: Final = 500
+
+GIVEN_UP_SHOWN_MAX: Final = 16
+"""How many offsets that were not stored are logged in one event."""
 
 
 class OwnershipCallbacks(msgspec.Struct):
@@ -172,9 +175,27 @@ class Ownership:
             if is_done or monotonic_ms() >= deadline_ms:
                 break
             await asyncio.sleep(COMMIT_RETRY_MS / 1000)
-        lost = sum(self._offsets.unsaved(queue) is not None for queue in queues)
+        lost = {
+            queue: offset
+            for queue in queues
+            if (offset := self._offsets.unsaved(queue)) is not None
+        }
         if lost:
-            self._log.warning("offset.given_up", group=self._group, count=lost)
+            self._log.warning(
+                "offset.given_up",
+                group=self._group,
+                count=len(lost),
+                offsets=self._shown(lost),
+                advice="the messages between the committed offsets and these are redelivered",
+            )
+
+    def _shown(self, offsets: Mapping[MessageQueue, int]) -> list[str]:
+        """Return the first offsets in the form `topic@broker:queue=offset`."""
+        shown: list[str] = []
+        for full in sorted(offsets)[:GIVEN_UP_SHOWN_MAX]:
+            queue = self._namespace.unwrap_queue(full)
+            shown.append(f"{queue.topic}@{queue.broker_name}:{queue.queue_id}={offsets[full]}")
+        return shown if len(offsets) == len(shown) else [*shown, "..."]
 
     def _ours(self, queues: Iterable[MessageQueue]) -> list[MessageQueue]:
         locks = self._locks
