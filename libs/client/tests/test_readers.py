@@ -94,6 +94,7 @@ def context_of(puller: Any, offsets: Any) -> ReadContext:
         is_suspended=lambda: False,
         pulled=lambda *_: None,
         not_ready=lambda: None,
+        outdated=lambda _: None,
         failed=lambda *_, **__: None,
         log=NO_LOG,
         may_commit=lambda _: True,

@@ -1,9 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Routes: which queues of a topic a client sends to and pulls from."""
+"""Routes: which queues of a topic a client sends to and pulls from, and when it looks again."""
 
-from cometmq.client.cluster.routes import as_default_route, route_of
+import pytest
+
+from cometmq.client import (
+    AdminClient,
+    LitePullConsumer,
+    LitePullOptions,
+    Message,
+    Producer,
+    ProducerOptions,
+)
+from cometmq.client.cluster.routes import as_default_route, contradicts, route_of
+from cometmq.client.testing import MemoryCluster, eventually
 from cometmq.remoting.bodies.queues import MessageQueue
 from cometmq.remoting.bodies.route import BrokerData, QueueData, TopicRoute
+from cometmq.remoting.errors import ServerError, SystemBusy, TopicNotExist
 
 ROUTE = TopicRoute(
     broker_datas=[
@@ -42,3 +54,61 @@ def test_an_order_configuration_sets_the_queues_to_send_to() -> None:
 def test_a_topic_to_be_created_gets_no_more_queues_than_wanted() -> None:
     queues = as_default_route("New", ROUTE, queue_nums=2).publish_queues
     assert queues == (MessageQueue("New", "a", 0), MessageQueue("New", "a", 1))
+
+
+@pytest.mark.parametrize(
+    ("error", "is_contradiction"),
+    [
+        (TopicNotExist("topic[T] not exist"), True),
+        (ServerError("request queueId[7] is illegal, TopicConfig [topicName=T"), True),
+        (ServerError("queueId[7] is illegal, topic:[T] topicConfig.readQueueNums:[4]"), True),
+        (ServerError("store putMessage return null"), False),
+        (SystemBusy("queueId"), False),
+        (OSError("queueId[7] is illegal"), False),
+    ],
+)
+def test_some_refusals_contradict_a_route(error: Exception, *, is_contradiction: bool) -> None:
+    assert contradicts(error) is is_contradiction
+
+
+NEVER_MS = 3_600_000
+"""Longer than any test: the regular refresh does not help."""
+SHORT_HOLD = LitePullOptions(poll_namesrv_interval_ms=NEVER_MS, suspend_ms=100)
+
+
+def queue_consumer(cluster: MemoryCluster) -> LitePullConsumer:
+    consumer = LitePullConsumer("lg", cluster.namesrv, options=SHORT_HOLD)
+    consumer.subscribe("T")
+    return consumer
+
+
+async def test_a_refused_queue_makes_producers_look_up_the_route(cluster: MemoryCluster) -> None:
+    options = ProducerOptions(poll_namesrv_interval_ms=NEVER_MS)
+    async with Producer("pg", cluster.namesrv, options=options) as producer:
+        await producer.send(Message("T", b"x"))
+        cluster.broker.queues.configure("T", 1, perm=6)
+
+        async def has_one_queue() -> bool:
+            await producer.send(Message("T", b"x"))
+            return len(await producer.queues("T")) == 1
+
+        await eventually(has_one_queue, 60, what="a route with one queue")
+
+
+async def test_a_refused_queue_makes_consumers_look_up_the_route(cluster: MemoryCluster) -> None:
+    async with queue_consumer(cluster) as consumer:
+        await eventually(lambda: len(consumer.queues) == 4, 60)
+        cluster.broker.queues.configure("T", 1, perm=6)
+        await eventually(lambda: len(consumer.queues) == 1, 60, what="one queue")
+
+
+async def test_a_client_sees_the_queues_that_it_creates_or_asks_for(
+    cluster: MemoryCluster,
+) -> None:
+    async with queue_consumer(cluster) as consumer, AdminClient(cluster.namesrv) as admin:
+        await eventually(lambda: len(consumer.queues) == 4, 60)
+        await consumer.admin.create_topic("T", queue_count=5)
+        await eventually(lambda: len(consumer.queues) == 5, 60, what="five queues")
+        await admin.create_topic("T", queue_count=6)  # from elsewhere: nobody tells the consumer
+        assert len(await consumer.queues_of("T")) == 6
+        await eventually(lambda: len(consumer.queues) == 6, 60, what="six queues")

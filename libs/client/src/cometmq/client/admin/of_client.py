@@ -19,11 +19,18 @@ class ClientAdmin:
 
     def __init__(self, instance: ClientInstance, log: Log) -> None:
         self._admin = AdminClient.attached(instance, log)
+        self._routes = instance.routes
         self._namespace = instance.namespace
 
     async def create_topic(self, topic: str, *, queue_count: int = 8) -> list[str]:
-        """Create or change a topic at all masters; return their names."""
-        return await self._admin.create_topic(self._namespace.wrap(topic), queue_count=queue_count)
+        """Create or change a topic at all masters; return their names.
+
+        This client uses its new queues at once, other clients with their next route refresh.
+        """
+        topic = self._namespace.wrap(topic)
+        names = await self._admin.create_topic(topic, queue_count=queue_count)
+        self._routes.outdated(topic)
+        return names
 
     async def queues(self, topic: str) -> list[MessageQueue]:
         """Return all queues of a topic that can be read."""

@@ -68,6 +68,7 @@ class RouteBook:
         self._due = Wakeup()
         self._missing_due = Wakeup()
         self._reported_ms: dict[str, int] = {}
+        self._outdated: set[str] = set()
 
     def start(self, *, interval_ms: int) -> None:
         """Start the refresh loops."""
@@ -180,6 +181,16 @@ class RouteBook:
                 wait_ms=max(0, deadline_ms - monotonic_ms()),
             )
 
+    async def find_other_route(self, before: Route, *, wait_ms: int) -> None:
+        """Look up the route of a topic until it differs, or a lookup that begins now has ended."""
+        topic = before.topic
+        await self._share(
+            ("other", topic),
+            lambda: self.refresh(topic),
+            is_found=lambda: self._routes.get(topic) != before,
+            wait_ms=wait_ms,
+        )
+
     async def refresh(self, topic: str) -> Route | None:
         """Fetch and cache the route of a topic."""
         lock = self._fetching.setdefault(topic, asyncio.Lock())
@@ -239,6 +250,24 @@ class RouteBook:
     def look_soon(self) -> None:
         """Refresh the routes soon, because a broker does not answer."""
         self._due.set()
+
+    def outdated(self, topic: str) -> None:
+        """Refresh the route of a topic now, because a broker's answer contradicts it.
+
+        The route is looked up again after SETTLE_MS, because name servers may learn of a change
+        later than clients; further calls until then have no effect.
+        """
+        if topic not in self._outdated:
+            self._outdated.add(topic)
+            self._background.spawn(self._renew(topic), name="client-outdated-route")
+
+    async def _renew(self, topic: str) -> None:
+        try:
+            await self.refresh_all([topic])
+            await asyncio.sleep(SETTLE_MS / 1000)
+        finally:
+            self._outdated.discard(topic)
+        await self.refresh_all([topic])
 
     def find_missing_soon(self) -> None:
         """Fetch the routes of newly subscribed topics soon."""

@@ -4,6 +4,7 @@
 All functions here are pure.
 """
 
+import re
 from collections.abc import Mapping
 from typing import Final
 
@@ -11,9 +12,11 @@ import msgspec
 
 from cometmq.remoting.bodies.queues import MessageQueue
 from cometmq.remoting.bodies.route import QueueData, TopicRoute
+from cometmq.remoting.errors import CommandError, TopicNotExist
 from cometmq.remoting.message.flags import Perm
 
 MASTER_ID: Final = 0
+_QUEUE_REFUSED: Final = re.compile(r"(?:request )?queueId\[\d+\] is illegal")
 
 
 class Route(msgspec.Struct, frozen=True):
@@ -74,3 +77,13 @@ def _ordered_queues(topic: str, text: str | None) -> list[MessageQueue]:
         if colon and count.isdigit():
             queues += [MessageQueue(topic, name, number) for number in range(int(count))]
     return queues
+
+
+def contradicts(error: Exception) -> bool:
+    """Return whether a broker lacks the topic or the queue that a route names.
+
+    The refusal of a queue has the code of any failure, so its remark tells.
+    """
+    if isinstance(error, TopicNotExist):
+        return True
+    return isinstance(error, CommandError) and _QUEUE_REFUSED.match(error.remark) is not None

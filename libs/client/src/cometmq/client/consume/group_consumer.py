@@ -257,10 +257,11 @@ class GroupConsumer(Client, Generic[OptionsT, MemberT]):
         )
 
     async def queues_of(self, topic: str) -> list[MessageQueue]:
-        """Return all readable queues of a topic."""
+        """Ask a name server for all readable queues of a topic; new ones are shared at once."""
         check_topic(topic)
-        instance = self._running()
-        route = await instance.routes.find(self._namespace.wrap(topic))
+        instance, topic = self._running(), self._namespace.wrap(topic)
+        await instance.look_up(topic)
+        route = await instance.routes.find(topic)
         return [self._namespace.unwrap_queue(queue) for queue in sorted(route.subscribe_queues)]
 
     @property

@@ -119,6 +119,7 @@ class GroupMember(ABC, Generic[OptionsT]):
             is_suspended=self._is_delivery_suspended,
             pulled=self._pulled,
             not_ready=self._instance.heartbeat_soon,
+            outdated=self._instance.routes.outdated,
             failed=self._instance.outages.failed,
             log=self._log,
             may_commit=self._may_commit,

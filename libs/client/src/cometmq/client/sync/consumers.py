@@ -50,7 +50,7 @@ class MemberConsumer(WorkingClient[GroupT]):
         return self._on_loop(lambda: self._inner.queues)
 
     def queues_of(self, topic: str) -> list[MessageQueue]:
-        """Return all readable queues of a topic."""
+        """Ask a name server for all readable queues of a topic; new ones are shared at once."""
         return self._run(self._inner.queues_of(topic))
 
     def unsubscribe(self, topic: str) -> None:

@@ -17,6 +17,7 @@ from cometmq.client.message import MessageExt, received, unreadable
 from cometmq.client.shown import shown
 from cometmq.client.subscriptions import ExpressionType
 from cometmq.client.testing.queues import MemoryQueues
+from cometmq.remoting import remarks
 from cometmq.remoting.bodies.heartbeat import ConsumerData, Heartbeat, SubscriptionData
 from cometmq.remoting.bodies.queues import MessageQueue
 from cometmq.remoting.bodies.topic_config import SubscriptionGroupConfig
@@ -27,6 +28,7 @@ from cometmq.remoting.commands.transactions import EndTransaction
 from cometmq.remoting.errors import (
     CommandError,
     CorruptRecord,
+    ServerError,
     SubscriptionNotExist,
     SubscriptionParseFailed,
     TopicNotExist,
@@ -310,6 +312,16 @@ def pulled(broker: MemoryBroker, call: Call[pull.PullMessage]) -> Reply:
 
     if header.topic not in queues.queue_counts:
         raise TopicNotExist(f"topic[{header.topic}] not exist, apply first please!")
+    count = queues.queue_counts[header.topic]
+    if header.queue_id >= count:
+        raise ServerError(
+            remarks.pull_queue_illegal(
+                queue_id=header.queue_id,
+                topic=header.topic,
+                read_queue_nums=count,
+                peer=call.peer.address,
+            )
+        )
     wanted = broker.wanted(call)
     if offset < begin or offset > end:
         return reply(ResponseCode.PULL_OFFSET_MOVED, begin if offset < begin else end)

@@ -17,20 +17,19 @@ import msgspec
 
 from cometmq.client.clock import monotonic_ms, wall_ms
 from cometmq.client.cluster.instance import ClientInstance
-from cometmq.client.cluster.routes import Route
+from cometmq.client.cluster.routes import Route, contradicts
 from cometmq.client.errors import (
     BrokerMissing,
     ClientError,
     InvalidArgument,
     NoNamesrv,
-    SendFailed,
-    SendTimeout,
 )
 from cometmq.client.hooks import MessageKind, SendContext, SendHooks
 from cometmq.client.message import Message, SendResult, SendStatus
 from cometmq.client.namespace import Namespace
 from cometmq.client.settings import ProducerOptions
 from cometmq.client.shown import shown
+from cometmq.client.transfer.attempts import Attempts
 from cometmq.client.transfer.outgoing import Outgoing, Prepared
 from cometmq.client.transfer.queue_selection import LatencyFaults, QueueSelector, RoundRobin
 from cometmq.remoting.bodies.queues import MessageQueue
@@ -47,6 +46,7 @@ from cometmq.remoting.errors import (
     Overloaded,
     RemoteProtocolError,
     RequestTimeout,
+    TopicNotExist,
     TransportError,
 )
 from cometmq.remoting.message.flags import TRANSACTION_PREPARED
@@ -58,8 +58,6 @@ SendHeader = SendMessage | SendMessageV2
 NO_EXT: Final[Mapping[str, str]] = {}
 _SEND_BATCH: Final = int(RequestCode.SEND_BATCH_MESSAGE)
 _START_DELIVER_TIME: Final = "__STARTDELIVERTIME"
-_UNANSWERED: Final = (ConnectionLost, RequestTimeout, RemoteProtocolError)
-"""Errors after which the broker may have stored the message."""
 _ILLEGAL_QUEUE: Final = re.compile(
     r"request queueId\[\d+\] is illegal, .*\bwriteQueueNums=(\d+)", re.DOTALL
 )
@@ -126,7 +124,7 @@ class MessageSender:
             return await self.route(topic, wait_ms=timeout_ms)
         except BrokerMissing as error:
             self.failed_count += 1
-            tried = _Attempts([], 1, error)
+            tried = Attempts([], 1, error)
             raise tried.gave_up(topic, monotonic_ms() - begin_ms, timeout_ms) from error
 
     async def send(
@@ -138,7 +136,7 @@ class MessageSender:
         """
         begin_ms = monotonic_ms()
         attempts = 1 if queue is not None else 1 + self._options.retry_times
-        tried = _Attempts([])
+        tried = Attempts([])
         while tried.count < attempts and (left_ms := timeout_ms - (monotonic_ms() - begin_ms)) > 0:
             tried.count += 1
             route = self._instance.routes.get(prepared.topic)
@@ -160,6 +158,7 @@ class MessageSender:
                     left_ms = max(0, timeout_ms - (monotonic_ms() - begin_ms))
                     await _pause_if_busy(error, tried.count, left_ms)
                     await self._outlive_master(error, route, chosen, left_ms)
+                    await self._outlive_route(error, route, left_ms)
             else:
                 is_safe = result.status is SendStatus.SEND_OK
                 may_retry = queue is None and self._options.retry_another_broker_when_not_stored
@@ -171,7 +170,7 @@ class MessageSender:
         cost_ms = monotonic_ms() - begin_ms
         raise tried.gave_up(prepared.topic, cost_ms, timeout_ms) from tried.failure
 
-    async def _route_for(self, tried: "_Attempts", topic: str, left_ms: int) -> Route | None:
+    async def _route_for(self, tried: Attempts, topic: str, left_ms: int) -> Route | None:
         """Return the route for an attempt, or None if the attempt fails.
 
         Raise if the topic may not exist, unless an earlier attempt may have stored the message.
@@ -205,6 +204,15 @@ class MessageSender:
             await self._instance.routes.find_other_master(
                 queue.broker_name, queue.topic, lookup_count=2, wait_ms=left_ms
             )
+
+    async def _outlive_route(self, error: Exception, route: Route, left_ms: int) -> None:
+        """If a broker refuses a queue because the topic has fewer, wait for its new route.
+
+        Otherwise all attempts would choose queues that are gone.
+        """
+        if contradicts(error) and not isinstance(error, TopicNotExist):
+            with contextlib.suppress(CometError):  # the next attempt reports it
+                await self._instance.routes.find_other_route(route, wait_ms=left_ms)
 
     def _may_retry(self, error: Exception, *, is_chosen: bool) -> bool:
         """Return whether another attempt may succeed; `is_chosen` if the caller chose the queue."""
@@ -251,6 +259,8 @@ class MessageSender:
         except CometError as error:
             if isinstance(error, ConnectFailed | ConnectionLost | RequestTimeout):
                 instance.suspect(address)
+            elif contradicts(error):
+                instance.routes.outdated(queue.topic)
             self._note(queue.broker_name, begin_ms, failed=True)
             if context is not None:
                 self._tell(context, error=error)
@@ -278,7 +288,7 @@ class MessageSender:
             await self._send_oneway(queue, prepared, timeout_ms)
         except Outage as error:
             self.failed_count += 1
-            tried = _Attempts([queue.broker_name], 1)
+            tried = Attempts([queue.broker_name], 1)
             tried.note(error)
             raise tried.gave_up(prepared.topic, monotonic_ms() - begin_ms, timeout_ms) from error
 
@@ -437,38 +447,6 @@ class MessageSender:
         if self._options.avoid_slow_brokers:
             now_ms = monotonic_ms()
             self._faults.note(broker_name, now_ms - begin_ms, now_ms=now_ms, failed=failed)
-
-
-class _Attempts(msgspec.Struct, gc=False):
-    """The failed attempts to send a message."""
-
-    brokers: list[str]
-    """The brokers that were asked; an attempt without a master asks none."""
-    count: int = 0
-    failure: Exception | None = None
-    may_be_stored: bool = False
-
-    def note(self, error: Exception) -> None:
-        self.failure = error
-        self.may_be_stored = self.may_be_stored or isinstance(error, _UNANSWERED)
-
-    def gave_up(self, topic: str, cost_ms: int, timeout_ms: int) -> SendFailed:
-        message = f"the message to the topic {topic}"
-        if self.may_be_stored:
-            start = f"no broker has confirmed {message}, which may be stored: gave up"
-        else:
-            start = f"{message} was not stored"
-        count = "1 attempt" if self.count == 1 else f"{self.count} attempts"
-        place = f" at {', '.join(self.brokers)}" if self.brokers else ""
-        failure = self.failure
-        reason = f": {failure}" if failure is not None else ""
-        is_late = cost_ms >= timeout_ms or isinstance(failure, RequestTimeout)
-        return (SendTimeout if is_late else SendFailed)(
-            f"{start} after {count} in {cost_ms} ms{place}{reason}",
-            brokers=tuple(self.brokers),
-            may_be_stored=self.may_be_stored,
-            code=failure.code if isinstance(failure, CommandError | ClientError) else None,
-        )
 
 
 async def _pause_if_busy(error: Exception, attempt: int, left_ms: int) -> None:

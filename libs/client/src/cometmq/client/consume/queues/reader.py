@@ -9,6 +9,7 @@ import msgspec
 
 from cometmq.client.clock import monotonic_ms, wall_ms
 from cometmq.client.cluster.outages import FailureLog
+from cometmq.client.cluster.routes import contradicts
 from cometmq.client.consume.queues.offsets import OffsetStore
 from cometmq.client.consume.queues.process_queue import ProcessQueue
 from cometmq.client.message import MessageExt
@@ -73,6 +74,8 @@ class ReadContext(msgspec.Struct):
     """
     not_ready: Callable[[], None]
     """Called when a broker does not know our subscription."""
+    outdated: Callable[[str], None]
+    """Called with a topic whose route a broker contradicts."""
     failed: FailureLog
     log: Log
     may_commit: Callable[[MessageQueue], bool]
@@ -229,6 +232,8 @@ class Reader:
                 context.not_ready()
             if self._refused_count <= NOT_READY_COUNT_MAX:
                 return NOT_READY_DELAY_MS
+        if contradicts(error):
+            context.outdated(queue.topic)
         context.failed(
             "pull.failed",
             error,
