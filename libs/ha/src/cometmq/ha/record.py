@@ -6,7 +6,7 @@ compare-and-swap and is stored in a Kubernetes Lease, an etcd key, a file or mem
 `cometmq.ha.port` states what such a place must guarantee.
 
 The master builds records with `renewed`; elections and hand-overs use `elected`. The rules for
-which records may be written are in `cometmq.ha.in_sync` and `cometmq.ha.election`.
+which records may be written are in `cometmq.ha.in_sync`, `election` and `missing_record`.
 """
 
 from collections.abc import Iterable

@@ -21,16 +21,13 @@ from cometmq.store.disk import Disk
 from cometmq.store.errors import DiskError
 from cometmq.store.folder import StoreFolder
 from cometmq.store.lookups import Lookups
-from cometmq.store.parts import build_parts
-from cometmq.store.publishing import ArrivalListener, Publisher
+from cometmq.store.opening import Running, start
+from cometmq.store.parts import Parts, build_parts
+from cometmq.store.publishing import ArrivalListener
 from cometmq.store.queues.consume_queue import ConsumeQueue
 from cometmq.store.queues.matching_reader import BLOCK_COUNT_MAX, RecordTest
 from cometmq.store.queues.pulls import Pulls
 from cometmq.store.reads import Lookup
-from cometmq.store.recovery.checkpoint import CheckpointFiles
-from cometmq.store.recovery.checksum_trust import load_checksums
-from cometmq.store.recovery.recovery import LastRun, Recovered, Recovery
-from cometmq.store.replica import Replica
 from cometmq.store.results import (
     BoundaryType,
     GetResult,
@@ -41,14 +38,10 @@ from cometmq.store.results import (
 )
 from cometmq.store.settings import BrokerRole, StoreSettings
 from cometmq.store.stats import Counters, StoreStats
-from cometmq.store.upkeep.checkpointer import Checkpointer
-from cometmq.store.upkeep.flush import Flusher, FlushJob
-from cometmq.store.upkeep.housekeeping import Housekeeping
+from cometmq.store.upkeep.flush import FlushJob
 from cometmq.store.upkeep.jobs import Job
-from cometmq.store.upkeep.scrubber import Scrubber
-from cometmq.store.upkeep.sealer import Sealer
 from cometmq.store.writing.append import Batch
-from cometmq.store.writing.pending_puts import Condition, PendingPuts
+from cometmq.store.writing.pending_puts import Condition
 from cometmq.store.writing.ranges import ReadRange
 from cometmq.store.writing.runs import RunSource
 from cometmq.store.writing.write_state import Refusal
@@ -60,43 +53,32 @@ class MessageStore:
     """One broker's messages."""
 
     def __init__(
-        self,
-        settings: StoreSettings,
-        *,
-        disk: Disk,
-        clock_ms: Callable[[], int],
-        log: Log = NO_LOG,
-        memory_bytes: int = MEMORY_BYTES_DEFAULT,
-        read_range: ReadRange | None = None,
+        self, parts: Parts, folder: StoreFolder, pulls: Pulls, counters: Counters, running: Running
     ) -> None:
-        self._parts = parts = build_parts(
-            settings, disk=disk, clock_ms=clock_ms, log=log, read_range=read_range
-        )
-        self._folder = StoreFolder(disk, parts.layout)
-        self._clock_ms = clock_ms
+        self._parts = parts
+        self._folder = folder
+        self._clock_ms = parts.clock_ms
         self._appender = parts.appender
         self._queues = parts.queues
         self._lookups = Lookups(parts)
-        self._counters = counters = Counters()
-        self.pulls = Pulls(
-            settings, parts.commit_log, parts.queues,
-            counters=counters, memory_bytes=memory_bytes, log=log,
-        )  # fmt: skip
+        self._counters = counters
+        self._pending = running.pending
+        self._flusher = running.flusher
+        self._sealer = running.sealer
+        self._checkpointer = running.checkpointer
+        self._housekeeping = running.housekeeping
+        self._scrubber = running.scrubber
+        self._replica = running.replica
+        self._publisher = running.publisher
+        self.pulls = pulls
         self.layout = parts.layout
         self.commit_log = parts.commit_log
         self.write_state = parts.write_state
+        self.recovered = running.recovered
         # Set by replication: puts wait for `note_replicated`; whether that makes sense for an end.
         self.needs_replicas = False
         self.may_replicate: Callable[[int], bool] = lambda _end: True
-        self._flusher: Flusher
-        self._pending: PendingPuts
-        self._checkpointer: Checkpointer
-        self._housekeeping: Housekeeping
-        self._sealer: Sealer
-        self._scrubber: Scrubber
-        self._replica: Replica
-        self._publisher: Publisher
-        self.recovered: Recovered
+        self.role_writable = parts.settings.broker_role is not BrokerRole.SLAVE
 
     @classmethod
     def open(
@@ -116,58 +98,20 @@ class MessageStore:
         the host, after which the last files are compared with their checksums. `read_range` speeds
         up the dispatch of records that are in the log; without it, Python reads each of them.
         """
-        store = cls(
-            settings, disk=disk, clock_ms=clock_ms, log=log, memory_bytes=memory_bytes,
-            read_range=read_range,
+        parts = build_parts(settings, disk=disk, clock_ms=clock_ms, log=log, read_range=read_range)
+        counters = Counters()
+        pulls = Pulls(
+            settings, parts.commit_log, parts.queues,
+            counters=counters, memory_bytes=memory_bytes, log=log,
         )  # fmt: skip
-        store._folder.claim()
+        folder = StoreFolder(disk, parts.layout)
+        folder.claim()
         try:
-            store._load(boot_id)
+            running = start(parts, folder, boot_id, on_damage=pulls.forget)
         except BaseException:
-            store._folder.release()
+            folder.release()
             raise
-        return store
-
-    def _load(self, boot_id: str) -> None:
-        host_crashed = self._folder.has_rebooted(boot_id)
-        was_clean = self._folder.prepare()
-        checkpoints = CheckpointFiles(self._parts.disk, self.layout)
-        checkpoint, progress = checkpoints.load()
-        files = self._parts.commit_log.files
-        files.load()
-        self._queues.load()
-        self._parts.index.load()
-        trusted_end = load_checksums(self._parts, checkpoint, checkpoints.last_progress())
-        last_run = LastRun(checkpoint, progress, was_clean)
-        self.recovered = recovered = Recovery(self._parts, last_run).run()
-        self._parts.checksums.truncate(files, recovered.end)
-        self._folder.mark_open(boot_id)
-        self._begin(checkpoints, recovered, max(recovered.last_timestamp, checkpoint.log_timestamp))
-        self._scrubber.begin(trusted_end, host_crashed=host_crashed)
-
-    def _begin(
-        self, checkpoints: CheckpointFiles, recovered: Recovered, last_timestamp: int
-    ) -> None:
-        parts = self._parts
-        safe = recovered.start.offset
-        reached = {Condition.FLUSHED: safe, Condition.REPLICATED: recovered.end}
-        self._pending = PendingPuts(reached)
-        self._flusher = flusher = Flusher(parts, self._pending, flushed_offset=safe)
-        self._sealer = Sealer(parts)
-        self._sealer.begin(recovered.start.offset, recovered.end)
-        self._checkpointer = Checkpointer(
-            parts, files=checkpoints, flusher=flusher, sealer=self._sealer
-        )
-        self._checkpointer.begin(
-            start=recovered.start.offset,
-            end=recovered.end,
-            last_timestamp=last_timestamp,
-        )
-        self._housekeeping = Housekeeping(parts, flusher=flusher, checkpointer=self._checkpointer)
-        self._scrubber = Scrubber(parts, self._sealer, self.pulls.forget)
-        self._replica = Replica(parts, flusher=flusher, checkpointer=self._checkpointer)
-        self._publisher = Publisher(parts, self._checkpointer, self._housekeeping, self._replica)
-        self.role_writable = parts.settings.broker_role is not BrokerRole.SLAVE
+        return cls(parts, folder, pulls, counters, running)
 
     # Writing
 
@@ -403,7 +347,10 @@ class MessageStore:
         self._publisher.dispatch()
 
     def forget_unconfirmed(self) -> None:
-        """Refuse the pending puts, because this broker is no longer the master."""
+        """Refuse the pending puts, because this broker is no longer the master.
+
+        Before the next put, `confirm(None)` has to dispatch what was not confirmed.
+        """
         self.commit()
         self._publisher.drop()
         self._pending.fail()
@@ -411,7 +358,8 @@ class MessageStore:
     def truncate(self, offset: int) -> None:
         """Truncate log, queues and index at this record border; blocks.
 
-        Raise DiskError if that fails; the store then refuses writes until a restart.
+        Before the next put, `confirm(None)` has to dispatch what was not confirmed. Raise DiskError
+        if the truncation fails; the store then refuses writes until a restart.
         """
         self.forget_unconfirmed()
         try:

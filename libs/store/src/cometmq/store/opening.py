@@ -1,0 +1,88 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The start of a store: load its files, recover, and create the components that maintain it."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from cometmq.store.folder import StoreFolder
+from cometmq.store.parts import Parts
+from cometmq.store.publishing import Publisher
+from cometmq.store.recovery.checkpoint import CheckpointFiles
+from cometmq.store.recovery.checksum_trust import load_checksums
+from cometmq.store.recovery.recovery import LastRun, Recovered, Recovery
+from cometmq.store.replica import Replica
+from cometmq.store.upkeep.checkpointer import Checkpointer
+from cometmq.store.upkeep.flush import Flusher
+from cometmq.store.upkeep.housekeeping import Housekeeping
+from cometmq.store.upkeep.scrubber import Scrubber
+from cometmq.store.upkeep.sealer import Sealer
+from cometmq.store.writing.pending_puts import Condition, PendingPuts
+
+
+@dataclass(frozen=True, slots=True)
+class Running:
+    """The components that a store has only after its recovery."""
+
+    recovered: Recovered
+    pending: PendingPuts
+    flusher: Flusher
+    sealer: Sealer
+    checkpointer: Checkpointer
+    housekeeping: Housekeeping
+    scrubber: Scrubber
+    replica: Replica
+    publisher: Publisher
+
+
+def start(
+    parts: Parts, folder: StoreFolder, boot_id: str, *, on_damage: Callable[[], None]
+) -> Running:
+    """Load and recover the files of a claimed folder; blocks. Raise CorruptStore or DiskError.
+
+    `on_damage` is called when readers must drop their cached data.
+    """
+    host_crashed = folder.has_rebooted(boot_id)
+    was_clean = folder.prepare()
+    checkpoints = CheckpointFiles(parts.disk, parts.layout)
+    checkpoint, progress = checkpoints.load()
+    files = parts.commit_log.files
+    files.load()
+    parts.queues.load()
+    parts.index.load()
+    trusted_end = load_checksums(parts, checkpoint, checkpoints.last_progress())
+    recovered = Recovery(parts, LastRun(checkpoint, progress, was_clean)).run()
+    parts.checksums.truncate(files, recovered.end)
+    folder.mark_open(boot_id)
+    last_timestamp = max(recovered.last_timestamp, checkpoint.log_timestamp)
+    running = _running(parts, checkpoints, recovered, last_timestamp, on_damage)
+    running.scrubber.begin(trusted_end, host_crashed=host_crashed)
+    return running
+
+
+def _running(
+    parts: Parts,
+    checkpoints: CheckpointFiles,
+    recovered: Recovered,
+    last_timestamp: int,
+    on_damage: Callable[[], None],
+) -> Running:
+    safe = recovered.start.offset
+    pending = PendingPuts({Condition.FLUSHED: safe, Condition.REPLICATED: recovered.end})
+    flusher = Flusher(parts, pending, flushed_offset=safe)
+    sealer = Sealer(parts)
+    sealer.begin(safe, recovered.end)
+    checkpointer = Checkpointer(parts, files=checkpoints, flusher=flusher, sealer=sealer)
+    checkpointer.begin(start=safe, end=recovered.end, last_timestamp=last_timestamp)
+    housekeeping = Housekeeping(parts, flusher=flusher, checkpointer=checkpointer)
+    replica = Replica(parts, flusher=flusher, checkpointer=checkpointer)
+    return Running(
+        recovered=recovered,
+        pending=pending,
+        flusher=flusher,
+        sealer=sealer,
+        checkpointer=checkpointer,
+        housekeeping=housekeeping,
+        scrubber=Scrubber(parts, sealer, on_damage),
+        replica=replica,
+        publisher=Publisher(parts, checkpointer, housekeeping, replica),
+    )
