@@ -49,3 +49,55 @@ class Attempts(msgspec.Struct, gc=False):
             may_be_stored=self.may_be_stored,
             code=failure.code if isinstance(failure, CommandError | ClientError) else None,
         )
+
+
+# SPDX-License-Identifier: Apache-2.0
+"""The failed attempts to send one message, and the error that they add up to."""
+
+from typing import Final
+
+import msgspec
+
+from cometmq.client.errors import SendFailed
+from cometmq.remoting.errors import (
+    ConnectionLost,
+    RemoteProtocolError,
+    RequestTimeout,
+)
+
+_UNANSWERED: Final = (ConnectionLost, RequestTimeout, RemoteProtocolError)
+"""Errors after which the broker may have stored the message."""
+
+
+class Attempts(msgspec.Struct, gc=False):
+    """The brokers asked so far, and the last failure."""
+
+    brokers: list[str]
+    """The brokers that were asked; an attempt without a master asks none."""
+    count: int = 0
+    failure: Exception | None = None
+    may_be_stored: bool = False
+
+    def note(self, error: Exception) -> None:
+        """Add a failure."""
+        self.failure = error
+        self.may_be_stored = self.may_be_stored or isinstance(error, _UNANSWERED)
+
+    def gave_up(self, topic: str, cost_ms: int, timeout_ms: int) -> SendFailed:
+        """Return the error for the caller: SendTimeout if time, not the broker, ended the send."""
+        message = f"the message to the topic {topic}"
+        if self.may_be_stored:
+            start = f"no broker has confirmed {message}, which may be stored: gave up"
+        else:
+            start = f"{message} was not stored"
+        count = "1 attempt" if self.count == 1 else f"{self.count} attempts"
+        place = f" at {', '.join(self.brokers)}" if self.brokers else ""
+        failure = self.failure
+        reason = f": {failure}" if failure is not None else ""
+        is_late = cost_ms >= timeout_ms or isinstance(failure, RequestTimeout)
+        return (SendTimeout if is_late else SendFailed)(
+            f"{start} after {count} in {cost_ms} ms{place}{reason}",
+            brokers=tuple(self.brokers),
+            may_be_stored=self.may_be_stored,
+            code=failure.code if isinstance(failure, CommandError | ClientError) else None,
+        )
