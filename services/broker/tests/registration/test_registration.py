@@ -2,138 +2,37 @@
 
 import asyncio
 import zlib
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
-from typing import NamedTuple
 
 import msgspec
 import pytest
 
 from cometmq.broker import registration as registrations
-from cometmq.broker.identity import Identity
 from cometmq.broker.namesrv_addresses import NamesrvAddresses
 from cometmq.broker.registration import CRC_MASK, Link, Registration
 from cometmq.broker.settings import BrokerSettings
 from cometmq.broker.tables.topics import Topics
-from cometmq.broker.testing.logs import RecordingLog
-from cometmq.remoting.bodies.dialect import encode_json
-from cometmq.remoting.bodies.route import BrokerData, ClusterInfo
+from cometmq.broker.testing.namesrvs import (
+    ME,
+    NS1,
+    NS2,
+    ScriptedNamesrvs,
+    config,
+    registration,
+    running,
+    until,
+)
 from cometmq.remoting.bodies.topic_config import (
     RegisterBrokerBody,
-    TopicConfig,
     decode_register_body,
     encode_register_body,
 )
-from cometmq.remoting.codes import RequestCode, ResponseCode
+from cometmq.remoting.codes import RequestCode
 from cometmq.remoting.command import Response
 from cometmq.remoting.commands.namesrv import QueryDataVersion, RegisterBroker, UnregisterBroker
-from cometmq.remoting.errors import CometError, CommandError, ConnectFailed, ConnectionLost
-from cometmq.remoting.log import NO_LOG, Log
-
-ME = Identity(
-    cluster_name="C",
-    broker_name="broker-a",
-    broker_addr="10.0.0.9:10911",
-    broker_id=0,
-    ha_server_addr="10.0.0.9:10912",
-)
-NS1, NS2 = "10.0.0.1:9876", "10.0.0.2:9876"
-
-
-class Request(NamedTuple):
-    address: str
-    code: int
-    header: msgspec.Struct | None
-    body: bytes
-
-
-class Namesrvs:
-    """Name servers whose answers are set by the test."""
-
-    def __init__(self) -> None:
-        self.requests: list[Request] = []
-        self.answers: dict[int, Response] = {}
-        self.dead: set[str] = set()
-        self.refusing: dict[str, CometError] = {}
-        self.arrived = asyncio.Event()
-
-    async def invoke(
-        self,
-        address: str,
-        code: int,
-        header: msgspec.Struct | None = None,
-        body: bytes = b"",
-        *,
-        timeout_ms: int,
-    ) -> Response:
-        assert timeout_ms > 0
-        self.arrived.set()
-        if address in self.dead:
-            raise ConnectFailed(address)
-        if address in self.refusing:
-            raise self.refusing[address]
-        if code not in {RequestCode.GET_BROKER_CLUSTER_INFO, RequestCode.GET_BROKER_CONFIG}:
-            self.requests.append(Request(address, int(code), header, body))
-        return self.answers.get(int(code), Response(0, None, {}, b""))
-
-    def topics_sent(self) -> list[set[str]]:
-        return [
-            set(sent.topic_config_serialize_wrapper.topic_config_table)
-            for sent in self.registrations()
-        ]
-
-    def registrations(self) -> list[RegisterBrokerBody]:
-        return [
-            decode_register_body(request.body, compressed=request.header.compressed)
-            for request in self.requests
-            if isinstance(request.header, RegisterBroker)
-        ]
-
-
-@pytest.fixture
-def namesrvs() -> Namesrvs:
-    return Namesrvs()
-
-
-@pytest.fixture
-def topics() -> Topics:
-    table = Topics(clock_ms=lambda: 5)
-    table.put(config("T"))
-    return table
-
-
-def config(topic: str, perm: int = 6) -> TopicConfig:
-    return TopicConfig(topic_name=topic, read_queue_nums=4, write_queue_nums=4, perm=perm)
-
-
-def registration(
-    namesrvs: Namesrvs, topics: Topics, text: str = NS1, *, log: Log = NO_LOG, **changes: object
-) -> Registration:
-    settings = msgspec.structs.replace(BrokerSettings(), **changes)
-    return Registration(
-        ME, topics, namesrvs, NamesrvAddresses(text), settings=lambda: settings, log=log
-    )
-
-
-@asynccontextmanager
-async def running(subject: Registration) -> AsyncIterator[None]:
-    async with asyncio.TaskGroup() as group:
-        task = group.create_task(subject.run())
-        yield
-        task.cancel()
-
-
-async def until(namesrvs: Namesrvs, count: int) -> None:
-    """Wait until this many requests have arrived."""
-    async with asyncio.timeout(60):
-        while len(namesrvs.requests) < count:
-            namesrvs.arrived.clear()
-            await namesrvs.arrived.wait()
-            await asyncio.sleep(0)
 
 
 async def test_the_first_registration_carries_everything(
-    namesrvs: Namesrvs, topics: Topics
+    namesrvs: ScriptedNamesrvs, topics: Topics
 ) -> None:
     subject = registration(namesrvs, topics)
 
@@ -157,7 +56,7 @@ async def test_the_first_registration_carries_everything(
 
 @pytest.mark.parametrize("force", [True, False])
 async def test_a_new_role_is_registered_with_its_epoch_at_once(
-    namesrvs: Namesrvs, topics: Topics, force: bool
+    namesrvs: ScriptedNamesrvs, topics: Topics, force: bool
 ) -> None:
     subject = registration(namesrvs, topics, force_register=force)
     async with running(subject):
@@ -172,109 +71,8 @@ async def test_a_new_role_is_registered_with_its_epoch_at_once(
     assert namesrvs.registrations()[-1].topic_config_serialize_wrapper.topic_config_table
 
 
-HOLDER = "10.0.0.8:10911"
-
-
-def list_holder(namesrvs: Namesrvs, holder: str) -> None:
-    """Make the name servers list an address under this broker's name and id."""
-    group = BrokerData(cluster="C", broker_name="broker-a", broker_addrs={0: holder})
-    body = encode_json(ClusterInfo(broker_addr_table={"broker-a": group}))
-    namesrvs.answers[int(RequestCode.GET_BROKER_CLUSTER_INFO)] = Response(0, None, {}, body)
-
-
-def answer_as(namesrvs: Namesrvs, text: str) -> None:
-    """Answer as a broker with these settings at every reachable address."""
-    namesrvs.answers[int(RequestCode.GET_BROKER_CONFIG)] = Response(0, None, {}, text.encode())
-
-
-@pytest.mark.parametrize("answer", ["brokerName=broker-a\n", "", "brokerName=\\u00x\n"])
-async def test_a_broker_does_not_register_over_a_running_one(
-    namesrvs: Namesrvs, topics: Topics, answer: str
-) -> None:
-    list_holder(namesrvs, HOLDER)
-    answer_as(namesrvs, answer)
-    log = RecordingLog()
-    subject = registration(namesrvs, topics, log=log)
-    async with running(subject):
-        await subject.wait_for_first_round(5_000)
-        fault = subject.name_fault
-        assert fault is not None
-        assert HOLDER in fault
-        assert "brokerName=broker-a" in fault
-        assert not namesrvs.registrations()
-
-        namesrvs.dead.add(HOLDER)
-        subject.notify()
-        await until(namesrvs, 1)
-        assert subject.name_fault is None
-    assert [facts["holder"] for facts in log.named("broker.name_taken")] == [HOLDER]
-
-
-@pytest.mark.parametrize(
-    "error", [CommandError(ResponseCode.NO_PERMISSION, "no"), ConnectionLost("plaintext")]
-)
-async def test_a_refusal_proves_that_the_holder_runs(
-    namesrvs: Namesrvs, topics: Topics, error: CometError
-) -> None:
-    list_holder(namesrvs, HOLDER)
-    namesrvs.refusing[HOLDER] = error
-    subject = registration(namesrvs, topics)
-    async with running(subject):
-        await subject.wait_for_first_round(5_000)
-        assert subject.name_fault is not None
-
-
-@pytest.mark.parametrize(
-    ("holder", "settings"),
-    [
-        (ME.broker_addr, "brokerName=broker-a"),  # restarted before the name server noticed
-        ("10.0.0.7:10911", "brokerName=broker-a"),  # restarted at a new address
-        (HOLDER, "brokerName=broker-b"),  # another broker got the old address
-    ],
-)
-async def test_an_address_without_a_broker_of_this_name_is_replaced(
-    namesrvs: Namesrvs, topics: Topics, holder: str, settings: str
-) -> None:
-    list_holder(namesrvs, holder)
-    answer_as(namesrvs, settings)
-    namesrvs.dead.add("10.0.0.7:10911")
-    log = RecordingLog()
-    subject = registration(namesrvs, topics, log=log)
-    async with running(subject):
-        await until(namesrvs, 1)
-    assert len(namesrvs.registrations()) == 1
-    assert not log.named("broker.name_taken")
-
-
-async def test_a_broker_takes_over_a_name_only_if_it_is_told_to(
-    namesrvs: Namesrvs, topics: Topics
-) -> None:
-    list_holder(namesrvs, HOLDER)
-    answer_as(namesrvs, "brokerName=broker-a")
-    log = RecordingLog()
-    subject = registration(namesrvs, topics, log=log, take_over_name=True)
-    async with running(subject):
-        await until(namesrvs, 1)
-    assert [facts["holder"] for facts in log.named("broker.name_taken_over")] == [HOLDER]
-
-
-async def test_a_displaced_broker_registers_again_at_once(
-    namesrvs: Namesrvs, topics: Topics, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(registrations, "WATCH_MS", 1)
-    answer_as(namesrvs, "brokerName=broker-a")
-    log = RecordingLog()
-    subject = registration(namesrvs, topics, log=log)
-    async with running(subject):
-        await until(namesrvs, 1)
-        list_holder(namesrvs, HOLDER)
-        await until(namesrvs, 3)
-        assert subject.name_fault is None
-    assert {facts["holder"] for facts in log.named("broker.displaced")} == {HOLDER}
-
-
 async def test_a_change_sends_only_the_changed_topics_and_a_period_sends_all(
-    namesrvs: Namesrvs, topics: Topics
+    namesrvs: ScriptedNamesrvs, topics: Topics
 ) -> None:
     subject, link = registration(namesrvs, topics), Link(NS1)
     await subject.register(link)
@@ -287,7 +85,7 @@ async def test_a_change_sends_only_the_changed_topics_and_a_period_sends_all(
 
 
 async def test_unchanged_topics_are_encoded_once(
-    namesrvs: Namesrvs, topics: Topics, monkeypatch: pytest.MonkeyPatch
+    namesrvs: ScriptedNamesrvs, topics: Topics, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     encoded: list[RegisterBrokerBody] = []
 
@@ -321,7 +119,7 @@ async def test_unchanged_topics_are_encoded_once(
 
 
 async def test_after_a_lost_connection_everything_is_sent_at_once(
-    namesrvs: Namesrvs, topics: Topics
+    namesrvs: ScriptedNamesrvs, topics: Topics
 ) -> None:
     subject = registration(namesrvs, topics)
     async with running(subject):
@@ -334,7 +132,7 @@ async def test_after_a_lost_connection_everything_is_sent_at_once(
 
 
 def test_a_name_server_is_tried_soon_however_long_it_was_gone(
-    namesrvs: Namesrvs, topics: Topics
+    namesrvs: ScriptedNamesrvs, topics: Topics
 ) -> None:
     subject, link = registration(namesrvs, topics), Link(NS1)
     pauses_ms = []
@@ -345,7 +143,9 @@ def test_a_name_server_is_tried_soon_however_long_it_was_gone(
     assert set(pauses_ms[3:]) == {2_000}
 
 
-async def test_known_versions_are_not_sent_again(namesrvs: Namesrvs, topics: Topics) -> None:
+async def test_known_versions_are_not_sent_again(
+    namesrvs: ScriptedNamesrvs, topics: Topics
+) -> None:
     subject = registration(namesrvs, topics)
     async with running(subject):
         await until(namesrvs, 1)
@@ -358,7 +158,7 @@ async def test_known_versions_are_not_sent_again(namesrvs: Namesrvs, topics: Top
 
 
 async def test_an_unreachable_name_server_delays_no_other(
-    namesrvs: Namesrvs, topics: Topics
+    namesrvs: ScriptedNamesrvs, topics: Topics
 ) -> None:
     namesrvs.dead.add(NS2)
     subject = registration(namesrvs, topics, f"{NS1};{NS2}")
@@ -380,7 +180,7 @@ async def test_an_unreachable_name_server_delays_no_other(
 
 
 async def test_the_first_round_ends_when_each_name_server_was_tried(
-    namesrvs: Namesrvs, topics: Topics
+    namesrvs: ScriptedNamesrvs, topics: Topics
 ) -> None:
     namesrvs.dead.add(NS2)
     subject = registration(namesrvs, topics, f"{NS1};{NS2}")
@@ -392,7 +192,7 @@ async def test_the_first_round_ends_when_each_name_server_was_tried(
 
 
 async def test_the_first_round_of_a_broker_without_name_servers_is_over_at_once(
-    namesrvs: Namesrvs, topics: Topics
+    namesrvs: ScriptedNamesrvs, topics: Topics
 ) -> None:
     subject = registration(namesrvs, topics, "")
     async with running(subject), asyncio.timeout(60):
@@ -401,7 +201,9 @@ async def test_the_first_round_of_a_broker_without_name_servers_is_over_at_once(
     assert not namesrvs.requests
 
 
-async def test_a_failure_is_retried_with_everything(namesrvs: Namesrvs, topics: Topics) -> None:
+async def test_a_failure_is_retried_with_everything(
+    namesrvs: ScriptedNamesrvs, topics: Topics
+) -> None:
     subject, link = registration(namesrvs, topics), Link(NS1)
     await subject.register(link)
     namesrvs.dead.add(NS1)
@@ -416,7 +218,9 @@ async def test_a_failure_is_retried_with_everything(namesrvs: Namesrvs, topics: 
     assert (link.is_up, link.failed_count) == (True, 0)
 
 
-async def test_the_compressed_form_is_equivalent(namesrvs: Namesrvs, topics: Topics) -> None:
+async def test_the_compressed_form_is_equivalent(
+    namesrvs: ScriptedNamesrvs, topics: Topics
+) -> None:
     subject = registration(namesrvs, topics, compressed_register=True)
 
     await subject.register(Link(NS1))
@@ -431,7 +235,7 @@ async def test_the_compressed_form_is_equivalent(namesrvs: Namesrvs, topics: Top
 
 @pytest.mark.parametrize("perm", [0, 2, 4])
 async def test_a_missing_broker_permission_applies_to_all_topics(
-    namesrvs: Namesrvs, topics: Topics, perm: int
+    namesrvs: ScriptedNamesrvs, topics: Topics, perm: int
 ) -> None:
     subject = registration(namesrvs, topics, broker_permission=perm)
 
@@ -444,7 +248,7 @@ async def test_a_missing_broker_permission_applies_to_all_topics(
 
 @pytest.mark.parametrize(("changed", "registered"), [("true", 1), ("false", 0)])
 async def test_without_force_the_version_is_queried_first(
-    namesrvs: Namesrvs, topics: Topics, changed: str, registered: int
+    namesrvs: ScriptedNamesrvs, topics: Topics, changed: str, registered: int
 ) -> None:
     namesrvs.answers[RequestCode.QUERY_DATA_VERSION] = Response(0, None, {"changed": changed}, b"")
     subject, link = registration(namesrvs, topics, force_register=False), Link(NS1)
@@ -457,7 +261,9 @@ async def test_without_force_the_version_is_queried_first(
     assert link.acknowledged == topics.version
 
 
-async def test_an_answer_sets_master_and_ordered_topics(namesrvs: Namesrvs, topics: Topics) -> None:
+async def test_an_answer_sets_master_and_ordered_topics(
+    namesrvs: ScriptedNamesrvs, topics: Topics
+) -> None:
     namesrvs.answers[RequestCode.REGISTER_BROKER] = Response(
         0,
         None,
@@ -474,7 +280,7 @@ async def test_an_answer_sets_master_and_ordered_topics(namesrvs: Namesrvs, topi
 
 
 async def test_an_unreadable_answer_is_a_failure_of_that_name_server(
-    namesrvs: Namesrvs, topics: Topics
+    namesrvs: ScriptedNamesrvs, topics: Topics
 ) -> None:
     namesrvs.answers[RequestCode.REGISTER_BROKER] = Response(0, None, {}, b"{nonsense")
     link = Link(NS1)
@@ -485,7 +291,7 @@ async def test_an_unreadable_answer_is_a_failure_of_that_name_server(
 
 
 async def test_leaving_unregisters_everywhere_and_nothing_follows(
-    namesrvs: Namesrvs, topics: Topics
+    namesrvs: ScriptedNamesrvs, topics: Topics
 ) -> None:
     namesrvs_text = f"{NS1};{NS2}"
     subject = registration(namesrvs, topics, namesrvs_text)
@@ -509,7 +315,7 @@ async def test_leaving_unregisters_everywhere_and_nothing_follows(
 
 
 async def test_another_list_of_name_servers_is_followed_at_once(
-    namesrvs: Namesrvs, topics: Topics
+    namesrvs: ScriptedNamesrvs, topics: Topics
 ) -> None:
     subject = registration(namesrvs, topics)
     async with running(subject):
@@ -523,7 +329,7 @@ async def test_another_list_of_name_servers_is_followed_at_once(
 
 @pytest.mark.parametrize(("asked", "used"), [(1_000, 10_000), (30_000, 30_000), (90_000, 60_000)])
 def test_the_period_stays_within_rocketmqs_bounds(
-    namesrvs: Namesrvs, topics: Topics, asked: int, used: int
+    namesrvs: ScriptedNamesrvs, topics: Topics, asked: int, used: int
 ) -> None:
     subject = registration(namesrvs, topics, register_name_server_period=asked)
 

@@ -1,0 +1,113 @@
+# SPDX-License-Identifier: Apache-2.0
+
+import pytest
+
+from cometmq.broker import registration as registrations
+from cometmq.broker.tables.topics import Topics
+from cometmq.broker.testing.logs import RecordingLog
+from cometmq.broker.testing.namesrvs import ME, ScriptedNamesrvs, registration, running, until
+from cometmq.remoting.bodies.dialect import encode_json
+from cometmq.remoting.bodies.route import BrokerData, ClusterInfo
+from cometmq.remoting.codes import RequestCode, ResponseCode
+from cometmq.remoting.command import Response
+from cometmq.remoting.errors import CometError, CommandError, ConnectionLost
+
+HOLDER = "10.0.0.8:10911"
+
+
+def list_holder(namesrvs: ScriptedNamesrvs, holder: str) -> None:
+    """Make the name servers list an address under this broker's name and id."""
+    group = BrokerData(cluster="C", broker_name="broker-a", broker_addrs={0: holder})
+    body = encode_json(ClusterInfo(broker_addr_table={"broker-a": group}))
+    namesrvs.answers[int(RequestCode.GET_BROKER_CLUSTER_INFO)] = Response(0, None, {}, body)
+
+
+def answer_as(namesrvs: ScriptedNamesrvs, text: str) -> None:
+    """Answer as a broker with these settings at every reachable address."""
+    namesrvs.answers[int(RequestCode.GET_BROKER_CONFIG)] = Response(0, None, {}, text.encode())
+
+
+@pytest.mark.parametrize("answer", ["brokerName=broker-a\n", "", "brokerName=\\u00x\n"])
+async def test_a_broker_does_not_register_over_a_running_one(
+    namesrvs: ScriptedNamesrvs, topics: Topics, answer: str
+) -> None:
+    list_holder(namesrvs, HOLDER)
+    answer_as(namesrvs, answer)
+    log = RecordingLog()
+    subject = registration(namesrvs, topics, log=log)
+    async with running(subject):
+        await subject.wait_for_first_round(5_000)
+        fault = subject.name_fault
+        assert fault is not None
+        assert HOLDER in fault
+        assert "brokerName=broker-a" in fault
+        assert not namesrvs.registrations()
+
+        namesrvs.dead.add(HOLDER)
+        subject.notify()
+        await until(namesrvs, 1)
+        assert subject.name_fault is None
+    assert [facts["holder"] for facts in log.named("broker.name_taken")] == [HOLDER]
+
+
+@pytest.mark.parametrize(
+    "error", [CommandError(ResponseCode.NO_PERMISSION, "no"), ConnectionLost("plaintext")]
+)
+async def test_a_refusal_proves_that_the_holder_runs(
+    namesrvs: ScriptedNamesrvs, topics: Topics, error: CometError
+) -> None:
+    list_holder(namesrvs, HOLDER)
+    namesrvs.refusing[HOLDER] = error
+    subject = registration(namesrvs, topics)
+    async with running(subject):
+        await subject.wait_for_first_round(5_000)
+        assert subject.name_fault is not None
+
+
+@pytest.mark.parametrize(
+    ("holder", "settings"),
+    [
+        (ME.broker_addr, "brokerName=broker-a"),  # restarted before the name server noticed
+        ("10.0.0.7:10911", "brokerName=broker-a"),  # restarted at a new address
+        (HOLDER, "brokerName=broker-b"),  # another broker got the old address
+    ],
+)
+async def test_an_address_without_a_broker_of_this_name_is_replaced(
+    namesrvs: ScriptedNamesrvs, topics: Topics, holder: str, settings: str
+) -> None:
+    list_holder(namesrvs, holder)
+    answer_as(namesrvs, settings)
+    namesrvs.dead.add("10.0.0.7:10911")
+    log = RecordingLog()
+    subject = registration(namesrvs, topics, log=log)
+    async with running(subject):
+        await until(namesrvs, 1)
+    assert len(namesrvs.registrations()) == 1
+    assert not log.named("broker.name_taken")
+
+
+async def test_a_broker_takes_over_a_name_only_if_it_is_told_to(
+    namesrvs: ScriptedNamesrvs, topics: Topics
+) -> None:
+    list_holder(namesrvs, HOLDER)
+    answer_as(namesrvs, "brokerName=broker-a")
+    log = RecordingLog()
+    subject = registration(namesrvs, topics, log=log, take_over_name=True)
+    async with running(subject):
+        await until(namesrvs, 1)
+    assert [facts["holder"] for facts in log.named("broker.name_taken_over")] == [HOLDER]
+
+
+async def test_a_displaced_broker_registers_again_at_once(
+    namesrvs: ScriptedNamesrvs, topics: Topics, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(registrations, "WATCH_MS", 1)
+    answer_as(namesrvs, "brokerName=broker-a")
+    log = RecordingLog()
+    subject = registration(namesrvs, topics, log=log)
+    async with running(subject):
+        await until(namesrvs, 1)
+        list_holder(namesrvs, HOLDER)
+        await until(namesrvs, 3)
+        assert subject.name_fault is None
+    assert {facts["holder"] for facts in log.named("broker.displaced")} == {HOLDER}
