@@ -14,16 +14,8 @@ from typing import Annotated, Final
 import typer
 
 from cometmq.cli.connecting import Yes, confirm, run
-from cometmq.cli.ha_group import (
-    Config,
-    GroupName,
-    GroupOptions,
-    HaFailed,
-    Members,
-    OpenGroup,
-    RecordPlace,
-    opened,
-)
+from cometmq.cli.ha_group import GroupOptions, HaFailed, OpenGroup, opened
+from cometmq.cli.option_sets import with_option_sets
 from cometmq.cli.outcome import MISSING
 from cometmq.cli.output import (
     AsJson,
@@ -61,11 +53,9 @@ Broker = Annotated[int, typer.Argument(min=0, help="The broker's id in the group
 
 
 @app.command()
+@with_option_sets
 def status(
-    config: Config = None,
-    group: GroupName = "",
-    record: RecordPlace = "",
-    members: Members = "",
+    options: GroupOptions,
     *,
     as_json: AsJson = False,
 ) -> None:
@@ -92,7 +82,7 @@ def status(
             print_rows(COLUMNS, rows, as_json=False)
         _note_faults(open_group, now)
 
-    _run(GroupOptions(config, group, record, members), show)
+    _run(options, show)
 
 
 def _facts(open_group: OpenGroup, record: Record | None) -> dict[str, Cell]:
@@ -209,11 +199,9 @@ def _has_master(open_group: OpenGroup, record: Record) -> bool:
 
 
 @app.command()
+@with_option_sets
 def switchover(
-    config: Config = None,
-    group: GroupName = "",
-    record: RecordPlace = "",
-    members: Members = "",
+    options: GroupOptions,
     *,
     to: Annotated[
         int | None,
@@ -253,7 +241,7 @@ def switchover(
             as_json=as_json,
         )
 
-    _run(GroupOptions(config, group, record, members), switch)
+    _run(options, switch)
 
 
 async def _hand_over(open_group: OpenGroup, order: HandOver) -> None:
@@ -280,12 +268,10 @@ async def _until_open(open_group: OpenGroup, epoch: int, timeout_s: float) -> Re
 
 
 @app.command()
-def fence(  # noqa: PLR0913  # one parameter per option
+@with_option_sets
+def fence(  # one parameter per option
     broker: Broker,
-    config: Config = None,
-    group: GroupName = "",
-    record: RecordPlace = "",
-    members: Members = "",
+    options: GroupOptions,
     *,
     wait: Annotated[
         int, typer.Option(min=0, help="Seconds to wait for the next master; 0 does not wait.")
@@ -326,7 +312,7 @@ def fence(  # noqa: PLR0913  # one parameter per option
             _note_next(name, broker, facts["master"], wait)
         print_facts(facts, as_json=as_json)
 
-    _run(GroupOptions(config, group, record, members), stop_master)
+    _run(options, stop_master)
 
 
 def _note_next(name: str, fenced: int, master: Cell, waited_s: int) -> None:
@@ -347,12 +333,10 @@ def _note_next(name: str, fenced: int, master: Cell, waited_s: int) -> None:
 
 
 @app.command()
+@with_option_sets
 def rebuild(
     broker: Broker,
-    config: Config = None,
-    group: GroupName = "",
-    record: RecordPlace = "",
-    members: Members = "",
+    options: GroupOptions,
     *,
     yes: Yes = False,
     as_json: AsJson = False,
@@ -396,18 +380,16 @@ def rebuild(
         print_facts({"broker": broker, "role": str(after.status.role)}, as_json=as_json)
         print_notes([f"broker {broker} stops now: start it again, unless a supervisor does"])
 
-    _run(GroupOptions(config, group, record, members), discard)
+    _run(options, discard)
 
 
 # ---- restore ---------------------------------------------------------------------------------
 
 
 @app.command()
+@with_option_sets
 def restore(
-    config: Config = None,
-    group: GroupName = "",
-    record: RecordPlace = "",
-    members: Members = "",
+    options: GroupOptions,
     *,
     accept_loss: Annotated[
         bool,
@@ -443,7 +425,7 @@ def restore(
             {"group": name, "master": made.holder.ordinal, "epoch": made.epoch}, as_json=as_json
         )
 
-    _run(GroupOptions(config, group, record, members), create)
+    _run(options, create)
 
 
 def _refusal(wait: Wait) -> str:

@@ -11,6 +11,7 @@ import msgspec
 import typer
 
 from cometmq.cli.access import ACCESS
+from cometmq.cli.option_sets import OptionSet
 from cometmq.client.errors import InvalidArgument
 from cometmq.control.client import MemberClient
 from cometmq.control.member import Report, Target
@@ -27,35 +28,32 @@ from cometmq.runtime.tls_keys import client_tls, client_tls_of_file
 STATUS_TIMEOUT_MS: Final = 2_000
 READ_TIMEOUT_MS: Final = 5_000
 
-Config = Annotated[
-    Path | None,
-    typer.Option("-c", "--config", help="The elector's settings file, which describes the group."),
-]
-GroupName = Annotated[str, typer.Option("--group", help="Name of the broker group.")]
-RecordPlace = Annotated[
-    str, typer.Option("--record", help="Place of its record: file:/PATH or etcd:HOST:PORT/KEY.")
-]
-Members = Annotated[
-    str, typer.Option("--members", help="Its brokers, 0=HOST:CONTROLPORT;1=HOST:CONTROLPORT.")
-]
-
 
 class HaFailed(CometError):
     """A command for a group cannot be carried out; the text says what to do."""
 
 
-class GroupOptions(msgspec.Struct, frozen=True):
+class GroupOptions(OptionSet, frozen=True, kw_only=True):
     """The options that describe a group, common to the commands of `cometmq ha`."""
 
-    config: Path | None
-    name: str
-    record: str
-    members: str
+    config: Annotated[
+        Path | None,
+        typer.Option(
+            "-c", "--config", help="The elector's settings file, which describes the group."
+        ),
+    ] = None
+    group: Annotated[str, typer.Option("--group", help="Name of the broker group.")] = ""
+    record: Annotated[
+        str, typer.Option("--record", help="Place of its record: file:/PATH or etcd:HOST:PORT/KEY.")
+    ] = ""
+    members: Annotated[
+        str, typer.Option("--members", help="Its brokers, 0=HOST:CONTROLPORT;1=HOST:CONTROLPORT.")
+    ] = ""
 
     def settings(self) -> ElectorSettings:
         """Return the elector's settings with these options; raise InvalidArgument on errors."""
         given = {
-            "brokerName": self.name,
+            "brokerName": self.group,
             "groupRecord": self.record,
             "controlMembers": self.members,
         }

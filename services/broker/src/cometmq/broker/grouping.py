@@ -147,9 +147,7 @@ def join_group(  # noqa: PLR0913  # the collaborators, all but two by name
     record: RecordPort | None = None,
     host: Surroundings = HOST,
 ) -> Grouping:
-    """Build the membership, without running it. `record` replaces the store of the group's record
-    that the settings name.
-    """
+    """Build the membership, without running it; `record` replaces the record of the settings."""
     settings, log = broker.settings, broker.log
     state, history = opened
     folder = Path(settings.store_path_root_dir).expanduser()
@@ -192,17 +190,24 @@ def join_group(  # noqa: PLR0913  # the collaborators, all but two by name
     member = GroupMember(
         state, StateFile(folder, host.files), place, duties, worker=workers.config, log=log
     )
-    duties.member, duties.follower, duties.sender = member, follower, sender
-    log_server.group = sender
+    joined = Grouping(member, duties, gate, follower, sender)
+    _connect(joined, broker, log_server, feed)
+    return joined
+
+
+def _connect(joined: Grouping, broker: Broker, log_server: LogServer, feed: TableFeed) -> None:
+    """Set the references between the parts of a membership and the broker around it."""
+    duties = joined.duties
 
     def log_grew() -> None:
         log_server.wake()
         duties.log_grew()
 
+    duties.member, duties.follower, duties.sender = joined.member, joined.follower, joined.sender
+    feed.changed = duties.tables_changed
+    log_server.group = joined.sender
     broker.driver.log_grew = log_grew
     broker.replication.copies = duties.copies
-    feed.changed = duties.tables_changed
-    return Grouping(member, duties, gate, follower, sender)
 
 
 def replicated(broker: Broker) -> tuple[Replicated, ...]:

@@ -3,19 +3,43 @@
 
 import asyncio
 from collections.abc import AsyncIterator
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
+import typer
 
 from cometmq.cli import message_json, times
+from cometmq.cli.option_sets import OptionSet
 from cometmq.client.admin import AdminClient
 from cometmq.client.admin.dead_letters import origin_message_id, origin_topic
 from cometmq.client.clock import wall_ms
 from cometmq.client.message import MessageExt
 
 
+class Selection(OptionSet, frozen=True, kw_only=True):
+    """The options that select dead letters of a group."""
+
+    tag: Annotated[str | None, typer.Option("--tag", help="Only messages with this tag.")] = None
+    key: Annotated[str | None, typer.Option("--key", help="Only messages with this key.")] = None
+    origin: Annotated[
+        str | None, typer.Option("--origin", help="Only messages originally sent to this topic.")
+    ] = None
+    message_id: Annotated[
+        str | None, typer.Option("--id", help="Only the message with this original message id.")
+    ] = None
+    since: Annotated[
+        str | None,
+        typer.Option(
+            "--since", help="Only messages given up since 2026-11-20T10:00, or 90m (ago)."
+        ),
+    ] = None
+    until: Annotated[
+        str | None, typer.Option("--until", help="Only messages given up before this time.")
+    ] = None
+
+
 class Choice(msgspec.Struct, frozen=True):
-    """The selection made by options."""
+    """The dead letters that a command reads."""
 
     tag: str | None
     key: str | None
@@ -48,21 +72,14 @@ class Choice(msgspec.Struct, frozen=True):
                 yield message
 
 
-def chosen(  # one parameter per option
-    *,
-    tag: str | None,
-    key: str | None,
-    origin: str | None,
-    message_id: str | None,
-    since: str | None,
-    until: str | None,
-    count_max: int | None,
-) -> Choice:
-    """Return the selection made by these options."""
+def chosen(options: Selection, count_max: int | None) -> Choice:
+    """Return the choice that these options make, with times relative to now."""
     now_ms = wall_ms()
-    begin_ms = None if since is None else times.parsed(since, now_ms=now_ms)
-    end_ms = None if until is None else times.parsed(until, now_ms=now_ms)
-    return Choice(tag, key, origin, message_id, begin_ms, end_ms, count_max)
+    begin_ms = None if options.since is None else times.parsed(options.since, now_ms=now_ms)
+    end_ms = None if options.until is None else times.parsed(options.until, now_ms=now_ms)
+    return Choice(
+        options.tag, options.key, options.origin, options.message_id, begin_ms, end_ms, count_max
+    )
 
 
 def as_object(message: MessageExt) -> dict[str, Any]:

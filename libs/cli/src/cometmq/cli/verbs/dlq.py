@@ -15,8 +15,9 @@ from cometmq.cli.connecting import DEFAULT_NAMESRV, Namesrv, Yes, ask, confirm
 from cometmq.cli.input import has_content
 from cometmq.cli.lookup import known_group
 from cometmq.cli.meter import live
+from cometmq.cli.option_sets import with_option_sets
 from cometmq.cli.output import AsJson, Cell, print_facts, print_json, print_notes, print_rows
-from cometmq.cli.verbs.dead_letters import Pace, as_object, chosen
+from cometmq.cli.verbs.dead_letters import Pace, Selection, as_object, chosen
 from cometmq.cli.words import counted
 from cometmq.client.admin import AdminClient
 from cometmq.client.admin.dead_letters import origin_topic
@@ -37,21 +38,6 @@ app = typer.Typer(
 )
 
 Group = Annotated[str, typer.Argument(help="Name of the consumer group.")]
-Tag = Annotated[str | None, typer.Option("--tag", help="Only messages with this tag.")]
-Key = Annotated[str | None, typer.Option("--key", help="Only messages with this key.")]
-Origin = Annotated[
-    str | None, typer.Option("--origin", help="Only messages originally sent to this topic.")
-]
-Id = Annotated[
-    str | None, typer.Option("--id", help="Only the message with this original message id.")
-]
-Since = Annotated[
-    str | None,
-    typer.Option("--since", help="Only messages given up since 2026-11-20T10:00, or 90m (ago)."),
-]
-Until = Annotated[
-    str | None, typer.Option("--until", help="Only messages given up before this time.")
-]
 Rate = Annotated[float | None, typer.Option(min=0.001, help="Limit of messages per second.")]
 Max = Annotated[int | None, typer.Option("--max", min=1, help="Limit of messages.")]
 
@@ -75,31 +61,19 @@ def list_groups(namesrv: Namesrv = DEFAULT_NAMESRV, *, as_json: AsJson = False) 
 
 
 @app.command()
-def show(  # noqa: PLR0913  # one parameter per option
+@with_option_sets
+def show(  # one parameter per option
     group: Group,
     namesrv: Namesrv = DEFAULT_NAMESRV,
     *,
-    tag: Tag = None,
-    key: Key = None,
-    origin: Origin = None,
-    message_id: Id = None,
-    since: Since = None,
-    until: Until = None,
+    selection: Selection,
     count_max: Max = 100,
     as_json: AsJson = False,
 ) -> None:
     """Show the dead letters of a group; --json includes bodies and properties."""
 
     async def question(admin: AdminClient) -> list[MessageExt]:
-        choice = chosen(
-            tag=tag,
-            key=key,
-            origin=origin,
-            message_id=message_id,
-            since=since,
-            until=until,
-            count_max=count_max,
-        )
+        choice = chosen(selection, count_max)
         if not await _has_dead_letters(admin, group):
             return []
         found = [message async for message in choice.read(admin, group)]
@@ -127,17 +101,13 @@ def show(  # noqa: PLR0913  # one parameter per option
 
 
 @app.command()
-def export(  # noqa: PLR0913  # one parameter per option
+@with_option_sets
+def export(  # one parameter per option
     group: Group,
     file: Annotated[str, typer.Argument(help="File of JSON lines; - is standard output.")] = STDOUT,
     namesrv: Namesrv = DEFAULT_NAMESRV,
     *,
-    tag: Tag = None,
-    key: Key = None,
-    origin: Origin = None,
-    message_id: Id = None,
-    since: Since = None,
-    until: Until = None,
+    selection: Selection,
     count_max: Max = None,
     yes: Yes = False,
 ) -> None:
@@ -147,15 +117,7 @@ def export(  # noqa: PLR0913  # one parameter per option
     """
 
     async def question(admin: AdminClient) -> int:
-        choice = chosen(
-            tag=tag,
-            key=key,
-            origin=origin,
-            message_id=message_id,
-            since=since,
-            until=until,
-            count_max=count_max,
-        )
+        choice = chosen(selection, count_max)
         count = 0
         is_any = await _has_dead_letters(admin, group)  # fails before the file is created
         if file != STDOUT and has_content(Path(file)):
@@ -176,16 +138,12 @@ def export(  # noqa: PLR0913  # one parameter per option
 
 
 @app.command()
+@with_option_sets
 def replay(  # noqa: PLR0913  # one parameter per option
     group: Group,
     namesrv: Namesrv = DEFAULT_NAMESRV,
     *,
-    tag: Tag = None,
-    key: Key = None,
-    origin: Origin = None,
-    message_id: Id = None,
-    since: Since = None,
-    until: Until = None,
+    selection: Selection,
     count_max: Max = None,
     topic: Annotated[
         str | None,
@@ -210,15 +168,7 @@ def replay(  # noqa: PLR0913  # one parameter per option
     broken: list[str] = []
 
     async def question(admin: AdminClient) -> None:
-        choice = chosen(
-            tag=tag,
-            key=key,
-            origin=origin,
-            message_id=message_id,
-            since=since,
-            until=until,
-            count_max=count_max,
-        )
+        choice = chosen(selection, count_max)
         if not await _has_dead_letters(admin, group):
             return
         await admin.check_replay(group, topic=topic)

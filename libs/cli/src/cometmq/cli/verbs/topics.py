@@ -227,16 +227,11 @@ def alter(  # noqa: PLR0913, PLR0917  # one parameter per option
         after = {name: change.applied_to(config) for name, config in before.items()}
         hidden = await hidden_queues(masters, before, after)
         unread = newly_unread(before, after)
-        if hidden or unread:
-            if hidden:
-                text = f"{topic}: consumers lose " + ", ".join(map(str, hidden))
-            else:
-                text = unread_text(topic, unread)
-            if not force:
-                raise ClientError(
-                    f"{text}; to do it anyway, give --force (see cometmq topic alter --help)"
-                )
-            await confirm(f"{text}. Continue?", is_confirmed=yes)
+        if hidden:
+            lost = f"{topic}: consumers lose " + ", ".join(map(str, hidden))
+            await _confirm_loss(lost, is_forced=force, is_confirmed=yes)
+        elif unread:
+            await _confirm_loss(unread_text(topic, unread), is_forced=force, is_confirmed=yes)
         for name, config in after.items():
             await admin.put_topic(config, [masters[name]])
         return [
@@ -246,6 +241,13 @@ def alter(  # noqa: PLR0913, PLR0917  # one parameter per option
 
     columns = ("Broker", "Read queues", "Write queues", "Permission")
     print_rows(columns, ask(namesrv, question), as_json=as_json, title=topic)
+
+
+async def _confirm_loss(text: str, *, is_forced: bool, is_confirmed: bool) -> None:
+    """Ask before a change that takes messages from consumers; refuse it without --force."""
+    if not is_forced:
+        raise ClientError(f"{text}; to do it anyway, give --force (see cometmq topic alter --help)")
+    await confirm(f"{text}. Continue?", is_confirmed=is_confirmed)
 
 
 def _permission(text: str) -> int:
