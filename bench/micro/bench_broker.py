@@ -108,25 +108,44 @@ def make_peers(app: BrokerApp, count: int) -> list[PeerProtocol]:
     return peers
 
 
+class BestRound:
+    """Keeps the shortest of the rounds that run inside it, and profiles them if asked."""
+
+    def __init__(self, profile: cProfile.Profile | None = None) -> None:
+        self._profile = profile
+        self._start_ns = 0
+        self.ns = float("inf")
+
+    def __enter__(self) -> None:
+        if self._profile is not None:
+            self._profile.enable()
+        self._start_ns = time.thread_time_ns()
+
+    def __exit__(self, *_: object) -> None:
+        self.ns = min(self.ns, time.thread_time_ns() - self._start_ns)
+        if self._profile is not None:
+            self._profile.disable()
+
+
+async def feed(peers: list[PeerProtocol], turns: list[list[bytes]]) -> None:
+    """Pass each connection its chunk of every loop iteration."""
+    for turn in turns:
+        for peer, data in zip(peers, turn, strict=True):
+            peer.data_received(data)
+        await asyncio.sleep(0)
+
+
 async def measure(app: BrokerApp, serialization: Serialization, connections: int, in_flight: int,
                   profile: cProfile.Profile | None) -> None:  # fmt: skip
     """Measure sends with this number of connections and sends in flight; print one line."""
     peers = make_peers(app, connections)
     source = chunks(int(serialization), connections, in_flight)
-    best = float("inf")
+    best = BestRound(profile)
     for _ in range(ROUNDS):
         turns = [next(source) for _ in range(TURNS)]
-        if profile is not None:
-            profile.enable()
-        start = time.thread_time_ns()
-        for turn in turns:
-            for peer, data in zip(peers, turn, strict=True):
-                peer.data_received(data)
-            await asyncio.sleep(0)
-        best = min(best, time.thread_time_ns() - start)
-        if profile is not None:
-            profile.disable()
-    each = best / (TURNS * connections * in_flight)
+        with best:
+            await feed(peers, turns)
+    each = best.ns / (TURNS * connections * in_flight)
     print(f"{serialization.name:9s}{connections:3d} x {in_flight:2d} {each:7.0f} ns a message")
     for peer in peers:
         peer.connection_lost(None)
@@ -154,18 +173,13 @@ def measure_pulls(
     (peer,) = make_peers(app, 1)
     length = app.broker.store.max_offset(TOPIC, 0) // 32 * 32
     source = pulls(int(serialization), length)
-    best = float("inf")
+    best = BestRound(profile)
     for _ in range(ROUNDS):
         requests = [next(source) for _ in range(PULLS)]
-        if profile is not None:
-            profile.enable()
-        start = time.thread_time_ns()
-        for data in requests:
-            peer.data_received(data)
-        best = min(best, time.thread_time_ns() - start)
-        if profile is not None:
-            profile.disable()
-    print(f"{serialization.name:9s} pull   {best / PULLS:7.0f} ns a request of 32")
+        with best:
+            for data in requests:
+                peer.data_received(data)
+    print(f"{serialization.name:9s} pull   {best.ns / PULLS:7.0f} ns a request of 32")
     peer.connection_lost(None)
 
 
@@ -177,17 +191,13 @@ async def measure_commits(app: BrokerApp, serialization: Serialization, in_fligh
     (peer,) = make_peers(app, 1)
     length = app.broker.store.max_offset(TOPIC, 0) // 32 * 32
     sources = [pulls(int(serialization), length, commits=commits) for commits in (False, True)]
-    best = [float("inf")] * 2
+    best = [BestRound(), BestRound()]
     for number in range(2 * ROUNDS):
         source = sources[number % 2]
-        turns = [b"".join(next(source) for _ in range(in_flight)) for _ in range(TURNS * 2)]
-        start = time.thread_time_ns()
-        for data in turns:
-            peer.data_received(data)
-            await asyncio.sleep(0)
-        each = (time.thread_time_ns() - start) / (len(turns) * in_flight)
-        best[number % 2] = min(best[number % 2], each)
-    without, with_commit = best
+        turns = [[b"".join(next(source) for _ in range(in_flight))] for _ in range(2 * TURNS)]
+        with best[number % 2]:
+            await feed([peer], turns)
+    without, with_commit = (one.ns / (2 * TURNS * in_flight) for one in best)
     print(
         f"{serialization.name:9s} pull 1 x {in_flight:2d} {without:7.0f} ns,"
         f" with a commit {with_commit:7.0f} ns ({with_commit / without:.3f})"
@@ -224,20 +234,12 @@ async def measure_orderly(app: BrokerApp, consumers: int, profile: cProfile.Prof
     peers = make_peers(app, consumers)
     length = app.broker.store.max_offset(TOPIC, 0) // 32 * 32
     sources = [orderly(number, length) for number in range(consumers)]
-    best = float("inf")
+    best = BestRound(profile)
     for _ in range(ROUNDS):
         turns = [[next(source) for source in sources] for _ in range(2 * TURNS)]
-        if profile is not None:
-            profile.enable()
-        start = time.thread_time_ns()
-        for turn in turns:
-            for peer, data in zip(peers, turn, strict=True):
-                peer.data_received(data)
-            await asyncio.sleep(0)
-        best = min(best, time.thread_time_ns() - start)
-        if profile is not None:
-            profile.disable()
-    each = best / (TURNS * consumers)
+        with best:
+            await feed(peers, turns)
+    each = best.ns / (TURNS * consumers)
     print(f"orderly {consumers:2d} x 1 {each:7.0f} ns a lock and a pull of 32")
     for peer in peers:
         peer.connection_lost(None)
