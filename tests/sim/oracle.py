@@ -35,7 +35,7 @@ class Oracle:
         self._seen: dict[str, int] = {}  # incarnation -> end that its readers have seen
         self._checked: dict[str, int] = {}  # incarnation -> compared bytes of its log
         self._locked_epoch = 0
-        self.lock_count = self.read_count = 0
+        self.read_count = 0
 
     def watch(self, process: "BrokerProcess") -> None:
         """Check the actions of a broker from its start on."""
@@ -115,7 +115,6 @@ class Oracle:
 
     def _lock(self, process: "BrokerProcess") -> None:
         epoch = process.broker.role.epoch
-        self.lock_count += 1
         if epoch < self._locked_epoch:
             self._world.violated(
                 f"{process.name} answers a lock in epoch {epoch}; epoch {self._locked_epoch} did"

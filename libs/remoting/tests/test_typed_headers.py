@@ -18,7 +18,7 @@ from cometmq.remoting.commands.send import SendMessageReply, SendMessageV2
 from cometmq.remoting.commands.table import NO_HEADER
 from cometmq.remoting.errors import RemoteProtocolError, ServerError
 from cometmq.remoting.frame import FrameReader
-from cometmq.remoting.header import decode_header, encode_binary_ext, parse_ext, parse_fixed
+from cometmq.remoting.header import decode_header, encode_binary_ext
 from cometmq.remoting.header_plan import field_text
 from cometmq.remoting.raw import RawCommand
 from cometmq.remoting.send_memo import ENTRIES_MAX, LAYOUTS_MAX, SendMemo
@@ -78,12 +78,6 @@ def encode_reply(serialization: int, reply: Any, opaque: int = 9) -> RawCommand:
     size = ENCODER.encode_reply(out, serialization, opaque, reply)
     assert size == sum(map(len, out))
     return decode_header(*frame_of(out))
-
-
-def decode_send(head: bytes) -> msgspec.Struct:
-    """Decode a binary send on the slow path."""
-    *_, position, head = parse_fixed(head)
-    return convert_ext(parse_ext(head, position), SendMessageV2)
 
 
 @given(SENDS, st.sampled_from(Serialization))

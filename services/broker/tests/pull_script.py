@@ -2,12 +2,10 @@
 """Random series of pulls and of what pulls depend on, for `test_pull_lane.py`."""
 
 import json
-import random
-import struct
-from typing import Any, NamedTuple
 
 import msgspec
 
+from cometmq.broker.testing.scripts import RandomScript, Step, frame
 from cometmq.remoting.bodies.heartbeat import ConsumerData, Heartbeat, SubscriptionData
 from cometmq.remoting.codes import RequestCode
 from cometmq.remoting.message.flags import tag_code
@@ -32,47 +30,13 @@ EXPRESSIONS = (
 """The last three take the Python path."""
 
 
-def frame(code: int, ext: dict[str, str], body: bytes = b"", **options: Any) -> bytes:
-    """Return a request as official clients encode it, in JSON or binary form."""
-    opaque, flag = options.get("opaque", 1), options.get("flag", 0)
-    if options.get("is_binary"):
-        entries = b"".join(
-            struct.pack(">H", len(k)) + k.encode() + struct.pack(">I", len(v.encode())) + v.encode()
-            for k, v in ext.items()
-        )
-        head = struct.pack(">hBhiiii", code, 0, 401, opaque, flag, 0, len(entries)) + entries
-    else:
-        said = {
-            "code": code, "extFields": ext, "flag": flag, "language": "JAVA", "opaque": opaque,
-            "serializeTypeCurrentRPC": "JSON", "version": 401,
-        }  # fmt: skip
-        head = json.dumps(said, separators=(",", ":"), ensure_ascii=False).encode()
-    word = (1 << 24 if options.get("is_binary") else 0) | len(head)
-    return struct.pack(">II", 4 + len(head) + len(body), word) + head + body
-
-
-class Step(NamedTuple):
-    """One input that both brokers receive."""
-
-    action: str
-    peer: int = 0
-    data: bytes = b""
-    amount: int = 0
-
-
-class Script:
-    """A random series of steps: sends first, then mostly plain pulls."""
+class Script(RandomScript):
+    """Sends first, then mostly plain pulls."""
 
     def __init__(self, seed: int, *, oddity: float) -> None:
-        self.rng = random.Random(seed)
-        self.oddity = oddity
-        self.number = 0
+        super().__init__(seed, oddity=oddity)
         self.pull_count = 0
-        self.steps: list[Step] = []
         self.length = 0
-
-    def odd(self, share: float) -> bool:
-        return self.rng.random() < share * self.oddity
 
     def write(self, turns: int) -> list[Step]:
         for group in GROUPS:
@@ -82,7 +46,7 @@ class Script:
         for _ in range(turns):
             for peer in range(PEERS):
                 requests = [self.request() for _ in range(self.rng.randrange(7))]
-                self.cut(peer, b"".join(requests))
+                self.cut(peer, b"".join(requests), count_max=3)
             if self.odd(0.4):
                 self.disturb()
             if self.rng.random() < 0.3:
@@ -123,12 +87,6 @@ class Script:
             pairs += ["level\x014", "level\x01", "region\x01us"]
         rng.shuffle(pairs)
         return "\x02".join(pairs) + rng.choice(["", "\x02"])
-
-    def cut(self, peer: int, data: bytes) -> None:
-        cuts = sorted(self.rng.randrange(len(data) + 1) for _ in range(self.rng.randrange(3)))
-        for start, end in zip([0, *cuts], [*cuts, len(data)], strict=True):
-            if start < end:
-                self.steps.append(Step("receive", peer, data[start:end]))
 
     def disturb(self) -> None:
         rng = self.rng
@@ -194,7 +152,8 @@ class Script:
         ])  # fmt: skip
         if ext is None:
             return self.heartbeat(rng.choice(GROUPS))
-        return frame(int(code), ext, body, opaque=self.number, is_binary=rng.random() < 0.3)
+        return frame(int(code), ext, body, opaque=self.number, is_ascii=False,
+                     is_binary=rng.random() < 0.3)  # fmt: skip
 
     def topic(self) -> dict[str, str]:
         queues = str(self.rng.choice([1, 4]))
@@ -255,7 +214,10 @@ class Script:
             ext = {key: ext[key] for key in keys}
         code = 361 if rng.random() < 0.1 else 11
         flag = rng.choice([0] * 20 + [2, 4]) if self.oddity else 0
-        data = frame(code, ext, opaque=self.number, flag=flag, is_binary=rng.random() < 0.5)
+        data = frame(
+            code, ext, opaque=self.number, flag=flag, is_ascii=False,
+            is_binary=rng.random() < 0.5,
+        )  # fmt: skip
         if self.odd(0.02):
             broken = bytearray(data)
             broken[rng.randrange(8, len(data))] ^= 1 << rng.randrange(8)

@@ -15,11 +15,12 @@ from cometmq.broker.filters.sql import compile_sql
 from cometmq.broker.handlers import VIP_EXCLUDED, pull_lane
 from cometmq.broker.native import IS_BUILT
 from cometmq.broker.testing.scripted import ScriptedBroker, frames_of
+from cometmq.broker.testing.scripts import Step, frame
 from cometmq.remoting.codes import ResponseCode
 from cometmq.remoting.header import decode_header
 from cometmq.store.log.damage import DamagedRange
 
-from .pull_script import EXPRESSIONS, PEERS, TOPICS, Script, Step, frame
+from .pull_script import EXPRESSIONS, PEERS, TOPICS, Script
 
 pytestmark = pytest.mark.skipif(not IS_BUILT, reason="cometmq-accel is built only with cargo")
 

@@ -3,9 +3,6 @@
 
 import asyncio
 import errno
-import json
-import random
-import struct
 import tempfile
 from typing import Any, NamedTuple
 
@@ -16,6 +13,7 @@ from hypothesis import strategies as st
 
 from cometmq.broker.native import IS_BUILT
 from cometmq.broker.testing.scripted import ScriptedBroker, frames_of
+from cometmq.broker.testing.scripts import RandomScript, Step, frame
 from cometmq.remoting.codes import RequestCode
 from cometmq.remoting.message.batch import BatchItem, join_batch
 from cometmq.remoting.transport.settings import ServerSettings
@@ -26,70 +24,27 @@ TOPIC = "Orders"
 PEERS = 5
 
 
-def frame(code: int, ext: dict[str, str], body: bytes = b"", **options: Any) -> bytes:
-    """Return a request as official clients encode it, in JSON or binary form."""
-    opaque, flag = options.get("opaque", 1), options.get("flag", 0)
-    if options.get("is_binary"):
-        entries = b"".join(
-            struct.pack(">H", len(k.encode())) + k.encode() + struct.pack(">I", len(v.encode()))
-            + v.encode()
-            for k, v in ext.items()
-        )  # fmt: skip
-        head = struct.pack(">hBhiiii", code, 0, 401, opaque, flag, 0, len(entries)) + entries
-    else:
-        said = {
-            "code": code, "extFields": ext, "flag": flag, "language": "JAVA", "opaque": opaque,
-            "serializeTypeCurrentRPC": "JSON", "version": 401,
-        }  # fmt: skip
-        is_ascii = options.get("is_ascii", True)
-        head = json.dumps(said, separators=(",", ":"), ensure_ascii=is_ascii).encode()
-    word = (1 << 24 if options.get("is_binary") else 0) | len(head)
-    return struct.pack(">II", 4 + len(head) + len(body), word) + head + body
-
-
-class Step(NamedTuple):
-    """One input that both brokers receive."""
-
-    action: str
-    peer: int = 0
-    data: bytes = b""
-    amount: int = 0
-
-
-class Script:
-    """A random series of steps, mostly plain sends."""
+class Script(RandomScript):
+    """Mostly plain sends."""
 
     def __init__(self, seed: int, *, oddity: float) -> None:
-        self.rng = random.Random(seed)
-        self.oddity = oddity
-        self.number = 0
+        super().__init__(seed, oddity=oddity)
         self.plain_count = 0
-        self.steps: list[Step] = []
 
     def chance(self, share: float) -> bool:
         return self.rng.random() < share
-
-    def odd(self, share: float) -> bool:
-        return self.rng.random() < share * self.oddity
 
     def write(self, turns: int) -> list[Step]:
         for _ in range(turns):
             for peer in range(PEERS):
                 data = b"".join(self.request() for _ in range(self.rng.randrange(8)))
-                self.cut(peer, data)
+                self.cut(peer, data, count_max=4)
             if self.odd(0.3):
                 self.disturb()
             self.steps.append(Step("settle"))
         self.steps.append(Step("heal"))
         self.steps.append(Step("settle"))
         return self.steps
-
-    def cut(self, peer: int, data: bytes) -> None:
-        """Deliver the bytes in up to four chunks, cut anywhere."""
-        cuts = sorted(self.rng.randrange(len(data) + 1) for _ in range(self.rng.randrange(4)))
-        for start, end in zip([0, *cuts], [*cuts, len(data)], strict=True):
-            if start < end:
-                self.steps.append(Step("receive", peer, data[start:end]))
 
     def disturb(self) -> None:
         rng = self.rng

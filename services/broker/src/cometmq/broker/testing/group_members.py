@@ -31,7 +31,6 @@ class MemoryFiles:
 
     def __init__(self) -> None:
         self.contents: dict[Path, bytes] = {}
-        self.replace_count = 0
         self.error: OSError | None = None
 
     def read(self, path: Path) -> bytes | None:
@@ -40,7 +39,6 @@ class MemoryFiles:
     def replace(self, path: Path, data: bytes) -> None:
         if self.error is not None:
             raise self.error
-        self.replace_count += 1
         self.contents[path] = data
 
 
