@@ -41,7 +41,7 @@ $(VENV)/.ready: requirements.lock $(MEMBERS:%=%/pyproject.toml)
 	@touch $(VENV)/.runtime $@
 
 .PHONY: setup
-setup: $(VENV)/.ready ## Install the developers' tools too, from the lock (ACCEL=no: without the native path)
+setup: $(VENV)/.ready ## Install the developers' tools too, from the lock (ACCEL=no: without the native path, ACCEL=yes: not without it)
 ifneq ($(ACCEL),no)
 	@$(BIN)/python deploy/accel.py install
 endif
