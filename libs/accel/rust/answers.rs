@@ -9,25 +9,25 @@ const PREFIX_BYTES: usize = 8;
 /// The place of one request's messages, and where its answer goes.
 #[derive(Clone, Debug, Default)]
 pub struct Answer {
-    /// The connection, by the caller's number.
+    /// The caller's number of the connection.
     pub peer: u32,
-    /// Number of the request.
+    /// The request's opaque.
     pub opaque: i32,
     /// Serialization of the answer: 0 JSON, 1 ROCKETMQ.
     pub serialization: u8,
-    /// Number of the topic.
+    /// The topic's number.
     pub topic: u32,
     /// Queue of the messages.
     pub queue_id: i32,
-    /// Queue offset of the first.
+    /// Queue offset of the first message.
     pub queue_offset: i64,
-    /// Bytes of all records.
+    /// Total size of the records.
     pub size: usize,
-    /// Which of the places are theirs.
+    /// Range of the request's messages in `Answers::places`.
     pub places: Range<usize>,
 }
 
-/// The answers to requests of one commit, in their order.
+/// The answers of one commit, in the order of the requests.
 #[derive(Default)]
 pub struct Answers {
     /// One for each request.
@@ -36,22 +36,22 @@ pub struct Answers {
     pub places: Vec<i64>,
 }
 
-/// The parts of an answer that are equal for all.
+/// The parts that all answers share.
 pub struct Template {
-    /// JSON: what stands before the id, the queue, its offset and the opaque, and at the end.
+    /// JSON: the texts before the id, the queue, its offset and the opaque, and the end.
     pub json: [Vec<u8>; 5],
     /// ROCKETMQ: code, language and version.
     pub binary_head: [u8; 5],
     /// ROCKETMQ: flag.
     pub flag: i32,
-    /// ROCKETMQ: the entries behind those of the message.
+    /// ROCKETMQ: the entries after the message's own.
     pub binary_entries: Vec<u8>,
-    /// Address of the broker in ids.
+    /// The broker's address, as in message ids.
     pub host: [u8; 16],
 }
 
 impl Template {
-    /// Returns the address of a broker as ids begin with it.
+    /// Returns a broker's address as it begins message ids.
     #[must_use]
     pub fn hex_host(host: [u8; 8]) -> [u8; 16] {
         let mut text = [0; 16];
@@ -129,7 +129,7 @@ pub(crate) fn push_entry(out: &mut Vec<u8>, name: &[u8], value: impl FnOnce(&mut
     close_length(out, length);
 }
 
-/// Sets the length at this position to that of all that follows it.
+/// Fills in the length word at this position: the number of bytes after it.
 pub(crate) fn close_length(out: &mut [u8], at: usize) {
     let bytes = (out.len() - at - 4) as u32;
     out[at..at + 4].copy_from_slice(&bytes.to_be_bytes());

@@ -5,16 +5,16 @@ use crate::answers::{Answer, Answers};
 use crate::stage::{RECORD_FIXED_BYTES, Stage};
 
 const MAGIC_V1: i32 = -626_843_481;
-/// A file of the log ends with a mark of so many bytes at least.
+/// Minimum size of the mark that ends a file of the log.
 const BLANK_BYTES_MIN: i64 = 8;
 const CRC_MASK: u32 = 0x7FFF_FFFF;
 
-/// Where records begin, and the time that they get.
+/// Where the records of a commit begin, and their store time.
 #[derive(Clone, Copy)]
 pub struct Place {
-    /// Physical offset of the first.
+    /// Physical offset of the first record.
     pub offset: i64,
-    /// End of the file that holds it.
+    /// End of that record's file.
     pub file_end: i64,
     /// Store time in ms.
     pub now_ms: i64,
@@ -22,15 +22,15 @@ pub struct Place {
 
 /// A queue that the commit touches.
 pub struct OpenQueue {
-    /// Number of the topic.
+    /// The topic's number.
     pub topic: u32,
     /// Id of the queue.
     pub queue_id: i32,
     /// The next offset.
     pub next_offset: i64,
-    /// Entries of the commit.
+    /// Entries that the commit adds.
     pub entries: Vec<u8>,
-    /// Their number.
+    /// Number of entries.
     pub count: usize,
 }
 
@@ -47,7 +47,7 @@ pub struct Keys {
 }
 
 impl Keys {
-    /// Gives the keys that have no store time yet this one.
+    /// Sets the store time of all keys that have none yet.
     pub fn close(&mut self, timestamp: i64) {
         let count = self.hashes.len();
         match self.times.last_mut() {
@@ -66,19 +66,19 @@ impl Keys {
     }
 }
 
-/// What `Stage::build` makes besides the records.
+/// The results of `Stage::build` besides the records.
 #[derive(Default)]
 pub struct Built {
     /// Keys for the index.
     pub keys: Keys,
-    /// Answers, cut where waiting for the disk begins or ends.
+    /// Answers, split where waiting for the disk begins or ends.
     pub groups: Vec<(bool, Answers)>,
     /// Number of messages.
     pub message_count: usize,
 }
 
 impl Stage {
-    /// Returns how many requests from `first` on have room before the file ends, and their bytes.
+    /// Returns how many requests, starting at `first`, fit into the file, and their total size.
     #[must_use]
     pub fn fit(&self, first: usize, count: usize, place: Place) -> (usize, usize) {
         let room = usize::try_from(place.file_end - place.offset - BLANK_BYTES_MIN).unwrap_or(0);
@@ -121,7 +121,7 @@ impl Stage {
         open
     }
 
-    /// Closes the queues that `open_queues` has found.
+    /// Closes the queues that `open_queues` found.
     pub fn close_queues(&mut self, open: &[OpenQueue]) {
         for queue in open {
             let slots = &mut self.topics[queue.topic as usize].slots;
@@ -133,7 +133,7 @@ impl Stage {
         }
     }
 
-    /// Writes the records of these requests to `out`, which has exactly their size, and the
+    /// Writes the records of these requests to `out`, whose size must match exactly, and the
     /// entries of the queues.
     pub fn build(
         &self,

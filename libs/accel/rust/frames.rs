@@ -5,39 +5,39 @@ use crate::scan::be32;
 
 const PREFIX_BYTES: usize = 8;
 
-/// One whole frame; positions are those of the received bytes.
+/// One whole frame, as positions in the received bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Frame {
-    /// Begin of the frame.
+    /// Start of the frame.
     pub start: usize,
     /// Serialization of the header: 0 JSON, 1 ROCKETMQ.
     pub serialization: u8,
-    /// Begin of the body.
+    /// Start of the body.
     pub body: usize,
     /// End of the frame.
     pub end: usize,
 }
 
 impl Frame {
-    /// The bytes of its header.
+    /// Returns the bytes of the header.
     #[must_use]
     pub fn head<'a>(&self, data: &'a [u8]) -> &'a [u8] {
         &data[self.start + PREFIX_BYTES..self.body]
     }
 }
 
-/// What follows a position.
+/// The bytes at a position.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Next {
     /// A whole frame.
     Whole(Frame),
-    /// Less than a frame; nothing proves that it is one.
+    /// Less than a whole frame.
     Incomplete,
-    /// Lengths that no frame has: the peer does not speak the protocol.
+    /// Impossible lengths: the peer does not speak the protocol.
     Illegal,
 }
 
-/// Looks at the frame that begins at a position.
+/// Examines the bytes at a position.
 #[must_use]
 pub fn frame_at(data: &[u8], start: usize, frame_bytes_max: usize) -> Next {
     let left = data.len() - start;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Mutated sends through staging, building and answering: nothing may panic, and what is accepted
+//! Fuzz test of staging, building and answering sends: nothing may panic, and accepted sends
 //! must be consistent. The same seed gives the same inputs.
 
 use crate::answers::Template;
@@ -9,11 +9,11 @@ use crate::stage::{Limits, Origin, Stage};
 const HOST: [u8; 8] = [10, 0, 0, 1, 0, 0, 0x2a, 0x9f];
 const CHUNK_FRAMES_MAX: u32 = 6;
 
-/// A small generator of random numbers (xorshift64*).
+/// A small random number generator (xorshift64*).
 pub struct Random(u64);
 
 impl Random {
-    /// Starts a series.
+    /// Seeds the generator.
     #[must_use]
     pub fn new(seed: u64) -> Self {
         Self(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1)
@@ -33,20 +33,20 @@ impl Random {
     }
 }
 
-/// What a run has seen.
+/// Counters of a run.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Seen {
-    /// Frames that were made.
+    /// Frames generated.
     pub frames: u64,
-    /// Sends that were staged and built, or pulls that were answered.
+    /// Sends staged and built, or pulls answered.
     pub staged: u64,
 }
 
-/// Runs a series of inputs and returns what happened; panics where something is inconsistent.
+/// Runs a series of inputs and returns the counters; panics on inconsistent results.
 ///
 /// # Panics
 ///
-/// If anything that was accepted is inconsistent.
+/// If an accepted send is inconsistent.
 #[must_use]
 pub fn run(seed: u64, frames: u64) -> Seen {
     let mut random = Random::new(seed);
@@ -211,7 +211,7 @@ pub(crate) fn json_head(code: u16, fields: &[(&str, &str)]) -> Vec<u8> {
     head.into_bytes()
 }
 
-/// Changes some bytes, or none: flips, other values, cuts, repetitions.
+/// Mutates a frame, or leaves it alone: bit flips, other values, cuts, repetitions.
 pub(crate) fn mutate(chunk: &mut Vec<u8>, random: &mut Random) {
     for _ in 0..random.below(3) {
         let length = chunk.len() as u32;

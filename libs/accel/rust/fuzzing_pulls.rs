@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Mutated pulls through staging and answering: nothing may panic, and every answer must hold the
+//! Fuzz test of staging and answering pulls: nothing may panic, and every answer must contain the
 //! records that a plain search finds. The same seed gives the same inputs.
 
 use crate::frames::{Next, frame_at};
@@ -15,7 +15,7 @@ const FILE_SIZE: i64 = 300_000;
 const CHUNK_FRAMES_MAX: u32 = 4;
 const LIMITS: Limits = Limits { count_max: 32, bytes_max: 6000, memory_bytes: 400_000 };
 
-/// A log and one queue of it, and what goes wrong with it.
+/// A log with one queue, and the faults that a run injects.
 struct World {
     log: Vec<u8>,
     entries: Vec<u8>,
@@ -83,7 +83,7 @@ impl World {
         Queue { number: 1, min_offset: self.min_offset, max_offset: RECORDS }
     }
 
-    /// Returns what an answer must hold, as far as everything is in order.
+    /// Returns the body of the expected answer, found by a plain search of an undamaged log.
     fn expected(&self, from: i64, count_max: i64, wants: impl Fn(i64, i64) -> bool) -> Vec<u8> {
         let (mut body, mut count) = (vec![], 0);
         let most = count_max.max(800);
@@ -167,11 +167,11 @@ fn head(is_binary: bool, fields: &[(&str, &str)]) -> Vec<u8> {
     if is_binary { binary_head(11, fields) } else { json_head(11, fields) }
 }
 
-/// Runs a series of inputs and returns what happened; panics where something is inconsistent.
+/// Runs a series of inputs and returns the counters; panics on wrong answers.
 ///
 /// # Panics
 ///
-/// If an answer is not what a plain search finds.
+/// If an answer differs from the result of a plain search.
 #[must_use]
 pub fn run(seed: u64, frames: u64) -> Seen {
     let mut random = Random::new(seed);

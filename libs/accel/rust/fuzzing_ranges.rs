@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Mutated ranges of the log: nothing may panic, and what is read must be consistent, wherever the
-//! range is cut. The same seed gives the same inputs.
+//! Fuzz test of reading ranges of the log: nothing may panic, and the results must not depend on
+//! where the range is cut. The same seed gives the same inputs.
 
 use crate::fuzzing::{Random, Seen, mutate};
 use crate::range::{Found, Rules, follow, read};
@@ -8,11 +8,11 @@ use crate::scan::be32;
 
 const RECORDS_MAX: u32 = 8;
 
-/// Runs a series of inputs and returns how many records were made and read.
+/// Runs a series of inputs and returns how many records were generated and read.
 ///
 /// # Panics
 ///
-/// If anything that was read is inconsistent.
+/// If a result is inconsistent.
 #[must_use]
 pub fn run(seed: u64, records: u64) -> Seen {
     let mut random = Random::new(seed);

@@ -1,27 +1,27 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Headers of plain sends in both encodings; whatever is unusual is `None`, and Python decides.
+//! Headers of plain sends in both encodings; unusual headers are `None` and left to Python.
 //!
 //! Plain: code 310 or 320, a request with an answer, each field at most once, numbers as plain
 //! decimals, texts of printable ASCII, properties of any UTF-8.
 
 use crate::scan::{Scan, be32, decimal, decimal32};
 
-/// The fields of a plain send that its record and its answer need.
+/// The fields of a plain send that are needed for its record and its answer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Header<'a> {
     /// Topic; never empty, never a system prefix `%`.
     pub topic: &'a [u8],
     /// Queue, not negative.
     pub queue_id: i32,
-    /// Flags of the system.
+    /// System flags.
     pub sys_flag: i32,
-    /// When the message was born, in ms.
+    /// Born timestamp in ms.
     pub born_timestamp: i64,
-    /// Flag of the user.
+    /// The application's flag.
     pub flag: i32,
-    /// How often the message was consumed before.
+    /// Number of earlier deliveries.
     pub reconsume_times: i32,
-    /// Number of the request.
+    /// The request's opaque.
     pub opaque: i32,
     /// Whether the body is a batch.
     pub is_batch: bool,
@@ -52,7 +52,7 @@ impl<'a> Header<'a> {
         is_new.then_some(())
     }
 
-    /// Takes a field other than the properties.
+    /// Stores a field other than the properties.
     fn set(&mut self, name: u8, value: &'a [u8]) -> Option<()> {
         self.note(name)?;
         match name {
@@ -93,7 +93,7 @@ fn truth(value: &[u8]) -> Option<bool> {
     }
 }
 
-/// Reads a header; the properties are put into `text`, empty without any.
+/// Reads a header and puts the properties into `text`, which is empty if there are none.
 pub fn read_header<'a>(
     serialization: u8,
     head: &'a [u8],

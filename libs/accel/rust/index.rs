@@ -12,16 +12,16 @@ const ENTRY_BYTES: usize = 20;
 pub struct Slots<'a> {
     /// Number of the newest entry of each slot, 0 for none.
     pub newest: &'a [Cell<i32>],
-    /// One byte for each page.
+    /// One byte per page: whether it has changed.
     pub dirty: &'a [Cell<u8>],
-    /// Slots of a page.
+    /// Number of slots per page.
     pub page_slots: usize,
 }
 
 impl Keys {
-    /// Links entries, numbered from `number` on, into their slots. `out` gets them, 20 bytes each;
-    /// their times are relative to `begin_ms`. Returns how many slots were empty; `None` if the
-    /// numbers or the pages do not suffice.
+    /// Links entries, numbered from `number`, into their slots. They are written to `out`, 20 bytes
+    /// each; their times are relative to `begin_ms`. Returns how many slots were empty; `None` if
+    /// the numbers or the pages do not suffice.
     #[must_use]
     pub fn link(
         &self,

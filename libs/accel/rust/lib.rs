@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The native message path of `CometMQ`: what Python decides for one send, done for a whole commit.
+//! The native message path of `CometMQ`: the work of Python for one send, for a whole commit at
+//! once.
 //!
-//! The core knows no Python and no I/O. `python` is the module `cometmq.accel`.
+//! The core uses neither Python nor I/O. `python` is the module `cometmq.accel`.
 
 pub mod answers;
 pub mod commit;

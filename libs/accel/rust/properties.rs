@@ -7,17 +7,17 @@
 pub const PAIR_SEPARATOR: u8 = 2;
 const VALUE_SEPARATOR: u8 = 1;
 
-/// What the text of a send says besides the pairs to store.
+/// The facts in a send's property text, besides the pairs to store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sent<'a> {
-    /// Code of the tags in the consume queue; 0 without any.
+    /// Tag code for the consume queue; 0 without tags.
     pub tag_code: i64,
     /// The value of WAIT, if the text has one.
     pub wait: Option<&'a [u8]>,
 }
 
 impl Sent<'_> {
-    /// Whether the sender waits for flush and replicas; the default of `RocketMQ`.
+    /// Whether the sender waits for flush and replicas; `RocketMQ`'s default is true.
     #[must_use]
     pub fn waits(&self) -> bool {
         self.wait.is_none_or(|value| value.eq_ignore_ascii_case(b"true"))
@@ -59,9 +59,9 @@ fn read_pairs<'a>(raw: &'a [u8], mut keep: impl FnMut(&'a [u8])) -> Found<'a> {
     found
 }
 
-/// Reads the text of a request: appends what is stored to `out` and the hashes of its keys to
+/// Reads the text of a request: appends the text to store to `out` and the hashes of its keys to
 /// `hashes`. `None` for messages that are delayed or part of a transaction, and for tags and keys
-/// outside ASCII; then both may have grown.
+/// outside ASCII; both may have grown by then.
 pub fn read_sent<'a>(
     raw: &'a [u8],
     cluster: &[u8],
@@ -80,7 +80,7 @@ pub fn read_sent<'a>(
     Some(Sent { tag_code: index(&found, topic_hash, hashes)?, wait: found.wait })
 }
 
-/// Reads the text of one message of a batch, which is stored as it is; returns its tag code.
+/// Reads the text of one message of a batch, which is stored unchanged; returns its tag code.
 pub fn read_item(raw: &[u8], topic_hash: u32, hashes: &mut Vec<i32>) -> Option<i64> {
     index(&read_pairs(raw, |_| ()), topic_hash, hashes)
 }
@@ -103,7 +103,7 @@ pub fn java_hash(start: u32, text: &[u8]) -> u32 {
     text.iter().fold(start, |hash, &byte| hash.wrapping_mul(31).wrapping_add(u32::from(byte)))
 }
 
-/// Continues `String.hashCode()` over any text, whose UTF-16 code units count.
+/// Continues `String.hashCode()` over any text, by UTF-16 code units.
 #[must_use]
 pub fn java_hash_text(start: u32, text: &str) -> u32 {
     if text.is_ascii() {
@@ -113,13 +113,13 @@ pub fn java_hash_text(start: u32, text: &str) -> u32 {
     text.encode_utf16().fold(start, step)
 }
 
-/// The hash of `topic#key` in the index; `topic_hash` is the one of `topic#`.
+/// Returns the hash of `topic#key` in the index; `topic_hash` is the hash of `topic#`.
 #[must_use]
 pub fn index_hash(topic_hash: u32, key: &[u8]) -> i32 {
     positive(java_hash(topic_hash, key))
 }
 
-/// The same for any text.
+/// Like `index_hash`, for any text.
 #[must_use]
 pub fn index_hash_text(topic_hash: u32, key: &str) -> i32 {
     positive(java_hash_text(topic_hash, key))

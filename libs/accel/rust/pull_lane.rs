@@ -16,7 +16,7 @@ use crate::python::array;
 
 const QUEUES_MAX: usize = 1 << 14;
 const NAMES_MAX: usize = 8;
-/// Larger buffers are given back after the call.
+/// Larger buffers are freed after the call.
 const KEPT_BYTES_MAX: usize = 1 << 20;
 
 struct Known {
@@ -50,7 +50,7 @@ struct Total {
     bytes: usize,
 }
 
-/// Reads through Python; an error there is for Python to report.
+/// Reads by calling Python, which reports its own errors.
 struct PythonSource<'a, 'py> {
     py: Python<'py>,
     view: &'a Bound<'py, PyAny>,
@@ -86,7 +86,7 @@ type Answers<'py> =
 impl PullLane {
     #[new]
     #[pyo3(signature = (*, cache_bytes, count_max, bytes_max, memory_bytes, json, binary_head, flag, remark, names, queues, read_log, read_entries))]
-    #[allow(clippy::too_many_arguments)] // what a lane is made of, each by name
+    #[allow(clippy::too_many_arguments)] // keyword arguments in Python
     fn new(
         cache_bytes: usize,
         count_max: i64,
@@ -131,7 +131,7 @@ impl PullLane {
     }
 
     #[pyo3(signature = (serialization, head, group, topic, *, queue_count, suggested_id, codes=None, names=None, condition=None))]
-    #[allow(clippy::too_many_arguments)] // what a reader is made of, each by name
+    #[allow(clippy::too_many_arguments)] // keyword arguments in Python
     fn learn(
         &mut self,
         serialization: u8,
@@ -173,13 +173,13 @@ impl PullLane {
         self.known.clear();
     }
 
-    /// Begin and end of a staged pull's frame.
+    /// Start and end of a staged pull's frame.
     fn frame(&self, index: usize) -> PyResult<(usize, usize)> {
         let pull = self.pulls.staged.get(index);
         pull.map(|pull| (pull.start, pull.end)).ok_or_else(|| PyIndexError::new_err("no such pull"))
     }
 
-    /// Answers staged pulls until one is for Python, or the answers have more than `room` bytes.
+    /// Answers staged pulls until one is left to Python, or the answers exceed `room` bytes.
     /// Filters may examine `budget` entries.
     fn answer<'py>(
         &mut self,
@@ -230,7 +230,7 @@ impl PullLane {
 }
 
 impl PullLane {
-    /// Answers one pull; returns messages and their bytes.
+    /// Answers one pull; returns the number of messages and their size.
     fn one(
         &mut self,
         py: Python<'_>,
@@ -287,7 +287,7 @@ impl PullLane {
         })
     }
 
-    /// Reads the view of the log if it is another one.
+    /// Reads the view of the log if it has changed.
     fn look_at(&mut self, py: Python<'_>, view: &Bound<'_, PyAny>) -> PyResult<()> {
         if self.view.as_ref().is_some_and(|known| known.is(view)) {
             return Ok(());
@@ -330,9 +330,9 @@ impl PullLane {
     }
 }
 
-/// Whether a record matches a condition; `None` if only Python can say.
+/// Returns whether a record matches a condition; `None` if only Python can tell.
 #[pyfunction]
-#[allow(clippy::needless_pass_by_value)] // as the arguments of a Python function come
+#[allow(clippy::needless_pass_by_value)] // arguments of a Python function are owned
 pub fn matches(
     names: Vec<String>,
     condition: &Bound<'_, PyTuple>,
@@ -349,7 +349,7 @@ fn program(names: Vec<String>, condition: &Bound<'_, PyTuple>) -> PyResult<Progr
     Ok(Program { names: names.into_iter().map(String::into_bytes).collect(), condition })
 }
 
-/// Reads a condition as `filters/sql/program.py` writes it.
+/// Parses a condition in the form that `filters/sql/program.py` writes.
 fn read_condition(said: &Bound<'_, PyTuple>, name_count: usize) -> PyResult<Condition> {
     let kind: String = said.get_item(0)?.extract()?;
     let name = || {

@@ -16,7 +16,8 @@ use crate::pull_lane::PullLane;
 use crate::python_keys::LaneKeys;
 use crate::stage::{Kind, Limits, Origin, Part, Stage};
 
-/// Queues of all topics together, four bytes each; above, topics are learned anew.
+/// Maximum number of queues of all topics, four bytes each; beyond it, the topics are learned
+/// again.
 const QUEUES_MAX: usize = 1 << 20;
 
 #[pyclass(module = "cometmq.accel")]
@@ -41,7 +42,7 @@ pub(crate) fn array<const N: usize>(bytes: &[u8], what: &str) -> PyResult<[u8; N
 impl SendLane {
     #[new]
     #[pyo3(signature = (*, store_host, cluster, frame_bytes_max, body_bytes_max, request_bytes_max, json, binary_head, flag, binary_entries))]
-    #[allow(clippy::too_many_arguments)] // what a lane is made of, each by name
+    #[allow(clippy::too_many_arguments)] // keyword arguments in Python
     fn new(
         store_host: &[u8],
         cluster: &str,
@@ -97,7 +98,7 @@ impl SendLane {
         self.drop_unused_names();
     }
 
-    /// Without `pulls`, or if `takes_sends` is false, pulls or sends are left to Python.
+    /// Pulls are left to Python without `pulls`, and sends if `takes_sends` is false.
     #[pyo3(signature = (data, peer, host, count_max, *, takes_sends=true, pulls=None))]
     fn stage(
         &mut self,
@@ -139,7 +140,7 @@ impl SendLane {
         self.peer_of.clear();
     }
 
-    #[allow(clippy::too_many_arguments)] // a call for each commit: no object for its arguments
+    #[allow(clippy::too_many_arguments)] // once per commit: an object for them costs time
     fn place<'py>(
         &mut self,
         py: Python<'py>,
@@ -171,7 +172,7 @@ impl SendLane {
         (count, built.message_count, records, entries, keys, groups).into_pyobject(py)
     }
 
-    /// Answers to requests that were not placed: they know no place.
+    /// Returns the answers to requests that were not stored, and so have no place.
     fn unplaced(&self, py: Python<'_>, first: usize, count: usize) -> PyResult<LaneAnswers> {
         let end = first.checked_add(count).filter(|&end| end <= self.stage.requests.len());
         let end = end.ok_or_else(|| PyIndexError::new_err("more sends than are staged"))?;
@@ -198,8 +199,8 @@ impl SendLane {
 type Parts<'py> = (Bound<'py, PyBytes>, Vec<Bound<'py, PyAny>>, crate::commit::Built);
 
 impl SendLane {
-    /// The number of a connection, which it keeps if a send is staged; `None` for an address that
-    /// no record of the lane has.
+    /// Returns the number of a connection, which keeps it if a send is staged; `None` for an
+    /// address that the lane's records cannot contain.
     fn origin(&self, peer: &Bound<'_, PyAny>, host: &[u8]) -> Option<Origin> {
         let host = <[u8; 8]>::try_from(host).ok()?;
         let chunk = u32::try_from(self.chunks.len()).ok()?;
@@ -234,7 +235,7 @@ impl SendLane {
         Ok((records, queues, built.unwrap_or_default()))
     }
 
-    /// Gives answers their connections and topics, which outlive the commit.
+    /// Attaches connections and topics, which outlive the commit, to the answers.
     fn own(&self, py: Python<'_>, mut answers: Answers) -> LaneAnswers {
         let (mut peers, mut topics) = (Owned::default(), Owned::default());
         for row in &mut answers.rows {
@@ -257,7 +258,7 @@ impl SendLane {
     }
 }
 
-/// The items that rows use, numbered anew in the order of their first use.
+/// Returns the items that the rows use, renumbered in the order of first use.
 struct Owned<T> {
     items: Vec<T>,
     numbers: HashMap<u32, u32>,
@@ -299,7 +300,7 @@ impl LaneAnswers {
         self.answers.rows.len()
     }
 
-    /// Topic, requests, messages and bytes of each topic.
+    /// For each topic: the topic, and its numbers of requests, messages and bytes.
     fn totals<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
         let mut totals = vec![(0usize, 0usize, 0usize); self.topics.len()];
         for row in &self.answers.rows {
@@ -315,7 +316,7 @@ impl LaneAnswers {
         Ok(list)
     }
 
-    /// Connection, frames and number of answers of each connection.
+    /// For each connection: the connection, its frames and its number of answers.
     fn encode<'py>(&self, py: Python<'py>, lane: &SendLane) -> PyResult<Bound<'py, PyList>> {
         let mut outs = vec![(Vec::new(), 0usize); self.peers.len()];
         for row in &self.answers.rows {
@@ -330,7 +331,7 @@ impl LaneAnswers {
         Ok(list)
     }
 
-    /// Each answer as values, for all that is not a success.
+    /// Each answer as values, used for answers other than success.
     fn rows<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
         let list = PyList::empty(py);
         for row in &self.answers.rows {

@@ -33,7 +33,7 @@ impl LaneKeys {
         self.keys.timestamp(index).ok_or_else(|| PyIndexError::new_err("no such key"))
     }
 
-    /// Offsets of the messages that may hold a key, newest first.
+    /// Offsets of the messages that may have a key, newest first.
     fn find(&self, topic: &str, key: &str) -> Vec<i64> {
         let hash = index_hash_text(java_hash(java_hash_text(0, topic), b"#"), key);
         let rows = self.keys.hashes.iter().zip(&self.keys.offsets).rev();
@@ -42,7 +42,7 @@ impl LaneKeys {
 
     /// Links keys into the slots of an index file; returns their entries and how many slots were
     /// empty.
-    #[allow(clippy::too_many_arguments)] // a call for each commit: no object for its arguments
+    #[allow(clippy::too_many_arguments)] // once per commit: an object for them costs time
     fn link<'py>(
         &self,
         py: Python<'py>,

@@ -9,7 +9,8 @@ use pyo3::types::{PyBytes, PyList, PyTuple};
 use crate::python_keys::LaneKeys;
 use crate::range::{Rules, follow, read};
 
-/// Reads the plain records from a position of `data` on, which begins at this offset of the log.
+/// Reads the plain records of `data`, starting at a position; `data` begins at this offset of the
+/// log.
 #[pyfunction]
 #[pyo3(signature = (data, position, base, *, check_crc, is_indexing, delayed))]
 pub(crate) fn read_range<'py>(

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A range of the log to the queue entries and index keys of its records: what Python's scanner and
-//! dispatcher do for one record, done for all plain records at the beginning of a range.
+//! From a range of the log to the queue entries and index keys of its records: the work of Python's
+//! scanner and dispatcher for one record, for all plain records at the beginning of a range.
 //!
-//! The twin of `scan_record` in `cometmq.remoting` and of `Dispatcher` in `cometmq.store`. Whatever
-//! is no plain record ends the reading: the end of the data, a blank, damage, and records that need
-//! Python's rules, such as texts that are no UTF-8. Python examines what is there and decides.
+//! The twin of `scan_record` in `cometmq.remoting` and of `Dispatcher` in `cometmq.store`. Anything
+//! but a plain record ends the reading: the end of the data, a blank, damage, or a record that
+//! needs Python's rules, such as text that is not UTF-8. Python then examines it.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -17,7 +17,7 @@ const MAGICS: [u32; 2] = [0xDAA3_20A7, 0xDAA3_20AB];
 const MAGIC_LONG_TOPIC: u32 = MAGICS[1];
 const MAGIC_BLANK: u32 = 0xCBD4_3194;
 const BLANK_BYTES_MIN: usize = 8;
-/// Bytes of a record up to its physical offset.
+/// Position of the physical offset in a record.
 const HEAD_BYTES: usize = 36;
 const RECORD_BYTES_MIN: usize = 91;
 const CRC_MASK: u32 = 0x7FFF_FFFF;
@@ -25,7 +25,7 @@ const HOST_V4_BYTES: usize = 8;
 const HOST_V6_BYTES: usize = 20;
 const BORN_HOST_V6: u32 = 0x10;
 const STORE_HOST_V6: u32 = 0x20;
-/// Half messages and rollbacks have this bit, and no queue entry.
+/// Set for half messages and rollbacks, which get no queue entry.
 const UNQUEUED: u32 = 0x4;
 const ROLLBACK: u32 = 0xC;
 
@@ -57,12 +57,12 @@ pub struct Run<'a> {
     pub entries: Vec<u8>,
 }
 
-/// What the plain records at the beginning of a range say.
+/// The contents of the plain records at the beginning of a range.
 #[derive(Default)]
 pub struct Found<'a> {
-    /// Bytes of the records.
+    /// Total size of the records.
     pub size: usize,
-    /// Their number.
+    /// Number of records.
     pub count: usize,
     /// Store time of the last record.
     pub timestamp: i64,
@@ -82,7 +82,7 @@ struct Record<'a> {
     properties: &'a [u8],
 }
 
-/// What all records of one queue have in common.
+/// The values that all records of one queue share.
 struct Queue<'a> {
     topic: &'a str,
     /// The hash of `topic#`.
@@ -92,7 +92,7 @@ struct Queue<'a> {
     run: Option<usize>,
 }
 
-/// Reads the plain records at the beginning of `data`, which lies at this offset of the log.
+/// Reads the plain records at the beginning of `data`, which starts at this offset of the log.
 #[must_use]
 pub fn read<'a>(data: &'a [u8], offset: i64, rules: &Rules) -> Found<'a> {
     let mut found = Found::default();
@@ -146,7 +146,7 @@ fn step<'a>(
 
 /// Returns the number of the run that ends before this record, or of a new one.
 fn run_of<'a>(record: &Record, queue: &mut Queue<'a>, runs: &mut Vec<Run<'a>>) -> usize {
-    // A queue that begins again does so with offset 0, at which only runs begin.
+    // A queue that starts over has offset 0, and offset 0 always begins a run.
     let is_next = |run: &Run| run.end == record.queue_offset && record.queue_offset != 0;
     if let Some(number) = queue.run.filter(|&number| is_next(&runs[number])) {
         return number;
@@ -202,7 +202,7 @@ fn parse(data: &[u8], offset: i64, check_crc: bool) -> Option<Record<'_>> {
     let (topic, rest) = rest.split_at_checked(topic_bytes)?;
     let properties_bytes = short(rest)?;
     let properties = rest.get(2..)?;
-    // A torn record at the end of the log has such properties, which only Python knows.
+    // A torn record at the end of the log has such properties; only Python recognizes them.
     if properties.len() != properties_bytes || properties.last() == Some(&0) {
         return None;
     }
@@ -220,7 +220,7 @@ fn parse(data: &[u8], offset: i64, check_crc: bool) -> Option<Record<'_>> {
     })
 }
 
-/// The properties that queue entries and index depend on; the last of several pairs counts.
+/// The properties that queue entries and index depend on; of equal names, the last pair counts.
 #[derive(Default)]
 struct Texts<'a> {
     unique_key: &'a str,
@@ -259,9 +259,10 @@ impl<'a> Texts<'a> {
     }
 }
 
-/// Follows the headers of whole records from the beginning of `data`, which lies at this offset of
-/// the log. Returns the bytes of the records and the size of the next one, 0 if its header is not
-/// whole. Stops before `bytes_max`, but not before the first record. `None` if a header is wrong.
+/// Follows the headers of whole records from the beginning of `data`, which starts at this offset
+/// of the log. Returns the bytes of the records and the size of the next one, 0 if its header is
+/// not whole. Stops before `bytes_max`, but not before the first record. `None` if a header is
+/// wrong.
 #[must_use]
 pub fn follow(
     data: &[u8],

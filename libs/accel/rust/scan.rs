@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Strict readers of JSON texts and decimal numbers: whatever is unusual is `None`.
+//! Strict readers of JSON texts and decimal numbers: unusual input is `None`.
 
 /// A position in a JSON text.
 pub struct Scan<'a> {
@@ -14,7 +14,7 @@ impl<'a> Scan<'a> {
         Self { bytes, at }
     }
 
-    /// Whether the whole text was read.
+    /// Returns whether the whole text has been read.
     #[must_use]
     pub fn is_at_end(&self) -> bool {
         self.at == self.bytes.len()
@@ -28,7 +28,7 @@ impl<'a> Scan<'a> {
         Some(byte)
     }
 
-    /// Reads this byte.
+    /// Reads the given byte.
     #[inline]
     pub fn eat(&mut self, byte: u8) -> Option<()> {
         (self.byte()? == byte).then_some(())
@@ -49,7 +49,7 @@ impl<'a> Scan<'a> {
         }
     }
 
-    /// Returns the bytes between the quotes of a string as they are; they may be no JSON.
+    /// Returns the raw bytes between the quotes of a string, which may be invalid JSON.
     #[inline]
     pub fn raw(&mut self) -> Option<&'a [u8]> {
         self.eat(b'"')?;
@@ -66,7 +66,7 @@ impl<'a> Scan<'a> {
         }
     }
 
-    /// Reads a string of any characters whose escapes stand for ASCII, as UTF-8.
+    /// Reads a string of any characters as UTF-8; its escapes must stand for ASCII.
     pub fn text(&mut self, out: &mut Vec<u8>) -> Option<()> {
         self.eat(b'"')?;
         let mut is_ascii = true;
@@ -109,7 +109,7 @@ impl<'a> Scan<'a> {
         })
     }
 
-    /// Reads a number that is no text: see `decimal`.
+    /// Reads a number without quotes: see `decimal`.
     #[inline]
     pub fn number(&mut self) -> Option<i64> {
         let start = self.at;
@@ -144,7 +144,7 @@ pub fn decimal32(text: &[u8]) -> Option<i32> {
     i32::try_from(decimal(text)?).ok()
 }
 
-/// Reads four bytes of a buffer that has them.
+/// Reads a four-byte integer; the buffer must be long enough.
 #[inline]
 #[must_use]
 pub fn be32(bytes: &[u8], at: usize) -> u32 {

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Plain sends of one commit, from the received bytes until their records are built.
 //!
-//! Nothing is copied but the properties: a staged message points into its chunk, which the caller
-//! keeps. Staging decides nothing that Python would decide otherwise: a frame that is unusual in
+//! Only the properties are copied: a staged message points into its chunk, which the caller
+//! keeps. Staging never decides differently from Python: a frame that is unusual in
 //! any way is left to Python.
 
 use std::collections::HashMap;
@@ -14,24 +14,24 @@ use crate::properties::{PAIR_SEPARATOR, Sent, java_hash, read_item, read_sent};
 use crate::pull::stage::Pulls;
 use crate::scan::be32;
 
-/// Bytes of a record without body, topic and properties; both hosts are IPv4.
+/// Size of a record without body, topic and properties; both hosts are IPv4.
 pub const RECORD_FIXED_BYTES: usize = 88;
 const PROPERTIES_LENGTH_BYTES: usize = 2;
-/// Properties have a signed short as their length.
+/// The length of properties is a signed short.
 const PROPERTIES_BYTES_MAX: usize = 32767;
 const TOPIC_BYTES_MAX: usize = 127;
-/// Compressed, several tags, kind of compression: the flags that change nothing in the record.
+/// Compressed, several tags, kind of compression: the flags that do not change the record.
 const PLAIN_SYS_FLAGS: i32 = 0x1 | 0x2 | 0x700;
-/// Fields before the body of a batch's item: size, magic, crc, flag, body length.
+/// Size of the fields before the body of a batch item: size, magic, CRC, flag, body length.
 const ITEM_HEAD_BYTES: usize = 20;
 
 /// A topic that Python has admitted.
 pub struct Topic {
-    /// Length and name, as in records.
+    /// Length and name, as encoded in records.
     pub field: Vec<u8>,
     hash: u32,
     queue_count: i32,
-    /// For each queue its place in the commit under way plus one; 0 outside of it.
+    /// For each queue, one plus its index in the current commit; 0 if the commit does not touch it.
     pub(crate) slots: Vec<u32>,
 }
 
@@ -51,24 +51,24 @@ pub struct Record {
     pub(crate) tag_code: i64,
 }
 
-/// One request; its records lie side by side.
+/// One request; its records are contiguous.
 pub struct Request {
-    /// The connection, by the caller's number.
+    /// The caller's number of the connection.
     pub peer: u32,
-    /// Number of the request.
+    /// The request's opaque.
     pub opaque: i32,
     /// Serialization of its header, and of its answer.
     pub serialization: u8,
     /// Whether the sender waits for flush and replicas.
     pub waits: bool,
-    /// Its records.
+    /// Range of its records.
     pub records: Range<usize>,
 }
 
-/// What the frames of a part are.
+/// The kind of the frames of a part.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// For Python.
+    /// Left to Python.
     Other,
     /// Plain sends that are staged.
     Sends,
@@ -79,45 +79,45 @@ pub enum Kind {
 /// A run of frames of one chunk, all of one kind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Part {
-    /// What they are.
+    /// Their kind.
     pub kind: Kind,
-    /// Number of sends or pulls; 0 for frames for Python.
+    /// Number of sends or pulls; 0 for frames that are left to Python.
     pub count: usize,
-    /// Bytes of their bodies and properties.
+    /// Total size of their bodies and properties.
     pub bytes: usize,
-    /// Begin of the first frame in the chunk.
+    /// Start of the first frame in the chunk.
     pub start: usize,
-    /// End of the last.
+    /// End of the last frame.
     pub end: usize,
 }
 
-/// Bounds of what is staged.
+/// Limits of staged frames.
 #[derive(Clone, Copy)]
 pub struct Limits {
-    /// Bytes of a frame after its length word.
+    /// Maximum size of a frame after its length word.
     pub frame_bytes_max: usize,
-    /// Bytes of a body.
+    /// Maximum size of a body.
     pub body_bytes_max: usize,
-    /// Bytes of the records of one request: a file of the log holds as many.
+    /// Maximum size of the records of one request, which must fit into one file of the log.
     pub request_bytes_max: usize,
 }
 
-/// Where a chunk comes from.
+/// The origin of a chunk.
 #[derive(Clone, Copy)]
 pub struct Origin {
     /// Number of the chunk.
     pub chunk: u32,
     /// Number of the connection.
     pub peer: u32,
-    /// Address of the peer as in records.
+    /// The peer's address, as encoded in records.
     pub host: [u8; 8],
 }
 
-/// The staged sends of one commit and the topics that they may have.
+/// The staged sends of one commit, and the known topics.
 pub struct Stage {
     pub(crate) limits: Limits,
     cluster: Vec<u8>,
-    /// Topics of the staged messages, those that were forgotten included.
+    /// Topics of the staged messages, including forgotten ones.
     pub topics: Vec<Topic>,
     by_name: HashMap<Vec<u8>, u32>,
     /// Requests in the order of their arrival.
@@ -129,7 +129,7 @@ pub struct Stage {
 }
 
 impl Stage {
-    /// Starts without topics; `cluster` is the pair that every stored text ends with.
+    /// Starts without topics; `cluster` is the property pair that ends every stored text.
     #[must_use]
     pub fn new(limits: Limits, cluster: &[u8]) -> Self {
         Self {
@@ -145,8 +145,8 @@ impl Stage {
         }
     }
 
-    /// Takes sends to a topic from now on; returns its number, `None` for a name that it cannot
-    /// have or that is known.
+    /// Accepts sends to a topic from now on; returns its number, or `None` if the name is illegal
+    /// or already known.
     pub fn learn(&mut self, name: &[u8], queue_count: i32) -> Option<u32> {
         let length = u8::try_from(name.len()).ok()?;
         if !name.is_ascii() || name.len() > TOPIC_BYTES_MAX || self.by_name.contains_key(name) {
@@ -163,7 +163,7 @@ impl Stage {
         Some(number)
     }
 
-    /// Takes sends to no topic until it is learned again. What is staged keeps its topics.
+    /// Forgets all topics; sends that are staged keep theirs.
     pub fn forget(&mut self) {
         self.by_name.clear();
         if self.requests.is_empty() {
@@ -171,7 +171,7 @@ impl Stage {
         }
     }
 
-    /// Removes everything staged.
+    /// Removes all staged sends.
     pub fn release(&mut self) {
         self.drop_from(0);
         if self.by_name.is_empty() {
@@ -179,7 +179,7 @@ impl Stage {
         }
     }
 
-    /// Removes the requests from this number on.
+    /// Removes the requests starting with this index.
     pub fn drop_from(&mut self, first: usize) {
         let Some(request) = self.requests.get(first) else {
             return;
@@ -191,10 +191,10 @@ impl Stage {
         self.requests.truncate(first);
     }
 
-    /// Stages the plain sends and pulls among the first `count_max` frames of a chunk. The parts follow one
-    /// another from the begin of the chunk; behind the last one is less than a frame, a frame with
-    /// illegal lengths, or more than `count_max` frames.
-    /// Without an origin, or without `pulls`, the sends or the pulls are left to Python.
+    /// Stages the plain sends and pulls among the first `count_max` frames of a chunk. The parts
+    /// follow one another from the start of the chunk; the last one is followed by less than a
+    /// frame, a frame with illegal lengths, or more than `count_max` frames. Sends are left to
+    /// Python without an origin, and pulls without `pulls`.
     pub fn stage(
         &mut self,
         data: &[u8],
@@ -233,7 +233,7 @@ impl Stage {
         parts
     }
 
-    /// Returns the bytes of the bodies and properties of a frame that is staged.
+    /// Returns the size of the bodies and properties of a staged frame.
     fn stage_frame(&mut self, data: &[u8], frame: &Frame, origin: Origin) -> Option<usize> {
         let mut scratch = std::mem::take(&mut self.scratch);
         let header = read_header(frame.serialization, frame.head(data), &mut scratch);
@@ -266,8 +266,8 @@ impl Stage {
         staged
     }
 
-    /// Appends the records of one request; returns whether it waits. `None`: it is unusual, and
-    /// what was appended is to be removed.
+    /// Appends the records of one request; returns whether it waits. If it is unusual, returns
+    /// `None`; the caller then removes the appended records.
     fn stage_records(
         &mut self,
         data: &[u8],
@@ -330,7 +330,7 @@ impl Stage {
         fits.then_some(())
     }
 
-    /// Appends the properties of an item of a batch, then those of its request.
+    /// Appends the properties of a batch item, then the properties of its request.
     fn join_text(&mut self, own: &[u8], common: &[u8]) -> Option<()> {
         std::str::from_utf8(own).ok()?;
         self.texts.extend_from_slice(own);
@@ -354,7 +354,7 @@ impl Stage {
     }
 }
 
-/// The text that follows the properties of each item of a batch: WAIT stays in it.
+/// Returns the text that follows the properties of each batch item, WAIT included.
 fn common_text(sent: &Sent, stored: &[u8]) -> Vec<u8> {
     match sent.wait {
         Some(value) => [b"WAIT\x01", value, &[PAIR_SEPARATOR], stored].concat(),
@@ -362,14 +362,14 @@ fn common_text(sent: &Sent, stored: &[u8]) -> Vec<u8> {
     }
 }
 
-/// One message of a batch: places in the chunk.
+/// One message of a batch, as positions in the chunk.
 struct Item {
     flag: i32,
     body: Range<usize>,
     properties: Range<usize>,
 }
 
-/// The items of a batch's body; `None` ends a body that is malformed.
+/// The items of a batch's body; `None` ends a malformed body.
 struct Items<'a> {
     data: &'a [u8],
     left: Range<usize>,

@@ -6,7 +6,7 @@ use crate::answers::{close_length, push_decimal, push_entry};
 /// The numbers of an answer.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Answer {
-    /// Number of the request.
+    /// The request's opaque.
     pub opaque: i32,
     /// Serialization: 0 JSON, 1 ROCKETMQ.
     pub serialization: u8,
@@ -14,9 +14,9 @@ pub struct Answer {
     pub numbers: [i64; 4],
 }
 
-/// The parts of an answer that are equal for all.
+/// The parts that all answers share.
 pub struct Template {
-    /// JSON: what stands before the four numbers and the opaque, and at the end.
+    /// JSON: the texts before the four numbers and the opaque, and the end.
     pub json: [Vec<u8>; 6],
     /// ROCKETMQ: code, language and version.
     pub binary_head: [u8; 5],

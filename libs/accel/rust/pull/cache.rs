@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Blocks of bytes that were read lately, from the log or from a consume queue.
+//! Recently read blocks of the log or of a consume queue.
 //!
 //! The bytes of a place never change while the owner of the cache says so; it clears the cache when
 //! they might. A block may grow at its end, as the log and the queues do.
@@ -7,7 +7,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-/// What a block belongs to, and its number there.
+/// The owner of a block, and the block's number there.
 pub type Key = (usize, i64);
 
 struct Block {
@@ -15,7 +15,7 @@ struct Block {
     used: u64,
 }
 
-/// The blocks, the least recently used one dropped first.
+/// The blocks; the least recently used one is dropped first.
 pub struct Cache {
     blocks: HashMap<Key, Block>,
     bytes: usize,
@@ -30,7 +30,7 @@ impl Cache {
         Self { blocks: HashMap::new(), bytes: 0, bytes_max, tick: 0 }
     }
 
-    /// The bytes of all blocks.
+    /// Returns the total size of all blocks.
     #[must_use]
     pub fn bytes(&self) -> usize {
         self.bytes
@@ -42,8 +42,8 @@ impl Cache {
         self.bytes = 0;
     }
 
-    /// Returns a block with at least so many bytes; `read` returns those from a position in the
-    /// block on. Returns `None` if they cannot be had.
+    /// Returns a block with at least this many bytes; `read` returns the bytes from a position in
+    /// the block. Returns `None` if they cannot be read.
     pub fn get(
         &mut self,
         key: Key,

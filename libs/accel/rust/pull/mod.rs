@@ -2,7 +2,8 @@
 //! Plain pulls: from the received bytes to the bytes of the answer, one call for each chunk.
 //!
 //! A pull is plain if Python has already answered one with the same group, topic and subscription,
-//! and if all that it reads is in memory, undamaged and recent. Everything else is left to Python.
+//! and if everything it reads is in memory, undamaged and recent. All other pulls are left to
+//! Python.
 
 pub mod answer;
 pub mod cache;

@@ -1,21 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Headers of plain pulls in both encodings; whatever is unusual is `None`, and Python decides.
+//! Headers of plain pulls in both encodings; unusual headers are `None` and left to Python.
 //!
 //! Plain: code 11 or 361, a request with an answer, each field at most once, numbers as plain
-//! decimals. The texts are not decoded: they only have to be those of a pull that Python has
-//! already decoded, so they are compared as they are.
+//! decimals. The texts are not decoded: they only have to match the texts of a pull that Python has
+//! already decoded, so their bytes are compared.
 
 use crate::scan::{Scan, be32, decimal, decimal32};
 
 const COMMIT: i32 = 0x1;
 const SUBSCRIPTION: i32 = 0x4;
-/// Commit, suspend, subscription, lite pull: none of the others is common.
+/// Commit, suspend, subscription, lite pull: other flags are rare.
 const PLAIN_FLAGS: i32 = 0x1 | 0x2 | SUBSCRIPTION | 0x10;
 const BINARY_FIXED_BYTES: usize = 21;
 /// Longer texts are left to Python, so that keys stay small.
 const TEXTS_BYTES_MAX: usize = 2048;
 
-/// Fields whose values make the key of a reader.
+/// Fields whose values form a reader's key.
 const KEYED: usize = 5;
 const SUB_VERSION: usize = 4;
 
@@ -33,13 +33,13 @@ const REQUIRED: u32 = 0b10011 | 0x3F00;
 pub struct Asked {
     /// Queue, not negative.
     pub queue_id: i32,
-    /// Where to begin.
+    /// First queue offset.
     pub queue_offset: i64,
-    /// How many messages at most; an answer has at least one.
+    /// Maximum number of messages; an answer has at least one.
     pub count_max: i32,
     /// The offset to commit.
     pub commit_offset: Option<i64>,
-    /// Number of the request.
+    /// The request's opaque.
     pub opaque: i32,
 }
 
@@ -99,7 +99,7 @@ impl<'a> Fields<'a> {
         1 << index
     }
 
-    /// Checks what all pulls have, and writes the key.
+    /// Checks the fields that every pull has, and writes the key.
     fn finish(mut self, serialization: u8, key: &mut Vec<u8>) -> Option<Asked> {
         if self.seen & REQUIRED != REQUIRED || self.flags & !PLAIN_FLAGS != 0 {
             return None;
@@ -111,7 +111,7 @@ impl<'a> Fields<'a> {
         key.clear();
         key.extend([serialization, u8::from(self.flags & SUBSCRIPTION != 0)]);
         for text in self.texts {
-            // No text has such bytes, so each key stands for one set of texts.
+            // No text contains such bytes, so each key belongs to one set of texts.
             key.push(u8::from(text.is_some()));
             key.extend_from_slice(text.unwrap_or_default());
             key.push(0);
@@ -123,7 +123,7 @@ impl<'a> Fields<'a> {
     }
 }
 
-/// Whether a header may be that of a pull; cheap, because every frame is asked.
+/// Returns whether a header may belong to a pull; cheap, because it runs for every frame.
 #[must_use]
 pub fn may_be_pull(serialization: u8, head: &[u8]) -> bool {
     match serialization {
@@ -133,7 +133,7 @@ pub fn may_be_pull(serialization: u8, head: &[u8]) -> bool {
     }
 }
 
-/// Reads a header; `key` becomes what its reader is known by.
+/// Reads a header and sets `key` to the key of its reader.
 pub fn read_pull(serialization: u8, head: &[u8], key: &mut Vec<u8>) -> Option<Asked> {
     if !may_be_pull(serialization, head) {
         return None;
@@ -230,7 +230,7 @@ fn read_binary(head: &[u8]) -> Option<Fields<'_>> {
     Some(fields)
 }
 
-/// Splits off bytes that follow their length of `N` bytes.
+/// Splits off bytes that are preceded by their length in `N` bytes.
 fn sized<const N: usize>(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
     let (length, rest) = bytes.split_first_chunk::<N>()?;
     let length = length.iter().fold(0usize, |value, &byte| value << 8 | usize::from(byte));

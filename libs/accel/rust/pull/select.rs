@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Which messages of a queue answer a pull: the twin of `cometmq.store.queues.queue_reader` and
+//! Selects the messages that answer a pull: the twin of `cometmq.store.queues.queue_reader` and
 //! `matching_reader`, for pulls that find something among recent messages.
 
 use std::sync::Arc;
@@ -7,43 +7,43 @@ use std::sync::Arc;
 use crate::pull::cache::{Cache, Key};
 use crate::pull::sql::{Program, Unsure};
 
-/// Bytes of an entry of a consume queue.
+/// Size of an entry of a consume queue.
 pub const ENTRY_BYTES: usize = 20;
-/// Entries that a filtered pull examines.
+/// Maximum number of entries that a filtered pull examines.
 const SCAN_COUNT_MIN: i64 = 800;
 const LOG_BLOCK_BYTES: i64 = 128 << 10;
 const ENTRY_BLOCK_COUNT: i64 = 512;
 /// Smaller tag codes are addresses of extended entries.
 const EXTENDED_TAG_MAX: i64 = -2_147_483_649;
-/// Offset of the record's own physical offset.
+/// Position of the physical offset in a record.
 const OFFSET_AT: usize = 28;
 const RECORD_BYTES_MIN: usize = 91;
 
-/// What is read when it is not cached: `None` if that would block or fail.
+/// Reads on a cache miss; `None` if the read would block or fail.
 pub trait Source {
-    /// Returns bytes of the log; they lie in one file.
+    /// Returns bytes of the log, all from one file.
     fn log(&mut self, offset: i64, count: usize) -> Option<Vec<u8>>;
-    /// Returns entries of a queue from an offset on.
+    /// Returns entries of a queue, starting at an offset.
     fn entries(&mut self, queue: usize, queue_offset: i64, count: usize) -> Option<Vec<u8>>;
 }
 
 /// The part of the log that readers may see.
 #[derive(Clone, Debug, Default)]
 pub struct LogView {
-    /// Begin of the first file.
+    /// Start of the first file.
     pub first: i64,
     /// The confirm offset.
     pub end: i64,
-    /// Bytes of a file.
+    /// Size of a file.
     pub file_size: i64,
-    /// Begin and end of what is known to be damaged.
+    /// Start and end of each range that is known to be damaged.
     pub damage: Vec<(i64, i64)>,
 }
 
-/// A queue, as it is now.
+/// The current state of a queue.
 #[derive(Clone, Copy, Debug)]
 pub struct Queue {
-    /// Number that no other queue has while blocks are cached.
+    /// The queue's number, unique while blocks are cached.
     pub number: usize,
     /// Its first offset.
     pub min_offset: i64,
@@ -54,31 +54,31 @@ pub struct Queue {
 /// Limits of answers from memory.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
-    /// Messages.
+    /// Maximum number of messages.
     pub count_max: i64,
-    /// Bytes, from the second message on.
+    /// Maximum size, applied from the second message.
     pub bytes_max: usize,
-    /// Messages that are further from the log's end count as on disk.
+    /// Messages further than this from the log's end count as on disk.
     pub memory_bytes: i64,
 }
 
 /// Which messages a reader wants.
 #[derive(Debug)]
 pub enum Filter {
-    /// All.
+    /// All messages.
     All,
-    /// Those with one of these tag codes, which are sorted.
+    /// Messages with one of these tag codes, which are sorted.
     Tags(Vec<i64>),
-    /// Those whose properties match.
+    /// Messages whose properties match.
     Sql(Program),
 }
 
-/// The messages of an answer.
+/// The messages selected for an answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Found {
     /// Number of messages.
     pub count: usize,
-    /// Where the next pull continues.
+    /// Queue offset of the next pull.
     pub next_offset: i64,
 }
 
@@ -102,26 +102,26 @@ impl Caches {
         self.entries.clear();
     }
 
-    /// The bytes of all blocks.
+    /// Returns the total size of all blocks.
     #[must_use]
     pub fn bytes(&self) -> usize {
         self.log.bytes() + self.entries.bytes()
     }
 }
 
-/// One pull under way.
+/// One pull in progress.
 pub struct Selection<'a, S> {
-    /// What it reads from.
+    /// The caches to read from.
     pub caches: &'a mut Caches,
-    /// What fills the caches.
+    /// Reads on a cache miss.
     pub source: &'a mut S,
     /// The log.
     pub log: &'a LogView,
     /// The queue.
     pub queue: Queue,
-    /// Limits of its answer.
+    /// Limits of the answer.
     pub limits: Limits,
-    /// What it wants.
+    /// The messages that the reader wants.
     pub filter: &'a Filter,
     /// The blocks used last: most records and entries follow one another.
     pub last: LastBlocks,
@@ -135,9 +135,9 @@ pub struct LastBlocks {
 }
 
 impl<S: Source> Selection<'_, S> {
-    /// Appends the records from an offset on to `body`. Returns `None`, with whatever appended, if
-    /// Python must answer: nothing is found, or not everything is plain. `budget` is the number of
-    /// entries that filters may still examine.
+    /// Appends records to `body`, starting at an offset. Returns `None`, possibly after appending,
+    /// if Python must answer: nothing was found, or not everything is plain. `budget` is the number
+    /// of entries that filters may still examine.
     pub fn run(&mut self, from: i64, body: &mut Vec<u8>, budget: &mut i64) -> Option<Found> {
         let Queue { min_offset, max_offset, .. } = self.queue;
         if from < min_offset || from >= max_offset {
@@ -206,14 +206,14 @@ impl<S: Source> Selection<'_, S> {
         Some((be64(entry, 0)?, usize::try_from(size).ok()?, be64(entry, 12)?))
     }
 
-    /// Returns a block of entries; if it is too short, it is read as far as the queue goes.
+    /// Returns a block of entries; if it is too short, it is read again up to the queue's end.
     fn read_entries(&mut self, key: Key, end: usize) -> Option<Arc<Vec<u8>>> {
         let start = key.1 * ENTRY_BLOCK_COUNT;
         let lost = (self.queue.min_offset - start).max(0) as usize * ENTRY_BYTES;
         let stop = (start + ENTRY_BLOCK_COUNT).min(self.queue.max_offset);
         let (source, queue) = (&mut *self.source, self.queue.number);
         self.caches.entries.get(key, end, |known| {
-            // The queue has lost what is before its first offset; no pull looks there.
+            // Entries before the first offset are deleted; no pull reads there.
             let mut more = vec![0; lost.saturating_sub(known)];
             let from = start + ((known + more.len()) / ENTRY_BYTES) as i64;
             more.extend_from_slice(&source.entries(queue, from, (stop - from) as usize)?);
@@ -230,7 +230,7 @@ impl<S: Source> Selection<'_, S> {
             let start = from - in_block;
             let stop = (start + LOG_BLOCK_BYTES).min(from - in_file + self.log.file_size);
             let part = (end.min(stop) - start) as usize;
-            // A block is known by where it begins: a file does not have to end with a whole one.
+            // A block is identified by its start, because a file need not end with a whole block.
             let key = (0, start);
             if !is_in(self.last.log.as_ref(), key, part) {
                 self.last.log = None;

@@ -2,8 +2,8 @@
 //! SQL92 conditions on the properties of a record: the twin of `cometmq.broker.filters.sql`.
 //!
 //! Conditions have three values: true, false, unknown. Python compiles the expression and passes
-//! the shapes that are known here (`filters/sql/program.py`); whatever a value leaves in doubt is
-//! `Unsure`, and Python decides.
+//! the shapes that this module supports (`filters/sql/program.py`); doubtful values are
+//! `Unsure` and left to Python.
 
 use std::cmp::Ordering;
 
@@ -43,10 +43,10 @@ impl Test {
     }
 }
 
-/// A part of an expression; properties go by their place in `Program::names`.
+/// A part of an expression; properties are indexes into `Program::names`.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Condition {
-    /// All of them (`is_and`), or one.
+    /// AND (`is_and`) or OR.
     Logic(bool, Vec<Condition>),
     /// NOT.
     Not(Box<Condition>),
@@ -76,7 +76,7 @@ pub struct Program {
 }
 
 enum Failure {
-    /// The evaluation ends; the message does not match.
+    /// The evaluation fails; the message does not match.
     NoMatch,
     Unsure,
 }
@@ -101,7 +101,7 @@ impl Program {
         }
     }
 
-    /// Finds the last value of each name that is not empty.
+    /// Finds the last non-empty value of each name.
     fn read<'a>(&self, properties: &'a [u8], values: &mut Values<'a>) -> Option<()> {
         let mut rest = properties;
         while !rest.is_empty() {
@@ -121,8 +121,8 @@ impl Program {
     }
 }
 
-/// Where a byte is first, or the length: eight bytes at a time, because properties are long and a
-/// pull may test 800 records.
+/// Returns the first position of a byte, or the length. It compares eight bytes at a time:
+/// properties are long, and a pull may test 800 records.
 fn position(bytes: &[u8], wanted: u8) -> usize {
     const LOW: u64 = u64::from_ne_bytes([0x01; 8]);
     const HIGH: u64 = u64::from_ne_bytes([0x80; 8]);
@@ -229,7 +229,7 @@ fn double(text: &str) -> Result<f64, Failure> {
     Ok(if is_negative { -value } else { value })
 }
 
-/// Digits with at most one point, an exponent, and a letter of the type.
+/// Digits with at most one point, an exponent, and a type suffix.
 fn decimal_double(text: &str) -> Option<f64> {
     let text = text.strip_suffix(['f', 'F', 'd', 'D']).unwrap_or(text);
     let (mantissa, exponent) = match text.find(['e', 'E']) {

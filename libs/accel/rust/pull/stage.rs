@@ -10,38 +10,38 @@ use crate::pull::select::{
     Caches, Filter, Found, LastBlocks, Limits, LogView, Queue, Selection, Source,
 };
 
-/// Of a staged pull whose reader was forgotten.
+/// Marks a staged pull whose reader was forgotten.
 const NO_READER: u32 = u32::MAX;
 const READERS_MAX: usize = 1 << 15;
 const KEYS_BYTES_MAX: usize = 8 << 20;
 
-/// Who pulls what: a group with its subscription to a topic.
+/// A group with its subscription to a topic.
 #[derive(Debug)]
 pub struct Reader {
-    /// What it wants.
+    /// The messages that the subscription selects.
     pub filter: Filter,
     /// The broker to pull from next.
     pub suggested_id: i64,
-    /// Queues that it may read.
+    /// Number of queues that may be read.
     pub queue_count: i32,
 }
 
 /// One pull of the chunk.
 #[derive(Clone, Copy, Debug)]
 pub struct Pull {
-    /// Its numbers.
+    /// The numbers in its header.
     pub asked: Asked,
-    /// Its reader.
+    /// Index of its reader.
     pub reader: u32,
     /// Serialization of its header, and of its answer.
     pub serialization: u8,
-    /// Begin of its frame in the chunk.
+    /// Start of its frame in the chunk.
     pub start: usize,
     /// End of its frame.
     pub end: usize,
 }
 
-/// Readers, and the pulls of the chunk that was staged last.
+/// The readers, and the pulls of the last staged chunk.
 #[derive(Default)]
 pub struct Pulls {
     /// The readers, by number.
@@ -54,8 +54,8 @@ pub struct Pulls {
 }
 
 impl Pulls {
-    /// Takes pulls like this one from now on; returns whether its reader is new. The caller adds
-    /// nothing for a reader that is not.
+    /// Accepts pulls like this one from now on; returns whether its reader is new. If it is not,
+    /// the caller adds nothing.
     pub fn learn(&mut self, serialization: u8, head: &[u8], reader: Reader) -> bool {
         if read_pull(serialization, head, &mut self.key).is_none() {
             return false;
@@ -72,13 +72,13 @@ impl Pulls {
         true
     }
 
-    /// Whether more readers would take too much memory.
+    /// Returns whether more readers would use too much memory.
     #[must_use]
     pub fn is_full(&self) -> bool {
         self.readers.len() >= READERS_MAX || self.keys_bytes >= KEYS_BYTES_MAX
     }
 
-    /// Takes no pulls until they are learned again; the staged ones lose their readers.
+    /// Forgets all readers; pulls that are staged lose theirs.
     pub fn forget(&mut self) {
         self.by_key.clear();
         self.keys_bytes = 0;
@@ -104,7 +104,7 @@ impl Pulls {
     }
 }
 
-/// What a pull reads.
+/// The sources that a pull reads.
 pub struct Context<'a, S> {
     /// Its queue.
     pub queue: Queue,
@@ -112,11 +112,11 @@ pub struct Context<'a, S> {
     pub log: &'a LogView,
     /// Limits of answers.
     pub limits: Limits,
-    /// What fills the caches.
+    /// Reads on a cache miss.
     pub source: &'a mut S,
 }
 
-/// Appends the answer to a pull to `out`; `body` is room for the records. Returns `None`, with
+/// Appends the answer to a pull to `out`; `body` is a buffer for the records. Returns `None`, with
 /// nothing appended, if Python must answer.
 pub fn answer<S: Source>(
     pull: &Pull,
