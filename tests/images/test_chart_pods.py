@@ -34,7 +34,7 @@ def network():
 
 @pytest.fixture
 def render(request):
-    """Return the objects of the chart with a file of values, and with settings as JSON."""
+    """Render the chart with a file of values and further values as JSON; return its objects."""
 
     def rendered(file, *settings):
         command = [request.config.getoption("--helm"), "template", "mq", str(CHART)]

@@ -126,7 +126,7 @@ class Host:
 
 
 class _Nothing:
-    """Parts of a broker that have no part in replication: every call does nothing."""
+    """Stands in for parts of a broker that replication does not use; every call does nothing."""
 
     def __getattr__(self, name: str) -> Callable[..., None]:
         return _ignore

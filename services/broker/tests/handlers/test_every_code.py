@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Each request code has its right and its kind on purpose: both have permissive defaults."""
+"""Every request code states its right and its kind, because the defaults of both are permissive."""
 
 from typing import Final
 

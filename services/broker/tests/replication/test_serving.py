@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A master with slaves whose side of the stream the test plays itself."""
+"""A master whose slaves are played by the test, byte by byte."""
 
 import asyncio
 import itertools

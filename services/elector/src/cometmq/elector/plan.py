@@ -53,7 +53,7 @@ def plan_of(settings: ElectorSettings) -> Plan:
 
 
 def record_of(settings: ElectorSettings) -> RecordPort:
-    """Return the group's record; raise SettingsError."""
+    """Return access to the group's record; raise SettingsError if its place is malformed."""
     login = (settings.etcd_user, settings.etcd_password) if settings.etcd_user else None
     return open_record(settings.group_record, tls=client_tls(settings), login=login)
 

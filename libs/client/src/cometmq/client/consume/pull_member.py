@@ -72,7 +72,7 @@ class PlainPullGroup(GroupMember[PullOptions]):
 
     @property
     def queues(self) -> list[MessageQueue]:
-        """Our share of all registered topics."""
+        """The queues of all registered topics that are assigned to this member."""
         return [queue for share in self._shares.values() for queue in share]
 
     async def share_of(self, topic: str) -> list[MessageQueue]:

@@ -107,7 +107,7 @@ def _with_status(frame: DataFrame, rules: Rules) -> DataFrame:
 
 
 class Sink:
-    """Handles each micro-batch: writes full windows to a file, announces changes."""
+    """Handles micro-batches: writes full windows to a file and announces changes."""
 
     def __init__(
         self, root: Path, tell: Callable[[Change], None], alerts: Mapping[str, str] | None = None

@@ -171,7 +171,7 @@ class MasterStream(asyncio.Protocol):
         self._next_start = min(later, default=None)
 
     def _work(self) -> None:
-        """Use the frames that have arrived, until an epoch's entry must be saved first."""
+        """Process the frames that have arrived, up to one that needs an epoch to be saved first."""
         confirm = self._confirm
         try:
             while self._waiting and not self._is_saving:
