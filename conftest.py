@@ -14,9 +14,12 @@ import pytest
 signal.signal(signal.SIGINT, signal.default_int_handler)
 signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
-# Inputs are generated slowly on a busy machine; this is not a fault of the code.
+# Inputs are generated slowly on a busy machine; this is not a fault of the code. They depend on the
+# code alone, so that a run can be repeated; `--hypothesis-profile=explore` draws new ones.
+SLOW = [hypothesis.HealthCheck.too_slow]
+hypothesis.settings.register_profile("explore", deadline=None, suppress_health_check=SLOW)
 hypothesis.settings.register_profile(
-    "cometmq", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
+    "cometmq", hypothesis.settings.get_profile("explore"), derandomize=True
 )
 hypothesis.settings.load_profile("cometmq")
 
