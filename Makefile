@@ -107,7 +107,7 @@ monitoring: setup prometheus ## Prometheus with our alerts beside `make run` (AR
 
 .PHONY: monitoring-test
 monitoring-test: setup prometheus ## Unit tests of the alerts; a Prometheus runs the query of every panel; under two minutes
-	$(BIN)/pytest -q tests/prometheus --timeout=300
+	$(BIN)/pytest -q tests/prometheus --timeout=900
 
 .PHONY: dashboards
 dashboards: setup ## Generate the Grafana dashboards

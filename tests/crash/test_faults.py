@@ -22,7 +22,7 @@ FAULTY_BROKER: Final = "cometmq.peers.crash.faulty_broker"
 TOPIC: Final = "T"
 BODY_BYTES: Final = 2_000
 SENDS_MAX: Final = 20_000
-HEAL_TIMEOUT_S: Final = 30.0
+HEAL_TIMEOUT_S: Final = 120.0
 SETTINGS: Final = {
     "diskSpaceWarningLevelRatio": "100",
     "diskSpaceCleanForciblyRatio": "100",

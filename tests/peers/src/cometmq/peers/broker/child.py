@@ -14,8 +14,8 @@ from cometmq.peers.comet import PROGRAM
 from cometmq.peers.ports import HOST, free_port
 from cometmq.peers.processes import Child
 
-START_TIMEOUT_S: Final = 60
-STOP_TIMEOUT_S: Final = 20
+START_TIMEOUT_S: Final = 120
+STOP_TIMEOUT_S: Final = 60
 POLL_S: Final = 0.01
 
 SMALL_FILES: Final = {

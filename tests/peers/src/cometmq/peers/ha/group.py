@@ -17,9 +17,9 @@ from cometmq.peers.processes import Child, PeerError
 
 GROUP: Final = "orders"
 ELECTOR_COUNT: Final = 2
-START_TIMEOUT_S: Final = 60
-STOP_TIMEOUT_S: Final = 30
-SETTLE_TIMEOUT_S: Final = 90
+START_TIMEOUT_S: Final = 120
+STOP_TIMEOUT_S: Final = 90
+SETTLE_TIMEOUT_S: Final = 240
 POLL_S: Final = 0.2
 
 Status: TypeAlias = Mapping[str, Any]
@@ -40,6 +40,7 @@ namesrvAddr={namesrv}
 groupRecord=file:{folder}/record/{group}.json
 groupMembers={members}
 minInSync={min_in_sync}
+switchoverTimeoutMills=10000
 """
 _ELECTOR: Final = """\
 brokerName={group}

@@ -8,7 +8,15 @@ from itertools import count
 from time import monotonic
 from typing import Final
 
-from cometmq.client import ConsumeFrom, Message, MessageExt, Producer, PushConsumer, PushOptions
+from cometmq.client import (
+    ConsumeFrom,
+    Message,
+    MessageExt,
+    Producer,
+    ProducerOptions,
+    PushConsumer,
+    PushOptions,
+)
 from cometmq.client.admin import AdminClient
 from cometmq.peers.ha.ledger import Acknowledged, Ledger
 from cometmq.peers.processes import PeerError
@@ -20,8 +28,10 @@ SENDER_COUNT: Final = 8
 CONSUMER_COUNT: Final = 2
 PAUSE_S: Final = 0.01
 PAUSE_AFTER_FAILURE_S: Final = 0.05
-DRAIN_TIMEOUT_S: Final = 90
+DRAIN_TIMEOUT_S: Final = 240
 POLL_S: Final = 0.1
+SEND_TIMEOUT_MS: Final = 10_000
+"""A switchover on a busy machine may hold sends back for longer than the default."""
 
 
 class Load:
@@ -45,7 +55,8 @@ class Load:
         async with AsyncExitStack() as stack:
             for number in range(CONSUMER_COUNT):
                 await stack.enter_async_context(self._consumer(number))
-            producer = Producer("ledger-senders", self._namesrv, log=NO_LOG)
+            options = ProducerOptions(send_timeout_ms=SEND_TIMEOUT_MS)
+            producer = Producer("ledger-senders", self._namesrv, options=options, log=NO_LOG)
             await stack.enter_async_context(producer)
             async with asyncio.TaskGroup() as group:
                 for sender in range(SENDER_COUNT):
