@@ -40,7 +40,7 @@ def started(programs: Path, *arguments: str, **values: str) -> subprocess.Comple
         capture_output=True,
         text=True,
         check=False,
-        timeout=30,
+        timeout=300,
     )
 
 

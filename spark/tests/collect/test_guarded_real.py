@@ -48,7 +48,7 @@ def make_certificate(path: Path) -> None:
 
 def snapshot(cluster: CometCluster, history: Path, *words: object) -> tuple[int, list[str]]:
     command = [PROGRAM, "snapshot", history, "--namesrv", cluster.namesrv_addr, *map(str, words)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
     assert "Traceback" not in done.stderr
     return done.returncode, done.stderr.splitlines()
 

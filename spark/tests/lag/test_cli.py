@@ -20,7 +20,7 @@ PROGRAM = Path(sys.executable).with_name("cometmq-lag")
 
 def _run(*words: object) -> tuple[int, str, list[str]]:
     done = subprocess.run(
-        [PROGRAM, *map(str, words)], capture_output=True, text=True, timeout=290, check=False
+        [PROGRAM, *map(str, words)], capture_output=True, text=True, timeout=800, check=False
     )
     return done.returncode, done.stdout, done.stderr.splitlines()
 

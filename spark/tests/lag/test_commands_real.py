@@ -88,7 +88,7 @@ async def commit(cluster: Cluster) -> None:
 def lag(*words: object) -> tuple[int, str, list[str]]:
     """Run a command to its end; return exit status, output, and progress lines."""
     done = subprocess.run(
-        [PROGRAM, *map(str, words)], capture_output=True, text=True, timeout=400, check=False
+        [PROGRAM, *map(str, words)], capture_output=True, text=True, timeout=800, check=False
     )
     assert "Traceback" not in done.stderr, done.stderr
     assert "\tat " not in done.stderr, done.stderr
@@ -399,4 +399,4 @@ def test_stream_with_an_unusable_alert_topic_does_not_start(
     assert (status, out, len(lines)) == (Exit.FAILED, "", 1)
     assert "topic `Nowhere` does not exist" in lines[0]
     assert not list(tmp_path.iterdir())
-    assert time.monotonic() - begin < 60
+    assert time.monotonic() - begin < 300

@@ -6,12 +6,13 @@ A kill leaves a broker's files as they are in the page cache, and notifies no on
 
 import asyncio
 import contextlib
+import secrets
+import socket
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Final
 
-from cometmq.broker.addresses import choose_ports
 from cometmq.broker.app import BrokerApp
 from cometmq.broker.broker import Broker
 from cometmq.broker.group.member import GroupMember
@@ -43,6 +44,22 @@ FAST: Final = {
 """Intervals and files for tests. On a busy machine the loop that all brokers share may stand for a
 second, which must change nothing.
 """
+
+
+PORTS: Final = range(12_000, 32_000)
+"""Below Linux's ephemeral range: no outgoing connection takes the port of a broker that is down."""
+NEIGHBOURS: Final = (-2, 0, 1)
+
+
+def _free_port() -> int:
+    """Return a port that is free, like those of its VIP and replication listeners."""
+    while True:
+        port = secrets.choice(PORTS)
+        with contextlib.suppress(OSError), contextlib.ExitStack() as stack:
+            for distance in NEIGHBOURS:
+                probe = stack.enter_context(socket.socket())
+                probe.bind((HOST, port + distance))
+            return port
 
 
 class KillableApp(BrokerApp):
@@ -79,7 +96,7 @@ class BrokerGroup:
     def __init__(self, folder: Path, count: int, **settings: str) -> None:
         self._folder = folder
         self._settings = settings
-        self._ports = [choose_ports(0, HOST, ha_port=None).main for _ in range(count)]
+        self._ports = [_free_port() for _ in range(count)]
         self.place = MemoryPlace()
         self.port = self.place.port()
         self.ports: dict[int, MemoryRecord] = {}

@@ -27,7 +27,7 @@ from cometmq.remoting.transport.client import RemotingClient
 from cometmq.remoting.transport.settings import ClientSettings
 from cometmq.runtime.clock import SystemClock
 
-TIMEOUT_MS: Final = 30_000
+TIMEOUT_MS: Final = 60_000
 SUBSCRIPTION, SUSPEND, COMMIT = 4, 2, 1
 TIME_MS_MAX: Final = 1 << 52
 _PULLED: Final = (

@@ -29,8 +29,8 @@ WARM_UP_SHARE: Final = 5  # a fifth of the frames, before memory is measured
 NAMESRV_SHARE: Final = 4
 GROWTH_KIB_MAX: Final = 128 * 1024  # what slow readers cost stays with the allocator
 PEAK_KIB_MAX: Final = 512 * 1024
-P50_MS_MAX: Final = 1_000
-LATENCY_MS_MAX: Final = 25_000
+P50_MS_MAX: Final = 5_000
+LATENCY_MS_MAX: Final = 60_000
 TIMEOUT_S: Final = 60.0
 SETTINGS: Final = {
     "brokerName": "fuzzed",
@@ -143,7 +143,7 @@ class Fuzz:
                 return _memory_kib(pid, "VmRSS") <= bound
 
             try:
-                await until(is_small, 10)  # closed connections give their memory back
+                await until(is_small, TIMEOUT_S)  # closed connections give their memory back
             except TimeoutError:
                 self._problems.append(f"the {name} grew by more than {GROWTH_KIB_MAX >> 10} MiB")
             now, peak = _memory_kib(pid, "VmRSS"), _memory_kib(pid, "VmHWM")
