@@ -38,7 +38,7 @@ def locked(name):
 
 def make(tree, *words):
     done = subprocess.run(
-        ["make", *words], cwd=tree, capture_output=True, text=True, check=False, timeout=100
+        ["make", *words], cwd=tree, capture_output=True, text=True, check=False, timeout=600
     )
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout

@@ -36,7 +36,7 @@ def run(*command, **options):
         capture_output=True,
         text=True,
         check=False,
-        timeout=100,
+        timeout=600,
         **options,
     )
     assert done.returncode == 0, done.stdout + done.stderr

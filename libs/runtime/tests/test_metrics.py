@@ -136,8 +136,9 @@ async def test_the_lag_of_the_loop_is_measured():
     async with asyncio.timeout(60):
         await fired.wait()
     lag.stop()
-    assert lag.seconds.count == 1
-    lag.observe(0.7)
+    count = lag.seconds.count
+    assert count >= 1
+    lag.observe(700.0)
     text = scrape(StatsCollector(loop_families(), lambda: lag))
-    assert "cometmq_loop_lag_max_seconds 0.7" in text
-    assert "cometmq_loop_lag_seconds_count 2.0" in text
+    assert "cometmq_loop_lag_max_seconds 700.0" in text
+    assert f"cometmq_loop_lag_seconds_count {count + 1}.0" in text

@@ -277,7 +277,7 @@ def test_asking_for_the_lock_keeps_the_lock(tmp_path):
         "fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, 0)"
     )
     done = subprocess.run(
-        [sys.executable, "-c", code, path], capture_output=True, check=False, timeout=30
+        [sys.executable, "-c", code, path], capture_output=True, check=False, timeout=120
     )
     assert b"BlockingIOError" in done.stderr
     lock.release()

@@ -45,7 +45,7 @@ async def test_a_held_pull_is_answered_by_the_next_send(tmp_path: Path) -> None:
     async with BrokerProcess(tmp_path) as broker, connected(broker) as client:
         await client.send(b"first")
         async with asyncio.TaskGroup() as group:
-            held = group.create_task(client.pull(1, wait_ms=15_000))
+            held = group.create_task(client.pull(1, wait_ms=50_000))
             response = await client.pull(0)
             assert not held.done()
             await client.send(b"second")
@@ -61,7 +61,7 @@ async def test_a_stop_answers_held_pulls_and_keeps_everything(tmp_path: Path) ->
             await client.send(b"kept")
             await client.commit(1)
             async with asyncio.TaskGroup() as group:
-                held = group.create_task(client.pull(1, wait_ms=15_000))
+                held = group.create_task(client.pull(1, wait_ms=50_000))
                 await other.pull(0)
                 assert await broker.stop() == 0
                 answer = await held
@@ -74,20 +74,20 @@ async def test_a_stop_answers_held_pulls_and_keeps_everything(tmp_path: Path) ->
 
 
 async def test_delayed_messages_are_delivered_once_across_a_kill(tmp_path: Path) -> None:
-    settings = {"messageDelayLevel": "200s 1s", "flushCommitLogThoroughInterval": "100"}
+    settings = {"messageDelayLevel": "200s 5s", "flushCommitLogThoroughInterval": "100"}
     async with BrokerProcess(tmp_path, **settings) as broker:
         async with connected(broker) as client:
             for number in range(5):
                 await client.send(b"%d" % number, properties=f"DELAY\x012\x02UNIQ_KEY\x01U{number}")
             assert await client.all_messages() == []
-            first = await client.pull(0, wait_ms=10_000)
+            first = await client.pull(0, wait_ms=30_000)
             assert first.code == 0
         await broker.kill()
         await broker.start()
         async with connected(broker) as client:
             stored: list[Any] = []
             while len(stored) < 5:
-                response = await client.pull(len(stored), wait_ms=10_000)
+                response = await client.pull(len(stored), wait_ms=30_000)
                 stored += decode_records(response.body)
             late = await client.pull(5, wait_ms=1_500)
 
@@ -111,7 +111,7 @@ def run_broker(file: Path) -> subprocess.CompletedProcess[str]:
         [sys.executable, "-m", "cometmq.broker", str(file)],
         capture_output=True,
         text=True,
-        timeout=30,
+        timeout=120,
         check=False,
     )
 

@@ -114,7 +114,7 @@ async def test_a_slave_serves_what_its_master_stores(tmp_path: Path) -> None:
             await reader.send(b"no")
         assert refused.value.code == ResponseCode.SERVICE_NOT_AVAILABLE
         async with asyncio.TaskGroup() as group:
-            held = group.create_task(reader.pull(len(sent), wait_ms=20_000))
+            held = group.create_task(reader.pull(len(sent), wait_ms=50_000))
             await asyncio.sleep(0.2)
             assert not held.done()
             await client.send(b"wakes the slave's pull")
