@@ -29,7 +29,7 @@ class Leader:
     """A leadership whose answers a test sets."""
 
     def __init__(self) -> None:
-        self.readable = self.unlogged = True
+        self.readable = self.unlogged = self.enough = True
         self.tables = 0
         self.moved = asyncio.Event()
 
@@ -38,6 +38,9 @@ class Leader:
 
     def may_answer_unlogged(self) -> bool:
         return self.unlogged
+
+    def has_enough_copies(self) -> bool:
+        return self.enough
 
     def has_confirmed_tables(self, tables: int) -> bool:
         return self.tables >= tables
@@ -127,6 +130,28 @@ async def test_only_a_master_changes_tables_and_answers_locks():
         await rig.ask(TOPIC)
     assert rig.served == []
     assert rig.ask(PULL).remark == "served"
+
+
+async def test_a_change_is_refused_while_too_few_copies_are_in_sync():
+    """One copy alone could lose it; commits of offsets go on, because messages are delivered."""
+    rig = Rig()
+    rig.leader.enough = False
+    with pytest.raises(ServiceNotAvailable, match="nothing was changed: fewer copies"):
+        await rig.ask(TOPIC)
+    assert rig.served == []
+    assert (await rig.ask(COMMIT)).remark == "served"
+
+
+async def test_a_change_is_not_answered_if_too_few_copies_are_left_meanwhile():
+    rig = Rig()
+    rig.changes = 3
+    asked = asyncio.get_running_loop().create_task(rig.ask(TOPIC))
+    async with asyncio.timeout(10):
+        while not rig.served:  # noqa: ASYNC110  # it has no event
+            await asyncio.sleep(0.01)
+    rig.leader.tables, rig.leader.enough = 3, False
+    with pytest.raises(SystemBusy, match="the other copies have not confirmed it"):
+        await asked
 
 
 async def test_a_change_is_answered_when_the_copies_have_it():

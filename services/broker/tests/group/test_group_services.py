@@ -14,6 +14,7 @@ from cometmq.ha.member import Role
 from cometmq.remoting.bodies.dialect import decode_json, encode_json
 from cometmq.remoting.bodies.locks import LockBatch, LockBatchReply
 from cometmq.remoting.bodies.queues import MessageQueue
+from cometmq.remoting.bodies.topic_config import SubscriptionGroupConfig
 from cometmq.remoting.codes import RequestCode, ResponseCode
 from cometmq.remoting.command import Response
 from cometmq.remoting.commands.send import SendMessageReply
@@ -226,6 +227,30 @@ async def test_a_topic_that_an_operator_created_just_before_a_failover_exists(
         topics = group.apps[new].broker.topics.table
         assert topics["Created"].write_queue_nums == 3
         assert "Refused" not in topics
+
+
+async def test_topics_and_groups_are_not_created_while_too_few_copies_are_in_sync(
+    tmp_path: Path,
+) -> None:
+    """An answer would promise what one copy alone may lose."""
+    async with running_group(tmp_path, 2, minInSync="2") as group:
+        master = group.master
+        assert master is not None
+        await group.kill(1 - master)
+        await group.until_in_sync(master)
+        broker = group.apps[master].broker
+        payers = encode_json(SubscriptionGroupConfig(group_name="payers"))
+        async with group.client(master) as client:
+            with pytest.raises(CommandError, match="nothing was changed: fewer copies"):
+                await client.invoke(RequestCode.UPDATE_AND_CREATE_TOPIC, topic("New"))
+            with pytest.raises(CommandError, match="nothing was changed: fewer copies"):
+                await client.invoke(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, None, payers)
+            assert "New" not in broker.topics.table
+            assert "payers" not in broker.groups.table
+            await group.start(1 - master)
+            await group.until_in_sync(0, 1)
+            await client.invoke(RequestCode.UPDATE_AND_CREATE_TOPIC, topic("New"))
+            assert "New" in broker.topics.table
 
 
 async def test_a_change_that_cannot_be_journaled_is_not_confirmed(tmp_path: Path) -> None:

@@ -148,12 +148,31 @@ async def test_messages_are_refused_while_too_few_copies_are_in_sync(tmp_path: P
         assert copies() == (master,)
         async with group.client(master) as client:
             with pytest.raises(CommandError, match="minInSync=2") as caught:
-                await client.send(b"refused")
+                await client.send(b"refused", topic="New")
             assert caught.value.code == ResponseCode.SERVICE_NOT_AVAILABLE
+            assert "New" not in group.apps[master].broker.topics.table
             await group.start(1 - master)
             await group.until_in_sync(0, 1)
             assert (await client.send(b"accepted")).code == 0
         await group.until(lambda: copies() == (0, 1))
+
+
+async def test_a_send_to_a_broker_that_is_not_the_master_names_the_election(tmp_path: Path) -> None:
+    """The code is that of a full disk, so only the remark tells producers what happens."""
+    async with running_group(tmp_path, 2) as group:
+        master = group.master
+        assert master is not None
+        topics = group.apps[1 - master].broker.topics.table
+        async with group.client(1 - master) as client:
+            with pytest.raises(CommandError, match="it is slave: an election or") as caught:
+                await client.send(b"refused", topic="New")
+        assert caught.value.code == ResponseCode.SERVICE_NOT_AVAILABLE
+        assert "disk" not in str(caught.value)
+        assert "New" not in topics
+        await group.member(master).fence(group.record.epoch + 1)
+        async with group.client(master) as client:
+            with pytest.raises(CommandError, match="it is fenced: an election or"):
+                await client.send(b"refused", topic="New")
 
 
 async def test_a_switchover_under_load_fails_no_send(tmp_path: Path) -> None:

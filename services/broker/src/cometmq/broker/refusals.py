@@ -53,6 +53,15 @@ def too_few_copies(min_in_sync: int) -> str:
     )
 
 
+def not_the_master(group: str, role: str) -> str:
+    """Return the remark of a member of a broker group that does not lead it."""
+    return (
+        f"service not available now: this broker is not the master of the group {group}, it is"
+        f" {role}: an election or a switchover is under way, or another broker is the master; try"
+        " again"
+    )
+
+
 def service_not_available(used_ratio: float) -> str:
     usage = f"CL: {used_ratio:5.2f} CQ: {used_ratio:5.2f} INDEX: {used_ratio:5.2f}"
     return (

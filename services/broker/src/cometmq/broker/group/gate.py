@@ -47,11 +47,18 @@ class Kind(Enum):
     PUT = "put"
     """The store decides whether the request is accepted and when it is answered."""
     CHANGE = "change"
-    """The request changes tables, and is answered when the copies have the change (R7)."""
+    """The request changes tables, and is answered when the copies have the change (R7).
+
+    Like a message, it is refused while fewer copies than `minInSync` are in sync.
+    """
     UNLOGGED = "unlogged"
     """Answered only by a master that cannot have been replaced (decision 8)."""
     COMMIT = "commit"
-    """As `UNLOGGED`, and answered when the copies have the change, unless it is one-way."""
+    """As `UNLOGGED`, and answered when the copies have the change, unless it is one-way.
+
+    Accepted with too few copies: messages that were acknowledged can still be consumed then, and a
+    commit that is lost with the last copy only makes them be delivered again.
+    """
     READ = "read"
     """The answer shows where queues end, which must not go back (R6)."""
 
@@ -218,7 +225,15 @@ class Gate:
     def _change(self, handler: Handler[ContextT]) -> Handler[ContextT]:
         async def change(context: ContextT, call: Call[Any]) -> Any:
             leader = self._leading()
-            return await self._confirmed(leader, handler(context, call))
+            if not leader.has_enough_copies():
+                raise ServiceNotAvailable(
+                    "nothing was changed: fewer copies of this broker are in sync than minInSync,"
+                    " so the change could be lost; repair the other copies first (cometmq ha"
+                    " status)"
+                )
+            return await self._confirmed(
+                leader, handler(context, call), has_enough=leader.has_enough_copies
+            )
 
         return change
 
@@ -231,14 +246,19 @@ class Gate:
 
         return commit
 
-    async def _confirmed(self, leader: Leader, result: Result) -> Any:
-        """Return an answer once the copies have the table changes that the request made."""
+    async def _confirmed(
+        self, leader: Leader, result: Result, *, has_enough: Callable[[], bool] = lambda: True
+    ) -> Any:
+        """Return an answer once the copies have the table changes that the request made.
+
+        `has_enough` tells whether enough copies are left when they have it.
+        """
         answer = await _settled(result)
         await asyncio.sleep(0)  # all changes of this turn become one entry of the journal
         changes = self._changes()
         await self._until(
             leader,
-            lambda: leader.has_confirmed_tables(changes),
+            lambda: has_enough() and leader.has_confirmed_tables(changes),
             "the change is stored here, but the other copies have not confirmed it",
         )
         return answer

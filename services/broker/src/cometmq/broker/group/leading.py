@@ -199,6 +199,10 @@ class Leader:
         members = in_sync.certain_set(self._view)
         return tuple(sorted(copy.ordinal for copy in members if copy not in unfit))
 
+    def has_enough_copies(self) -> bool:
+        """Return whether `minInSync` copies are certain to be in sync (R8)."""
+        return in_sync.may_acknowledge(self._view, self._min_in_sync)
+
     def has_confirmed_tables(self, tables: int) -> bool:
         """Return whether every copy that counts has this many table changes of the epoch."""
         return self._view.confirmed_tables >= tables
@@ -224,7 +228,7 @@ class Leader:
         )
 
     def _note_set(self) -> None:
-        has_enough = in_sync.may_acknowledge(self._view, self._min_in_sync)
+        has_enough = self.has_enough_copies()
         if has_enough is not self._has_enough:
             self._has_enough = has_enough
             self._reign.in_sync_changed(has_enough=has_enough)

@@ -66,14 +66,28 @@ def answer_delayed(
     answer_put(broker, call, SCHEDULE_TOPIC, queue_id, 1, result)
 
 
+def group_refusal(broker: Broker) -> str | None:
+    """Return why the broker's place in its group forbids writes; None if it does not.
+
+    The code is RocketMQ's for every state in which a store takes no messages, so only the remark
+    tells an election from a full disk.
+    """
+    reasons = broker.store.stats().refusals
+    if Refusal.TOO_FEW_COPIES in reasons:
+        return refusals.too_few_copies(broker.settings.min_in_sync)
+    if Refusal.ROLE in reasons and broker.settings.group_record:
+        return refusals.not_the_master(broker.settings.broker_name, broker.role.role)
+    return None
+
+
 def refusal(broker: Broker, status: PutStatus) -> tuple[int, str]:
     """Return the code and remark for a message that was not stored."""
     if status is PutStatus.SERVICE_NOT_AVAILABLE:
-        if Refusal.TOO_FEW_COPIES in broker.store.stats().refusals:
-            remark = refusals.too_few_copies(broker.settings.min_in_sync)
-            return int(ResponseCode.SERVICE_NOT_AVAILABLE), remark
-        usage = broker.store.stats().disk_used_percent / 100
-        return int(ResponseCode.SERVICE_NOT_AVAILABLE), refusals.service_not_available(usage)
+        remark = group_refusal(broker)
+        if remark is None:
+            usage = broker.store.stats().disk_used_percent / 100
+            remark = refusals.service_not_available(usage)
+        return int(ResponseCode.SERVICE_NOT_AVAILABLE), remark
     if status in _TOO_LONG:
         limit = broker.settings.max_message_size
         return int(ResponseCode.MESSAGE_ILLEGAL), remarks.message_illegal(limit)

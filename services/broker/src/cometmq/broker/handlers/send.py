@@ -13,7 +13,7 @@ from typing import Final
 
 from cometmq.broker import refusals, retries
 from cometmq.broker.broker import Broker
-from cometmq.broker.handlers.put_answers import answer_delayed, answer_put
+from cometmq.broker.handlers.put_answers import answer_delayed, answer_put, group_refusal
 from cometmq.broker.messages import batch_text, delay, read_sent, without_delay
 from cometmq.broker.names import check_topic
 from cometmq.broker.recent_half_messages import RecentHalf
@@ -29,6 +29,7 @@ from cometmq.remoting.errors import (
     MessageIllegal,
     NoPermission,
     ServerError,
+    ServiceNotAvailable,
     SubscriptionGroupNotExist,
     SystemBusy,
     TopicNotExist,
@@ -256,6 +257,8 @@ def _unknown_topic(broker: Broker, header: SendHeader) -> TopicConfig:
     check_topic(topic)
     if topic in SEND_FORBIDDEN_TOPICS:
         raise NoPermission(remarks.send_topic_forbidden(topic))
+    if broker.settings.group_record and (remark := group_refusal(broker)):
+        raise ServiceNotAvailable(remark)  # the message cannot be stored: its topic is not either
     is_retry = topic.startswith(RETRY_PREFIX)
     unit_flag = TopicSysFlag.UNIT_SUB if is_retry else TopicSysFlag.UNIT
     sys_flag = int(unit_flag) if header.unit_mode else 0
