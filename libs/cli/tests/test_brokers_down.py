@@ -224,6 +224,12 @@ def test_consume_names_the_queues_of_a_broker_that_hangs(cluster, pipe_to, optio
     ) in err.decode()
 
 
+def test_a_group_that_is_new_to_a_hung_broker_is_not_called_known(run, hung):
+    read = run("consume", "Orders", "-g", "newcomers", "--from", "first", "--max", 1)
+    assert "has members or offsets" not in read.err
+    assert "broker-b did not answer: if newcomers is new there" in read.err
+
+
 def test_consume_names_the_queues_of_a_broker_that_dies(cluster, run, pipe_to):
     try:
         child = pipe_to(

@@ -121,6 +121,21 @@ async def test_status_names_what_is_missing_and_ends_with_1(group):
     assert "broker 2 is not in sync: wait until it has caught up" in third
 
 
+@pytest.mark.parametrize("loss", ["silent master", "stopped master", "other epoch"])
+async def test_status_shows_no_lag_of_a_slave_that_does_not_hear_its_master(group, loss):
+    """Its figure is that of the last news, usually 0, which would look up to date."""
+    await group.lead()
+    group.members[1].becomes(lag_bytes=0, has_lost_master=loss == "silent master")
+    if loss == "stopped master":
+        await group.members[0].server.stop()
+    if loss == "other epoch":
+        group.members[1].becomes(epoch=3)
+    shown = await group.ha("status", "--json")
+    assert json.loads(shown.out)["members"][1]["behind"] is None
+    table = (await group.ha("status")).out.split("\n\n")[1].splitlines()
+    assert table[2].split()[:5] == ["1", "slave", "3" if loss == "other epoch" else "4", "yes", "-"]
+
+
 async def test_status_without_a_record_says_what_to_start(group):
     shown = await group.ha("status")
     assert shown.status == 1

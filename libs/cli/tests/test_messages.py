@@ -433,6 +433,21 @@ def test_a_signal_ends_consume_in_order(suite, ask, topic, tmp_path, number):
     assert state["lag"] == 0
 
 
+def test_a_signal_is_not_an_error_of_produce(suite, ask, topic, tmp_path):
+    args = ["produce", topic, "x", "--count", "100000", "--rate", "20", "-n", suite.namesrv]
+    child = Child("produce", [str(PROGRAM), *args], log_path=tmp_path / "log")
+    try:
+        read = ("consume", topic, "--from", "first", "--max", 5, "--timeout", 2)
+        child.wait_until(lambda: ask(*read).status == 0, 60, "send")
+        child._signal(signal.SIGTERM)
+        child.wait_until(lambda: child.exit_status is not None, 30, "end")
+        assert child.exit_status == 130
+        assert re.match(r"cometmq: [\d,]+ messages? stored before the end\n", child.log())
+        assert "error" not in child.log()
+    finally:
+        child.kill()
+
+
 @pytest.mark.parametrize("lines", [b"", b"\n\n"])
 def test_input_without_a_message_is_refused(pipe, topic, lines):
     refused = pipe("produce", topic, stdin=lines)

@@ -106,9 +106,21 @@ def _row(open_group: OpenGroup, record: Record | None, ordinal: int) -> list[Cel
     if report is None:
         return [ordinal, None, None, is_in_sync, None, address, "no answer"]
     now = report.status
-    behind = now.lag_bytes if now.role is Role.SLAVE and now.epoch else None
+    behind = now.lag_bytes if _knows_lag(open_group, record, report) else None
     return [ordinal, str(now.role), now.epoch or None, is_in_sync, behind, address,
             _state(report, record)]  # fmt: skip
+
+
+def _knows_lag(open_group: OpenGroup, record: Record | None, report: Report) -> bool:
+    """Return whether a member hears from an open master; its lag is that of the last news."""
+    now = report.status
+    return (
+        now.role is Role.SLAVE
+        and not now.has_lost_master
+        and record is not None
+        and now.epoch == record.epoch
+        and _has_master(open_group, record)
+    )
 
 
 def _state(report: Report, record: Record | None) -> str:

@@ -4,7 +4,8 @@
 from typing import Final
 
 INSTALL_EXTRA: Final = (
-    "groups with failover need gRPC: install cometmq[ha], or run make setup in a clone"
+    "groups with failover need gRPC: install cometmq[ha] or, after make run in a clone, run"
+    " .venv/bin/pip install grpcio grpcio-health-checking"
 )
 _PACKAGES: Final = ("grpc", "grpc_health", "google", "cometmq.control", "cometmq.elector")
 

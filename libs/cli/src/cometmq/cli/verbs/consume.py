@@ -8,7 +8,7 @@ nothing on the broker.
 
 import asyncio
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from shlex import quote
 from time import monotonic
@@ -34,10 +34,12 @@ from cometmq.client import (
     ClientOptions,
     ConsumeFrom,
     MessageExt,
+    MessageQueue,
     PushConsumer,
     PushOptions,
 )
 from cometmq.client.admin import AdminClient
+from cometmq.client.admin.broker import BrokerAdmin
 from cometmq.client.clock import wall_ms
 from cometmq.client.errors import ClientError
 from cometmq.remoting import remarks
@@ -283,28 +285,44 @@ async def _place_group(admin: AdminClient, group: str, topic: str, start: str) -
     for (youngQueueStartsAtZero).
     """
     queues = await admin.queues(topic)
-    is_placed = False
+    placed: list[bool] = []
+    silent: list[str] = []
     for broker in (await readable(admin, topic)).values():
+        here = [queue for queue in queues if queue.broker_name == broker.name]
         try:
-            await broker.consumer_connections(group)
-            continue
-        except (ConsumerNotOnline, ServerError):
-            stats = await broker.consume_stats(group)
+            placed.append(await _place_at(broker, group, here, start))
         except TransportError:
-            continue  # the consumer reports it, and reads the other brokers
-        if any(queue.topic == topic for queue in stats.offset_table):
-            continue
-        is_placed = True
-        for queue in queues:
-            if queue.broker_name == broker.name:
-                begin = await begin_of(broker, queue, start, None)
-                await broker.commit_offset(group, topic, queue.queue_id, begin)
-    if not is_placed:
+            silent.append(broker.name)  # the consumer reports it, and reads the other brokers
+    if placed and not any(placed):
         typer.echo(
             f"cometmq: {group} has members or offsets in {topic}: it goes on there, whatever --from"
             f" says; to move it: cometmq group reset {group} {topic} --to {quote(start)}",
             err=True,
         )
+    if silent:
+        typer.echo(
+            f"cometmq: {' and '.join(silent)} did not answer: if {group} is new there, the broker"
+            " decides where it starts, whatever --from says",
+            err=True,
+        )
+
+
+async def _place_at(
+    broker: BrokerAdmin, group: str, queues: Sequence[MessageQueue], start: str
+) -> bool:
+    """Store the start offsets of a group at a broker; return False if it is known there."""
+    try:
+        await broker.consumer_connections(group)
+    except (ConsumerNotOnline, ServerError):
+        stats = await broker.consume_stats(group)
+    else:
+        return False
+    if any(queue.topic == queues[0].topic for queue in stats.offset_table):
+        return False
+    for queue in queues:
+        begin = await begin_of(broker, queue, start, None)
+        await broker.commit_offset(group, queue.topic, queue.queue_id, begin)
+    return True
 
 
 async def _abandon() -> None:

@@ -157,7 +157,8 @@ def produce(  # noqa: PLR0913  # one parameter per option
                 send = partial(Patience(timeout).send, producer)
                 await _send_all(send, messages, sent, rate=rate, in_flight=in_flight)
         except BaseException as error:
-            print_notes(_failure_notes(sent))
+            is_stopped = isinstance(error, KeyboardInterrupt | asyncio.CancelledError)
+            print_notes(_failure_notes(sent, "end" if is_stopped else "error"))
             if sent.count and isinstance(error, InvalidArgument):
                 raise ClientError(str(error)) from error  # status 1: something was done
             raise
@@ -346,11 +347,11 @@ def _new_topic_notes(sent: Sent) -> list[str]:
     return [line]
 
 
-def _failure_notes(sent: Sent) -> list[str]:
-    """Return what is stored, and what may be, when a run fails."""
+def _failure_notes(sent: Sent, what: str = "error") -> list[str]:
+    """Return what is stored, and what may be, when a run fails or is stopped."""
     notes: list[str] = []
     if sent.count:
-        stored = f"{counted(sent.count, 'message')} stored before the error"
+        stored = f"{counted(sent.count, 'message')} stored before the {what}"
         notes += [stored, *_new_topic_notes(sent), *_unconfirmed_notes(sent)]
     if sent.uncertain_count:
         notes.append(
