@@ -286,7 +286,7 @@ async def test_restore_without_a_store_that_was_in_sync_needs_a_person(group):
     del group.members[2]
     refused = await group.ha("restore", "--yes")
     refused.assert_refused(1, "there is no record, and brokers [2], which were in sync when")
-    assert refused.err.rstrip().endswith("give --accept-loss if you accept that")
+    assert refused.err.rstrip().endswith("accept that, with cometmq ha restore --accept-loss")
     shown = await group.ha("status")
     assert "no elector can elect a master (CopyLeftOut)" in shown.err
     assert (await group.ha("restore", "--accept-loss", "--yes", "--json")).json["master"] == 0

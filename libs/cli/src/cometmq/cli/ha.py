@@ -28,7 +28,8 @@ from cometmq.cli.output import (
 )
 from cometmq.control.member import Report
 from cometmq.ha import missing_record, planned
-from cometmq.ha.actions import LIVE_ROLES, Blocked, Create, Fence, HandOver, Wait
+from cometmq.ha.actions import LIVE_ROLES, Create, Fence, HandOver, Wait
+from cometmq.ha.election import LIVE_ROLES, Create, Fence, HandOver, Wait
 from cometmq.ha.member import OrderRefused, Role
 from cometmq.ha.port import Answer
 from cometmq.ha.record import Record
@@ -440,13 +441,6 @@ def restore(
     _run(options, create)
 
 
-def _refusal(wait: Wait) -> str:
-    """Return why nothing was restored, with the option that a person may give."""
-    if wait.reason in (Blocked.SUSPECT_COPY, Blocked.NO_PROVEN_COPY, Blocked.COPY_LEFT_OUT):
-        return f"{wait.text}: give --accept-loss if you accept that"
-    return wait.text
-
-
 async def _created(open_group: OpenGroup, *, accept_loss: bool) -> Record:
     """Fence all members, then create the record."""
     fence_epoch = 0
@@ -467,7 +461,7 @@ async def _created(open_group: OpenGroup, *, accept_loss: bool) -> Record:
         )
         for action in actions:
             if isinstance(action, Wait):
-                raise HaFailed(_refusal(action))
+                raise HaFailed(action.text)
             if isinstance(action, Create):
                 outcome = await open_group.record.create(action.record)
                 if outcome.answer is Answer.APPLIED:

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The record of a new group, or of one whose record was deleted (pure)."""
 
+from typing import Final
+
 from cometmq.ha.actions import (
     Actions,
     Blocked,
@@ -15,6 +17,8 @@ from cometmq.ha.election import most_complete_tables
 from cometmq.ha.member import Role
 from cometmq.ha.record import Copy, Policy, Record
 from cometmq.ha.state import Standing
+
+ACCEPTANCE: Final = "a person has to accept that, with cometmq ha restore --accept-loss"
 
 
 def restore_epoch(statuses: Statuses) -> int:
@@ -56,11 +60,11 @@ def restore(
     if suspects and not accept_loss:
         text = (
             f"there is no record, and the stores of brokers {suspects} may have lost messages that"
-            " no other has: a person has to accept that"
+            f" no other has: {ACCEPTANCE}"
         )
         return (Wait(Blocked.SUSPECT_COPY, text),)
     if not eligible and not accept_loss:
-        text = "there is no record, and no store was ever in sync: a person has to accept a loss"
+        text = f"there is no record, and no store was ever in sync: {ACCEPTANCE}"
         return (Wait(Blocked.NO_PROVEN_COPY, text),)
     best = max(eligible or members, key=completeness)
     record = Record(
@@ -118,5 +122,5 @@ def _left_out_text(absent: tuple[Copy, ...], group: Group) -> str:
         )
     return (
         f"there is no record, and {'; '.join(facts)}; if those stores are lost, so may be"
-        " acknowledged messages: a person has to accept that"
+        f" acknowledged messages: {ACCEPTANCE}"
     )
