@@ -19,7 +19,7 @@ OPTIONS_PAGE: Final = "client-options.md"
 SECTIONS: Final[Mapping[str, tuple[str, ...]]] = {
     "Producers": ("Producer", "TransactionProducer", "Transaction"),
     "Consumers": ("PushConsumer", "LitePullConsumer", "PullConsumer", "ScheduledPull"),
-    "Administration": ("AdminClient", "QueueLag"),
+    "Administration": ("AdminClient", "QueueLag", "SubscriptionGroupConfig"),
     "Messages": ("Message", "MessageExt", "MessageQueue"),
     "Results": ("SendResult", "TransactionSendResult", "PullResult"),
     "Listeners": ("Listener", "ConsumeResult", "OrderlyListener", "OrderlyResult"),

@@ -8,18 +8,20 @@ import pytest
 
 from cometmq.client import (
     AdminClient,
+    ClientStateError,
     InvalidArgument,
     Message,
     MessageExt,
     NoRoute,
     Producer,
+    SubscriptionGroupConfig,
     TransactionProducer,
     TransactionState,
+    sync,
 )
 from cometmq.client.testing import MemoryCluster, eventually
 from cometmq.client.testing.listening import Recorder, consumer_of
 from cometmq.client.testing.transactions import CHECK_COUNT_MAX
-from cometmq.remoting.bodies.topic_config import SubscriptionGroupConfig
 from cometmq.remoting.codes import RequestCode
 from cometmq.remoting.errors import ServerError
 
@@ -151,3 +153,20 @@ async def test_a_transaction_is_checked_as_often_as_brokers_do(cluster: MemoryCl
         await eventually(lambda: len(cluster.broker.ends) == 1 + CHECK_COUNT_MAX)
         assert cluster.broker.check_counts.total() == len(asked) == CHECK_COUNT_MAX
     assert cluster.messages("T") == []
+
+
+def test_a_program_without_a_loop_waits_for_its_cluster() -> None:
+    with (
+        MemoryCluster() as cluster,
+        sync.TransactionProducer("pg", cluster.namesrv, check=lambda _: COMMIT) as producer,
+    ):
+        transaction = producer.begin(Message("T", b"x"))
+        states = cluster.run(cluster.check_transactions())
+        assert states == {transaction.transaction_id: COMMIT}
+        assert cluster.run(eventually(lambda: len(cluster.messages("T")))) == 1
+
+
+async def test_a_cluster_in_a_loop_is_awaited(cluster: MemoryCluster) -> None:
+    with pytest.raises(ClientStateError, match="in the event loop of its MemoryCluster"):
+        cluster.run(cluster.check_transactions())
+    assert await cluster.check_transactions() == {}

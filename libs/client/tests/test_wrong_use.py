@@ -402,3 +402,17 @@ async def test_several_queues_are_a_list(cluster: MemoryCluster) -> None:
                 consumer.pause(wrong)
     with pytest.raises(InvalidArgument, match="queues must be a list of MessageQueue"):
         LitePullConsumer("lg", cluster.namesrv).assign(queue)
+
+
+@pytest.mark.parametrize("address", ["nonsense", "127.0.0.1", "127.0.0.1:99999", "", None, 7])
+async def test_a_brokers_address_is_host_and_port(cluster: MemoryCluster, address: Any) -> None:
+    async with AdminClient(cluster.namesrv) as admin:
+        with pytest.raises(InvalidArgument, match="address must be host:port, such as '127"):
+            admin.broker(address)
+
+
+@pytest.mark.parametrize("kind", [sync.Producer, sync.LitePullConsumer])
+async def test_blocking_clients_say_that_they_are_started_by_with(kind: type[Any]) -> None:
+    with pytest.raises(TypeError, match="is started by `with`; for `async with`, use the class"):
+        async with kind("group", ADDRESS):
+            pass

@@ -57,6 +57,7 @@ from cometmq.client.transfer.puller import Pulled as PullResult
 from cometmq.client.transfer.puller import PullStatus
 from cometmq.client.transfer.queue_selection import by_hash, by_random
 from cometmq.remoting.bodies.queues import MessageQueue
+from cometmq.remoting.bodies.topic_config import SubscriptionGroupConfig
 from cometmq.remoting.errors import (
     AccessDenied,
     BroadcastConsumption,
@@ -171,6 +172,7 @@ __all__ = [
     "ServiceNotAvailable",
     "SessionCredentials",
     "SlaveNotAvailable",
+    "SubscriptionGroupConfig",
     "SubscriptionGroupNotExist",
     "SubscriptionNotExist",
     "SubscriptionNotLatest",

@@ -9,6 +9,8 @@ import msgspec
 from cometmq.client.errors import InvalidArgument
 from cometmq.client.shown import shown
 from cometmq.remoting.bodies.queues import MessageQueue
+from cometmq.remoting.errors import SettingsError
+from cometmq.remoting.transport.addresses import parse_address
 
 HeaderT = TypeVar("HeaderT", bound=msgspec.Struct)
 
@@ -100,3 +102,13 @@ def check_queue(queue: object) -> None:
             "a MessageQueue has a topic and a broker name, both strings, and a whole number as "
             f"queue_id, unlike {shown(queue)}"
         )
+
+
+def check_address(address: object, name: str) -> None:
+    """Raise InvalidArgument unless the value is an address of the form `host:port`."""
+    try:
+        parse_address(address if isinstance(address, str) else "")
+    except SettingsError:
+        raise InvalidArgument(
+            f"{name} must be host:port, such as '127.0.0.1:10911', not {shown(address)}"
+        ) from None

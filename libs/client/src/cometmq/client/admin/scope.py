@@ -8,7 +8,13 @@ from typing import Self, TypeVar
 
 from cometmq.client.admin.broker import BrokerAdmin
 from cometmq.client.admin.namesrv import NamesrvAdmin
-from cometmq.client.arguments import check_name_or_none, check_names, check_queue, whole_or
+from cometmq.client.arguments import (
+    check_address,
+    check_name_or_none,
+    check_names,
+    check_queue,
+    whole_or,
+)
 from cometmq.client.cluster.instance import ClientInstance
 from cometmq.client.cluster.lifecycle import Client, ClientState
 from cometmq.client.cluster.routes import MASTER_ID
@@ -59,7 +65,8 @@ class AdminBase(Client):
         return NamesrvAdmin(self._running().namesrv)
 
     def broker(self, address: str, *, name: str = "", timeout_ms: int | None = None) -> BrokerAdmin:
-        """Return the broker at an address."""
+        """Return the broker at an address, `host:port`."""
+        check_address(address, "address")
         return BrokerAdmin(
             self._running().remoting,
             address,

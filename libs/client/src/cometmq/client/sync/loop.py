@@ -177,6 +177,16 @@ class SyncClient(Generic[ClientT]):
         self._inner.check_outside_calls()
         self._run(self._inner.__aexit__(exc_type, exc, traceback))
 
+    async def __aenter__(self) -> Self:
+        """Raise an error that tells the user to write `with` instead of `async with`."""
+        raise TypeError(
+            "a client of cometmq.client.sync is started by `with`; for `async with`, use the class "
+            "of the same name in cometmq.client"
+        )
+
+    async def __aexit__(self, *_: object) -> None:
+        """Do nothing; Python looks this method up before it calls `__aenter__`."""
+
     @staticmethod
     def _run(work: Coroutine[Any, Any, T]) -> T:
         return loop_thread().run(work)

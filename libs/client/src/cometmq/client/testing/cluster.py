@@ -5,8 +5,8 @@
 """
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Final, Self
+from collections.abc import Callable, Coroutine, Iterable, Mapping
+from typing import Any, Final, Self, TypeVar
 
 from cometmq.client.arguments import check_names
 from cometmq.client.clock import wall_ms
@@ -33,6 +33,8 @@ from cometmq.remoting.message.flags import (
 from cometmq.remoting.transport.dispatch import Handler
 from cometmq.remoting.transport.server import Server
 from cometmq.remoting.transport.settings import ServerSettings
+
+T = TypeVar("T")
 
 _STATES: Final = {
     TRANSACTION_COMMIT: TransactionState.COMMIT,
@@ -110,6 +112,14 @@ class MemoryCluster:
         await broker.stop()
         broker.port = self._lost_ports.pop(broker.name)
         await broker.start()
+
+    def run(self, work: Coroutine[Any, Any, T]) -> T:
+        """Wait for a coroutine of this cluster in a program without an event loop.
+
+        `cluster.run(cluster.check_transactions())` and `cluster.run(eventually(...))` belong to
+        `with MemoryCluster()`; after `async with`, `await` them.
+        """
+        return loop_thread().run(work)
 
     def create_topic(self, topic: str, *, queue_count: int = 4) -> None:
         """Create a topic at every broker."""
