@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from cometmq.broker.handlers.runtime_info import expected_members
 from cometmq.broker.testing.clients import Client
 from cometmq.broker.testing.groups import DEADLINE_S, BrokerGroup, running_group
 from cometmq.ha.member import OrderRefused, Role
@@ -144,8 +145,10 @@ async def test_messages_are_refused_while_too_few_copies_are_in_sync(tmp_path: P
         assert master is not None
         await group.kill(1 - master)
         await group.until_in_sync(master)
-        copies = group.apps[master].broker.replication.copies
+        replication = group.apps[master].broker.replication
+        copies = replication.copies
         assert copies() == (master,)
+        assert replication.copy_count() == 2
         async with group.client(master) as client:
             with pytest.raises(CommandError, match="minInSync=2") as caught:
                 await client.send(b"refused", topic="New")
@@ -173,6 +176,20 @@ async def test_a_send_to_a_broker_that_is_not_the_master_names_the_election(tmp_
         async with group.client(master) as client:
             with pytest.raises(CommandError, match="it is fenced: an election or"):
                 await client.send(b"refused", topic="New")
+
+
+@pytest.mark.parametrize(
+    ("in_sync", "copy_count", "expected"),
+    [
+        ((0, 1, 2), 3, [0, 1, 2]),
+        ((0, 2), 3, [0, 1, 2]),
+        ((3,), 2, [0, 3]),
+        ((0, 1, 2), 2, [0, 1, 2]),
+    ],
+)
+def test_brokers_that_the_group_may_grow_to_are_not_missing(in_sync, copy_count, expected):
+    """An operator lists nine members in every broker, and the record says how many there are."""
+    assert expected_members(range(9), in_sync, copy_count) == expected
 
 
 async def test_a_switchover_under_load_fails_no_send(tmp_path: Path) -> None:

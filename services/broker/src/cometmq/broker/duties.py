@@ -85,6 +85,10 @@ class BrokerDuties:
         """Return the brokers whose copies are in sync; None while this broker is not the master."""
         return None if self._leader is None else self._leader.copies()
 
+    def copy_count(self) -> int:
+        """Return how many copies the group should have; 0 while this broker is not the master."""
+        return 0 if self._leader is None else self._leader.copy_count()
+
     async def run(self) -> None:
         """Run each leadership, which renews the record, until the leadership ends."""
         async with asyncio.TaskGroup() as group:

@@ -208,6 +208,7 @@ def _connect(joined: Grouping, broker: Broker, log_server: LogServer, feed: Tabl
     log_server.group = joined.sender
     broker.driver.log_grew = log_grew
     broker.replication.copies = duties.copies
+    broker.replication.copy_count = duties.copy_count
 
 
 def replicated(broker: Broker) -> tuple[Replicated, ...]:

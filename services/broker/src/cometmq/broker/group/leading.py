@@ -203,6 +203,10 @@ class Leader:
         """Return whether `minInSync` copies are certain to be in sync (R8)."""
         return in_sync.may_acknowledge(self._view, self._min_in_sync)
 
+    def copy_count(self) -> int:
+        """Return how many copies the group should have, as recorded."""
+        return self._view.base.record.copies
+
     def has_confirmed_tables(self, tables: int) -> bool:
         """Return whether every copy that counts has this many table changes of the epoch."""
         return self._view.confirmed_tables >= tables

@@ -7,6 +7,7 @@ buffers) are constants that mean "idle". A rate is three numbers: the averages o
 and ten minutes.
 """
 
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 from cometmq.broker.broker import Broker
@@ -121,11 +122,23 @@ def _group(broker: Broker) -> dict[str, str]:
     if in_sync is None:
         return {}
     settings = broker.settings
+    possible = parse_members(settings.group_members)
+    members = expected_members(possible, in_sync, broker.replication.copy_count())
     return {
-        GROUP_MEMBERS: ",".join(map(str, sorted(parse_members(settings.group_members)))),
+        GROUP_MEMBERS: ",".join(map(str, members)),
         GROUP_IN_SYNC: ",".join(map(str, in_sync)),
         GROUP_MIN_IN_SYNC: str(settings.min_in_sync),
     }
+
+
+def expected_members(possible: Iterable[int], in_sync: Sequence[int], copy_count: int) -> list[int]:
+    """Return the brokers that the group should consist of.
+
+    `possible` may list more brokers than the group has, so that it can grow without restarts. Then
+    those with the lowest ids complete the copies in sync.
+    """
+    others = [one for one in sorted(possible) if one not in in_sync]
+    return sorted([*in_sync, *others[: max(0, copy_count - len(in_sync))]])
 
 
 def _disk(disk: DiskFigures) -> dict[str, str]:

@@ -97,3 +97,5 @@ class Replication:
     following: Following = field(default_factory=Following)
     copies: Callable[[], Sequence[int] | None] = _no_copies
     """Ids of the brokers of its group that are in sync; None unless this broker leads a group."""
+    copy_count: Callable[[], int] = int
+    """The recorded number of copies that the group should have; 0 unless this broker leads one."""
