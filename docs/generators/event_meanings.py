@@ -37,6 +37,8 @@ MEANINGS: Final[Mapping[str, str]] = {
         "Keys of the file that are probably mistyped, each with the setting that it resembles. "
         "They have no effect. Logged after the start, so that it is noticed."
     ),
+    "settings.unsaved": "An order on the control port changed settings, and the file cannot be "
+    "written, as in a pod: they apply until the broker restarts.",
     "settings.unknown": "These names in the file are unknown settings; they are kept for tools. "
     "`did_you_mean` lists the settings that a misspelled name resembles.",
     "task.ended": "A background task ended although it should run until the program stops.",

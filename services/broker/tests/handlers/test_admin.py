@@ -242,6 +242,22 @@ async def test_a_file_that_cannot_be_written_is_an_answer(tmp_path: Path) -> Non
     assert broker.settings.broker_permission == 6
 
 
+async def test_orders_of_the_operator_apply_although_a_pods_file_is_read_only(
+    tmp_path: Path,
+) -> None:
+    broker, worker = memory_broker(), Worker("settings")
+    folder = tmp_path / "broker.conf"
+    folder.mkdir()
+    broker.settings_file = SettingsFile(folder, worker)
+
+    changes = {"brokerPermission": "4"}
+    changed = await admin.change_settings(broker, changes, peer="control", must_save=False)
+    worker.close()
+
+    assert changed == ("brokerPermission",)
+    assert broker.settings.broker_permission == 4
+
+
 async def test_figures_of_the_disk_and_of_delays(
     store_folder: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

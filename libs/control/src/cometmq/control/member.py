@@ -72,7 +72,7 @@ class Controlled(Protocol):
         """Write another number of copies to the record."""
 
     async def update_config(self, changes: Mapping[str, str]) -> ConfigChange:
-        """Change and save settings, all or none."""
+        """Change settings, all or none; save them where the settings file can be written."""
 
     async def rebuild(self) -> None:
         """Stop, and move the store of this slave aside; the next start copies everything again."""

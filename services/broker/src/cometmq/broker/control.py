@@ -64,7 +64,7 @@ class MemberControl:
         if unknown := [name for name in changes if not self._broker.loaded.knows(name)]:
             raise SettingsError(f"unknown settings: {', '.join(sorted(unknown))}")
         try:
-            changed = await change_settings(self._broker, changes, peer="control")
+            changed = await change_settings(self._broker, changes, peer="control", must_save=False)
         except CommandError as error:
             raise SettingsError(str(error)) from error
         return ConfigChange(tuple(sorted(changed)))

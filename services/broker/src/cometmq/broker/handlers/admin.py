@@ -70,9 +70,13 @@ async def update_broker_config(broker: Broker, call: Call[NoHeader]) -> Reply:
 
 
 async def change_settings(
-    broker: Broker, changes: Mapping[str, str], *, peer: str
+    broker: Broker, changes: Mapping[str, str], *, peer: str, must_save: bool = True
 ) -> Collection[str]:
-    """Change and save mutable settings, all or none; return the names of the changed ones."""
+    """Change and save mutable settings, all or none; return the names of the changed ones.
+
+    Without `must_save`, a file that cannot be written does not matter: in a pod it belongs to the
+    operator, and is read-only.
+    """
     changed = _updated(broker, changes).changed_since(broker.loaded)
     if not changed:
         return ()
@@ -83,7 +87,9 @@ async def change_settings(
             await broker.settings_file.save(kept)
         except OSError as error:
             path = broker.settings_file.path
-            raise ServerError(f"cannot save {path}: {error.strerror}") from error
+            if must_save:
+                raise ServerError(f"cannot save {path}: {error.strerror}") from error
+            broker.log.warning("settings.unsaved", path=str(path), error=error.strerror)
     _apply(broker, _updated(broker, kept))
     broker.log.info("settings.changed", peer=peer, **kept)
     if "brokerPermission" in changed:
