@@ -108,7 +108,7 @@ def test_messages_of_runs_are_stored_like_single_ones(commits):
             for message, kind in puts:
                 if kind == "unit":
                     rig.store.put_batch([message, message], done)
-                elif kind == "long":  # the encoder finds out: all of the commit is placed twice
+                elif kind == "long":  # only the encoder finds out
                     rig.store.put(make_message(sys_flag=1 << 40), done)
                 elif kind == "run" and has_runs:
                     source.messages.append(message)

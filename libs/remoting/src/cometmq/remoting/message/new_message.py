@@ -1,17 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """Messages that are not stored yet, and the encoder for commit log records.
 
-`encode_records` is a pure function from values to bytes: it does not know queues, files or clocks.
-The store chooses the position of each record (`cometmq.store.writing.append`) and calls the
-function once per file of a commit, so a compiled version can replace it.
+`encode_record` is a pure function from values to bytes: it does not know queues, files or clocks.
+The store chooses the position of each record (`cometmq.store.writing.append`).
 
-Hot path: `encode_records` runs once per commit, its loop once per message (budget 0.6 us,
-bench/micro/bench_record.py).
+Hot path: `encode_record` runs once per message (budget 0.6 us, bench/micro/bench_record.py).
 """
 
 import struct
-from collections.abc import Sequence
-from typing import Final, TypeAlias
+from typing import Final
 from zlib import crc32
 
 import msgspec
@@ -67,10 +64,6 @@ class NewMessage(msgspec.Struct, gc=False):
     wait: bool = True
 
 
-Placed: TypeAlias = tuple[NewMessage, int, int]
-"""A message with its queue offset and its physical offset."""
-
-
 def _topic_field(topic: str) -> bytes:
     data = topic.encode("utf-8", "replace")
     if len(data) > TOPIC_BYTES_MAX:
@@ -103,54 +96,45 @@ def record_size(message: NewMessage) -> int:
 def encode_record(
     message: NewMessage, queue_offset: int, physical_offset: int, store_timestamp: int
 ) -> bytes:
-    """Return the record of one message; raise the same errors as `encode_records`."""
-    return encode_records([(message, queue_offset, physical_offset)], store_timestamp)[0]
-
-
-def encode_records(placed: Sequence[Placed], store_timestamp: int) -> list[bytes]:
-    """Return the record of each message.
+    """Return the record of a message.
 
     The layout bits of sysFlag follow the lengths of the hosts, whatever a client sent. Raises
-    ValueError or struct.error if a value of any message does not fit its field in the record.
+    ValueError or struct.error if a value does not fit its field in the record.
     """
-    records: list[bytes] = []
-    for message, queue_offset, physical_offset in placed:
-        body = message.body
-        text = message.properties
-        properties = text.encode() if text.isascii() else text.encode("utf-8", "replace")
-        length = len(properties)
-        topic = _topic_fields.get(message.topic) or _topic_field(message.topic)
-        born_host = message.born_host
-        store_host = message.store_host
-        body_length = len(body)
-        sys_flag = message.sys_flag & _KEEP_MASK
-        hosts_length = len(born_host) + len(store_host)
-        pack = _PACK_V4
-        if hosts_length != _V4_HOSTS_BYTES:
-            hosts = _host_bits(born_host, store_host)
-            sys_flag |= hosts
-            pack = FIXED[hosts].pack
-        head = pack(
-            _FIXED_BYTES_WITHOUT_HOSTS + hosts_length + body_length + len(topic) + length,
-            MAGIC_V1,
-            crc32(body) & CRC_MASK,
-            message.queue_id,
-            message.flag,
-            queue_offset,
-            physical_offset,
-            sys_flag,
-            message.born_timestamp,
-            born_host,
-            store_timestamp,
-            store_host,
-            message.reconsume_times,
-            message.prepared_offset,
-            body_length,
-        )
-        packed_length = _LENGTHS[length] if length < 1024 else _pack_length(length)
-        # One join per record: a single join of all records is slower, bench_record.py.
-        records.append(b"".join((head, body, topic, packed_length, properties)))
-    return records
+    body = message.body
+    text = message.properties
+    properties = text.encode() if text.isascii() else text.encode("utf-8", "replace")
+    length = len(properties)
+    topic = _topic_fields.get(message.topic) or _topic_field(message.topic)
+    born_host = message.born_host
+    store_host = message.store_host
+    body_length = len(body)
+    sys_flag = message.sys_flag & _KEEP_MASK
+    hosts_length = len(born_host) + len(store_host)
+    pack = _PACK_V4
+    if hosts_length != _V4_HOSTS_BYTES:
+        hosts = _host_bits(born_host, store_host)
+        sys_flag |= hosts
+        pack = FIXED[hosts].pack
+    head = pack(
+        _FIXED_BYTES_WITHOUT_HOSTS + hosts_length + body_length + len(topic) + length,
+        MAGIC_V1,
+        crc32(body) & CRC_MASK,
+        message.queue_id,
+        message.flag,
+        queue_offset,
+        physical_offset,
+        sys_flag,
+        message.born_timestamp,
+        born_host,
+        store_timestamp,
+        store_host,
+        message.reconsume_times,
+        message.prepared_offset,
+        body_length,
+    )
+    packed_length = _LENGTHS[length] if length < 1024 else _pack_length(length)
+    return b"".join((head, body, topic, packed_length, properties))
 
 
 def _pack_length(length: int) -> bytes:

@@ -1,28 +1,24 @@
 # SPDX-License-Identifier: Apache-2.0
 """Place messages and encode them: one batch per commit, which the store writes at once.
 
-`put` only stages a message. `take` works in two halves. The first, `_place`, decides: it admits or
-refuses each message, assigns physical and queue offsets, and rolls over to the next file. The
-second, `encode_records`, is a pure function from placed messages to bytes. A run (`runs.py`) is
-placed and encoded in one step by its source. The store writes the batch and then either publishes
-it or reverts it with `Batch.undo`, so messages that the disk refused never become visible.
+`put` only stages a message. `take` admits or refuses each message, assigns its physical and queue
+offset, encodes its record there, and rolls over to the next file. A run (`runs.py`) is placed and
+encoded in one step by its source. The store writes the batch and then either publishes it or
+reverts it with `Batch.undo`, so messages that the disk refused never become visible.
 
-Hot path: `_place` and `encode_records` once per commit, their loops once per message (budget
-1.5 us together); bench/micro/bench_append.py.
+Hot path: `_place` once per commit, its loop once per message (budget 1.5 us with the record);
+bench/micro/bench_append.py.
 """
 
 import struct
-from collections.abc import Callable, Iterator, Sequence
-from itertools import chain
+from collections.abc import Callable, Sequence
 from typing import Final, TypeAlias
 
 from cometmq.remoting.message.ids import host_hex, offset_message_id
 from cometmq.remoting.message.new_message import (
     NewMessage,
-    Placed,
     encode_blank,
     encode_record,
-    encode_records,
     record_size,
 )
 from cometmq.remoting.message.record_layout import BLANK_BYTES_MIN, TOPIC_BYTES_MAX
@@ -49,17 +45,18 @@ _PUT_OK: Final = PutStatus.PUT_OK  # an enum's attribute costs 40 ns: bench_appe
 
 
 _Put: TypeAlias = tuple[NewMessage | tuple[NewMessage, ...] | Run, PutDone]
+_Place: TypeAlias = tuple[int, int, list[bytes], list[KeyedRecord]]
+"""The offset of the next record, the end of its file, and the lists for the record and its keys."""
 
 
 class Batch:
-    """The messages of one commit: `Appender` places them, then fills `segments`."""
+    """The messages of one commit, placed and encoded."""
 
     __slots__ = (
         "end",
         "file_end",
         "keys",
         "message_count",
-        "placed",
         "refused",
         "results",
         "segments",
@@ -73,29 +70,12 @@ class Batch:
         self.file_end = file_end
         self.store_timestamp = store_timestamp
         self.message_count = 0
-        self.placed: list[tuple[int, list[Placed] | bytes]] = [(start, [])]
-        """Contiguous messages, or the records of a run, each group with its physical offset."""
-        self.segments: list[tuple[int, list[bytes]]] = []  # the records of each file
+        self.segments: list[tuple[int, list[bytes]]] = [(start, [])]
+        """The records for each file, with the physical offset of the first one."""
         self.touched: list[ConsumeQueue] = []
         self.keys: list[Keys] = [KeyedRows()]
         self.results: list[tuple[PutDone, bool, PutResult]] = []
         self.refused: list[tuple[PutDone, PutStatus]] = []
-
-    def encode(self) -> None:
-        """Fill `segments`; raise ValueError or struct.error if a message cannot be encoded."""
-        end, records = self.start, list[bytes]()
-        self.segments = [(end, records)]
-        for offset, placed in self.placed:
-            if offset != end:  # the next file
-                records.append(encode_blank(offset - end))
-                records = []
-                self.segments.append((offset, records))
-            if isinstance(placed, bytes):
-                more = [placed]
-            else:
-                more = encode_records(placed, self.store_timestamp)
-            records += more
-            end = offset + sum(map(len, more))
 
     def undo(self) -> None:
         """Release the queue offsets of the messages, because the messages were not written."""
@@ -194,14 +174,6 @@ class Appender:
                 done(PutResult(self.refusal))
             return None
         batch = self._place(pending)
-        try:
-            batch.encode()
-        except (ValueError, struct.error):
-            # Only the encoder knows the bounds of all fields. Checking them in `_place` would
-            # cost every good message 0.2 us, so a bad one costs its batch a second pass instead.
-            batch.undo()
-            batch = self._place(_refuse_unencodable(pending))
-            batch.encode()
         for done, status in batch.refused:
             done(PutResult(status))
         return batch if batch.results else None
@@ -215,51 +187,36 @@ class Appender:
         return Batch(end, file_end, self._now_ms)
 
     def _place(self, pending: Sequence[_Put]) -> Batch:
+        """Place and encode the puts in their order."""
         batch = self._begin()
-        puts = iter(pending)
-        put = next(puts, None)
-        while put is not None:
-            message, done = put
-            if isinstance(message, NewMessage):
-                put = self._place_messages(batch, chain((put,), puts))
-                continue
-            if isinstance(message, Run):
-                self._place_run(batch, message)
-            else:
-                self._place_unit(batch, message, done)
-            put = next(puts, None)
-        batch.message_count += len(batch.results)
-        return batch
-
-    def _place_messages(self, batch: Batch, puts: Iterator[_Put]) -> _Put | None:
-        """Place single messages; return the first put that is not a single message, or None."""
         queues, body_bytes_max = self._queues, self._body_bytes_max
         now_ms, results, touched = batch.store_timestamp, batch.results, batch.touched
-        placed, keyed = self._open(batch)
-        end, file_end = batch.end, batch.file_end
+        end, file_end, records, keyed = self._open(batch)
         store_host, host_text = b"", ""
-        other: _Put | None = None
-        for message, done in puts:
+        for message, done in pending:
             if not isinstance(message, NewMessage):
-                other = message, done
-                break
+                batch.end = end
+                end, file_end, records, keyed = self._place_many(batch, message, done)
+                continue
             queue = queues.get((message.topic, message.queue_id)) or self._new_queue(message)
             if queue is None or len(message.body) > body_bytes_max:
                 batch.refused.append((done, PutStatus.MESSAGE_ILLEGAL))
                 continue
-            try:
-                size = record_size(message)
-                if end + size + BLANK_BYTES_MIN > file_end:
-                    self._roll_for(batch, size)
-                    placed, end, file_end = self._open(batch)[0], batch.end, batch.file_end
-            except ValueError:
-                batch.refused.append((done, _status_of_unencodable(message)))
-                continue
-            offset, end = end, end + size
             transaction = message.sys_flag & ROLLBACK
             is_queued = not transaction & UNQUEUED
             queue_offset = queue.next_offset if is_queued else 0
-            placed.append((message, queue_offset, offset))
+            try:
+                record = encode_record(message, queue_offset, end, now_ms)
+                size = len(record)
+                if end + size + BLANK_BYTES_MIN > file_end:
+                    batch.end = end
+                    end, file_end, records, keyed = self._roll_for(batch, size)
+                    record = encode_record(message, queue_offset, end, now_ms)
+            except (ValueError, struct.error):  # only the encoder knows the bounds of all fields
+                batch.refused.append((done, _status_of_unencodable(message)))
+                continue
+            records.append(record)
+            offset, end = end, end + size
             if is_queued and queue.stage(offset, size, message.tag_code, now_ms):
                 touched.append(queue)
             if transaction != ROLLBACK:
@@ -271,22 +228,24 @@ class Appender:
             message_id = "%s%016X" % (host_text, offset)  # noqa: UP031  # see ids.py
             result = PutResult(_PUT_OK, offset, size, queue_offset, now_ms, message_id)
             results.append((done, message.wait, result))
-        batch.end = end
-        return other
+        batch.end, batch.message_count = end, batch.message_count + len(results)
+        return batch
 
-    def _open(self, batch: Batch) -> tuple[list[Placed], list[KeyedRecord]]:
-        """Return the lists to which the next message and its keys are appended."""
-        placed = batch.placed[-1][1]
-        if isinstance(placed, bytes):
-            placed = []
-            batch.placed.append((batch.end, placed))
-        if not self._is_indexing:
-            return placed, []
+    def _open(self, batch: Batch) -> _Place:
+        """Return the place of the next record."""
         keys = batch.keys[-1]
         if not isinstance(keys, KeyedRows):
             keys = KeyedRows()
             batch.keys.append(keys)
-        return placed, keys.rows
+        rows = keys.rows if self._is_indexing else []
+        return batch.end, batch.file_end, batch.segments[-1][1], rows
+
+    def _place_many(self, batch: Batch, put: tuple[NewMessage, ...] | Run, done: PutDone) -> _Place:
+        if isinstance(put, Run):
+            self._place_run(batch, put)
+        else:
+            self._place_unit(batch, put, done)
+        return self._open(batch)
 
     def _place_run(self, batch: Batch, run: Run) -> None:
         """Place the requests of a run, as many at once as a file has room for."""
@@ -300,7 +259,7 @@ class Appender:
                 self._roll_for(batch, 0)
                 continue
             first += count
-            batch.placed.append((batch.end, records))
+            batch.segments[-1][1].append(records)
             batch.end += len(records)
             for queue, data, entry_count in entries:
                 if queue.stage_run(data, entry_count):
@@ -331,26 +290,27 @@ class Appender:
         if not is_legal:
             batch.refused.append((done, PutStatus.MESSAGE_ILLEGAL))
             return
+        first = known[0].next_offset
         try:
-            sizes = [record_size(message) for message in messages]
-            size = sum(sizes)
+            size = sum(map(record_size, messages))
+            unit = _encode_unit(messages, known, batch.end, self._now_ms)
             if batch.end + size + BLANK_BYTES_MIN > batch.file_end:
                 self._roll_for(batch, size)
-        except ValueError:
+                unit = _encode_unit(messages, known, batch.end, self._now_ms)
+        except (ValueError, struct.error):
             batch.refused.append((done, max(map(_status_of_unencodable, messages))))
             return
-        placed, keyed = self._open(batch)
-        first = known[0].next_offset
+        _, _, records, keyed = self._open(batch)
         result = PutResult(PutStatus.PUT_OK, batch.end, size, first, self._now_ms)
         message_ids = []
-        for message, queue, record_bytes in zip(messages, known, sizes, strict=True):
+        for message, queue, record in zip(messages, known, unit, strict=True):
             offset = batch.end
             message_ids.append(offset_message_id(message.store_host, offset))
-            placed.append((message, queue.next_offset, offset))
-            if queue.stage(offset, record_bytes, message.tag_code, self._now_ms):
+            if queue.stage(offset, len(record), message.tag_code, self._now_ms):
                 batch.touched.append(queue)
             keyed += [(message.topic, key, offset, self._now_ms) for key in message.keys]
-            batch.end = offset + record_bytes
+            batch.end = offset + len(record)
+        records += unit
         result.message_id = ",".join(message_ids)
         batch.message_count += len(messages) - 1  # `_place` counts each result once
         batch.results.append((done, messages[0].wait, result))
@@ -363,34 +323,33 @@ class Appender:
             return None
         return self._table.create(message.topic, message.queue_id)
 
-    def _roll_for(self, batch: Batch, size: int) -> None:
-        """Continue in the next file.
+    def _roll_for(self, batch: Batch, size: int) -> _Place:
+        """Continue in the next file; return the place of the next record.
 
         Raise ValueError, without changes, for a size that exceeds a file's capacity.
         """
         if size > self._file_size - BLANK_BYTES_MIN:
             raise ValueError(f"{size} bytes do not fit into one file")
+        batch.segments[-1][1].append(encode_blank(batch.file_end - batch.end))
         batch.end = batch.file_end
         batch.file_end += self._file_size
-        batch.placed.append((batch.end, []))
+        batch.segments.append((batch.end, []))
+        return self._open(batch)
 
 
-def _refuse_unencodable(pending: Sequence[_Put]) -> list[_Put]:
-    """Refuse the puts whose messages cannot be encoded; return the others."""
-    kept: list[_Put] = []
-    for put in pending:
-        if isinstance(put[0], Run):  # its source takes only what a record can hold
-            kept.append(put)
-            continue
-        messages = put[0] if isinstance(put[0], tuple) else (put[0],)
-        try:
-            for message in messages:
-                encode_record(message, 0, 0, 0)
-        except (ValueError, struct.error):
-            put[1](PutResult(max(map(_status_of_unencodable, messages))))
-        else:
-            kept.append(put)
-    return kept
+def _encode_unit(
+    messages: Sequence[NewMessage], queues: Sequence[ConsumeQueue], offset: int, now_ms: int
+) -> list[bytes]:
+    """Return the records of contiguous messages, of which nothing is staged yet."""
+    records: list[bytes] = []
+    next_offsets: dict[ConsumeQueue, int] = {}
+    for message, queue in zip(messages, queues, strict=True):
+        queue_offset = next_offsets.get(queue, queue.next_offset)
+        record = encode_record(message, queue_offset, offset, now_ms)
+        next_offsets[queue] = queue_offset + 1
+        offset += len(record)
+        records.append(record)
+    return records
 
 
 def _status_of_unencodable(message: NewMessage) -> PutStatus:

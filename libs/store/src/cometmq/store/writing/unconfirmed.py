@@ -32,7 +32,7 @@ class Unconfirmed:
     def add(self, batch: Batch) -> None:
         """Hold back a commit whose records have just been written."""
         counts = [(queue, queue.hold()) for queue in batch.touched]
-        batch.segments, batch.placed = [], []  # the records: they are in the log
+        batch.segments = []  # the records: they are in the log
         self._held.append(_Held(batch, counts))
 
     def take(self, offset: int | None) -> Iterator[Batch]:
