@@ -23,7 +23,7 @@ from cometmq.remoting.errors import (
     RemoteProtocolError,
     RequestTimeout,
 )
-from cometmq.remoting.frame import FRAME_BYTES_MAX, Frame, FrameReader
+from cometmq.remoting.frame import FRAME_BYTES_MAX, FrameReader
 from cometmq.remoting.raw import RawCommand
 from cometmq.remoting.typed_decode import HeaderFault, RequestDecoder, convert_ext
 from cometmq.remoting.typed_encode import FrameEncoder
@@ -102,18 +102,16 @@ class Connection:
         """Return all received bytes that ``receive`` has not seen; see ``FrameReader.join``."""
         return self._reader.join(data)
 
-    def receive(self, data: bytes, now_ms: int) -> list[Call[Any]]:
+    def receive_whole(self, data: bytes, now_ms: int) -> list[Call[Any]]:
+        """Return the calls of whole frames; bytes kept for an incomplete frame are unaffected."""
+        return self.receive(data, now_ms, is_whole=True)
+
+    def receive(self, data: bytes, now_ms: int, *, is_whole: bool = False) -> list[Call[Any]]:
         """Return the calls that ``data`` completes; deliver answers to their requests immediately.
 
         Calls whose fields do not fit their command are added to ``faults``.
         """
-        return self._decode(self._reader.feed(data), now_ms)
-
-    def receive_whole(self, data: bytes, now_ms: int) -> list[Call[Any]]:
-        """Return the calls of whole frames; bytes kept for an incomplete frame are unaffected."""
-        return self._decode(self._reader.split(data), now_ms)
-
-    def _decode(self, frames: list[Frame], now_ms: int) -> list[Call[Any]]:
+        frames = self._reader.split(data) if is_whole else self._reader.feed(data)
         calls: list[Call[Any]] = []
         decode, append, peer = self._codec.decoder.decode, calls.append, self._peer
         for serialization, head, body in frames:

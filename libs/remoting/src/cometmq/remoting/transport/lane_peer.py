@@ -10,7 +10,7 @@ rest of a longer chunk waits as bytes for the next iteration, and nothing more i
 a flood costs other connections no more than it would without a lane. A protocol error beyond that
 bound is detected in its own iteration, as if the chunk had been cut there.
 
-Hot path: `_receive` runs once per chunk; bench/micro/bench_lane.py.
+Hot path: `_receive_for` runs once per chunk; bench/micro/bench_lane.py.
 """
 
 from typing import Any, Final
@@ -62,13 +62,12 @@ class LanePeer(PeerProtocol):
         elif not self._is_dirty:
             self._mark_dirty()
 
-    def _receive(self, data: bytes) -> None:
+    def _receive_for(self, lane: Lane, data: bytes) -> None:
         if self._held:
             self._held += data
             return
-        lane = self._hub.lane
-        if lane is None or self._backlog or not self.is_writable:
-            super()._receive(data)
+        if self._backlog or not self.is_writable:
+            self._receive(data)
             return
         data = self._connection.join(data)
         if not data:
@@ -76,12 +75,12 @@ class LanePeer(PeerProtocol):
         frames_max = self._hub.calls_max * _FRAMES_PER_CALL
         parts = lane.stage(self, data, frames_max)
         if not parts or (len(parts) == 1 and not parts[0][0]):
-            super()._receive(data)
+            self._receive(data)
         elif len(parts) == 1 and parts[0][0] > 0 and parts[0][3] == len(data):
             has_room = self._dispatcher.has_room(self, parts[0][0])
             if not (has_room and self._put(lane, parts[0])):
                 lane.drop()
-                super()._receive(data)
+                self._receive(data)
         elif len(parts) == 1 and parts[0][0] < 0 and parts[0][3] == len(data):
             self._receive_pulls(lane, data, parts[0])
         else:
@@ -90,7 +89,7 @@ class LanePeer(PeerProtocol):
     def _receive_pulls(self, lane: Lane, data: bytes, part: Part) -> None:
         """Serve a chunk of requests that a lane answers at once."""
         if not self._dispatcher.has_room(self, -part[0]):
-            super()._receive(data)
+            self._receive(data)
             return
         end = self._answer(lane, data, part, 0)
         if end < part[3]:
@@ -197,7 +196,8 @@ class LanePeer(PeerProtocol):
         super()._serve_backlog()
         if self._held and self.is_writable and not (self._backlog or self._is_behind):
             data, self._held = self._held, b""
+            assert self._hub.lane is not None
             try:
-                self._receive(data)
+                self._receive_for(self._hub.lane, data)
             except RemoteProtocolError as error:
                 self._refuse(error)

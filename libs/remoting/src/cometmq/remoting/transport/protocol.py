@@ -32,6 +32,7 @@ from cometmq.remoting.raw import FLAG_ONEWAY, Body
 from cometmq.remoting.transport.addresses import NO_HOST, peer_address
 from cometmq.remoting.transport.dispatch import Answer, Dispatcher
 from cometmq.remoting.transport.hub import Hub
+from cometmq.remoting.transport.lane import Lane
 from cometmq.remoting.transport.tls import NO_TLS_ALERT, TlsGate, TlsPipe
 
 _TLS_HANDSHAKE: Final = 0x16
@@ -106,7 +107,11 @@ class PeerProtocol(asyncio.Protocol):
             if self._pipe is not None:
                 data = self._decrypt(self._pipe, data)
             if self._is_open and data:
-                self._receive(data)
+                # An override of `_receive` would cost every chunk a call where there is no lane.
+                if hub.lane is None:
+                    self._receive(data)
+                else:
+                    self._receive_for(hub.lane, data)
         except RemoteProtocolError as error:
             self._refuse(error)
 
@@ -346,7 +351,12 @@ class PeerProtocol(asyncio.Protocol):
             self._backlog += calls
         elif calls:
             self._serve(calls)
-        self._end_chunk()
+        if connection.out or connection.faults:
+            self._end_chunk()
+
+    def _receive_for(self, _lane: Lane, data: bytes) -> None:
+        """Offer a chunk to the lane; connections other than a server's ignore it."""
+        self._receive(data)
 
     def _end_chunk(self) -> None:
         """Answer malformed requests with an error, and send all answers."""
