@@ -12,7 +12,7 @@ listeners. It then answers the puts (ASYNC_FLUSH) or leaves them pending until t
 """
 
 from collections.abc import Callable, Sequence
-from typing import Self
+from typing import Final, Self
 
 from cometmq.remoting.log import NO_LOG, Log
 from cometmq.remoting.message.new_message import NewMessage
@@ -47,6 +47,7 @@ from cometmq.store.writing.runs import RunSource
 from cometmq.store.writing.write_state import Refusal
 
 MEMORY_BYTES_DEFAULT = 8 << 30
+_NO_CONDITION: Final = Condition.NONE  # an enum's attribute costs 40 ns
 
 
 class MessageStore:
@@ -149,7 +150,10 @@ class MessageStore:
             self._housekeeping.note_write_failed(error, batch)  # first: answers report its figures
             self._fail(batch)
             return None
-        self._counters.add_commit(batch.message_count, batch.end - batch.start)
+        counters = self._counters
+        counters.commit_count += 1
+        counters.put_count += batch.message_count
+        counters.put_bytes += batch.end - batch.start
         self._publisher.publish(batch)
         self._answer(batch)
         return batch
@@ -161,7 +165,7 @@ class MessageStore:
         self.commit_log.advance(batch.end)
 
     def _answer(self, batch: Batch) -> None:
-        needs = Condition.FLUSHED if self._flusher.is_sync else Condition.NONE
+        needs = Condition.FLUSHED if self._flusher.is_sync else _NO_CONDITION
         if self.needs_replicas:
             if self.may_replicate(batch.end):
                 needs |= Condition.REPLICATED

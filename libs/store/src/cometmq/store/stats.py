@@ -26,12 +26,6 @@ class Counters:
         self.get_message_count = 0
         self.cold_get_count = 0
 
-    def add_commit(self, message_count: int, byte_count: int) -> None:
-        """Count a commit and its messages."""
-        self.commit_count += 1
-        self.put_count += message_count
-        self.put_bytes += byte_count
-
 
 class StoreStats(NamedTuple):
     """The state of a store at one point in time."""

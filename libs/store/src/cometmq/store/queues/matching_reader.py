@@ -169,9 +169,11 @@ def _block(rows: Sequence[QueueRow], start: int, place: _Place) -> int:
     border = min(border, first + BLOCK_BYTES_MAX, log.end)
     if first < place.memory_start:  # different limits apply from there onwards
         border = min(border, place.memory_start)
-    end, stop = first + size, start + 1
+    end, stop, may_be_damaged = first + size, start + 1, bool(log.damage)
     for offset, size, _ in rows[stop : start + place.block_count]:
-        if offset < end or offset + size > border or size <= 0 or log.is_damaged(offset, size):
+        if offset < end or offset + size > border or size <= 0:
+            break
+        if may_be_damaged and log.is_damaged(offset, size):
             break
         end = offset + size
         stop += 1

@@ -92,7 +92,7 @@ class Pulls:
         queue = self._queues.get(topic, queue_id)
         if queue is None:
             return GetResult(GetStatus.NO_MESSAGE_IN_QUEUE, 0)
-        limits = self._limits_of(count_max)
+        limits = self._limits_by_count.get(count_max) or self._limits_of(count_max)
         if bytes_max is not None:
             limits = limits.narrowed(max(1, count_max), bytes_max)
         log = self._commit_log.view()
@@ -105,7 +105,9 @@ class Pulls:
                 self._counters.cold_get_count += 1
             elif is_shared:
                 self._recent.note(queue, offset, limits, result)
-        self._note_read(queue, offset, result)
+        self._counters.get_message_count += result.count
+        if result.damaged_count:
+            self.note_damaged(queue, offset, result.damaged_count)
         return result
 
     def find(
@@ -122,10 +124,12 @@ class Pulls:
         queue = self._queues.get(topic, queue_id)
         if queue is None:
             return GetResult(GetStatus.NO_MESSAGE_IN_QUEUE, 0)
-        limits = self._limits_of(count_max)
+        limits = self._limits_by_count.get(count_max) or self._limits_of(count_max)
         log = self._commit_log.view()
         result = yield from read_matching(queue, offset, log, test, limits, block_count)
-        self._note_read(queue, offset, result)
+        self._counters.get_message_count += result.count
+        if result.damaged_count:
+            self.note_damaged(queue, offset, result.damaged_count)
         return result
 
     def _limits_of(self, count_max: int) -> ReadLimits:
@@ -135,11 +139,6 @@ class Pulls:
         if limits is None:
             limits = self._limits_by_count[count] = self._limits.narrowed(count, None)
         return limits
-
-    def _note_read(self, queue: ConsumeQueue, offset: int, result: GetResult) -> None:
-        self._counters.get_message_count += result.count
-        if result.damaged_count:
-            self.note_damaged(queue, offset, result.damaged_count)
 
     def note_damaged(self, queue: ConsumeQueue, offset: int, count: int) -> None:
         """Log that a pull left records out; once for each place in the queue, however often it is

@@ -37,7 +37,8 @@ class Arrivals:
         if hold.ready:
             # The answer of the send leaves before the work for woken pulls.
             self._flush()
-        serve_arrivals(self._broker)
+        if hold.ready or hold.unsure:
+            serve_arrivals(self._broker)
         self._flush()
         if hold.ready and not self._is_scheduled:
             self._is_scheduled = True
