@@ -29,7 +29,6 @@ from cometmq.cli.output import (
 from cometmq.control.member import Report
 from cometmq.ha import missing_record, planned
 from cometmq.ha.actions import LIVE_ROLES, Create, Fence, HandOver, Wait
-from cometmq.ha.election import LIVE_ROLES, Create, Fence, HandOver, Wait
 from cometmq.ha.member import OrderRefused, Role
 from cometmq.ha.port import Answer
 from cometmq.ha.record import Record
