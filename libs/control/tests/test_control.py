@@ -164,9 +164,9 @@ async def test_the_watch_sends_changes_at_once_and_growth_at_intervals(member, c
 
 
 async def test_the_watch_ends_when_the_member_is_silent_or_gone(member, server, client):
-    reports = client.watch(interval_ms=10_000, silence_ms=200)
+    reports = client.watch(interval_ms=60_000, silence_ms=5_000)
     await anext(reports)
-    with pytest.raises(MemberUnreachable, match="silent for 200 ms"):
+    with pytest.raises(MemberUnreachable, match="silent for 5000 ms"):
         await anext(reports)
     reports = client.watch()
     await anext(reports)
@@ -182,7 +182,9 @@ async def test_a_member_that_is_gone_refuses_and_one_that_returns_answers(member
     await server.stop()
     with pytest.raises(MemberUnreachable):
         await client.status()
-    assert await client.is_refusing()
+    async with asyncio.timeout(DEADLINE_S):
+        while not await client.is_refusing():  # on a busy machine the probe may end first
+            pass
     again = ControlServer(member)
     await again.start("127.0.0.1", server.port)
     async with asyncio.timeout(DEADLINE_S):
