@@ -21,7 +21,7 @@ from cometmq.peers.processes import Child
 ROOT = Path(__file__).resolve().parents[2]
 UV = Path(sys.executable).with_name("uv")
 ADDRESS = "https://git.example:8443/team/cometmq"
-START_TIMEOUT_S = 60
+START_TIMEOUT_S = 180
 
 spec = importlib.util.spec_from_file_location("wheels", ROOT / "deploy/wheels.py")
 assert spec

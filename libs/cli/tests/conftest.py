@@ -14,8 +14,8 @@ from cometmq.peers.comet import PROGRAM
 from cometmq.peers.ports import free_broker_port, free_port
 from cometmq.peers.processes import Child
 
-START_TIMEOUT_S = 60
-COMMAND_TIMEOUT_S = 60
+START_TIMEOUT_S = 180
+COMMAND_TIMEOUT_S = 180
 
 
 class Suite(NamedTuple):

@@ -15,7 +15,7 @@ from cometmq.peers.ports import free_broker_port, free_port
 from cometmq.peers.processes import Child, wait_until
 from cometmq.remoting.errors import AccessDenied, RequestTimeout, ServerError
 
-START_TIMEOUT_S = 60
+START_TIMEOUT_S = 180
 NAMES = ("broker-a", "broker-b")
 
 

@@ -17,7 +17,9 @@ def test_a_terminal_is_asked(ask, suite, topic, answer, is_deleted):
     with os.fdopen(ours, "wb", 0) as keyboard, os.fdopen(theirs, "rb", 0) as terminal:
         keyboard.write(answer)
         command = [str(PROGRAM), "topic", "delete", topic, "-n", suite.namesrv]
-        done = subprocess.run(command, stdin=terminal, capture_output=True, timeout=60, check=False)
+        done = subprocess.run(
+            command, stdin=terminal, capture_output=True, timeout=180, check=False
+        )
     assert f"Delete the topic {topic} with all its messages? [y/N]: ".encode() in done.stdout
     assert done.returncode == (0 if is_deleted else 1)
     assert (topic in ask("topic", "list").out) != is_deleted

@@ -116,11 +116,10 @@ def test_a_part_of_the_library_goes_through_a_broker_and_back(capfd):
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
 def test_a_stopped_demo_leaves_nothing_behind(tmp_path, number):
     command = ["env", f"TMPDIR={tmp_path}", sys.executable, "-u", "-m", "cometmq.cli.demo"]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
-    assert process.stdout
-    lines = iter(process.stdout)
-    assert any(line.startswith("  consumers") for line in lines)
-    process.send_signal(number)
-    rest = process.communicate(timeout=60)[0]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout
+        assert any(line.startswith("  consumers") for line in process.stdout)
+        process.send_signal(number)
+        rest = process.communicate(timeout=180)[0]
     assert process.returncode == 130, rest
     assert list(tmp_path.iterdir()) == []

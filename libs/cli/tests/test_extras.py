@@ -12,7 +12,11 @@ HIDE = "import sys; sys.modules['grpc'] = None; sys.argv = ['cometmq', *sys.argv
 def run(*args):
     code = HIDE + "from cometmq.cli.entry import main; main()"
     done = subprocess.run(
-        [sys.executable, "-c", code, *args], capture_output=True, text=True, check=False, timeout=60
+        [sys.executable, "-c", code, *args],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=180,
     )
     return done.returncode, done.stdout + done.stderr
 

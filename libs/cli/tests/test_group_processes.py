@@ -11,7 +11,7 @@ from cometmq.peers.comet import PROGRAM
 from cometmq.peers.ports import free_broker_port, free_port
 from cometmq.peers.processes import Child
 
-START_TIMEOUT_S = 60
+START_TIMEOUT_S = 180
 FAILOVER_TIMEOUT_S = 90
 
 BROKER = """\

@@ -11,7 +11,7 @@ from cometmq.peers.comet import PROGRAM
 from cometmq.peers.ports import free_broker_port, free_port
 from cometmq.peers.processes import Child
 
-START_TIMEOUT_S = 60
+START_TIMEOUT_S = 180
 
 
 class Cluster:
@@ -65,7 +65,7 @@ def test_a_second_broker_of_this_name_does_not_start(cluster):
     first, second = cluster.broker_args("a"), cluster.broker_args("b")
     cluster.start("first", first, "broker.ready")
     done = subprocess.run(
-        [str(PROGRAM), *second], capture_output=True, text=True, timeout=60, check=False
+        [str(PROGRAM), *second], capture_output=True, text=True, timeout=180, check=False
     )
     assert done.returncode == 2
     (line,) = [line for line in done.stderr.splitlines() if line.startswith("cometmq: ")]

@@ -22,7 +22,7 @@ from cometmq.peers.ports import free_broker_port, free_port
 from cometmq.peers.processes import Child
 from cometmq.remoting.transport import TlsSettings
 
-START_TIMEOUT_S = 60
+START_TIMEOUT_S = 180
 ACCOUNTS = """
 accounts:
 - accessKey: shop-web

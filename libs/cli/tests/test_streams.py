@@ -17,7 +17,7 @@ from cometmq.cli.input import read_lines
 from cometmq.peers.comet import PROGRAM
 from cometmq.peers.ports import free_port
 
-TIMEOUT_S = 60
+TIMEOUT_S = 180
 # Commands that print something, by name, with a topic that has a message
 ASKING = [
     ["topic", "list"],

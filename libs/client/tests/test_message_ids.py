@@ -25,7 +25,7 @@ print(ids.next_id(), flush=True)
 
 def test_a_forked_child_makes_other_ids() -> None:
     done = subprocess.run(
-        [sys.executable, "-c", FORKING], capture_output=True, check=True, text=True, timeout=60
+        [sys.executable, "-c", FORKING], capture_output=True, check=True, text=True, timeout=180
     )
     before, child, parent = done.stdout.split()
     assert len(before) == len(child) == 32

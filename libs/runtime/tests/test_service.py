@@ -145,5 +145,5 @@ def test_a_closed_terminal_stops_the_program_in_order_unless_nohup(handler):
 
 def _run(program):
     return subprocess.run(
-        [sys.executable, "-c", program], stdout=subprocess.PIPE, timeout=60, check=False
+        [sys.executable, "-c", program], stdout=subprocess.PIPE, timeout=180, check=False
     )

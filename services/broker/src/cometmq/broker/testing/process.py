@@ -24,8 +24,8 @@ from cometmq.remoting.transport.settings import ServerSettings
 from cometmq.remoting.transport.tasks import TaskSet
 from cometmq.runtime.clock import SystemClock
 
-START_TIMEOUT_S: Final = 60
-STOP_TIMEOUT_S: Final = 60
+START_TIMEOUT_S: Final = 120
+STOP_TIMEOUT_S: Final = 120
 LOCALHOST: Final = "127.0.0.1"
 
 
