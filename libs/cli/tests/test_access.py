@@ -15,6 +15,8 @@ accounts:
   secretKey: userSecret1
   defaultTopicPerm: PUB|SUB
   defaultGroupPerm: SUB
+  topicPerms:
+  - Sealed=PUB
   groupPerms:
   - Denied=DENY
 """
@@ -58,6 +60,21 @@ def test_a_group_that_is_denied_ends_consume(say, options):
     assert say(*ADMIN, "--tls", "topic", "create", "Closed", "--queues", 1).status in {0, 1}
     refused = say(*USER, "--tls", "consume", "Closed", "-g", "Denied", "--timeout", 30, *options)
     refused.assert_refused(1, "access denied: ")
+
+
+def test_messages_that_an_account_may_not_read_do_not_end_consume_like_an_empty_topic(say):
+    assert say(*ADMIN, "--tls", "produce", "Sealed", "one").status == 0
+    read = say(*USER, "--tls", "consume", "Sealed", "--from", "first", "--timeout", 1)
+    assert (read.status, read.out) == (1, "")
+    assert "access denied" in read.err
+    assert "not read to the end: 1 message left" in read.err
+
+
+def test_a_broker_that_denies_access_is_not_said_to_be_silent(say):
+    shown = say("--tls", "cluster")
+    assert shown.status == 1
+    assert "refuses: access denied" in shown.err
+    assert "does not answer" not in shown.err
 
 
 @pytest.mark.parametrize("command", [("show",), ("check",), ("resolve", "--commit", "--yes")])

@@ -381,6 +381,14 @@ def test_a_reader_that_leaves_ends_consume(suite, ask, topic):
         assert b"Traceback" not in process.stderr.read()
 
 
+@pytest.mark.parametrize("options", [(), ("-g", "readers")], ids=["observer", "group"])
+def test_a_topic_that_consumers_may_not_read_is_refused(ask, topic, options):
+    assert ask("topic", "alter", topic, "--perm", "w").status == 0
+    refused = ask("consume", topic, "--timeout", 5, *options)
+    refused.assert_refused(1, f"consumers may not read the topic {topic}: see cometmq topic route")
+    assert refused.err.endswith(f"cometmq topic alter {topic} --perm rw\n")
+
+
 def test_a_new_group_starts_where_from_says(ask, topic):
     ask("produce", topic, "old", "--count", 4)
     group = f"{topic}-late"

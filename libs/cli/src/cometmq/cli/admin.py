@@ -15,6 +15,7 @@ from cometmq.client.settings import ClientOptions
 from cometmq.remoting.bodies.route import ClusterInfo, TopicRoute
 from cometmq.remoting.errors import (
     CometError,
+    CommandError,
     ConnectFailed,
     RequestTimeout,
     ServerError,
@@ -162,4 +163,6 @@ def missing_text(name: str, address: str, error: CometError) -> str:
         return f"broker {place} is down: {error}; start it, or look at its log"
     if isinstance(error, RequestTimeout):
         return f"broker {place} hangs: {error}; look at its log and its /readyz"
+    if isinstance(error, CommandError):
+        return f"broker {place} refuses: {error}"
     return f"broker {place} does not answer: {error}"

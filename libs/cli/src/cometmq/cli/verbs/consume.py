@@ -29,7 +29,7 @@ from cometmq.cli.meter import is_terminal, live, rate
 from cometmq.cli.outcome import MISSING
 from cometmq.cli.output import print_notes
 from cometmq.cli.verbs.observer import FIRST, LAST, PLACES, as_observer, begin_of
-from cometmq.cli.verbs.source import Ends, Printed, Source, readable
+from cometmq.cli.verbs.source import Ends, Printed, Source, queues_of, readable
 from cometmq.client import (
     ClientOptions,
     ConsumeFrom,
@@ -237,7 +237,7 @@ async def _as_member(
     consumer = PushConsumer(group, namesrv, listener=listen, options=with_access(options), log=log)
     consumer.subscribe(topic, tag)
     async with AdminClient(namesrv, options=with_access(ClientOptions()), log=NO_LOG) as admin:
-        ends.begin(await admin.queues(topic), await readable(admin, topic))
+        ends.begin(await queues_of(admin, topic), await readable(admin, topic))
         if start is not None:
             await _place_group(admin, group, topic, start)
     async with consumer, asyncio.TaskGroup() as tasks:

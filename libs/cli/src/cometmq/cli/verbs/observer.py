@@ -8,7 +8,7 @@ from typing import Final
 
 from cometmq.cli import times
 from cometmq.cli.connecting import Complaints, with_access
-from cometmq.cli.verbs.source import Ends, Positions, Printed, Source, readable
+from cometmq.cli.verbs.source import Ends, Positions, Printed, Source, queues_of, readable
 from cometmq.client import (
     ClientOptions,
     InvalidArgument,
@@ -36,7 +36,7 @@ async def as_observer(
 ) -> AsyncIterator[Source]:
     """Read queues without committing any offset."""
     async with AdminClient(namesrv, options=with_access(ClientOptions()), log=NO_LOG) as admin:
-        queues = _chosen(await admin.queues(topic), topic, queue)
+        queues = _chosen(await queues_of(admin, topic), topic, queue)
         brokers = await readable(admin, topic)
         begins = {
             chosen: await begin_of(brokers.get(chosen.broker_name), chosen, start, offset)

@@ -17,7 +17,7 @@ from cometmq.cli.words import counted
 from cometmq.client import ClientOptions, MessageExt, MessageQueue
 from cometmq.client.admin import AdminClient
 from cometmq.client.admin.broker import BrokerAdmin
-from cometmq.client.errors import broker_missing
+from cometmq.client.errors import ClientError, broker_missing
 from cometmq.remoting.errors import CometError
 from cometmq.remoting.log import NO_LOG
 
@@ -101,8 +101,8 @@ class Ends:
             found.is_coming = True
             found.lines[broker.name] = (
                 f"{_names(left)} not read to the end: {counted(sum(left.values()), 'message')}"
-                f" left, although broker {broker.name} ({broker.address}) answers; try again with a"
-                " longer --timeout"
+                f" left, although broker {broker.name} ({broker.address}) answers; unless another"
+                " error is shown, try again with a longer --timeout"
             )
 
 
@@ -134,6 +134,17 @@ class Source(asyncio.Queue[Printed]):
     async def unread(self) -> Unread:
         """Return the queues that may have messages that were not read."""
         return await self._ends.unread(await self._positions())
+
+
+async def queues_of(admin: AdminClient, topic: str) -> list[MessageQueue]:
+    """Return the queues of a topic; raise ClientError if consumers may read none of them."""
+    queues = await admin.queues(topic)
+    if not queues:
+        raise ClientError(
+            f"consumers may not read the topic {topic}: see cometmq topic route {topic}; to allow"
+            f" it: cometmq topic alter {topic} --perm rw"
+        )
+    return queues
 
 
 async def readable(admin: AdminClient, topic: str) -> dict[str, BrokerAdmin]:
