@@ -22,6 +22,8 @@ from pathlib import Path
 from statistics import median
 from typing import Any, NamedTuple
 
+import uvloop
+
 from cometmq.broker.native import IS_BUILT
 from cometmq.broker.store_driver import TICK_INTERVAL_MS
 from cometmq.broker.testing.group_members import GroupNode
@@ -112,7 +114,7 @@ async def master(folder: str, body_bytes: int, log_bytes: int, pipe: Connection)
 
 def run_master(folder: str, body_bytes: int, log_bytes: int, pipe: Connection) -> None:
     """Run `master` as the entry point of its process."""
-    asyncio.run(master(folder, body_bytes, log_bytes, pipe))
+    uvloop.run(master(folder, body_bytes, log_bytes, pipe))
 
 
 async def follower(folder: str, address: str, end: int, *, is_native: bool) -> CaughtUp:
@@ -133,7 +135,7 @@ async def follower(folder: str, address: str, end: int, *, is_native: bool) -> C
 def run_follower(address: str, end: int, is_native: bool, pipe: Connection) -> None:
     """Run `follower` as the entry point of its process."""
     with tempfile.TemporaryDirectory() as folder:
-        pipe.send(asyncio.run(follower(folder, address, end, is_native=is_native)))
+        pipe.send(uvloop.run(follower(folder, address, end, is_native=is_native)))
 
 
 def catch_up(address: str, end: int, pipe: Connection, *, is_native: bool) -> CaughtUp:

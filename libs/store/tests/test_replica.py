@@ -213,3 +213,17 @@ def test_a_follower_that_catches_up_saves_its_entries_without_a_pause(monkeypatc
     monkeypatch.setattr(checkpointer, "UNSAVED_BYTES_MAX", 6000)
     rig.store.append_raw(5000, log[5000:])
     assert checkpoint_after(rig.store, now_ms) == len(log)
+
+
+def test_a_follower_with_too_many_unsaved_records_is_crowded_until_a_checkpoint(monkeypatch):
+    monkeypatch.setattr(checkpointer, "UNSAVED_COUNT_MAX", 20)
+    log, _ = master_log(120)
+    rig = StoreRig(MemoryDisk())
+    rig.store.role_writable = False
+    now_ms = rig.clock.advance(10_000)
+    rig.store.append_raw(0, log[: len(log) // 20])
+    checkpoint_after(rig.store, now_ms)
+    rig.store.append_raw(len(log) // 20, log[len(log) // 20 : len(log) // 2])
+    assert rig.store.is_crowded
+    assert checkpoint_after(rig.store, now_ms) == rig.store.confirm_offset
+    assert not rig.store.is_crowded

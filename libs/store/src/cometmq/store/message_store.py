@@ -350,6 +350,11 @@ class MessageStore:
         self._replica.append(offset, data)
         self._publisher.dispatch()
 
+    @property
+    def is_crowded(self) -> bool:
+        """Whether so many replicated records wait for a checkpoint that a follower should pause."""
+        return self._checkpointer.is_crowded
+
     def forget_unconfirmed(self) -> None:
         """Refuse the pending puts, because this broker is no longer the master.
 

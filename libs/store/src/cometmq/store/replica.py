@@ -67,6 +67,7 @@ class Replica:
     def dispatch(self, limit: int | None) -> list[Arrival]:
         """Make whole records up to `limit` visible; return the queues that got messages."""
         log, dispatcher = self._commit_log, self._dispatcher
+        count = dispatcher.record_count
         start = self._checkpointer.dispatched_offset
         end = log.end if limit is None else min(limit, log.end)
         if start >= end:
@@ -83,7 +84,9 @@ class Replica:
         dispatcher.publish()
         keyed, dispatcher.keyed = dispatcher.keyed, []
         timestamp = dispatcher.store_timestamp
-        self._checkpointer.note_dispatched(touched, reached, timestamp)
+        self._checkpointer.note_dispatched(
+            touched, reached, timestamp, dispatcher.record_count - count
+        )
         self._index.remember(keyed)
         return [Arrival(queue, timestamp) for queue in touched]
 

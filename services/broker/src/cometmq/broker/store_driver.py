@@ -90,6 +90,7 @@ class StoreDriver:
         self.after_commit: Callable[[], None] = lambda: None  # set by `connect_arrivals`
         self.log_grew: Callable[[], None] = lambda: None  # set by replication
         self.truncated: Callable[[], None] = lambda: None  # set by the broker
+        self.job_ended: Callable[[], None] = lambda: None  # set by a follower
         self._loop = asyncio.get_running_loop()
         self._is_scheduled = False
         self._is_truncating = False
@@ -447,6 +448,7 @@ class StoreDriver:
         if error is not None:
             self._log.error("store.job_failed", job=job.name, error=describe(error))
         job.done(error)
+        self.job_ended()
 
 
 def _is_abandoned(search: _Search) -> bool:

@@ -25,7 +25,12 @@ checkpoints for at most one fifth of the time."""
 
 UNSAVED_BYTES_MAX: Final = 64 << 20
 """Size of the part of a replicated log without a checkpoint above which the next one does not wait.
-A follower that catches up dispatches 500,000 records a second, whose entries take 40 bytes each.
+"""
+
+UNSAVED_COUNT_MAX: Final = 100_000
+"""Number of replicated records without a checkpoint above which a follower that catches up waits;
+above half of it, the next checkpoint does not wait. A follower dispatches 500,000 records a second.
+Their entries take 40 bytes each, and twice that while a checkpoint writes them: 8 MB together.
 """
 
 VERIFY_BYTES_MAX: Final = 64 << 20
@@ -49,6 +54,7 @@ class Checkpointer:
         "_queues",
         "_sealer",
         "_timestamp",
+        "_unsaved_count",
         "_verify_offset",
         "dispatched_offset",
         "offset",
@@ -66,6 +72,7 @@ class Checkpointer:
         self._sealer = sealer
         self._dirty: set[ConsumeQueue] = set()
         self._is_pressed = False
+        self._unsaved_count = 0  # records dispatched since the checkpoint
         self._last_ms = 0
         self._elapsed_ms = 0
         self._timestamp = 0
@@ -87,12 +94,22 @@ class Checkpointer:
         self._is_pressed = False  # checkpoints must leave the disk to the senders
         self.dispatched_offset = batch.end
 
-    def note_dispatched(self, queues: set[ConsumeQueue], offset: int, timestamp: int) -> None:
-        """Record which queues replicated records have changed."""
+    def note_dispatched(
+        self, queues: set[ConsumeQueue], offset: int, timestamp: int, count: int
+    ) -> None:
+        """Record which queues `count` replicated records have changed."""
         self._dirty |= queues
         self._timestamp = max(self._timestamp, timestamp)
-        self._is_pressed = offset - self.offset > UNSAVED_BYTES_MAX
+        self._unsaved_count += count
+        self._is_pressed = (
+            offset - self.offset > UNSAVED_BYTES_MAX or self._unsaved_count > UNSAVED_COUNT_MAX // 2
+        )
         self.dispatched_offset = offset
+
+    @property
+    def is_crowded(self) -> bool:
+        """Whether replicated records should arrive no faster than checkpoints save them."""
+        return self._unsaved_count > UNSAVED_COUNT_MAX
 
     def forget(self, queue: ConsumeQueue) -> None:
         """Stop writing a deleted queue; the next checkpoint must no longer count it."""
@@ -151,6 +168,7 @@ class Checkpointer:
             ],
             index_flushes=index_flushes,
             progress=progress,
+            dispatched_count=self._unsaved_count,
             on_done=on_done,
         )
 
@@ -170,6 +188,7 @@ class Checkpointer:
         self._flusher.note_flushed(job.flush)
         job.seal.done()
         self.offset = job.progress.offset
+        self._unsaved_count -= job.dispatched_count
         self._is_pressed = False
 
     def give_back(self, job: CheckpointJob) -> None:

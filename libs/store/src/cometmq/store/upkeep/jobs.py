@@ -57,9 +57,13 @@ class CheckpointJob:
         writes: Sequence[QueueWrite],
         index_flushes: Sequence[IndexFlush],
         progress: Progress,
+        dispatched_count: int,
         on_done: Callable[["CheckpointJob", Exception | None], None],
     ) -> None:
-        """Take copies of the data that is missing from the files of each part."""
+        """Take copies of the data that is missing from the files of each part.
+
+        `dispatched_count` is the number of replicated records that it saves.
+        """
         self._disk = disk
         self._files = files
         self._on_done = on_done
@@ -68,6 +72,7 @@ class CheckpointJob:
         self.writes = writes
         self.index_flushes = index_flushes
         self.progress = progress
+        self.dispatched_count = dispatched_count
 
     def run(self) -> None:
         """Write and sync the log, queues and index, then the checkpoint."""

@@ -111,6 +111,7 @@ class GroupFollower:
         self._is_preparing = False
         self._has_heard = False  # of a confirm offset in this epoch
         self._last_error = ""
+        driver.job_ended = self._relieved
 
     @property
     def commit_log(self) -> CommitLog:
@@ -144,6 +145,15 @@ class GroupFollower:
         await self._finishing.drain(FINISH_TIMEOUT_S)
         self._stream = None
         self.status.state = FollowState.IDLE
+
+    @property
+    def is_waiting_for_disk(self) -> bool:
+        """Whether the master's log is not read, because checkpoints are slower."""
+        return self._stream is not None and self._stream.is_waiting_for_disk
+
+    def _relieved(self) -> None:
+        if self._stream is not None:
+            self._stream.resume()
 
     # Called by the stream
 

@@ -35,6 +35,11 @@ REPORT_MS: Final = 200
 """Interval of reports without news; they repeat the master's time."""
 
 SILENT_MS: Final = 5_000
+FAR_BEHIND_BYTES: Final = 16 << 20
+"""Distance from the master's end above which the connection is not read while the store is crowded;
+a copy in sync is never that far behind, and sends would have to wait for it.
+"""
+
 WHOLE_BYTES_MAX: Final = 256 << 20
 """Size of all tables together while they are received."""
 
@@ -82,6 +87,7 @@ class MasterStream(asyncio.Protocol):
         self._whole: dict[str, list[msgspec.Raw]] | None = None
         self._whole_bytes = 0
         self._is_saving = False
+        self.is_waiting_for_disk = False
         self._confirm = frames.Confirm(0, 0, 0, 0)
         self._reported = Report(0, 0, -1, 0)
         self._heard_ms = self._reported_ms = target.now_ms()
@@ -103,6 +109,7 @@ class MasterStream(asyncio.Protocol):
         try:
             self._waiting += self._frames.feed(data)
             self._work()
+            self._pause_if_crowded()
         except (CometError, OSError) as error:
             self._break_off(error)
 
@@ -139,7 +146,8 @@ class MasterStream(asyncio.Protocol):
         now_ms = self._target.now_ms()
         if self.ended.done():
             return
-        if self._is_saving:
+        self.resume()
+        if self._is_saving or self.is_waiting_for_disk:
             self._heard_ms = now_ms  # it is not read
         elif now_ms - self._heard_ms > SILENT_MS:
             silent_ms = now_ms - self._heard_ms
@@ -282,8 +290,25 @@ class MasterStream(asyncio.Protocol):
         except (CometError, OSError) as error:
             self._break_off(error)
             return
-        if not self._is_saving:
+        if not self._is_saving and not self.is_waiting_for_disk:
             self._transport.resume_reading()
+
+    def _pause_if_crowded(self) -> None:
+        """Stop reading if checkpoints are slower than the master: entries take memory meanwhile."""
+        store = self._target.driver.store
+        is_far_behind = self._confirm.end - store.commit_log.end > FAR_BEHIND_BYTES
+        if is_far_behind and store.is_crowded and not self.is_waiting_for_disk:
+            self.is_waiting_for_disk = True
+            assert self._transport is not None
+            if not self._is_saving:
+                self._transport.pause_reading()
+
+    def resume(self) -> None:
+        """Read on once the store has saved enough of what it received."""
+        if self.is_waiting_for_disk and not self._target.driver.store.is_crowded:
+            self.is_waiting_for_disk = False
+            if self._transport is not None and not self._is_saving and not self.ended.done():
+                self._transport.resume_reading()
 
     # Tables
 
