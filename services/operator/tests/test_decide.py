@@ -113,7 +113,6 @@ ENDINGS = {
     "at once": ({"deletion": "Now"}, {}, seen(READY), Release()),
     "never had data": ({}, {}, Seen(), Release()),
     "never had a master": ({}, {}, seen(READY, record=None), Release()),
-    "the namespace ends": ({}, {}, seen(READY, is_namespace_ending=True), Release()),
     "skipped": ({}, {"cometmq.io/skip-drain": "true"}, seen(READY), Release()),
     "not skipped": ({}, {"cometmq.io/skip-drain": "no"}, seen(READY), Reason.BACKLOG_UNKNOWN),
 }

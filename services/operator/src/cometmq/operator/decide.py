@@ -56,7 +56,6 @@ class Seen(msgspec.Struct, frozen=True, kw_only=True):
     """None: unknown, or not asked for, as the group is not being deleted."""
     is_quiet: bool = False
     """No message has been stored for a while: producers have learnt that the group is read-only."""
-    is_namespace_ending: bool = False
 
 
 class Reason(StrEnum):
@@ -220,12 +219,11 @@ def _in_sync(seen: Seen) -> frozenset[int]:
 
 
 def may_skip_drain(group: BrokerGroup, seen: Seen) -> bool:
-    """Return whether a deletion need not drain: by request, with its namespace, or without data."""
+    """Return whether a deletion need not drain: by request, or without data."""
     has_data = seen.replicas is not None and seen.record is not None
     return (
         group.spec.deletion is Deletion.NOW
         or group.annotations.get(SKIP_DRAIN) == "true"
-        or seen.is_namespace_ending
         or not has_data
     )
 

@@ -20,7 +20,6 @@ class Live(msgspec.Struct, frozen=True, kw_only=True):
     stateful_set: Body | None
     pods: dict[int, Body]
     claims: list[Body]
-    is_namespace_ending: bool = False
 
     @classmethod
     async def read(cls, api: KubeApi, group: BrokerGroup) -> Self:
@@ -28,22 +27,25 @@ class Live(msgspec.Struct, frozen=True, kw_only=True):
         found = await api.get("StatefulSet", group.namespace, group.name)
         pods = await api.list("Pod", group.namespace, group.selector)
         claims = await api.list("PersistentVolumeClaim", group.namespace, group.selector)
-        namespace = await api.namespace(group.namespace) if group.is_deleting else {}
         by_ordinal = {group.ordinal(pod["metadata"]["name"]): pod for pod in pods}
         return cls(
             stateful_set=found,
             pods={one: pod for one, pod in by_ordinal.items() if one is not None},
             claims=claims,
-            is_namespace_ending=namespace is None
-            or "deletionTimestamp" in namespace.get("metadata", {}),
         )
+
+
+async def is_ending(api: KubeApi, namespace: str) -> bool:
+    """Return whether a namespace is being deleted."""
+    found = await api.namespace(namespace)
+    return found is None or "deletionTimestamp" in found["metadata"]
 
 
 def seen_of(group: BrokerGroup, live: Live, record: Record | None, statuses: Statuses) -> Seen:
     """Return the facts that decisions depend on."""
     found = live.stateful_set
     if found is None:
-        return Seen(is_namespace_ending=live.is_namespace_ending)
+        return Seen()
     status = found.get("status", {})
     revision = status.get("updateRevision", "")
     return Seen(
@@ -52,7 +54,6 @@ def seen_of(group: BrokerGroup, live: Live, record: Record | None, statuses: Sta
         pods={one: _pod(pod, revision) for one, pod in live.pods.items()},
         record=record if record is None or record.group == group.broker_name else None,
         statuses=statuses,
-        is_namespace_ending=live.is_namespace_ending,
     )
 
 

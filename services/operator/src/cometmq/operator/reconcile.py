@@ -26,7 +26,7 @@ from cometmq.operator.group import (
     group_of,
 )
 from cometmq.operator.members import Members
-from cometmq.operator.observe import Live, seen_of, volume_size
+from cometmq.operator.observe import Live, is_ending, seen_of, volume_size
 from cometmq.operator.status import Findings, status_of
 from cometmq.operator.status_types import GroupStatus, LastOperation
 from cometmq.remoting.errors import CometError
@@ -92,6 +92,11 @@ class Pass:
         if not group.has_finalizer:
             await self._set_finalizer(body, present=True)
             return 0
+        if group.is_deleting and await is_ending(api, group.namespace):
+            # The rest, the Lease too, goes with the namespace; rights in it may be gone already.
+            await self._members.close()
+            await self._set_finalizer(body, present=False)
+            return SOON_MS
         before = msgspec.convert(body.get("status") or {}, GroupStatus)
         live = await Live.read(api, group)
         await self._elect(group, live)
