@@ -8,6 +8,7 @@ is written, and the exit status is 1 if a page is out of date.
 import argparse
 import sys
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -24,6 +25,7 @@ from generators import (
     proofs,
     settings,
 )
+from generators.helm_values import OPERATOR, SUITE
 
 from cometmq.operator.crd import as_yaml
 
@@ -53,10 +55,15 @@ PAGES: Final[Mapping[str, Page]] = {
     "client-api": Page(DOCS / "reference" / "client-api.md", client_api.page),
     "metrics": Page(DOCS / "reference" / "metrics.md", metrics.page),
     "events": Page(DOCS / "reference" / "events.md", events.page),
-    "helm-readme": Page(helm_values.README, helm_values.readme),
-    "helm-schema": Page(helm_values.SCHEMA, helm_values.schema),
+    "helm-readme": Page(SUITE.readme, partial(helm_values.readme, SUITE)),
+    "helm-schema": Page(SUITE.schema, partial(helm_values.schema, SUITE)),
+    "helm-operator-readme": Page(OPERATOR.readme, partial(helm_values.readme, OPERATOR)),
+    "helm-operator-schema": Page(OPERATOR.schema, partial(helm_values.schema, OPERATOR)),
     "cli": Page(DOCS / "reference" / "cli.md", cli.page),
     "crd": Page(DOCS.parent / "deploy" / "crds" / "brokergroups.yaml", as_yaml),
+    "helm-operator-crd": Page(
+        DOCS.parent / "deploy/helm/cometmq-operator/files/brokergroups.yaml", as_yaml
+    ),
     "brokergroup": Page(DOCS / "reference" / "brokergroup.md", crd.page),
     "mqadmin": Page(DOCS / "reference" / "mqadmin.md", cli.mqadmin_page),
 }

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Render the chart with helm; `make charts-test` says which one."""
+"""Render the charts with helm; `make charts-test` says which one."""
 
 import subprocess
 from collections.abc import Callable, Sequence
@@ -37,11 +37,11 @@ def helm(request: pytest.FixtureRequest) -> Helm:
 def template(helm: Helm) -> Callable[..., subprocess.CompletedProcess[str]]:
     """Run `helm template` with files of values and settings such as `tls.enabled=true`."""
 
-    def run(files: Sequence[Path] = (), settings: Sequence[str] = ()):
+    def run(files: Sequence[Path] = (), settings: Sequence[str] = (), chart: Path = CHART):
         words = [word for file in files for word in ("--values", str(file))]
         words += [f"--set-json={one}" for one in settings]
         return helm(
-            "template", "mq", str(CHART), "--namespace=prod", f"--kube-version={KUBERNETES}", *words
+            "template", "mq", str(chart), "--namespace=prod", f"--kube-version={KUBERNETES}", *words
         )
 
     return run
@@ -51,8 +51,10 @@ def template(helm: Helm) -> Callable[..., subprocess.CompletedProcess[str]]:
 def render(template) -> Callable[..., Rendered]:
     """Return the objects that `helm template` renders."""
 
-    def run(files: Sequence[Path] = (), settings: Sequence[str] = ()) -> Rendered:
-        done = template(files, settings)
+    def run(
+        files: Sequence[Path] = (), settings: Sequence[str] = (), chart: Path = CHART
+    ) -> Rendered:
+        done = template(files, settings, chart)
         assert done.returncode == 0, done.stderr
         return [one for one in yaml.safe_load_all(done.stdout) if one]
 

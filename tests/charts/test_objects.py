@@ -112,7 +112,7 @@ def test_every_object_has_its_own_name(objects):
 
 def test_the_programs_accept_their_settings(objects, tmp_path):
     files = settings_files(objects)
-    assert {"broker-0.conf", "namesrv.conf", "txn-checker.conf"} <= {name for _, name in files}
+    assert {"namesrv.conf", "txn-checker.conf"} <= {name for _, name in files}
     for (_, name), text in files.items():
         result = loaded(name, text, tmp_path)
         assert result.unknown == {}, name

@@ -13,7 +13,6 @@ BAD_VALUES = [
     ('txnChecker={"config": {"secretKey": "x"}}', "txnChecker.config.secretKey", "sets it"),
     ('image={"digest": "abc"}', "/image/digest", "sha256"),
     ('logLevel="loud"', "/logLevel", "'debug', 'info', 'warning', 'error'"),
-    ("brokerGroups=[]", "/brokerGroups", "got 0, want 1"),
     ('brokerGroups=[{"replicas": 1}]', "/brokerGroups/0", "missing property 'name'"),
     ('brokerGroups=[{"name": "Broker_A"}]', "/brokerGroups/0/name", "does not match pattern"),
     ('brokerGroups=[{"name": "a"}, {"name": "a"}]', "brokerGroups[1].name", "another group"),

@@ -1,0 +1,141 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The operator's chart: valid, restricted, with the rights that it needs and no others."""
+
+from pathlib import Path
+
+import kubernetes_validate
+import pytest
+import yaml
+
+from cometmq.operator.api import PATHS
+from cometmq.operator.handlers import OWNED
+from cometmq.operator.settings import PREFIX, OperatorSettings
+from cometmq.runtime.settings import load
+
+ROOT = Path(__file__).resolve().parents[2]
+CHART = ROOT / "deploy/helm/cometmq-operator"
+EXAMPLES = sorted((CHART / "ci").glob("*-values.yaml"))
+KUBERNETES = "1.34"
+
+BAD_VALUES = [
+    # values as JSON, the path in the message, and another part of the message
+    ("replicas=0", "/replicas", "minimum: got 0, want 1"),
+    ("replica=2", "'replica' not allowed", ""),
+    ('watchNamespaces="prod"', "/watchNamespaces", "got string, want array"),
+    ('watchNamespaces=["Prod"]', "/watchNamespaces/0", "does not match pattern"),
+    ('image={"digest": "abc"}', "/image/digest", "sha256"),
+    ('image={"pullPolicy": "always"}', "/image/pullPolicy", "'Always'"),
+    ("drainQuietSeconds=0", "/drainQuietSeconds", "minimum: got 0, want 1"),
+    ('crds={"keep": "yes"}', "/crds/keep", "got string, want boolean"),
+]
+
+
+@pytest.fixture(scope="session", params=[None, *EXAMPLES], ids=lambda one: one and one.stem)
+def objects(request, render):
+    return render([request.param] if request.param else [], chart=CHART)
+
+
+def only(objects, kind):
+    (found,) = (one for one in objects if one["kind"] == kind)
+    return found
+
+
+def rules(objects, name):
+    """Return the verbs for each resource in the roles of this name."""
+    found: dict[str, set[str]] = {}
+    for one in objects:
+        if one["kind"] in ("Role", "ClusterRole") and one["metadata"]["name"].endswith(name):
+            for rule in one["rules"]:
+                for resource in rule["resources"]:
+                    found.setdefault(resource, set()).update(rule["verbs"])
+    return found
+
+
+@pytest.mark.parametrize("example", EXAMPLES, ids=lambda one: one.stem)
+def test_lint_accepts_the_examples(helm, example):
+    done = helm(
+        "lint", "--strict", str(CHART), "--values", str(example), f"--kube-version={KUBERNETES}"
+    )
+    assert done.returncode == 0, done.stdout
+
+
+def test_objects_fit_the_schema_of_kubernetes(objects):
+    assert len(objects) > 6
+    for one in objects:
+        if one["kind"] != "CustomResourceDefinition":
+            kubernetes_validate.validate(one, KUBERNETES, strict=True)
+
+
+def test_the_definition_is_that_of_the_operator_and_survives_the_release(objects):
+    found = only(objects, "CustomResourceDefinition")
+    wanted = yaml.safe_load((ROOT / "deploy/crds/brokergroups.yaml").read_text(encoding="utf-8"))
+    assert found["spec"] == wanted["spec"]
+    assert found["metadata"]["annotations"] == {"helm.sh/resource-policy": "keep"}
+
+
+def test_the_definition_may_come_from_elsewhere(render):
+    objects = render(settings=['crds={"install": false}'], chart=CHART)
+    assert not [one for one in objects if one["kind"] == "CustomResourceDefinition"]
+
+
+def test_the_operator_accepts_its_settings(objects):
+    (container,) = only(objects, "Deployment")["spec"]["template"]["spec"]["containers"]
+    env = {one["name"]: one.get("value", "x") for one in container["env"]}
+    result = load(OperatorSettings, prefix=PREFIX, env=env, cli={})
+    assert result.unknown == {}
+    assert all(name.startswith(PREFIX) for name in env)
+    assert result.value.drain_quiet_mills == 60_000
+    assert result.value.lease_name == only(objects, "Deployment")["metadata"]["name"]
+
+
+def test_pods_meet_the_restricted_standard(objects):
+    pod = only(objects, "Deployment")["spec"]["template"]["spec"]
+    assert pod["securityContext"]["runAsNonRoot"]
+    assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+    (container,) = pod["containers"]
+    assert container["securityContext"] == {
+        "allowPrivilegeEscalation": False,
+        "readOnlyRootFilesystem": True,
+        "capabilities": {"drop": ["ALL"]},
+    }
+
+
+def test_policies_of_groups_let_the_operator_reach_control_ports(objects):
+    """A NetworkPolicy that the operator renders names this label."""
+    labels = only(objects, "Deployment")["spec"]["template"]["metadata"]["labels"]
+    assert labels["app.kubernetes.io/name"] == "cometmq-operator"
+
+
+def test_rights_cover_the_calls_of_the_operator_and_no_secrets(objects):
+    found = rules(objects, "cometmq-operator")
+    called = {path.rpartition("/")[2] for path in PATHS.values()}
+    assert called <= found.keys()
+    assert all({"list", "watch"} <= found[plural] for _, _, plural in OWNED)
+    more = {"brokergroups/status", "brokergroups/finalizers", "namespaces"}
+    assert found.keys() - called - more <= {"customresourcedefinitions"}
+    for resource, verbs in found.items():
+        assert "*" not in verbs, resource
+        assert "deletecollection" not in verbs
+
+
+def test_rights_end_at_the_namespaces_that_are_watched(render):
+    objects = render([CHART / "ci/one-namespace-values.yaml"], chart=CHART)
+    cluster = only(objects, "ClusterRole")
+    everywhere = {rule["resources"][0]: rule["verbs"] for rule in cluster["rules"]}
+    assert everywhere == {"namespaces": ["get"], "brokergroups": ["get", "patch"]}
+    places = {one["metadata"].get("namespace") for one in objects if one["kind"] == "Role"}
+    assert places == {None, "prod"}
+
+
+def test_one_operator_has_no_budget(render):
+    kinds = [one["kind"] for one in render(settings=["replicas=1"], chart=CHART)]
+    assert "PodDisruptionBudget" not in kinds
+    assert "PodDisruptionBudget" in [one["kind"] for one in render(chart=CHART)]
+
+
+@pytest.mark.parametrize(("value", "path", "part"), BAD_VALUES, ids=[one[0] for one in BAD_VALUES])
+def test_a_wrong_value_is_refused_with_its_path(template, value, path, part):
+    done = template(settings=[value], chart=CHART)
+    assert done.returncode != 0
+    assert path in done.stderr
+    assert part in done.stderr
