@@ -248,8 +248,12 @@ images-test: setup $(VENV)/.deploy ## Build the image twice, compare, stop it un
 		--helm=$$(deploy/helm/install-helm.sh) $(if $(IMAGE),--image=$(IMAGE))
 
 .PHONY: charts-test
-charts-test: setup $(VENV)/.deploy ## Render the Helm chart, check all objects and 29 wrong values; needs helm, or Go to build it
+charts-test: setup $(VENV)/.deploy ## Render the Helm charts, check all objects and 36 wrong values; needs helm, or Go to build it
 	$(BIN)/pytest -q tests/charts --timeout=300 --helm=$$(deploy/helm/install-helm.sh)
+
+.PHONY: e2e
+e2e: setup $(VENV)/.deploy ## Charts, operator and failover on a Kubernetes cluster made here, as root, or that of E2E_KUBECONFIG (KEEP=yes ARGS=...)
+	tests/e2e/run.sh $(ARGS)
 
 .PHONY: version
 version: setup ## Set the version of every member to that of pyproject.toml (TO=0.2.0 changes both)

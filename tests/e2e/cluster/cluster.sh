@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # A Kubernetes cluster on this machine, by kind:
 #   cluster.sh up            create it unless it is there; print the folder of kubectl, kind and helm
+#   cluster.sh kubeconfig    print the path of its credentials
 #   cluster.sh load IMAGE... copy images of the Docker engine to all nodes
 #   cluster.sh down          delete the cluster, and stop the engine if `up` has started it
 # Environment: E2E_CLUSTER (name), E2E_WORKERS (nodes beside the first one), E2E_NODE_IMAGE (an image of
@@ -85,10 +86,11 @@ down() {
 
 case ${1:-} in
 up) up ;;
+kubeconfig) echo "$KUBECONFIG" ;;
 load) shift && kind load docker-image --name "$cluster" "$@" --quiet ;;
 down) down ;;
 *)
-    sed -n '3,8s/^# //p' "$0" >&2
+    sed -n '3,9s/^# //p' "$0" >&2
     exit 2
     ;;
 esac

@@ -1,0 +1,224 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The operator, name servers and a group of three brokers on the cluster of KUBECONFIG.
+
+The scenarios run in the order of their file, and each begins with a group that is as specified.
+"""
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cometmq.peers.e2e import load
+from cometmq.peers.e2e.kubectl import Namespace, until
+from cometmq.peers.e2e.report import Report
+from cometmq.peers.paths import ROOT
+from cometmq.peers.processes import PeerError
+
+GROUP = "orders"
+NAMESRV = "mq-cometmq-namesrv-pods.{}.svc:9876"
+READY_TIMEOUT_S = 300
+RESTRICTED = {"pod-security.kubernetes.io/enforce": "restricted"}
+HELM = ROOT / "deploy/helm"
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--image", default="cometmq:0.1.0", help="the suite's image")
+    parser.addoption("--next-image", help="another image of the suite, for the upgrade")
+    parser.addoption("--operator-image", default="cometmq-operator:0.1.0")
+    parser.addoption("--rounds", type=int, default=5, help="kills and switchovers")
+    parser.addoption("--report", type=Path, default=ROOT / "dist/e2e/report.md")
+
+
+@pytest.fixture(scope="session")
+def report(request: pytest.FixtureRequest) -> Report:
+    return Report(request.config.getoption("--report"))
+
+
+@pytest.fixture(scope="session")
+def rounds(request: pytest.FixtureRequest) -> int:
+    return int(request.config.getoption("--rounds"))
+
+
+class World:
+    """The namespaces of the operator and of the suite, and what is in them."""
+
+    def __init__(self, image: str, operator_image: str) -> None:
+        self.image, self.operator_image = image, operator_image
+        self.operators = Namespace("cometmq-e2e-operator")
+        self.mq = Namespace("cometmq-e2e")
+        self.namesrv = NAMESRV.format(self.mq.name)
+
+    def install(self) -> float:
+        """Install both charts; return the seconds until everything was ready."""
+        self._remove()
+        for namespace in (self.mq, self.operators):
+            namespace.create(**RESTRICTED)
+        started = time.monotonic()
+        self.operators.helm(
+            "install", "op", str(HELM / "cometmq-operator"), "--wait", "--timeout=5m",
+            *_image(self.operator_image), f"--set=defaultBrokerImage={self.image}",
+            "--set=drainQuietSeconds=5", "--set=crds.keep=false",
+            f"--set=watchNamespaces={{{self.mq.name}}}",
+        )  # fmt: skip
+        values = HELM / "cometmq/ci/operator-values.yaml"
+        self.mq.helm(
+            "install", "mq", str(HELM / "cometmq"), f"--values={values}", *_image(self.image)
+        )
+        # The txn-checker is ready once a broker is registered, so --wait would wait in vain.
+        self.mq.kubectl("rollout", "status", "sts/mq-cometmq-namesrv", "--timeout=5m")
+        return time.monotonic() - started
+
+    def _remove(self) -> None:
+        """Let the group of an earlier run go without an operator."""
+        try:
+            self.mq.kubectl(
+                "patch", "bg", GROUP, "--type=merge", '--patch={"metadata":{"finalizers":null}}'
+            )
+        except PeerError:  # there is none
+            return
+
+    def create_group(self) -> float:
+        """Create the group; return the seconds until it was ready."""
+        started = time.monotonic()
+        spec = {
+            "nameServers": [self.namesrv],
+            "replicas": 3,
+            "replication": {"minInSync": 2},
+            "storage": {"size": "1Gi", "retain": {"whenDeleted": "Delete", "whenScaled": "Delete"}},
+            "resources": {
+                "requests": {"cpu": "100m", "memory": "128Mi"}, "limits": {"memory": "1Gi"},
+            },
+        }  # fmt: skip
+        self.mq.apply({
+            "apiVersion": "cometmq.io/v1alpha1", "kind": "BrokerGroup",
+            "metadata": {"name": GROUP}, "spec": spec,
+        })  # fmt: skip
+        self.until_ready()
+        return time.monotonic() - started
+
+    def patch(self, spec: dict[str, Any]) -> None:
+        body = {"spec": spec}
+        self.mq.kubectl("patch", "bg", GROUP, "--type=merge", f"--patch={_json(body)}")
+
+    def group(self) -> Any:
+        return self.mq.get("bg", GROUP)
+
+    def status(self) -> dict[str, Any]:
+        found: dict[str, Any] = self.group()["status"]
+        return found
+
+    def pods(self) -> dict[str, Any]:
+        """Return the brokers' pods by name."""
+        found = self.mq.get("pods", f"--selector=cometmq.io/broker-group={GROUP}")
+        return {one["metadata"]["name"]: one for one in found["items"]}
+
+    def until_ready(self) -> dict[str, Any]:
+        """Wait until the group is as its spec says now; return its status."""
+
+        def ready() -> dict[str, Any] | None:
+            group = self.group()
+            status: dict[str, Any] = group.get("status", {})
+            conditions = {one["type"]: one for one in status.get("conditions", ())}
+            current = ("Ready", "Progressing")
+            if any(
+                conditions.get(one, {}).get("observedGeneration") != group["metadata"]["generation"]
+                for one in current
+            ):
+                return None
+            is_ready = conditions["Ready"]["status"] == "True"
+            return status if is_ready and conditions["Progressing"]["status"] == "False" else None
+
+        return until(ready, READY_TIMEOUT_S, f"{GROUP} is ready")
+
+    def until_master_other_than(self, pod: str) -> str:
+        """Wait until another pod is the master; return its name."""
+
+        def other() -> str:
+            found = str(self.status()["master"])
+            return "" if found == pod else found
+
+        return until(other, READY_TIMEOUT_S, f"another master than {pod}")
+
+    def until_epoch_after(self, epoch: int) -> None:
+        """Wait until a master of a later epoch is open; it may be the same pod, restarted."""
+
+        def is_later() -> bool:
+            status = self.status()
+            return bool(status["epoch"] > epoch and status["master"])
+
+        until(is_later, READY_TIMEOUT_S, f"an epoch after {epoch}")
+
+    def kill(self, pod: str) -> None:
+        """End a broker without notice: kill -9 in a cluster of kind, else without grace."""
+        found = self.pods()[pod]
+        container = found["status"]["containerStatuses"][0]["containerID"].rpartition("//")[2]
+        node = found["spec"]["nodeName"]
+        command = ["docker", "exec", node, "ctr", "-n", "k8s.io", "task", "kill", "-s", "SIGKILL"]
+        try:
+            subprocess.run([*command, container], check=True, capture_output=True)
+        except (OSError, subprocess.CalledProcessError):
+            self.mq.kubectl("delete", "pod", pod, "--grace-period=0", "--force", "--wait=false")
+
+    def explain(self) -> str:
+        """Return what helps to understand a failure."""
+        words = (
+            ("get", "pods", "--output=wide"), ("describe", "bg"), ("get", "events"),
+            ("logs", f"--selector=cometmq.io/broker-group={GROUP}", "--prefix", "--tail=60"),
+        )  # fmt: skip
+        texts = [self.mq.kubectl(*one) for one in words]
+        operator = "--selector=app.kubernetes.io/name=cometmq-operator"
+        return "\n".join([*texts, self.operators.kubectl("logs", operator, "--tail=200")])
+
+
+def _image(name: str) -> list[str]:
+    repository, _, tag = name.rpartition(":")
+    return [f"--set=image.repository={repository}", f"--set-string=image.tag={tag}"]
+
+
+def _json(body: Any) -> str:
+    return json.dumps(body)
+
+
+@pytest.fixture(scope="session")
+def world(request: pytest.FixtureRequest, report: Report) -> World:
+    """Install everything once, from the state of an empty cluster to a group that takes load."""
+    assert "KUBECONFIG" in os.environ, "make e2e sets KUBECONFIG"  # noqa: TID251
+    options = request.config
+    found = World(options.getoption("--image"), options.getoption("--operator-image"))
+    seconds = found.install()
+    report.add(
+        "install both charts",
+        "until operators and name servers are ready",
+        seconds,
+        limit=90,
+        unit="s",
+    )
+    group_seconds = found.create_group()
+    report.add("create a group of 3", "until it is ready", group_seconds, limit=90, unit="s")
+    found.mq.kubectl("rollout", "status", "sts/mq-cometmq-txn-checker", "--timeout=5m")
+    found.mq.apply(*load.pod(found.image))
+    found.mq.kubectl("wait", "--for=condition=Ready", f"pod/{load.POD}", "--timeout=120s")
+    return found
+
+
+@pytest.fixture
+def ready(world: World, request: pytest.FixtureRequest) -> Iterator[World]:
+    """The world with a group that is as specified; its state is printed if the test fails."""
+    world.until_ready()
+    failed = request.session.testsfailed
+    yield world
+    if request.session.testsfailed > failed:
+        sys.stdout.write(world.explain())
+
+
+@pytest.fixture
+def under_load(ready: World) -> Callable[[], AbstractContextManager[load.PodLoad]]:
+    return lambda: load.running(ready.mq, ready.namesrv)

@@ -1,0 +1,32 @@
+#!/bin/bash
+# SPDX-License-Identifier: Apache-2.0
+# run.sh [OPTION OF PYTEST...]: run the scenarios on a Kubernetes cluster; `make e2e` calls it.
+#
+# Without E2E_KUBECONFIG, a cluster is made on this machine (cluster/README.md), the images are built and
+# loaded into it, and everything is deleted afterwards unless KEEP=yes. With E2E_KUBECONFIG, the cluster
+# of these credentials is used, in the namespaces cometmq-e2e and cometmq-e2e-operator; kubectl and helm
+# must be on PATH, and E2E_IMAGE and E2E_OPERATOR_IMAGE name images that its nodes can pull.
+set -euo pipefail
+cd "$(dirname "$0")/../.."
+cluster=tests/e2e/cluster/cluster.sh
+arguments=(--timeout=1800)
+
+if [ -n "${E2E_KUBECONFIG:-}" ]; then
+    export KUBECONFIG=$E2E_KUBECONFIG
+    : "${E2E_IMAGE:?name the image of the suite, which the nodes can pull}"
+    : "${E2E_OPERATOR_IMAGE:?name the image of the operator, which the nodes can pull}"
+    arguments+=("--image=$E2E_IMAGE" "--operator-image=$E2E_OPERATOR_IMAGE")
+else
+    [ "${KEEP:-}" = yes ] || trap '$cluster down' EXIT
+    binaries=$($cluster up)
+    export PATH=$binaries:$PATH
+    KUBECONFIG=$($cluster kubeconfig)
+    export KUBECONFIG
+    base=cometmq-base:bookworm
+    make --no-print-directory base-image BASE_IMAGE=$base
+    make --no-print-directory images TARGETS="suite operator" BASE_IMAGE=$base TAG=e2e
+    docker tag cometmq:e2e cometmq:e2e-next # the upgrade needs another name, not another content
+    $cluster load cometmq:e2e cometmq:e2e-next cometmq-operator:e2e
+    arguments+=(--image=cometmq:e2e --next-image=cometmq:e2e-next --operator-image=cometmq-operator:e2e)
+fi
+.venv/bin/pytest -q tests/e2e "${arguments[@]}" "$@"

@@ -1,0 +1,72 @@
+# SPDX-License-Identifier: Apache-2.0
+"""kubectl and helm in one namespace; the credentials come from KUBECONFIG."""
+
+import json
+import subprocess
+import time
+from collections.abc import Callable
+from typing import Any, Final, TypeVar
+
+from cometmq.peers.processes import PeerError
+
+T = TypeVar("T")
+
+COMMAND_TIMEOUT_S: Final = 300
+POLL_S: Final = 0.2
+
+
+class Namespace:
+    """Commands in one namespace."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def create(self, **labels: str) -> None:
+        """Create the namespace anew."""
+        self.delete()
+        run("kubectl", "create", "namespace", self.name)
+        pairs = [f"{key}={value}" for key, value in labels.items()]
+        run("kubectl", "label", "namespace", self.name, *pairs)
+
+    def delete(self) -> None:
+        """Delete the namespace and all that is in it, if it exists."""
+        run("kubectl", "delete", "namespace", self.name, "--ignore-not-found", "--wait")
+
+    def kubectl(self, *words: str, stdin: str = "") -> str:
+        """Run kubectl; return its output, or raise PeerError with its errors."""
+        return run("kubectl", "--namespace", self.name, *words, stdin=stdin)
+
+    def get(self, *words: str) -> Any:
+        """Return what `kubectl get WORDS` finds; None if it does not exist."""
+        text = self.kubectl("get", *words, "--output=json", "--ignore-not-found")
+        return json.loads(text) if text else None
+
+    def apply(self, *objects: dict[str, Any]) -> None:
+        body = {"apiVersion": "v1", "kind": "List", "items": objects}
+        self.kubectl("apply", "--filename=-", stdin=json.dumps(body))
+
+    def annotate(self, name: str, key: str, value: str) -> None:
+        self.kubectl("annotate", "--overwrite", name, f"{key}={value}")
+
+    def helm(self, *words: str) -> str:
+        return run("helm", "--namespace", self.name, *words)
+
+
+def run(*words: str, stdin: str = "") -> str:
+    """Run a command; return its output, or raise PeerError with its errors."""
+    done = subprocess.run(
+        words, input=stdin, capture_output=True, text=True, check=False, timeout=COMMAND_TIMEOUT_S
+    )
+    if done.returncode:
+        raise PeerError(f"{' '.join(words)}: {done.stdout}{done.stderr}")
+    return done.stdout
+
+
+def until(check: Callable[[], T | None], timeout_s: float, what: str) -> T:
+    """Poll until a check returns something true, and return it; raise PeerError."""
+    deadline = time.monotonic() + timeout_s
+    while not (found := check()):
+        if time.monotonic() > deadline:
+            raise PeerError(f"not within {timeout_s:.0f} s: {what}")
+        time.sleep(POLL_S)
+    return found

@@ -1,0 +1,138 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Starts `in_pod` in a pod of the cluster and talks to it over `kubectl exec`."""
+
+import json
+import queue
+import subprocess
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Final
+
+from cometmq.peers.e2e.kubectl import Namespace
+from cometmq.peers.ha.ledger import Outage
+from cometmq.peers.paths import ROOT
+from cometmq.peers.processes import PeerError
+
+POD: Final = "load"
+SOURCES: Final = ROOT / "tests/peers/src"
+MODULES: Final = ("", "processes", "ha/", "ha/ledger", "ha/load", "e2e/", "e2e/in_pod")
+"""Modules below cometmq.peers that the pod needs; a slash ends a package."""
+ANSWER_TIMEOUT_S: Final = 180
+
+
+def pod(image: str) -> list[dict[str, Any]]:
+    """Return a pod that waits for commands, and a ConfigMap with the modules that it runs."""
+    paths = [_path(one) for one in MODULES]
+    files = {path.as_posix().replace("/", "."): (SOURCES / path).read_text() for path in paths}
+    items = [{"key": path.as_posix().replace("/", "."), "path": path.as_posix()} for path in paths]
+    container = {
+        "name": "load", "image": image, "imagePullPolicy": "IfNotPresent",
+        "command": ["sleep", "infinity"],
+        "env": [{"name": "PYTHONPATH", "value": "/load"}],
+        "securityContext": {
+            "allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]},
+            "readOnlyRootFilesystem": True,
+        },
+        "volumeMounts": [
+            {"name": "modules", "mountPath": "/load"}, {"name": "tmp", "mountPath": "/tmp"},
+        ],
+    }  # fmt: skip
+    spec = {
+        "terminationGracePeriodSeconds": 1, "automountServiceAccountToken": False,
+        "securityContext": {
+            "runAsNonRoot": True, "runAsUser": 10001, "seccompProfile": {"type": "RuntimeDefault"},
+        },
+        "containers": [container],
+        "volumes": [
+            {"name": "modules", "configMap": {"name": POD, "items": items}},
+            {"name": "tmp", "emptyDir": {}},
+        ],
+    }  # fmt: skip
+    return [
+        {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": POD}, "data": files},
+        {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": POD}, "spec": spec},
+    ]
+
+
+def _path(module: str) -> Path:
+    folder = Path("cometmq/peers")
+    if not module or module.endswith("/"):
+        return folder / module / "__init__.py"
+    return folder / f"{module}.py"
+
+
+class PodLoad:
+    """A load that runs until `finish`; moments are on the clock of the pod's node."""
+
+    def __init__(self, process: subprocess.Popen[str]) -> None:
+        self._process = process
+        self._lines: queue.Queue[str] = queue.Queue()
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+        self.result: dict[str, Any] = {}
+        """The totals, once the load has finished."""
+
+    def now(self) -> float:
+        return float(self._ask(do="now"))
+
+    def settle(self) -> float:
+        """Wait until all sends up to now have an outcome."""
+        return float(self._ask(do="settle", since=self.now()))
+
+    def again(self, since: float) -> float:
+        """Wait until a send that began after `since` is acknowledged."""
+        return float(self._ask(do="again", since=since))
+
+    def outage(self, since: float, until: float) -> Outage:
+        """Return what senders noticed between two moments; raise PeerError if all was silent."""
+        found = self._ask(do="outage", since=since, until=until)
+        if found is None:
+            raise PeerError("no send was acknowledged")
+        return Outage(**found)
+
+    def finish(self) -> None:
+        """Stop sending, wait for the consumers, and fill in `result`."""
+        self.result = self._ask(do="finish")
+
+    def answer(self) -> Any:
+        """Return the next answer."""
+        try:
+            line = self._lines.get(timeout=ANSWER_TIMEOUT_S)
+        except queue.Empty:
+            raise PeerError(f"the load has not answered for {ANSWER_TIMEOUT_S} s") from None
+        if not line:
+            errors = self._process.stderr.read() if self._process.stderr else ""
+            raise PeerError(f"the load has ended: {errors}")
+        return json.loads(line)
+
+    def _ask(self, **command: object) -> Any:
+        assert self._process.stdin is not None
+        self._process.stdin.write(json.dumps(command) + "\n")
+        self._process.stdin.flush()
+        return self.answer()
+
+    def _read(self) -> None:
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            self._lines.put(line)
+        self._lines.put("")
+
+
+@contextmanager
+def running(namespace: Namespace, namesrv: str) -> Iterator[PodLoad]:
+    """Run the load; it is finished at the end of the block unless that has failed."""
+    command = ["kubectl", "--namespace", namespace.name, "exec", "--stdin", POD, "--"]
+    command += ["python", "-m", "cometmq.peers.e2e.in_pod", namesrv]
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        try:
+            load = PodLoad(process)
+            load.answer()  # that it is running
+            yield load
+            if not load.result:
+                load.finish()
+        finally:
+            process.kill()

@@ -1,0 +1,43 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The report of the scenarios: figure, criterion and result of each."""
+
+from pathlib import Path
+from typing import Final, NamedTuple
+
+COLUMNS: Final = ("scenario", "figure", "criterion", "result")
+
+
+class Line(NamedTuple):
+    """One measured figure of a scenario; `limit` is the highest value that passes."""
+
+    scenario: str
+    figure: str
+    value: float
+    limit: float
+    unit: str = ""
+
+    @property
+    def is_met(self) -> bool:
+        return self.value <= self.limit
+
+    def cells(self) -> tuple[str, ...]:
+        unit = f" {self.unit}" if self.unit else ""
+        figure = f"{self.figure}: {self.value:.3g}{unit}"
+        criterion = f"at most {self.limit:g}{unit}"
+        return self.scenario, figure, criterion, "met" if self.is_met else "missed"
+
+
+class Report:
+    """Lines in the order of the scenarios, written after each of them."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._lines: list[Line] = []
+
+    def add(
+        self, scenario: str, figure: str, value: float, *, limit: float, unit: str = ""
+    ) -> None:
+        self._lines.append(Line(scenario, figure, value, limit, unit))
+        rows = [COLUMNS, ("---",) * len(COLUMNS), *(one.cells() for one in self._lines)]
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        self._path.write_text("".join(f"| {' | '.join(row)} |\n" for row in rows))
