@@ -190,6 +190,19 @@ async def test_a_copy_joins_when_it_is_level_and_leaves_when_it_is_silent():
         assert rig.members == [0]  # its last report alone does not bring it back
 
 
+async def test_a_copy_whose_broker_stops_leaves_at_once_and_may_return():
+    async with running(X) as rig:
+        rig.report(X, 100)
+        rig.leader.note_left(X)
+        await rig.until(lambda: rig.members == [0])
+        rig.leader.appended(150, 0)
+        assert rig.reign.acknowledges[-1] == 150  # no send waits for the copy
+
+        rig.report(X, 150)
+        rig.leader.tick()
+        await rig.until(lambda: rig.members == [0, 1])
+
+
 async def test_a_copy_that_reports_but_lags_leaves():
     async with running(X) as rig:
         rig.report(X, 100)

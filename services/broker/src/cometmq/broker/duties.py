@@ -28,7 +28,7 @@ from cometmq.ha import epochs, in_sync
 from cometmq.ha import member as rules
 from cometmq.ha.in_sync import Leadership
 from cometmq.ha.port import Answer
-from cometmq.ha.record import TablesAt, Versioned
+from cometmq.ha.record import Copy, TablesAt, Versioned
 from cometmq.remoting.errors import ServiceNotAvailable
 from cometmq.remoting.transport.tasks import describe
 from cometmq.store.writing.write_state import Refusal
@@ -342,6 +342,10 @@ class BrokerDuties:
     def heard(self, reports: Sequence[Heard]) -> None:
         if self._leader is not None:
             self._leader.note_heard(reports)
+
+    def left(self, copy: Copy) -> None:
+        if self._leader is not None:
+            self._leader.note_left(copy)
 
     def epoch_seen(self, epoch: int) -> None:
         self.member.observe(rules.EpochSeen(epoch))

@@ -130,7 +130,7 @@ class Grouping:
 
     async def close(self) -> None:
         """Stop following and leading; call this when the loops have ended."""
-        await self.follower.stop()
+        await self.follower.leave()
         self.sender.stop()
 
 

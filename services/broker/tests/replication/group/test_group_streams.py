@@ -362,6 +362,20 @@ async def test_silence_closes_connections(tmp_path: Path) -> None:
         await until(is_silent)
 
 
+async def test_a_follower_that_stops_says_so(tmp_path: Path) -> None:
+    async with GroupNode(tmp_path, 0) as master, GroupNode(tmp_path, 1) as slave:
+        await master.lead(1, [slave])
+        await master.fill(20)
+        await slave.follow_member(master, 1)
+        await until(lambda: slave.end == master.end)
+        await slave.group_follower.leave()
+        await until(lambda: master.copies_left == [slave.copy])
+        assert not master.sender.followers()
+        await slave.follow_member(master, 1)
+        await until(lambda: len(master.sender.followers()) == 1)
+        assert master.copies_left == [slave.copy]
+
+
 async def test_stopping_ends_a_truncation_first(tmp_path: Path) -> None:
     async with GroupNode(tmp_path, 0) as old, GroupNode(tmp_path, 1) as new:
         await old.lead(1)

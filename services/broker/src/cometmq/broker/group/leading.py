@@ -88,6 +88,7 @@ class Leader:
         self._heard: dict[Copy, int] = {}
         self._progress: dict[Copy, Progress] = {}
         self._dropped: set[int] = set()
+        self._left: set[Copy] = set()
         self._copies: int | None = None
         self._puts: deque[tuple[int, int]] = deque()  # end of the log, table changes before it
         self._has_enough: bool | None = None
@@ -139,10 +140,16 @@ class Leader:
             if not in_sync.is_current(view, ack):
                 continue
             view = in_sync.acked(view, ack)
+            self._left.discard(ack.copy)
             self._heard[ack.copy] = max(sent_ms, self._heard.get(ack.copy, fencing.NEVER))
             before = self._progress.get(ack.copy)
             self._progress[ack.copy] = fencing.progressed(before, ack, view.end, now_ms)
         self._adopt(view)
+
+    def note_left(self, copy: Copy) -> None:
+        """Take a copy whose broker stops out of the set at once; it may return."""
+        self._left.add(copy)
+        self._wake.set()
 
     def drop(self, ordinal: int) -> None:
         """Keep a broker out of the in-sync set."""
@@ -265,7 +272,7 @@ class Leader:
     # The record
 
     def _unfit(self) -> frozenset[Copy]:
-        """Return the members that are late, silent, dropped, or replaced by another store."""
+        """Return the members that are late, silent, stopping, dropped, or of another store."""
         view, now_ms = self._view, self._now_ms()
         heard_since_ms = now_ms - SILENT_FACTOR * self._timing.heard_within_ms
         acked = {ack.copy.ordinal: ack.copy for ack in view.acks}
@@ -276,6 +283,7 @@ class Leader:
             copy
             for copy in copies
             if copy.ordinal in self._dropped
+            or copy in self._left
             or self._heard.get(copy, self._opened_ms) < heard_since_ms
             or acked.get(copy.ordinal, copy) != copy
         }

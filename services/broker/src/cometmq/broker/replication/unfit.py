@@ -27,6 +27,7 @@ class Unfit(StrEnum):
     DUPLICATE = "duplicate"
     DIVERGED = "diverged"
     DAMAGED = "damaged"
+    STOPPING = "stopping"
 
 
 _REBUILD: Final = (
@@ -52,6 +53,7 @@ ACTIONS: Final[Mapping[Unfit, str]] = {
     Unfit.DIVERGED: f"the logs have no common part; {_REBUILD}",
     Unfit.DAMAGED: "the master cannot read a part of its log: make another copy the master, or"
     " repair its store (cometmq store verify)",
+    Unfit.STOPPING: "none: the broker follows again once it has started",
 }
 
 

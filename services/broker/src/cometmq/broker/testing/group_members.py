@@ -104,6 +104,7 @@ class GroupNode(Node):
         self.leading: Leadership | None = None
         self.reports: list[Heard] = []
         self.epochs_seen: list[int] = []
+        self.copies_left: list[Copy] = []
         self.errors: list[Exception] = []
 
     async def __aexit__(self, *_: object) -> None:
@@ -183,6 +184,9 @@ class GroupNode(Node):
             for heard in reports:
                 self.leading = in_sync.acked(self.leading, heard.ack)
             self._advanced()
+
+    def left(self, copy: Copy) -> None:
+        self.copies_left.append(copy)
 
     def epoch_seen(self, epoch: int) -> None:
         self.epochs_seen.append(epoch)

@@ -155,6 +155,13 @@ class GroupFollower:
         if self._stream is not None:
             self._stream.resume()
 
+    async def leave(self) -> None:
+        """Tell the master that this broker stops, so that no send waits for it; then stop."""
+        if self._stream is not None and self.status.state is FollowState.FOLLOWING:
+            self._stream.refuse(UnfitLog(Unfit.STOPPING, "this broker stops"))
+            self._stream.end(ConnectionLost("this broker stops"))
+        await self.stop()
+
     # Called by the stream
 
     def record_bytes_max(self) -> int:

@@ -74,6 +74,9 @@ class FollowerEvents(Protocol):
         All are of the current epoch, and none exceeds the master's log or tables.
         """
 
+    def left(self, copy: Copy) -> None:
+        """Handle a follower's word that it stops; it reports nothing more until it returns."""
+
     def epoch_seen(self, epoch: int) -> None:
         """Handle a follower's report that it has promised an epoch later than the master's."""
 
@@ -223,6 +226,11 @@ class GroupSender:
         if reports and self.epoch:
             self.events.heard(list(reports.values()))
 
+    def left(self, copy: Copy) -> None:
+        """Pass on that a follower stops; its last report would say that it is there."""
+        self._reports.pop(copy, None)
+        self.events.left(copy)
+
     def _send_confirms(self) -> None:
         for stream in tuple(self._streams):
             stream.send_confirm()
@@ -353,6 +361,11 @@ class FollowerStream(asyncio.Protocol):
 
     def _note_refused(self, refused: Refused) -> None:
         """Log why the follower refused this master; note a later epoch that the refusal names."""
+        if refused.reason == Unfit.STOPPING and self.copy is not None and self.is_following:
+            self._sender.log.info("follower.left", slave=self.address)
+            self._sender.left(self.copy)
+            self.close()
+            return
         self._sender.log.warning("follower.refused", slave=self.address, error=refused.text)
         if refused.epoch > self._epoch:
             self._sender.events.epoch_seen(refused.epoch)
