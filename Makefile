@@ -123,7 +123,7 @@ compat: setup ## Official Java, C++ and JavaScript clients, mqadmin, a Java brok
 	$(BIN)/pytest -q tests/compat -m "$(or $(MARK),compat)" --timeout=900
 
 .PHONY: bench
-bench: setup ## Side by side with Apache RocketMQ 4.9.4: a table of ratios
+bench: setup ## Side by side with Apache RocketMQ 4.9.4, sends also with Redis and NATS
 	tests/peers/install servers
 	$(BIN)/python bench/run.py $(ARGS)
 

@@ -17,13 +17,16 @@ HEADLINES: Final = (
 
 def markdown(result: report.Result) -> str:
     """Return the table for docs/performance.md."""
+    names = report.rivals_of(result["samples"])
+    rivals = "".join(f" {report.TITLES[name]} |" for name in names)
     lines = [
-        "| workload | figure | CometMQ | Java | ratio | aim | |",
-        "|---|---|---|---|---|---|---|",
+        f"| workload | figure | CometMQ | Java | ratio |{rivals} aim | |",
+        "|---|---|---|---|---|---|---|" + "---|" * len(names),
     ]
     title = ""
     for row in report.rows(result["samples"]):
-        if row.metric == "others_cpus" and max(row.comet or 0, row.java or 0) <= QUIET_CPUS_MAX:
+        used = [value or 0 for value in (row.comet, row.java, *row.rivals)]
+        if row.metric == "others_cpus" and max(used) <= QUIET_CPUS_MAX:
             continue
         name = "" if row.workload.title == title else row.workload.title
         title = row.workload.title
@@ -33,8 +36,13 @@ def markdown(result: report.Result) -> str:
         verdicts = [report.verdict(row, aim).rpartition(" ") for aim in row.aims]
         bounds = ", ".join(bound for bound, _, _ in verdicts)
         words = ", ".join(dict.fromkeys(word.lower() for _, _, word in verdicts))
+        others = "".join(
+            f" {'' if value is None else report.cell(value, divisor).strip()} |"
+            for value in row.rivals
+        )
         lines.append(
-            f"| {name} | {label} [{unit}] | {' | '.join(values)} | {ratio} | {bounds} | {words} |"
+            f"| {name} | {label} [{unit}] | {' | '.join(values)} | {ratio} |{others}"
+            f" {bounds} | {words} |"
         )
     options = result["options"]
     return "\n".join(lines) + (

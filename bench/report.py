@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, TypeAlias
 
+from macro.rivals import RIVALS
 from macro.scenarios import Sample, Samples
 from macro.workloads import MEGABYTE, MORE_IS_BETTER, WORKLOADS, Aim, Load, Scenario
 
@@ -23,6 +24,8 @@ OTHERS_CPUS_MAX: Final = 0.2  # more than this, used by other programs, distorts
 WORSE_MAX: Final = 1.10  # allowed loss of a ratio against the baseline
 
 Result: TypeAlias = dict[str, Any]
+
+TITLES: Final = {"redis": "Redis", "nats": "NATS"}
 
 # Metric -> (name, unit, divisor) in the table.
 UNITS: Final[Mapping[str, tuple[str, str, float]]] = {
@@ -51,6 +54,8 @@ class Row:
     metric: str
     comet: float | None
     java: float | None
+    rivals: tuple[float | None, ...] = ()
+    """The medians of the servers in `rivals_of`."""
 
     @property
     def ratio(self) -> float | None:
@@ -87,19 +92,27 @@ def make_result(
 
 def rows(samples: Samples) -> Iterator[Row]:
     """Yield the rows in the order of the workload table."""
+    names = rivals_of(samples)
     for workload in WORKLOADS:
         by_server = samples.get(workload.name, {})
         for metric in UNITS:
             comet = _median(by_server.get("comet", ()), metric)
             java = _median(by_server.get(other(samples), ()), metric)
-            if comet is not None or java is not None:
-                yield Row(workload, metric, comet, java)
+            rivals = tuple(_median(by_server.get(name, ()), metric) for name in names)
+            if any(value is not None for value in (comet, java, *rivals)):
+                yield Row(workload, metric, comet, java, rivals)
 
 
 def other(samples: Samples) -> str:
     """Return the name of the server with which CometMQ is compared."""
     names = {name for by_server in samples.values() for name in by_server}
     return "python" if "python" in names else "java"
+
+
+def rivals_of(samples: Samples) -> list[str]:
+    """Return the servers that are no brokers of RocketMQ's kind, in the order of their columns."""
+    names = {name for by_server in samples.values() for name in by_server}
+    return [name for name in RIVALS if name in names]
 
 
 def _median(rounds: Sequence[Sample], metric: str) -> float | None:
@@ -117,7 +130,8 @@ def table(result: Result, baseline: Result | None = None) -> str:
     """Return the ratios as text: one line per metric, with its aims and verdicts."""
     is_beside_java = other(result["samples"]) == "java"
     beside = "Java" if is_beside_java else "on Python"
-    lines = [f"{'':42}{'CometMQ':>12}{beside:>12}{'ratio':>8}{'before':>8}  aim"]
+    rivals = "".join(f"{TITLES[name]:>12}" for name in rivals_of(result["samples"]))
+    lines = [f"{'':42}{'CometMQ':>12}{beside:>12}{'ratio':>8}{'before':>8}{rivals}  aim"]
     before = (baseline or {}).get("ratios", {}) if is_beside_java else {}
     title = ""
     for row in rows(result["samples"]):
@@ -154,6 +168,7 @@ def _line(row: Row, before: float | None, aims: Sequence[Aim]) -> str:
         *(cell(value, divisor) for value in (row.comet, row.java)),
         f"{row.ratio:>8.3f}" if row.ratio is not None else f"{'-':>8}",
         f"{before:>8.3f}" if before is not None else f"{'-':>8}",
+        *(cell(value, divisor) for value in row.rivals),
     ]
     return "".join(cells) + "  " + ", ".join(verdict(row, aim) for aim in aims)
 

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Compare CometMQ and Java RocketMQ 4.9.4, which run in alternation on this machine.
 
+Loads that send are sent to Redis and NATS JetStream, too.
+
     make bench ARGS="--only send-64x1 --rounds 5"
 
 The program prints a table of ratios and writes bench/out/result.json and result.png. Absolute
@@ -20,12 +22,15 @@ import page
 import report
 from macro.native import BenchError
 from macro.process import prefer
+from macro.rivals import RIVALS
 from macro.scenarios import Plan, run_delay, run_floor, run_loads, run_million, run_start
 from macro.workloads import DELAY, LOADS, MILLION, START, WORKLOADS
 
 from cometmq.peers.processes import PeerError
 
-SERVERS: Final = {"both": ["comet", "java"], "ways": ["comet", "python"]}
+SERVERS: Final = {
+    "all": ["comet", "java"], "both": ["comet", "java"], "ways": ["comet", "python"]
+}  # fmt: skip
 
 
 def parse_arguments() -> argparse.Namespace:
@@ -39,8 +44,9 @@ def parse_arguments() -> argparse.Namespace:
     add("--warmup", type=float, default=15.0, help="seconds of load before all (default 15)")
     add("--serialization", choices=["json", "rocketmq"], default="json", help="header form")
     add(
-        "--server", choices=[*SERVERS, "comet", "java"], default="both",
-        help="both: beside Java; ways: beside itself without the native message path",
+        "--server", choices=[*SERVERS, "comet", "java"], default="all",
+        help="all: beside Java, and sends beside Redis and NATS; both: beside Java; "
+        "ways: beside itself without the native message path",
     )  # fmt: skip
     add("--directory", type=Path, help="where the stores go (default: temporary)")
     add("--priority", action="store_true", help="run above other programs; needs root")
@@ -58,6 +64,7 @@ def measure(arguments: argparse.Namespace, directory: Path) -> tuple[report.Resu
     plan = Plan(
         directory=directory,
         servers=SERVERS.get(arguments.server, [arguments.server]),
+        rivals=list(RIVALS) if arguments.server == "all" else [],
         rounds=arguments.rounds,
         seconds=arguments.seconds,
         warmup_s=arguments.warmup,

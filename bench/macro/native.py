@@ -15,8 +15,15 @@ _FLAGS: Final = ("-O2", "-std=gnu11", "-D_GNU_SOURCE", "-Wall", "-Wextra")
 _PROGRAMS: Final = {
     "loadgen": ("loadgen.c", "consumers.c", "first.c", "frames.c", "options.c", "counters.c"),
     "floor": ("floor.c", "frames.c"),
+    "rivals": ("rivals.c", "counters.c"),
     "transact": ("transact.c", "frames.c", "counters.c"),
 }
+_APPEND_OPTIONS: Final = frozenset(
+    {
+        "body_bytes", "connections", "count", "in_flight", "queues", "seconds", "timeout",
+        "topic", "topics", "warmup",
+    }
+)  # fmt: skip
 
 Report: TypeAlias = dict[str, Any]
 
@@ -51,7 +58,19 @@ def loadgen_command(mode: str, port: int, **options: object) -> list[str]:
 
 def loadgen(mode: str, port: int, **options: object) -> Report:
     """Run the generator to its end and return its report, which counts refused requests."""
-    command = loadgen_command(mode, port, **options)
+    return _run(f"loadgen --mode {mode}", loadgen_command(mode, port, **options))
+
+
+def append(protocol: str, port: int, **options: object) -> Report:
+    """Send to Redis or NATS, with those of `loadgen`'s options that make sense there."""
+    command = [str(build("rivals")), "--protocol", protocol, "--port", str(port)]
+    for name, value in options.items():
+        if name in _APPEND_OPTIONS:
+            command += ["--" + name.replace("_", "-"), str(value)]
+    return _run(f"rivals --protocol {protocol}", command)
+
+
+def _run(what: str, command: list[str]) -> Report:
     done = subprocess.run(
         command,
         capture_output=True,
@@ -60,7 +79,7 @@ def loadgen(mode: str, port: int, **options: object) -> Report:
         check=False,
     )
     if done.returncode != 0:
-        raise BenchError(f"loadgen --mode {mode}: {done.stderr.strip()}")
+        raise BenchError(f"{what}: {done.stderr.strip()}")
     report: Report = json.loads(done.stdout)
     return report
 

@@ -8,14 +8,15 @@ warmed up first, mainly for Java's JIT compiler. The other workloads start new p
 import shutil
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, TypeAlias
 
 from macro.native import BenchError, Floor, Report, loadgen
 from macro.process import anonymous_bytes, disk_bytes, prefer
-from macro.servers import Server, running, start_seconds
+from macro.rivals import RIVALS, running_rival
+from macro.servers import Contestant, Server, running, start_seconds
 from macro.workloads import DELAY, MESSAGES_DELAYED, MESSAGES_MANY, MILLION, START, Load
 
 from cometmq.peers.processes import wait_until
@@ -39,6 +40,7 @@ class Plan:
 
     directory: Path
     servers: Sequence[str]
+    rivals: Sequence[str]  # loads that send are sent to these, too
     rounds: int
     seconds: float
     warmup_s: float
@@ -71,18 +73,22 @@ def run_loads(plan: Plan, loads: Sequence[Load]) -> None:
     """Run the rate workloads on servers that stay up, in the order A B A B."""
     if not loads:
         return
-    with _warm_servers(plan, "loads") as servers:
+    names = [*plan.servers]
+    if any(load.mode == "send" for load in loads):
+        names += plan.rivals
+    with _warm_servers(plan, "loads", names) as servers:
         for load in loads:
-            _run_load(plan, load, servers)
+            fit = [each for each in servers if load.mode == "send" or each.name not in RIVALS]
+            _run_load(plan, load, fit)
 
 
 @contextmanager
-def _warm_servers(plan: Plan, name: str) -> Iterator[list[Server]]:
-    """Start all servers and warm them up with sends; stop them when the context ends."""
+def _warm_servers(plan: Plan, name: str, names: Sequence[str]) -> Iterator[list[Contestant]]:
+    """Start servers and warm them up with sends; stop them when the context ends."""
     with ExitStack() as stack:
         servers = [
-            stack.enter_context(running(each, plan.directory / name / each, plan.serialization))
-            for each in plan.servers
+            stack.enter_context(_running(each, plan.directory / name / each, plan.serialization))
+            for each in names
         ]
         for server in servers:
             if plan.is_preferred:
@@ -92,9 +98,16 @@ def _warm_servers(plan: Plan, name: str) -> Iterator[list[Server]]:
         yield servers
 
 
-def _run_load(plan: Plan, load: Load, servers: Sequence[Server]) -> None:
+def _running(name: str, directory: Path, serialization: str) -> AbstractContextManager[Contestant]:
+    if name in RIVALS:
+        return running_rival(name, directory)
+    return running(name, directory, serialization)
+
+
+def _run_load(plan: Plan, load: Load, servers: Sequence[Contestant]) -> None:
     for server in servers:
-        prepare(load, server)
+        if isinstance(server, Server):
+            prepare(load, server)
         _measure(load, server, seconds=plan.warmup_s / 5)
     for _ in range(plan.rounds):
         for server in servers:
@@ -111,15 +124,16 @@ def prepare(load: Load, server: Server) -> None:
     _await_length(server, load.topic, queues=load.queues, count=load.preload)
 
 
-def _measure(load: Load, server: Server, *, seconds: float) -> Sample:
+def _measure(load: Load, server: Contestant, *, seconds: float) -> Sample:
     return _rates(_checked(run_once(load, server, seconds=seconds, warmup=ROUND_WARMUP_S)))
 
 
-def run_once(load: Load, server: Server, *, seconds: float, warmup: float) -> Report:
+def run_once(load: Load, server: Contestant, *, seconds: float, warmup: float) -> Report:
     """Run the generator once with the workload's options."""
     options = {"connections": load.connections, "in_flight": load.in_flight, **load.places}
     with ExitStack() as stack:
         if load.expression:
+            assert isinstance(server, Server)
             stack.enter_context(server.subscribed(load.topic, load.expression))
             options["registered"] = True
         return server.load(load.mode, seconds=seconds, warmup=warmup, **options)
@@ -145,9 +159,10 @@ def _checked(report: Report) -> Report:
 
 def run_delay(plan: Plan) -> None:
     """Measure the rates at which delayed messages are accepted and delivered."""
-    with _warm_servers(plan, "delay") as servers:
+    with _warm_servers(plan, "delay", plan.servers) as servers:
         for number in range(plan.rounds + 1):
             for server in servers:
+                assert isinstance(server, Server)
                 sample = _delay(server, topic=f"BENCH_delay_{number}")
                 if number:  # the first is the warm-up
                     plan.add(DELAY.name, server.name, sample)

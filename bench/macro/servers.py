@@ -5,6 +5,7 @@ Both run on loopback with their default configuration (asynchronous flush); Java
 its documentation recommends for a small machine.
 """
 
+import abc
 import json
 import os
 import time
@@ -57,30 +58,27 @@ CLUSTERS: Final[dict[str, Callable[[Path], Cluster]]] = {
 }
 
 
-class Server:
-    """A running cluster, whose broker can be put under load."""
+class Contestant(abc.ABC):
+    """A running server that can be put under load."""
 
-    def __init__(self, name: str, cluster: Cluster, serialization: str) -> None:
+    def __init__(self, name: str) -> None:
         self.name = name
-        self.cluster = cluster
-        self._serialization = serialization
 
     @property
+    @abc.abstractmethod
     def broker_pid(self) -> int:
-        """Return the broker's process id."""
-        return self.cluster.brokers[self.cluster.broker_names[0]].pid
+        """Return the id of the process that serves the load."""
 
-    @property
-    def port(self) -> int:
-        """Return the port on which the broker listens."""
-        return self.cluster.layout.brokers[0].port
+    @abc.abstractmethod
+    def _generate(self, mode: str, options: dict[str, object]) -> Report:
+        """Run the generator."""
 
     def load(self, mode: str, **options: object) -> Report:
         """Run the generator; add the CPU time of the broker and of other programs to its report."""
         os.sync()  # what the other server left to write must not burden this one
         started_s = time.monotonic()
         cpu_before, others_before = cpu_seconds(self.broker_pid), self._others_cpu_seconds()
-        report = loadgen(mode, self.port, serialization=self._serialization, **options)
+        report = self._generate(mode, options)
         cpu = cpu_seconds(self.broker_pid) - cpu_before
         others = self._others_cpu_seconds() - others_before
         report["others_cpus"] = others / (time.monotonic() - started_s)
@@ -99,6 +97,32 @@ class Server:
             time.sleep(SETTLE_STEP_S)
             now = cpu_seconds(self.broker_pid)
             used, before = (now - before) / SETTLE_STEP_S, now
+
+    def _others_cpu_seconds(self) -> float:
+        """Return the processor time of all programs but the broker and ended generators."""
+        return machine_cpu_seconds() - cpu_seconds(self.broker_pid) - children_cpu_seconds()
+
+
+class Server(Contestant):
+    """A running cluster, whose broker can be put under load."""
+
+    def __init__(self, name: str, cluster: Cluster, serialization: str) -> None:
+        super().__init__(name)
+        self.cluster = cluster
+        self._serialization = serialization
+
+    @property
+    def broker_pid(self) -> int:
+        """Return the broker's process id."""
+        return self.cluster.brokers[self.cluster.broker_names[0]].pid
+
+    @property
+    def port(self) -> int:
+        """Return the port on which the broker listens."""
+        return self.cluster.layout.brokers[0].port
+
+    def _generate(self, mode: str, options: dict[str, object]) -> Report:
+        return loadgen(mode, self.port, serialization=self._serialization, **options)
 
     def create_topic(self, topic: str, *, queues: int) -> None:
         """Create a topic with `queues` read queues and as many write queues."""
@@ -132,10 +156,6 @@ class Server:
     def fill(self, count: int, **options: object) -> None:
         """Store `count` messages."""
         fill(self.port, count, serialization=self._serialization, **options)
-
-    def _others_cpu_seconds(self) -> float:
-        """Return the processor time of all programs but the broker and ended generators."""
-        return machine_cpu_seconds() - cpu_seconds(self.broker_pid) - children_cpu_seconds()
 
     def restart_after_kill(self, **options: object) -> float:
         """Kill the broker, restart it, and return the seconds to its first answered pull."""
