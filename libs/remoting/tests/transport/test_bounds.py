@@ -55,7 +55,8 @@ async def test_requests_without_reading_stop_being_served(
         served.append(call.opaque)
         return ANSWER
 
-    server, port = await start_server({QUERY: query}, SMALL)
+    settings = msgspec.structs.replace(SMALL, stall_timeout_ms=3_000)
+    server, port = await start_server({QUERY: query}, settings)
     _, writer = await connect_raw(port, reads=False)
     writer.write(REQUEST * 2000)
 
@@ -186,7 +187,8 @@ async def test_an_idle_connection_ends_although_its_peer_reads_nothing(
 async def test_a_slow_reader_gets_everything(start_server: Any, connect_raw: Any) -> None:
     answers = iter(range(2000))
     server, port = await start_server(
-        {QUERY: lambda _, call: Reply(body=struct.pack(">I", next(answers)) * 5000)}, SMALL
+        {QUERY: lambda _, call: Reply(body=struct.pack(">I", next(answers)) * 5000)},
+        msgspec.structs.replace(SMALL, stall_timeout_ms=5_000),
     )
     reader, writer = await connect_raw(port)
     writer.write(REQUEST * 300)
@@ -365,11 +367,11 @@ async def test_requests_of_ours_are_bounded(
     _, port = await start_server({QUERY: lambda _, call: held.append(call)})
     client = new_client(ClientSettings(in_flight_max=2))
     address = f"127.0.0.1:{port}"
-    waiting = [background(client.invoke(address, QUERY, HEADER, timeout_ms=100)) for _ in range(2)]
+    waiting = [background(client.invoke(address, QUERY, HEADER, timeout_ms=3_000)) for _ in "ab"]
     await eventually(lambda: len(held) == 2)
 
     with pytest.raises(Overloaded):
-        await client.invoke(address, QUERY, HEADER, timeout_ms=100)
+        await client.invoke(address, QUERY, HEADER, timeout_ms=3_000)
     await asyncio.wait(waiting)
     assert all(task.exception() for task in waiting)
 
