@@ -150,7 +150,7 @@ async def test_a_transaction_is_checked_as_often_as_brokers_do(cluster: MemoryCl
     asked: list[MessageExt] = []
     async with transactions_of(cluster, asked.append) as producer:
         await producer.send_in_transaction(Message("T", b"x"))
-        await eventually(lambda: len(cluster.broker.ends) == 1 + CHECK_COUNT_MAX)
+        await eventually(lambda: len(cluster.broker.ends) == 1 + CHECK_COUNT_MAX, 60)
         assert cluster.broker.check_counts.total() == len(asked) == CHECK_COUNT_MAX
     assert cluster.messages("T") == []
 
