@@ -17,6 +17,7 @@ from typing import Final, Self
 from cometmq.remoting.log import NO_LOG, Log
 from cometmq.remoting.message.new_message import NewMessage
 from cometmq.remoting.message.record import MessageRecord
+from cometmq.remoting.types import Buffer
 from cometmq.store.disk import Disk
 from cometmq.store.errors import DiskError
 from cometmq.store.folder import StoreFolder
@@ -341,7 +342,7 @@ class MessageStore:
         """
         self._pending.advance(Condition.REPLICATED, min(offset, self.commit_log.end))
 
-    def append_raw(self, offset: int, data: bytes) -> None:
+    def append_raw(self, offset: int, data: Buffer) -> None:
         """Append bytes of the master's log exactly at our end.
 
         Whole records become visible, as far as they are confirmed.

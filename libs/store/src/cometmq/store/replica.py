@@ -9,6 +9,7 @@ dispatched.
 
 from typing import NamedTuple
 
+from cometmq.remoting.types import Buffer
 from cometmq.store.errors import StoreError
 from cometmq.store.log.log_scanner import LogScanner
 from cometmq.store.parts import Parts
@@ -46,7 +47,7 @@ class Replica:
             read_range=parts.read_range,
         )
 
-    def append(self, offset: int, data: bytes) -> None:
+    def append(self, offset: int, data: Buffer) -> None:
         """Append bytes without making them visible."""
         log = self._commit_log
         # An empty slave may start in the middle of the master's log, whose head has expired.

@@ -156,7 +156,7 @@ class StoreDriver:
         if self.waiting_count:
             self._flush()
 
-    def append(self, offset: int, data: bytes) -> None:
+    def append(self, offset: int, data: Buffer) -> None:
         """Append a piece of the master's log to our own, and wake held pulls and our own slaves.
 
         Raise StoreError if the bytes do not fit, DiskError if the write fails.

@@ -24,6 +24,7 @@ from cometmq.remoting.errors import CometError, ConnectionLost, SettingsError
 from cometmq.remoting.log import Log
 from cometmq.remoting.transport.addresses import parse_address
 from cometmq.remoting.transport.tasks import describe
+from cometmq.remoting.types import Buffer
 from cometmq.runtime.clock import Clock
 from cometmq.store.errors import CorruptStore, DiskError
 from cometmq.store.message_store import MessageStore
@@ -280,7 +281,7 @@ class _MasterStream(asyncio.Protocol):
         self._records = self._record_stream(offset)
         return offset
 
-    def _append(self, records: bytes) -> None:
+    def _append(self, records: Buffer) -> None:
         follower, log = self._follower, self._commit_log
         start = self._records.end - self._records.held_bytes - len(records)
         follower.driver.append(start, records)

@@ -98,7 +98,7 @@ class RecordStream:
         self.end = end  # of everything received, records and their beginnings
         self._file_size = file_size
         self._record_bytes_max = record_bytes_max
-        self._parts: list[bytes] = []
+        self._parts: list[Buffer] = []
         self._count = 0
         self._wanted = BLANK_BYTES_MIN
 
@@ -107,13 +107,16 @@ class RecordStream:
         """The number of bytes waiting for the rest of their record."""
         return self._count
 
-    def feed(self, data: bytes) -> bytes:
+    def feed(self, *pieces: Buffer) -> Buffer:
         """Return the newly completed records, joined; raise UnfitLog if the bytes are not
         records.
+
+        The pieces are copied once, to join them.
         """
-        self._parts.append(data)
-        self._count += len(data)
-        self.end += len(data)
+        size = sum(map(len, pieces))
+        self._parts += pieces
+        self._count += size
+        self.end += size
         if self._count < self._wanted:
             return b""
         joined = b"".join(self._parts)
@@ -125,11 +128,12 @@ class RecordStream:
                 f"the record at offset {self.end - self._count + cut.whole_bytes} has"
                 f" {cut.next_size} bytes; this broker takes {self._record_bytes_max}",
             )
+        whole = memoryview(joined)[: cut.whole_bytes]
         rest = joined[cut.whole_bytes :]
         self._parts = [rest] if rest else []
         self._count = len(rest)
         self._wanted = cut.next_size or (HEAD_BYTES if len(rest) >= BLANK_BYTES_MIN else 8)
-        return joined[: cut.whole_bytes]
+        return whole
 
     def _cut(self, joined: bytes, offset: int) -> Cut:
         if self._follow is not None:

@@ -30,6 +30,7 @@ from cometmq.broker.replication.unfit import Unfit, UnfitLog
 from cometmq.broker.store_driver import StoreDriver
 from cometmq.ha.epochs import History, last_epoch, reached
 from cometmq.remoting.errors import CometError, ConnectionLost, RemoteProtocolError
+from cometmq.remoting.types import Buffer
 
 REPORT_MS: Final = 200
 """Interval of reports without news; they repeat the master's time."""
@@ -81,7 +82,7 @@ class MasterStream(asyncio.Protocol):
         )  # fmt: skip
         self._waiting: deque[Frame] = deque()  # while an epoch's entry is being saved
         self._records: RecordStream | None = None  # None in the handshake
-        self._pieces: list[bytes] = []  # of the log, not appended yet
+        self._pieces: list[Buffer] = []  # of the log, not appended yet
         self._master_history: History = ()
         self._next_start: int | None = None  # of the next epoch in the master's log
         self._whole: dict[str, list[msgspec.Raw]] | None = None
@@ -243,7 +244,7 @@ class MasterStream(asyncio.Protocol):
             )
         if self._next_start is not None and end > self._next_start:
             raise RemoteProtocolError(f"bytes {start} to {end} span {self._next_start}, an epoch")
-        self._pieces.append(bytes(records.data))
+        self._pieces.append(records.data)
         if end == self._next_start:
             self._append()
             self._reach(end)
@@ -252,9 +253,8 @@ class MasterStream(asyncio.Protocol):
         """Append the whole records that have arrived, in one write."""
         if not self._pieces or self._records is None:
             return
-        data = self._pieces[0] if len(self._pieces) == 1 else b"".join(self._pieces)
-        self._pieces = []
-        whole = self._records.feed(data)
+        pieces, self._pieces = self._pieces, []
+        whole = self._records.feed(*pieces)
         if whole:
             self._target.driver.append(self._end() - len(whole), whole)
             self._target.heard(self._confirm, len(whole))
