@@ -266,6 +266,31 @@ async def test_parked_requests_are_forwarded_and_never_served_here():
     assert rig.gate.forwarded_count == 2
 
 
+async def test_a_stopping_broker_forwards_for_a_while_after_a_hand_over(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    monkeypatch.setattr(gates, "LINGER_STEP_MS", 1)
+    rig = Rig()
+    await rig.gate.linger(600_000)  # it has handed over nothing
+    rig.gate.forward("a:1")
+    began_ms = rig.now_ms
+    await rig.gate.linger(5_000)
+    assert rig.now_ms >= began_ms + 5_000
+    before_ms = rig.now_ms
+    await rig.gate.linger(5_000)  # the time counts from the hand-over
+    assert rig.now_ms <= before_ms + 200
+
+
+async def test_lingering_ends_when_the_broker_is_master_again(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(gates, "LINGER_STEP_MS", 1)
+    rig = Rig()
+    rig.gate.forward("a:1")
+    lingering = asyncio.get_running_loop().create_task(rig.gate.linger(10**12))
+    await asyncio.sleep(0)
+    rig.gate.unpark()
+    await lingering
+
+
 async def test_a_new_master_that_is_not_open_yet_is_asked_again():
     answer = Response(int(ResponseCode.FLUSH_SLAVE_TIMEOUT), None, {}, b"", None)
     rig = Rig(ConnectFailed("no"), ServiceNotAvailable("a slave"), answer)

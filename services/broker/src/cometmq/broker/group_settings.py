@@ -83,6 +83,16 @@ class GroupSettings(AcceptedSettings, frozen=True, kw_only=True, rename="camel")
             " switchover before it gives up.",
         ),
     ] = 2_000
+    hand_over_linger_mills: Annotated[
+        int,
+        Meta(
+            ge=0,
+            le=600_000,
+            description="Milliseconds for which a broker that has handed over forwards requests"
+            " before it stops, counted from the hand-over. Where its address goes with it, as in a"
+            " pod, give clients time to learn the new master's: they ask for routes every 30 s.",
+        ),
+    ] = 0
     control_port: Annotated[
         int,
         Meta(

@@ -96,6 +96,7 @@ class Grouping:
     gate: Gate
     follower: GroupFollower
     sender: GroupSender
+    linger_ms: int = 0
 
     def loops(self, server: LogServer, log: Log) -> dict[str, Coroutine[Any, Any, None]]:
         """Return the background loops of the membership, by name."""
@@ -116,11 +117,14 @@ class Grouping:
 
     async def leave(self) -> None:
         """Hand over to the in-sync copy with the longest log, if this broker leads and there is
-        one.
+        one; then forward requests for a while.
         """
         leader = self.duties.leader
-        if leader is None:
-            return
+        if leader is not None:
+            await self._hand_over(leader)
+        await self.gate.linger(self.linger_ms)
+
+    async def _hand_over(self, leader: Leader) -> None:
         members = in_sync.certain_set(leader.view)
         ready = [one for one in self.sender.followers() if one.copy in members]
         if ready:
@@ -190,7 +194,9 @@ def join_group(  # noqa: PLR0913  # the collaborators, all but two by name
     member = GroupMember(
         state, StateFile(folder, host.files), place, duties, worker=workers.config, log=log
     )
-    joined = Grouping(member, duties, gate, follower, sender)
+    joined = Grouping(
+        member, duties, gate, follower, sender, linger_ms=settings.hand_over_linger_mills
+    )
     _connect(joined, broker, log_server, feed)
     return joined
 

@@ -13,8 +13,9 @@ from cometmq.operator.group import (
 )
 
 USER: Final = 10_001
-GRACE_S: Final = 60
-"""A stopping master hands over (2 s), finishes open requests (5 s), and syncs its store."""
+GRACE_S: Final = 90
+"""A stopping master hands over (2 s), forwards requests (35 s), finishes open ones (5 s), and syncs
+its store."""
 RECOVERY_MINUTES_MAX: Final = 60
 STORE: Final = "/var/lib/cometmq"
 

@@ -25,6 +25,8 @@ Object = dict[str, Any]
 
 CONFIG_FILE: Final = "broker.conf"
 CONFIG_HASH: Final = f"{GROUP}/config-hash"
+LINGER_MS: Final = 35_000
+"""The address of a pod goes with it, and clients ask for routes every 30 s."""
 POLICIES: Final = {AckPolicy.ALL_IN_SYNC: "all-in-sync", AckPolicy.MAJORITY: "majority"}
 
 
@@ -33,6 +35,7 @@ def broker_conf(group: BrokerGroup) -> str:
     spec, replication = group.spec, group.spec.replication
     members = (f"{one}={group.host(one)}:{MAIN_PORT}" for one in range(MEMBERS_MAX))
     settings = {
+        "handOverLingerMills": str(LINGER_MS),
         **spec.config,
         "brokerClusterName": spec.cluster_name,
         "brokerName": group.broker_name,

@@ -32,6 +32,7 @@ WAIT_MS_MAX: Final = 3_000
 """How long a request may wait for a confirmation; RocketMQ's clients wait 3 to 5 seconds."""
 FORWARD_MS_MAX: Final = 5_000
 FORWARD_PAUSE_MS: Final = 20
+LINGER_STEP_MS: Final = 200
 HELD_BYTES_MAX: Final = 64 << 20
 STORED: Final = (
     ResponseCode.SUCCESS,
@@ -122,6 +123,7 @@ class Gate:
         self._opened: asyncio.Event | None = None  # while requests are held
         self._held_bytes = 0
         self._target = ""  # where requests are forwarded
+        self._forwarding_ms = 0  # since when
         self.held_count = 0
         self.forwarded_count = 0
 
@@ -142,7 +144,16 @@ class Gate:
 
     def forward(self, address: str) -> None:
         """Forward the held requests, and all later ones that change anything, to a broker."""
+        self._forwarding_ms = self._now_ms()
         self._release(address)
+
+    async def linger(self, duration_ms: int) -> None:
+        """Wait until requests have been forwarded for this time, or are forwarded no more."""
+        while self._target:
+            left_ms = self._forwarding_ms + duration_ms - self._now_ms()
+            if left_ms <= 0:
+                return
+            await asyncio.sleep(min(left_ms, LINGER_STEP_MS) / 1000)
 
     def _release(self, target: str) -> None:
         self._target = target
