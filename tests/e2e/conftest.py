@@ -112,13 +112,13 @@ class World:
         return self.mq.get("bg", GROUP)
 
     def status(self) -> dict[str, Any]:
-        found: dict[str, Any] = self.group()["status"]
-        return found
+        """Return the status; the API omits what is empty, such as the master during an election."""
+        return {"master": "", "epoch": 0, **self.group().get("status", {})}
 
     def pods(self) -> dict[str, Any]:
         """Return the brokers' pods by name."""
-        found = self.mq.get("pods", f"--selector=cometmq.io/broker-group={GROUP}")
-        return {one["metadata"]["name"]: one for one in found["items"]}
+        found = self.mq.list("pods", f"cometmq.io/broker-group={GROUP}")
+        return {one["metadata"]["name"]: one for one in found}
 
     def until_ready(self) -> dict[str, Any]:
         """Wait until the group is as its spec says now; return its status."""

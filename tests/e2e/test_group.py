@@ -169,8 +169,8 @@ def test_deletion_waits_for_consumers(ready):
     assert output.split() == ["1"] * 25
     until(lambda: ready.group() is None, TIMEOUT_S, "the group is gone")
     until(lambda: not ready.pods(), TIMEOUT_S, "its pods are gone")
-    volumes = f"--selector=cometmq.io/broker-group={GROUP}"
-    until(lambda: not ready.mq.get("pvc", volumes)["items"], TIMEOUT_S, "its volumes are gone")
+    volumes = f"cometmq.io/broker-group={GROUP}"
+    until(lambda: not ready.mq.list("pvc", volumes), TIMEOUT_S, "its volumes are gone")
 
 
 def test_a_namespace_takes_its_group_along(world):

@@ -41,6 +41,11 @@ class Namespace:
         text = self.kubectl("get", *words, "--output=json", "--ignore-not-found")
         return json.loads(text) if text else None
 
+    def list(self, kind: str, selector: str) -> list[dict[str, Any]]:
+        """Return the objects of a kind with these labels."""
+        found = self.get(kind, f"--selector={selector}")
+        return found["items"] if found else []
+
     def apply(self, *objects: dict[str, Any]) -> None:
         body = {"apiVersion": "v1", "kind": "List", "items": objects}
         self.kubectl("apply", "--filename=-", stdin=json.dumps(body))
