@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Transactional messages: the same script has the same outcome with both servers.
 
-Java's broker asks by itself; beside CometMQ's broker runs a txn-checker. The plan of a producer
+Java's broker asks by itself; CometMQ's broker has a txn-checker beside it. The plan of a producer
 scripts its answers (see Transact.java), for example `unknown>commit`.
 """
 

@@ -16,7 +16,7 @@ from cometmq.remoting.sql.lexer import END, LATER_KEYWORDS, Token, place, tokens
 
 
 class _State(Enum):
-    """What the tokens so far require next."""
+    """The kind of token that must or may follow."""
 
     OPERAND = auto()
     OPERATOR = auto()

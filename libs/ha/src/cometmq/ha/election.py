@@ -217,8 +217,8 @@ def without_fenced_holder(record: Record, voters: Statuses) -> Statuses:
     """Return the voters that may win; a fenced holder is one only if the others cannot elect.
 
     A recorded holder that promised a later epoch was stopped by an order, of an administrator or,
-    under `Policy.MAJORITY`, of an elector. Of a majority's votes, those without the holder's have
-    to be a quorum of their own (R11).
+    under `Policy.MAJORITY`, of an elector. Under that policy, the votes without the holder's must
+    still form a quorum (R11).
     """
     others = tuple(one for one in voters if not is_fenced_holder(record, one))
     needed = promise_quorum(record) if record.policy is Policy.MAJORITY else 1

@@ -359,7 +359,7 @@ class MessageStore:
     def forget_unconfirmed(self) -> None:
         """Refuse the pending puts, because this broker is no longer the master.
 
-        Before the next put, `confirm(None)` has to dispatch what was not confirmed.
+        Before the next put, `confirm(None)` has to dispatch the unconfirmed records.
         """
         self.commit()
         self._publisher.drop()
@@ -368,8 +368,8 @@ class MessageStore:
     def truncate(self, offset: int) -> None:
         """Truncate log, queues and index at this record border; blocks.
 
-        Before the next put, `confirm(None)` has to dispatch what was not confirmed. Raise DiskError
-        if the truncation fails; the store then refuses writes until a restart.
+        Raise DiskError if that fails; the store then refuses writes until a restart. Before the
+        next put, `confirm(None)` has to dispatch the unconfirmed records.
         """
         self.forget_unconfirmed()
         try:

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The commands of `cometmq` that RocketMQ's mqadmin does not have, and their own modules."""
+"""The commands of `cometmq` beyond RocketMQ's mqadmin, and the modules that only they use."""

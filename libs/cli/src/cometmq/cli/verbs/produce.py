@@ -348,7 +348,7 @@ def _new_topic_notes(sent: Sent) -> list[str]:
 
 
 def _failure_notes(sent: Sent, what: str = "error") -> list[str]:
-    """Return what is stored, and what may be, when a run fails or is stopped."""
+    """Return notes on a run that failed or was stopped: messages stored, and perhaps stored."""
     notes: list[str] = []
     if sent.count:
         stored = f"{counted(sent.count, 'message')} stored before the {what}"

@@ -91,7 +91,7 @@ def list_open(  # one parameter per option
 def show(
     transaction: Transaction, namesrv: Namesrv = DEFAULT_NAMESRV, *, as_json: AsJson = False
 ) -> None:
-    """Show a transaction: its message, its producer, whether it is open."""
+    """Show the message and the producer of a transaction, and whether it is open."""
 
     async def question(admin: AdminClient) -> dict[str, Any]:
         master, half = await _found(admin, transaction)

@@ -54,7 +54,7 @@ SILENT_MS: Final = 5_000
 
 
 class Heard(NamedTuple):
-    """A master's knowledge from a follower's report."""
+    """A follower's progress, as last reported to the master."""
 
     ack: Ack
     sent_ms: int
