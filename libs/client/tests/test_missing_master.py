@@ -2,6 +2,7 @@
 """Clients while a broker has only a slave in the routes."""
 
 import asyncio
+import socket
 from time import monotonic
 
 import pytest
@@ -27,7 +28,7 @@ from cometmq.remoting.bodies.route import TopicRoute
 from cometmq.remoting.message.flags import Perm
 
 NO_MASTER = "broker-a has no master now"
-SLOW = ProducerOptions(poll_namesrv_interval_ms=60_000)
+SLOW = ProducerOptions(poll_namesrv_interval_ms=60_000, api_timeout_ms=8_000, send_timeout_ms=8_000)
 
 
 @pytest.fixture
@@ -167,7 +168,8 @@ async def test_a_send_outlives_a_master_that_the_name_servers_keep(cluster: Memo
             sends = [group.create_task(producer.send(Message("T", b"y"))) for _ in range(20)]
             await asyncio.sleep(0.3)
             assert not any(send.done() for send in sends)
-            cluster.broker.port = 0  # the next master has another address
+            with socket.create_server(("127.0.0.1", 0)) as free:
+                cluster.broker.port = free.getsockname()[1]  # the next master has another address
             await cluster.broker.start()
     assert len(cluster.messages("T")) == 21
 
