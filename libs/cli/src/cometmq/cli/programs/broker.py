@@ -7,13 +7,12 @@ import typer
 
 from cometmq.broker.app import BrokerApp
 from cometmq.broker.settings import BrokerSettings
+from cometmq.cli.option_sets import with_option_sets
 from cometmq.cli.programs.running import (
     OWN_OPTIONS,
     ConfigFile,
-    LogJson,
-    LogLevel,
     Namesrv,
-    PrintSettings,
+    RunOptions,
     given_options,
     run_program,
 )
@@ -23,14 +22,13 @@ app = typer.Typer(add_completion=False)
 
 
 @app.command(context_settings=OWN_OPTIONS)
-def broker(  # one parameter per option
+@with_option_sets
+def broker(
     ctx: typer.Context,
     config: ConfigFile = None,
     namesrv: Namesrv = None,
     *,
-    print_settings: PrintSettings = False,
-    log_level: LogLevel = "info",
-    log_json: LogJson = None,
+    running: RunOptions,
 ) -> None:
     """Run a broker in the foreground; SIGTERM and Ctrl-C stop it.
 
@@ -46,7 +44,5 @@ def broker(  # one parameter per option
         settings,
         lambda loaded: partial(BrokerApp, loaded, config_path=config),
         config=config,
-        print_settings=print_settings,
-        log_level=log_level,
-        log_json=log_json,
+        running=running,
     )

@@ -5,12 +5,11 @@ from functools import partial
 
 import typer
 
+from cometmq.cli.option_sets import with_option_sets
 from cometmq.cli.programs.running import (
     OWN_OPTIONS,
     ConfigFile,
-    LogJson,
-    LogLevel,
-    PrintSettings,
+    RunOptions,
     run_program,
 )
 from cometmq.elector.app import ElectorApp
@@ -21,13 +20,12 @@ app = typer.Typer(add_completion=False)
 
 
 @app.command(context_settings=OWN_OPTIONS)
+@with_option_sets
 def elector(
     ctx: typer.Context,
     config: ConfigFile = None,
     *,
-    print_settings: PrintSettings = False,
-    log_level: LogLevel = "info",
-    log_json: LogJson = None,
+    running: RunOptions,
 ) -> None:
     """Run the elector of a broker group in the foreground; SIGTERM and Ctrl-C stop it.
 
@@ -44,7 +42,5 @@ def elector(
         settings,
         lambda loaded: partial(ElectorApp, loaded),
         config=config,
-        print_settings=print_settings,
-        log_level=log_level,
-        log_json=log_json,
+        running=running,
     )

@@ -11,6 +11,7 @@ import msgspec
 import typer
 
 from cometmq.cli.access import namesrv_or_global
+from cometmq.cli.option_sets import OptionSet
 from cometmq.cli.output import print_notes
 from cometmq.remoting.errors import SettingsError
 from cometmq.remoting.log import Log
@@ -34,15 +35,6 @@ Namesrv = Annotated[
         "-n", "--namesrv", help="Name servers, host:port;host:port.", callback=namesrv_or_global
     ),
 ]
-PrintSettings = Annotated[
-    bool,
-    typer.Option(
-        "-p",
-        "--print-settings",
-        help="Print each setting with its source and exit; status 1 if a key of the file is"
-        " mistyped.",
-    ),
-]
 LogLevel = Annotated[
     str, typer.Option(help="Log level: debug, info, warning or error.", envvar="COMETMQ_LOG_LEVEL")
 ]
@@ -54,6 +46,22 @@ LogJson = Annotated[
         envvar="COMETMQ_LOG_JSON",
     ),
 ]
+
+
+class RunOptions(OptionSet, frozen=True, kw_only=True):
+    """The options of every program that runs alone."""
+
+    print_settings: Annotated[
+        bool,
+        typer.Option(
+            "-p",
+            "--print-settings",
+            help="Print each setting with its source and exit; status 1 if a key of the file is"
+            " mistyped.",
+        ),
+    ] = False
+    log_level: LogLevel = "info"
+    log_json: LogJson = None
 
 
 OWN_KEYS: Final[Mapping[str, frozenset[str]]] = {
@@ -126,19 +134,17 @@ def run_program(
     build: Callable[[Loaded[S]], Build],
     *,
     config: Path | None,
-    print_settings: bool,
-    log_level: str,
-    log_json: bool | None,
+    running: RunOptions,
 ) -> None:
     """Load the settings and print them, or run the program until a signal stops it."""
     with exit_on_bad_settings():
         settings = load()
         refuse_file_of_another(name, settings, config)
-    if print_settings:
+    if running.print_settings:
         typer.echo(settings.as_table(), nl=False)
         lines = misspelt_lines(settings, config)
         print_notes(lines)
         raise typer.Exit(EXIT_FAILED if lines else EXIT_OK)
-    log = configure_log(name, level=log_level, json=log_json)
+    log = configure_log(name, level=running.log_level, json=running.log_json)
     warn_unknown(settings, log)
     sys.exit(run(configured_program(build(settings), settings, log=log), log=log))
