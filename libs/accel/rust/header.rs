@@ -4,7 +4,8 @@
 //! Plain: code 310 or 320, a request with an answer, each field at most once, numbers as plain
 //! decimals, texts of printable ASCII, properties of any UTF-8.
 
-use crate::scan::{Scan, be32, decimal, decimal32};
+use crate::envelope;
+use crate::scan::{Scan, decimal, decimal32};
 
 /// The fields of a plain send that are needed for its record and its answer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -32,17 +33,8 @@ const JSON_SEND: &[u8] = b"{\"code\":310,";
 const JSON_BATCH: &[u8] = b"{\"code\":320,";
 const BINARY_SEND: [u8; 2] = 310u16.to_be_bytes();
 const BINARY_BATCH: [u8; 2] = 320u16.to_be_bytes();
-const BINARY_FIXED_BYTES: usize = 21;
 const REQUIRED: u32 = 0xFF; // the fields a to h
 const PROPERTIES: u8 = b'i';
-
-const SEEN_FLAG: u32 = 1;
-const SEEN_LANGUAGE: u32 = 1 << 1;
-const SEEN_OPAQUE: u32 = 1 << 2;
-const SEEN_SERIALIZATION: u32 = 1 << 3;
-const SEEN_VERSION: u32 = 1 << 4;
-const SEEN_EXT: u32 = 1 << 5;
-const REQUIRED_MEMBERS: u32 = SEEN_EXT;
 
 impl<'a> Header<'a> {
     fn note(&mut self, name: u8) -> Option<()> {
@@ -112,96 +104,38 @@ fn read_json<'a>(head: &'a [u8], text: &mut Vec<u8>) -> Option<Header<'a>> {
     if !is_batch && !head.starts_with(JSON_SEND) {
         return None;
     }
-    let mut scan = Scan::new(head, JSON_SEND.len());
     let mut header = Header { is_batch, ..Header::default() };
-    let mut seen = 0u32;
-    loop {
-        let name = scan.plain()?;
-        scan.eat(b':')?;
-        let bit = match name {
-            b"flag" => {
-                // Neither an answer nor a oneway request.
-                if scan.number()? != 0 {
-                    return None;
-                }
-                SEEN_FLAG
-            }
-            b"language" => {
-                scan.plain()?;
-                SEEN_LANGUAGE
-            }
-            b"opaque" => {
-                header.opaque = i32::try_from(scan.number()?).ok()?;
-                SEEN_OPAQUE
-            }
-            b"serializeTypeCurrentRPC" => {
-                scan.plain()?;
-                SEEN_SERIALIZATION
-            }
-            b"version" => {
-                i32::try_from(scan.number()?).ok()?;
-                SEEN_VERSION
-            }
-            b"extFields" => {
-                read_json_ext(&mut scan, &mut header, text)?;
-                SEEN_EXT
-            }
-            _ => return None,
-        };
-        if seen & bit != 0 {
-            return None;
-        }
-        seen |= bit;
-        match scan.byte()? {
-            b',' => {}
-            b'}' => break,
-            _ => return None,
-        }
-    }
-    let is_whole = seen & REQUIRED_MEMBERS == REQUIRED_MEMBERS && scan.is_at_end();
-    (is_whole && header.is_complete()).then_some(header)
+    header.opaque = envelope::read_json(head, JSON_SEND.len(), |scan| {
+        read_json_fields(scan, &mut header, text)
+    })?;
+    header.is_complete().then_some(header)
 }
 
-fn read_json_ext<'a>(
+fn read_json_fields<'a>(
     scan: &mut Scan<'a>,
     header: &mut Header<'a>,
     text: &mut Vec<u8>,
 ) -> Option<()> {
-    scan.eat(b'{')?;
-    loop {
-        let &[name @ b'a'..=b'm'] = scan.plain()? else {
+    scan.members(|scan, name| {
+        let &[name @ b'a'..=b'm'] = name else {
             return None;
         };
-        scan.eat(b':')?;
         if name == PROPERTIES {
             header.note(name)?;
-            scan.text(text)?;
+            scan.text(text)
         } else {
-            header.set(name, scan.plain()?)?;
+            header.set(name, scan.plain()?)
         }
-        match scan.byte()? {
-            b',' => {}
-            b'}' => return Some(()),
-            _ => return None,
-        }
-    }
+    })
 }
 
 fn read_binary<'a>(head: &'a [u8], text: &mut Vec<u8>) -> Option<Header<'a>> {
-    if head.len() < BINARY_FIXED_BYTES {
+    let is_batch = head.starts_with(&BINARY_BATCH);
+    if !is_batch && !head.starts_with(&BINARY_SEND) {
         return None;
     }
-    let is_batch = head[0..2] == BINARY_BATCH;
-    if !is_batch && head[0..2] != BINARY_SEND {
-        return None;
-    }
-    let (flag, remark_bytes, ext_bytes) = (be32(head, 9), be32(head, 13), be32(head, 17));
-    if flag != 0 || remark_bytes != 0 || ext_bytes as usize != head.len() - BINARY_FIXED_BYTES {
-        return None;
-    }
-    let mut header = Header { is_batch, ..Header::default() };
-    header.opaque = be32(head, 5).cast_signed();
-    let mut rest = &head[BINARY_FIXED_BYTES..];
+    let (opaque, mut rest) = envelope::read_binary(head)?;
+    let mut header = Header { opaque, is_batch, ..Header::default() };
     while !rest.is_empty() {
         // The name has one byte, the length of the value four.
         let (&[0, 1, name @ b'a'..=b'm', a, b, c, d], tail) = rest.split_first_chunk::<7>()? else {

@@ -6,6 +6,7 @@
 
 pub mod answers;
 pub mod commit;
+pub mod envelope;
 pub mod frames;
 pub mod fuzzing;
 pub mod fuzzing_pulls;

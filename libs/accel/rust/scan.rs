@@ -49,6 +49,24 @@ impl<'a> Scan<'a> {
         }
     }
 
+    /// Reads the members of an object after its brace; `read` reads the value of each name.
+    #[inline]
+    pub fn members(
+        &mut self,
+        mut read: impl FnMut(&mut Self, &'a [u8]) -> Option<()>,
+    ) -> Option<()> {
+        loop {
+            let name = self.plain()?;
+            self.eat(b':')?;
+            read(self, name)?;
+            match self.byte()? {
+                b',' => {}
+                b'}' => return Some(()),
+                _ => return None,
+            }
+        }
+    }
+
     /// Returns the raw bytes between the quotes of a string, which may be invalid JSON.
     #[inline]
     pub fn raw(&mut self) -> Option<&'a [u8]> {

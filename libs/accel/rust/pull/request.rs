@@ -5,13 +5,13 @@
 //! decimals. The texts are not decoded: they only have to match the texts of a pull that Python has
 //! already decoded, so their bytes are compared.
 
-use crate::scan::{Scan, be32, decimal, decimal32};
+use crate::envelope;
+use crate::scan::{decimal, decimal32};
 
 const COMMIT: i32 = 0x1;
 const SUBSCRIPTION: i32 = 0x4;
 /// Commit, suspend, subscription, lite pull: other flags are rare.
 const PLAIN_FLAGS: i32 = 0x1 | 0x2 | SUBSCRIPTION | 0x10;
-const BINARY_FIXED_BYTES: usize = 21;
 /// Longer texts are left to Python, so that keys stay small.
 const TEXTS_BYTES_MAX: usize = 2048;
 
@@ -144,80 +144,17 @@ pub fn read_pull(serialization: u8, head: &[u8], key: &mut Vec<u8>) -> Option<As
 
 fn read_json(head: &[u8]) -> Option<Fields<'_>> {
     let start = head.iter().position(|&byte| byte == b',')? + 1;
-    let mut scan = Scan::new(head, start);
     let mut fields = Fields::default();
-    let mut seen = 0u32;
-    loop {
-        let name = scan.plain()?;
-        scan.eat(b':')?;
-        let bit = match name {
-            b"flag" => {
-                // Neither an answer nor a oneway request.
-                if scan.number()? != 0 {
-                    return None;
-                }
-                1
-            }
-            b"language" => {
-                scan.plain()?;
-                2
-            }
-            b"opaque" => {
-                fields.asked.opaque = i32::try_from(scan.number()?).ok()?;
-                4
-            }
-            b"serializeTypeCurrentRPC" => {
-                scan.plain()?;
-                8
-            }
-            b"version" => {
-                i32::try_from(scan.number()?).ok()?;
-                16
-            }
-            b"extFields" => {
-                read_json_fields(&mut scan, &mut fields)?;
-                32
-            }
-            _ => return None,
-        };
-        if seen & bit != 0 {
-            return None;
-        }
-        seen |= bit;
-        match scan.byte()? {
-            b',' => {}
-            b'}' => break,
-            _ => return None,
-        }
-    }
-    scan.is_at_end().then_some(fields)
-}
-
-fn read_json_fields<'a>(scan: &mut Scan<'a>, fields: &mut Fields<'a>) -> Option<()> {
-    scan.eat(b'{')?;
-    loop {
-        let name = scan.plain()?;
-        scan.eat(b':')?;
-        fields.set(name, scan.raw()?)?;
-        match scan.byte()? {
-            b',' => {}
-            b'}' => return Some(()),
-            _ => return None,
-        }
-    }
+    fields.asked.opaque = envelope::read_json(head, start, |scan| {
+        scan.members(|scan, name| fields.set(name, scan.raw()?))
+    })?;
+    Some(fields)
 }
 
 fn read_binary(head: &[u8]) -> Option<Fields<'_>> {
-    if head.len() < BINARY_FIXED_BYTES {
-        return None;
-    }
-    let (flag, remark_bytes, ext_bytes) = (be32(head, 9), be32(head, 13), be32(head, 17));
-    if flag != 0 || remark_bytes != 0 || ext_bytes as usize != head.len() - BINARY_FIXED_BYTES {
-        return None;
-    }
+    let (opaque, mut rest) = envelope::read_binary(head)?;
     let mut fields = Fields::default();
-    fields.asked.opaque = be32(head, 5).cast_signed();
-    let mut rest = &head[BINARY_FIXED_BYTES..];
+    fields.asked.opaque = opaque;
     while !rest.is_empty() {
         let (name, tail) = sized::<2>(rest)?;
         let (value, tail) = sized::<4>(tail)?;
