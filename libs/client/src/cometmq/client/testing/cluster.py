@@ -5,6 +5,7 @@
 """
 
 import asyncio
+import socket
 from collections.abc import Callable, Coroutine, Iterable, Mapping
 from typing import Any, Final, Self, TypeVar
 
@@ -104,7 +105,8 @@ class MemoryCluster:
         """Stop a master. A slave with a full copy stays in the routes, on another port."""
         await broker.stop()
         self._lost_ports[broker.name] = broker.port
-        broker.port = 0
+        with socket.create_server((LOOPBACK, 0)) as free:  # the route must never name port 0
+            broker.port = free.getsockname()[1]
         await broker.start()
 
     async def regain_master(self, broker: MemoryBroker) -> None:
