@@ -2,6 +2,7 @@
 """Members of a group that follow one another over loopback."""
 
 import asyncio
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -503,3 +504,37 @@ async def test_a_follower_in_sync_never_waits_for_checkpoints(
             await master.fill(50)
             await until(lambda: is_level(slave, master))
         assert slave.store.is_crowded
+
+
+async def test_whole_tables_are_sent_one_piece_a_turn(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with GroupNode(tmp_path, 0) as master, GroupNode(tmp_path, 1) as slave:
+        await master.lead(1)
+        for number in range(10):
+            master.offsets.commit("G", "T", number, number)
+        master.journal.write()
+        turn = 0
+
+        async def count_turns() -> None:
+            nonlocal turn
+            while True:
+                await asyncio.sleep(0)
+                turn += 1
+
+        turns: list[int] = []
+        pieces = list(master.tables.whole()) * 10
+
+        def whole() -> Iterator[tuple[str, bytes]]:
+            for piece in pieces:
+                turns.append(turn)
+                yield piece
+
+        monkeypatch.setattr(master.tables, "whole", whole)
+        async with asyncio.TaskGroup() as group:
+            counting = group.create_task(count_turns())
+            await slave.follow_member(master, 1)
+            await until(lambda: slave.tables.position == master.tables.position)
+            counting.cancel()
+        assert len(turns) == len(set(turns)) == len(pieces)
+        assert slave.offsets.committed("G", "T", 9) == 9

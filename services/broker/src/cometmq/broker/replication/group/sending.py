@@ -444,6 +444,9 @@ class FollowerStream(asyncio.Protocol):
             else:
                 frame = frames.encode_tables(Kind.TABLES, self._whole_number, [piece])
                 self._transport.write(frame)
+                # A piece takes up to 5 ms to encode; senders have their turn before the next one.
+                asyncio.get_running_loop().call_soon(self.wake)
+                return
 
     def _place(self) -> tuple[int, int] | None:
         """Return the next slice: of one epoch, and without damaged bytes."""
