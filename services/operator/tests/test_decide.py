@@ -143,6 +143,13 @@ def test_a_switchover_by_hand(target, wanted):
     assert (found.reason if isinstance(found, Wait) else found) == wanted
 
 
+def test_a_stopping_broker_does_not_become_the_master():
+    assert decide.switch_over(seen(READY, ENDING, READY), None) == HandOver(0, 2)
+    wait = decide.switch_over(seen(READY, ENDING, READY), 1)
+    assert isinstance(wait, Wait)
+    assert wait.reason is Reason.NO_SUCCESSOR
+
+
 def test_a_master_has_to_be_open_in_the_epoch_of_the_record():
     state = seen(READY, READY)
     assert decide.has_master(state)

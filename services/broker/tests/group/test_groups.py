@@ -192,6 +192,23 @@ def test_brokers_that_the_group_may_grow_to_are_not_missing(in_sync, copy_count,
     assert expected_members(range(9), in_sync, copy_count) == expected
 
 
+async def test_a_stopping_broker_that_is_made_the_master_hands_over_again(tmp_path: Path) -> None:
+    """It still follows while it forwards requests, so an elector may choose it."""
+    async with running_group(tmp_path, 2, handOverLingerMills="3000") as group:
+        old = group.master
+        assert old is not None
+        other, epoch = 1 - old, group.record.epoch
+        app = group.apps[old]
+        stopping = asyncio.get_running_loop().create_task(app.stop())
+        await group.until(lambda: group.member(other).status().role is Role.MASTER)
+        await group.until_in_sync(0, 1)
+        await group.member(other).hand_over(old)
+        await stopping
+        group.apps.pop(old)
+        assert group.record.holder.ordinal == other
+        assert group.record.epoch == epoch + 3
+
+
 async def test_a_switchover_under_load_fails_no_send(tmp_path: Path) -> None:
     async with running_group(tmp_path, 2) as group:
         old = group.master

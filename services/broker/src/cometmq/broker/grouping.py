@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Makes a broker a member of a group: opens the member's state, and connects its parts."""
 
+import asyncio
 from collections.abc import Callable, Coroutine
-from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -18,7 +18,7 @@ from cometmq.broker.group.members import parse_members, record_of, timing_of
 from cometmq.broker.replication.group.epoch_log import EpochLog
 from cometmq.broker.replication.group.following import GroupFollower
 from cometmq.broker.replication.group.handshake import Identity
-from cometmq.broker.replication.group.sending import GroupSender
+from cometmq.broker.replication.group.sending import FollowerView, GroupSender
 from cometmq.broker.replication.group.table_feed import Replicated, TableFeed
 from cometmq.broker.replication.serving import TICK_INTERVAL_MS, LogServer
 from cometmq.broker.settings import BrokerSettings
@@ -87,6 +87,12 @@ def open_state(
     return state, history
 
 
+HAND_OVERS_MAX: Final = 3
+"""Attempts of a stopping broker to leave the mastership; afterwards a failover follows."""
+FOLLOWERS_POLLS: Final = 60
+FOLLOWERS_POLL_S: Final = 0.05
+
+
 @dataclass(slots=True)
 class Grouping:
     """The parts of a membership that the broker's start and stop handle."""
@@ -119,18 +125,35 @@ class Grouping:
         """Hand over to the in-sync copy with the longest log, if this broker leads and there is
         one; then forward requests for a while.
         """
-        leader = self.duties.leader
-        if leader is not None:
-            await self._hand_over(leader)
-        await self.gate.linger(self.linger_ms)
+        for _ in range(HAND_OVERS_MAX):
+            leader = self.duties.leader
+            if leader is not None and not await self._hand_over(leader):
+                return
+            await self.gate.linger(self.linger_ms)
+            if self.duties.leader is None:
+                return
+            # An elector made it the master meanwhile: it does not know that this broker stops.
 
-    async def _hand_over(self, leader: Leader) -> None:
+    async def _hand_over(self, leader: Leader) -> bool:
+        """Return whether another broker is the master now."""
+        ready = self._successors(leader)
+        for _ in range(FOLLOWERS_POLLS):  # those of a new master have yet to connect
+            if ready or len(in_sync.certain_set(leader.view)) == 1:
+                break
+            await asyncio.sleep(FOLLOWERS_POLL_S)
+            ready = self._successors(leader)
+        if not ready:
+            return False
+        best = max(ready, key=lambda one: one.acked_offset)
+        try:
+            await self.member.hand_over(best.copy.ordinal)
+        except OrderRefused:
+            return False
+        return True
+
+    def _successors(self, leader: Leader) -> list[FollowerView]:
         members = in_sync.certain_set(leader.view)
-        ready = [one for one in self.sender.followers() if one.copy in members]
-        if ready:
-            best = max(ready, key=lambda one: one.acked_offset)
-            with suppress(OrderRefused):
-                await self.member.hand_over(best.copy.ordinal)
+        return [one for one in self.sender.followers() if one.copy in members]
 
     async def close(self) -> None:
         """Stop following and leading; call this when the loops have ended."""

@@ -31,6 +31,11 @@ class PodSeen(msgspec.Struct, frozen=True):
     """It was made from the latest template."""
     is_terminating: bool = False
 
+    @property
+    def is_fit(self) -> bool:
+        """Whether the pod is ready, will stay, and needs no restart."""
+        return self.is_ready and self.is_current and not self.is_terminating
+
 
 class Backlog(msgspec.Struct, frozen=True):
     """Unconsumed messages of each consumer group; groups without any are not listed."""
@@ -196,7 +201,10 @@ def switch_over(seen: Seen, target: int | None) -> HandOver | Wait:
     """Return the order that makes `target`, or the best slave, the master."""
     if seen.record is None:
         return Wait(Reason.NO_RECORD, "the group has no master yet")
-    found = planned.switch_over(seen.record, seen.statuses, target)
+    stopping = {one for one, pod in seen.pods.items() if pod.is_terminating}
+    stopping.discard(seen.record.holder.ordinal)
+    fit = tuple(one for one in seen.statuses if one.copy.ordinal not in stopping)
+    found = planned.switch_over(seen.record, fit, target)
     return found if isinstance(found, HandOver) else Wait(Reason.NO_SUCCESSOR, found.text)
 
 

@@ -118,7 +118,7 @@ def _conditions(group: BrokerGroup, found: Findings) -> Iterable[Condition]:
     unready = [
         group.pod(one)
         for one in range(spec.replicas)
-        if one not in seen.pods or not (seen.pods[one].is_ready and seen.pods[one].is_current)
+        if one not in seen.pods or not seen.pods[one].is_fit
     ]
     yield _condition(
         group, "Ready", has_enough and not unready and count == spec.replicas,
