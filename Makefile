@@ -11,7 +11,7 @@ SOURCES := conftest.py deploy libs services spark tests bench docs
 
 .PHONY: help
 help: ## Show this list
-	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
+	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
 
 # Both sets share $(VENV). The runtime set is only ever added to it, so that `make run` never removes
 # the developers' tools, and nothing vanishes under a suite that runs from it; the developers' lock

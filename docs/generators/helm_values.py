@@ -223,7 +223,7 @@ $ make images TARGETS="suite operator" BASE_IMAGE=python:3.11-slim-bookworm
 $ helm install operator deploy/helm/cometmq-operator --namespace cometmq-operator --create-namespace
 ```
 
-The [guide](../../../docs/guides/kubernetes.md#kubernetes-broker-groups-as-objects) shows how to
+The [guide](../../../docs/guides/operator.md) shows how to
 create groups. Example: [one namespace](ci/one-namespace-values.yaml), where the operator has no
 rights elsewhere.
 

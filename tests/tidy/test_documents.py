@@ -116,11 +116,11 @@ def test_a_wrong_command_is_found(line: str, wrong: str | None) -> None:
 
 def test_targets_of_make_that_documents_name_exist() -> None:
     makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
-    targets = set(re.findall(r"^([a-z-]+):", makefile, flags=re.MULTILINE))
+    targets = set(re.findall(r"^([a-z0-9-]+):", makefile, flags=re.MULTILINE))
     named = {
         (name, target)
         for name, text in PAGES.items()
-        for target in re.findall(r"(?:`|^|\$ )make ([a-z-]+)", text, flags=re.MULTILINE)
+        for target in re.findall(r"(?:`|^|\$ )make ([a-z0-9-]+)", text, flags=re.MULTILINE)
     }
     assert len(named) > 30
     assert sorted(one for one in named if one[1] not in targets) == []
