@@ -194,14 +194,16 @@ def test_brokers_that_the_group_may_grow_to_are_not_missing(in_sync, copy_count,
 
 async def test_a_stopping_broker_that_is_made_the_master_hands_over_again(tmp_path: Path) -> None:
     """It still follows while it forwards requests, so an elector may choose it."""
-    async with running_group(tmp_path, 2, handOverLingerMills="3000") as group:
+    async with running_group(tmp_path, 2, handOverLingerMills="60000") as group:
         old = group.master
         assert old is not None
         other, epoch = 1 - old, group.record.epoch
         app = group.apps[old]
+        assert app.group is not None
         stopping = asyncio.get_running_loop().create_task(app.stop())
         await group.until(lambda: group.member(other).status().role is Role.MASTER)
         await group.until_in_sync(0, 1)
+        app.group.linger_ms = 0  # after the second hand-over
         await group.member(other).hand_over(old)
         await stopping
         group.apps.pop(old)
