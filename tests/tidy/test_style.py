@@ -19,7 +19,9 @@ def test_style_guide_is_short() -> None:
 
 
 def test_style_guide_names_existing_make_targets() -> None:
-    targets = set(re.findall(r"^([a-z0-9-]+):", (ROOT / "Makefile").read_text(), flags=re.MULTILINE))
+    targets = set(
+        re.findall(r"^([a-z0-9-]+):", (ROOT / "Makefile").read_text(), flags=re.MULTILINE)
+    )
     named = {name for words in re.findall(r"`make ([a-z -]+)`", TEXT) for name in words.split()}
     assert named
     assert named <= targets
