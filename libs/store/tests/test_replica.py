@@ -6,7 +6,7 @@ import contextlib
 import pytest
 
 from cometmq.remoting.message.record import decode_record
-from cometmq.store.errors import StoreError
+from cometmq.store.errors import DiskError, StoreError
 from cometmq.store.reads import finish
 from cometmq.store.results import GetStatus
 from cometmq.store.testing.builders import StoreRig, make_message
@@ -89,6 +89,22 @@ def test_bytes_that_do_not_fit_are_refused():
     with pytest.raises(StoreError, match="500"):
         rig.store.append_raw(400, log[400:600])
     assert rig.store.commit_log.end == 500
+
+
+def test_records_before_a_file_that_cannot_be_created_are_visible():
+    log, _ = master_log(60)
+    disk = MemoryDisk()
+    rig = StoreRig(disk)
+    second = "/store/commitlog/00000000000000004096"
+    disk.fault = lambda operation, path: 28 if operation == "create" and path == second else 0
+    with pytest.raises(DiskError):
+        rig.store.append_raw(0, log)
+    assert rig.store.commit_log.end == rig.store.confirm_offset == 4096
+    assert bodies(rig.store) == [b"%d" % number for number in range(len(bodies(rig.store)))]
+    disk.fault = None
+    rig.store.append_raw(4096, log[4096:])
+    assert rig.store.confirm_offset == len(log)
+    assert bodies(rig.store) == [b"%d" % number for number in range(60)]
 
 
 @pytest.mark.parametrize("piece", [100, 1000, 1 << 20])

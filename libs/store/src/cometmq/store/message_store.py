@@ -345,11 +345,16 @@ class MessageStore:
     def append_raw(self, offset: int, data: Buffer) -> None:
         """Append bytes of the master's log exactly at our end.
 
-        Whole records become visible, as far as they are confirmed.
+        Whole records become visible, as far as they are confirmed. Raise DiskError if a write
+        fails; the log then keeps what was written before, up to a file border.
         """
         self._publisher.drop()
-        self._replica.append(offset, data)
-        self._publisher.dispatch()
+        try:
+            self._replica.append(offset, data)
+        finally:
+            # Bytes that reach beyond a file may be half written when the next file cannot be
+            # created. A slave follows only from a log whose records are all visible.
+            self._publisher.dispatch()
 
     @property
     def is_crowded(self) -> bool:

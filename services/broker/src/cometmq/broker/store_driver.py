@@ -161,9 +161,11 @@ class StoreDriver:
 
         Raise StoreError if the bytes do not fit, DiskError if the write fails.
         """
-        self._store.append_raw(offset, data)
-        self.after_commit()
-        self.log_grew()
+        try:
+            self._store.append_raw(offset, data)
+        finally:  # a failed append may have completed the last file
+            self.after_commit()
+            self.log_grew()
 
     def note_replicated(self, offset: int) -> None:
         """Answer the sends that were waiting for a slave to have the log up to this offset."""

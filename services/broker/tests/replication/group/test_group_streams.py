@@ -16,6 +16,7 @@ from cometmq.broker.testing.replicas import DEADLINE_S, until
 from cometmq.store.log.damage import DamagedRange
 from cometmq.store.results import PutStatus
 from cometmq.store.testing.builders import make_message
+from cometmq.store.testing.memory_disk import MemoryDisk
 from cometmq.store.upkeep import checkpointer
 
 
@@ -45,6 +46,24 @@ async def test_a_follower_catches_up_and_stays_level(tmp_path: Path) -> None:
         assert slave.group_follower.may_read
         assert [view.copy for view in master.sender.followers()] == [slave.copy]
         await until(lambda: master.sender.followers()[0].acked_offset == master.end)
+
+
+async def test_a_follower_without_space_for_its_next_file_continues_once_there_is_some(
+    tmp_path: Path,
+) -> None:
+    async with GroupNode(tmp_path, 0) as master, GroupNode(tmp_path, 1) as slave:
+        await master.lead(1)
+        await master.fill(100)
+        assert isinstance(slave.disk, MemoryDisk)
+        slave.disk.fault = lambda operation, path: (
+            28 if operation == "create" and path.endswith("commitlog/00000000000000004096") else 0
+        )
+        await slave.follow_member(master, 1)
+        await until(lambda: slave.end == 4096)
+        await until(lambda: slave.state.following.state is FollowState.FAILED)
+        slave.disk.fault = None
+        await until(lambda: is_level(slave, master))
+        assert slave.log_bytes() == master.log_bytes()
 
 
 async def test_sends_wait_for_every_member_of_the_set(tmp_path: Path) -> None:
