@@ -88,7 +88,7 @@ async def running(folder: str, ordinal: int, *, is_native: bool) -> AsyncIterato
 
 
 async def master(folder: str, body_bytes: int, log_bytes: int, pipe: Connection) -> None:
-    """Fill a log, replicate it, and report the processor time whenever a follower is level."""
+    """Fill a log, replicate it, and report the processor time each time a follower catches up."""
     async with running(folder, 0, is_native=True) as node:
         await node.lead(1)
         number = 0

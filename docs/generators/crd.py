@@ -24,7 +24,12 @@ def page() -> str:
         lines += [f"## {name}", "", schema["description"], ""]
         lines += table(HEAD, _rows(schema, name, ""))
         lines.append("")
-    lines += ["## Rules", "", "The API server refuses an object that breaks one of these.", ""]
+    lines += [
+        "## Rules",
+        "",
+        "The API server rejects an object that violates one of these rules.",
+        "",
+    ]
     lines += table(("where", "rule"), sorted(set(_rules(root, ""))))
     lines += ["", "## Columns of `kubectl get bg`", ""]
     wide = {True: "with `-o wide`", False: ""}

@@ -43,7 +43,7 @@ def _consumer(cluster: Cluster, group: str, *, auto_commit: bool = True) -> Lite
 
 
 async def _pull(consumer: LitePullConsumer, count: int) -> dict[str, str]:
-    """Pull until `count` messages have arrived; return SHA-256 of each body by key."""
+    """Pull `count` messages; return the SHA-256 of each body, keyed by message key."""
     digests: dict[str, str] = {}
     async with asyncio.timeout(DEADLINE_S):
         async for message in consumer:
@@ -56,7 +56,7 @@ async def _pull(consumer: LitePullConsumer, count: int) -> dict[str, str]:
 async def test_messages_are_pulled_and_progress_is_kept(
     cluster: Cluster, java: ClientProgram, topic: str, group: str, messages: list[Event]
 ) -> None:
-    """A second consumer of the group gets the messages after the first one's."""
+    """A second consumer of the group continues where the first one stopped."""
     async with _consumer(cluster, group) as consumer:
         consumer.subscribe(topic)
         assert await _pull(consumer, COUNT) == sent(messages)

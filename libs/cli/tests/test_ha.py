@@ -198,9 +198,11 @@ async def test_a_switchover_to_an_unfit_broker_is_refused_with_the_reason(group)
     (await group.ha("switchover", "--to", 7)).assert_refused(
         2, "group 'orders' has no broker 7; it has 0, 1, 2"
     )
-    group.members[0].refusal = OrderRefused(Refusal.NOT_IN_SYNC, "broker 2 was not level in time")
+    group.members[0].refusal = OrderRefused(
+        Refusal.NOT_IN_SYNC, "broker 2 did not catch up in time"
+    )
     (await group.ha("switchover")).assert_refused(
-        1, "broker 0 did not hand over: broker 2 was not level in time"
+        1, "broker 0 did not hand over: broker 2 did not catch up in time"
     )
     assert group.orders == [[], [], []]
 

@@ -79,16 +79,16 @@ def test_locks_wait_for_the_end_of_the_predecessors_permission():
     assert unlogged(10_001, heard={X: 10_000}, is_predecessor_gone=True)
 
 
-def test_a_copy_is_level_at_the_time_whose_end_it_has_reached():
+def test_a_copy_had_caught_up_at_the_time_whose_end_it_has_reached():
     progress = fencing.progressed(None, Ack(X, 1, 0), end=100, now_ms=1_000)
     assert progress == Progress(1_000, 100, 1_000)
     progress = fencing.progressed(progress, Ack(X, 1, 60), end=150, now_ms=2_000)
-    assert progress.level_ms == 1_000
+    assert progress.caught_up_ms == 1_000
     progress = fencing.progressed(progress, Ack(X, 1, 120), end=200, now_ms=3_000)
     assert progress == Progress(1_000, 200, 3_000)
     progress = fencing.progressed(progress, Ack(X, 1, 200), end=300, now_ms=4_000)
     assert progress == Progress(3_000, 300, 4_000)
-    assert fencing.progressed(progress, Ack(X, 1, 300), end=300, now_ms=5_000).level_ms == 5_000
+    assert fencing.progressed(progress, Ack(X, 1, 300), end=300, now_ms=5_000).caught_up_ms == 5_000
 
 
 def test_members_that_stay_behind_are_laggards():

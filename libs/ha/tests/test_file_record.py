@@ -86,7 +86,7 @@ class Disk:
 
 
 class Process:
-    """The files as one process sees them; `before` is called with the number of each call."""
+    """One process's view of the files; before each call, `before` gets the call's number."""
 
     def __init__(self, disk: Disk, before: Callable[[int], None] = lambda step: None) -> None:
         self.disk = disk
@@ -163,7 +163,7 @@ def record_of(files) -> FileRecord:
 
 
 class Group:
-    """A record on a disk in memory, and what its writers were told."""
+    """A record on a disk in memory, and the outcomes that its writers got."""
 
     def __init__(self) -> None:
         self.disk = Disk()

@@ -207,7 +207,7 @@ def test_reads_open_at_the_start_of_the_epoch():
     assert not in_sync.may_read(leadership, 19)
 
 
-def test_a_hand_over_waits_until_the_target_is_level():
+def test_a_hand_over_waits_until_the_target_has_caught_up():
     leadership = in_sync.tables_changed(heard(leading(M, X, end=10), ack(X, 9)), 1)
     assert in_sync.hand_over(leadership, X) is None
     leadership = heard(leadership, ack(X, 10))

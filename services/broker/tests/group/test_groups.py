@@ -255,7 +255,7 @@ async def test_a_switchover_to_a_broker_that_is_not_in_sync_changes_nothing(
         assert master is not None
         await group.kill(1 - master)
         async with group.client(master) as client:
-            with pytest.raises(OrderRefused, match="was not level in time"):
+            with pytest.raises(OrderRefused, match="did not catch up in time"):
                 await group.member(master).hand_over(1 - master)
             await group.until_in_sync(master)
             assert (await client.send(b"accepted")).code == 0

@@ -174,7 +174,7 @@ async def test_what_waited_for_a_second_copy_is_ready_when_there_is_one():
         await rig.until(lambda: rig.reign.acknowledges == [150])
 
 
-async def test_a_copy_joins_when_it_is_level_and_leaves_when_it_is_silent():
+async def test_a_copy_joins_when_it_has_caught_up_and_leaves_when_it_is_silent():
     async with running() as rig:
         rig.report(X, 100)
         rig.leader.tick()
@@ -347,7 +347,7 @@ async def hand_over(rig: Rig, *, wait_ms: int = 50, is_ready: bool = True) -> An
     )
 
 
-async def test_a_hand_over_waits_until_the_target_is_level():
+async def test_a_hand_over_waits_until_the_target_has_caught_up():
     rig = Rig(X)
     rig.leader.appended(150, 1)
     task = asyncio.get_running_loop().create_task(hand_over(rig, wait_ms=5_000))

@@ -295,7 +295,7 @@ async def test_a_hand_over_parks_and_then_follows(tmp_path: Path):
 @pytest.mark.parametrize(
     ("result", "text"),
     [
-        (None, "was not level in time"),
+        (None, "did not catch up in time"),
         ((Answer.CONFLICT, 2), "did not confirm broker 1"),
         ((Answer.UNKNOWN, 2), "did not confirm broker 1"),
     ],

@@ -54,7 +54,7 @@ class calling:  # noqa: N801  # used like a function: `with calling(client, "on_
 
 
 def refuse_close_inside(client: object) -> None:
-    """Raise ClientStateError in code that the client has called, for which `close` would wait."""
+    """Raise ClientStateError if called from a listener or callback: `close` would wait for it."""
     task = _current_task()
     for call in reversed(_CALLS.get()):
         call.refuse_close(client, task)

@@ -114,9 +114,9 @@ def heard_by_all_ms(leadership: Leadership, heard: Heard) -> int:
 
 
 class Progress(msgspec.Struct, frozen=True):
-    """When a copy was last level with its master."""
+    """When a copy last had all of its master's log."""
 
-    level_ms: int
+    caught_up_ms: int
     """When the copy last had everything that the master had."""
     mark_end: int
     """The end of the master's log at `mark_ms`."""
@@ -126,19 +126,19 @@ class Progress(msgspec.Struct, frozen=True):
 def progressed(progress: Progress | None, ack: Ack, end: int, now_ms: int) -> Progress:
     """Return a copy's progress after a report, for a master whose log ends at `end`.
 
-    Under load a copy is never fully level. It counts as level at the time of its previous report if
-    it now has everything that the master had then.
+    Under load a copy never catches up fully. It counts as caught up at the time of its previous
+    report if it now has everything that the master had then.
     """
     if progress is None:
         return Progress(now_ms, end, now_ms)
-    level_ms = progress.level_ms
+    caught_up_ms = progress.caught_up_ms
     if ack.offset >= end:
-        level_ms = now_ms
+        caught_up_ms = now_ms
     elif ack.offset >= progress.mark_end:
-        level_ms = progress.mark_ms
+        caught_up_ms = progress.mark_ms
     else:
         return progress
-    return Progress(level_ms, end, now_ms)
+    return Progress(caught_up_ms, end, now_ms)
 
 
 def laggards(
@@ -149,7 +149,7 @@ def laggards(
     opened_ms: int,
     timing: Timing,
 ) -> frozenset[Copy]:
-    """Return the members of the recorded set that have not been level within the timeout.
+    """Return the members of the recorded set that have not caught up within the timeout.
 
     For a member that has not reported yet, the timeout starts when the master opens.
     """
@@ -157,6 +157,6 @@ def laggards(
         copy
         for copy in leadership.base.record.in_sync
         if copy != leadership.me
-        and now_ms - (progress[copy].level_ms if copy in progress else opened_ms)
+        and now_ms - (progress[copy].caught_up_ms if copy in progress else opened_ms)
         > timing.lag_timeout_ms
     )

@@ -240,20 +240,20 @@ def proposal(
 
 
 def hand_over(leadership: Leadership, target: Copy, *, leaves: bool = False) -> Record | None:
-    """Return the record that makes `target` the master; None until the target is level.
+    """Return the record that makes `target` the master; None until the target has caught up.
 
     The master has stopped appending and has answered everything it appended. The set stays the
     same. `leaves` lets the target remove the old master at once, because it is being deleted.
     """
     ack = _ack_of(leadership, target)
     everything = (leadership.end, leadership.tables)
-    is_level = (
+    has_caught_up = (
         ack is not None
         and target in certain_set(leadership)
         and (ack.offset, ack.tables) == everything
         and (leadership.confirmed, leadership.confirmed_tables) == everything
     )
-    if leadership.must_read or not is_level:
+    if leadership.must_read or not has_caught_up:
         return None
     return leadership.base.record.elected(target, leadership.epoch + 1, deposes=leaves)
 

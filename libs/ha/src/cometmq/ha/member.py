@@ -35,7 +35,7 @@ class Role(StrEnum):
     MASTER = "master"
     """Stores messages and acknowledges them."""
     PARKING = "parking"
-    """A master that holds back new messages until its successor is level."""
+    """A master that holds back new messages until its successor has caught up."""
     FENCED = "fenced"
     """May not be master, by an order or its own finding; follows once it knows the master."""
     FAILED = "failed"
@@ -199,7 +199,7 @@ class CloseToClients(msgspec.Struct, frozen=True):
 
 
 class Park(msgspec.Struct, frozen=True):
-    """Hold back new requests instead of appending them, and hand over when the target is level."""
+    """Hold back new requests instead of appending them; hand over once the target caught up."""
 
     target: int
 

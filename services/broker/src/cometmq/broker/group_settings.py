@@ -71,7 +71,7 @@ class GroupSettings(AcceptedSettings, frozen=True, kw_only=True, rename="camel")
         Meta(
             ge=100,
             le=600_000,
-            description="Milliseconds after which a copy that is not level leaves the in-sync set.",
+            description="Milliseconds after which a copy that lags leaves the in-sync set.",
         ),
     ] = 10_000
     switchover_timeout_mills: Annotated[

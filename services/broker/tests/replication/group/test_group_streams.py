@@ -20,7 +20,7 @@ from cometmq.store.testing.memory_disk import MemoryDisk
 from cometmq.store.upkeep import checkpointer
 
 
-def is_level(slave: GroupNode, master: GroupNode) -> bool:
+def is_equal(slave: GroupNode, master: GroupNode) -> bool:
     return (
         slave.end == master.end
         and slave.visible_count == master.visible_count
@@ -29,19 +29,19 @@ def is_level(slave: GroupNode, master: GroupNode) -> bool:
     )
 
 
-async def test_a_follower_catches_up_and_stays_level(tmp_path: Path) -> None:
+async def test_a_follower_catches_up_and_stays_equal(tmp_path: Path) -> None:
     async with GroupNode(tmp_path, 0) as master, GroupNode(tmp_path, 1) as slave:
         await master.fill(100)
         await master.lead(1)
         await master.fill(50)
         await slave.follow_member(master, 1)
-        await until(lambda: is_level(slave, master))
+        await until(lambda: is_equal(slave, master))
         assert slave.log_bytes() == master.log_bytes()
         assert slave.history == [(1, master.rig.entry("T", 0, 50).physical_offset)]
         assert slave.state.following.state is FollowState.FOLLOWING
         for _ in range(5):
             await master.fill(7)
-        await until(lambda: is_level(slave, master) and slave.visible_count == 185)
+        await until(lambda: is_equal(slave, master) and slave.visible_count == 185)
         assert slave.log_bytes() == master.log_bytes()
         assert slave.group_follower.may_read
         assert [view.copy for view in master.sender.followers()] == [slave.copy]
@@ -62,7 +62,7 @@ async def test_a_follower_without_space_for_its_next_file_continues_once_there_i
         await until(lambda: slave.end == 4096)
         await until(lambda: slave.state.following.state is FollowState.FAILED)
         slave.disk.fault = None
-        await until(lambda: is_level(slave, master))
+        await until(lambda: is_equal(slave, master))
         assert slave.log_bytes() == master.log_bytes()
 
 
@@ -101,7 +101,7 @@ async def test_a_deposed_master_cuts_its_tail_and_follows(tmp_path: Path) -> Non
         await old.lead(1, [new])
         await new.follow_member(old, 1)
         await old.fill(20)
-        await until(lambda: is_level(new, old))
+        await until(lambda: is_equal(new, old))
         common = old.end
         await new.depose()
         lost = old.put(make_message(body=b"never confirmed"))
@@ -110,7 +110,7 @@ async def test_a_deposed_master_cuts_its_tail_and_follows(tmp_path: Path) -> Non
         await new.lead(2)
         await new.fill(30, body=b"after the election")
         await old.follow_member(new, 2)
-        await until(lambda: is_level(old, new))
+        await until(lambda: is_equal(old, new))
         assert old.log_bytes() == new.log_bytes()
         assert old.history == new.history == [(1, 0), (2, common)]
         assert [result.status for result in lost] == [PutStatus.SERVICE_NOT_AVAILABLE]
@@ -127,7 +127,7 @@ async def test_tails_of_several_epochs_are_cut_to_the_newest_common_one(tmp_path
         await m.lead(1, [x])
         await x.follow_member(m, 1)
         await m.fill(5)
-        await until(lambda: is_level(x, m))
+        await until(lambda: is_equal(x, m))
         common = m.end
         await x.lead(2)
         await x.fill(60)
@@ -135,7 +135,7 @@ async def test_tails_of_several_epochs_are_cut_to_the_newest_common_one(tmp_path
         await m.lead(3)
         await m.fill(40, body=b"three")
         await x.follow_member(m, 3)
-        await until(lambda: is_level(x, m))
+        await until(lambda: is_equal(x, m))
         assert x.log_bytes() == m.log_bytes()
         assert x.history == [(1, 0), (3, common)]
         assert [path.name for path in (x.folder / "cut").iterdir()] == [f"{common:020d}-2.tail"]
@@ -157,7 +157,7 @@ async def test_every_epoch_is_saved_before_its_bytes_are_acknowledged(tmp_path: 
 
         slave.epochs.save = note  # type: ignore[method-assign]
         await slave.follow_member(master, 5)
-        await until(lambda: is_level(slave, master))
+        await until(lambda: is_equal(slave, master))
         assert slave.history == starts
         assert saved == [(number, start) for number, (_, start) in enumerate(starts, 1)]
         for report in master.reports:
@@ -178,7 +178,7 @@ async def test_records_larger_than_a_slice_and_files_arrive(tmp_path: Path) -> N
             await asyncio.sleep(0)
         await master.fill(3)
         await slave.follow_member(master, 1)
-        await until(lambda: is_level(slave, master))
+        await until(lambda: is_equal(slave, master))
         assert slave.log_bytes() == master.log_bytes()
         assert slave.visible_count == 7
 
@@ -333,7 +333,7 @@ async def test_a_log_behind_the_masters_first_file_is_told(tmp_path: Path) -> No
         await master.lead(1)
         await master.fill(5)
         await slave.follow_member(master, 1)
-        await until(lambda: is_level(slave, master))
+        await until(lambda: is_equal(slave, master))
         await slave.depose()
         await master.fill(150)
         master.store.commit_log.forget_first(1)
@@ -359,7 +359,7 @@ async def test_a_lost_connection_is_made_again(tmp_path: Path) -> None:
         await slave.follow_member(master, 1)
         for _ in range(3):
             await master.fill(5)
-            await until(lambda: is_level(slave, master))
+            await until(lambda: is_equal(slave, master))
             for stream in list(master.sender._streams):
                 stream.close()
         await until(lambda: slave.state.following.connect_count > 3)
@@ -430,7 +430,7 @@ async def test_a_history_that_cannot_be_saved_is_reported(tmp_path: Path) -> Non
         await master.lead(2)
         await master.fill(5)
         await slave.follow_member(master, 2)
-        await until(lambda: is_level(slave, master))
+        await until(lambda: is_equal(slave, master))
         await slave.depose()
         await master.lead(3)
         await master.fill(5)
@@ -440,7 +440,7 @@ async def test_a_history_that_cannot_be_saved_is_reported(tmp_path: Path) -> Non
         end = slave.end
         assert slave.history == [(1, 0), (2, master.history[1][1])]
         slave.files.error = None
-        await until(lambda: is_level(slave, master))
+        await until(lambda: is_equal(slave, master))
         assert end < slave.end
 
 
@@ -455,7 +455,7 @@ async def test_a_slow_follower_costs_its_master_no_memory(tmp_path: Path) -> Non
     ):
         await master.lead(1)
         await slave.follow_member(master, 1)
-        await until(lambda: is_level(slave, master))
+        await until(lambda: is_equal(slave, master))
         (stream,) = master.sender._streams
         reader = slave.group_follower._stream
         assert reader is not None
@@ -468,7 +468,7 @@ async def test_a_slow_follower_costs_its_master_no_memory(tmp_path: Path) -> Non
         assert stream._transport.get_write_buffer_size() < 2 << 20
         assert master.end > 40 << 20
         transport.resume_reading()
-        await until(lambda: is_level(slave, master))
+        await until(lambda: is_equal(slave, master))
         assert slave.log_bytes() == master.log_bytes()
 
 
@@ -479,7 +479,7 @@ async def test_old_tails_are_deleted(tmp_path: Path) -> None:
             await m.fill(2)
             await x.lead(epoch + 1)
             await m.follow_member(x, epoch + 1)
-            await until(lambda: is_level(m, x))
+            await until(lambda: is_equal(m, x))
             await x.depose()
             await m.depose()
         assert len(list((m.folder / "cut").iterdir())) == 8
@@ -503,11 +503,11 @@ async def test_a_follower_far_behind_reads_no_faster_than_checkpoints_save(
             await asyncio.sleep(0)
         assert slave.end == end
 
-        def saves_and_is_level() -> bool:
+        def saves_and_is_equal() -> bool:
             slave.driver.tick()
-            return is_level(slave, master)
+            return is_equal(slave, master)
 
-        await until(saves_and_is_level)
+        await until(saves_and_is_equal)
         assert slave.log_bytes() == master.log_bytes()
         assert slave.state.following.connect_count == 1
 
@@ -521,7 +521,7 @@ async def test_a_follower_in_sync_never_waits_for_checkpoints(
         await slave.follow_member(master, 1)
         for _ in range(10):
             await master.fill(50)
-            await until(lambda: is_level(slave, master))
+            await until(lambda: is_equal(slave, master))
         assert slave.store.is_crowded
 
 

@@ -43,7 +43,7 @@ PATHS: Final[Mapping[str, str]] = {
 
 
 class ApiRefused(CometError):
-    """The API server refused a request: repeating it does not help."""
+    """The API server rejected a request: repeating it does not help."""
 
     def __init__(self, status: int, message: str) -> None:
         super().__init__(message)
@@ -51,7 +51,7 @@ class ApiRefused(CometError):
 
 
 class ApiUnreachable(CometError):
-    """There is no usable answer; the server may have performed the request."""
+    """There is no usable response; the server may have performed the request."""
 
 
 class Server(msgspec.Struct, frozen=True):

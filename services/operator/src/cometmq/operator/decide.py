@@ -149,7 +149,7 @@ def bytes_of(size: str) -> int:
 
 
 def next_step(group: BrokerGroup, seen: Seen) -> Step:
-    """Return the next step of a rolling update: slaves by falling ordinal, the master last.
+    """Return the next step of a rolling update: slaves by descending ordinal, the master last.
 
     A pod may go only while all others are ready and in sync, so one broken pod stops the update
     before it reaches the master. A broken pod itself may always be replaced.

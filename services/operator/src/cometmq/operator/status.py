@@ -20,7 +20,7 @@ class Findings(msgspec.Struct, frozen=True, kw_only=True):
     election_fault: tuple[str, str] | None = None
     """Why no failover is possible: reason and text."""
     refusal: str = ""
-    """Why the API server refused an object of the group."""
+    """Why the API server rejected an object of the group."""
     config_hash: str = ""
     last_operation: LastOperation | None = None
 

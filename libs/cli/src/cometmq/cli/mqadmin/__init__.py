@@ -104,7 +104,7 @@ FAMILIES: Final[Mapping[str, Mapping[str, str]]] = {
         "deleteAclConfig": "Delete an account.",
         "updateGlobalWhiteAddr": "Replace the addresses exempt from access control.",
         "clusterAclConfigVersion": "Show the versions of the access control files of brokers.",
-        "getAclConfig": "Show all accounts of brokers, with their secrets.",
+        "getAclConfig": "Show all accounts configured on the brokers, including secret keys.",
     },
     "cometmq.cli.mqadmin.exports": {
         "exportMetadata": "Export topics and consumer groups to a file.",

@@ -191,7 +191,7 @@ def get_acl_config(
     *,
     as_json: AsJson = False,
 ) -> None:
-    """Show all accounts of brokers, with their secrets."""
+    """Show all accounts configured on the brokers, including secret keys."""
     check_target(broker, cluster)
     found, failures = ask_brokers(namesrv, broker, cluster, lambda one: one.acl_config())
     if as_json:

@@ -46,8 +46,9 @@ class GroupAdmin(AdminBase):
     ) -> None:
         """Delete a consumer group at every master, optionally with its offsets.
 
-        Raise, before any change, InvalidArgument if no master has it or, with `remove_offsets`, an
-        offset of it, unless `is_missing_ok` is set, and BrokerMissing if a broker has no master.
+        Before changing anything, raise BrokerMissing if a broker has no master, and, unless
+        `is_missing_ok` is set, InvalidArgument if no master has the group or, with
+        `remove_offsets`, an offset of it.
         """
         masters = (await self.masters_to_change(cluster)).values()
         if not is_missing_ok:

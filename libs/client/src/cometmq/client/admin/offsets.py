@@ -58,7 +58,7 @@ class OffsetAdmin(AdminBase):
     # -- how far groups are -------------------------------------------------------------------
 
     async def consume_stats(self, group: str, topic: str | None = None) -> ConsumeStats:
-        """Return the progress and the consume rate of a group at all masters."""
+        """Return a group's progress and consumption rate across all masters."""
         found = ConsumeStats()
         for _, stats in await self.ask_each(
             (await self.masters()).values(),

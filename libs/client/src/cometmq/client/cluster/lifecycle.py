@@ -75,8 +75,8 @@ class Client(ABC):
     async def close(self) -> None:
         """Close the client after the calls in flight; do nothing if it is not running.
 
-        Concurrent callers wait for the same close. Raise ClientStateError inside a listener or
-        callback, for which `close` would wait.
+        Concurrent callers wait for the same close. Raise ClientStateError if called from a
+        listener or callback: `close` would wait for it and deadlock.
         """
         self.check_outside_calls()
         if self.state is not ClientState.RUNNING:
@@ -95,7 +95,7 @@ class Client(ABC):
             self._closed.set()
 
     def check_outside_calls(self) -> None:
-        """Raise ClientStateError inside a call of the application that `close` waits for."""
+        """Raise ClientStateError if called from a listener or callback."""
         refuse_close_inside(self)
 
     @property

@@ -160,7 +160,10 @@ class SyncClient(Generic[ClientT]):
         self._run(self._inner.start())
 
     def close(self) -> None:
-        """Close the client after the calls in flight; raise ClientStateError inside a listener."""
+        """Close the client after the calls in flight.
+
+        Raise ClientStateError if called from a listener: `close` would wait for it and deadlock.
+        """
         self._inner.check_outside_calls()
         self._run(self._inner.close())
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One request on a connection of its own: HTTP/1.0, so that answers are never sent in chunks."""
+"""One request on a connection of its own: HTTP/1.0, so that responses are never chunked."""
 
 import asyncio
 import ssl
@@ -16,7 +16,7 @@ JSON: Final = "application/json"
 
 
 class HttpError(CometError):
-    """There is no usable answer; the server may have served the request."""
+    """There is no usable response; the server may have served the request."""
 
 
 class NotSent(HttpError):
@@ -83,7 +83,7 @@ async def stream(
         except TimeoutError as error:
             raise HttpError(f"{address} was silent for more than {answer_s} s") from error
         except (asyncio.IncompleteReadError, asyncio.LimitOverrunError, ValueError) as error:
-            raise HttpError(f"{address} sent no usable answer: {error}") from error
+            raise HttpError(f"{address} sent no usable response: {error}") from error
 
 
 @asynccontextmanager
@@ -108,7 +108,7 @@ async def _sent(
     except OSError as error:
         raise HttpError(f"{host}:{port} closed the connection: {error}") from error
     finally:
-        writer.transport.abort()  # the answer is complete or does not matter
+        writer.transport.abort()  # the response is complete or does not matter
 
 
 async def _read(reader: asyncio.StreamReader) -> bytes:
@@ -116,7 +116,7 @@ async def _read(reader: asyncio.StreamReader) -> bytes:
     while part := await reader.read(65_536):
         parts += part
         if len(parts) > ANSWER_BYTES_MAX:
-            raise HttpError(f"an answer has more than {ANSWER_BYTES_MAX} bytes")
+            raise HttpError(f"a response has more than {ANSWER_BYTES_MAX} bytes")
     return bytes(parts)
 
 
@@ -129,5 +129,5 @@ def _parsed(answer: bytes, address: str, *, is_whole: bool = True) -> tuple[int,
     for line in lines[1:] if is_whole else ():
         name, _, value = line.partition(b":")
         if name.strip().lower() == b"content-length" and value.strip() != b"%d" % len(body):
-            raise HttpError(f"{address} closed the connection in the middle of its answer")
+            raise HttpError(f"{address} closed the connection in the middle of its response")
     return int(words[1]), body

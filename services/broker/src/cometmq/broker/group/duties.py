@@ -52,9 +52,9 @@ class Duties(Protocol):
         """Hold new requests that change anything, instead of serving them."""
 
     async def hand_over(self, target: int, *, leaves: bool) -> tuple[Answer, int] | None:
-        """Wait until a parked target is level, and write the record that makes it the master.
+        """Wait until a parked target has caught up, and write the record that makes it the master.
 
-        Return the answer and the new epoch; None if the target was not level in time, or if the
+        Return the answer and the new epoch; None if the target did not catch up in time, or if the
         leadership ended, so that nothing was written.
         """
 

@@ -161,7 +161,7 @@ class GroupMember:
         """Make another member the master without failing a send; return once it is recorded.
 
         `leaves` means that this broker is about to be removed. Raise OrderRefused, with this broker
-        still the master, if the target is not level in time or the record cannot be written.
+        still the master, if the target does not catch up in time or the record cannot be written.
         """
         await self._obey(rules.ParkOrder(target))
         result = await self._duties.hand_over(target, leaves=leaves)
@@ -169,7 +169,7 @@ class GroupMember:
             await self._obey(rules.Unparked())
             raise OrderRefused(
                 Refusal.NOT_IN_SYNC,
-                f"broker {target} was not level in time; try again when it lags less",
+                f"broker {target} did not catch up in time; try again when it lags less",
             )
         answer, epoch = result
         status = await self._obey(rules.HandedOver(answer, target, epoch))

@@ -111,7 +111,7 @@ def get_broker_cluster_acl_info(broker: Broker, _call: Call[NoHeader]) -> Reply:
 
 
 def get_broker_cluster_acl_config(broker: Broker, _call: Call[NoHeader]) -> Reply:
-    """Return all accounts with their secrets, and the addresses that need no account."""
+    """Return all accounts, including secret keys, and the addresses that need no account."""
     accounts = _keeper(broker, ServerError).control.accounts
     config = AclConfig(
         global_white_addrs=[addresses.text for addresses in accounts.white_addresses],

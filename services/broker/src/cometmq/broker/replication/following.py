@@ -57,7 +57,7 @@ class Follower:
         clock: Clock,
         log: Log,
     ) -> None:
-        """`address` returns the master's HA address, or None if no master is known.
+        """`address` returns the master's HA address, or "" if no master is known.
 
         `inspect` asks the master whether the logs fit, and raises UnfitLog if they do not.
         """
