@@ -152,7 +152,7 @@ async def test_status_without_a_record_says_what_blocks_an_elector(group):
     assert (await group.ha("status")).err == (
         "cometmq: group orders: no elector can elect a master (SuspectCopy): there is no record,"
         " and the stores of brokers [1] may have lost messages that no other has: a person has to"
-        " accept that\n"
+        " accept that, with cometmq ha restore --accept-loss\n"
     )
     await group.members[2].server.stop()
     first, second = (await group.ha("status")).err.splitlines()
