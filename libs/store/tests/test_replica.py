@@ -91,12 +91,13 @@ def test_bytes_that_do_not_fit_are_refused():
     assert rig.store.commit_log.end == 500
 
 
-def test_records_before_a_file_that_cannot_be_created_are_visible():
+@pytest.mark.parametrize("failing", ["create", "write"])
+def test_records_before_a_file_that_cannot_be_written_are_visible(failing):
     log, _ = master_log(60)
     disk = MemoryDisk()
     rig = StoreRig(disk)
     second = "/store/commitlog/00000000000000004096"
-    disk.fault = lambda operation, path: 28 if operation == "create" and path == second else 0
+    disk.fault = lambda operation, path: 28 if (operation, path) == (failing, second) else 0
     with pytest.raises(DiskError):
         rig.store.append_raw(0, log)
     assert rig.store.commit_log.end == rig.store.confirm_offset == 4096
