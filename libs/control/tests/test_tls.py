@@ -19,7 +19,7 @@ NAME = "member-1"
 
 @pytest.fixture
 def files(tmp_path):
-    """Return the identity of a member, and that of an elector; each trusts the other."""
+    """Return the identities of a member and of an elector; each trusts the other."""
     for name in (NAME, "elector", "stranger"):
         (tmp_path / f"{name}.pem").write_text(self_signed_pem(name))
     return tmp_path

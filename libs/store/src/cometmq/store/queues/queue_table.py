@@ -51,7 +51,7 @@ class QueueTable:
 
     @property
     def delayed(self) -> tuple[str, tuple[int, ...], int]:
-        """The topic of delayed messages, the delays of its queues, and that of unknown levels."""
+        """The topic of delayed messages, the delays of its queues, and the delay of others."""
         return SCHEDULE_TOPIC, self._delays.delays_ms, UNKNOWN_LEVEL_DELAY_MS
 
     def get(self, topic: str, queue_id: int) -> ConsumeQueue | None:

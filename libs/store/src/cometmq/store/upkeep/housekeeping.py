@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Background duties of a store: checkpoints, new and expired files, recovery from disk errors.
 
-Each duty becomes due at some time and supplies a job. `jobs` asks the duties in order of urgency;
+Each duty becomes due at some time and supplies a job. `jobs` checks the duties in order of urgency;
 only one job runs at a time.
 """
 

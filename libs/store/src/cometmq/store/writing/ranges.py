@@ -12,7 +12,8 @@ from typing import NamedTuple, Protocol, TypeAlias
 from cometmq.store.index.keys import Keys
 
 Delayed: TypeAlias = tuple[str, Sequence[int], int]
-"""The topic whose entries hold delivery times, the delays of its queues, and that of all others."""
+"""The topic whose entries hold delivery times, the delays of its queues, and the delay
+of all others."""
 
 QueueRun: TypeAlias = tuple[str, int, int, int, bytes]
 """Topic, queue id, first queue offset, number and entries of records in one queue whose queue

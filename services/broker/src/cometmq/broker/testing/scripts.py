@@ -38,7 +38,7 @@ class Step(NamedTuple):
 
 
 class RandomScript:
-    """A series of steps that a seed draws; `oddity` scales the share of unusual steps."""
+    """A series of steps generated from a seed; `oddity` scales the share of unusual steps."""
 
     def __init__(self, seed: int, *, oddity: float) -> None:
         self.rng = random.Random(seed)  # noqa: S311  # repeats a run, hides nothing

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The faults of the tests, and a deck from which a seed draws them."""
+"""The faults of the tests, in a deck that is shuffled by a seed."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
