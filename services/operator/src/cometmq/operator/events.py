@@ -1,50 +1,82 @@
 # SPDX-License-Identifier: Apache-2.0
 """Events on a BrokerGroup: one per change, understandable without the log."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Final
 
 from cometmq.operator.api import ApiRefused, ApiUnreachable, KubeApi
 from cometmq.operator.crd import API_VERSION
-from cometmq.operator.decide import Nothing, Wait, has_master
+from cometmq.operator.decide import Ending, Nothing, Reason, Step, Wait, has_master
 from cometmq.operator.group import BrokerGroup
 from cometmq.operator.models import KIND
 from cometmq.operator.status import Findings, said
+from cometmq.operator.status_types import GroupStatus
 from cometmq.remoting.log import Log
 
 COMPONENT: Final = "cometmq-operator"
+PATIENCE_MS: Final[Mapping[Reason, int]] = {Reason.STATEFUL_SET_LAGS: 30_000}
+"""How long a wait has to last before it is reported, if every planned change begins with it."""
 
 
 class Reporter:
     """Writes an Event and a log line when the state of a group changes."""
 
-    def __init__(self, api: KubeApi, *, wall_time: Callable[[], str], log: Log) -> None:
+    def __init__(
+        self,
+        api: KubeApi,
+        *,
+        wall_time: Callable[[], str],
+        now_ms: Callable[[], int],
+        log: Log,
+    ) -> None:
         self.log = log
         self._api = api
         self._wall_time = wall_time
+        self._now_ms = now_ms
         self._epoch: int | None = None
         self._step: tuple[str, str] | None = None
+        self._waits: tuple[Reason, int] | None = None
+        """The reason of the current wait, and since when it has been that."""
 
-    async def note(self, group: BrokerGroup, found: Findings) -> None:
-        """Compare a pass with the one before; the first after a start reports no change."""
-        record = found.seen.record
-        if record is not None and has_master(found.seen) and record.epoch != self._epoch:
-            is_first, self._epoch = self._epoch is None, record.epoch
-            if not is_first or record.epoch == 1:
-                text = f"{group.pod(record.holder.ordinal)} is the master of epoch {record.epoch}"
-                await self.report(group, "MasterChanged", text)
+    async def note(self, group: BrokerGroup, found: Findings, before: GroupStatus) -> None:
+        """Compare a pass with the one before; `before` is the status that the latter has written.
+
+        The first pass after a start of the operator reports only a master that `before` lacks.
+        """
+        await self._note_master(group, found, before)
         step = said(group, found.step)
-        if step != self._step:
-            before, self._step = self._step, step
+        may_still_pass = self._may_still_pass(found.step)
+        if step != self._step and not may_still_pass:
+            last, self._step = self._step, step
             is_warning = isinstance(found.step, Wait)
             if not isinstance(found.step, Nothing):
                 await self.report(group, *step, is_warning=is_warning)
-            elif before is not None:
+            elif last is not None:
                 await self.report(group, "ChangeDone", "no change is under way any more")
         if operation := found.last_operation:
             text = f"{operation.verb} {operation.value}: {operation.message or 'started'}"
             is_warning = operation.result == "Refused"
             await self.report(group, f"Operation{operation.result}", text, is_warning=is_warning)
+
+    async def _note_master(self, group: BrokerGroup, found: Findings, before: GroupStatus) -> None:
+        record = found.seen.record
+        if record is None or not has_master(found.seen) or record.epoch == self._epoch:
+            return
+        is_first, self._epoch = self._epoch is None, record.epoch
+        pod = group.pod(record.holder.ordinal)
+        if not is_first or (before.master, before.epoch) != (pod, record.epoch):
+            text = f"{pod} is the master of epoch {record.epoch}"
+            await self.report(group, "MasterChanged", text)
+
+    def _may_still_pass(self, step: Step | Ending) -> bool:
+        """Return whether the step is a wait that is normal at first."""
+        if not isinstance(step, Wait):
+            self._waits = None
+            return False
+        now_ms = self._now_ms()
+        if self._waits is None or self._waits[0] is not step.reason:
+            self._waits = (step.reason, now_ms)
+        return now_ms - self._waits[1] < PATIENCE_MS.get(step.reason, 0)
 
     async def report(
         self, group: BrokerGroup, reason: str, text: str, *, is_warning: bool = False

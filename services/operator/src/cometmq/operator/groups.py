@@ -86,8 +86,9 @@ class Groups:
             log=self._log,
             addresses=self._addresses,
         )
-        reporter = Reporter(context.api, wall_time=context.wall_time, log=self._log)
-        work = Pass(context, members, reporter, self._clock.monotonic_ms)
+        now_ms = self._clock.monotonic_ms
+        reporter = Reporter(context.api, wall_time=context.wall_time, now_ms=now_ms, log=self._log)
+        work = Pass(context, members, reporter, now_ms)
         return Looked(members, work, asyncio.Event())
 
     async def _run(self, key: Key) -> None:

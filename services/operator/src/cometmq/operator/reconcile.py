@@ -126,7 +126,7 @@ class Pass:
             last_operation=operation,
         )
         await self._write_status(group, found, before)
-        await self._reporter.note(group, found)
+        await self._reporter.note(group, found, before)
         is_idle = isinstance(step, Nothing) and not operation and not refusal
         return self._context.resync_ms if is_idle and decide.has_master(seen) else SOON_MS
 

@@ -1,0 +1,154 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which changes of a group become Events, and which of them are warnings."""
+
+from typing import Any, cast
+
+import msgspec
+import pytest
+
+from cometmq.operator.api import ApiUnreachable, KubeApi
+from cometmq.operator.decide import Nothing, Reason, Restart, Seen, Wait
+from cometmq.operator.events import PATIENCE_MS, Reporter
+from cometmq.operator.status import Findings, status_of
+from cometmq.operator.status_types import GroupStatus
+from cometmq.operator.testing.states import READY, STALE, group, seen
+from cometmq.remoting.log import NO_LOG
+from cometmq.runtime.clock import FakeClock
+
+NOW = "2026-01-01T00:00:00Z"
+LAGS = Wait(Reason.STATEFUL_SET_LAGS, "the StatefulSet's controller has yet to act")
+PATIENCE = PATIENCE_MS[Reason.STATEFUL_SET_LAGS]
+GROUP = group()
+
+
+class Api:
+    """Collects Events as (type, reason, text)."""
+
+    def __init__(self):
+        self.events = []
+        self.is_reachable = True
+
+    async def create(self, _kind, _namespace, body):
+        if not self.is_reachable:
+            raise ApiUnreachable("gone")
+        self.events.append((body["type"], body["reason"], body["message"]))
+        return body
+
+
+class Operator:
+    """Passes over one group, whose status outlives an operator."""
+
+    def __init__(self):
+        self.api = Api()
+        self.clock = FakeClock()
+        self.status = GroupStatus()
+        self.restart()
+
+    def restart(self):
+        self.reporter = Reporter(
+            cast("KubeApi", self.api),
+            wall_time=lambda: NOW,
+            now_ms=self.clock.monotonic_ms,
+            log=NO_LOG,
+        )
+
+    async def look(self, state, step=None):
+        """Make a pass; return the Events that it wrote."""
+        found = Findings(seen=state, step=step or Nothing())
+        await self.reporter.note(GROUP, found, self.status)
+        self.status = status_of(GROUP, found, self.status, NOW)
+        events, self.api.events = self.api.events, []
+        return events
+
+
+@pytest.fixture
+def operator():
+    return Operator()
+
+
+def of_epoch(epoch, master=0):
+    state = seen(READY, READY, master=master)
+    record: Any = msgspec.structs.replace(cast("Any", state.record), epoch=epoch)
+    statuses = tuple(
+        msgspec.structs.replace(one, epoch=epoch, promised=epoch) for one in state.statuses
+    )
+    return msgspec.structs.replace(state, record=record, statuses=statuses)
+
+
+def elected(epoch, master=0):
+    """Return a state whose record names a master that is not open yet."""
+    return msgspec.structs.replace(of_epoch(epoch, master), statuses=())
+
+
+def changed(pod, epoch):
+    return [("Normal", "MasterChanged", f"{pod} is the master of epoch {epoch}")]
+
+
+async def test_every_master_is_reported_from_the_first_on(operator):
+    assert await operator.look(Seen()) == []
+    assert await operator.look(elected(2)) == []
+    assert await operator.look(of_epoch(2)) == changed("orders-0", 2)
+    assert await operator.look(of_epoch(2)) == []
+    assert await operator.look(elected(3, master=1)) == []
+    assert await operator.look(of_epoch(3, master=1)) == changed("orders-1", 3)
+
+
+async def test_a_master_that_is_open_in_the_first_pass_is_reported(operator):
+    assert await operator.look(of_epoch(2)) == changed("orders-0", 2)
+
+
+async def test_a_restarted_operator_reports_only_masters_that_the_status_lacks(operator):
+    await operator.look(of_epoch(2))
+    operator.restart()
+    assert await operator.look(of_epoch(2)) == []
+    operator.restart()
+    assert await operator.look(of_epoch(3, master=1)) == changed("orders-1", 3)
+
+
+async def test_a_master_that_is_unreachable_for_a_while_is_reported_once(operator):
+    await operator.look(of_epoch(2))
+    assert await operator.look(elected(2)) == []
+    assert await operator.look(of_epoch(2)) == []
+
+
+async def test_a_change_begins_without_a_warning(operator):
+    state = seen(READY, STALE)
+    await operator.look(state)
+    assert await operator.look(state, LAGS) == []
+    operator.clock.advance(PATIENCE - 1)
+    assert await operator.look(state, LAGS) == []
+    restarts = [("Normal", "RollingUpdate", "orders-1 restarts")]
+    assert await operator.look(state, Restart(1)) == restarts
+    done = [("Normal", "ChangeDone", "no change is under way any more")]
+    assert await operator.look(state) == done
+
+
+async def test_a_controller_that_lags_for_long_is_a_warning(operator):
+    state = seen(READY, STALE)
+    await operator.look(state)
+    warnings = []
+    for _ in range(10):
+        warnings += await operator.look(state, LAGS)
+        operator.clock.advance(PATIENCE // 5)
+    assert warnings == [("Warning", "StatefulSetLags", LAGS.text)]
+
+
+async def test_the_patience_begins_anew_with_each_change(operator):
+    state = seen(READY, STALE)
+    await operator.look(state)
+    for _ in range(3):
+        assert await operator.look(state, LAGS) == []
+        assert await operator.look(state) == []
+        operator.clock.advance(PATIENCE)
+
+
+async def test_other_waits_are_reported_at_once(operator):
+    state = seen(READY, STALE)
+    await operator.look(state)
+    blocked = Wait(Reason.ROLL_BLOCKED, "orders-0 must be ready")
+    assert await operator.look(state, blocked) == [("Warning", "RollBlocked", blocked.text)]
+
+
+async def test_an_event_that_cannot_be_written_stops_nothing(operator):
+    operator.api.is_reachable = False
+    assert await operator.look(of_epoch(2)) == []
