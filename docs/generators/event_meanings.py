@@ -124,8 +124,9 @@ MEANINGS: Final[Mapping[str, str]] = {
     # txn-checker
     "broker.refused": "The txn-checker does not follow this broker: it follows at most 1,000 "
     "brokers, and none whose name looks like a path.",
-    "broker.unfollowed": "The txn-checker cannot follow this broker; it tries again, and "
-    "continues to follow the other brokers.",
+    "broker.unfollowed": "The txn-checker cannot follow this broker; it tries again, after "
+    "failures as in a failover every second, and continues to follow the other brokers. The event "
+    "is repeated only for another reason.",
     "brokers.unknown": "No name server gave the txn-checker the list of masters; it keeps the "
     "masters that it knows.",
     "progress.uncommitted": "When it stopped, the txn-checker could not commit its progress to a "

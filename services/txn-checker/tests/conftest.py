@@ -130,7 +130,7 @@ class Suite:
         self._stack = stack
         self._broker: BrokerApp | None = None
 
-    async def start(self) -> None:
+    async def start_namesrv(self, **settings: str) -> None:
         folder = self.folder
         namesrv = NamesrvApp(
             _load(
@@ -139,6 +139,7 @@ class Suite:
                 listenPort="0",
                 kvConfigPath=str(folder / "kv.json"),
                 configStorePath=str(folder / "namesrv.properties"),
+                **settings,
             ),
             log=NO_LOG,
             clock=SystemClock(),
@@ -146,8 +147,6 @@ class Suite:
         await namesrv.start()
         self._stack.push_async_callback(namesrv.stop)
         self.namesrv = namesrv.addresses[0]
-        await self.start_broker()
-        self._stack.push_async_callback(self.stop_broker)
 
     async def start_broker(self) -> None:
         port = self.broker.rpartition(":")[2] or "0"
@@ -172,8 +171,8 @@ class Suite:
             await self._broker.stop()
             self._broker = None
 
-    async def producer(self, group: str = "P") -> Producer:
-        producer = Producer(self.broker, group)
+    async def producer(self, group: str = "P", broker: str = "") -> Producer:
+        producer = Producer(broker or self.broker, group)
         self._stack.push_async_callback(producer.close)
         await producer.beat()
         return producer
@@ -204,8 +203,16 @@ def _load(type_: Any, **given: str) -> Any:
 async def suite(tmp_path: Path) -> AsyncIterator[Suite]:
     async with AsyncExitStack() as stack:
         suite = Suite(tmp_path, stack)
-        await suite.start()
+        await suite.start_namesrv()
+        await suite.start_broker()
+        stack.push_async_callback(suite.stop_broker)
         yield suite
+
+
+@pytest.fixture
+async def empty_suite(tmp_path: Path) -> AsyncIterator[Suite]:
+    async with AsyncExitStack() as stack:
+        yield Suite(tmp_path, stack)
 
 
 @pytest.fixture

@@ -9,11 +9,11 @@ from typing import Final
 
 import msgspec
 
-from cometmq.client.admin import AdminClient
 from cometmq.client.settings import ClientOptions
+from cometmq.client.wakeup import Wakeup
 from cometmq.remoting.codes import RequestCode, ResponseCode
 from cometmq.remoting.command import Response
-from cometmq.remoting.errors import CometError, SettingsError
+from cometmq.remoting.errors import CometError, RequestTimeout, SettingsError
 from cometmq.remoting.log import Log
 from cometmq.remoting.signature import SessionCredentials
 from cometmq.remoting.transport.tasks import TaskSet, describe
@@ -31,6 +31,7 @@ from cometmq.store.layout import is_topic
 from cometmq.txn_checker.broker_link import BrokerLink
 from cometmq.txn_checker.follower import Follower
 from cometmq.txn_checker.ledger import Ledger
+from cometmq.txn_checker.masters import Masters
 from cometmq.txn_checker.metrics import FAMILIES
 from cometmq.txn_checker.settings import TxnCheckerSettings
 
@@ -40,6 +41,10 @@ BROKERS_MAX: Final = 1_000
 """Maximum number of followed brokers: any process may register, and each broker costs files and
 tasks.
 """
+LOOKUP_SOON_MS: Final = 1_000
+"""Interval between lookups of the masters while some broker is not followed."""
+LOOKUP_PAUSE_MS: Final = 200
+"""Shortest pause between two lookups, however many brokers fail."""
 
 
 class TxnCheckerApp:
@@ -61,11 +66,13 @@ class TxnCheckerApp:
         self._worker = Worker("txn-checker-files")
         self._saver = Saver(self._worker, log=log)
         self._background = TaskSet(log)
-        self._admin: AdminClient
+        self._admin: Masters
         self._addresses: dict[str, str] = {}
         self._followers: dict[str, Follower] = {}
         self._unfollowed: set[str] = set()
         self._masters: set[str] = set()  # as of the last answer from a name server
+        self._masterless: set[str] = set()  # likewise
+        self._lookup_due = Wakeup()
         self._asked = asyncio.Event()
         self._fault: str | None = "no name server has been asked yet"
         self._started = AsyncExitStack()
@@ -91,7 +98,7 @@ class TxnCheckerApp:
             lock = self._disk.lock(str(self._root / LOCK_FILE))
             stack.callback(lock.release)
             stack.callback(self._worker.close)
-            self._admin = AdminClient(options=_options(self._settings), log=self._log)
+            self._admin = Masters(options=_options(self._settings), log=self._log)
             await stack.enter_async_context(self._admin)
             stack.push_async_callback(self._close_followers)
             stack.push_async_callback(self._background.close)
@@ -102,6 +109,7 @@ class TxnCheckerApp:
                     name="txn-checker-brokers",
                     log=self._log,
                     first_ms=0,
+                    sleep=self._wait_for_lookup,
                 ),
                 name="txn-checker-brokers",
                 is_endless=True,
@@ -128,9 +136,13 @@ class TxnCheckerApp:
         """Return why some broker's transactions are not being checked; None if all are."""
         if self._fault is not None:
             return self._fault
-        if not self._masters:
+        if not self._masters and not self._masterless:
             return f"{self._settings.namesrv_addr}: no broker is registered there"
         faults = [
+            f"{name}: no master of it is registered"
+            for name in sorted(self._masterless & self._followers.keys())
+        ]
+        faults += [
             f"{name} ({self._addresses[name]}): {self._followers[name].fault}"
             for name in sorted(self._masters & self._followers.keys())
             if self._followers[name].fault is not None
@@ -145,20 +157,33 @@ class TxnCheckerApp:
         for follower in self._followers.values():
             await follower.close()
 
+    async def _wait_for_lookup(self, interval_s: float) -> None:
+        """Wait for the next lookup, which is due soon while a broker is not followed."""
+        await asyncio.sleep(min(interval_s, LOOKUP_PAUSE_MS / 1_000))
+        interval_ms = round(interval_s * 1_000)
+        if self.fault() is not None:
+            interval_ms = min(interval_ms, LOOKUP_SOON_MS)
+        await self._lookup_due.wait(interval_ms)
+
     async def _find_brokers(self) -> None:
         """Follow every master registered with the name servers, at its current address."""
         try:
             masters = await self._admin.masters()
         except CometError as error:
-            self._fault = f"{self._settings.namesrv_addr}: {error}"
-            self._log.warning("brokers.unknown", error=describe(error))
+            fault = f"{self._settings.namesrv_addr}: {error}"
+            if fault != self._fault:  # lookups are a second apart
+                self._log.warning("brokers.unknown", error=describe(error))
+            self._fault = fault
             self._asked.set()
             return
         self._fault = None
-        self._masters = set(masters)
+        known, self._masters = self._masters, set(masters)
+        self._masterless = self._admin.take_masterless()
+        for name, follower in self._followers.items():
+            follower.is_registered = name in masters
         for name, master in masters.items():
             if name in self._followers:
-                self._addresses[name] = master.address
+                self._take_route(name, master.address, is_back=name not in known)
             elif is_topic(name) and name != LOCK_FILE and len(self._followers) < BROKERS_MAX:
                 self._addresses[name] = master.address
                 self._follow(name)
@@ -166,6 +191,14 @@ class TxnCheckerApp:
                 self._unfollowed.add(name)
                 self._log.warning("broker.refused", broker=name, brokers=len(self._followers))
         self._asked.set()
+
+    def _take_route(self, name: str, address: str, *, is_back: bool) -> None:
+        """Have the broker followed at its address; a master that is back is tried at once."""
+        follower = self._followers[name]
+        is_moved = address != self._addresses[name]
+        self._addresses[name] = address
+        if is_moved or (is_back and not follower.stats.is_following):
+            follower.route_changed()
 
     def _follow(self, name: str) -> None:
         folder = str(self._root / name)
@@ -178,14 +211,21 @@ class TxnCheckerApp:
             clock=self._clock,
             log=self._log,
         )
+        follower.lost = self._lookup_due.set
         self._background.spawn(follower.run(), name=f"txn-checker-{name}", is_endless=True)
 
     async def invoke(
         self, name: str, code: RequestCode, header: msgspec.Struct | None,
         *, ok: tuple[ResponseCode, ...], timeout_ms: int | None,
     ) -> Response:  # fmt: skip
-        broker = self._admin.broker(self._addresses[name], name=name)
-        return await broker.invoke(code, header, ok=ok, timeout_ms=timeout_ms)
+        address = self._addresses[name]
+        broker = self._admin.broker(address, name=name)
+        try:
+            return await broker.invoke(code, header, ok=ok, timeout_ms=timeout_ms)
+        except RequestTimeout as error:
+            # A lost host closes no connection, and its name may have got another address.
+            self._admin.drop(address, describe(error))
+            raise
 
     def _show(self, http: AdminHttp) -> None:
         http.registry.add(StatsCollector(FAMILIES, lambda: self.followers))

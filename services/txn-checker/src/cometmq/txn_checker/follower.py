@@ -3,6 +3,9 @@
 
 A failure of the broker, the network or our disk stops all work for this broker; after a back-off,
 work resumes from the ledger. Other brokers are not affected.
+
+In a group with failover another broker becomes the master: work resumes there as soon as the name
+servers know it, without a back-off.
 """
 
 import asyncio
@@ -18,6 +21,7 @@ from cometmq.runtime.clock import Clock
 from cometmq.runtime.saves import Job, Saver
 from cometmq.store.errors import DiskError
 from cometmq.txn_checker.asking import Asker
+from cometmq.txn_checker.back_off import BackOff
 from cometmq.txn_checker.broker_link import (
     BrokerLink,
     Pulled,
@@ -31,7 +35,15 @@ from cometmq.txn_checker.stats import FollowerStats
 
 TOPIC_WAIT_S: Final = 1.0
 OTHER_MAKER_WAIT_S: Final = 60.0
-_FIRST_BACK_OFF_MS: Final = 100
+PROBE_INTERVAL_MS: Final = 1_000
+"""Interval between questions whether the broker is still the master: a former master serves pulls
+as a slave, and a frozen one keeps its connections.
+"""
+MOVED: Final = "another master is registered, which has not answered yet"
+
+
+class Moved(Exception):
+    """The name servers have a new route to the broker."""
 
 
 class Follower:
@@ -53,11 +65,18 @@ class Follower:
         self._open_ledger = open_ledger
         self._saver = saver
         self._log = log
+        self._back_off = BackOff(settings.back_off_max)
+        self._moved = asyncio.Event()
+        self._logged: list[str] = []
         self._ledger: Ledger | None = None
         self._committed: tuple[int, int] | None = None
         self._asker = Asker(name, link, settings, clock=clock, log=log, stats=self.stats)
         self.fault: str | None = "has not answered yet"
         """Why the broker is not being followed; None while it is."""
+        self.lost: Callable[[], None] = lambda: None
+        """Called when the broker fails: another one may be the master now."""
+        self.is_registered = True
+        """Whether the name servers know a master; without one, attempts are rarer."""
         self.tried = asyncio.Event()
         """Set after the first success or failure."""
         self._halves_moved = asyncio.Event()
@@ -68,28 +87,51 @@ class Follower:
         """Return the ledger; None before the first recovery."""
         return self._ledger
 
+    def route_changed(self) -> None:
+        """Start again at the broker that the name servers now name, without a back-off."""
+        self._moved.set()
+
     async def run(self) -> None:
         """Follow the broker until cancelled."""
-        back_off_ms = _FIRST_BACK_OFF_MS
         while True:
+            self._moved.clear()
             try:
-                await self._follow()
+                await self._follow_one_master()
+            except* Moved:
+                self._back_off.restart()
+                self._logged = []
+                self.stats.is_following = False
+                self.fault = MOVED
+                self._log.info("broker.moved", broker=self.name)
             except* Exception as group:  # noqa: BLE001  # must not stop the other followers
-                if self.stats.is_following:
-                    back_off_ms = _FIRST_BACK_OFF_MS
                 self._note_failed(group)
-            await asyncio.sleep(back_off_ms / 1_000)
-            back_off_ms = min(back_off_ms * 2, self._settings.back_off_max)
+            if not self._moved.is_set():
+                await self._rest_until_retry()
+
+    async def _rest_until_retry(self) -> None:
+        """Wait for the back-off, or for a change of the route."""
+        try:
+            async with asyncio.timeout(self._back_off.pause_ms / 1_000):
+                await self._moved.wait()
+        except TimeoutError:
+            return
+        self._back_off.restart()
 
     def _note_failed(self, group: BaseExceptionGroup[Exception]) -> None:
+        leaves = list(_leaves(group))
+        if self.stats.is_following:
+            self._back_off.restart()
+        self._back_off.failed(leaves, may_be_back_soon=self.is_registered)
         self.stats.failed_count += 1
         self.stats.is_following = False
-        leaves = list(_leaves(group))
         self._note_tried(_reason(leaves[0]))
         if any(isinstance(error, DiskError) for error in leaves):
             self._ledger = None  # memory and disk may differ now
         errors = sorted({describe(error) for error in leaves})
-        self._log.warning("broker.unfollowed", broker=self.name, errors=errors)
+        if errors != self._logged:  # attempts are a second apart
+            self._log.warning("broker.unfollowed", broker=self.name, errors=errors)
+            self._logged = errors
+        self.lost()
 
     def _note_tried(self, fault: str | None) -> None:
         self.fault = fault
@@ -105,10 +147,20 @@ class Follower:
         except CometError as error:
             self._log.warning("progress.uncommitted", broker=self.name, error=describe(error))
 
-    async def _follow(self) -> None:
+    async def _follow_one_master(self) -> None:
+        """Follow the broker until it fails; raise Moved when its route changes."""
         ledger = self._ledger
         if ledger is None:
             ledger = self._ledger = await self._open_ledger()
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._leave_when_moved())
+            group.create_task(self._follow(ledger))
+
+    async def _leave_when_moved(self) -> None:
+        await self._moved.wait()
+        raise Moved
+
+    async def _follow(self, ledger: Ledger) -> None:
         while not await self._link.leaves_checks_to_us():
             self._note_tried(None)
             self._log.info("broker.checks_itself", broker=self.name)
@@ -121,10 +173,12 @@ class Follower:
             op=ledger.op_next,
         )  # fmt: skip
         self.stats.is_following = True
+        self._logged = []
         settings = self._settings
         async with asyncio.TaskGroup() as group:
             group.create_task(self._read_halves(ledger))
             group.create_task(self._read_ops(ledger))
+            group.create_task(self._again(PROBE_INTERVAL_MS, self._probe, ledger))
             group.create_task(self._again(settings.transaction_check_interval, self._round, ledger))
             group.create_task(self._again(settings.persist_interval, self._persist, ledger))
             group.create_task(self._again(settings.checkpoint_interval, self._checkpoint, ledger))
@@ -228,6 +282,10 @@ class Follower:
                 await self._halves_moved.wait()
 
     # Checks and progress
+
+    async def _probe(self, _ledger: Ledger) -> None:
+        """Raise an error if the broker is no longer the master, or does not answer."""
+        await self._link.leaves_checks_to_us()
 
     async def _round(self, ledger: Ledger) -> None:
         """Check every transaction that is still open after all current op messages are applied."""

@@ -1,0 +1,44 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How long a follower rests before it tries a failed broker again.
+
+During a failover the old master refuses or is gone, and the new one may have the same address.
+Such failures say nothing about the next attempt, so their pauses stay short. All other failures,
+such as a refused account or a failing disk, last until an operator acts.
+"""
+
+from collections.abc import Iterable
+from typing import Final
+
+from cometmq.remoting.errors import (
+    ServiceNotAvailable,
+    SlaveNotAvailable,
+    SystemBusy,
+    TransportError,
+)
+
+FIRST_MS: Final = 100
+FAILOVER_MAX_MS: Final = 1_000
+"""Longest pause while a failover may be under way."""
+_OF_FAILOVERS: Final = (TransportError, SlaveNotAvailable, ServiceNotAvailable, SystemBusy)
+
+
+class BackOff:
+    """Pauses that double from FIRST_MS up to a bound."""
+
+    def __init__(self, longest_ms: int) -> None:
+        self._longest_ms = longest_ms
+        self._next_ms = FIRST_MS
+        self.pause_ms = 0
+
+    def restart(self) -> None:
+        """Begin with the shortest pause again."""
+        self._next_ms = FIRST_MS
+        self.pause_ms = 0
+
+    def failed(self, errors: Iterable[BaseException], *, may_be_back_soon: bool) -> None:
+        """Choose the pause after a failure of a broker that may, or may not, be back soon."""
+        longest_ms = self._longest_ms
+        if may_be_back_soon and all(isinstance(error, _OF_FAILOVERS) for error in errors):
+            longest_ms = min(longest_ms, FAILOVER_MAX_MS)
+        self.pause_ms = min(self._next_ms, longest_ms)
+        self._next_ms = min(self.pause_ms * 2, self._longest_ms)
