@@ -3,7 +3,7 @@
 
 import pytest
 
-from cometmq.client import Message, Producer
+from cometmq.client import Message, Outage, Producer
 from cometmq.client.consume.queues.reader import REFUSED_DELAY_MS, Reader
 from cometmq.client.testing import MemoryCluster, eventually
 from cometmq.client.testing.listening import Recorder, consumer_of
@@ -47,3 +47,21 @@ async def test_a_refused_pull_waits_long(
     async with consumer_of(cluster, Recorder()):
         await eventually(lambda: bool(delays))
     assert set(delays) == {REFUSED_DELAY_MS}
+
+
+async def test_an_injected_refusal_is_that_of_a_real_broker(cluster: MemoryCluster) -> None:
+    cluster.broker.fail(RequestCode.SEND_MESSAGE_V2, AccessDenied("no rights"), times=9)
+    async with Producer("pg", cluster.namesrv) as producer:
+        with pytest.raises(AccessDenied, match=r"^access denied: no rights ") as caught:
+            await producer.send(Message("T", b"x"))
+    assert not isinstance(caught.value, Outage)
+    assert cluster.broker.requests[RequestCode.SEND_MESSAGE_V2] == 1
+
+
+async def test_a_refusal_of_a_real_broker_is_injected_unchanged(cluster: MemoryCluster) -> None:
+    remark = "org.apache.rocketmq.acl.common.AclException: no, a.b.C.d(C.java:663)"
+    cluster.broker.fail(RequestCode.SEND_MESSAGE_V2, AccessDenied(remark))
+    async with Producer("pg", cluster.namesrv) as producer:
+        with pytest.raises(AccessDenied) as caught:
+            await producer.send(Message("T", b"x"))
+    assert caught.value.remark == remark

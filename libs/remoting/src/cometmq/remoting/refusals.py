@@ -12,6 +12,7 @@ from cometmq.remoting.codes import ResponseCode
 from cometmq.remoting.remarks import filter_refused
 
 ACL_PACKAGE: Final = "org.apache.rocketmq.acl."
+ACL_EXCEPTION: Final = f"{ACL_PACKAGE}common.AclException"
 
 _JAVA_CLASS: Final = re.compile(r"\b(?:[a-z]\w*\.)+[A-Z][\w$]*: ")
 _JAVA_PLACE: Final = re.compile(r",? ?\b(?:[a-z]\w*\.)+[A-Z][\w$]*\.[\w$<>]+\([^()]*\)")

@@ -26,6 +26,7 @@ from cometmq.remoting.command import Call, Peer, Reply
 from cometmq.remoting.commands import callbacks, pull
 from cometmq.remoting.commands.transactions import EndTransaction
 from cometmq.remoting.errors import (
+    AccessDenied,
     CommandError,
     CorruptRecord,
     ServerError,
@@ -44,6 +45,7 @@ from cometmq.remoting.names import (
     reply_topic,
     retry_topic,
 )
+from cometmq.remoting.refusals import ACL_EXCEPTION, is_access_refusal
 from cometmq.remoting.transport.dispatch import Before, Handler
 from cometmq.remoting.transport.server import Server
 from cometmq.remoting.transport.settings import ServerSettings
@@ -146,14 +148,17 @@ class MemoryBroker:
     def fail(self, code: int, fault: CommandError | str, *, times: int = 1) -> None:
         """Answer the next requests of a code with an error, or not at all.
 
-        HANG and DISCONNECT ignore the request, LOSE_ANSWER serves it. Raise InvalidArgument for any
-        other fault that is not a CommandError.
+        HANG and DISCONNECT ignore the request, LOSE_ANSWER serves it. AccessDenied is answered with
+        the remark of RocketMQ's access control, by which clients recognise such refusals. Raise
+        InvalidArgument for any other fault that is not a CommandError.
         """
         if not isinstance(fault, CommandError) and fault not in _LOSSES:
             raise InvalidArgument(
                 'fault must be a CommandError, such as SystemBusy("..."), or HANG, DISCONNECT or '
                 f"LOSE_ANSWER, not {shown(fault)}"
             )
+        if isinstance(fault, AccessDenied) and not is_access_refusal(fault.remark):
+            fault = AccessDenied(f"{ACL_EXCEPTION}: {fault.remark}")
         self._faults.setdefault(int(code), deque()).extend([fault] * times)
 
     def clear_faults(self) -> None:
