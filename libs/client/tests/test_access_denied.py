@@ -53,7 +53,7 @@ async def test_an_injected_refusal_is_that_of_a_real_broker(cluster: MemoryClust
     cluster.broker.fail(RequestCode.SEND_MESSAGE_V2, AccessDenied("no rights"), times=9)
     async with Producer("pg", cluster.namesrv) as producer:
         with pytest.raises(AccessDenied, match=r"^access denied: no rights ") as caught:
-            await producer.send(Message("T", b"x"))
+            await producer.send(Message("T", b"x"), timeout_ms=60_000)
     assert not isinstance(caught.value, Outage)
     assert cluster.broker.requests[RequestCode.SEND_MESSAGE_V2] == 1
 
@@ -63,5 +63,5 @@ async def test_a_refusal_of_a_real_broker_is_injected_unchanged(cluster: MemoryC
     cluster.broker.fail(RequestCode.SEND_MESSAGE_V2, AccessDenied(remark))
     async with Producer("pg", cluster.namesrv) as producer:
         with pytest.raises(AccessDenied) as caught:
-            await producer.send(Message("T", b"x"))
+            await producer.send(Message("T", b"x"), timeout_ms=60_000)
     assert caught.value.remark == remark

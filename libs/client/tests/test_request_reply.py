@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 import asyncio
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -27,7 +28,14 @@ from cometmq.remoting.bodies.queues import MessageQueue
 from cometmq.remoting.codes import RequestCode
 from cometmq.remoting.command import Call
 from cometmq.remoting.commands.request_reply import PushReplyMessageToClient
-from cometmq.remoting.errors import ServerError
+from cometmq.remoting.errors import (
+    AccessDenied,
+    CommandError,
+    MessageIllegal,
+    Outage,
+    ServerError,
+    SystemBusy,
+)
 from cometmq.remoting.message.compression import compress
 from cometmq.remoting.message.flags import CompressionType, SysFlag
 from cometmq.remoting.message.properties import parse_properties
@@ -118,6 +126,24 @@ async def test_a_request_that_is_not_stored_raises(cluster: MemoryCluster) -> No
             await requester.request(Message("T", b"x"), 5_000)
         with pytest.raises(SendFailed, match="to the topic T was not stored after 1 attempt "):
             await requester.request(Message("T", b"x"), 5_000, argument=1)
+
+
+@pytest.mark.parametrize(
+    "refusal", [MessageIllegal("too long"), AccessDenied("no rights"), SystemBusy("later")]
+)
+@pytest.mark.parametrize("argument", [{}, {"argument": 1}])
+async def test_a_refused_request_raises_what_a_send_raises(
+    cluster: MemoryCluster, refusal: CommandError, argument: dict[str, Any]
+) -> None:
+    cluster.broker.fail(RequestCode.SEND_MESSAGE_V2, refusal, times=2)
+    async with Producer("requester", cluster.namesrv) as requester:
+        with pytest.raises(type(refusal)) as of_send:
+            await requester.send(Message("T", b"x"), timeout_ms=60_000)
+        with pytest.raises(type(refusal)) as of_request:
+            await requester.request(Message("T", b"x"), 60_000, **argument)
+    assert not isinstance(of_request.value, Outage)
+    assert of_request.value.remark == of_send.value.remark
+    assert cluster.broker.requests[RequestCode.SEND_MESSAGE_V2] == 2
 
 
 async def test_requests_are_bounded(cluster: MemoryCluster) -> None:

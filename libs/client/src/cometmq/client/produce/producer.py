@@ -30,7 +30,6 @@ from cometmq.client.transfer.outgoing import Prepared, split_messages
 from cometmq.client.transfer.queue_selection import QueueSelector, by_hash
 from cometmq.client.transfer.sender import MessageSender
 from cometmq.remoting.bodies.queues import MessageQueue
-from cometmq.remoting.errors import CommandError, TransportError
 from cometmq.remoting.log import Log
 from cometmq.remoting.names import DEFAULT_PRODUCER_GROUP
 
@@ -259,7 +258,8 @@ class Producer(Client):
         """Send a message and return its consumer's reply.
 
         The queue is `queue`, or chosen by `selector` from `argument`, or by the producer. Raise
-        NoReply on timeout, SendFailed if no broker confirmed the request.
+        NoReply if the request is stored but no reply arrives in time, otherwise the errors of
+        `send`.
         """
         timeout_ms = whole_or(self.options.send_timeout_ms, timeout_ms, "timeout_ms")
         deadline_ms = monotonic_ms() + timeout_ms
@@ -277,12 +277,6 @@ class Producer(Client):
             except SendFailed:
                 if not reply.done():  # the answer may be lost although the request was served
                     raise
-            except (CommandError, TransportError) as error:
-                raise SendFailed(
-                    f"the request to the topic {message.topic} was not stored: {error}",
-                    brokers=(),
-                    may_be_stored=False,
-                ) from error
             with suppress(TimeoutError):
                 async with asyncio.timeout((deadline_ms - monotonic_ms()) / 1000):
                     return await reply
