@@ -240,10 +240,22 @@ def test_the_votes_of_a_majority_count_without_that_of_a_fenced_holder():
     stopped = fenced(M, promised=5, last_log_epoch=4, max_offset=99, tables_epoch=4, tables=9)
     others = (slave(X), slave(Y))
     assert election.elect(found, (stopped, *others)) == (Fence(1, 5), Fence(2, 5))
-    others = (slave(X, promised=5, max_offset=7), slave(Y, promised=5, max_offset=8))
+    others = (
+        slave(X, promised=5, max_offset=7, tables_epoch=4, tables=8),
+        slave(Y, promised=5, max_offset=8, tables_epoch=4, tables=7),
+    )
     action = only(election.elect(found, (stopped, *others)))
     assert (action.record.holder, action.record.epoch) == (Y, 6)
-    assert action.record.tables == TablesAt(X, 0, 0)
+    assert action.record.tables == TablesAt(X, 4, 8)
+
+
+def test_a_fenced_holders_tables_count_if_a_restarted_copy_may_have_confirmed_them():
+    found = recorded(policy=Policy.MAJORITY)
+    stopped = fenced(M, promised=5, last_log_epoch=4, max_offset=99, tables_epoch=4, tables=9)
+    behind = slave(X, promised=5, max_offset=8, tables_epoch=4, tables=8)
+    restarted = slave(Y, promised=5, max_offset=7)
+    action = only(election.elect(found, (stopped, behind, restarted)))
+    assert (action.record.holder, action.record.tables) == (X, TablesAt(M, 4, 9))
 
 
 def test_a_fenced_holder_whose_vote_is_needed_wins_only_with_the_longer_log():

@@ -189,9 +189,11 @@ def elect(found: Versioned, statuses: Statuses, *, removing: Collection[int] = (
         text = f"no member of the in-sync set (brokers {copies}) answers with the recorded store"
         return (Wait(Blocked.NO_CANDIDATE, text),)
     epoch = max([record.epoch, *(one.promised for one in voters)]) + 1
-    voters = without_fenced_holder(record, voters)
-    winner = max(voters, key=lambda one: rank(record, one, removing))
-    tables = most_complete_tables(voters) if record.policy is Policy.MAJORITY else None
+    candidates = without_fenced_holder(record, voters)
+    winner = max(candidates, key=lambda one: rank(record, one, removing))
+    tables = None
+    if record.policy is Policy.MAJORITY:
+        tables = most_complete_tables(sources_of_tables(record, voters))
     return (Elect(found, record.elected(winner.copy, epoch, tables=tables)),)
 
 
@@ -244,6 +246,18 @@ def rank(record: Record, status: Status, removing: Collection[int] = ()) -> tupl
     if record.policy is Policy.ALL_IN_SYNC:
         return (stays, *log, -status.copy.ordinal)
     return (*log, not is_fenced_holder(record, status), stays, -status.copy.ordinal)
+
+
+def sources_of_tables(record: Record, voters: Statuses) -> Statuses:
+    """Return the voters of which one has every answered change of the tables (R11).
+
+    These are the voters that may win, if a quorum of them knows how recent its tables are. A
+    restarted copy does not know, and it may be the one copy that confirmed a change together with
+    the fenced holder. Then the holder's tables count, too.
+    """
+    candidates = without_fenced_holder(record, voters)
+    known_count = sum(one.tables_epoch > 0 for one in candidates)
+    return candidates if known_count >= promise_quorum(record) else voters
 
 
 def most_complete_tables(statuses: Statuses) -> TablesAt:
