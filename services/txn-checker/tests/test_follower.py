@@ -17,6 +17,7 @@ from cometmq.remoting.errors import (
     SystemBusy,
 )
 from cometmq.remoting.log import NO_LOG
+from cometmq.remoting.transport.tasks import TaskSet
 from cometmq.runtime.clock import FakeClock
 from cometmq.store.testing.memory_disk import MemoryDisk
 from cometmq.txn_checker.broker_link import Pulled
@@ -149,6 +150,28 @@ def test_the_pauses_of_other_failures_double(is_registered: bool) -> None:
         await _fails_for(broker, follower, 600)
         assert BACK_OFF_MAX_S - 0.1 < broker.longest_pause_s() < BACK_OFF_MAX_S + 0.1
         assert len(broker.attempts_s) < 40
+
+    run_in_virtual_time(test())
+
+
+def test_a_follower_that_is_cancelled_while_its_broker_fails_ends() -> None:
+    """A task group of Python 3.11 raises only the failure, so the cancellation gets lost."""
+
+    async def test() -> None:
+        broker = Broker()
+        tasks = TaskSet()
+        task = tasks.spawn(follower_of(broker).run(), name="follower")
+        ask = broker.leaves_checks_to_us
+
+        async def cancelled_while_asked() -> bool:
+            task.cancel()
+            return await ask()
+
+        await asyncio.sleep(60.5)
+        broker.refusal = SLAVE
+        broker.leaves_checks_to_us = cancelled_while_asked  # type: ignore[method-assign]
+        await asyncio.wait({task}, timeout=60)
+        assert task.cancelled()
 
     run_in_virtual_time(test())
 

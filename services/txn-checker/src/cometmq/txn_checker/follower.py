@@ -16,7 +16,7 @@ from typing import Final
 from cometmq.remoting.errors import AccessDenied, CometError, RemoteProtocolError
 from cometmq.remoting.log import Log
 from cometmq.remoting.names import HALF_TOPIC, OP_HALF_TOPIC
-from cometmq.remoting.transport.tasks import describe
+from cometmq.remoting.transport.tasks import TaskSet, describe
 from cometmq.runtime.clock import Clock
 from cometmq.runtime.saves import Job, Saver
 from cometmq.store.errors import DiskError
@@ -40,10 +40,6 @@ PROBE_INTERVAL_MS: Final = 1_000
 as a slave, and a frozen one keeps its connections.
 """
 MOVED: Final = "another master is registered, which has not answered yet"
-
-
-class Moved(Exception):
-    """The name servers have a new route to the broker."""
 
 
 class Follower:
@@ -95,18 +91,52 @@ class Follower:
         """Follow the broker until cancelled."""
         while True:
             self._moved.clear()
-            try:
-                await self._follow_one_master()
-            except* Moved:
-                self._back_off.restart()
-                self._logged = []
-                self.stats.is_following = False
-                self.fault = MOVED
-                self._log.info("broker.moved", broker=self.name)
-            except* Exception as group:  # noqa: BLE001  # must not stop the other followers
-                self._note_failed(group)
-            if not self._moved.is_set():
+            error = await self._attempt()
+            if error is not None:
+                self._note_failed(error)
+            if self._moved.is_set():
+                self._note_moved()
+            else:
                 await self._rest_until_retry()
+
+    async def _attempt(self) -> Exception | None:
+        """Follow the broker until it fails or its route changes; return the failure.
+
+        Other followers go on after any error. The work has its own task: a task group of Python
+        3.11 loses the cancellation of its task if a failure comes at the same time.
+        """
+        failures: list[Exception] = []
+
+        async def follow(ledger: Ledger) -> None:
+            try:
+                await self._follow(ledger)
+            except Exception as error:  # noqa: BLE001  # an ExceptionGroup, too
+                failures.append(error)
+
+        async def leave() -> None:
+            await self._moved.wait()
+
+        try:
+            ledger = self._ledger
+            if ledger is None:
+                ledger = self._ledger = await self._open_ledger()
+        except Exception as error:  # noqa: BLE001  # must not stop the other followers
+            return error
+        tasks = TaskSet(self._log)
+        try:
+            works = (follow(ledger), leave())
+            both = [tasks.spawn(work, name=f"txn-{self.name}") for work in works]
+            await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            await tasks.close()
+        return failures[0] if failures else None
+
+    def _note_moved(self) -> None:
+        self._back_off.restart()
+        self._logged = []
+        self.stats.is_following = False
+        self.fault = MOVED
+        self._log.info("broker.moved", broker=self.name)
 
     async def _rest_until_retry(self) -> None:
         """Wait for the back-off, or for a change of the route."""
@@ -117,8 +147,8 @@ class Follower:
             return
         self._back_off.restart()
 
-    def _note_failed(self, group: BaseExceptionGroup[Exception]) -> None:
-        leaves = list(_leaves(group))
+    def _note_failed(self, error: Exception) -> None:
+        leaves = list(_leaves(error))
         if self.stats.is_following:
             self._back_off.restart()
         self._back_off.failed(leaves, may_be_back_soon=self.is_registered)
@@ -146,19 +176,6 @@ class Follower:
             await self._persist(self._ledger)
         except CometError as error:
             self._log.warning("progress.uncommitted", broker=self.name, error=describe(error))
-
-    async def _follow_one_master(self) -> None:
-        """Follow the broker until it fails; raise Moved when its route changes."""
-        ledger = self._ledger
-        if ledger is None:
-            ledger = self._ledger = await self._open_ledger()
-        async with asyncio.TaskGroup() as group:
-            group.create_task(self._leave_when_moved())
-            group.create_task(self._follow(ledger))
-
-    async def _leave_when_moved(self) -> None:
-        await self._moved.wait()
-        raise Moved
 
     async def _follow(self, ledger: Ledger) -> None:
         while not await self._link.leaves_checks_to_us():
@@ -338,9 +355,9 @@ def _reason(error: BaseException) -> str:
     return reason
 
 
-def _leaves(group: BaseExceptionGroup[BaseException]) -> Iterable[BaseException]:
-    for error in group.exceptions:
-        if isinstance(error, BaseExceptionGroup):
-            yield from _leaves(error)
-        else:
-            yield error
+def _leaves(error: BaseException) -> Iterable[BaseException]:
+    if not isinstance(error, BaseExceptionGroup):
+        yield error
+        return
+    for part in error.exceptions:
+        yield from _leaves(part)
