@@ -125,10 +125,11 @@ class FakeInstance:
         self.answered: list[int] = []
         self.refusal: CommandError | None = None
         self.stored = 0
+        self.masters: dict[str, str] = {}
         self.meanwhile = lambda: None
 
     def any_of(self, broker_name: str) -> tuple[int, str]:
-        return 0, broker_name
+        return 0, self.masters.get(broker_name, broker_name)
 
     def channel(self, address: str) -> str:
         return address
@@ -200,6 +201,23 @@ async def test_an_unconfirmed_offset_is_committed_again() -> None:
         await store.commit([A])
     assert [offset for _, offset in instance.commits] == [7, 7]
     assert instance.answered == [7]
+
+
+async def test_an_unconfirmed_offset_is_sent_again_to_another_master() -> None:
+    """The former master may have refused it: it does not answer oneway requests."""
+    instance = FakeInstance()
+    store = RemoteOffsets(instance, "g")  # type: ignore[arg-type]
+    store.update(A, 7)
+    store.update(B, 9)
+    await store.commit([B])
+    for _ in range(3):
+        await store.persist([A, B])
+    instance.masters["a"] = "another"
+    await store.persist([B])  # a queue that is not ours is left alone
+    assert [offset for _, offset in instance.commits] == [7, 7]
+    for _ in range(3):
+        await store.persist([A, B])
+    assert [offset for _, offset in instance.commits] == [7, 7, 7, 7]
 
 
 async def test_a_confirmed_offset_is_sent_once() -> None:

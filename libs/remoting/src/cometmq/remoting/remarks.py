@@ -16,6 +16,10 @@ SLAVE_MODIFY_REFUSED: Final = (
     "Can't modify topic or subscription group from slave broker, "
     "please execute it from master broker."
 )
+NOT_THE_MASTER: Final = "this broker is not the master of"
+"""Part of the refusals by a member of a group with failover that does not lead it."""
+ENDS_UNCONFIRMED: Final = "it is not yet confirmed where the queues end"
+"""Part of the refusal of a read by such a member that does not know its queues' ends."""
 TOPIC_BLANK: Final = "The specified topic is blank."
 TOPIC_ILLEGAL: Final = (
     "The specified topic contains illegal characters, allowing only ^[%|a-zA-Z0-9_-]+$"

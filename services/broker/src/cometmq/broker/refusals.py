@@ -56,7 +56,7 @@ def too_few_copies(min_in_sync: int) -> str:
 def not_the_master(group: str, role: str) -> str:
     """Return the remark of a member of a broker group that does not lead it."""
     return (
-        f"service not available now: this broker is not the master of the group {group}, it is"
+        f"service not available now: {remarks.NOT_THE_MASTER} the group {group}, it is"
         f" {role}: an election or a switchover is under way, or another broker is the master; try"
         " again"
     )

@@ -10,12 +10,14 @@ from typing import Final
 
 import msgspec
 
+from cometmq.remoting import remarks
 from cometmq.remoting.bodies.queues import MessageQueue
 from cometmq.remoting.bodies.route import QueueData, TopicRoute
 from cometmq.remoting.errors import CommandError, TopicNotExist
 from cometmq.remoting.message.flags import Perm
 
 MASTER_ID: Final = 0
+_OF_ANOTHER_MASTER: Final = (remarks.NOT_THE_MASTER, remarks.ENDS_UNCONFIRMED)
 _QUEUE_REFUSED: Final = re.compile(r"(?:request )?queueId\[\d+\] is illegal")
 
 
@@ -87,3 +89,14 @@ def contradicts(error: Exception) -> bool:
     if isinstance(error, TopicNotExist):
         return True
     return isinstance(error, CommandError) and _QUEUE_REFUSED.match(error.remark) is not None
+
+
+def names_former_master(error: Exception) -> bool:
+    """Return whether a broker refuses because its group has, or soon will have, another master.
+
+    A master that was fenced, as after a freeze, comes back at its address and accepts connections
+    and heartbeats, so only its refusals tell.
+    """
+    return isinstance(error, CommandError) and any(
+        part in error.remark for part in _OF_ANOTHER_MASTER
+    )

@@ -17,7 +17,7 @@ import msgspec
 
 from cometmq.client.clock import monotonic_ms, wall_ms
 from cometmq.client.cluster.instance import ClientInstance
-from cometmq.client.cluster.routes import Route, contradicts
+from cometmq.client.cluster.routes import Route, contradicts, names_former_master
 from cometmq.client.errors import (
     BrokerMissing,
     ClientError,
@@ -196,7 +196,7 @@ class MessageSender:
         Otherwise all attempts would fail within milliseconds, before a group could fail over. The
         first lookup may come at once, so two are made.
         """
-        if not isinstance(error, ConnectFailed):
+        if not (isinstance(error, ConnectFailed) or names_former_master(error)):
             return
         if any(other.broker_name != queue.broker_name for other in route.publish_queues):
             return
@@ -259,7 +259,7 @@ class MessageSender:
         except CometError as error:
             if isinstance(error, ConnectFailed | ConnectionLost | RequestTimeout):
                 instance.suspect(address)
-            elif contradicts(error):
+            elif contradicts(error) or names_former_master(error):
                 instance.routes.outdated(queue.topic)
             self._note(queue.broker_name, begin_ms, failed=True)
             if context is not None:

@@ -14,6 +14,7 @@ from enum import Enum
 from typing import Any, Final, Protocol, TypeVar
 
 from cometmq.broker.group.leading import Leader
+from cometmq.remoting import remarks
 from cometmq.remoting.codes import RequestCode as Code
 from cometmq.remoting.codes import ResponseCode
 from cometmq.remoting.command import Call, Reply, Response
@@ -291,9 +292,7 @@ class Gate:
 
     def _read(self, handler: Handler[ContextT]) -> Handler[ContextT]:
         async def later(context: ContextT, call: Call[Any]) -> Any:
-            await self._until(
-                self.leader, self._may_read, "it is not yet confirmed where the queues end"
-            )
+            await self._until(self.leader, self._may_read, remarks.ENDS_UNCONFIRMED)
             return await _settled(handler(context, call))
 
         def read(context: ContextT, call: Call[Any]) -> Result:
@@ -307,7 +306,7 @@ class Gate:
 
     def _leading(self) -> Leader:
         if self.leader is None:
-            raise ServiceNotAvailable("this broker is not the master of its group now")
+            raise ServiceNotAvailable(f"{remarks.NOT_THE_MASTER} its group now")
         return self.leader
 
     async def _until(

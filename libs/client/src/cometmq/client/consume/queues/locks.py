@@ -16,6 +16,7 @@ import msgspec
 
 from cometmq.client.clock import ClockMs, monotonic_ms, wall_ms
 from cometmq.client.cluster.instance import RETRY_SOON_MS, ClientInstance
+from cometmq.client.cluster.routes import names_former_master
 from cometmq.client.consume.queues.offsets import OffsetStore
 from cometmq.client.wakeup import Wakeup
 from cometmq.remoting.bodies.dialect import decode_json, encode_json
@@ -193,6 +194,8 @@ class QueueLocks:
             )
             granted = decode_json(LockBatchReply, response.body).lock_ok_mq_set
         except CometError as error:
+            if names_former_master(error):
+                instance.routes.outdated(queues[0].topic)
             # The broker may have granted the locks all the same; they stay in `_asked` for
             # `release`.
             instance.outages.failed(

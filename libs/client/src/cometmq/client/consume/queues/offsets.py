@@ -12,6 +12,7 @@ from typing import Final, Protocol
 
 from cometmq.client.cluster.instance import ClientInstance
 from cometmq.client.consume.queues.file_claim import FileClaim
+from cometmq.client.errors import BrokerMissing
 from cometmq.client.log import PROGRAM_LOG
 from cometmq.remoting.bodies.dialect import decode_json, encode_json
 from cometmq.remoting.bodies.offsets import QueueOffsetTable
@@ -110,6 +111,11 @@ class Positions:
         else:
             self._told[queue] = self._told.get(queue, 0) + 1
 
+    def tell_again(self, queue: MessageQueue) -> None:
+        """Treat an offset that was only sent oneway as unsaved."""
+        if self._told.pop(queue, None) is not None:
+            self.unsaved.add(queue)
+
     def note_saved(self, offsets: Mapping[MessageQueue, int]) -> None:
         """Mark these offsets as stored; offsets that have moved since stay unsaved."""
         self.unsaved -= {queue for queue, at in offsets.items() if self.offsets.get(queue) == at}
@@ -205,6 +211,8 @@ class RemoteOffsets(_OffsetsInMemory):
         super().__init__()
         self._instance = instance
         self._group = group
+        self._told_to: dict[MessageQueue, str] = {}
+        """Where an offset was last sent oneway: a former master may have refused it."""
         self._tables: set[tuple[str, str]] = set()
         """Broker and topic pairs that have at least one stored offset."""
 
@@ -236,7 +244,11 @@ class RemoteOffsets(_OffsetsInMemory):
         return response.header.offset
 
     async def persist(self, queues: Iterable[MessageQueue]) -> None:
-        """Send the offsets oneway."""
+        """Send the offsets oneway, and again once another broker is the master."""
+        queues = list(queues)
+        for queue in queues:
+            if self._is_told_elsewhere(queue):
+                self._positions.tell_again(queue)
         for queue in self._positions.to_tell(queues):
             try:
                 await self._save(queue, is_awaited=False)
@@ -301,6 +313,22 @@ class RemoteOffsets(_OffsetsInMemory):
         )
         if self._positions.offsets.get(queue) == offset:
             self._positions.note_sent(queue, is_answered=is_awaited)
+            self._told_to[queue] = address
+
+    def _is_told_elsewhere(self, queue: MessageQueue) -> bool:
+        """Return whether the last offset went to a broker that is no longer the master."""
+        told_to = self._told_to.get(queue)
+        if told_to is None:
+            return False
+        try:
+            return self._instance.routes.any_of(queue.broker_name)[1] != told_to
+        except BrokerMissing:
+            return False
+
+    def forget(self, queue: MessageQueue) -> None:
+        """Drop the offset in memory; the broker keeps it."""
+        self._told_to.pop(queue, None)
+        super().forget(queue)
 
 
 def _table(queue: MessageQueue) -> tuple[str, str]:

@@ -9,7 +9,7 @@ import msgspec
 
 from cometmq.client.clock import monotonic_ms, wall_ms
 from cometmq.client.cluster.outages import FailureLog
-from cometmq.client.cluster.routes import contradicts
+from cometmq.client.cluster.routes import contradicts, names_former_master
 from cometmq.client.consume.queues.offsets import OffsetStore
 from cometmq.client.consume.queues.process_queue import ProcessQueue
 from cometmq.client.message import MessageExt
@@ -232,7 +232,7 @@ class Reader:
                 context.not_ready()
             if self._refused_count <= NOT_READY_COUNT_MAX:
                 return NOT_READY_DELAY_MS
-        if contradicts(error):
+        if contradicts(error) or names_former_master(error):
             context.outdated(queue.topic)
         context.failed(
             "pull.failed",
