@@ -9,7 +9,10 @@ from time import monotonic
 
 import pytest
 
+from cometmq.cli.verbs import brokers
 from cometmq.client.admin.broker import BrokerAdmin
+from cometmq.client.admin.clusters import ClusterMember
+from cometmq.client.admin.figures import read_figures
 from cometmq.peers.comet import PROGRAM
 from cometmq.peers.ports import free_broker_port, free_port
 from cometmq.peers.processes import Child, wait_until
@@ -327,6 +330,19 @@ def test_a_broker_that_refuses_messages_is_not_ok(call, tmp_path):
     line = f"broker full ({cluster.addresses['full']}) takes no messages: disk-full; "
     assert shown.status == 1
     assert shown.err.startswith(f"cometmq: {line}")
+
+
+def test_a_broker_with_a_broken_account_file_is_not_ok(call, monkeypatch):
+    figures = read_figures({"accountsBroken": "/etc/accounts.yml"})
+    member = ClusterMember("c", "broker-a", 0, "127.0.0.1:1", figures, None)
+    monkeypatch.setattr(brokers, "ask", lambda *_: [member])
+    shown = call("cluster", "--json")
+    (row,) = json.loads(shown.out)
+    assert row["state"] == "account file broken: /etc/accounts.yml"
+    assert shown.status == 1
+    assert shown.err.startswith(
+        "cometmq: broker broker-a (127.0.0.1:1) cannot use its account file /etc/accounts.yml: it"
+    )
 
 
 def test_slaves_are_shown_with_their_lag_or_why_they_do_not_follow(call, tmp_path):

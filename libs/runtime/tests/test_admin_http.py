@@ -88,6 +88,27 @@ async def test_readiness_follows_its_checks_and_liveness_does_not():
     assert (await http.answer("GET", "/healthz")).status is HTTPStatus.OK
 
 
+async def test_a_warning_is_shown_without_failing_readiness():
+    http = AdminHttp()
+    failures: dict[str, str | None] = {"accounts": None}
+    warnings: dict[str, str | None] = {"accounts": None}
+    http.add_ready_check("accounts", lambda: failures["accounts"])
+    http.add_ready_warning("accounts", lambda: warnings["accounts"])
+    assert await shown(http) == (HTTPStatus.OK, "ok", "ok")
+    warnings["accounts"] = "a file is broken"
+    assert await shown(http) == (HTTPStatus.OK, "ok", "a file is broken")
+    failures["accounts"] = "there is no account"
+    expected = (HTTPStatus.SERVICE_UNAVAILABLE, "failing", "there is no account")
+    assert await shown(http) == expected
+    assert (await http.answer("GET", "/healthz")).body == b'{"status":"ok","checks":{}}\n'
+
+
+async def shown(http: AdminHttp) -> tuple[HTTPStatus, str, str]:
+    ready = await http.answer("GET", "/readyz")
+    body = json.loads(ready.body)
+    return ready.status, body["status"], body["checks"]["accounts"]
+
+
 async def test_the_root_lists_every_page():
     http = AdminHttp()
     root = await http.answer("GET", "/")

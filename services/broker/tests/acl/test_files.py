@@ -365,6 +365,10 @@ async def test_an_unreadable_file_is_logged_once(tmp_path: Path, worker: Worker)
 
     assert log.names == ["accounts.unreadable"]
     assert keeper.fault == f"{files.path}: Input/output error"
+    assert keeper.broken == files.path
+    disk.unreadable = None
+    await poll(keeper, worker)
+    assert [keeper.fault, keeper.broken, keeper.warning] == [None, None, None]
 
 
 async def test_a_change_is_in_force_before_its_answer(tmp_path: Path, worker: Worker) -> None:

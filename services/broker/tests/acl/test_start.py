@@ -128,3 +128,39 @@ async def test_a_broker_without_accounts_is_not_ready_until_a_file_has_one(tmp_p
         async with asyncio.timeout(60):
             while (await admin.answer("GET", "/readyz")).status != 200:  # noqa: ASYNC110  # polled
                 await asyncio.sleep(0.05)
+
+
+async def test_a_ready_broker_names_an_account_file_with_which_it_would_not_start_again(
+    tmp_path: Path,
+) -> None:
+    file = tmp_path / "plain_acl.yml"
+    file.write_text(ACCOUNTS)
+    admin = AdminHttp()
+    app = BrokerApp(
+        settings(tmp_path), log=NO_LOG, clock=SystemClock(), admin=admin,
+        config_path=tmp_path / "broker.conf",
+    )  # fmt: skip
+    async with running(app) as address:
+        assert await accounts(admin) == "ok"
+        file.write_text(ACCOUNTS + "  admin: [userSecret1\n")
+        async with asyncio.timeout(60):
+            while (text := await accounts(admin)) == "ok":  # noqa: ASYNC110  # polled
+                await asyncio.sleep(0.05)
+        assert text.startswith(f"the account file {file} cannot be used: the accounts read before")
+        assert "userSecret1" not in text  # the port needs no account
+        assert await ask(address, GOOD) == 0
+        metrics = (await admin.answer("GET", "/metrics")).body
+        assert sample(metrics, "cometmq_acl_files_broken") == 1
+        file.write_text(ACCOUNTS)
+        async with asyncio.timeout(60):
+            while await accounts(admin) != "ok":  # noqa: ASYNC110  # polled
+                await asyncio.sleep(0.05)
+    await admin.stop()
+
+
+async def accounts(admin: AdminHttp) -> str:
+    """Return what a broker that is ready says about its accounts."""
+    ready = await admin.answer("GET", "/readyz")
+    assert ready.status == 200, ready.body
+    text: str = json.loads(ready.body)["checks"]["accounts"]
+    return text

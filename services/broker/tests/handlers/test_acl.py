@@ -12,12 +12,16 @@ from cometmq.broker.acl.check import AccessControl
 from cometmq.broker.acl.files import AclFiles
 from cometmq.broker.acl.keeper import AclKeeper
 from cometmq.broker.broker import Broker
-from cometmq.broker.handlers import HANDLERS
+from cometmq.broker.handlers import HANDLERS, admin
 from cometmq.broker.testing import expected_answer, memory_broker, replay
 from cometmq.broker.testing.peers import FakePeer
+from cometmq.broker.testing.replay import serve
+from cometmq.remoting.bodies.dialect import decode_json
+from cometmq.remoting.bodies.kv import KVTable
 from cometmq.remoting.codes import RequestCode as Code
 from cometmq.remoting.command import Call, Reply
 from cometmq.remoting.commands.acl import UpdateAndCreateAclConfig, UpdateGlobalWhiteAddrsConfig
+from cometmq.remoting.commands.table import NoHeader
 from cometmq.remoting.errors import CommandError
 from cometmq.remoting.log import NO_LOG
 from cometmq.remoting.testing.golden import Exchange, load_exchanges
@@ -50,7 +54,7 @@ def exchanges(pattern: str, *, is_on: bool) -> list[Exchange]:
 
 @pytest.fixture
 async def broker(tmp_path: Path) -> AsyncIterator[Broker]:
-    broker = memory_broker()
+    broker = memory_broker(storePathRootDir=str(tmp_path))
     path = tmp_path / "plain_acl.yml"
     path.write_text(ACCOUNTS)
     files = AclFiles(path, clock_ms=broker.clock.now_ms, log=NO_LOG)
@@ -185,3 +189,14 @@ def test_every_code_of_access_control_is_served() -> None:
     codes = {code for code in Code if "ACL" in code.name or "WHITE_ADDRS" in code.name}
     assert codes == set(HANDLERS) & codes
     assert len(codes) == 5
+
+
+async def test_the_figures_name_a_broken_account_file(broker: Broker, tmp_path: Path) -> None:
+    assert broker.acl is not None
+    (tmp_path / "commitlog").mkdir()
+    for broken in (None, tmp_path / "plain_acl.yml"):
+        broker.acl.broken = broken
+        call = Call(Code.GET_BROKER_RUNTIME_INFO, NoHeader(), peer=FakePeer())
+        reply = await serve(broker, call, admin.get_broker_runtime_info)
+        table = decode_json(KVTable, bytes(reply.body)).table  # type: ignore[arg-type]
+        assert table.get("accountsBroken") == (broken and str(broken))

@@ -69,6 +69,7 @@ class AdminHttp:
         self._log = log
         self._live: dict[str, Check] = {}
         self._ready: dict[str, Check] = {}
+        self._warnings: dict[str, Check] = {}
         self._settings: dict[str, Callable[[], str]] = {}
         self._incremental = IncrementalRunner()
         self._worker = Worker("metrics", pending_count_max=CONNECTION_COUNT_MAX)
@@ -89,6 +90,13 @@ class AdminHttp:
     def add_ready_check(self, name: str, check: Check) -> None:
         """Make /readyz fail while the check returns a reason, so that no traffic is routed here."""
         self._ready[name] = check
+
+    def add_ready_warning(self, name: str, check: Check) -> None:
+        """Show a reason on /readyz beside status 200: clients are served, but a person has to act.
+
+        A ready check of the same name comes first.
+        """
+        self._warnings[name] = check
 
     def add_settings(self, name: str, text: Callable[[], str]) -> None:
         """Show `text()` under this heading on /settings."""
@@ -147,7 +155,7 @@ class AdminHttp:
         return _health(self._live)
 
     async def _readyz(self) -> Answer:
-        return _health({**self._live, **self._ready})
+        return _health({**self._live, **self._ready}, self._warnings)
 
     async def _settings_page(self) -> Answer:
         parts = [f"# {name}\n{text()}" for name, text in self._settings.items()]
@@ -180,12 +188,16 @@ class AdminHttp:
         return words[0], await self.answer(words[0], words[1])
 
 
-def _health(checks: dict[str, Check]) -> Answer:
-    reasons = {name: reason for name, check in checks.items() if (reason := check()) is not None}
+def _health(checks: dict[str, Check], warnings: dict[str, Check] | None = None) -> Answer:
+    reasons = _reasons(checks)
     status = HTTPStatus.SERVICE_UNAVAILABLE if reasons else HTTPStatus.OK
-    shown = {name: reasons.get(name, "ok") for name in checks}
+    shown = dict.fromkeys([*checks, *(warnings or {})], "ok") | _reasons(warnings or {}) | reasons
     body = msgspec.json.encode({"status": "failing" if reasons else "ok", "checks": shown})
     return Answer(status, body + b"\n", _JSON)
+
+
+def _reasons(checks: dict[str, Check]) -> dict[str, str]:
+    return {name: reason for name, check in checks.items() if (reason := check()) is not None}
 
 
 def _framed(method: str, answer: Answer) -> bytes:

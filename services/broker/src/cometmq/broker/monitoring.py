@@ -66,6 +66,7 @@ def attach(
     admin.add_ready_check("name", lambda: broker.registration.name_fault)
     if (acl := broker.acl) is not None:
         admin.add_ready_check("accounts", lambda: acl.gap)
+        admin.add_ready_warning("accounts", lambda: acl.warning)
     admin.add_ready_check("replication", partial(replication_fault, broker))
     if group is not None:
         labels = metrics.labels(broker)

@@ -21,6 +21,7 @@ COLUMNS: Final = (
 )  # fmt: skip
 
 FOLLOW_REMEDY: Final = "see its log, and the runbook slave-does-not-follow.md"
+ACCOUNTS_REMEDY: Final = "correct it as accounts.unreadable in the broker's log says"
 REMEDY: Final = "look at its disk, its log and its /readyz"
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
@@ -33,8 +34,8 @@ def show_cluster(
     """Show brokers with role, rates, disk usage and lag of slaves; exit status 1 if one fails.
 
     A broker fails if it does not answer, if it is a master that takes no messages or misses copies
-    of its group, or a slave that has no master or cannot follow it. A slave is behind by the bytes
-    of the commit log that its master has and it lacks.
+    of its group, a slave that has no master or cannot follow it, or if its account file is broken.
+    A slave is behind by the bytes of the commit log that its master has and it lacks.
     """
 
     async def question(admin: AdminClient) -> list[ClusterMember]:
@@ -69,6 +70,11 @@ def _note_faults(member: ClusterMember) -> None:
     elif reason := _unfit(member):
         MISSING[member.address] = (
             f"slave {place} cannot follow its master: {reason}; {FOLLOW_REMEDY}"
+        )
+    if file := _broken_accounts(member):
+        MISSING[f"{member.address}/accounts"] = (
+            f"broker {place} cannot use its account file {file}: it serves the accounts read"
+            f" before, and will not start again; {ACCOUNTS_REMEDY}"
         )
     if (copies := _copies(member)) is not None:
         numbers = ", ".join(map(str, copies.missing))
@@ -109,6 +115,10 @@ def _refusal(member: ClusterMember) -> str:
     """Return why a master takes no messages; slaves never take any."""
     is_master = member.broker_id == MASTER_ID
     return member.figures.writes_refused if is_master and member.figures else ""
+
+
+def _broken_accounts(member: ClusterMember) -> str:
+    return member.figures.accounts_broken if member.figures else ""
 
 
 def _copies(member: ClusterMember) -> GroupCopies | None:
@@ -153,4 +163,6 @@ def _state(member: ClusterMember) -> str:
         return missing
     if reason := _unfit(member):
         return f"cannot follow: {reason}"
+    if file := _broken_accounts(member):
+        return f"account file broken: {file}"
     return "ok"

@@ -70,6 +70,10 @@ class BrokerFigures(msgspec.Struct, frozen=True):
     """Why the store refuses messages, such as `disk-full`; reported only by CometMQ's brokers."""
     not_following: str = ""
     """Why a slave cannot follow its master, such as `ahead`; reported only by CometMQ's brokers."""
+    accounts_broken: str = ""
+    """The account file that the broker cannot use, and with which it would not start again;
+    reported only by CometMQ's brokers.
+    """
     log_max_offset: int = 0
     """End offset of the commit log in bytes; a slave's lag is its distance from the master's."""
     send_path: str = ""
@@ -98,6 +102,7 @@ def read_figures(facts: Mapping[str, str]) -> BrokerFigures:
         commit_log_disk_ratio=None if ratio < 0 else ratio,
         writes_refused=facts.get("writesRefused", ""),
         not_following=facts.get("replicationRefused", ""),
+        accounts_broken=facts.get("accountsBroken", ""),
         log_max_offset=int(_number(facts, "commitLogMaxOffset")),
         send_path=facts.get("sendPath", ""),
         copies=_copies(facts),

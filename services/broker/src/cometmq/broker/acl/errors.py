@@ -5,11 +5,17 @@ Compatibility: the texts repeat RocketMQ 4.9.4's AclException, because users sea
 refusal also cites the line of RocketMQ's source that refuses the request.
 """
 
+from pathlib import Path
+
 from cometmq.remoting.errors import ServerError, SettingsError
 
 
 class AclFileError(SettingsError):
     """An account file cannot be used."""
+
+    def __init__(self, path: Path, text: str) -> None:
+        super().__init__(text)
+        self.path = path
 
 
 class AclError(ValueError):

@@ -51,7 +51,7 @@ class AclFiles:
         self._clock_ms = clock_ms
         self._log = log
         self._files = files or OsFiles()
-        self._texts: Mapping[Path, bytes] = {}
+        self._texts: Mapping[Path, bytes] | None = {}
         self._staged: dict[Path, bytes] | None = None  # during a batch of changes
         self._owners: Mapping[str, Path] = {}
         self._versions: Mapping[Path, DataVersion] = {}
@@ -64,7 +64,12 @@ class AclFiles:
 
     def reload(self) -> Accounts | None:
         """Read the files again; return None if no text has changed since the last read."""
-        return None if self._read() == self._texts else self.load()
+        try:
+            texts = self._read()
+        except AclFileError:
+            self._texts = None  # so that the next read that succeeds ends the fault
+            raise
+        return None if texts == self._texts else self.load()
 
     def change(self, changes: Sequence[Change]) -> None:
         """Apply the changes in order, reading all files once and writing each changed file once.
@@ -130,7 +135,7 @@ class AclFiles:
         try:
             return self._files.read(path)
         except OSError as error:
-            raise AclFileError(f"{path}: {error.strerror}") from error
+            raise AclFileError(path, f"{path}: {error.strerror}") from error
 
     def _parse_all(self, texts: Mapping[Path, bytes]) -> Accounts:
         accounts: list[Account] = []
@@ -143,7 +148,7 @@ class AclFiles:
             try:
                 content = Document(str(data, "utf-8")).read()
             except ValueError as error:
-                raise AclFileError(f"{path}: {error}") from error
+                raise AclFileError(path, f"{path}: {error}") from error
             white += content.white_addresses
             versions[path] = content.version or DataVersion(0, self._clock_ms())
             for account in content.accounts:
@@ -192,4 +197,4 @@ class AclFiles:
                 shutil.copymode(path, new)
             self._files.replace(new, path)
         except OSError as error:
-            raise AclFileError(f"{path} cannot be saved: {error.strerror}") from error
+            raise AclFileError(path, f"{path} cannot be saved: {error.strerror}") from error

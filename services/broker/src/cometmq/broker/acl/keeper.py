@@ -3,6 +3,7 @@
 
 import asyncio
 from collections.abc import Callable
+from pathlib import Path
 from typing import Final
 
 from cometmq.broker.acl.accounts import Accounts
@@ -34,6 +35,9 @@ class AclKeeper:
         self._log = log
         self._polling: asyncio.Future[Accounts | None] | None = None
         self.fault: str | None = None
+        """Why the files cannot be used; it may quote them, so only the log shows it."""
+        self.broken: Path | None = None
+        """The file that cannot be used, while there is a fault."""
 
     @property
     def gap(self) -> str | None:
@@ -43,6 +47,16 @@ class AclKeeper:
         return (
             "access control is on without any account, so every request is refused: add accounts"
             f" to {self._files.path}"
+        )
+
+    @property
+    def warning(self) -> str | None:
+        """Return that the next start will fail, or None; clients are served as before."""
+        if self.broken is None:
+            return None
+        return (
+            f"the account file {self.broken} cannot be used: the accounts read before stay valid,"
+            " and the next start fails; correct it as accounts.unreadable in the log says"
         )
 
     def poll(self) -> None:
@@ -80,7 +94,8 @@ class AclKeeper:
         if fault != self.fault:
             self._log.error("accounts.unreadable", error=fault)
         self.fault = fault
+        self.broken = error.path if isinstance(error, AclFileError) else self._files.path
 
     def _use(self, accounts: Accounts) -> None:
         self.control.accounts = accounts
-        self.fault = None
+        self.fault = self.broken = None

@@ -31,6 +31,9 @@ SEND_PATH: Final = "sendPath"
 REPLICATION_REFUSED: Final = "replicationRefused"
 """Only CometMQ has this key, and only while a slave cannot follow its master: the reason."""
 
+ACCOUNTS_BROKEN: Final = "accountsBroken"
+"""Only CometMQ has this key, and only while a changed account file cannot be used: its path."""
+
 GROUP_MEMBERS: Final = "groupMembers"
 GROUP_IN_SYNC: Final = "groupInSync"
 GROUP_MIN_IN_SYNC: Final = "groupMinInSync"
@@ -106,6 +109,8 @@ def _store(broker: Broker) -> dict[str, str]:
     unfit = broker.replication.following.unfit
     if broker.is_slave and unfit is not None:
         refused[REPLICATION_REFUSED] = unfit.value
+    if broker.acl is not None and broker.acl.broken is not None:
+        refused[ACCOUNTS_BROKEN] = str(broker.acl.broken)
     return {
         **refused,
         **_group(broker),
