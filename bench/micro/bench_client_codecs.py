@@ -107,7 +107,7 @@ def answer() -> None:
 def decode() -> list[MessageExt]:
     """Decode the answer to a pull into messages."""
     pulled = Pulled(PullStatus.FOUND, [], 39, 0, 100)
-    PULLER._decode(PULL_BODY, QUEUE, SUBSCRIPTION, pulled)  # noqa: SLF001  # the step to measure
+    PULLER._decode(PULL_BODY, QUEUE, 0, SUBSCRIPTION, pulled)  # noqa: SLF001  # the step to measure
     return pulled.messages
 
 

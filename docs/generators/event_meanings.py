@@ -265,7 +265,8 @@ MEANINGS: Final[Mapping[str, str]] = {
     "offset.unsaved": "Committed offsets did not reach the broker; the client tries again.",
     "producer.undrained": "`close` stopped waiting although `running_count` sends were still "
     "running.",
-    "pull.failed": "A pull failed; the client tries again after a pause.",
+    "pull.failed": "A pull at `queue_offset` failed; the client tries again after a pause. If the "
+    "record there is corrupt, `error` says what to do.",
     "queues.undrained": "Queues were revoked while the listener was still processing their "
     "messages.",
     "subscription.doubtful": "A filter is probably a mistake: it matches no messages, or not "

@@ -29,7 +29,7 @@ from cometmq.cli.meter import is_terminal, live, rate
 from cometmq.cli.outcome import MISSING
 from cometmq.cli.output import print_notes
 from cometmq.cli.verbs.observer import FIRST, LAST, PLACES, as_observer, begin_of
-from cometmq.cli.verbs.source import Ends, Printed, Source, queues_of, readable
+from cometmq.cli.verbs.source import Ends, Faults, Printed, Source, queues_of, readable
 from cometmq.client import (
     ClientOptions,
     ConsumeFrom,
@@ -217,12 +217,14 @@ async def _as_member(
 ) -> AsyncIterator[Source]:
     """Consume for a group; messages not printed at the end are redelivered to the next member."""
     ends = Ends(namesrv, topic)
-    source = Source(1, ends)
+    faults = Faults(topic)
+    source = Source(1, ends, faults.positions, faults)
     is_leaving = False
 
     async def listen(messages: list[MessageExt]) -> None:
         for message in messages:
             printed = Printed(message)
+            faults.passed(message)
             if not is_leaving:
                 await source.put(printed)
                 await printed.done.wait()
@@ -233,7 +235,7 @@ async def _as_member(
     options = PushOptions(
         consume_from=consume_from, consume_timestamp_ms=moment_ms, concurrency=1, drain_ms=DRAIN_MS
     )
-    log = MemberComplaints(group)
+    log = MemberComplaints(group, faults)
     consumer = PushConsumer(group, namesrv, listener=listen, options=with_access(options), log=log)
     consumer.subscribe(topic, tag)
     async with AdminClient(namesrv, options=with_access(ClientOptions()), log=NO_LOG) as admin:
@@ -252,11 +254,14 @@ async def _as_member(
 
 
 class MemberComplaints(Complaints):
-    """Ends the command if a broker refuses the group's pulls, because retrying would not help."""
+    """Remembers failing pulls, and ends the command if a broker refuses the group's pulls, because
+    retrying would not help.
+    """
 
-    def __init__(self, group: str) -> None:
+    def __init__(self, group: str, faults: Faults) -> None:
         super().__init__()
         self._group = group
+        self._faults = faults
         self._refusal: asyncio.Future[str] = asyncio.get_running_loop().create_future()
 
     def warning(self, event: str, /, **facts: object) -> None:
@@ -268,6 +273,7 @@ class MemberComplaints(Complaints):
                 f" enable it: cometmq group alter {self._group} --enabled"
             )
         elif kind != AccessDenied.__name__:
+            self._faults.note(facts)
             super().warning(event, **facts)
             return
         if not self._refusal.done():

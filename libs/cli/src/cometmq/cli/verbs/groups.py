@@ -26,7 +26,9 @@ from cometmq.cli.output import (
     print_notes,
     print_rows,
 )
+from cometmq.cli.verbs.observer import begin_of, chosen_queues
 from cometmq.cli.verbs.queue_states import queue_states, skip_notes, topics_by_group
+from cometmq.cli.verbs.source import queues_of
 from cometmq.cli.verbs.topic_changes import configs_at
 from cometmq.cli.words import counted
 from cometmq.client.admin import AdminClient
@@ -334,14 +336,21 @@ def delete(  # noqa: PLR0913  # one parameter per option
 
 
 @app.command()
-def reset(
+def reset(  # noqa: PLR0913  # one parameter per option
     group: Group,
     topic: Annotated[str, typer.Argument(help="Topic that the group consumes.")],
     to: Annotated[
-        str, typer.Option("--to", help="first, last or a time (2026-11-20T10:00, 90m ago).")
-    ],
+        str | None, typer.Option("--to", help="first, last or a time (2026-11-20T10:00, 90m ago).")
+    ] = None,
     namesrv: Namesrv = DEFAULT_NAMESRV,
     *,
+    queue: Annotated[
+        str | None,
+        typer.Option(
+            "--queue", help="Only this queue, BROKER:NUMBER, to --offset instead of --to."
+        ),
+    ] = None,
+    offset: Annotated[int | None, typer.Option(min=0, help="Next offset in --queue.")] = None,
     backwards: Annotated[
         bool, typer.Option("--backwards", help="Never move a queue forward.")
     ] = False,
@@ -351,8 +360,19 @@ def reset(
     """Move a group to other offsets, whether connected or not; asks for confirmation.
 
     A time stands for the message stored nearest to it in each queue, as in RocketMQ: one older
-    message of each queue may be read again.
+    message of each queue may be read again. --queue and --offset need a group without members.
     """
+    if queue is not None or offset is not None:
+        if queue is None or offset is None or to is not None or backwards:
+            raise wrong_usage("--queue and --offset belong together, without --to and --backwards")
+        moved = ask(
+            namesrv,
+            lambda admin: _move_queue(admin, group, topic, queue, offset, is_confirmed=yes),
+        )
+        _print_moved(moved, as_json=as_json)
+        return
+    if to is None:
+        raise wrong_usage("give --to, or --queue with --offset")
 
     async def question(admin: AdminClient) -> dict[MessageQueue, int]:
         now_ms = wall_ms()
@@ -391,6 +411,23 @@ def clone(
         return await admin.clone_offsets(source, destination, topic)
 
     _print_moved(ask(namesrv, question), as_json=as_json)
+
+
+async def _move_queue(
+    admin: AdminClient, group: str, topic: str, name: str, offset: int, *, is_confirmed: bool
+) -> dict[MessageQueue, int]:
+    """Move a group in one queue; members would overwrite the offset, so there must be none."""
+    if (await members_of(admin, group, await known_group(admin, group))).count:
+        raise ClientError(
+            f"the consumer group {group} has connected members, which would commit their own offset"
+            " again: stop them first (cometmq group describe shows them), or use --to"
+        )
+    (queue,) = chosen_queues(await queues_of(admin, topic), topic, name)
+    masters = {broker.name: broker for broker in await admin.masters_to_change_of(topic)}
+    begin = await begin_of(masters.get(queue.broker_name), queue, "", offset)
+    await _ask_to_move(admin, group, topic, is_confirmed=is_confirmed)
+    await masters[queue.broker_name].commit_offset(group, topic, queue.queue_id, begin)
+    return {queue: begin}
 
 
 async def _ask_to_move(admin: AdminClient, group: str, topic: str, *, is_confirmed: bool) -> None:

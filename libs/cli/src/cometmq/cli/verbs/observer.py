@@ -36,7 +36,7 @@ async def as_observer(
 ) -> AsyncIterator[Source]:
     """Read queues without committing any offset."""
     async with AdminClient(namesrv, options=with_access(ClientOptions()), log=NO_LOG) as admin:
-        queues = _chosen(await queues_of(admin, topic), topic, queue)
+        queues = chosen_queues(await queues_of(admin, topic), topic, queue)
         brokers = await readable(admin, topic)
         begins = {
             chosen: await begin_of(brokers.get(chosen.broker_name), chosen, start, offset)
@@ -71,7 +71,10 @@ async def as_observer(
         task.cancel()
 
 
-def _chosen(queues: Iterable[MessageQueue], topic: str, wanted: str | None) -> list[MessageQueue]:
+def chosen_queues(
+    queues: Iterable[MessageQueue], topic: str, wanted: str | None
+) -> list[MessageQueue]:
+    """Return all queues, or the wanted one; raise ClientError if the topic does not have it."""
     if wanted is None:
         return list(queues)
     found = [queue for queue in queues if wanted == f"{queue.broker_name}:{queue.queue_id}"]

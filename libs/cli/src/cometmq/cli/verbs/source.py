@@ -7,6 +7,7 @@ Silence does not mean that everything was read: a broker that hangs or is down i
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from contextlib import suppress
+from time import monotonic
 from typing import Final
 
 import msgspec
@@ -18,11 +19,18 @@ from cometmq.client import ClientOptions, MessageExt, MessageQueue
 from cometmq.client.admin import AdminClient
 from cometmq.client.admin.broker import BrokerAdmin
 from cometmq.client.errors import ClientError, broker_missing
-from cometmq.remoting.errors import CometError
+from cometmq.remoting.errors import CometError, ConnectFailed, ConnectionLost, RequestTimeout
 from cometmq.remoting.log import NO_LOG
 
 NAMES_MAX: Final = 8
 """Number of queues that are named in one line."""
+
+RECENT_S: Final = 15.0
+"""Age up to which a failed pull counts; clients try again every 3 s."""
+
+_UNANSWERED: Final = frozenset(
+    error.__name__ for error in (ConnectFailed, ConnectionLost, RequestTimeout)
+)
 
 Positions = Mapping[MessageQueue, int]
 
@@ -59,10 +67,11 @@ class Ends:
         self._queues = list(queues)
         self._addresses = {name: broker.address for name, broker in brokers.items()}
 
-    async def unread(self, positions: Positions) -> Unread:
+    async def unread(self, positions: Positions, faults: Mapping[MessageQueue, str]) -> Unread:
         """Return the queues that end above their position, or whose broker does not answer.
 
         A queue without a position is read by another member of its group; its broker is asked.
+        `faults` are the reasons why the pulls of queues fail.
         """
         found = Unread()
         names = sorted({queue.broker_name for queue in self._queues})
@@ -78,12 +87,18 @@ class Ends:
                 for name in names:
                     if name in self._addresses:
                         broker = admin.broker(self._addresses[name], name=name)
-                        tasks.create_task(self._ask(broker, positions, found))
+                        tasks.create_task(self._ask(broker, positions, faults, found))
                     else:
                         found.lines[name] = str(broker_missing(name))
         return found
 
-    async def _ask(self, broker: BrokerAdmin, positions: Positions, found: Unread) -> None:
+    async def _ask(
+        self,
+        broker: BrokerAdmin,
+        positions: Positions,
+        faults: Mapping[MessageQueue, str],
+        found: Unread,
+    ) -> None:
         left: dict[MessageQueue, int] = {}
         queues = [queue for queue in self._queues if queue.broker_name == broker.name]
         for number, queue in enumerate(queues):
@@ -99,10 +114,15 @@ class Ends:
                 left[queue] = end - position
         if left:
             found.is_coming = True
+            reasons = " ".join(dict.fromkeys(faults[queue] for queue in left if queue in faults))
             found.lines[broker.name] = (
                 f"{_names(left)} not read to the end: {counted(sum(left.values()), 'message')}"
-                f" left, although broker {broker.name} ({broker.address}) answers; unless another"
-                " error is shown, try again with a longer --timeout"
+                f" left, although broker {broker.name} ({broker.address}) answers; "
+                + (
+                    f"pulls fail: {reasons}"
+                    if reasons
+                    else "unless another error is shown, try again with a longer --timeout"
+                )
             )
 
 
@@ -111,6 +131,46 @@ def _names(queues: Iterable[MessageQueue]) -> str:
     names = [f"{queue.broker_name}:{queue.queue_id}" for queue in queues]
     shown = " ".join(names[:NAMES_MAX]) + " ..." * (len(names) > NAMES_MAX)
     return f"{counted(len(names), 'queue')} ({shown})"
+
+
+class Faults:
+    """The queues of a topic whose pulls fail, until a later message of the queue is printed."""
+
+    def __init__(self, topic: str) -> None:
+        self._topic = topic
+        self._by_queue: dict[MessageQueue, tuple[int, str, float]] = {}
+
+    def note(self, facts: Mapping[str, object]) -> None:
+        """Remember the failed pull that a log event reports.
+
+        Brokers that do not answer are left out, because `Ends` asks them.
+        """
+        kind, _, text = str(facts.get("error", "")).partition(": ")
+        name, number, at = (facts.get(key) for key in ("broker", "queue_id", "queue_offset"))
+        if (
+            facts.get("topic") == self._topic
+            and kind not in _UNANSWERED
+            and isinstance(name, str)
+            and isinstance(number, int)
+            and isinstance(at, int)
+        ):
+            self._by_queue[MessageQueue(self._topic, name, number)] = at, text, monotonic()
+
+    def passed(self, message: MessageExt) -> None:
+        """Forget the failures of a queue that has delivered a message beyond them."""
+        queue = message.queue
+        if queue in self._by_queue and message.queue_offset >= self._by_queue[queue][0]:
+            del self._by_queue[queue]
+
+    async def positions(self) -> Positions:
+        """Return the offsets at which pulls failed recently; consumers retry sooner than that."""
+        since = monotonic() - RECENT_S
+        return {queue: at for queue, (at, _, when) in self._by_queue.items() if when >= since}
+
+    @property
+    def texts(self) -> Mapping[MessageQueue, str]:
+        """The reason of each queue's last failure."""
+        return {queue: text for queue, (_, text, _) in self._by_queue.items()}
 
 
 async def _unknown() -> Positions:
@@ -125,15 +185,18 @@ class Source(asyncio.Queue[Printed]):
         size_max: int,
         ends: Ends,
         positions: Callable[[], Awaitable[Positions]] = _unknown,
+        faults: Faults | None = None,
     ) -> None:
         """`positions` returns the offset up to which each queue has been read."""
         super().__init__(size_max)
         self._ends = ends
+        self.faults = faults
         self._positions = positions
 
     async def unread(self) -> Unread:
         """Return the queues that may have messages that were not read."""
-        return await self._ends.unread(await self._positions())
+        texts = {} if self.faults is None else self.faults.texts
+        return await self._ends.unread(await self._positions(), texts)
 
 
 async def queues_of(admin: AdminClient, topic: str) -> list[MessageQueue]:

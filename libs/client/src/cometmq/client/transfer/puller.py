@@ -2,6 +2,7 @@
 """A single pull: chooses the broker, sets the flags, and interprets the answer."""
 
 from collections.abc import Mapping
+from contextlib import suppress
 from enum import IntEnum
 from typing import Final
 
@@ -23,7 +24,7 @@ from cometmq.remoting.errors import (
 )
 from cometmq.remoting.message.flags import PullSysFlag
 from cometmq.remoting.message.properties import PropertyKey
-from cometmq.remoting.message.record import decode_records
+from cometmq.remoting.message.record import MessageRecord, decode_record, decode_records
 from cometmq.remoting.transport.tasks import describe
 
 
@@ -120,7 +121,7 @@ class Puller:
         status = PullStatus(response.code)
         pulled = Pulled(status, [], reply.next_begin_offset, reply.min_offset, reply.max_offset)
         if status is PullStatus.FOUND:
-            self._decode(response.body, queue, subscription, pulled)
+            self._decode(response.body, queue, offset, subscription, pulled)
         return pulled
 
     def forget(self, queue: MessageQueue) -> None:
@@ -159,13 +160,22 @@ class Puller:
         )
 
     def _decode(
-        self, body: bytes, queue: MessageQueue, subscription: SubscriptionData, pulled: Pulled
+        self,
+        body: bytes,
+        queue: MessageQueue,
+        offset: int,
+        subscription: SubscriptionData,
+        pulled: Pulled,
     ) -> None:
         """Decode messages; compare their tags, because brokers filter only by the tag's hash."""
         try:
             records = decode_records(body)
         except CorruptRecord as error:
-            raise RemoteProtocolError(f"a pulled record is corrupt: {error}") from error
+            records = _whole_records(body)
+            if not records:
+                raise RemoteProtocolError(_corrupt_text(queue, offset, error)) from error
+            # The next pull begins at the corrupt record, so its error names the right offset.
+            pulled.next_offset = records[-1].queue_offset + 1
         tags = frozenset(subscription.tags_set)
         bounds: Mapping[str, str] = {
             _MIN_OFFSET: str(pulled.min_offset),
@@ -189,3 +199,23 @@ class Puller:
                 continue
             record.properties.update(bounds)
             messages.append(message)
+
+
+def _whole_records(body: bytes) -> list[MessageRecord]:
+    """Return the records before the first corrupt one."""
+    records: list[MessageRecord] = []
+    end = 0
+    with suppress(CorruptRecord):
+        while True:
+            records.append(decode_record(body, end))
+            end += records[-1].size
+    return records
+
+
+def _corrupt_text(queue: MessageQueue, offset: int, error: CorruptRecord) -> str:
+    return (
+        f"the record at queue offset {offset} of {queue.topic}, queue {queue.queue_id} of broker"
+        f" {queue.broker_name}, is corrupt ({error}), and the queue cannot be read beyond it: run"
+        " cometmq store verify on the broker's store; restore the file from a replica or a backup,"
+        " or continue at a later offset"
+    )

@@ -239,7 +239,9 @@ class Reader:
             error,
             group=context.group,
             topic=queue.topic,
+            broker=queue.broker_name,
             queue_id=queue.queue_id,
+            queue_offset=self.process_queue.next_offset,
         )
         if isinstance(error, AccessDenied):
             return REFUSED_DELAY_MS

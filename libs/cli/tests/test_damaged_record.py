@@ -1,0 +1,94 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`cometmq consume` on a queue with a record whose lengths were damaged after a stop in order."""
+
+import struct
+
+import pytest
+
+from cometmq.peers.comet import PROGRAM
+from cometmq.peers.ports import free_broker_port, free_port
+from cometmq.peers.processes import Child
+
+START_TIMEOUT_S = 180
+BODY_LENGTH_AT = 84  # in a record whose hosts have IPv4 addresses
+
+
+class Broker:
+    def __init__(self, folder):
+        self._folder = folder
+        self._ports = free_port(), free_broker_port()
+        self.data = folder / "data"
+        self.namesrv = f"127.0.0.1:{self._ports[0]}"
+        self.child: Child | None = None
+
+    def stop(self):
+        assert self.child is not None
+        self.child.stop(60)
+
+    def start(self):
+        namesrv, broker = map(str, self._ports)
+        options = ["--data", str(self.data), "--namesrv-port", namesrv, "--broker-port", broker]
+        self.child = Child(
+            "suite", [str(PROGRAM), "standalone", *options, "--http-port", "-1"],
+            log_path=self._folder / f"log{self.child is None}", cwd=self._folder,
+        )  # fmt: skip
+        self.child.wait_for_log("is running", START_TIMEOUT_S)
+
+
+@pytest.fixture
+def damaged(tmp_path, call):
+    """Run a broker whose topic `Orders` has 10 messages in one queue; number 5 is damaged."""
+    broker = Broker(tmp_path)
+    try:
+        broker.start()
+        at = ("-n", broker.namesrv)
+        assert call("topic", "create", "Orders", "--queues", 1, *at).status == 0
+        for number in range(10):
+            assert call("produce", "Orders", f"message-{number}", *at).status == 0
+        broker.stop()
+        shown = call("store", "dump", broker.data, "-t", "Orders", "--queue", 0, "--from", 5)
+        offset = int(shown.out.split()[0])
+        with (broker.data / "store/commitlog" / f"{0:020}").open("r+b") as log:
+            log.seek(offset + BODY_LENGTH_AT)
+            log.write(struct.pack(">i", 0x58580000))
+        assert call("store", "verify", broker.data).status == 5
+        broker.start()
+        yield broker
+    finally:
+        broker.stop()
+
+
+def test_a_member_prints_what_is_before_the_damage_and_fails(call, damaged):
+    # The timeout is longer than a rebalance on a busy machine: the member has to own the queue.
+    args = ("consume", "Orders", "-g", "G1", "--from", "first", "--timeout", 8)
+    shown = call(*args, "-n", damaged.namesrv)
+    assert shown.status == 1, shown.err
+    assert shown.out.split() == [f"message-{number}" for number in range(5)]
+    assert "pull.failed" in shown.err
+    last = shown.err.splitlines()[-1]
+    assert "not read to the end: 5 messages left" in last
+    assert "pulls fail: the record at queue offset 5 of Orders, queue 0 of broker " in last
+    assert "run cometmq store verify on the broker's store" in last
+
+
+def test_an_observer_goes_on_at_an_explicit_offset(call, damaged):
+    at = ("-n", damaged.namesrv)
+    shown = call("consume", "Orders", "--from", "first", "--timeout", 5, *at)
+    assert shown.status == 1
+    assert shown.out.split() == [f"message-{number}" for number in range(5)]
+    row = call("topic", "route", "Orders", "--json", *at).json[0]
+    queue = f"{row['broker']}:0"
+    shown = call("consume", "Orders", "--queue", queue, "--offset", 6, "--max", 4, *at)
+    assert shown.out.split() == [f"message-{number}" for number in range(6, 10)], shown.err
+
+
+def test_a_group_without_members_skips_the_record(call, damaged):
+    at = ("-n", damaged.namesrv)
+    call("group", "create", "G2", *at)
+    row = call("topic", "route", "Orders", "--json", *at).json[0]
+    reset = ("group", "reset", "G2", "Orders", "--queue", f"{row['broker']}:0", *at)
+    call(*reset).assert_refused(2, "--queue and --offset belong together")
+    call(*reset, "--offset", 11, "--yes").assert_refused(2, "--offset 11 is out of range")
+    assert call(*reset, "--offset", 6, "--yes", "--json").json[0]["offset"] == 6
+    shown = call("consume", "Orders", "-g", "G2", "--max", 4, "--timeout", 60, *at)
+    assert shown.out.split() == [f"message-{number}" for number in range(6, 10)], shown.err
