@@ -466,3 +466,23 @@ def test_a_delay_level_that_does_not_exist_is_refused(ask, topic):
     refused = ask("produce", topic, "x", "--delay-level", 99)
     assert (refused.status, refused.out) == (2, "")
     assert "99 is not in the range 0<=x<=18" in refused.err
+
+
+@pytest.mark.parametrize("options", [(), ("-g", "group-{topic}")])
+def test_consume_ends_when_the_reader_is_gone_while_it_waits(suite, ask, topic, options):
+    for number in range(2):
+        ask("produce", topic, f"message-{number}")
+    words = ("consume", topic, "--from", "first", *(word.format(topic=topic) for word in options))
+    with subprocess.Popen(
+        [str(PROGRAM), *words, "-n", suite.namesrv], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    ) as process:
+        assert process.stdout
+        assert process.stderr
+        try:
+            read = sorted(process.stdout.readline() for _ in range(2))
+            process.stdout.close()
+            assert process.wait(60) == -signal.SIGPIPE
+            assert b"Traceback" not in process.stderr.read()
+        finally:
+            process.kill()
+    assert read == [b"message-0\n", b"message-1\n"]

@@ -5,10 +5,13 @@ A write error is reported as one line; a closed pipe (`| head`) ends the command
 SIGPIPE; a stream that was closed before startup (`>&-`) counts as unwritable.
 """
 
+import asyncio
 import errno
 import io
 import os
+import select
 import signal
+import stat
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -19,6 +22,7 @@ from cometmq.remoting.types import Buffer
 
 EXIT_FAILED: Final = 1
 _STDOUT: Final = 1
+CLOSED_CHECK_S: Final = 0.5
 
 
 class OutputFailed(CometError):
@@ -36,7 +40,7 @@ class _Output(io.FileIO):
         try:
             return super().write(data)
         except BrokenPipeError as error:
-            raise OutputClosed("the reader of the output is gone") from error
+            raise _closed() from error
         except OSError as error:
             raise _failed(error) from error
 
@@ -49,6 +53,10 @@ class _ClosedOutput(io.RawIOBase):
 
     def write(self, _data: Buffer, /) -> int:  # type: ignore[override]
         raise _failed(OSError(errno.EBADF, "it is closed"))
+
+
+def _closed() -> OutputClosed:
+    return OutputClosed("the reader of the output is gone")
 
 
 def _failed(error: OSError) -> OutputFailed:
@@ -71,6 +79,26 @@ def checked_streams() -> Iterator[None]:
         _give_up(error)
     finally:
         sys.stdout = before
+
+
+async def fail_if_output_closes() -> None:
+    """Wait, and raise OutputClosed when the reader of standard output has closed it.
+
+    A command that waits for messages notices it only so: it may not write for a long time. Returns
+    at once if the output is not a pipe or a socket.
+    """
+    try:
+        descriptor = sys.stdout.fileno()
+        mode = os.fstat(descriptor).st_mode
+    except (OSError, ValueError):
+        return
+    if not (stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode)):
+        return
+    poll = select.poll()
+    poll.register(descriptor, 0)  # errors and hang-ups are always reported
+    while not poll.poll(0):  # noqa: ASYNC110  # a pipe of which nothing can be read
+        await asyncio.sleep(CLOSED_CHECK_S)
+    raise _closed()
 
 
 def _occupy_closed() -> None:

@@ -28,6 +28,7 @@ from cometmq.cli.connecting import (
 from cometmq.cli.meter import is_terminal, live, rate
 from cometmq.cli.outcome import MISSING
 from cometmq.cli.output import print_notes
+from cometmq.cli.streams import fail_if_output_closes
 from cometmq.cli.verbs.observer import FIRST, LAST, PLACES, as_observer, begin_of
 from cometmq.cli.verbs.source import Ends, Faults, Printed, Source, queues_of, readable
 from cometmq.client import (
@@ -128,10 +129,13 @@ def consume(  # noqa: PLR0913  # one parameter per option
             source = _as_member(namesrv, topic, group, tag, start)
         else:
             source = as_observer(namesrv, topic, tag, start or LAST, queue, offset)
-        async with source as messages:
+        async with source as messages, asyncio.TaskGroup() as tasks:
+            watch = tasks.create_task(fail_if_output_closes())
             printer = Printer(messages, topic, as_json=as_json)
             async with live(printer.progress, beside_output=True):
-                return await printer.print_all(count_max, timeout)
+                count = await printer.print_all(count_max, timeout)
+            watch.cancel()
+        return count
 
     printed = run(main(), loop_factory=new_event_loop)
     if count_max is not None and printed < count_max:
