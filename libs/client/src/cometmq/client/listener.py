@@ -181,15 +181,19 @@ class ListenerCaller(Generic[R]):
             self._pool = ThreadPoolExecutor(thread_count, thread_name_prefix="cometmq-listener")
 
     async def call(self, messages: list[MessageExt]) -> R:
-        """Return the listener's result; its exceptions propagate."""
+        """Return the listener's result; its exceptions propagate.
+
+        The listener gets a list of its own, because it may change the list.
+        """
+        given = list(messages)
         call = calling(self._client, "the listener")
         self._begins_ms[call] = monotonic_ms()
         try:
             with call:
                 if self._pool is None:
-                    result: Any = await cast("Awaitable[Any]", self._listener(messages))
+                    result: Any = await cast("Awaitable[Any]", self._listener(given))
                 else:
-                    result = await on_thread(self._pool, self._listener, messages)
+                    result = await on_thread(self._pool, self._listener, given)
         finally:
             del self._begins_ms[call]
         if result is None:

@@ -93,7 +93,7 @@ class PullGroup(GroupMember[LitePullOptions]):
                 self._returned.append(found)
                 if self._watch is not None:
                     self._watch.polled(found[1])
-                return found[1]
+                return list(found[1])  # a copy: the application may change the list
             left_ms = deadline_ms - monotonic_ms()
             if self._is_interrupted or left_ms <= 0 or not await self._arrived.wait(left_ms):
                 return []

@@ -30,7 +30,7 @@ class ConsumeWatch:
         self, call: Callable[[list[MessageExt]], Awaitable[R]], messages: list[MessageExt]
     ) -> R:
         """Call the listener and return its result."""
-        context = ConsumeContext(self._group, messages, wall_ms(), outcome=None)
+        context = ConsumeContext(self._group, tuple(messages), wall_ms(), outcome=None)
         self._hooks.before(context)
         context.outcome = ConsumeOutcome.EXCEPTION
         try:
@@ -49,7 +49,7 @@ class ConsumeWatch:
         """
         if not messages:
             return
-        context = ConsumeContext(self._group, messages, wall_ms())
+        context = ConsumeContext(self._group, tuple(messages), wall_ms())
         self._hooks.before(context)
         context.end_ms = wall_ms()
         context.outcome = ConsumeOutcome.SUCCESS

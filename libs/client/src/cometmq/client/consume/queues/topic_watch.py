@@ -54,7 +54,7 @@ class QueueWatch:
             return
         try:
             with calling(self._client, "on_queues_changed"):
-                await called(callback, namespace.unwrap(topic), queues)
+                await called(callback, namespace.unwrap(topic), list(queues))
         except Exception as error:  # application code: later changes are still reported
             self._instance.log.warning(
                 "callback.failed",
