@@ -232,6 +232,9 @@ MEANINGS: Final[Mapping[str, str]] = {
     "broker answers again.",
     "heartbeat.failed": "A broker refused a heartbeat; the client sends the next one at its usual "
     "time.",
+    "listener.abandoned": "`close` ended although `running_count` calls of the listener were still "
+    "running: they did not end when they were cancelled after `drain_ms`. Their messages are "
+    "redelivered.",
     "listener.failed": "The listener raised an exception, or returned something that is not a "
     "result; the message is redelivered. The first failure of a kind is logged with its "
     "traceback, further ones are counted.",

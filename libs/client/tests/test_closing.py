@@ -2,6 +2,7 @@
 """Closing: every caller waits for the same drain, and no callback can close its own client."""
 
 import asyncio
+import contextlib
 import threading
 from collections.abc import Iterator
 from typing import Any
@@ -24,6 +25,7 @@ from cometmq.client import (
     TransactionState,
 )
 from cometmq.client import sync as blocking
+from cometmq.client.consume import push_member
 from cometmq.client.sync.loop import loop_thread
 from cometmq.client.testing import MemoryCluster, eventually
 
@@ -208,3 +210,91 @@ def test_a_blocking_transaction_cannot_close_its_producer(served: MemoryCluster)
     with producer:
         result = producer.send_in_transaction(Message("T", b"x"), execute=execute)
     assert result.state is TransactionState.COMMIT
+
+
+# -- listeners that suppress their cancellation -----------------------------------------------
+
+
+async def closed_in_time(consumer: PushConsumer) -> None:
+    """Fail instead of hanging for the whole run if `close` does not end."""
+    async with asyncio.timeout(60):
+        await consumer.close()
+
+
+@pytest.mark.parametrize("orderly", [False, True])
+async def test_close_ends_although_a_listener_suppresses_its_cancellation(
+    cluster: MemoryCluster,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+    *,
+    orderly: bool,
+) -> None:
+    monkeypatch.setattr(push_member, "CANCEL_GRACE_MS", 60_000)
+    began, cancelled, ended = asyncio.Event(), asyncio.Event(), asyncio.Event()
+
+    async def listener(_: list[MessageExt]) -> None:
+        began.set()
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            cancelled.set()
+        ended.set()
+
+    async with Producer("pg", cluster.namesrv) as producer:
+        await producer.send(Message("T", b"x"))
+    options = PushOptions(consume_from=ConsumeFrom.FIRST_OFFSET, orderly=orderly, drain_ms=50)
+    consumer = PushConsumer("g", cluster.namesrv, listener=listener, options=options)
+    consumer.subscribe("T")
+    await consumer.start()
+    await began.wait()
+    await closed_in_time(consumer)
+    assert cancelled.is_set()
+    assert ended.is_set()
+    assert sum(cluster.committed("g", "T").values()) == 0
+    assert "listener.abandoned" not in caplog.text
+
+
+@pytest.mark.parametrize("orderly", [False, True])
+async def test_close_names_a_listener_that_runs_on_after_its_cancellation(
+    cluster: MemoryCluster,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+    *,
+    orderly: bool,
+) -> None:
+    monkeypatch.setattr(push_member, "CANCEL_GRACE_MS", 50)
+    began, may_end, ended = asyncio.Event(), asyncio.Event(), asyncio.Event()
+
+    async def stubborn(_: list[MessageExt]) -> None:
+        began.set()
+        while not may_end.is_set():
+            with contextlib.suppress(asyncio.CancelledError):
+                await may_end.wait()
+        ended.set()
+
+    async with Producer("pg", cluster.namesrv) as producer:
+        await producer.send(Message("T", b"x"))
+    options = PushOptions(consume_from=ConsumeFrom.FIRST_OFFSET, orderly=orderly, drain_ms=50)
+    consumer = PushConsumer("g", cluster.namesrv, listener=stubborn, options=options)
+    consumer.subscribe("T")
+    await consumer.start()
+    await began.wait()
+    before = asyncio.all_tasks()
+    await closed_in_time(consumer)
+    (line,) = [
+        record.getMessage()
+        for record in caplog.records
+        if record.getMessage().startswith("listener.abandoned")
+    ]
+    assert "stubborn" in line
+    assert "running_count=1" in line
+    may_end.set()
+    await eventually(lambda: ended.is_set() and not left_of(before))
+    assert sum(cluster.committed("g", "T").values()) == 0
+
+
+def left_of(tasks: set[asyncio.Task[Any]]) -> list[str]:
+    """Return the delivery tasks that are still running."""
+    return [
+        task.get_name() for task in tasks if not task.done() and task.get_name().startswith("deliv")
+    ]

@@ -2,6 +2,7 @@
 """Background tasks end with their owner and never fail silently."""
 
 import asyncio
+import contextlib
 
 from cometmq.remoting.transport import tasks as transport_tasks
 from cometmq.remoting.transport.tasks import TaskSet, describe
@@ -123,3 +124,24 @@ async def test_a_loop_that_fails_runs_again(monkeypatch):
 
     await TaskSet().keep(work, name="loop")
     assert rounds == [0, 1, 2]
+
+
+async def test_a_bounded_close_leaves_tasks_that_suppress_their_cancellation() -> None:
+    may_end, began = asyncio.Event(), asyncio.Event()
+
+    async def stubborn() -> None:
+        began.set()
+        while not may_end.is_set():
+            with contextlib.suppress(asyncio.CancelledError):
+                await may_end.wait()
+
+    tasks = TaskSet()
+    task = tasks.spawn(stubborn(), name="stubborn")
+    other = tasks.spawn(asyncio.sleep(3_600), name="other")
+    await began.wait()
+    assert await tasks.close_within(0.05) == 1
+    assert other.cancelled()
+    assert not task.done()
+    may_end.set()
+    await task
+    assert await tasks.close_within(0.05) == 0

@@ -38,6 +38,13 @@ from cometmq.remoting.transport.tasks import TaskSet, describe
 
 _CLEAN_INTERVAL_MAX_MS: Final = 60_000
 
+CANCEL_GRACE_MS: Final = 2_000
+"""How long `close` waits, after `drain_ms`, for listener calls that it has cancelled."""
+
+_ABANDONED_ADVICE: Final = (
+    "the listener catches asyncio.CancelledError and runs on: raise it again after the clean-up"
+)
+
 _CONCURRENT_NAMES: Final = {True: "CR_SUCCESS", False: "CR_LATER"}
 _ORDERLY_NAMES: Final = {
     OrderlyAction.COMMIT: "CR_SUCCESS",
@@ -212,7 +219,16 @@ class PushGroup(GroupMember[PushOptions]):
                 drain_ms=self._options.drain_ms,
             )
         await self._readers.close(is_drained=not running_count)
-        await self._background.close()
+        # A listener may suppress its cancellation. Its queues are disowned, so no result counts.
+        left_count = await self._background.close_within(CANCEL_GRACE_MS / 1000)
+        if left_count and (calling_count := len(self._caller.begins_ms)):
+            self._log.warning(
+                "listener.abandoned",
+                group=self._group,
+                listener=self._caller.name,
+                running_count=calling_count,
+                advice=_ABANDONED_ADVICE,
+            )
 
     def close_caller(self) -> None:
         """Release the listener's threads."""

@@ -9,6 +9,9 @@ from cometmq.remoting.log import NO_LOG, Log
 
 RESTART_MS: Final = 1_000
 
+_LEFT: Final[set[asyncio.Task[None]]] = set()
+"""Cancelled tasks that run on: an event loop has only weak references to its tasks."""
+
 
 class TaskSet:
     """Tasks that are cancelled together when their owner closes.
@@ -57,16 +60,32 @@ class TaskSet:
         """Cancel all tasks and wait until they have ended."""
         await self._cancel(self._others())
 
+    async def close_within(self, timeout_s: float) -> int:
+        """Cancel all tasks; return how many are still running after `timeout_s`.
+
+        For tasks that call an application, whose code may suppress the cancellation and run on.
+        """
+        left = await self._cancel(self._others(), timeout_s)
+        _LEFT.update(left)
+        for task in left:
+            task.add_done_callback(_LEFT.discard)
+        return len(left)
+
     def _others(self) -> set[asyncio.Task[None]]:
         # A task may close its own set; it must not wait for itself.
         return self._tasks - {asyncio.current_task()}
 
-    async def _cancel(self, tasks: set[asyncio.Task[None]]) -> None:
+    async def _cancel(
+        self, tasks: set[asyncio.Task[None]], timeout_s: float | None = None
+    ) -> set[asyncio.Task[None]]:
+        """Return the tasks that are still running after `timeout_s`."""
         self._tasks -= tasks  # only cancellations by others are logged
         for task in tasks:
             task.cancel()
-        if tasks:
-            await asyncio.wait(tasks)
+        if not tasks:
+            return set()
+        _, left = await asyncio.wait(tasks, timeout=timeout_s)
+        return left
 
     async def _keep(self, work: Callable[[], Coroutine[Any, Any, None]], name: str) -> None:
         while True:

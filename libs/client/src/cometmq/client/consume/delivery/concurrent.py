@@ -125,11 +125,12 @@ class Delivery:
 
     async def _work(self) -> None:
         done_count, all_calls = 0, self._calls
-        while True:
+        # Without this condition a listener that suppresses its cancellation would keep the task.
+        while not self._is_stopping:
             batch = await self._ready.get()
             if batch is None:
                 return
-            if self._is_stopping or batch.process_queue.is_dropped:
+            if not self._may_begin(batch.process_queue):
                 continue
             queue_calls = batch.process_queue.calls
             all_calls.began()
@@ -142,6 +143,9 @@ class Delivery:
             done_count += 1
             if done_count % _TURN_COUNT == 0:
                 await asyncio.sleep(0)
+
+    def _may_begin(self, process_queue: ProcessQueue) -> bool:
+        return not (self._is_stopping or process_queue.is_dropped)
 
     async def _consume(self, batch: _Batch) -> None:
         process_queue, messages = batch.process_queue, batch.messages
