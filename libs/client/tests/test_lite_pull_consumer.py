@@ -90,6 +90,39 @@ async def test_a_failure_leaves_the_last_message_uncommitted(stored: MemoryClust
             break
 
 
+async def test_close_does_not_commit_the_messages_returned_last(stored: MemoryCluster) -> None:
+    """A program that calls `close` in `finally` calls it after a failure too."""
+    options = msgspec.structs.replace(FIRST, pull_count_max=5)
+    consumer = consumer_of(stored, options)
+    await consumer.start()
+    await poll_count(consumer, 10)
+    await consumer.close()
+    assert stored.committed("lg", "T")[QUEUE_0] == 5
+
+    consumer = consumer_of(stored, options)
+    await consumer.start()
+    assert await poll_count(consumer, 5) == [b"%d" % number for number in range(5, 10)]
+    await consumer.commit()
+    await consumer.close()
+    assert stored.committed("lg", "T")[QUEUE_0] == 10
+
+
+@pytest.mark.parametrize("way", ["messages", "batches"])
+async def test_close_commits_a_loop_that_has_finished(stored: MemoryCluster, way: str) -> None:
+    consumer = consumer_of(stored, msgspec.structs.replace(FIRST, pull_count_max=5))
+    await consumer.start()
+    if way == "messages":
+        async for message in consumer:
+            if message.body == b"9":
+                consumer.finish()
+    else:
+        async for messages in consumer.batches():
+            if messages[-1].body == b"9":
+                consumer.finish()
+    await consumer.close()
+    assert stored.committed("lg", "T")[QUEUE_0] == 10
+
+
 async def test_commits_can_be_asked_for(stored: MemoryCluster) -> None:
     options = LitePullOptions(consume_from=ConsumeFrom.FIRST_OFFSET, auto_commit=False)
     async with consumer_of(stored, options) as consumer:

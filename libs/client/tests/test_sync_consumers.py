@@ -112,6 +112,25 @@ def test_iterating_ends_when_asked(served: MemoryCluster) -> None:
     assert served.committed("cg", "T")[QUEUE_0] == 5
 
 
+def test_close_does_not_commit_the_messages_returned_last(served: MemoryCluster) -> None:
+    send(served, 3)
+    consumer = lite(served)
+    consumer.start()
+    first, second = consumer.next_message(60_000), consumer.next_message(60_000)
+    assert first is not None
+    assert second is not None
+    consumer.close()
+    assert served.committed("cg", "T")[QUEUE_0] == 1
+
+    consumer = lite(served)
+    consumer.start()
+    for message in consumer:
+        if message.body == b"2":
+            consumer.finish()
+    consumer.close()
+    assert served.committed("cg", "T")[QUEUE_0] == 3
+
+
 def test_the_end_is_asked_for_without_waiting_for_the_loop(served: MemoryCluster) -> None:
     """A signal may interrupt a call that holds a lock that the loop needs."""
     go_on, is_stopped = threading.Event(), threading.Event()

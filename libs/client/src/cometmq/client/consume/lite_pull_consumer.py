@@ -32,15 +32,17 @@ class LitePullConsumer(GroupConsumer[LitePullOptions, PullGroup]):
     """Prefetches messages, and returns them on request: `async for message in consumer`.
 
     It either subscribes to topics, whose queues are shared among the group, or is assigned queues.
-    A message counts as consumed when the next one is requested. If `async with` ends with an
-    exception, the messages returned last are not committed.
+    A message counts as consumed when the next one is requested, by `commit`, and when `async with`
+    ends without an exception. `close` itself does not commit the messages returned last, because
+    it is also called after a failure.
     """
 
     OPTIONS = LitePullOptions
 
     _assigned: list[MessageQueue] | None = None
     _watched: Mapping[str, QueuesChanged] = MappingProxyType({})
-    _is_committing = True
+    _is_committing = False
+    """Whether the messages returned last count as consumed on close."""
     _is_finishing = False
 
     # -- what to read -------------------------------------------------------------------------
@@ -144,6 +146,7 @@ class LitePullConsumer(GroupConsumer[LitePullOptions, PullGroup]):
             message = await self.next_message()
             if message is not None:
                 yield message
+                self._requested()
 
     async def batches(self) -> AsyncIterator[list[MessageExt]]:
         """Yield lists as `poll` returns them; each counts as consumed when the next is
@@ -154,11 +157,17 @@ class LitePullConsumer(GroupConsumer[LitePullOptions, PullGroup]):
             messages = await self.poll()
             if messages:
                 yield messages
+                self._requested()
 
     def finish(self) -> None:
         """End all iterators after the current message or list, which is still committed."""
         self._is_finishing = True
         self._polled().interrupt()
+
+    def _requested(self) -> None:
+        """Count the last message as consumed: after `finish` no further poll would do so."""
+        if self.state is ClientState.RUNNING:
+            self._polled().settle()
 
     def _may_go_on(self) -> bool:
         return self.state is ClientState.RUNNING and not self._is_finishing

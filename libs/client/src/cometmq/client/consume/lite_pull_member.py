@@ -2,9 +2,10 @@
 """The group member of a lite pull consumer.
 
 Invariants
-    A message counts as consumed when the application requests the next ones, or commits. Messages
-    that were pulled but not returned are never committed. If `auto_commit` is off, only `commit`
-    commits, as in Java. A seek moves the position of this member; it is committed like progress.
+    A message counts as consumed when the application requests the next ones, commits, or leaves
+    `async with` without an exception. Messages that were pulled but not returned are never
+    committed. If `auto_commit` is off, only `commit` commits, as in Java. A seek moves the position
+    of this member; it is committed like progress.
 """
 
 import asyncio
@@ -77,7 +78,7 @@ class PullGroup(GroupMember[LitePullOptions]):
         await self._end_sharing()
         self._readers.stop()
         if is_committing:
-            self._settle()
+            self.settle()
         await self._readers.close(is_drained=True)
         await self._background.close()
 
@@ -102,7 +103,7 @@ class PullGroup(GroupMember[LitePullOptions]):
         """Mark the returned messages as consumed, and commit them if the commit interval has
         passed.
         """
-        self._settle()
+        self.settle()
         options = self._options
         if options.auto_commit and monotonic_ms() - self._committed_ms >= (
             options.auto_commit_interval_ms
@@ -111,13 +112,20 @@ class PullGroup(GroupMember[LitePullOptions]):
 
     async def commit(self, queues: Collection[MessageQueue] | None = None) -> None:
         """Commit everything returned so far, and wait until it is stored."""
-        self._settle()
+        self.settle()
         if queues is None:
             self._committed_ms = monotonic_ms()
         wanted = self.queues if queues is None else queues
         if self._held is not None:
             self._held.release(wanted)
         await self._offsets.commit(wanted)
+
+    def settle(self) -> None:
+        """Mark the returned messages as consumed."""
+        returned, self._returned = self._returned, []
+        for process_queue, messages in returned:
+            if not process_queue.is_dropped:
+                self._left(process_queue, process_queue.remove(messages))
 
     def interrupt(self) -> None:
         """Make a pending poll return."""
@@ -127,12 +135,6 @@ class PullGroup(GroupMember[LitePullOptions]):
     async def _persist(self) -> None:
         self._committed_ms = monotonic_ms()
         await self._readers.persist()
-
-    def _settle(self) -> None:
-        returned, self._returned = self._returned, []
-        for process_queue, messages in returned:
-            if not process_queue.is_dropped:
-                self._left(process_queue, process_queue.remove(messages))
 
     def _next(self, count_max: int | None) -> tuple[ProcessQueue, list[MessageExt]] | None:
         was_full = not self._may_read()
