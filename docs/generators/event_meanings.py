@@ -263,6 +263,8 @@ MEANINGS: Final[Mapping[str, str]] = {
     "offset.moved": "The broker has no message at the requested offset; the consumer continues at "
     "the offset that the broker gave.",
     "offset.unknown": "The first offset of a queue is not known yet; the client tries again.",
+    "offsets.restored": "The offset file of a broadcasting group is damaged or missing, for the "
+    "reason in `error`; the consumer continues at the offsets of its backup, `offsets.json.bak`.",
     "offsets.shared": "Another process with the same client id writes the offset file of this "
     "broadcasting group; the process that stops last decides where both continue.",
     "offset.unsaved": "Committed offsets did not reach the broker; the client tries again.",

@@ -17,6 +17,7 @@ from cometmq.client import (
     LitePullOptions,
     Message,
     MessageModel,
+    OffsetsUnreadable,
     PushConsumer,
     PushOptions,
 )
@@ -171,3 +172,71 @@ async def test_a_second_process_with_the_same_offset_file_is_told(
         async with broadcast(cluster, Recorder(), tmp_path):
             pass
     assert len(warnings()) == 1
+
+
+# -- damaged offset files ---------------------------------------------------------------------
+
+
+async def consumed_once(cluster: MemoryCluster, folder: Path, body: bytes) -> list[bytes]:
+    """Send a message, run a consumer until it has the message, and return all that it got."""
+    await send(cluster, Message("T", body))
+    seen = Recorder()
+    async with broadcast(cluster, seen, folder):
+        await eventually(lambda: body in seen.bodies)
+    return seen.bodies
+
+
+@pytest.mark.parametrize("damage", [b"", b'{"offsetTable":{', b"\0" * 40])
+async def test_damaged_offsets_refuse_the_start(
+    cluster: MemoryCluster, tmp_path: Path, damage: bytes
+) -> None:
+    """A start without offsets would skip the waiting messages, or repeat all others."""
+    path = tmp_path / "10.0.0.1@DEFAULT" / "cg" / "offsets.json"
+    backup = path.with_name("offsets.json.bak")
+    for number in range(2):
+        await consumed_once(cluster, tmp_path, b"%d" % number)
+    assert backup.exists()
+    path.write_bytes(damage)
+    backup.write_bytes(damage)
+    consumer = broadcast(cluster, Recorder(), tmp_path)
+    with pytest.raises(OffsetsUnreadable) as caught:
+        await consumer.start()
+    for text in (str(path), str(backup), "delete these files"):
+        assert text in str(caught.value)
+    assert path.read_bytes() == damage
+
+    path.unlink()
+    backup.unlink()
+    assert sorted(await consumed_once(cluster, tmp_path, b"2")) == [b"0", b"1", b"2"]
+
+
+async def test_a_damaged_file_without_a_backup_refuses_the_start(
+    cluster: MemoryCluster, tmp_path: Path
+) -> None:
+    path = tmp_path / "10.0.0.1@DEFAULT" / "cg" / "offsets.json"
+    path.parent.mkdir(parents=True)
+    path.touch()
+    with pytest.raises(OffsetsUnreadable, match="the file is empty"):
+        await broadcast(cluster, Recorder(), tmp_path).start()
+
+
+async def test_the_backup_replaces_a_damaged_file_and_is_logged(
+    cluster: MemoryCluster, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / "10.0.0.1@DEFAULT" / "cg" / "offsets.json"
+    backup = path.with_name("offsets.json.bak")
+    for number in range(2):
+        await consumed_once(cluster, tmp_path, b"%d" % number)
+    assert "offsets.restored" not in caplog.text
+    kept = stored(backup)
+    path.write_bytes(b"")
+    await consumed_once(cluster, tmp_path, b"2")
+    (line,) = [
+        record.getMessage()
+        for record in caplog.records
+        if record.getMessage().startswith("offsets.restored")
+    ]
+    for text in ("group=cg", str(path), "the file is empty", "again"):
+        assert text in line
+    assert stored(path)[0] == 3
+    assert stored(backup)[0] >= kept.get(0, 0)

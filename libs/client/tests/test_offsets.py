@@ -61,6 +61,35 @@ async def test_a_torn_file_is_replaced_by_its_copy(tmp_path: Path) -> None:
     assert await LocalOffsets(path).read(A) == 7
 
 
+async def test_a_damaged_file_does_not_replace_its_copy(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A crash between the two renames of a save must leave one readable file."""
+    path = tmp_path / "offsets.json"
+    store = LocalOffsets(path)
+    for offset in (7, 8):
+        store.update(A, offset)
+        await store.persist([A])
+    path.write_bytes(b"")
+    again = LocalOffsets(path)
+    assert await again.read(A) == 7
+    again.update(A, 9)
+
+    replace = Path.replace
+
+    def crash(source: Path, target: Path) -> Path:
+        if target == path:
+            raise OSError(f"crash before {target}")
+        return replace(source, target)
+
+    monkeypatch.setattr(Path, "replace", crash)
+    await again.persist([A])
+    monkeypatch.undo()
+    assert await LocalOffsets(path).read(A) == 7
+    await again.persist([A])
+    assert await LocalOffsets(path).read(A) == 9
+
+
 async def test_a_file_of_the_java_client_is_read(tmp_path: Path) -> None:
     path = tmp_path / "offsets.json"
     path.write_text('{"offsetTable":{{"brokerName":"a","queueId":0,"topic":"T"}:12\n}\n}')

@@ -40,6 +40,12 @@ class IllegalMessage(InvalidArgument):
     code = ILLEGAL_MESSAGE
 
 
+class OffsetsUnreadable(ClientError):
+    """The offset file of a broadcasting consumer is damaged, and so is its backup."""
+
+    code = WITHOUT_CODE
+
+
 class NotARequest(InvalidArgument):
     """The message is not a request, or its broker has no cluster name, so no reply can be sent."""
 

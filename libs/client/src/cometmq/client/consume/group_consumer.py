@@ -193,9 +193,10 @@ class GroupConsumer(Client, Generic[OptionsT, MemberT]):
         if options.message_model is MessageModel.CLUSTERING:
             return RemoteOffsets(instance, self._full_group)
         path = local_offsets_path(options.offsets_dir, instance.client_id, self._full_group)
-        offsets = LocalOffsets(path, log=self._log)
-        await offsets.claim(self.group)
+        offsets = LocalOffsets(path, group=self.group, log=self._log)
+        await offsets.claim()
         stack.callback(offsets.release)
+        await offsets.load()
         return offsets
 
     @abstractmethod

@@ -5,17 +5,15 @@ Both stores keep offsets in memory and write them at intervals, so recording pro
 """
 
 import asyncio
-import os
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Final, Protocol
 
 from cometmq.client.cluster.instance import ClientInstance
 from cometmq.client.consume.queues.file_claim import FileClaim
-from cometmq.client.errors import BrokerMissing
+from cometmq.client.consume.queues.offset_file import OffsetFile
+from cometmq.client.errors import BrokerMissing, OffsetsUnreadable
 from cometmq.client.log import PROGRAM_LOG
-from cometmq.remoting.bodies.dialect import decode_json, encode_json
-from cometmq.remoting.bodies.offsets import QueueOffsetTable
 from cometmq.remoting.bodies.queues import MessageQueue
 from cometmq.remoting.codes import RequestCode
 from cometmq.remoting.commands.offsets import (
@@ -345,17 +343,18 @@ def local_offsets_path(folder: str, client_id: str, group: str) -> Path:
 class LocalOffsets(_OffsetsInMemory):
     """Offsets in a local file, in the Java client's format."""
 
-    def __init__(self, path: Path, *, log: Log = PROGRAM_LOG) -> None:
-        """The folder is created when it is first needed."""
+    def __init__(self, path: Path, *, group: str = "", log: Log = PROGRAM_LOG) -> None:
+        """The folder is created when it is first needed; `group` is for log entries."""
         super().__init__()
         self._path = path
+        self._group = group
         self._log = log
         self._writing = asyncio.Lock()
-        self._backup = path.with_name(path.name + ".bak")
+        self._file = OffsetFile(path)
         self._claim = FileClaim(path)
         self._stored: Mapping[MessageQueue, int] | None = None
 
-    async def claim(self, group: str) -> None:
+    async def claim(self) -> None:
         """Warn if another process uses the file; call `release` when done."""
         try:
             owner = await asyncio.to_thread(self._claim.take)
@@ -364,7 +363,7 @@ class LocalOffsets(_OffsetsInMemory):
         if owner:
             self._log.warning(
                 "offsets.shared",
-                group=group,
+                group=self._group,
                 file=str(self._path),
                 process_id=owner,
                 advice="messages are lost or repeated at the next start: give each process an "
@@ -375,17 +374,30 @@ class LocalOffsets(_OffsetsInMemory):
         """Release the file for other processes."""
         self._claim.release()
 
+    async def load(self) -> Mapping[MessageQueue, int]:
+        """Read the file, or its backup, once; raise OffsetsUnreadable if both are damaged."""
+        if self._stored is None:
+            self._stored = await asyncio.to_thread(self._file.load)
+            if self._file.damage:
+                self._log.warning(
+                    "offsets.restored",
+                    group=self._group,
+                    file=str(self._path),
+                    error=self._file.damage,
+                    advice="the consumer continues at the offsets of the backup, so it receives "
+                    "some messages again",
+                )
+        return self._stored
+
     async def read(self, queue: MessageQueue) -> int | None:
         """Return the offset in the file, or in its backup."""
-        if self._stored is None:
-            self._stored = await asyncio.to_thread(self._load)
-        return self._stored.get(queue)
+        return (await self.load()).get(queue)
 
     async def persist(self, queues: Iterable[MessageQueue]) -> None:
         """Write the file if one of these offsets has moved."""
         try:
             await self.commit(queues)
-        except OSError as error:
+        except (OSError, OffsetsUnreadable) as error:
             self._log.warning("offset.unsaved", file=str(self._path), error=describe(error))
 
     async def commit(self, queues: Iterable[MessageQueue]) -> None:
@@ -393,29 +405,8 @@ class LocalOffsets(_OffsetsInMemory):
         async with self._writing:
             if not self._positions.unsaved.intersection(queues):
                 return
-            if self._stored is None:
-                self._stored = await asyncio.to_thread(self._load)
             noted = dict(self._positions.offsets)
-            table = {**self._stored, **noted}
-            await asyncio.to_thread(self._save, encode_json(QueueOffsetTable(table)))
+            table = {**await self.load(), **noted}
+            await asyncio.to_thread(self._file.save, table)
             self._stored = table
             self._positions.note_saved(noted)
-
-    def _load(self) -> Mapping[MessageQueue, int]:
-        for path in (self._path, self._backup):
-            try:
-                return decode_json(QueueOffsetTable, path.read_bytes()).offset_table
-            except (OSError, RemoteProtocolError):
-                continue  # missing or torn: use the backup, else start without offsets
-        return {}
-
-    def _save(self, data: bytes) -> None:
-        self._path.parent.mkdir(parents=True, exist_ok=True)
-        fresh = self._path.with_name(self._path.name + ".tmp")
-        with fresh.open("wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        if self._path.exists():
-            self._path.replace(self._backup)
-        fresh.replace(self._path)
