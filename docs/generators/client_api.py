@@ -23,7 +23,7 @@ SECTIONS: Final[Mapping[str, tuple[str, ...]]] = {
     "Messages": ("Message", "MessageExt", "MessageQueue"),
     "Results": ("SendResult", "TransactionSendResult", "PullResult"),
     "Listeners": ("Listener", "ConsumeResult", "OrderlyListener", "OrderlyResult"),
-    "Subscriptions and accounts": ("MessageSelector", "SessionCredentials"),
+    "Subscriptions, accounts and TLS": ("MessageSelector", "SessionCredentials", "TlsSettings"),
     "Hooks": (
         "SendHook", "SendContext", "ForbiddenHook", "ConsumeHook", "ConsumeContext", "EndHook",
         "EndContext",

@@ -2,6 +2,7 @@
 """Options of clients: bounds, precedence and addresses of name servers."""
 
 import re
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,10 +17,13 @@ from cometmq.client import (
     PullOptions,
     PushConsumer,
     PushOptions,
+    SessionCredentials,
+    TlsSettings,
     sync,
 )
 from cometmq.client.cluster.namesrv import parse_addresses
 from cometmq.client.option_checks import checked
+from cometmq.remoting.errors import SettingsError
 
 
 def test_a_name_server_is_an_argument_or_an_option() -> None:
@@ -117,6 +121,54 @@ def test_options_are_given_by_name() -> None:
 def test_a_wrong_value_is_named_in_words(options: dict[str, Any], text: str) -> None:
     with pytest.raises(InvalidArgument, match=f"^invalid option {text}"):
         checked(PushOptions(**options))
+
+
+@pytest.mark.parametrize("kind", [Producer, sync.Producer])
+@pytest.mark.parametrize(
+    ("option", "text"),
+    [
+        (
+            {"credentials": SessionCredentials(None, None)},  # type: ignore[arg-type]
+            "credentials.access_key: it must be a string, not None",
+        ),
+        (
+            {"credentials": SessionCredentials("user", b"secret")},  # type: ignore[arg-type]
+            "credentials.secret_key: it must be a string, not bytes",
+        ),
+        (
+            {"tls": TlsSettings(trust_cert_path=b"ca.pem")},  # type: ignore[arg-type]
+            "tls.trust_cert_path: it must be a Path or a string, not bytes",
+        ),
+        (
+            {"tls": TlsSettings(key_password=b"secret")},  # type: ignore[arg-type]
+            "tls.key_password: it must be a string or None, not bytes",
+        ),
+        (
+            {"tls": TlsSettings(enable="true")},  # type: ignore[arg-type]
+            "tls.enable: it must be True or False, not str",
+        ),
+    ],
+)
+def test_wrong_keys_and_tls_settings_are_named(
+    kind: type[Any], option: dict[str, Any], text: str
+) -> None:
+    with pytest.raises(InvalidArgument, match=f"^invalid option {re.escape(text)}$"):
+        kind("pg", "a:1", options=ProducerOptions(**option))
+
+
+def test_tls_paths_may_be_strings() -> None:
+    as_strings: Any = {"cert_path": "cert.pem", "key_path": "key.pem", "trust_cert_path": "ca.pem"}
+    as_paths: Any = {name: Path(path) for name, path in as_strings.items()}
+    assert TlsSettings(**as_strings) == TlsSettings(**as_paths)
+    assert checked(ProducerOptions(tls=TlsSettings(**as_strings))).tls == TlsSettings(**as_paths)
+
+
+async def test_a_missing_trust_file_given_as_a_string_is_named() -> None:
+    path: Any = "/missing/ca.pem"
+    tls = TlsSettings(enable=True, auth_server=True, trust_cert_path=path)
+    producer = Producer("pg", "127.0.0.1:1", options=ProducerOptions(tls=tls))
+    with pytest.raises(SettingsError, match=r"trustCertPath=/missing/ca\.pem: No such"):
+        await producer.start()
 
 
 def test_codes_to_retry_are_numbers() -> None:

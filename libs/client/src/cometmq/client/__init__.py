@@ -98,6 +98,7 @@ from cometmq.remoting.errors import (
     UpdateGlobalWhiteAddrsConfigFailed,
 )
 from cometmq.remoting.signature import SessionCredentials
+from cometmq.remoting.transport.settings import TlsSettings
 
 __all__ = [
     "AccessChannel",
@@ -180,6 +181,7 @@ __all__ = [
     "SubscriptionNotLatest",
     "SubscriptionParseFailed",
     "SystemBusy",
+    "TlsSettings",
     "TopicNotExist",
     "Transaction",
     "TransactionFailed",

@@ -18,7 +18,9 @@ _WORDS: Final = (
     ("Expected `int`, got ", "it must be a whole number, not "),
     ("Expected `bool`, got ", "it must be True or False, not "),
     ("Expected `str`, got ", "it must be a string, not "),
+    ("Expected `str | null`, got ", "it must be a string or None, not "),
     ("Expected `array`, got ", "it must be a set, not "),
+    ("Expected `Path`, got ", "it must be a Path or a string, not "),
 )
 """The beginnings of msgspec's error texts, each with our replacement."""
 
@@ -51,6 +53,8 @@ def checked(
         found = msgspec.convert(values, type(options))
     except msgspec.ValidationError as error:
         raise InvalidArgument(_out_of_bounds(options, values, str(error))) from error
+    _check_fields("credentials", found.credentials)
+    _check_fields("tls", found.tls)
     if not namesrv:
         return found
     if found.namesrv and _servers(found.namesrv) != _servers(namesrv):
@@ -59,6 +63,22 @@ def checked(
             "give only one of them"
         )
     return msgspec.structs.replace(found, namesrv=namesrv)
+
+
+def _check_fields(name: str, value: msgspec.Struct | None) -> None:
+    """Raise InvalidArgument for a field of the wrong type in the value of an option.
+
+    The text never contains the field's value, which may be a secret.
+    """
+    if value is None:
+        return
+    try:
+        msgspec.convert(msgspec.structs.asdict(value), type(value))
+    except msgspec.ValidationError as error:
+        text, _, field = str(error).rpartition(" - at `$.")
+        raise InvalidArgument(
+            f"invalid option {name}.{field.rstrip('`')}: {_in_words(text)}"
+        ) from None
 
 
 def _servers(addresses: str) -> set[str]:
@@ -86,7 +106,8 @@ def _out_of_bounds(options: ClientOptions, values: Mapping[str, object], reason:
 def _in_words(text: str) -> str:
     for theirs, ours in _WORDS:
         if text.startswith(theirs):
-            return ours + text.removeprefix(theirs).strip("`")
+            given = text.removeprefix(theirs).strip("`")
+            return ours + ("None" if given == "null" else given)
     return text
 
 

@@ -25,7 +25,10 @@ class TlsMode(StrEnum):
 
 
 class TlsSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """TLS settings of a server or a client, named after RocketMQ's ``tls.*`` properties."""
+    """TLS settings of a server or a client, named after RocketMQ's ``tls.*`` properties.
+
+    Paths may be given as strings, too.
+    """
 
     mode: TlsMode = TlsMode.PERMISSIVE
     """Server only."""
@@ -34,14 +37,24 @@ class TlsSettings(msgspec.Struct, frozen=True, kw_only=True):
     test_mode: bool = True
     """Serve with a certificate generated at startup, and verify no peer."""
     cert_path: Path | None = None
+    """The certificate that this side presents, in PEM form."""
     key_path: Path | None = None
+    """The key of that certificate; None means that it is in the same file."""
     key_password: str | None = None
+    """The password of an encrypted key."""
     trust_cert_path: Path | None = None
     """The authorities that must have issued the peer's certificate; None means the system's."""
     need_client_auth: str = "none"
     """Server only: whether clients present a certificate (``none``, ``optional``, ``require``)."""
     auth_server: bool = False
     """Client only: verify the server's certificate."""
+
+    def __post_init__(self) -> None:
+        """Convert the paths that were given as strings."""
+        for name in ("cert_path", "key_path", "trust_cert_path"):
+            path: object = getattr(self, name)
+            if isinstance(path, str):
+                msgspec.structs.force_setattr(self, name, Path(path))
 
 
 class ConnectionSettings(msgspec.Struct, frozen=True, kw_only=True):
