@@ -8,11 +8,14 @@ last resort therefore writes warnings and errors to standard error.
 import logging
 import sys
 from collections.abc import Callable
-from typing import Any, Final
+from types import ModuleType
+from typing import Any, Final, TypeAlias
 
 import msgspec
 
 from cometmq.client.clock import monotonic_ms
+from cometmq.client.errors import InvalidArgument
+from cometmq.client.shown import shown
 from cometmq.remoting.log import Log
 
 LOGGER_NAME: Final = "cometmq"
@@ -24,6 +27,12 @@ REPEAT_COUNT_MAX: Final = 10
 _KINDS_MAX: Final = 1_024
 _IDENTITY: Final = ("group", "topic", "peer", "task", "hook", "callback")
 """The facts that distinguish two failures with the same event."""
+
+_METHODS: Final = ("debug", "info", "warning", "error")
+
+StandardLogger: TypeAlias = "logging.Logger | logging.LoggerAdapter[Any]"
+AnyLog: TypeAlias = "Log | StandardLogger | None"
+"""The type of the argument `log` of clients."""
 
 _logger: Final = logging.getLogger(LOGGER_NAME)  # noqa: TID251  # the logger of the library
 
@@ -53,14 +62,60 @@ class ProgramLog:
 PROGRAM_LOG: Final[Log] = ProgramLog()
 
 
+class LoggerLog:
+    """Writes to a logger of the module `logging`, with the facts in the text."""
+
+    __slots__ = ("_logger",)
+
+    def __init__(self, logger: StandardLogger) -> None:
+        self._logger = logger
+
+    def debug(self, event: str, /, **facts: object) -> None:
+        """Log a detail."""
+        _log_text(self._logger, logging.DEBUG, event, facts)
+
+    def info(self, event: str, /, **facts: object) -> None:
+        """Log a change of state."""
+        _log_text(self._logger, logging.INFO, event, facts)
+
+    def warning(self, event: str, /, **facts: object) -> None:
+        """Log a degradation that was handled."""
+        _log_text(self._logger, logging.WARNING, event, facts)
+
+    def error(self, event: str, /, **facts: object) -> None:
+        """Log a failure that needs attention."""
+        _log_text(self._logger, logging.ERROR, event, facts)
+
+
+def log_of(log: AnyLog) -> Log:
+    """Return the `Log` for the argument `log` of a client; raise InvalidArgument for others."""
+    if log is None:
+        return PROGRAM_LOG
+    if isinstance(log, logging.Logger | logging.LoggerAdapter):
+        return LoggerLog(log)
+    is_object = not isinstance(log, type | ModuleType)  # `logging` has functions of these names
+    if not is_object or not all(callable(getattr(log, name, None)) for name in _METHODS):
+        raise InvalidArgument(
+            "log must be a logger of the module logging, or an object with the methods debug, "
+            "info, warning and error, called as log.info('route.changed', topic='Orders'), not "
+            f"{shown(log)}"
+        )
+    return log
+
+
 def _write(level: int, event: str, facts: dict[str, Any]) -> None:
     structlog: Any = sys.modules.get("structlog")
     if structlog is not None and structlog.is_configured():
         logger = structlog.get_logger(LOGGER_NAME, component="client")
         getattr(logger, logging.getLevelName(level).lower())(event, **facts)
-    elif _logger.isEnabledFor(level):
+    else:
+        _log_text(_logger, level, event, facts)
+
+
+def _log_text(logger: StandardLogger, level: int, event: str, facts: dict[str, Any]) -> None:
+    if logger.isEnabledFor(level):
         exc_info = facts.pop("exc_info", None)
-        _logger.log(level, "%s", readable(event, facts), exc_info=exc_info)
+        logger.log(level, "%s", readable(event, facts), exc_info=exc_info)
 
 
 def readable(event: str, facts: dict[str, Any]) -> str:

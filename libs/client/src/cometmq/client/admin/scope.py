@@ -19,13 +19,12 @@ from cometmq.client.cluster.instance import ClientInstance
 from cometmq.client.cluster.lifecycle import Client, ClientState
 from cometmq.client.cluster.routes import MASTER_ID
 from cometmq.client.errors import BrokerMissing, no_route
-from cometmq.client.log import PROGRAM_LOG
+from cometmq.client.log import AnyLog
 from cometmq.client.option_checks import checked
 from cometmq.client.settings import ClientOptions
 from cometmq.remoting.bodies.queues import MessageQueue
 from cometmq.remoting.bodies.route import BrokerData, ClusterInfo, TopicRoute
 from cometmq.remoting.errors import AccessDenied, CometError, TransportError
-from cometmq.remoting.log import Log
 from cometmq.remoting.message.flags import Perm
 
 T = TypeVar("T")
@@ -37,14 +36,14 @@ class AdminBase(Client):
     KIND = "admin"
 
     def __init__(
-        self, namesrv: str = "", *, options: ClientOptions | None = None, log: Log = PROGRAM_LOG
+        self, namesrv: str = "", *, options: ClientOptions | None = None, log: AnyLog = None
     ) -> None:
         """Use the name servers in `namesrv`, or else those in the option `namesrv`."""
         super().__init__(log)
         self.options = checked(options or ClientOptions(), namesrv, is_exact=True)
 
     @classmethod
-    def attached(cls, instance: ClientInstance, log: Log) -> Self:
+    def attached(cls, instance: ClientInstance, log: AnyLog) -> Self:
         """Return an admin client that shares the connections of a running client.
 
         Closing it leaves the connections open.

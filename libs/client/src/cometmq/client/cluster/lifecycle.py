@@ -12,8 +12,7 @@ from cometmq.client.application_calls import refuse_close_inside
 from cometmq.client.cluster.instance import ClientInstance
 from cometmq.client.cluster.namesrv import parse_addresses
 from cometmq.client.errors import ClientStateError, InvalidArgument
-from cometmq.client.log import LimitedLog
-from cometmq.remoting.log import Log
+from cometmq.client.log import AnyLog, LimitedLog, log_of
 
 
 class ClientState(StrEnum):
@@ -49,9 +48,9 @@ class Client(ABC):
 
     KIND: str
 
-    def __init__(self, log: Log) -> None:
+    def __init__(self, log: AnyLog) -> None:
         """Wrap `log` to limit repeated events."""
-        self._log = log if isinstance(log, LimitedLog) else LimitedLog(log)
+        self._log = log if isinstance(log, LimitedLog) else LimitedLog(log_of(log))
         self.state = ClientState.CREATE_JUST
         self._stack = AsyncExitStack()
         self._instance: ClientInstance | None = None

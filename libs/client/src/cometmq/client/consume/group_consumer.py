@@ -23,7 +23,7 @@ from cometmq.client.consume.queues.rebalance import AllocateAveragely, AllocateS
 from cometmq.client.errors import ClientStateError, InvalidArgument
 from cometmq.client.functions import check_function, check_hook
 from cometmq.client.hooks import ConsumeHook, ConsumeHooks
-from cometmq.client.log import PROGRAM_LOG
+from cometmq.client.log import AnyLog
 from cometmq.client.message import check_group, check_topic
 from cometmq.client.namespace import namespace_of
 from cometmq.client.option_checks import checked
@@ -37,7 +37,6 @@ from cometmq.client.subscriptions import (
 from cometmq.client.trace.start import consumer_trace
 from cometmq.remoting.bodies.heartbeat import SubscriptionData
 from cometmq.remoting.bodies.queues import MessageQueue
-from cometmq.remoting.log import Log
 from cometmq.remoting.names import ALL_TAGS, DEFAULT_CONSUMER_GROUP, retry_topic
 
 NEVER_MS: Final = 1 << 62
@@ -63,7 +62,7 @@ class GroupConsumer(Client, Generic[OptionsT, MemberT]):
         options: OptionsT | None = None,
         strategy: AllocateStrategy | None = None,
         offsets: OffsetStore | None = None,
-        log: Log = PROGRAM_LOG,
+        log: AnyLog = None,
     ) -> None:
         """Use the name servers in `namesrv`, or else those in the option `namesrv`.
 

@@ -17,11 +17,10 @@ from cometmq.client.consume.queues.rebalance import AllocateStrategy
 from cometmq.client.errors import InvalidArgument
 from cometmq.client.functions import check_function
 from cometmq.client.listener import Listener, OrderlyListener
-from cometmq.client.log import PROGRAM_LOG
+from cometmq.client.log import AnyLog
 from cometmq.client.message import MessageExt, check_received, check_topic
 from cometmq.client.settings import CONCURRENCY_MAX, MessageModel, PushOptions
 from cometmq.client.subscriptions import ExpressionType, MessageSelector, subscription
-from cometmq.remoting.log import Log
 from cometmq.remoting.names import ALL_TAGS, RETRY_PREFIX, retry_topic
 
 
@@ -52,7 +51,7 @@ class PushConsumer(GroupConsumer[PushOptions, PushGroup]):
         options: PushOptions | None = None,
         strategy: AllocateStrategy | None = None,
         offsets: OffsetStore | None = None,
-        log: Log = PROGRAM_LOG,
+        log: AnyLog = None,
     ) -> None:
         """Use the name servers in `namesrv`, or else those in the option `namesrv`."""
         super().__init__(

@@ -16,10 +16,9 @@ from cometmq.client.consume.queues.rebalance import AllocateStrategy
 from cometmq.client.errors import ClientStateError, InvalidArgument
 from cometmq.client.functions import check_function
 from cometmq.client.listener import ListenerError, traced
-from cometmq.client.log import PROGRAM_LOG, LimitedLog
+from cometmq.client.log import AnyLog, LimitedLog, log_of
 from cometmq.client.settings import PullOptions
 from cometmq.remoting.bodies.queues import MessageQueue
-from cometmq.remoting.log import Log
 from cometmq.remoting.transport.tasks import describe
 
 PullCallback = Callable[[PullConsumer, MessageQueue], Awaitable[int | None]]
@@ -42,7 +41,7 @@ class ScheduledPull:
         options: PullOptions | None = None,
         strategy: AllocateStrategy | None = None,
         concurrency: int = 20,
-        log: Log = PROGRAM_LOG,
+        log: AnyLog = None,
     ) -> None:
         """`concurrency` limits how many calls run at once, over all queues."""
         self.consumer = PullConsumer(group, namesrv, options=options, strategy=strategy, log=log)
@@ -51,7 +50,7 @@ class ScheduledPull:
         self._callbacks: dict[str, PullCallback] = {}
         self._tasks: dict[MessageQueue, asyncio.Task[None]] = {}
         self._slots = asyncio.Semaphore(whole(concurrency, "concurrency", low=1))
-        self._log = LimitedLog(log)
+        self._log = LimitedLog(log_of(log))
 
     def register(self, topic: str, callback: PullCallback) -> None:
         """Call `callback` for the owned queues of a topic."""

@@ -18,7 +18,7 @@ from cometmq.client.errors import ClientStateError, InvalidArgument, NoReply, Se
 from cometmq.client.functions import check_hook
 from cometmq.client.hooks import ForbiddenHook, SendHook, SendHooks
 from cometmq.client.identity import unique_ids
-from cometmq.client.log import PROGRAM_LOG
+from cometmq.client.log import AnyLog
 from cometmq.client.message import Message, MessageExt, SendResult, check_group, check_topic
 from cometmq.client.namespace import namespace_of
 from cometmq.client.option_checks import checked
@@ -30,7 +30,6 @@ from cometmq.client.transfer.outgoing import Prepared, split_messages
 from cometmq.client.transfer.queue_selection import QueueSelector, by_hash
 from cometmq.client.transfer.sender import MessageSender
 from cometmq.remoting.bodies.queues import MessageQueue
-from cometmq.remoting.log import Log
 from cometmq.remoting.names import DEFAULT_PRODUCER_GROUP
 
 NO_ARGUMENT: Final = object()
@@ -58,7 +57,7 @@ class Producer(Client):
         namesrv: str = "",
         *,
         options: ProducerOptions | None = None,
-        log: Log = PROGRAM_LOG,
+        log: AnyLog = None,
     ) -> None:
         """Use the name servers in `namesrv`, or else those in the option `namesrv`."""
         super().__init__(log)

@@ -24,7 +24,7 @@ from cometmq.client.errors import ClientStateError, InvalidArgument
 from cometmq.client.functions import check_function, check_hook
 from cometmq.client.hooks import EndContext, EndHook, EndHooks, TransactionState
 from cometmq.client.listener import traced
-from cometmq.client.log import PROGRAM_LOG
+from cometmq.client.log import AnyLog
 from cometmq.client.message import Message, MessageExt, SendResult, SendStatus, received
 from cometmq.client.option_checks import checked
 from cometmq.client.produce.producer import Producer
@@ -34,7 +34,6 @@ from cometmq.client.shown import shown
 from cometmq.remoting.codes import RequestCode
 from cometmq.remoting.commands.transactions import CheckTransactionState, EndTransaction
 from cometmq.remoting.errors import CometError, CorruptRecord
-from cometmq.remoting.log import Log
 from cometmq.remoting.message.flags import (
     TRANSACTION_COMMIT,
     TRANSACTION_NONE,
@@ -145,7 +144,7 @@ class TransactionProducer(Producer, TransactionMember):
         check: CheckListener,
         execute: LocalTransaction | None = None,
         options: TransactionOptions | None = None,
-        log: Log = PROGRAM_LOG,
+        log: AnyLog = None,
     ) -> None:
         """`check` answers the brokers' transaction checks.
 

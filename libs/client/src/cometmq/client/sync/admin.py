@@ -8,10 +8,9 @@ from typing import NoReturn, TypeVar
 from cometmq import client
 from cometmq.client.errors import InvalidArgument
 from cometmq.client.functions import check_function
-from cometmq.client.log import PROGRAM_LOG
+from cometmq.client.log import AnyLog
 from cometmq.client.settings import ClientOptions
 from cometmq.client.sync.loop import SyncClient
-from cometmq.remoting.log import Log
 
 T = TypeVar("T")
 
@@ -24,7 +23,7 @@ class AdminClient(SyncClient[client.AdminClient]):
     """
 
     def __init__(
-        self, namesrv: str = "", *, options: ClientOptions | None = None, log: Log = PROGRAM_LOG
+        self, namesrv: str = "", *, options: ClientOptions | None = None, log: AnyLog = None
     ) -> None:
         """Use the name servers in `namesrv`; if empty, those in the option `namesrv`."""
         super().__init__(client.AdminClient(namesrv, options=options, log=log))

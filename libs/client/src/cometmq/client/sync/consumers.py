@@ -13,14 +13,13 @@ from cometmq.client.consume.queues.rebalance import AllocateStrategy
 from cometmq.client.errors import ClientStateError
 from cometmq.client.hooks import ConsumeHook
 from cometmq.client.listener import Listener, OrderlyListener
-from cometmq.client.log import PROGRAM_LOG
+from cometmq.client.log import AnyLog
 from cometmq.client.message import MessageExt
 from cometmq.client.settings import ConsumerOptions, LitePullOptions, PushOptions
 from cometmq.client.subscriptions import ExpressionType, MessageSelector
 from cometmq.client.sync.loop import loop_thread
 from cometmq.client.sync.working import WorkingClient
 from cometmq.remoting.bodies.queues import MessageQueue
-from cometmq.remoting.log import Log
 from cometmq.remoting.names import ALL_TAGS
 
 GroupT = TypeVar("GroupT", bound=GroupConsumer[Any, Any])
@@ -86,7 +85,7 @@ class ReadingConsumer(MemberConsumer[GroupT], Generic[GroupT, OptionsT]):
         options: OptionsT | None = None,
         strategy: AllocateStrategy | None = None,
         offsets: OffsetStore | None = None,
-        log: Log = PROGRAM_LOG,
+        log: AnyLog = None,
     ) -> None:
         """Use the name servers in `namesrv`, or else those in the option `namesrv`."""
         super().__init__(
@@ -106,7 +105,7 @@ class PushConsumer(SubscribingConsumer[client.PushConsumer]):
         options: PushOptions | None = None,
         strategy: AllocateStrategy | None = None,
         offsets: OffsetStore | None = None,
-        log: Log = PROGRAM_LOG,
+        log: AnyLog = None,
     ) -> None:
         """Use the name servers in `namesrv`, or else those in the option `namesrv`."""
         super().__init__(

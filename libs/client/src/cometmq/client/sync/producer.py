@@ -6,14 +6,13 @@ from typing import Any
 
 from cometmq import client
 from cometmq.client.hooks import ForbiddenHook, SendHook
-from cometmq.client.log import PROGRAM_LOG
+from cometmq.client.log import AnyLog
 from cometmq.client.message import Message, MessageExt, SendResult
 from cometmq.client.produce.producer import NO_ARGUMENT, ProducerStats
 from cometmq.client.settings import ProducerOptions
 from cometmq.client.sync.working import WorkingClient
 from cometmq.client.transfer.queue_selection import QueueSelector, by_hash
 from cometmq.remoting.bodies.queues import MessageQueue
-from cometmq.remoting.log import Log
 
 
 class Producer(WorkingClient[client.Producer]):
@@ -25,7 +24,7 @@ class Producer(WorkingClient[client.Producer]):
         namesrv: str = "",
         *,
         options: ProducerOptions | None = None,
-        log: Log = PROGRAM_LOG,
+        log: AnyLog = None,
     ) -> None:
         """Use the name servers in `namesrv`, or else those in the option `namesrv`."""
         super().__init__(client.Producer(group, namesrv, options=options, log=log))

@@ -13,7 +13,7 @@ from cometmq.client.application_calls import contained
 from cometmq.client.consume.queues.rebalance import AllocateStrategy
 from cometmq.client.errors import InvalidArgument
 from cometmq.client.functions import check_function, is_coroutine_function
-from cometmq.client.log import PROGRAM_LOG
+from cometmq.client.log import AnyLog
 from cometmq.client.message import MessageExt
 from cometmq.client.settings import PullOptions
 from cometmq.client.subscriptions import ExpressionType
@@ -21,7 +21,6 @@ from cometmq.client.sync.consumers import MemberConsumer, ReadingConsumer
 from cometmq.client.sync.loop import loop_thread
 from cometmq.client.transfer.puller import Pulled
 from cometmq.remoting.bodies.queues import MessageQueue
-from cometmq.remoting.log import Log
 from cometmq.remoting.names import ALL_TAGS
 
 
@@ -121,7 +120,7 @@ class ScheduledPull:
         options: PullOptions | None = None,
         strategy: AllocateStrategy | None = None,
         concurrency: int = 20,
-        log: Log = PROGRAM_LOG,
+        log: AnyLog = None,
     ) -> None:
         """`concurrency` limits how many calls run at once, over all queues."""
         self._inner = client.ScheduledPull(

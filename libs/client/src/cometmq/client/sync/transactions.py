@@ -7,7 +7,7 @@ from cometmq.client.application_calls import calling
 from cometmq.client.errors import InvalidArgument
 from cometmq.client.functions import check_plain_function
 from cometmq.client.hooks import EndHook, TransactionState
-from cometmq.client.log import PROGRAM_LOG
+from cometmq.client.log import AnyLog
 from cometmq.client.message import Message, SendResult
 from cometmq.client.produce import transactions
 from cometmq.client.produce.transaction_calls import (
@@ -22,7 +22,6 @@ from cometmq.client.settings import TransactionOptions
 from cometmq.client.sync.loop import loop_thread
 from cometmq.client.sync.producer import Producer
 from cometmq.client.sync.working import WorkingClient
-from cometmq.remoting.log import Log
 
 
 class Transaction:
@@ -78,7 +77,7 @@ class TransactionProducer(Producer):
         check: CheckListener,
         execute: SyncLocalTransaction | None = None,
         options: TransactionOptions | None = None,
-        log: Log = PROGRAM_LOG,
+        log: AnyLog = None,
     ) -> None:
         """`check` answers the brokers' transaction checks.
 
