@@ -78,9 +78,7 @@ def test_none_is_the_default(make: Callable[[Any], object]) -> None:
 @pytest.mark.parametrize("make", CLIENTS)
 @pytest.mark.parametrize("log", ["app", print, logging, logging.Logger, logging.NullHandler()])
 def test_other_objects_are_refused(make: Callable[[Any], object], log: Any) -> None:
-    with pytest.raises(
-        InvalidArgument, match=r"^log must be a logger of the module logging, or an"
-    ):
+    with pytest.raises(InvalidArgument, match=r"^log must be a logger of the module logging, "):
         make(log)
 
 
