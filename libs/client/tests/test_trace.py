@@ -122,6 +122,23 @@ def test_a_trace_is_found_by_id_and_keys() -> None:
     assert record_keys(BEFORE) == ["ID"]
 
 
+def traced_ids(cluster: MemoryCluster) -> list[str]:
+    records = [one for trace in cluster.messages(TOPIC) for one in decode_trace(trace.body)]
+    return sorted((one.message_id for one in records), key=len)
+
+
+async def test_an_id_with_a_space_does_not_lose_the_traces_of_others(
+    cluster: MemoryCluster,
+) -> None:
+    options = ProducerOptions(trace=True)
+    async with Producer("pg", cluster.namesrv, options=options) as producer:
+        await producer.send(Message("T", b"x", message_id="first"), timeout_ms=60_000)
+        await producer.send(Message("T", b"x", message_id=" my  id"), timeout_ms=60_000)
+        await eventually(lambda: traced_ids(cluster) == ["first", " my  id"])
+    keys = {key for trace in cluster.messages(TOPIC) for key in trace.keys}
+    assert keys >= {"first", "my", "id"}
+
+
 # -- the way to the broker --------------------------------------------------------------------
 
 

@@ -129,8 +129,12 @@ def encode_record(record: TraceRecord) -> str:
 
 
 def record_keys(record: TraceRecord) -> list[str]:
-    """Return the search keys of a message's traces: its id and its own keys."""
-    return [record.message_id, *(record.keys or "").split()]
+    """Return the search keys of a message's traces: its id and its own keys.
+
+    Compatibility: an id with a space yields several keys, as in Java, where the index splits it.
+    """
+    ids = [part for part in record.message_id.split(" ") if part]
+    return [*ids, *(record.keys or "").split()]
 
 
 def decode_trace(data: bytes | str) -> list[TraceRecord]:
