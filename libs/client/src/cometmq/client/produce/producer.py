@@ -9,7 +9,7 @@ from typing import Any, Final
 import msgspec
 
 from cometmq.client.admin.of_client import ClientAdmin
-from cometmq.client.arguments import whole_or
+from cometmq.client.arguments import whole, whole_or
 from cometmq.client.clock import monotonic_ms
 from cometmq.client.cluster.instance import ClientInstance
 from cometmq.client.cluster.lifecycle import Client, ClientState
@@ -26,7 +26,7 @@ from cometmq.client.request_reply import reply_message, request_properties
 from cometmq.client.settings import ProducerOptions
 from cometmq.client.trace.hooks import SendTraceHook
 from cometmq.client.trace.start import producer_trace
-from cometmq.client.transfer.outgoing import Prepared, split_messages
+from cometmq.client.transfer.outgoing import Prepared, properties_bytes, split_messages
 from cometmq.client.transfer.queue_selection import QueueSelector, by_hash
 from cometmq.client.transfer.sender import MessageSender
 from cometmq.remoting.bodies.queues import MessageQueue
@@ -224,9 +224,16 @@ class Producer(Client):
     def split_batch(
         self, messages: Iterable[Message], *, bytes_max: int | None = None
     ) -> Iterable[list[Message]]:
-        """Split messages into lists that `send_batch` accepts, keeping their order."""
-        limit = whole_or(self.options.body_bytes_max, bytes_max, "bytes_max")
-        return split_messages(messages, bytes_max=limit)
+        """Split messages into lists that `send_batch` accepts, keeping their order.
+
+        A change of the topic or of `wait_store_ok` begins a new list. The iteration raises
+        InvalidArgument for a message that no batch may contain.
+        """
+        limit = self.options.body_bytes_max
+        if bytes_max is not None:
+            limit = whole(bytes_max, "bytes_max", low=1, high=limit)
+        added_bytes = properties_bytes(self.options, self._namespace)
+        return split_messages(messages, bytes_max=limit, added_bytes=added_bytes)
 
     async def queues(self, topic: str) -> list[MessageQueue]:
         """Return the queues of a topic that accept messages; raise NoRoute if no broker has it."""

@@ -6,7 +6,8 @@ Hot path
 """
 
 import asyncio
-from collections.abc import Iterable, Mapping, Sequence
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
 import msgspec
@@ -53,8 +54,10 @@ _SOURCES: Final = {
     PropertyKey.TAGS.value: "the tag",
 }
 """What the application sets to give a message these properties."""
-_BATCH_ITEM_BYTES: Final = 5 * 4 + 2 + len("\x02UNIQ_KEY\x01") + 56
-"""Size of a batch item's fixed fields and of the unique key that every item gets."""
+_BATCH_ITEM_BYTES: Final = 5 * 4 + 2
+"""Size of a batch item's fixed fields."""
+_LONGEST_ID: Final = "0" * 56
+"""As long as the longest unique key that the client assigns."""
 
 
 class Prepared(msgspec.Struct, gc=False):
@@ -232,22 +235,47 @@ def check_batch(messages: Sequence[Message]) -> None:
             raise InvalidArgument("the messages of a batch must have the same wait_store_ok")
 
 
-def split_messages(messages: Iterable[Message], *, bytes_max: int) -> Iterable[list[Message]]:
+def properties_bytes(options: ProducerOptions, namespace: Namespace) -> int:
+    """Return the size of the properties that a producer adds to each message now."""
+    added: dict[str, str] = {}
+    if options.trace_context:
+        trace_context.inject(added)
+    if namespace.name:
+        added[_INSTANCE_ID] = namespace.name
+    return len(render_properties(added).encode()) + 1 if added else 0
+
+
+def split_messages(
+    messages: Iterable[Message], *, bytes_max: int, added_bytes: int = 0
+) -> Iterator[list[Message]]:
     """Yield lists of messages whose batches stay below `bytes_max`, in order.
 
-    A message that is too large by itself becomes a list of one, and sending it fails.
+    A message of another topic or with another `wait_store_ok` begins a new list. `added_bytes` is
+    the size of the properties that the producer adds to each message. A message that is too large
+    by itself becomes a list of one, and sending it fails.
     """
-    if isinstance(messages, Message):
+    if isinstance(messages, Message | str | bytes) or not isinstance(messages, Iterable):
         check_list(messages)
     batch: list[Message] = []
     size = 0
     for message in messages:
-        text = properties_text(wire_properties(message))
-        message_bytes = len(message.body) + len(text.encode()) + _BATCH_ITEM_BYTES
-        if batch and size + message_bytes > bytes_max:
+        check_message(message, sys.maxsize)
+        check_batch([message])
+        message_bytes = _item_bytes(message) + added_bytes
+        if batch and (size + message_bytes > bytes_max or not _are_alike(message, batch[0])):
             yield batch
             batch, size = [], 0
         batch.append(message)
         size += message_bytes
     if batch:
         yield batch
+
+
+def _item_bytes(message: Message) -> int:
+    properties = wire_properties(message)
+    properties[_UNIQUE_KEY] = message.message_id or _LONGEST_ID
+    return _BATCH_ITEM_BYTES + len(message.body) + len(properties_text(properties).encode())
+
+
+def _are_alike(message: Message, other: Message) -> bool:
+    return message.topic == other.topic and message.wait_store_ok == other.wait_store_ok
