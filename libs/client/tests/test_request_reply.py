@@ -14,7 +14,7 @@ from cometmq.client import (
     PushConsumer,
     PushOptions,
 )
-from cometmq.client.errors import ClientError, NoReply, NotARequest, SendFailed
+from cometmq.client.errors import ClientError, InvalidArgument, NoReply, NotARequest, SendFailed
 from cometmq.client.request_reply import (
     PendingReplies,
     is_request,
@@ -181,6 +181,12 @@ async def test_a_plain_message_cannot_be_replied_to(cluster: MemoryCluster) -> N
         (stored,) = cluster.messages("T")
         with pytest.raises(NotARequest, match="no property CORRELATION_ID"):
             await producer.reply(stored, b"x")
+
+
+@pytest.mark.parametrize("message", ["x", None, Message("T", b"x")])
+def test_only_a_received_message_may_be_a_request(message: Any) -> None:
+    with pytest.raises(InvalidArgument, match="must be a MessageExt that a consumer received"):
+        is_request(message)
 
 
 # -- what brokers push ------------------------------------------------------------------------

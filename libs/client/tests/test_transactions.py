@@ -429,3 +429,10 @@ def test_without_a_loop_a_check_may_be_a_coroutine_function(served: MemoryCluste
         assert transactions.send_in_transaction(MESSAGE).state is UNKNOWN
         assert checked.wait(60)
         loop_thread().run(eventually(lambda: served.messages("T"), what="the message"))
+
+
+@pytest.mark.parametrize("message", ["x", None])
+async def test_only_a_message_begins_a_transaction(cluster: MemoryCluster, message: Any) -> None:
+    async with producer(cluster) as transactions:
+        with pytest.raises(InvalidArgument, match=r"send a Message\(topic, body\), not "):
+            await transactions.begin(message)

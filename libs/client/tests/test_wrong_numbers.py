@@ -64,6 +64,31 @@ async def test_a_malformed_queue_does_not_reach_the_broker(
                 await call()
 
 
+async def test_a_negative_queue_does_not_reach_the_broker(cluster: MemoryCluster) -> None:
+    queue = MessageQueue("T", "broker-a", -1)
+    async with (
+        Producer("pg", cluster.namesrv) as producer,
+        PullConsumer("cg", cluster.namesrv) as consumer,
+        AdminClient(cluster.namesrv) as admin,
+    ):
+        for call in (
+            lambda: producer.send(Message("T", b"x"), queue=queue),
+            lambda: producer.send_oneway(Message("T", b"x"), queue=queue),
+            lambda: producer.send_batch([Message("T", b"x")], queue=queue),
+            lambda: producer.request(Message("T", b"x"), queue=queue),
+            lambda: producer.admin.max_offset(queue),
+            lambda: consumer.pull(queue, 0),
+            lambda: consumer.max_offset(queue),
+            lambda: consumer.search_offset(queue, 0),
+            lambda: admin.max_offset(queue),
+        ):
+            with pytest.raises(InvalidArgument, match=r"are numbered from 0: MessageQueue\("):
+                await call()
+        with pytest.raises(InvalidArgument, match="are numbered from 0"):
+            consumer.update_offset(queue, 1)
+    assert cluster.messages("T") == []
+
+
 @pytest.mark.parametrize("value", [True, 1.5, "1"])
 async def test_numbers_of_calls(cluster: MemoryCluster, value: Any) -> None:
     async def read() -> None:

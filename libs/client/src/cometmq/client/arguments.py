@@ -102,6 +102,11 @@ def check_queue(queue: object) -> None:
             "a MessageQueue has a topic and a broker name, both strings, and a whole number as "
             f"queue_id, unlike {shown(queue)}"
         )
+    if place.queue_id < 0:
+        # Sends to a negative queue are stored in any queue, as with RocketMQ.
+        raise InvalidArgument(
+            f"the queues of a topic are numbered from 0: {shown(queue)} is not one of them"
+        )
 
 
 def check_address(address: object, name: str) -> None:

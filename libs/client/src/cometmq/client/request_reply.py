@@ -13,7 +13,7 @@ from typing import Final, Protocol
 
 from cometmq.client.clock import wall_ms
 from cometmq.client.errors import ClientError, NotARequest
-from cometmq.client.message import Message, MessageExt
+from cometmq.client.message import Message, MessageExt, check_received
 from cometmq.client.shown import shown
 from cometmq.remoting.bodies.queues import MessageQueue
 from cometmq.remoting.command import OK, Call, Reply
@@ -62,6 +62,7 @@ def reply_message(request: MessageExt, body: bytes) -> ReplyMessage:
 
 def is_request(message: MessageExt) -> bool:
     """Return whether the sender of a consumed message waits for a reply."""
+    check_received(message)
     return PropertyKey.REPLY_TO_CLIENT in message.properties
 
 

@@ -249,14 +249,14 @@ class TransactionProducer(Producer, TransactionMember):
         the half message that was never ended.
         """
         sender = self._sending()
-        if message.delay_level:
-            raise InvalidArgument(
-                "a message in a transaction cannot have a delay level: send it without "
-                "`delay_level`, or outside the transaction"
-            )
         timeout_ms = whole_or(self.options.send_timeout_ms, timeout_ms, "timeout_ms")
         async with self._room:
             prepared = await sender.outgoing.prepare(message, extra=self._properties)
+            if message.delay_level:
+                raise InvalidArgument(
+                    "a message in a transaction cannot have a delay level: send it without "
+                    "`delay_level`, or outside the transaction"
+                )
             prepared.sys_flag |= TRANSACTION_PREPARED
             result = await sender.send(prepared, timeout_ms=timeout_ms)
         message = msgspec.structs.replace(message, message_id=result.message_id)
