@@ -213,6 +213,8 @@ MEANINGS: Final[Mapping[str, str]] = {
     "configuration was created again.",
     "topic.creation_refused": "A send named an unknown topic that may not be created.",
     # client
+    "tls.unverified": "A client has trusted certificates, but does not verify the servers' "
+    "certificates with them; `advice` names the setting.",
     "trace.dropped": "There were more traces than could be sent, so some were dropped; no message "
     "was.",
     "trace.unsent": "A broker did not accept traces, which are lost; their messages are not.",

@@ -171,6 +171,26 @@ async def test_a_missing_trust_file_given_as_a_string_is_named() -> None:
         await producer.start()
 
 
+@pytest.mark.parametrize(
+    ("tls", "count"),
+    [
+        ({"enable": True, "trust_cert_path": Path("ca.pem")}, 1),
+        ({"enable": True}, 0),
+        ({"trust_cert_path": Path("ca.pem")}, 0),
+    ],
+)
+async def test_unused_trusted_certificates_are_reported(
+    caplog: pytest.LogCaptureFixture, tls: dict[str, Any], count: int
+) -> None:
+    options = ProducerOptions(tls=TlsSettings(**tls))
+    async with Producer("pg", "127.0.0.1:1", options=options):
+        pass
+    found = [record.getMessage() for record in caplog.records]
+    warnings = [text for text in found if text.startswith("tls.unverified trust_cert_path=ca.pem ")]
+    assert len(warnings) == count
+    assert all("set auth_server=True" in text for text in warnings)
+
+
 def test_codes_to_retry_are_numbers() -> None:
     codes: Any = frozenset(["1"])
     with pytest.raises(InvalidArgument, match=r"retry_codes=.*: it must be a whole number, not"):

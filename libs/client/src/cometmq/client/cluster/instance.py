@@ -50,7 +50,7 @@ from cometmq.remoting.signature import signing
 from cometmq.remoting.transport.addresses import parse_address
 from cometmq.remoting.transport.client import RemotingClient
 from cometmq.remoting.transport.protocol import PeerProtocol
-from cometmq.remoting.transport.settings import ClientSettings
+from cometmq.remoting.transport.settings import ClientSettings, TlsSettings
 from cometmq.remoting.transport.tasks import TaskSet, describe
 
 RETRY_SOON_MS: Final = 1_000
@@ -128,6 +128,7 @@ class ClientInstance:
         instance = shared.get((base, suffix)) if may_share else None
         if instance is None or instance.is_of_parent:
             instance = cls(base, addresses, suffix=suffix, is_named=is_named, log=log)
+            _warn_if_unverified(base.tls, log)
             if may_share:
                 shared[base, suffix] = instance
             instance.routes.start(interval_ms=base.poll_namesrv_interval_ms)
@@ -386,3 +387,13 @@ def _base_options(options: ClientOptions) -> ClientOptions:
     names = ClientOptions.__struct_fields__
     values: dict[str, Any] = {name: getattr(options, name) for name in names}
     return msgspec.convert(values, ClientOptions)
+
+
+def _warn_if_unverified(tls: TlsSettings, log: Log) -> None:
+    if tls.enable and tls.trust_cert_path is not None and not tls.auth_server:
+        log.warning(
+            "tls.unverified",
+            trust_cert_path=str(tls.trust_cert_path),
+            advice="any server is trusted: set auth_server=True (tls.client.authServer=true) to "
+            "verify the servers' certificates",
+        )
