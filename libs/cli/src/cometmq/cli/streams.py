@@ -5,7 +5,6 @@ A write error is reported as one line; a closed pipe (`| head`) ends the command
 SIGPIPE; a stream that was closed before startup (`>&-`) counts as unwritable.
 """
 
-import asyncio
 import errno
 import io
 import os
@@ -87,6 +86,8 @@ async def fail_if_output_closes() -> None:
     A command that waits for messages notices it only so: it may not write for a long time. Returns
     at once if the output is not a pipe or a socket.
     """
+    import asyncio  # noqa: PLC0415  # `--help` loads this module, but not asyncio
+
     try:
         descriptor = sys.stdout.fileno()
         mode = os.fstat(descriptor).st_mode
