@@ -60,7 +60,7 @@ def damaged(tmp_path, call):
 
 def test_a_member_prints_what_is_before_the_damage_and_fails(call, damaged):
     # The timeout is longer than a rebalance on a busy machine: the member has to own the queue.
-    args = ("consume", "Orders", "-g", "G1", "--from", "first", "--timeout", 8)
+    args = ("consume", "Orders", "-g", "G1", "--from", "first", "--timeout", 25)
     shown = call(*args, "-n", damaged.namesrv)
     assert shown.status == 1, shown.err
     assert shown.out.split() == [f"message-{number}" for number in range(5)]
@@ -73,7 +73,7 @@ def test_a_member_prints_what_is_before_the_damage_and_fails(call, damaged):
 
 def test_an_observer_goes_on_at_an_explicit_offset(call, damaged):
     at = ("-n", damaged.namesrv)
-    shown = call("consume", "Orders", "--from", "first", "--timeout", 5, *at)
+    shown = call("consume", "Orders", "--from", "first", "--timeout", 15, *at)
     assert shown.status == 1
     assert shown.out.split() == [f"message-{number}" for number in range(5)]
     row = call("topic", "route", "Orders", "--json", *at).json[0]
