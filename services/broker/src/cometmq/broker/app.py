@@ -223,6 +223,7 @@ class BrokerApp:
             return
         self._log.info("broker.stopping", addresses=self.addresses)
         if self._group is not None:
+            self.discard.check(self._group.member.member.role, self._log)
             await self._group.leave()
         await self._broker.registration.unregister()
         await self._stack.aclose()

@@ -40,14 +40,20 @@ class Discard:
         self._is_wanted = True
         asyncio.get_running_loop().call_later(ANSWER_MS / 1000, self.request_stop)
 
+    def check(self, role: Role, log: Log) -> None:
+        """Withdraw the order if the broker is no longer a slave.
+
+        A stopping master becomes a slave by handing over, so the broker checks before that too.
+        """
+        if self._is_wanted and role is not Role.SLAVE:
+            self._is_wanted = False
+            log.warning("store.kept", role=str(role))
+
     def finish(self, settings: BrokerSettings, role: Role, now_ms: int, log: Log) -> None:
         """Move the closed store aside, if ordered and if the broker is still a slave; blocks."""
-        if not self._is_wanted:
-            return
-        if role is not Role.SLAVE:
-            log.warning("store.kept", role=str(role))
-            return
-        log.warning("store.discarded", moved_to=str(move_aside(settings, now_ms)))
+        self.check(role, log)
+        if self._is_wanted:
+            log.warning("store.discarded", moved_to=str(move_aside(settings, now_ms)))
 
 
 def why_not(settings: BrokerSettings) -> str:
