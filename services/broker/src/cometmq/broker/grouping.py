@@ -137,7 +137,7 @@ class Grouping:
     async def _hand_over(self, leader: Leader) -> bool:
         """Return whether another broker is the master now."""
         ready = self._successors(leader)
-        for _ in range(FOLLOWERS_POLLS):  # those of a new master have yet to connect
+        for _ in range(FOLLOWERS_POLLS):  # followers of a new master may not be connected yet
             if ready or len(in_sync.certain_set(leader.view)) == 1:
                 break
             await asyncio.sleep(FOLLOWERS_POLL_S)
@@ -175,7 +175,7 @@ def join_group(  # noqa: PLR0913  # the collaborators, all but two by name
     host: Surroundings = HOST,
 ) -> Grouping:
     """Build the membership, without running it; `record` replaces the record of the settings."""
-    settings, log = broker.settings, broker.log
+    settings = broker.settings
     state, history = opened
     folder = Path(settings.store_path_root_dir).expanduser()
     place = record or record_of(settings)
@@ -205,23 +205,38 @@ def join_group(  # noqa: PLR0913  # the collaborators, all but two by name
         close_peers=close_peers,
         promoted=promoted,
     )
-    follower = GroupFollower(
-        identity, broker.driver, epoch_log, feed, duties, cut_folder=folder / CUT_FOLDER,
-        worker=workers.config, settings=lambda: broker.settings, now_ms=host.boottime_ms, log=log,
-        status=broker.replication.following,
-    )  # fmt: skip
-    sender = GroupSender(
-        identity, broker.store, epoch_log, feed, duties, worker=workers.replicate,
-        settings=lambda: broker.settings, now_ms=host.boottime_ms, log=log,
-    )  # fmt: skip
+    follower, sender = _streams(broker, identity, epoch_log, feed, duties, workers, host)
     member = GroupMember(
-        state, StateFile(folder, host.files), place, duties, worker=workers.config, log=log
+        state, StateFile(folder, host.files), place, duties, worker=workers.config, log=broker.log
     )
     joined = Grouping(
         member, duties, gate, follower, sender, linger_ms=settings.hand_over_linger_mills
     )
     _connect(joined, broker, log_server, feed)
     return joined
+
+
+def _streams(
+    broker: Broker,
+    identity: Identity,
+    epoch_log: EpochLog,
+    feed: TableFeed,
+    duties: BrokerDuties,
+    workers: Workers,
+    host: Surroundings,
+) -> tuple[GroupFollower, GroupSender]:
+    """Build both ends of the replication stream: the role decides which of them runs."""
+    folder = Path(broker.settings.store_path_root_dir).expanduser()
+    follower = GroupFollower(
+        identity, broker.driver, epoch_log, feed, duties, cut_folder=folder / CUT_FOLDER,
+        worker=workers.config, settings=lambda: broker.settings, now_ms=host.boottime_ms,
+        log=broker.log, status=broker.replication.following,
+    )  # fmt: skip
+    sender = GroupSender(
+        identity, broker.store, epoch_log, feed, duties, worker=workers.replicate,
+        settings=lambda: broker.settings, now_ms=host.boottime_ms, log=broker.log,
+    )  # fmt: skip
+    return follower, sender
 
 
 def _connect(joined: Grouping, broker: Broker, log_server: LogServer, feed: TableFeed) -> None:

@@ -60,11 +60,20 @@ class GroupNode(Node):
         self.folder = folder / str(ordinal)
         self.folder.mkdir(exist_ok=True)
         self.copy = Copy(ordinal, f"i{ordinal}")
-        identity = Identity(CLUSTER, group, self.copy)
         self.files = files or MemoryFiles()
         epoch_file = EpochFile(Path("/store"), self.files)
         history = truncated(epoch_file.load(), self.end)
         self.epochs = EpochLog(epoch_file, history, worker=self.workers.config)
+        self._open_tables()
+        self._open_streams(Identity(CLUSTER, group, self.copy))
+        self.driver.log_grew = self._log_grew
+        self.leading: Leadership | None = None
+        self.reports: list[Heard] = []
+        self.epochs_seen: list[int] = []
+        self.copies_left: list[Copy] = []
+        self.errors: list[Exception] = []
+
+    def _open_tables(self) -> None:
         self.journal_disk = MemoryDisk()
         self.journal = Journal(self.journal_disk, "/journal", worker=self.workers.config)
         self.topics = Topics(topic_file(self.folder / "topics.json"), clock_ms=self.clock.now_ms)
@@ -75,6 +84,8 @@ class GroupNode(Node):
         self.journal.begin()
         self.tables = TableFeed(self.journal, tables)
         self.tables.changed = self._tables_changed
+
+    def _open_streams(self, identity: Identity) -> None:
         self.sender = GroupSender(
             identity,
             self.store,
@@ -100,12 +111,6 @@ class GroupNode(Node):
             log=self.log,
             status=self.state.following,
         )
-        self.driver.log_grew = self._log_grew
-        self.leading: Leadership | None = None
-        self.reports: list[Heard] = []
-        self.epochs_seen: list[int] = []
-        self.copies_left: list[Copy] = []
-        self.errors: list[Exception] = []
 
     async def __aexit__(self, *_: object) -> None:
         await self.group_follower.stop()
