@@ -4,59 +4,34 @@
 import msgspec
 import pytest
 
-from cometmq.ha import election, missing_record, planned
+from cometmq.ha import election
 from cometmq.ha.actions import (
     Blocked,
-    Create,
-    Drop,
     Elect,
     Fence,
     Follow,
     Group,
-    HandOver,
     Promote,
-    Resize,
     Status,
     Wait,
 )
 from cometmq.ha.election import Loss, Watched
-from cometmq.ha.fencing import Timing
 from cometmq.ha.member import Role
-from cometmq.ha.record import Copy, Policy, Record, TablesAt, Versioned
-from cometmq.ha.state import Standing
+from cometmq.ha.record import Copy, Policy, TablesAt, Versioned
+from cometmq.ha.testing.samples import (
+    GROUP,
+    TIMING,
+    X2,
+    M,
+    X,
+    Y,
+    fenced,
+    master,
+    only,
+    recorded,
+    slave,
+)
 from cometmq.remoting.errors import SettingsError
-
-M, X, Y = Copy(0, "m"), Copy(1, "x"), Copy(2, "y")
-X2 = Copy(1, "x2")
-GROUP = Group(name="orders", ordinals=(0, 1, 2), min_in_sync=2)
-TIMING = Timing()
-
-
-def recorded(*in_sync, epoch=4, holder=M, policy=Policy.ALL_IN_SYNC):
-    record = Record(
-        uid="u",
-        group="orders",
-        epoch=epoch,
-        holder=holder,
-        in_sync=in_sync or (M, X, Y),
-        policy=policy,
-        copies=3,
-    )
-    return Versioned(record, "7")
-
-
-def master(copy=M, epoch=4, role=Role.MASTER, **changes):
-    return Status(copy=copy, role=role, promised=epoch, epoch=epoch, **changes)
-
-
-def slave(copy, epoch=4, **changes):
-    fields = {"promised": epoch, "last_log_epoch": epoch, **changes}
-    return Status(copy=copy, role=Role.SLAVE, epoch=epoch, **fields)
-
-
-def only(actions):
-    (action,) = actions
-    return action
 
 
 @pytest.mark.parametrize(
@@ -354,185 +329,3 @@ def test_nothing_is_ordered_while_the_holder_is_unknown():
     assert election.complete(found.record, (slave(Copy(0, "other")),)) == ()
     promoting = msgspec.structs.replace(master(epoch=5), role=Role.PROMOTING)
     assert election.complete(found.record, (promoting, slave(X))) == ()
-
-
-# ---- a missing record ------------------------------------------------------------------------
-
-
-def fenced(copy, promised=9, **changes):
-    return Status(copy=copy, role=Role.FENCED, promised=promised, **changes)
-
-
-def restore(*statuses, accept_loss=False):
-    return missing_record.restore(GROUP, statuses, 9, "new", accept_loss=accept_loss)
-
-
-def test_the_fence_is_above_every_promise():
-    assert missing_record.restore_epoch((slave(X, promised=8), slave(Y))) == 9
-    assert missing_record.restore_epoch(()) == 1
-
-
-def test_all_brokers_answer_before_a_record_is_created():
-    recovering = msgspec.structs.replace(fenced(Y), role=Role.RECOVERING)
-    for statuses in [(fenced(M), fenced(X)), (fenced(M), fenced(X), recovering)]:
-        action = only(restore(*statuses))
-        assert action.reason is Blocked.MEMBERS_MISSING
-        assert "brokers [2] do not answer" in action.text
-
-
-def test_all_are_fenced_before_a_record_is_created():
-    before = (master(), fenced(X), fenced(Y, promised=8))
-    assert restore(*before) == (Fence(0, 9), Fence(2, 9))
-
-
-def had(copy, max_offset, standing=Standing.PROVEN, **changes):
-    return fenced(copy, last_log_epoch=4, max_offset=max_offset, standing=standing, **changes)
-
-
-def test_the_most_complete_proven_store_is_the_first_member():
-    action = only(restore(had(M, 50), had(X, 60, promised=11), had(Y, 90, Standing.NEW)))
-    assert action == Create(
-        Record(uid="new", group="orders", epoch=12, holder=X, in_sync=(X,), copies=3)
-    )
-
-
-def test_a_store_that_lost_something_may_have_been_the_last_copy():
-    stores = (had(M, 50), had(X, 60), had(Y, 90, Standing.SUSPECT))
-    action = only(restore(*stores))
-    assert action.reason is Blocked.SUSPECT_COPY
-    assert "brokers [2]" in action.text
-    assert only(restore(*stores, accept_loss=True)).record.holder == X
-
-
-def test_a_group_without_epochs_is_new_and_keeps_the_store_with_data():
-    action = only(restore(fenced(M), fenced(X, max_offset=500), fenced(Y)))
-    assert action.record.holder == X
-    assert only(restore(fenced(M), fenced(X), fenced(Y))).record.holder == M
-
-
-def test_a_store_in_sync_that_is_left_out_may_be_the_only_one_with_the_newest_messages():
-    pair = Group(name="orders", ordinals=(0, 1))
-    stores = (had(M, 50, last_in_sync=(M, Y)), had(X, 60, last_in_sync=(M, X)))
-    for statuses in [stores, (master(last_in_sync=(Y,)), stores[1])]:
-        action = only(
-            missing_record.restore(pair, statuses, 9, "new")
-        )  # a master is not fenced for it
-        assert action.reason is Blocked.COPY_LEFT_OUT
-        assert "brokers [2], which were in sync" in action.text
-    action = only(missing_record.restore(pair, stores, 9, "new", accept_loss=True))
-    assert action.record.holder == X
-    assert only(restore(*stores, had(Y, 90))).record.holder == Y
-
-
-def test_a_group_whose_only_master_is_left_out_does_not_count_as_new():
-    pair = Group(name="orders", ordinals=(1, 2))
-    never_in_sync = [fenced(copy, last_in_sync=(M,)) for copy in (X, Y)]
-    action = only(missing_record.restore(pair, tuple(never_in_sync), 9, "new"))
-    assert action.reason is Blocked.COPY_LEFT_OUT
-
-
-def test_a_store_in_sync_that_was_replaced_by_an_empty_one_counts_as_left_out():
-    empty = fenced(Copy(0, "m2"))
-    stores = (empty, had(X, 60, last_in_sync=(M, X)), had(Y, 50, last_in_sync=(M, X)))
-    action = only(restore(*stores))
-    assert action.reason is Blocked.COPY_LEFT_OUT
-    assert "brokers [0] were in sync with other stores" in action.text
-    assert only(restore(*stores, accept_loss=True)).record.holder == X
-    joined = msgspec.structs.replace(empty, standing=Standing.PROVEN, last_log_epoch=4)
-    assert only(restore(joined, *stores[1:])).record.holder == X  # it had everything when it joined
-
-
-def test_without_a_proven_store_a_person_decides():
-    stores = (had(M, 50, Standing.NEW), had(X, 60, Standing.NEW), fenced(Y))
-    assert only(restore(*stores)).reason is Blocked.NO_PROVEN_COPY
-    assert only(restore(*stores, accept_loss=True)).record.holder == X
-
-
-# ---- planned changes -------------------------------------------------------------------------
-
-
-def test_a_switchover_goes_to_the_member_that_lags_least():
-    statuses = (master(), slave(X, lag_bytes=500), slave(Y, lag_bytes=10))
-    record = recorded().record
-    assert planned.switch_over(record, statuses) == HandOver(0, 2)
-    assert planned.switch_over(record, statuses, 1) == HandOver(0, 1)
-
-
-@pytest.mark.parametrize(
-    "target",
-    [
-        slave(X, lag_bytes=1 << 20),
-        slave(X, epoch=3),
-        slave(X2),
-        msgspec.structs.replace(slave(X), role=Role.FENCED),
-    ],
-)
-def test_a_switchover_needs_a_member_that_is_nearly_level(target):
-    action = planned.switch_over(recorded().record, (master(), target), 1)
-    assert isinstance(action, Wait)
-    assert action.reason is Blocked.TARGET_UNFIT
-    assert "broker 1" in action.text
-
-
-def test_a_switchover_needs_a_master():
-    for holder in [(), (slave(M),), (master(epoch=3),)]:
-        action = planned.switch_over(recorded().record, (*holder, slave(X)))
-        assert isinstance(action, Wait)
-        assert action.reason is Blocked.NO_MASTER
-
-
-def test_the_master_takes_a_member_out_that_is_to_go():
-    statuses = (master(), slave(X), slave(Y))
-    actions = election.decide(GROUP, recorded(), statuses, is_master_lost=False, removing={2})
-    assert actions == (Drop(0, 2),)
-    actions = election.decide(GROUP, recorded(M, X), statuses, is_master_lost=False, removing={2})
-    assert actions == ()
-
-
-def test_a_removal_keeps_enough_copies_in_sync():
-    statuses = (master(), slave(X))
-    action = only(planned.retire(GROUP, recorded(M, X).record, statuses, {1}))
-    assert action == Wait(Blocked.TOO_FEW_IN_SYNC, "2 copies are in sync and 2 are needed")
-
-
-def test_a_full_set_gets_room_for_the_successor_of_a_member_that_leaves():
-    group = Group(name="orders", ordinals=(0, 2), min_in_sync=2)
-    full = msgspec.structs.replace(recorded(M, X).record, copies=2)
-    statuses = (master(), slave(X), slave(Y))
-    assert only(planned.retire(group, full, statuses, {1})) == Resize(0, 3)
-    joined = recorded().record
-    assert only(planned.retire(group, joined, statuses, {1})) == Drop(0, 1)
-    assert only(planned.resize(group, recorded(M, Y).record)) == Resize(0, 2)
-
-
-def test_a_full_set_of_members_that_all_leave_gets_room_for_a_successor():
-    group = Group(name="orders", ordinals=(2,))
-    full = msgspec.structs.replace(recorded(M, X).record, copies=2)
-    statuses = (master(), slave(X), slave(Y))
-    assert only(planned.retire(group, full, statuses, {0, 1})) == Resize(0, 3)
-    with_room = recorded(M, X).record
-    assert only(planned.retire(group, with_room, statuses, {0, 1})).reason is Blocked.TARGET_UNFIT
-    joined = recorded().record
-    assert only(planned.retire(group, joined, statuses, {0, 1})) == HandOver(0, 2, leaves=True)
-
-
-def test_another_number_of_copies_is_written_by_the_master():
-    group = Group(name="orders", ordinals=(0, 1, 2, 3))
-    statuses = (master(), slave(X), slave(Y))
-    actions = election.decide(group, recorded(), statuses, is_master_lost=False)
-    assert actions == (Resize(0, 4),)
-    actions = election.decide(group, recorded(), statuses, is_master_lost=False, removing={2})
-    assert actions == (Drop(0, 2),)
-
-
-def test_a_majority_keeps_its_number_of_copies():
-    group = Group(name="orders", ordinals=(0, 1, 2, 3), policy=Policy.MAJORITY)
-    action = only(planned.resize(group, recorded(policy=Policy.MAJORITY).record))
-    assert action.reason is Blocked.COPIES_FIXED
-    assert "with 4 copies and recorded with 3" in action.text
-
-
-def test_a_master_that_is_to_go_hands_over_first():
-    statuses = (master(), slave(X, lag_bytes=5), slave(Y))
-    action = only(planned.retire(GROUP, recorded().record, statuses, {0, 2}))
-    assert action == HandOver(0, 1, leaves=True)

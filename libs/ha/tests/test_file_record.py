@@ -19,6 +19,7 @@ from cometmq.ha.places.file import FileRecord
 from cometmq.ha.places.versions import KEPT
 from cometmq.ha.port import Answer, Outcome, RecordUnreachable
 from cometmq.ha.record import RecordDamaged, Versioned, encode_record
+from cometmq.ha.testing.failing_disk import Crash, Disk, Process
 from cometmq.ha.testing.port_contract import FIRST, SECOND, new_record
 
 PATH = Path("/group/record")
@@ -29,130 +30,6 @@ STEPS_MAX = 20
 def existing(versioned: Versioned | None) -> Versioned:
     assert versioned
     return versioned
-
-
-class Crash(BaseException):
-    """The process ended; like SIGKILL, it is handled nowhere."""
-
-
-class Disk:
-    """Folders in memory. A power failure keeps any part of the changes of names since a sync."""
-
-    def __init__(self) -> None:
-        self.folders: dict[Path, dict[str, bytes]] = {PATH.parent: {}}
-        self.changes: list[tuple[Path, str, bytes | None]] = []
-        """Changes of names that no sync has made durable yet."""
-        self.durable: dict[Path, dict[str, bytes]] = {PATH.parent: {}}
-
-    def set(self, path: Path, data: bytes | None) -> None:
-        names = self.folder(path.parent)
-        if data is None:
-            names.pop(path.name, None)
-        else:
-            names[path.name] = data
-        self.changes.append((path.parent, path.name, data))
-
-    def folder(self, path: Path) -> dict[str, bytes]:
-        if path not in self.folders:
-            raise FileNotFoundError(2, "No such file or directory", str(path))
-        return self.folders[path]
-
-    def sync(self, folder: Path) -> None:
-        for parent, name, data in self.changes:
-            if parent == folder:
-                self._make_durable(parent, name, data)
-        self.changes = [change for change in self.changes if change[0] != folder]
-
-    def _make_durable(self, parent: Path, name: str, data: bytes | None) -> None:
-        names = self.durable.setdefault(parent, {})
-        if data is None:
-            names.pop(name, None)
-        else:
-            names[name] = data
-
-    def lose_power(self, random: Random) -> None:
-        for change in self.changes:
-            if random.random() < 0.5:
-                self._make_durable(*change)
-        kept = self.durable
-        self.changes = []
-        # A folder that has lost its own name is out of reach, with everything in it.
-        self.folders = {
-            path: dict(names)
-            for path, names in kept.items()
-            if path == PATH.parent or path.name in kept.get(path.parent, {})
-        }
-        self.durable = {path: dict(names) for path, names in self.folders.items()}
-
-
-class Process:
-    """One process's view of the files; before each call, `before` gets the call's number."""
-
-    def __init__(self, disk: Disk, before: Callable[[int], None] = lambda step: None) -> None:
-        self.disk = disk
-        self._before = before
-        self._steps = count()
-        self._is_dead = False
-
-    def _step(self) -> None:
-        if self._is_dead:  # nothing runs after a SIGKILL, `finally` blocks neither
-            raise Crash
-        try:
-            self._before(next(self._steps))
-        except Crash:
-            self._is_dead = True
-            raise
-
-    def read(self, path: Path) -> bytes | None:
-        self._step()
-        return self.disk.folders.get(path.parent, {}).get(path.name)
-
-    def names(self, folder: Path) -> list[str]:
-        self._step()
-        return list(self.disk.folder(folder))
-
-    def create(self, path: Path, data: bytes) -> None:
-        self._step()
-        self.disk.set(path, data[: len(data) // 2])  # torn, if the process ends here
-        self._step()
-        self.disk.folder(path.parent)[path.name] = data
-        # A removed proposal may be linked no more.
-        self.disk.changes.append((path.parent, path.name, data))
-
-    def link(self, path: Path, name: Path) -> None:
-        self._step()
-        data = self.disk.folder(path.parent).get(path.name)
-        if data is None:
-            raise FileNotFoundError(2, "No such file or directory", str(path))
-        if name.name in self.disk.folder(name.parent):
-            raise FileExistsError(17, "File exists", str(name))
-        self.disk.set(name, data)
-
-    def remove(self, path: Path) -> None:
-        self._step()
-        self.disk.set(path, None)
-
-    def replace(self, path: Path, data: bytes) -> None:
-        self._step()
-        self.disk.set(path, data)
-        self._step()
-        self.disk.sync(path.parent)
-
-    def make_folder(self, path: Path) -> None:
-        self._step()
-        if path not in self.disk.folders:
-            self.disk.folders[path] = {}
-            self.disk.set(path, b"")
-
-    def remove_folder(self, path: Path) -> None:
-        self._step()
-        assert not self.disk.folder(path)
-        del self.disk.folders[path]
-        self.disk.set(path, None)
-
-    def sync(self, folder: Path) -> None:
-        self._step()
-        self.disk.sync(folder)
 
 
 NONCES = count(1)
@@ -166,7 +43,7 @@ class Group:
     """A record on a disk in memory, and the outcomes that its writers got."""
 
     def __init__(self) -> None:
-        self.disk = Disk()
+        self.disk = Disk(PATH.parent)
         self.told: list[tuple[Versioned, Outcome]] = []
         """The bases and outcomes of all writes that returned."""
         self.seen: list[Versioned] = []
@@ -273,7 +150,7 @@ def test_a_crash_at_any_step_of_a_write_leaves_the_old_or_the_new_version(step, 
 @pytest.mark.parametrize("step", range(STEPS_MAX))
 def test_a_crash_at_any_step_of_a_creation_leaves_a_record_or_none(step, is_power_lost):
     for seed in range(10):
-        disk = Disk()
+        disk = Disk(PATH.parent)
         with contextlib.suppress(Crash):
             record_of(Process(disk, at(step, crash))).create_blocking(new_record())
         found = record_of(Process(disk)).read_blocking()
@@ -290,7 +167,7 @@ def test_a_crash_at_any_step_of_a_creation_leaves_a_record_or_none(step, is_powe
 
 @pytest.mark.parametrize("step", range(STEPS_MAX))
 def test_of_two_that_create_at_once_one_succeeds(step):
-    disk = Disk()
+    disk = Disk(PATH.parent)
     other: list[Outcome] = []
 
     def create_other():
@@ -363,7 +240,7 @@ def test_old_versions_that_could_not_be_removed_are_removed_in_ascending_order()
 
 
 def old_disk() -> Disk:
-    disk = Disk()
+    disk = Disk(PATH.parent)
     disk.set(PATH, b"17\n" + encode_record(new_record()))
     disk.sync(PATH.parent)
     return disk

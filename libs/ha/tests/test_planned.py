@@ -1,0 +1,115 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Planned changes of a group: switchovers, removals and other numbers of copies."""
+
+import msgspec
+import pytest
+
+from cometmq.ha import election, planned
+from cometmq.ha.actions import (
+    Blocked,
+    Drop,
+    Group,
+    HandOver,
+    Resize,
+    Wait,
+)
+from cometmq.ha.member import Role
+from cometmq.ha.record import Policy
+from cometmq.ha.testing.samples import (
+    GROUP,
+    X2,
+    M,
+    X,
+    Y,
+    master,
+    only,
+    recorded,
+    slave,
+)
+
+
+def test_a_switchover_goes_to_the_member_that_lags_least():
+    statuses = (master(), slave(X, lag_bytes=500), slave(Y, lag_bytes=10))
+    record = recorded().record
+    assert planned.switch_over(record, statuses) == HandOver(0, 2)
+    assert planned.switch_over(record, statuses, 1) == HandOver(0, 1)
+
+
+@pytest.mark.parametrize(
+    "target",
+    [
+        slave(X, lag_bytes=1 << 20),
+        slave(X, epoch=3),
+        slave(X2),
+        msgspec.structs.replace(slave(X), role=Role.FENCED),
+    ],
+)
+def test_a_switchover_needs_a_member_that_is_nearly_level(target):
+    action = planned.switch_over(recorded().record, (master(), target), 1)
+    assert isinstance(action, Wait)
+    assert action.reason is Blocked.TARGET_UNFIT
+    assert "broker 1" in action.text
+
+
+def test_a_switchover_needs_a_master():
+    for holder in [(), (slave(M),), (master(epoch=3),)]:
+        action = planned.switch_over(recorded().record, (*holder, slave(X)))
+        assert isinstance(action, Wait)
+        assert action.reason is Blocked.NO_MASTER
+
+
+def test_the_master_takes_a_member_out_that_is_to_go():
+    statuses = (master(), slave(X), slave(Y))
+    actions = election.decide(GROUP, recorded(), statuses, is_master_lost=False, removing={2})
+    assert actions == (Drop(0, 2),)
+    actions = election.decide(GROUP, recorded(M, X), statuses, is_master_lost=False, removing={2})
+    assert actions == ()
+
+
+def test_a_removal_keeps_enough_copies_in_sync():
+    statuses = (master(), slave(X))
+    action = only(planned.retire(GROUP, recorded(M, X).record, statuses, {1}))
+    assert action == Wait(Blocked.TOO_FEW_IN_SYNC, "2 copies are in sync and 2 are needed")
+
+
+def test_a_full_set_gets_room_for_the_successor_of_a_member_that_leaves():
+    group = Group(name="orders", ordinals=(0, 2), min_in_sync=2)
+    full = msgspec.structs.replace(recorded(M, X).record, copies=2)
+    statuses = (master(), slave(X), slave(Y))
+    assert only(planned.retire(group, full, statuses, {1})) == Resize(0, 3)
+    joined = recorded().record
+    assert only(planned.retire(group, joined, statuses, {1})) == Drop(0, 1)
+    assert only(planned.resize(group, recorded(M, Y).record)) == Resize(0, 2)
+
+
+def test_a_full_set_of_members_that_all_leave_gets_room_for_a_successor():
+    group = Group(name="orders", ordinals=(2,))
+    full = msgspec.structs.replace(recorded(M, X).record, copies=2)
+    statuses = (master(), slave(X), slave(Y))
+    assert only(planned.retire(group, full, statuses, {0, 1})) == Resize(0, 3)
+    with_room = recorded(M, X).record
+    assert only(planned.retire(group, with_room, statuses, {0, 1})).reason is Blocked.TARGET_UNFIT
+    joined = recorded().record
+    assert only(planned.retire(group, joined, statuses, {0, 1})) == HandOver(0, 2, leaves=True)
+
+
+def test_another_number_of_copies_is_written_by_the_master():
+    group = Group(name="orders", ordinals=(0, 1, 2, 3))
+    statuses = (master(), slave(X), slave(Y))
+    actions = election.decide(group, recorded(), statuses, is_master_lost=False)
+    assert actions == (Resize(0, 4),)
+    actions = election.decide(group, recorded(), statuses, is_master_lost=False, removing={2})
+    assert actions == (Drop(0, 2),)
+
+
+def test_a_majority_keeps_its_number_of_copies():
+    group = Group(name="orders", ordinals=(0, 1, 2, 3), policy=Policy.MAJORITY)
+    action = only(planned.resize(group, recorded(policy=Policy.MAJORITY).record))
+    assert action.reason is Blocked.COPIES_FIXED
+    assert "with 4 copies and recorded with 3" in action.text
+
+
+def test_a_master_that_is_to_go_hands_over_first():
+    statuses = (master(), slave(X, lag_bytes=5), slave(Y))
+    action = only(planned.retire(GROUP, recorded().record, statuses, {0, 2}))
+    assert action == HandOver(0, 1, leaves=True)
