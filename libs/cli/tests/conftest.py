@@ -2,8 +2,11 @@
 """One running suite for all tests of commands, and the commands as functions."""
 
 import json
+import os
+import signal
 import subprocess
 import sys
+from contextlib import contextmanager
 from itertools import count
 from typing import NamedTuple
 
@@ -45,6 +48,55 @@ class Result(NamedTuple):
         assert self.err.startswith(f"cometmq: {line}")
         assert self.err.count("\n") == 1
         assert self.out == ""
+
+    def assert_named(self, line):
+        """Check that the command failed with this line; return its output."""
+        assert self.status == 1, self
+        assert [it for it in self.err.splitlines() if it.startswith(f"cometmq: {line}")], self.err
+        return self.out
+
+
+class Cluster:
+    """A name server and brokers by name, as processes."""
+
+    def __init__(self, folder):
+        self.folder = folder
+        self.namesrv = f"127.0.0.1:{free_port()}"
+        self.addresses = {}
+        self.children = {}
+
+    def start_namesrv(self):
+        port = self.namesrv.partition(":")[2]
+        self._start("namesrv", "namesrv", "--listen-port", port, "--admin-http-port", "-1")
+
+    def start_broker(self, name, **more):
+        port = self.addresses.setdefault(name, f"127.0.0.1:{free_broker_port()}").partition(":")[2]
+        options = {
+            "broker-name": name,
+            "listen-port": port,
+            "broker-ip1": "127.0.0.1",
+            "namesrv-addr": self.namesrv,
+            "store-path-root-dir": str(self.folder / name),
+            "admin-http-port": "-1",
+            **more,
+        }
+        args = [word for key, value in options.items() for word in (f"--{key}", value)]
+        self._start(name, "broker", *args)
+
+    def _start(self, name, *args):
+        log = self.folder / f"{name}.log"
+        child = Child(name, [str(PROGRAM), *args], log_path=log, cwd=self.folder)
+        self.children[name] = child
+        child.wait_for_log("ready", START_TIMEOUT_S)
+
+    def send(self, name, number):
+        os.kill(self.children[name].pid, number)
+
+    def stop(self):
+        for child in reversed(self.children.values()):
+            if child.exit_status is None:
+                os.kill(child.pid, signal.SIGCONT)
+                child.stop(60)
 
 
 @pytest.fixture(scope="session")
@@ -101,6 +153,39 @@ def pipe(suite):
         return Result(done.returncode, done.stdout.decode(), done.stderr.decode())
 
     return pipe
+
+
+@pytest.fixture
+def pipe_to():
+    """Start a command that reads from a pipe."""
+    started = []
+
+    def pipe_to(*args):
+        pipe = subprocess.PIPE
+        child = subprocess.Popen([str(PROGRAM), *args], stdin=pipe, stdout=pipe, stderr=pipe)
+        started.append(child)
+        return started[-1]
+
+    yield pipe_to
+    for child in started:
+        with child:
+            child.kill()
+
+
+@pytest.fixture(scope="session")
+def running_cluster():
+    """Run a name server, with its files in a folder; stop it and all its brokers at the end."""
+
+    @contextmanager
+    def running_cluster(folder):
+        cluster = Cluster(folder)
+        try:
+            cluster.start_namesrv()
+            yield cluster
+        finally:
+            cluster.stop()
+
+    return running_cluster
 
 
 _numbers = count()

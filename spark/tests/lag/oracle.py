@@ -9,7 +9,7 @@ import math
 from collections import defaultdict
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 from zoneinfo import ZoneInfo
 
 import duckdb
@@ -174,76 +174,118 @@ def _dies_s(stored_s: float, now_s: float, fact: Row, zone: ZoneInfo) -> float |
     return None
 
 
-def _queue(
-    points: list[Row],
-    history: list[tuple[float, int]],
-    fact: Row,
-    rules: Any,
-    *,
-    is_present: bool,
-    is_broadcast: bool,
-) -> Row:
-    last = points[-1]
-    now_s = _s(last["read_ts"])
-    c, n, m = last["consumer_offset"], last["min_offset"], last["max_offset"]
-    lag, lost = _lag(last), _lost(last)
+class _Points(NamedTuple):
+    """The snapshots of one queue, and those from which its rates are computed."""
+
+    all: list[Row]
+    live: list[Row]
+    """Since the last jump backwards: a rewind, or a topic that was created again."""
+    window: list[Row]
+    live_window: list[Row]
+
+    @property
+    def last(self) -> Row:
+        return self.all[-1]
+
+    @property
+    def now_s(self) -> float:
+        return _s(self.last["read_ts"])
+
+    def line(self, rows: list[Row], x: str, value: Any) -> dict[str, float] | None:
+        pairs = [(_s(row[x]) - _s(self.last[x]), value(row, self.last)) for row in rows]
+        return fit([(at, y) for at, y in pairs if y is not None])
+
+
+def _points(points: list[Row], rules: Any) -> _Points:
     first_live = 0
     for i in range(1, len(points)):
         a, b = points[i - 1], points[i]
-        went_back = (
-            a["consumer_offset"] is not None
-            and b["consumer_offset"] is not None
-            and b["consumer_offset"] < a["consumer_offset"]
-        )
-        if went_back or b["max_offset"] < a["max_offset"]:
+        if _went_back(a, b) or b["max_offset"] < a["max_offset"]:
             first_live = i
     live = points[first_live:]
-    in_w = [it for it in points if _s(it["read_ts"]) >= now_s - rules.window_s]
-    live_w = [it for it in live if it in in_w]
+    begin_s = _s(points[-1]["read_ts"]) - rules.window_s
+    window = [it for it in points if _s(it["read_ts"]) >= begin_s]
+    return _Points(points, live, window, [it for it in live if it in window])
 
-    def line(rows: list[Row], x: str, value: Any) -> dict[str, float] | None:
-        return fit([(_s(r[x]) - _s(last[x]), value(r)) for r in rows if value(r) is not None])
 
-    def c_of(r: Row) -> float | None:
-        return None if r["consumer_offset"] is None or c is None else r["consumer_offset"] - c
-
-    def d_of(r: Row) -> float | None:
-        return None if c_of(r) is None else (r["consumer_offset"] - r["max_offset"]) - (c - m)
-
-    def l_of(r: Row) -> float | None:
-        return None if r["consume_ts"] is None else _s(r["consume_ts"]) - now_s
-
-    out_w, in_rate = (
-        line(live_w, "read_ts", c_of),
-        line(live_w, "max_read_ts", lambda r: r["max_offset"] - m),
+def _went_back(a: Row, b: Row) -> bool:
+    return (
+        a["consumer_offset"] is not None
+        and b["consumer_offset"] is not None
+        and b["consumer_offset"] < a["consumer_offset"]
     )
-    drain = line(live_w, "read_ts", d_of)
-    out_long = line(live, "read_ts", c_of)
-    in_long = line(live, "max_read_ts", lambda r: r["max_offset"] - m)
-    min_long = line(live, "max_read_ts", lambda r: r["min_offset"] - n)
-    speed = line(live_w, "read_ts", l_of)
-    cs = [it["consumer_offset"] for it in in_w if it["consumer_offset"] is not None]
-    stands = bool(cs) and min(cs) == max(cs)
-    log_speed = 0.0 if stands else (None if speed is None else speed["slope"])
 
-    position = None if c is None else max(c, n)
+
+def _consumed(row: Row, last: Row) -> float | None:
+    if row["consumer_offset"] is None or last["consumer_offset"] is None:
+        return None
+    return row["consumer_offset"] - last["consumer_offset"]  # type: ignore[no-any-return]
+
+
+def _caught_up(row: Row, last: Row) -> float | None:
+    if _consumed(row, last) is None:
+        return None
+    now = last["consumer_offset"] - last["max_offset"]
+    return (row["consumer_offset"] - row["max_offset"]) - now  # type: ignore[no-any-return]
+
+
+def _consume_time(row: Row, last: Row) -> float | None:
+    return None if row["consume_ts"] is None else _s(row["consume_ts"]) - _s(last["read_ts"])
+
+
+def _lines(points: _Points) -> dict[str, dict[str, float] | None]:
+    def arrived(row: Row, last: Row) -> int:
+        return row["max_offset"] - last["max_offset"]  # type: ignore[no-any-return]
+
+    def expired(row: Row, last: Row) -> int:
+        return row["min_offset"] - last["min_offset"]  # type: ignore[no-any-return]
+
+    recent, live = points.live_window, points.live
+    return {
+        "out": points.line(recent, "read_ts", _consumed),
+        "in": points.line(recent, "max_read_ts", arrived),
+        "drain": points.line(recent, "read_ts", _caught_up),
+        "speed": points.line(recent, "read_ts", _consume_time),
+        "out_long": points.line(live, "read_ts", _consumed),
+        "in_long": points.line(live, "max_read_ts", arrived),
+        "min_long": points.line(live, "max_read_ts", expired),
+    }
+
+
+def _lag_time(points: _Points, history: list[tuple[float, int]]) -> Row:
+    last, now_s = points.last, points.now_s
     age = interp = None
     method = "unknown"
     here = _position(last)
-    same = [it["next_ts"] for it in points if it["next_ts"] is not None and _position(it) == here]
-    if lag == 0:
+    if _lag(last) == 0:
         age = interp = 0.0
         method = "zero"
-    elif position is not None:
-        found = _arrival(position, history)
+    elif last["consumer_offset"] is not None:
+        found = _arrival(here, history)
         if found is not None:
             interp = max(0.0, now_s - found[0])
             method = "extrap_min" if found[1] else "interp"
+        same = [
+            it["next_ts"]
+            for it in points.all
+            if it["next_ts"] is not None and _position(it) == here
+        ]
         if same:
             age = max(0.0, now_s - _s(max(same)))
             method = "exact"
-    time = interp if age is None else age
+    return {
+        "lag_age_s": age,
+        "lag_interp_s": interp,
+        "lag_time_s": interp if age is None else age,
+        "lag_time_method": method,
+    }
 
+
+def _time_to_loss(
+    points: _Points, lines: Row, log_speed: float | None, time: float | None, fact: Row, rules: Any
+) -> Row:
+    last, now_s = points.last, points.now_s
+    c, n, lag, lost = last["consumer_offset"], last["min_offset"], _lag(last), _lost(last)
     ttl_time = ttl_disk = None
     if lag and c is not None:
         if not log_speed or log_speed <= 0:
@@ -252,73 +294,130 @@ def _queue(
                 ttl_time = None if dies is None else dies - now_s
         elif log_speed < 1 and time is not None:
             ttl_time = max(0.0, fact["keeps_s"] - time) / (1 - log_speed)
-        out = out_long["slope"] if out_long else 0.0
-        if fact["fills"] and min_long is not None and min_long["slope"] > out:
-            ttl_disk = max(0, c - n) / (min_long["slope"] - out)
+        out = lines["out_long"]["slope"] if lines["out_long"] else 0.0
+        expires = lines["min_long"]
+        if fact["fills"] and expires is not None and expires["slope"] > out:
+            ttl_disk = max(0, c - n) / (expires["slope"] - out)
     loss = min((it for it in (ttl_time, ttl_disk) if it is not None), default=None)
     if lag and c is not None and lost:
         loss = 0.0
-    drains = drain is not None and drain["slope"] > 0 and drain["slope"] > 2 * drain["error"]
-    fine = {
-        it["snapshot_id"]: _is_fine(it, points[i - 1] if i else None, rules)
-        for i, it in enumerate(points)
+    return {
+        "ttl_time_s": ttl_time,
+        "ttl_disk_s": ttl_disk,
+        "time_to_loss_s": loss,
+        "ttl_model": _model(loss, lost, ttl_disk),
     }
-    pairs = list(itertools.pairwise(in_w))
+
+
+def _lag_span(points: _Points) -> float | None:
+    last = points.last
+    if _lag(last) == 0:
+        return 0.0
+    c = last["consumer_offset"]
     consumed = [
         it["consume_ts"]
-        for it in points
+        for it in points.all
         if it["consume_ts"] is not None and c is not None and it["consumer_offset"] == c
     ]
-    span = None
+    if not consumed or last["last_update_ts"] is None:
+        return None
+    return max(0.0, _s(last["last_update_ts"]) - _s(max(consumed)))
+
+
+def _stands(points: _Points) -> bool:
+    committed = _committed(points)
+    return bool(committed) and min(committed) == max(committed)
+
+
+def _committed(points: _Points) -> list[int]:
+    offsets = [it["consumer_offset"] for it in points.window]
+    return [offset for offset in offsets if offset is not None]
+
+
+def _drains(drain: dict[str, float] | None) -> bool:
+    return drain is not None and drain["slope"] > 0 and drain["slope"] > 2 * drain["error"]
+
+
+def _catch_up(lag: int | None, drain: dict[str, float] | None) -> Row:
+    eta = low = high = None
     if lag == 0:
-        span = 0.0
-    elif consumed and last["last_update_ts"] is not None:
-        span = max(0.0, _s(last["last_update_ts"]) - _s(max(consumed)))
-    state = {
-        "broadcast": is_broadcast or any(it["message_model"] == "BROADCASTING" for it in points),
-        "complete": is_present and len(in_w) >= rules.points_min,
-        "losing": any(_lost(b) > _lost(a) for a, b in pairs),
-        "loss": loss,
-        "online": last["online"],
-        "always_online": all(it["online"] for it in in_w),
-        "fine_now": fine[last["snapshot_id"]],
-        "fine_once": any(fine[it["snapshot_id"]] for it in in_w),
-        "stands": stands,
-        "back": any(
-            a["consumer_offset"] is not None
-            and b["consumer_offset"] is not None
-            and b["consumer_offset"] < a["consumer_offset"]
-            for a, b in pairs
-        ),
-        "top": max(cs, default=None),
-        "drains": drains,
-    }
-    low, high = (None, None)
-    if lag == 0:
-        low = high = 0.0
-    elif drains and lag and drain:
+        eta = low = high = 0.0
+    elif lag and drain and _drains(drain):
+        eta = lag / drain["slope"]
         low = lag / (drain["slope"] + drain["error"])
         high = lag / (drain["slope"] - drain["error"])
+    return {"eta_catchup_s": eta, "eta_low_s": low, "eta_high_s": high}
+
+
+def _state(points: _Points, rules: Any) -> Row:
+    every, window = points.all, points.window
+    fine = {
+        it["snapshot_id"]: _is_fine(it, every[i - 1] if i else None, rules)
+        for i, it in enumerate(every)
+    }
+    pairs = list(itertools.pairwise(window))
+    return {
+        "losing": any(_lost(b) > _lost(a) for a, b in pairs),
+        "online": points.last["online"],
+        "always_online": all(it["online"] for it in window),
+        "fine_now": fine[points.last["snapshot_id"]],
+        "fine_once": any(fine[it["snapshot_id"]] for it in window),
+        "stands": _stands(points),
+        "back": any(_went_back(a, b) for a, b in pairs),
+        "top": max(_committed(points), default=None),
+    }
+
+
+def _rates(points: _Points, lines: Row) -> Row:
+    drain = lines["drain"]
+
+    def slope(name: str) -> float | None:
+        return lines[name] and lines[name]["slope"]  # type: ignore[no-any-return]
+
+    return {
+        "rate_in": slope("in"),
+        "rate_out": slope("out"),
+        "rate_in_long": slope("in_long"),
+        "rate_out_long": slope("out_long"),
+        "drain": slope("drain"),
+        "drain_se": drain and drain["error"],
+        "rate_r2": drain and (None if math.isnan(drain["r2"]) else drain["r2"]),
+        "points": sum(_caught_up(it, points.last) is not None for it in points.live_window),
+    }
+
+
+def _queue(
+    rows: list[Row],
+    history: list[tuple[float, int]],
+    fact: Row,
+    rules: Any,
+    *,
+    is_present: bool,
+    is_broadcast: bool,
+) -> Row:
+    points = _points(rows, rules)
+    lines = _lines(points)
+    last = points.last
+    c, n, m, lag = last["consumer_offset"], last["min_offset"], last["max_offset"], _lag(last)
+    speed = lines["speed"]
+    log_speed = 0.0 if _stands(points) else (None if speed is None else speed["slope"])
+    lag_time = _lag_time(points, history)
+    loss = _time_to_loss(points, lines, log_speed, lag_time["lag_time_s"], fact, rules)
+    state = _state(points, rules) | {
+        "broadcast": is_broadcast or any(it["message_model"] == "BROADCASTING" for it in rows),
+        "complete": is_present and len(points.window) >= rules.points_min,
+        "loss": loss["time_to_loss_s"],
+        "drains": _drains(lines["drain"]),
+    }
     return {
         "status": _status(state, c, n, m, lag, rules),
         "present": is_present, "read_ts": last["read_ts"],
-        "covered_s": max(now_s - _s(it["read_ts"]) for it in live_w),
-        "eta_low_s": low, "eta_high_s": high,
+        "covered_s": max(points.now_s - _s(it["read_ts"]) for it in points.live_window),
         "online": last["online"], "filtered": last["filtered"],
-        "consumer_offset": c, "min_offset": n, "max_offset": m, "lag": lag, "lost": lost,
-        "lag_age_s": age, "lag_interp_s": interp, "lag_time_s": time, "lag_time_method": method,
-        "lag_span_s": span,
-        "rate_in": in_rate and in_rate["slope"], "rate_out": out_w and out_w["slope"],
-        "rate_in_long": in_long and in_long["slope"],
-        "rate_out_long": out_long and out_long["slope"],
-        "drain": drain and drain["slope"], "drain_se": drain and drain["error"],
-        "rate_r2": drain and (None if math.isnan(drain["r2"]) else drain["r2"]),
-        "points": sum(1 for it in live_w if d_of(it) is not None),
-        "eta_catchup_s": 0.0 if lag == 0 else lag / drain["slope"] if drains and lag else None,
-        "log_speed": log_speed,
-        "ttl_time_s": ttl_time, "ttl_disk_s": ttl_disk, "time_to_loss_s": loss,
-        "ttl_model": _model(loss, lost, ttl_disk),
+        "consumer_offset": c, "min_offset": n, "max_offset": m,
+        "lag": lag, "lost": _lost(last), "lag_span_s": _lag_span(points), "log_speed": log_speed,
         "retention_ratio": None if c is None or m == n else 100 * (m - c) / (m - n),
+        **lag_time, **_rates(points, lines), **_catch_up(lag, lines["drain"]), **loss,
     }  # fmt: skip
 
 

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A hand-written report: every status once, and at least one row in every table."""
 
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -100,10 +101,17 @@ def a_group(name: str, status: str, **values: Any) -> dict[str, Any]:
     return a_row("group", **usual | FIGURES[status] | values)
 
 
-@pytest.fixture
-def report() -> Report:
-    groups = [a_group(f"g-{status.lower()}", status) for status in STATUSES]
-    queues = [
+LAGS: dict[str, Callable[[int], int]] = {
+    "g-lost": lambda minute: 3_800_000 - 8_000 * minute,
+    "g-at_risk": lambda minute: 1_234_567 - 2_400 * minute,
+    "g-rewind": lambda minute: 0 if minute > 20 else 90_000 - minute,
+    "g-stalled": lambda minute: max(0, 51_000 - 2_520 * minute),
+}
+"""The lag of groups, by minutes before noon."""
+
+
+def queues() -> list[dict[str, Any]]:
+    return [
         a_row(
             "queue",
             cluster="DefaultCluster",
@@ -120,83 +128,86 @@ def report() -> Report:
         )
         for queue_id, status, lag in ((3, "STALLED", 51_000), (0, "OK", 0))
     ]
-    return a_report(
-        groups,
-        queue=queues,
-        broker=[
-            a_row(
-                "broker",
-                cluster="DefaultCluster",
-                broker_name="broker-a",
-                addr="10.0.0.1:10911",
-                reachable=True,
-                file_reserved_hours=72,
-                delete_when="04",
-                disk_ratio=0.61,
-                earliest_ts=NOON - timedelta(hours=70),
-                lag_sum=5_100_000,
-            ),
-            a_row(
-                "broker",
-                cluster="DefaultCluster",
-                broker_name="broker-b",
-                addr="10.0.0.2:10911",
-                error="timed out after 3 s",
-            ),
-        ],
-        skew=[
-            a_row(
-                "skew",
-                cluster="DefaultCluster",
-                topic="orders",
-                queues=4,
-                rate_in_max=400.0,
-                rate_in_mean=110.0,
-                rate_in_gini=0.66,
-                hot_broker_name="broker-a",
-                hot_queue_id=2,
-                hot=True,
-            )
-        ],
-        silent=[
-            a_row(
-                "silent",
-                cluster="DefaultCluster",
-                kind="GROUP",
-                name="old|group",
-                since_ts=NOON - timedelta(days=30),
-                lag_sum=12,
-                command="mqadmin deleteSubGroup -c DefaultCluster -g 'old|group'",
-            )
-        ],
-        backlog=[
-            a_row(
-                "backlog",
-                cluster="DefaultCluster",
-                kind="DLQ",
-                name="g-stalled",
-                backlog=31,
-                rate=0.02,
-                flagged=True,
-            )
-        ],
-        history=[
-            a_row(
-                "history",
-                cluster="DefaultCluster",
-                group=group,
-                ts=NOON - timedelta(minutes=minute),
-                lag=lag(minute),
-            )
-            for group, lag in (
-                ("g-lost", lambda minute: 3_800_000 - 8_000 * minute),
-                ("g-at_risk", lambda minute: 1_234_567 - 2_400 * minute),
-                ("g-rewind", lambda minute: 0 if minute > 20 else 90_000 - minute),
-                ("g-stalled", lambda minute: max(0, 51_000 - 2_520 * minute)),
-            )
-            for minute in range(60)
-        ],
+
+
+def brokers() -> list[dict[str, Any]]:
+    """A broker that answers, and one that does not."""
+    return [
+        a_row(
+            "broker",
+            cluster="DefaultCluster",
+            broker_name="broker-a",
+            addr="10.0.0.1:10911",
+            reachable=True,
+            file_reserved_hours=72,
+            delete_when="04",
+            disk_ratio=0.61,
+            earliest_ts=NOON - timedelta(hours=70),
+            lag_sum=5_100_000,
+        ),
+        a_row(
+            "broker",
+            cluster="DefaultCluster",
+            broker_name="broker-b",
+            addr="10.0.0.2:10911",
+            error="timed out after 3 s",
+        ),
+    ]
+
+
+def findings() -> dict[str, list[dict[str, Any]]]:
+    """A hot queue, a silent group and a growing dead-letter queue."""
+    skew = a_row(
+        "skew",
+        cluster="DefaultCluster",
+        topic="orders",
+        queues=4,
+        rate_in_max=400.0,
+        rate_in_mean=110.0,
+        rate_in_gini=0.66,
+        hot_broker_name="broker-a",
+        hot_queue_id=2,
+        hot=True,
     )
+    silent = a_row(
+        "silent",
+        cluster="DefaultCluster",
+        kind="GROUP",
+        name="old|group",
+        since_ts=NOON - timedelta(days=30),
+        lag_sum=12,
+        command="mqadmin deleteSubGroup -c DefaultCluster -g 'old|group'",
+    )
+    backlog = a_row(
+        "backlog",
+        cluster="DefaultCluster",
+        kind="DLQ",
+        name="g-stalled",
+        backlog=31,
+        rate=0.02,
+        flagged=True,
+    )
+    return {"skew": [skew], "silent": [silent], "backlog": [backlog]}
+
+
+def history() -> list[dict[str, Any]]:
+    return [
+        a_row(
+            "history",
+            cluster="DefaultCluster",
+            group=group,
+            ts=NOON - timedelta(minutes=minute),
+            lag=lag(minute),
+        )
+        for group, lag in LAGS.items()
+        for minute in range(60)
+    ]
+
+
+@pytest.fixture
+def report() -> Report:
+    groups = [a_group(f"g-{status.lower()}", status) for status in STATUSES]
+    return a_report(groups, queue=queues(), broker=brokers(), **findings(), history=history())
 
 
 @pytest.fixture(name="a_group")

@@ -198,3 +198,13 @@ class GroupNode(Node):
 
     def store_failed(self, error: Exception) -> None:
         self.errors.append(error)
+
+
+def is_equal(slave: GroupNode, master: GroupNode) -> bool:
+    """Return whether a slave shows its master's messages and has its log, history and tables."""
+    return (
+        slave.end == master.end
+        and slave.visible_count == master.visible_count
+        and slave.history == master.history
+        and slave.tables.position == master.tables.position
+    )

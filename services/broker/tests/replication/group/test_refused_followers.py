@@ -1,0 +1,116 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Followers that a master refuses, and masters that a follower refuses."""
+
+from pathlib import Path
+
+from cometmq.broker.replication.state import FollowState
+from cometmq.broker.replication.unfit import Unfit
+from cometmq.broker.testing.group_members import GroupNode, is_equal
+from cometmq.broker.testing.replicas import until
+from cometmq.store.log.damage import DamagedRange
+
+
+async def test_a_follower_with_a_later_promise_is_refused_and_heard(tmp_path: Path) -> None:
+    async with GroupNode(tmp_path, 0) as master, GroupNode(tmp_path, 1) as slave:
+        await master.lead(3)
+        await slave.follow_member(master, 4)
+        await until(lambda: master.epochs_seen)
+        assert master.epochs_seen[0] == 4
+        await until(lambda: slave.state.following.state is FollowState.CONNECTING)
+        assert slave.state.following.unfit is None
+        assert slave.end == 0
+
+
+async def test_a_follower_of_an_old_epoch_hears_of_the_new_one(tmp_path: Path) -> None:
+    async with GroupNode(tmp_path, 0) as master, GroupNode(tmp_path, 1) as slave:
+        await master.lead(3)
+        await slave.follow_member(master, 2)
+        await until(lambda: slave.epochs_seen)
+        assert slave.epochs_seen[0] == 3
+
+
+async def test_a_member_that_does_not_lead_says_so(tmp_path: Path) -> None:
+    async with GroupNode(tmp_path, 0) as other, GroupNode(tmp_path, 1) as slave:
+        await slave.follow_member(other, 2)
+        await until(lambda: slave.log.named("replica.lost"))
+        assert slave.state.following.unfit is None
+
+
+async def test_another_group_is_refused_with_words(tmp_path: Path) -> None:
+    async with (
+        GroupNode(tmp_path, 0) as master,
+        GroupNode(tmp_path, 1, group="broker-b") as slave,
+    ):
+        await master.lead(1)
+        await slave.follow_member(master, 1)
+        await until(lambda: slave.state.following.unfit)
+        assert slave.state.following.unfit is Unfit.FOREIGN
+        assert "group 'broker-b'" in slave.state.following.unfit_detail
+        assert master.state.slaves.refused_counts[Unfit.FOREIGN] >= 1
+
+
+async def test_two_stores_with_one_id_do_not_take_turns(tmp_path: Path) -> None:
+    async with (
+        GroupNode(tmp_path, 0) as master,
+        GroupNode(tmp_path, 1) as slave,
+        GroupNode(tmp_path, 1) as twin,
+    ):
+        await master.lead(1)
+        await slave.follow_member(master, 1)
+        await until(master.sender.followers)
+        object.__setattr__(twin.group_follower, "_identity", _other_incarnation(twin))
+        await twin.follow_member(master, 1)
+        await until(lambda: twin.state.following.unfit is Unfit.DUPLICATE)
+        assert [view.copy for view in master.sender.followers()] == [slave.copy]
+
+        def is_other() -> bool:
+            if [one.copy.incarnation for one in master.sender.followers()] == ["other"]:
+                return True
+            master.clock.advance(2_000)  # the first one is silent; again: see below
+            return False
+
+        await until(is_other)
+
+
+def _other_incarnation(node: GroupNode) -> object:
+    identity = node.sender.identity
+    return type(identity)(identity.cluster, identity.group, type(node.copy)(1, "other"))
+
+
+async def test_logs_with_other_bytes_are_not_cut(tmp_path: Path) -> None:
+    async with GroupNode(tmp_path, 0) as master, GroupNode(tmp_path, 1) as slave:
+        await master.fill(10, body=b"a")
+        await slave.fill(10, body=b"b")
+        await slave.fill(3)
+        await master.lead(1)
+        end = slave.end
+        await slave.follow_member(master, 1)
+        await until(lambda: slave.state.following.unfit is Unfit.DIVERGED)
+        assert slave.end == end
+        assert "bytes from 0 on differ" in slave.state.following.unfit_detail
+        assert not (slave.folder / "cut").exists()
+
+
+async def test_a_log_behind_the_masters_first_file_is_refused(tmp_path: Path) -> None:
+    async with GroupNode(tmp_path, 0) as master, GroupNode(tmp_path, 1) as slave:
+        await master.lead(1)
+        await master.fill(5)
+        await slave.follow_member(master, 1)
+        await until(lambda: is_equal(slave, master))
+        await slave.depose()
+        await master.fill(150)
+        master.store.commit_log.forget_first(1)
+        await slave.follow_member(master, 1)
+        await until(lambda: slave.state.following.unfit is Unfit.EXPIRED)
+
+
+async def test_damaged_bytes_are_not_sent(tmp_path: Path) -> None:
+    async with GroupNode(tmp_path, 0) as master, GroupNode(tmp_path, 1) as slave:
+        await master.lead(1)
+        await master.fill(20)
+        place = master.rig.entry("T", 0, 5).physical_offset
+        master.store.commit_log.set_damage([DamagedRange(place + 10, place + 20)])
+        await slave.follow_member(master, 1)
+        await until(lambda: slave.state.following.unfit is Unfit.DAMAGED)
+        assert slave.end == place
+        assert slave.log_bytes() == master.log_bytes()[:place]
