@@ -15,7 +15,7 @@ from typing import Final
 import uvloop
 
 from cometmq.broker.app import BrokerApp
-from cometmq.broker.metrics import collectors
+from cometmq.broker.exposition.metrics import collectors
 from cometmq.broker.settings import BrokerSettings
 from cometmq.peers.ports import free_broker_port
 from cometmq.remoting.log import NO_LOG

@@ -5,8 +5,8 @@ from collections.abc import Sequence
 from typing import Any, Final, NamedTuple
 
 from cometmq.broker.exposition import exporter, native
-from cometmq.broker.group_metrics import GROUP_FAMILIES
-from cometmq.broker.metrics import (
+from cometmq.broker.exposition.group_metrics import GROUP_FAMILIES
+from cometmq.broker.exposition.metrics import (
     FAMILIES,
     FIGURE_FAMILIES,
     LIMIT_FAMILIES,

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from cometmq.broker.addresses import choose_ports
+from cometmq.broker.registration.addresses import choose_ports
 from cometmq.broker.settings import BrokerSettings
 from cometmq.broker.testing.clients import Client
 from cometmq.broker.testing.groups import FAST, HOST, KillableApp

@@ -15,7 +15,7 @@ from tests.sim.kernel import ProcessLoop
 from tests.sim.tables import SimDelay, SimTable
 
 from cometmq.broker.group.gate import Gate
-from cometmq.broker.grouping import Grouping, Surroundings, join_group, open_state
+from cometmq.broker.membership.grouping import Grouping, Surroundings, join_group, open_state
 from cometmq.broker.once_per_turn import OncePerTurn
 from cometmq.broker.replication.state import Following
 from cometmq.broker.role import Role, RoleState

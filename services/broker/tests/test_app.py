@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from cometmq.broker.addresses import (
+from cometmq.broker.app import BrokerApp, check_settings, explicit_ha_port, server_settings
+from cometmq.broker.registration.addresses import (
     advertised_host,
     check_advertised,
     choose_ports,
@@ -17,7 +18,6 @@ from cometmq.broker.addresses import (
     outward_ip,
     packed_host,
 )
-from cometmq.broker.app import BrokerApp, check_settings, explicit_ha_port, server_settings
 from cometmq.broker.settings import BrokerSettings
 from cometmq.broker.store_driver import StoreDriver, Workers
 from cometmq.broker.testing.logs import RecordingLog

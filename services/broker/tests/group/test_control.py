@@ -7,7 +7,7 @@ from contextlib import AsyncExitStack
 import msgspec
 import pytest
 
-from cometmq.broker.discard import why_not
+from cometmq.broker.membership.discard import why_not
 from cometmq.broker.settings import BrokerSettings
 from cometmq.broker.testing.groups import BrokerGroup
 from cometmq.control.client import MemberClient

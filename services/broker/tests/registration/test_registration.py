@@ -6,9 +6,9 @@ import zlib
 import msgspec
 import pytest
 
-from cometmq.broker import registration as registrations
-from cometmq.broker.namesrv_addresses import NamesrvAddresses
-from cometmq.broker.registration import CRC_MASK, Link, Registration
+from cometmq.broker.registration import registration as registrations
+from cometmq.broker.registration.namesrv_addresses import NamesrvAddresses
+from cometmq.broker.registration.registration import CRC_MASK, Link, Registration
 from cometmq.broker.settings import BrokerSettings
 from cometmq.broker.tables.topics import Topics
 from cometmq.broker.testing.namesrvs import (

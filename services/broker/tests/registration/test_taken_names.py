@@ -2,7 +2,7 @@
 
 import pytest
 
-from cometmq.broker import registration as registrations
+from cometmq.broker.registration import registration as registrations
 from cometmq.broker.tables.topics import Topics
 from cometmq.broker.testing.logs import RecordingLog
 from cometmq.broker.testing.namesrvs import ME, ScriptedNamesrvs, registration, running, until

@@ -18,7 +18,20 @@ from cometmq.broker.acl.accounts import Account
 from cometmq.broker.acl.check import AccessControl
 from cometmq.broker.acl.files import AclFiles
 from cometmq.broker.acl.keeper import AclKeeper
-from cometmq.broker.addresses import (
+from cometmq.broker.assembly import Inputs, assemble
+from cometmq.broker.broker import Broker
+from cometmq.broker.exposition.monitoring import attach
+from cometmq.broker.fixed_role import log_server, replication_loops
+from cometmq.broker.group.members import check_group
+from cometmq.broker.handlers import HANDLERS, VIP_EXCLUDED
+from cometmq.broker.handlers.arrivals import connect_arrivals
+from cometmq.broker.handlers.clients import connection_closed
+from cometmq.broker.handlers.send_lane import open_lane
+from cometmq.broker.handlers.transactions import recall_transactions
+from cometmq.broker.membership.discard import Discard
+from cometmq.broker.membership.grouping import Grouping, join_group, open_state
+from cometmq.broker.native import open_range_reader
+from cometmq.broker.registration.addresses import (
     Ports,
     advertised_host,
     check_advertised,
@@ -26,19 +39,6 @@ from cometmq.broker.addresses import (
     host_port,
     packed_host,
 )
-from cometmq.broker.assembly import Inputs, assemble
-from cometmq.broker.broker import Broker
-from cometmq.broker.discard import Discard
-from cometmq.broker.fixed_role import log_server, replication_loops
-from cometmq.broker.group.members import check_group
-from cometmq.broker.grouping import Grouping, join_group, open_state
-from cometmq.broker.handlers import HANDLERS, VIP_EXCLUDED
-from cometmq.broker.handlers.arrivals import connect_arrivals
-from cometmq.broker.handlers.clients import connection_closed
-from cometmq.broker.handlers.send_lane import open_lane
-from cometmq.broker.handlers.transactions import recall_transactions
-from cometmq.broker.monitoring import attach
-from cometmq.broker.native import open_range_reader
 from cometmq.broker.replication.serving import LogServer
 from cometmq.broker.role import MASTER_ID
 from cometmq.broker.settings import BrokerSettings
@@ -330,7 +330,7 @@ class BrokerApp:
         if self._group is None or broker.settings.control_port < 0:
             return
         try:
-            control = import_module("cometmq.broker.control")  # gRPC: 0.15 s and 4 MB
+            control = import_module("cometmq.broker.membership.control")  # gRPC: 0.15 s and 4 MB
         except ModuleNotFoundError as error:
             if not needs_extra(error):
                 raise

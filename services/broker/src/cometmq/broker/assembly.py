@@ -7,17 +7,17 @@ from pathlib import Path
 from typing import NamedTuple
 
 from cometmq.broker.acl.keeper import AclKeeper
-from cometmq.broker.addresses import Ports, advertised_host, host_port, packed_host
 from cometmq.broker.broker import Broker
 from cometmq.broker.clients.consumers import Consumers
 from cometmq.broker.clients.rebalance_notices import Notices
 from cometmq.broker.delay import DelayService, delay_file
 from cometmq.broker.filters.compiling import Compiler
 from cometmq.broker.filters.subscriptions import BloomSize, FilterSubscriptions, filter_file
-from cometmq.broker.identity import Identity
-from cometmq.broker.namesrv_addresses import NamesrvAddresses
 from cometmq.broker.once_per_turn import OncePerTurn
-from cometmq.broker.registration import Registration
+from cometmq.broker.registration.addresses import Ports, advertised_host, host_port, packed_host
+from cometmq.broker.registration.identity import Identity
+from cometmq.broker.registration.namesrv_addresses import NamesrvAddresses
+from cometmq.broker.registration.registration import Registration
 from cometmq.broker.role import MASTER_ID, Role, id_of
 from cometmq.broker.settings import BrokerSettings
 from cometmq.broker.settings_file import SettingsFile

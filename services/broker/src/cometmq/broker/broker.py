@@ -18,15 +18,15 @@ from cometmq.broker.filters.records import RecordFilter
 from cometmq.broker.filters.subscriptions import FilterSubscriptions
 from cometmq.broker.filters.tags import TagFilter
 from cometmq.broker.hold import HoldTable
-from cometmq.broker.lag_times import LagTimes
 from cometmq.broker.messages import cluster_pair
-from cometmq.broker.registration import Registration
+from cometmq.broker.registration.registration import Registration
 from cometmq.broker.replication.state import Replication
 from cometmq.broker.role import MASTER_ID, Role, RoleState, id_of
 from cometmq.broker.settings import BrokerSettings
 from cometmq.broker.settings_file import SettingsFile
 from cometmq.broker.statistics.counters import BrokerStats
 from cometmq.broker.statistics.daily_totals import History
+from cometmq.broker.statistics.lag_times import LagTimes
 from cometmq.broker.statistics.sampler import StatSampler
 from cometmq.broker.store_driver import StoreDriver
 from cometmq.broker.tables.groups import Groups

@@ -9,7 +9,7 @@ Builds both sides and the background loops that drive them. The master's side se
 from collections.abc import Awaitable, Coroutine, Iterator
 
 from cometmq.broker.broker import Broker
-from cometmq.broker.identity import Invoker
+from cometmq.broker.registration.identity import Invoker
 from cometmq.broker.replication.copies import Copied, MasterCopies
 from cometmq.broker.replication.following import Follower
 from cometmq.broker.replication.serving import TICK_INTERVAL_MS, LogServer

@@ -13,9 +13,9 @@ from cometmq.broker.filters.subscriptions import SAVE_INTERVAL_MS as FILTERS_INT
 from cometmq.broker.handlers.clients import expire_clients
 from cometmq.broker.handlers.transactions import forget_ended
 from cometmq.broker.hold import EXPIRE_INTERVAL_MS, SWEEP_INTERVAL_MS
-from cometmq.broker.lag_times import STEP_INTERVAL_MS as LAG_INTERVAL_MS
 from cometmq.broker.statistics.counters import SAMPLE_INTERVAL_MS
 from cometmq.broker.statistics.daily_totals import SAMPLE_INTERVAL_MS as HISTORY_INTERVAL_MS
+from cometmq.broker.statistics.lag_times import STEP_INTERVAL_MS as LAG_INTERVAL_MS
 from cometmq.broker.statistics.put_times import ROTATE_INTERVAL_MS
 from cometmq.broker.statistics.sampler import STEP_INTERVAL_MS as STATISTICS_INTERVAL_MS
 from cometmq.broker.store_driver import TICK_INTERVAL_MS

@@ -14,8 +14,8 @@ from typing import Annotated
 
 import typer
 
-from cometmq.broker.addresses import choose_ports, host_port, is_own_address
 from cometmq.broker.app import BrokerApp, acl_path, check_environment, check_settings
+from cometmq.broker.registration.addresses import choose_ports, host_port, is_own_address
 from cometmq.cli.output import print_notes
 from cometmq.cli.programs.running import (
     ConfigFile,

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Metric families of topics and consumer groups, and families under the names of RocketMQ."""
+"""The broker's HTTP port: its metric families, also under RocketMQ's names, and its other pages."""

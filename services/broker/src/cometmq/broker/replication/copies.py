@@ -15,8 +15,8 @@ from typing import Final, Protocol
 import msgspec
 
 from cometmq.broker.delay import DelayFile, DelayService
-from cometmq.broker.identity import Invoker
-from cometmq.broker.registration import Registration
+from cometmq.broker.registration.identity import Invoker
+from cometmq.broker.registration.registration import Registration
 from cometmq.broker.replication.state import Following
 from cometmq.broker.replication.unfit import Unfit, UnfitLog
 from cometmq.broker.role import MASTER_ID

@@ -10,9 +10,9 @@ from cometmq.broker.broker import Broker
 from cometmq.broker.clients.consumers import Consumers, notify_members
 from cometmq.broker.delay import DelayFile
 from cometmq.broker.filters.subscriptions import FilterSubscriptions
-from cometmq.broker.identity import Identity
-from cometmq.broker.namesrv_addresses import NamesrvAddresses
-from cometmq.broker.registration import Registration
+from cometmq.broker.registration.identity import Identity
+from cometmq.broker.registration.namesrv_addresses import NamesrvAddresses
+from cometmq.broker.registration.registration import Registration
 from cometmq.broker.settings import BrokerSettings
 from cometmq.broker.statistics.counters import BrokerStats
 from cometmq.broker.statistics.daily_totals import History, Totals

@@ -8,9 +8,9 @@ from typing import NamedTuple
 
 import msgspec
 
-from cometmq.broker.identity import Identity
-from cometmq.broker.namesrv_addresses import NamesrvAddresses
-from cometmq.broker.registration import Registration
+from cometmq.broker.registration.identity import Identity
+from cometmq.broker.registration.namesrv_addresses import NamesrvAddresses
+from cometmq.broker.registration.registration import Registration
 from cometmq.broker.settings import BrokerSettings
 from cometmq.broker.tables.topics import Topics
 from cometmq.remoting.bodies.topic_config import (

@@ -10,12 +10,12 @@ import asyncio
 from collections.abc import Callable, Collection
 from typing import Any, NamedTuple, TypeVar, cast
 
-from cometmq.broker.addresses import Ports
 from cometmq.broker.assembly import Inputs, assemble
 from cometmq.broker.broker import Broker
 from cometmq.broker.handlers import HANDLERS
 from cometmq.broker.handlers.arrivals import connect_arrivals
 from cometmq.broker.handlers.send_lane import BrokerLane, open_lane
+from cometmq.broker.registration.addresses import Ports
 from cometmq.broker.settings import BrokerSettings
 from cometmq.broker.store_driver import Workers
 from cometmq.broker.tables.journal import Journal

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from cometmq.broker.clients.producers import Client
-from cometmq.broker.metrics import collectors
+from cometmq.broker.exposition.metrics import collectors
 from cometmq.broker.testing import FakePeer
 from cometmq.broker.testing.stored import ask, call_with, stored_broker
 from cometmq.remoting.bodies.heartbeat import ConsumerData, SubscriptionData

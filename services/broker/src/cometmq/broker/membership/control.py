@@ -9,10 +9,10 @@ from collections.abc import Callable, Mapping
 from importlib.metadata import version
 
 from cometmq.broker.broker import Broker
-from cometmq.broker.discard import why_not
-from cometmq.broker.grouping import Grouping
+from cometmq.broker.faults import replication_fault, store_fault
 from cometmq.broker.handlers.admin import change_settings
-from cometmq.broker.monitoring import replication_fault, store_fault
+from cometmq.broker.membership.discard import why_not
+from cometmq.broker.membership.grouping import Grouping
 from cometmq.control.member import ConfigChange, Report
 from cometmq.control.server import ControlServer
 from cometmq.ha.member import OrderRefused, Refusal, Role

@@ -4,7 +4,7 @@
 from collections.abc import Iterable
 from typing import Final
 
-from cometmq.broker.grouping import Grouping
+from cometmq.broker.membership.grouping import Grouping
 from cometmq.ha import in_sync
 from cometmq.ha.member import Role
 from cometmq.runtime.metrics import Family, Row, counter, gauge, labelled_gauge

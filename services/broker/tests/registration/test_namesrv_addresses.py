@@ -2,7 +2,11 @@
 
 import pytest
 
-from cometmq.broker.namesrv_addresses import HostPort, NamesrvAddresses, parse_addresses
+from cometmq.broker.registration.namesrv_addresses import (
+    HostPort,
+    NamesrvAddresses,
+    parse_addresses,
+)
 from cometmq.remoting.errors import SettingsError
 
 

@@ -22,8 +22,8 @@ from typing import Final
 
 import msgspec
 
-from cometmq.broker.identity import Identity, Invoker, is_running, other_holder
-from cometmq.broker.namesrv_addresses import NamesrvAddresses
+from cometmq.broker.registration.identity import Identity, Invoker, is_running, other_holder
+from cometmq.broker.registration.namesrv_addresses import NamesrvAddresses
 from cometmq.broker.settings import BrokerSettings
 from cometmq.broker.tables.topics import READ_WRITE, Topics
 from cometmq.remoting.bodies.dialect import decode_json, encode_json

@@ -2,7 +2,7 @@
 
 from collections import Counter
 
-from cometmq.broker.lag_times import STEP_SEARCHES_MAX, LagTimes
+from cometmq.broker.statistics.lag_times import STEP_SEARCHES_MAX, LagTimes
 from cometmq.broker.tables.offsets import Offsets
 
 

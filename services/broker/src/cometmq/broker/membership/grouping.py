@@ -10,11 +10,11 @@ from typing import Any, Final, NamedTuple
 from uuid import uuid4
 
 from cometmq.broker.broker import Broker
-from cometmq.broker.duties import BrokerDuties
 from cometmq.broker.group.gate import Gate
 from cometmq.broker.group.leading import Leader, Reign
 from cometmq.broker.group.member import GroupMember
 from cometmq.broker.group.members import parse_members, record_of, timing_of
+from cometmq.broker.membership.duties import BrokerDuties
 from cometmq.broker.replication.group.epoch_log import EpochLog
 from cometmq.broker.replication.group.following import GroupFollower
 from cometmq.broker.replication.group.handshake import Identity

@@ -1,0 +1,31 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The reasons why a broker is not ready, in words for operators."""
+
+from cometmq.broker.broker import Broker
+from cometmq.store.writing.write_state import Refusal
+
+
+def store_fault(broker: Broker) -> str | None:
+    """Return why the store accepts no messages, or None; a slave's role is not a fault."""
+    reasons = set(broker.store.stats().refusals)
+    if not broker.is_master:
+        reasons -= {Refusal.ROLE, Refusal.TOO_FEW_COPIES}
+    refusals = ", ".join(sorted(reasons))
+    return f"the store takes no messages: {refusals}" if refusals else None
+
+
+def table_fault(broker: Broker) -> str | None:
+    """Return why changes of the tables are not durable, or None."""
+    if not broker.saver.is_healthy:
+        return "a config table cannot be saved"
+    if broker.journal is not None and broker.journal.fault:
+        return f"the journal of the tables cannot be written: {broker.journal.fault}"
+    return None
+
+
+def replication_fault(broker: Broker) -> str | None:
+    """Return why this slave cannot follow its master, or None."""
+    status = broker.replication.following
+    if not broker.is_slave or status.unfit is None:
+        return None
+    return f"the log of the master cannot be followed: {status.unfit_detail}"
