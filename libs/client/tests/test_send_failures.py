@@ -18,6 +18,9 @@ from cometmq.client import (
     SendResult,
     SendStatus,
     SendTimeout,
+    TransactionOptions,
+    TransactionProducer,
+    sync,
 )
 from cometmq.client.testing import DISCONNECT, HANG, LOSE_ANSWER, MemoryCluster, eventually
 from cometmq.remoting.bodies.queues import MessageQueue
@@ -25,6 +28,9 @@ from cometmq.remoting.codes import RequestCode, ResponseCode
 from cometmq.remoting.errors import (
     CommandError,
     FlushDiskTimeout,
+    NoBuyerId,
+    NoPermission,
+    NotInCurrentUnit,
     RequestTimeout,
     ServerError,
     ServiceNotAvailable,
@@ -97,6 +103,65 @@ async def test_only_codes_that_may_pass_are_retried(cluster: MemoryCluster) -> N
                 assert cluster.broker.requests[SEND] == before + 1, code.name
 
 
+PATIENT = ProducerOptions(send_timeout_ms=60_000)
+LASTING = [NoPermission("x"), TopicNotExist("x"), NoBuyerId("x"), NotInCurrentUnit("x")]
+
+
+@pytest.mark.parametrize("form", ["send", "batch", "queue", "ordered", "request"])
+@pytest.mark.parametrize("refusal", LASTING)
+async def test_a_refusal_for_good_is_no_outage(
+    cluster: MemoryCluster, refusal: CommandError, form: str
+) -> None:
+    """Java tries these at other brokers, too."""
+    cluster.broker.fail(SEND, refusal, times=3)
+    cluster.broker.fail(RequestCode.SEND_BATCH_MESSAGE, refusal, times=3)
+    async with Producer("pg", cluster.namesrv, options=PATIENT) as producer:
+        with pytest.raises(type(refusal)) as caught:
+            await _send_form(form, producer, MessageQueue("T", "broker-a", 0))
+        assert producer.stats().failed_count == 1
+    assert not isinstance(caught.value, Outage)
+    sent = cluster.broker.requests
+    attempts = 1 if form in ("queue", "ordered") else 3
+    assert sent[SEND] + sent[RequestCode.SEND_BATCH_MESSAGE] == attempts
+
+
+@pytest.mark.parametrize("refusal", LASTING)
+def test_a_refusal_for_good_is_no_outage_for_blocking_producers(refusal: CommandError) -> None:
+    with (
+        MemoryCluster() as cluster,
+        sync.Producer("pg", cluster.namesrv, options=PATIENT) as producer,
+    ):
+        cluster.create_topic("T")
+        cluster.broker.fail(SEND, refusal, times=3)
+        with pytest.raises(type(refusal)):
+            producer.send(Message("T", b"x"))
+
+
+@pytest.mark.parametrize("refusal", LASTING)
+async def test_a_refused_half_message_is_no_outage(
+    cluster: MemoryCluster, refusal: CommandError
+) -> None:
+    cluster.broker.fail(SEND, refusal, times=3)
+    options = TransactionOptions(send_timeout_ms=60_000)
+    async with TransactionProducer(
+        "pg", cluster.namesrv, check=lambda _: None, options=options
+    ) as producer:
+        with pytest.raises(type(refusal)):
+            await producer.begin(Message("T", b"x"))
+
+
+@pytest.mark.parametrize("other", [ServiceNotAvailable("x"), DISCONNECT])
+async def test_a_refusal_after_a_passing_failure_is_an_outage(
+    cluster: MemoryCluster, other: CommandError | str
+) -> None:
+    cluster.broker.fail(SEND, other)
+    cluster.broker.fail(SEND, NoPermission("x"), times=2)
+    async with Producer("pg", cluster.namesrv, options=PATIENT) as producer:
+        with pytest.raises(SendFailed) as caught:
+            await producer.send(Message("T", b"x"))
+    assert caught.value.code == ResponseCode.NO_PERMISSION
+
+
 async def test_the_last_failure_names_the_attempts(cluster: MemoryCluster) -> None:
     cluster.broker.fail(SEND, ServerError("disk"), times=3)
     async with Producer("pg", cluster.namesrv) as producer:
@@ -121,6 +186,8 @@ async def _send_form(form: str, producer: Producer, queue: MessageQueue) -> None
             await producer.send(message, queue=queue)
         case "ordered":
             await producer.send_ordered(message, "key")
+        case "request":
+            await producer.request(message, timeout_ms=60_000)
         case _:
             await producer.send_oneway(message)
 

@@ -6,6 +6,7 @@ from typing import Final
 import msgspec
 
 from cometmq.client.errors import ClientError, SendFailed, SendTimeout
+from cometmq.remoting.codes import ResponseCode
 from cometmq.remoting.errors import (
     CommandError,
     ConnectionLost,
@@ -16,6 +17,16 @@ from cometmq.remoting.errors import (
 _UNANSWERED: Final = (ConnectionLost, RequestTimeout, RemoteProtocolError)
 """Errors after which the broker may have stored the message."""
 
+_LASTING: Final = frozenset(
+    (
+        ResponseCode.TOPIC_NOT_EXIST,
+        ResponseCode.NO_PERMISSION,
+        ResponseCode.NO_BUYER_ID,
+        ResponseCode.NOT_IN_CURRENT_UNIT,
+    )
+)
+"""Codes of refusals that another broker may not share, but that do not pass with time."""
+
 
 class Attempts(msgspec.Struct, gc=False):
     """The failed attempts to send a message."""
@@ -25,11 +36,26 @@ class Attempts(msgspec.Struct, gc=False):
     count: int = 0
     failure: Exception | None = None
     may_be_stored: bool = False
+    lasting_count: int = 0
 
     def note(self, error: Exception) -> None:
         """Record why an attempt failed."""
         self.failure = error
+        if isinstance(error, CommandError) and error.code in _LASTING:
+            self.lasting_count += 1
         self.may_be_stored = self.may_be_stored or isinstance(error, _UNANSWERED)
+
+    def error(self, topic: str, cost_ms: int, timeout_ms: int) -> Exception:
+        """Return the error to raise after the last attempt.
+
+        If every attempt was refused for good, it is the last refusal, because SendFailed would
+        invite the caller to try again later.
+        """
+        if self.failure is not None and self.lasting_count == self.count:
+            return self.failure
+        error = self.gave_up(topic, cost_ms, timeout_ms)
+        error.__cause__ = self.failure
+        return error
 
     def gave_up(self, topic: str, cost_ms: int, timeout_ms: int) -> SendFailed:
         """Return the error after the last attempt."""

@@ -132,7 +132,7 @@ class MessageSender:
     ) -> SendResult:
         """Send to a chosen queue, and after a failure to a queue of another broker.
 
-        If `queue` is given, send to that queue, once. Raise SendFailed unless the broker refuses.
+        If `queue` is given, send to that queue, once. Raise SendFailed unless the brokers refuse.
         """
         begin_ms = monotonic_ms()
         attempts = 1 if queue is not None else 1 + self._options.retry_times
@@ -167,8 +167,7 @@ class MessageSender:
                 tried.failure = CommandError(result.status, f"stored as {result.status.name}")
                 tried.may_be_stored = True
         self.failed_count += 1
-        cost_ms = monotonic_ms() - begin_ms
-        raise tried.gave_up(prepared.topic, cost_ms, timeout_ms) from tried.failure
+        raise tried.error(prepared.topic, monotonic_ms() - begin_ms, timeout_ms)
 
     async def _route_for(self, tried: Attempts, topic: str, left_ms: int) -> Route | None:
         """Return the route for an attempt, or None if the attempt fails.
