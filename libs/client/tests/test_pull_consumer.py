@@ -68,6 +68,7 @@ async def test_a_blocking_pull_times_out(cluster: MemoryCluster) -> None:
 
 
 async def test_offsets_are_kept_by_hand(cluster: MemoryCluster) -> None:
+    await send(cluster, *texts(7))
     async with PullConsumer("pull", cluster.namesrv) as consumer:
         assert await consumer.fetch_offset(QUEUE_0) == 0
         consumer.update_offset(QUEUE_0, 7)
@@ -82,6 +83,7 @@ async def test_offsets_are_kept_by_hand(cluster: MemoryCluster) -> None:
 async def test_a_topic_that_is_gone_keeps_no_other_offset_from_its_broker(
     cluster: MemoryCluster,
 ) -> None:
+    await send(cluster, *texts(7))
     async with PullConsumer("pull", cluster.namesrv) as consumer:
         await consumer.queues_of("T")
         consumer.update_offset(MessageQueue("Gone", "broker-z", 0), 3)
@@ -92,6 +94,7 @@ async def test_a_topic_that_is_gone_keeps_no_other_offset_from_its_broker(
 
 
 async def test_offsets_are_stored_at_intervals(cluster: MemoryCluster) -> None:
+    await send(cluster, *texts(7))
     options = PullOptions(persist_offset_interval_ms=10)
     async with PullConsumer("pull", cluster.namesrv, options=options) as consumer:
         consumer.update_offset(QUEUE_0, 7)

@@ -7,6 +7,7 @@ Their codes match the Java client's, so that its documentation applies.
 from collections.abc import Iterable
 from typing import Final
 
+from cometmq.remoting.bodies.queues import MessageQueue
 from cometmq.remoting.errors import CometError, Outage, RequestTimeout
 
 NO_NAMESRV: Final = 10004
@@ -56,6 +57,15 @@ class NoReply(ClientError):
     """A request was stored, but no reply arrived in time."""
 
     code = NO_REPLY
+
+
+def no_queue(queue: MessageQueue, count: int, purpose: str = "") -> InvalidArgument:
+    """Return the error for a queue beyond the `count` queues that a broker has of a topic."""
+    has = f"its queues there are 0 to {count - 1}" if count else "it has none there"
+    return InvalidArgument(
+        f"the topic {queue.topic} has no queue {queue.queue_id}{purpose} at {queue.broker_name}: "
+        f"{has}"
+    )
 
 
 class NoNamesrv(ClientError, Outage):

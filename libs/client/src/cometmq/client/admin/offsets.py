@@ -8,7 +8,7 @@ from cometmq.client.admin.broker_groups import END
 from cometmq.client.admin.known_groups import NEW_GROUP, check_known
 from cometmq.client.admin.scope import AdminBase
 from cometmq.client.arguments import whole
-from cometmq.client.errors import InvalidArgument
+from cometmq.client.errors import InvalidArgument, no_queue
 from cometmq.client.message import check_group
 from cometmq.remoting import remarks
 from cometmq.remoting.bodies.queues import MessageQueue
@@ -120,7 +120,7 @@ class OffsetAdmin(AdminBase):
         """
         check_group(group)
         whole(offset, "offset", low=0)
-        master = await self._master_of(queue)
+        master = await self._master_of(queue, may_be_missing=True)
         if not is_forced:
             await self._check_offset(master, queue, offset)
         await master.commit_offset(group, queue.topic, queue.queue_id, offset)
@@ -133,10 +133,7 @@ class OffsetAdmin(AdminBase):
         topic, queue_id = queue.topic, queue.queue_id
         queues = [it for it in await self.queues(topic) if it.broker_name == queue.broker_name]
         if queue not in queues:
-            has = f"its queues there are 0 to {len(queues) - 1}" if queues else "it has none there"
-            raise InvalidArgument(
-                f"the topic {topic} has no queue {queue_id} to read at {queue.broker_name}: {has}"
-            )
+            raise no_queue(queue, len(queues), " to read")
         low = await master.min_offset(topic, queue_id)
         high = await master.max_offset(topic, queue_id)  # last: it grows
         if not low <= offset <= high:

@@ -20,6 +20,7 @@ from cometmq.client.cluster.lifecycle import Client, ClientState
 from cometmq.client.cluster.routes import MASTER_ID
 from cometmq.client.errors import BrokerMissing, no_route
 from cometmq.client.log import AnyLog
+from cometmq.client.message import check_topic
 from cometmq.client.option_checks import checked
 from cometmq.client.settings import ClientOptions
 from cometmq.remoting.bodies.queues import MessageQueue
@@ -227,10 +228,15 @@ class AdminBase(Client):
             for number in range(data.read_queue_nums)
         )
 
-    async def _master_of(self, queue: MessageQueue) -> BrokerAdmin:
+    async def _master_of(self, queue: MessageQueue, *, may_be_missing: bool = False) -> BrokerAdmin:
+        """Return the master of a queue; raise InvalidArgument if there is no such queue."""
         check_queue(queue)
+        check_topic(queue.topic)
         instance = self._running()
-        await instance.routes.find(queue.topic)
+        if may_be_missing:
+            await instance.routes.find(queue.topic)
+        else:
+            await instance.routes.find_queue(queue)
         return self.broker(instance.master(queue.broker_name), name=queue.broker_name)
 
 

@@ -20,10 +20,12 @@ from cometmq.client.errors import (
     NoNamesrv,
     broker_missing,
     master_missing,
+    no_queue,
     no_route,
     read_only,
 )
 from cometmq.client.wakeup import Wakeup
+from cometmq.remoting.bodies.queues import MessageQueue
 from cometmq.remoting.errors import CometError
 from cometmq.remoting.log import Log
 from cometmq.remoting.names import AUTO_CREATE_TOPIC
@@ -88,6 +90,18 @@ class RouteBook:
         if found is None:
             raise no_route(topic)
         return found
+
+    async def find_queue(self, queue: MessageQueue) -> None:
+        """Fetch the route of a queue's topic if necessary.
+
+        Raise NoRoute or InvalidArgument for a queue that does not exist: brokers answer with the
+        offset 0 for it. A queue that the cached route lacks may be new.
+        """
+        route = await self.find(queue.topic)
+        if not route.has(queue):
+            route = await self.refresh(queue.topic) or route
+        if not route.has(queue):
+            raise no_queue(queue, route.queue_counts.get(queue.broker_name, 0))
 
     async def find_for_sending(
         self, topic: str, *, default_topic: str | None, queue_nums: int, wait_ms: int

@@ -29,6 +29,12 @@ class Route(msgspec.Struct, frozen=True):
     subscribe_queues: tuple[MessageQueue, ...]
     brokers: Mapping[str, Mapping[int, str]]
     """Addresses by broker name and broker id."""
+    queue_counts: Mapping[str, int] = {}
+    """How many queues each broker has, whatever their permissions."""
+
+    def has(self, queue: MessageQueue) -> bool:
+        """Return whether the topic has a queue."""
+        return queue.queue_id < self.queue_counts.get(queue.broker_name, 0)
 
 
 def route_of(topic: str, data: TopicRoute) -> Route:
@@ -52,7 +58,10 @@ def route_of(topic: str, data: TopicRoute) -> Route:
         if queue.perm & Perm.READ
         for number in range(queue.read_queue_nums)
     ]
-    return Route(topic, tuple(publish), tuple(subscribe), brokers)
+    counts = {
+        queue.broker_name: max(queue.read_queue_nums, queue.write_queue_nums) for queue in queues
+    }
+    return Route(topic, tuple(publish), tuple(subscribe), brokers, counts)
 
 
 def as_default_route(topic: str, data: TopicRoute, *, queue_nums: int) -> Route:

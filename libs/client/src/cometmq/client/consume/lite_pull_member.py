@@ -189,6 +189,7 @@ class PullGroup(GroupMember[LitePullOptions]):
 
     async def stored_offset(self, queue: MessageQueue) -> int | None:
         """Return the committed offset of the group."""
+        await self._instance.routes.find_queue(queue)
         return await self._offsets.read(queue)
 
     # -- inside -------------------------------------------------------------------------------

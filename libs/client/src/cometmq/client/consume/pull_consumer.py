@@ -123,12 +123,19 @@ class PullConsumer(GroupConsumer[PullOptions, PlainPullGroup]):
         )
 
     def update_offset(self, queue: MessageQueue, offset: int) -> None:
-        """Record the consumed offset, which is stored at intervals, by `commit`, and on close."""
+        """Record the consumed offset, which is stored at intervals, by `commit`, and on close.
+
+        An offset beyond the end of the queue is not stored: `commit` raises InvalidArgument.
+        """
         queue, offset = self._namespace.wrap_queue(queue), whole(offset, "offset")
         self._plain().note_offset(queue, offset)
 
     async def commit(self) -> None:
-        """Store all recorded offsets, and wait until they are stored."""
+        """Store all recorded offsets, and wait until they are stored.
+
+        Raise InvalidArgument, after the others are stored, for an offset beyond the end of its
+        queue, and for a queue that does not exist.
+        """
         await self._plain().commit()
 
     async def min_offset(self, queue: MessageQueue) -> int:

@@ -2,13 +2,14 @@
 """The group member of a pull consumer, which reads only on request."""
 
 import asyncio
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from contextlib import suppress
 
 from cometmq.client.consume.delivery.send_back import SendBack
 from cometmq.client.consume.member import CONSUME_ACTIVELY, GroupMember, MemberParts
 from cometmq.client.consume.queues.first_offsets import QueueOffsets
 from cometmq.client.consume.queues.process_queue import ProcessQueue
+from cometmq.client.errors import InvalidArgument
 from cometmq.client.identity import unique_ids
 from cometmq.client.message import MessageExt
 from cometmq.client.settings import PullOptions, producer_options
@@ -31,6 +32,8 @@ class PlainPullGroup(GroupMember[PullOptions]):
         super().__init__(parts)
         self._shares: dict[str, frozenset[MessageQueue]] = {}
         self._noted: set[MessageQueue] = set()
+        self._ends: dict[MessageQueue, int] = {}
+        """The last known end of each queue."""
         options = self._options
         self._puller = Puller(self._instance, self._group, self._style())
         self._waiting_puller = Puller(
@@ -93,7 +96,10 @@ class PlainPullGroup(GroupMember[PullOptions]):
         self._shares[topic] = now
         if lost := before - now:
             await self._ownership.told_revoked(lost)
-            await self._ownership.commit(lost & self._noted)
+            refused = await self._refused(lost & self._noted)
+            for error in refused.values():
+                self._instance.outages.failed("offset.unsaved", error, group=self._group)
+            await self._ownership.commit(lost & self._noted - refused.keys())
             for queue in lost:
                 self._offsets.forget(queue)
             self._noted -= lost
@@ -112,10 +118,12 @@ class PlainPullGroup(GroupMember[PullOptions]):
         *,
         is_waiting: bool,
     ) -> Pulled:
-        """Read a queue from an offset."""
-        await self._instance.routes.find(queue.topic)
+        """Read a queue from an offset; raise InvalidArgument if there is no such queue."""
+        await self._instance.routes.find_queue(queue)
         puller = self._waiting_puller if is_waiting else self._puller
-        return await puller.pull(queue, offset, wanted, commit_offset=None, count_max=count_max)
+        pulled = await puller.pull(queue, offset, wanted, commit_offset=None, count_max=count_max)
+        self._ends[queue] = pulled.max_offset
+        return pulled
 
     async def send_back(self, message: MessageExt, delay_level: int) -> bool:
         """Return a message to its broker."""
@@ -126,7 +134,7 @@ class PlainPullGroup(GroupMember[PullOptions]):
         position = None if from_store else self._offsets.position(queue)
         if position is not None:
             return position
-        await self._instance.routes.find(queue.topic)
+        await self._instance.routes.find_queue(queue)
         return await self._offsets.read(queue)
 
     def note_offset(self, queue: MessageQueue, offset: int) -> None:
@@ -135,11 +143,41 @@ class PlainPullGroup(GroupMember[PullOptions]):
         self._offsets.update(queue, offset, is_reset=True)
 
     async def commit(self) -> None:
-        """Store all recorded offsets."""
+        """Store all recorded offsets that may be stored; raise InvalidArgument for the others."""
         for topic in {queue.topic for queue in self._noted}:
             with suppress(CometError):  # queues whose broker stays unknown fail below
                 await self._instance.routes.find(topic)
-        await self._offsets.commit(self._noted)
+        refused = await self._refused(self._noted)
+        await self._offsets.commit(self._noted - refused.keys())
+        for error in refused.values():
+            raise error
+
+    async def _refused(self, queues: Iterable[MessageQueue]) -> dict[MessageQueue, InvalidArgument]:
+        """Return the errors of offsets that must not be stored.
+
+        A broker accepts an offset beyond the end of a queue, and any queue number; the group would
+        then skip messages.
+        """
+        refused: dict[MessageQueue, InvalidArgument] = {}
+        for queue in sorted(queues):
+            try:
+                await self._check_offset(queue)
+            except InvalidArgument as error:
+                refused[queue] = error
+            except CometError:  # the commit that follows reports it
+                continue
+        return refused
+
+    async def _check_offset(self, queue: MessageQueue) -> None:
+        offset = self._offsets.unsaved(queue)
+        if offset is None or offset <= self._ends.get(queue, -1):
+            return
+        end = self._ends[queue] = await self._queue_offsets.max(queue)
+        if offset > end:
+            raise InvalidArgument(
+                f"the offset {offset} is beyond the end of queue {queue.queue_id} of {queue.topic} "
+                f"at {queue.broker_name}, and is not stored: give one of at most {end}, the end"
+            )
 
     def consumed_offsets(self, topic: str) -> dict[MessageQueue, int]:
         """Return the recorded offsets of a topic."""

@@ -85,11 +85,18 @@ class PullConsumer(ReadingConsumer[client.PullConsumer, PullOptions]):
         return self._run(self._inner.fetch_offset(queue, from_store=from_store))
 
     def update_offset(self, queue: MessageQueue, offset: int) -> None:
-        """Record the consumed offset, which is stored at intervals, by `commit`, and on close."""
+        """Record the consumed offset, which is stored at intervals, by `commit`, and on close.
+
+        An offset beyond the end of the queue is not stored: `commit` raises InvalidArgument.
+        """
         self._on_loop(lambda: self._inner.update_offset(queue, offset))
 
     def commit(self) -> None:
-        """Store all recorded offsets."""
+        """Store all recorded offsets.
+
+        Raise InvalidArgument, after the others are stored, for an offset beyond the end of its
+        queue, and for a queue that does not exist.
+        """
         self._run(self._inner.commit())
 
     def min_offset(self, queue: MessageQueue) -> int:

@@ -23,6 +23,7 @@ from cometmq.client.errors import (
     ClientError,
     InvalidArgument,
     NoNamesrv,
+    no_queue,
 )
 from cometmq.client.hooks import MessageKind, SendContext, SendHooks
 from cometmq.client.message import Message, SendResult, SendStatus
@@ -231,12 +232,8 @@ class MessageSender:
         found = _ILLEGAL_QUEUE.match(error.remark) if isinstance(error, CommandError) else None
         if found is None:
             raise error
-        count = int(found[1])
-        has = f"its queues there are 0 to {count - 1}" if count else "it has none there"
-        raise InvalidArgument(
-            f"the topic {self._namespace.unwrap(queue.topic)} has no queue {queue.queue_id} to "
-            f"send to at {queue.broker_name}: {has}"
-        ) from error
+        queue = self._namespace.unwrap_queue(queue)
+        raise no_queue(queue, int(found[1]), " to send to") from error
 
     async def send_to(
         self, queue: MessageQueue, prepared: Prepared, *, timeout_ms: int

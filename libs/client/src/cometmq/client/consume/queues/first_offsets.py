@@ -50,8 +50,12 @@ class QueueOffsets:
         )
 
     async def _ask(self, queue: MessageQueue, code: RequestCode, header: msgspec.Struct) -> int:
-        """Send a query to the master or, while it is missing, to a slave, as pulls do."""
+        """Send a query to the master or, while it is missing, to a slave, as pulls do.
+
+        Raise InvalidArgument for a queue that does not exist.
+        """
         instance = self._instance
+        await instance.routes.find_queue(queue)
         _, address = instance.routes.any_of(queue.broker_name)
         response = await instance.remoting.invoke(
             instance.channel(address),
