@@ -157,14 +157,14 @@ def test_folders(disk, tmp_path):
     assert not disk.exists(f"{tmp_path}/a")
 
 
-@pytest.mark.parametrize("folder", ["/", "/dev/shm", "."])  # a file system rather than a file
+@pytest.mark.parametrize("folder", ["/", "/dev/shm", "."])  # folders on different file systems
 def test_usage_is_that_of_df(folder):
     """As in `df`, blocks reserved for root do not count as available."""
     lines = subprocess.run(
         ["df", "--output=pcent", folder], capture_output=True, text=True, check=True
     ).stdout.split()
     wanted = int(lines[-1].removesuffix("%"))
-    assert abs(OsDisk().usage(folder).percent - wanted) <= 1  # others may write at the same time
+    assert abs(OsDisk().usage(folder).percent - wanted) <= 1  # other processes may write meanwhile
 
 
 def test_usage_rounds_up():

@@ -43,7 +43,7 @@ def golden(request, tmp_path):
 
 
 def described(record):
-    """Return those fields of a record that expected.json contains."""
+    """Return the fields of a record that expected.json contains."""
     body = record.decompressed_body()
     facts = {
         "queueOffset": record.queue_offset,
@@ -83,7 +83,9 @@ def read_all(store, queue):
 
 
 def check_search_by_time(store, queue):
-    """Within one queue file the result equals Java's; to choose a file, Java uses their mtime."""
+    """Within one queue file the result equals Java's; across files, Java compares modification
+    times.
+    """
     records = queue.get("records", [])
     times = {record["queueOffset"]: record["storeTimestamp"] for record in records}
     for text, offset in queue.get("offsetByTime", {}).items() if records else ():

@@ -247,7 +247,7 @@ def test_readers_see_a_prefix_that_only_a_truncation_shortens(steps):
     disk = MemoryDisk()
     settings = small_settings(mapped_file_size_commit_log=1024)
     rig = StoreRig(disk, settings)
-    commits, count = [(0, 0)], 0  # ends of commits, and the messages up to there
+    commits, count = [(0, 0)], 0  # end of each commit, and the number of messages up to it
     results: list[PutResult] = []
     is_truncated = False
     for step, amount in steps:
@@ -255,7 +255,7 @@ def test_readers_see_a_prefix_that_only_a_truncation_shortens(steps):
         target = commits[amount % len(commits)][0]
         if step == "put":
             if is_truncated:
-                rig.store.confirm(None)  # a member dispatches everything before it leads again
+                rig.store.confirm(None)  # a member dispatches all records before it leads again
                 is_truncated = False
             for _ in range(amount):
                 message = make_message("T", count % 2, b"%d" % count)
@@ -271,7 +271,7 @@ def test_readers_see_a_prefix_that_only_a_truncation_shortens(steps):
             is_truncated = True
         elif step == "demote":
             rig.store.forget_unconfirmed()
-            rig.store.confirm(None)  # a new master dispatches everything
+            rig.store.confirm(None)  # a new master dispatches all records
         else:
             rig.work(2)
         if step == "crash":

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A redo log yields its whole records after any cut, and tells torn writes from damage."""
+"""After any cut, a redo log yields its whole records and distinguishes torn writes from damage."""
 
 import pytest
 

@@ -149,7 +149,7 @@ def test_entries_without_a_record_are_found(disk):
     [
         (40 + 4 * 16 + 20 * 3 + 3, FindingKind.INDEX_ENTRY_WRONG),  # hash
         (40 + 4 * 16 + 20 * 3 + 11, FindingKind.INDEX_ENTRY_WRONG),  # offset
-        (40 + 4 * 16 + 20 * 3 + 19, FindingKind.INDEX_CHAIN_BROKEN),  # entry before it
+        (40 + 4 * 16 + 20 * 3 + 19, FindingKind.INDEX_CHAIN_BROKEN),  # number of the previous entry
         (40 + 3, FindingKind.INDEX_CHAIN_BROKEN),  # slot
     ],
 )

@@ -27,7 +27,7 @@ def sums(disk):
 
 
 def used_by_another(disk, *, since_ms):
-    """Write the checkpoint as another broker would after storing all records since this time."""
+    """Write the checkpoint as if another broker had stored all records since this time."""
     files = CheckpointFiles(disk, Layout(SMALL))
     progress = files.last_progress()
     assert progress is not None

@@ -93,7 +93,7 @@ def test_what_a_recovery_found_is_synced_before_a_checkpoint_vouches_for_it(disk
 
 @pytest.mark.parametrize("step_ms", [0, -20_000])
 def test_a_hole_behind_the_checkpoint_never_refuses_a_start(disk, step_ms):
-    """Records of the checkpoint's millisecond, or from a clock set back, may be missing."""
+    """Records stored in the checkpoint's millisecond, or by a clock set back, may be missing."""
     rig = StoreRig(disk)
     rig.put(make_message(body=b"safe"))
     checkpointed_ms = rig.put(make_message(body=b"safe too")).store_timestamp
@@ -179,7 +179,7 @@ def test_delays_count_from_the_clock_as_it_is_after_it_was_set_back(disk):
 def test_the_last_message_is_found_by_its_key_and_its_very_time_after_a_recovery(disk):
     rig = StoreRig(disk)
     rig.put(make_message(keys="first"))
-    rig.work(3)  # writes the header of the index file, and not again
+    rig.work(3)  # writes the header of the index file, only once
     rig.clock.advance(999)
     time_ms = rig.put(make_message(keys="last")).store_timestamp
     rig.work(3)

@@ -244,7 +244,7 @@ def test_a_torn_tail_costs_exactly_the_torn_record(lost_bytes):
 
 
 def test_a_torn_tail_and_another_crash_revive_nothing(disk):
-    """A later end may coincide with an old record border; the cut records must not reappear."""
+    """A later end may coincide with an old record boundary; the cut records must not reappear."""
     rig = StoreRig(disk)
     fill(rig, 12)
     last: Any = rig.queue("T", 1).last_entry()
@@ -316,7 +316,7 @@ def test_damage_before_the_checkpoint_refuses_to_start(disk):
     assert LOG + "0" * 20 in text
     assert f"byte {offset} " in text
     assert "cometmq store verify" in text
-    with pytest.raises(CorruptStore):  # the lock is released, the refusal remains
+    with pytest.raises(CorruptStore):  # the lock is released, but the refusal remains
         StoreRig(disk)
 
 
@@ -333,7 +333,7 @@ def test_a_refused_start_changes_nothing_so_that_all_but_the_damage_can_still_be
     disk.remove("/store/abort")
     rig = StoreRig(disk)
     assert rig.store.recovered.start.reason is StartReason.PROGRESS
-    assert rig.store.get_messages("T", 0, 4, 32).count == 6  # past the damage
+    assert rig.store.get_messages("T", 0, 4, 32).count == 6  # all after the damage
     assert rig.store.max_offset("T", 1) == 10
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A full or failing disk yields an answer: no put hangs, no acknowledged message is lost."""
+"""On a full or failing disk, no put hangs and no acknowledged message is lost."""
 
 import errno
 from typing import Any

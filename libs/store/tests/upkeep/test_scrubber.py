@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Damage of the log: found, named, kept from readers, remembered."""
+"""Damage to the log: found, reported, kept from readers, remembered across restarts."""
 
 import errno
 from random import Random
@@ -73,7 +73,7 @@ def damage(disk, rig, queue_id=0, queue_offset=10, *, at=-5, data=b"\0"):
 
 
 def read(rig, queue_id):
-    """Return the offsets of all messages that a consumer gets by following the next offsets."""
+    """Return the offsets of all messages that a consumer gets."""
     offset, found = 0, []
     while offset < rig.store.max_offset("T", queue_id):
         result = rig.store.get_messages("T", queue_id, offset, 32)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The checksums of new blocks: computed after the checkpoints, which do not wait for them."""
+"""The checksums of new blocks: computed by the checkpoints, which do not depend on them."""
 
 import errno
 from random import Random
@@ -84,7 +84,7 @@ def test_a_checkpoint_does_not_need_its_checksums(disk):
     again = StoreRig(disk, SETTINGS)
     assert again.store.recovered.start.offset == again.store.recovered.end
     again.scrub(40)
-    assert unknown_count(again, disk) <= 1  # the scrubber leaves the block that still grows
+    assert unknown_count(again, disk) <= 1  # the scrubber skips the block that still grows
 
 
 def test_closing_computes_what_is_missing(disk):

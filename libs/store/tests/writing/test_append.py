@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A commit of many puts: each put gets the place and the bytes that it would get alone."""
+"""In a commit of many puts, each put gets the same place and bytes as in a commit of its own."""
 
 from functools import partial
 
@@ -11,7 +11,7 @@ from cometmq.store.results import PutResult, PutStatus
 from cometmq.store.testing.builders import StoreRig, make_message, small_settings
 from cometmq.store.testing.memory_disk import MemoryDisk
 
-UNENCODABLE = 1 << 40  # a sysFlag that fits no record; only the encoder notices
+UNENCODABLE = 1 << 40  # a sysFlag too large for a record; only the encoder checks it
 PREPARED, ROLLBACK = 0x4, 0xC
 
 messages = st.builds(
@@ -33,7 +33,7 @@ puts = st.lists(
 def stored(
     every: list[NewMessage | list[NewMessage]], *, at_once: bool
 ) -> tuple[dict[int, PutResult], dict[str, bytes]]:
-    """Return the result of each put and the files, with one commit in all or for each put."""
+    """Return the result of each put, and the files; commit once, or after each put."""
     disk = MemoryDisk()
     rig = StoreRig(disk, small_settings())
     results: dict[int, PutResult] = {}

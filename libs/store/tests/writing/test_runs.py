@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs: the messages of a source are stored as if each had been put on its own."""
+"""The messages of a run are stored as if each had been put on its own."""
 
 import errno
 from functools import partial
@@ -108,7 +108,7 @@ def test_messages_of_runs_are_stored_like_single_ones(commits):
             for message, kind in puts:
                 if kind == "unit":
                     rig.store.put_batch([message, message], done)
-                elif kind == "long":  # only the encoder finds out
+                elif kind == "long":  # only the encoder detects this
                     rig.store.put(make_message(sys_flag=1 << 40), done)
                 elif kind == "run" and has_runs:
                     source.messages.append(message)

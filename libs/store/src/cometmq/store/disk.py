@@ -252,7 +252,7 @@ class OsFile:
 
 
 def _write_rest(number: int, buffers: Sequence[Buffer], offset: int, written: int) -> None:
-    """Continue after a short write, which a signal or a nearly full disk can cause."""
+    """Finish a short write, which a signal or a nearly full disk can cause."""
     data = memoryview(b"".join(buffers))
     while written < len(data):
         written += os.pwrite(number, data[written:], offset + written)
@@ -274,7 +274,7 @@ class _OsLock:
 
 
 def _held_text(path: str, process: int | None) -> str:
-    user = f"process {process}" if process else "another process"  # 0: in another container
+    user = f"process {process}" if process else "another process"  # 0: it runs in another container
     return f"{path} is locked: {user} uses this folder"
 
 
@@ -295,7 +295,7 @@ class OsDisk:
     def note_open(self, file: OsFile) -> None:
         """Count an opened file; close the oldest ones above the limit."""
         open_files = self._open_files
-        with self._open_files_lock:  # the loop and all worker threads open files
+        with self._open_files_lock:  # the loop and the worker threads all open files
             open_files[file] = None
             if len(open_files) > self._open_files_max:
                 oldest = next(iter(open_files))
@@ -398,7 +398,9 @@ class OsDisk:
         return _OsLock(path, descriptor)
 
     def check_unlocked(self, path: str) -> None:
-        """Raise LockHeld if the lock is held; lock and create nothing, and ignore other errors."""
+        """Raise LockHeld if the lock is held. Take no lock, create no file, and ignore other
+        errors.
+        """
         path = os.path.realpath(path)
         if path in _locked_paths:
             raise LockHeld(f"{path} is locked by this process: the store is open already")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Errors of a store, by the phase in which a caller meets them.
+"""Errors of a store, grouped by the phase in which they occur.
 
 While opening: LockHeld, CorruptStore, DiskError. While running, the store handles DiskErrors
 itself; callers get a status, and the store refuses writes.

@@ -67,8 +67,8 @@ class StoreFolder:
             file.write(0, [boot_id.encode()])
             file.sync()
         except DiskError as error:
-            # A full disk must not prevent a start: consumers still read. If the boot id is missing,
-            # the next start assumes that the host has crashed and compares more.
+            # A full disk must not prevent a start, because consumers can still read. Without the
+            # boot id, the next start assumes that the host has crashed and verifies more checksums.
             if not error.is_space_missing:
                 raise
         file.close()

@@ -1,17 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The entries of a broker's journal: changes of its tables since their files were last saved.
+"""The entries of a broker's journal: changes to its tables since their files were last saved.
 
 Entries are numbered without gaps. An entry sets or removes values and never depends on earlier
-values, so an entry that a table's file already includes may be applied again:
-
-    the content of the files at any moment + all entries after the number of that moment
-
-is the state after the last of these entries.
+values, so applying an entry that a table's file already includes does no harm. To get the state
+after the last entry, take the content of the files at any moment and apply all entries after the
+number of that moment.
 
 A mark holds the digest of a file's content and the number of the last entry that this content
 certainly includes. The mark is written before the file. A file without a mark was written by
 another program, restored from a backup, or saved while the journal could not be written. Such a
-file is newer than the journal or foreign to it, so the entries of its table are not applied.
+file is newer than the journal or unrelated to it, so the entries of its table are not applied.
 
 The format is in docs/protocol/store.md#journal.
 """
@@ -36,18 +34,16 @@ _NUMBER: Final = Struct(">Q")
 
 
 class Kind(IntEnum):
-    """The kinds of records, by what their payload holds after the number."""
+    """The kinds of records, named after the payload that follows the number."""
 
     MARKS = 1
-    """The marks of all tables, replacing earlier marks; the number is that of the last entry
-    before.
-    """
+    """The marks of all tables, which replace earlier marks; the number is the last entry's."""
     CHANGES = 2
-    """An entry: all changes of one turn of the event loop, as table -> change."""
+    """An entry: all changes made in one turn of the event loop, as table -> change."""
 
 
 class Entry(NamedTuple):
-    """The changes of one turn, by table; a table has the name of its file."""
+    """The changes made in one turn, by table; a table has the name of its file."""
 
     number: int
     changes: dict[str, msgspec.Raw]
@@ -62,9 +58,9 @@ class JournalContent(msgspec.Struct):
     """The number of the last usable entry."""
     size_bytes: int = 0
     cut: Cut | None = None
-    """The place where the readable part ends although bytes follow; None if all is readable."""
+    """The place where reading stopped although bytes follow; None if everything is readable."""
     fault: str = ""
-    """The reason why whole records are not usable; empty if all are usable."""
+    """The reason why some intact records are unusable; empty if all are usable."""
 
     @property
     def damage(self) -> str:
@@ -80,7 +76,7 @@ class JournalContent(msgspec.Struct):
         return self.marks.get(table, {}).get(digest)
 
     def entries_of(self, table: str) -> list[Entry]:
-        """Return the entries with changes of a table."""
+        """Return the entries that change a table."""
         return [entry for entry in self.entries if table in entry.changes]
 
 

@@ -20,7 +20,7 @@ from cometmq.store.settings import CQ_ENTRY_BYTES
 
 _SIZE_BYTES: Final = 4
 _FIRST_BYTES: Final = 1_024  # covers most records with one read
-_HEAD_BYTES: Final = 76  # up to the store timestamp that follows the longest host
+_HEAD_BYTES: Final = 76  # includes the store timestamp even after the longest host
 CANDIDATES_COUNT_MAX: Final = 10_000  # per query, because many messages may share a key
 
 

@@ -77,7 +77,8 @@ class MessageStore:
         self.commit_log = parts.commit_log
         self.write_state = parts.write_state
         self.recovered = running.recovered
-        # Set by replication: puts wait for `note_replicated`; whether that makes sense for an end.
+        # Replication sets both: whether puts wait for `note_replicated`, and whether a slave is
+        # close enough to a commit's end for its puts to wait.
         self.needs_replicas = False
         self.may_replicate: Callable[[int], bool] = lambda _end: True
         self.role_writable = parts.settings.broker_role is not BrokerRole.SLAVE
@@ -148,7 +149,7 @@ class MessageStore:
         try:
             self._write(batch)
         except DiskError as error:
-            self._housekeeping.note_write_failed(error, batch)  # first: answers report its figures
+            self._housekeeping.note_write_failed(error, batch)  # before the answers
             self._fail(batch)
             return None
         counters = self._counters
@@ -326,13 +327,13 @@ class MessageStore:
 
     @property
     def confirm_offset(self) -> int:
-        """The physical offset up to which readers see the log."""
+        """The physical offset up to which readers can see the log."""
         return self.commit_log.confirm_offset
 
     def confirm(self, offset: int | None) -> None:
-        """Show the log to readers up to this offset, now and later; None removes the bound.
+        """Let readers see the log only up to this offset from now on; None removes the bound.
 
-        Commits become visible as a whole. A lower offset hides nothing that was visible.
+        A commit becomes visible as a whole. A lower offset does not hide visible messages again.
         """
         self._publisher.confirm(offset)
 
@@ -343,22 +344,24 @@ class MessageStore:
         self._pending.advance(Condition.REPLICATED, min(offset, self.commit_log.end))
 
     def append_raw(self, offset: int, data: Buffer) -> None:
-        """Append bytes of the master's log exactly at our end.
+        """Append bytes of the master's log exactly at the end of this log.
 
-        Whole records become visible, as far as they are confirmed. Raise DiskError if a write
-        fails; the log then keeps what was written before, up to a file border.
+        Whole records become visible once they are confirmed. If a write fails, raise DiskError and
+        keep the bytes written before it, which end at a file boundary.
         """
         self._publisher.drop()
         try:
             self._replica.append(offset, data)
         finally:
-            # Bytes that reach beyond a file may be half written when the next file cannot be
-            # created. A slave follows only from a log whose records are all visible.
+            # If the bytes span two files and the second cannot be created, only the first part is
+            # written. A slave follows its master only while all records in its log are visible.
             self._publisher.dispatch()
 
     @property
     def is_crowded(self) -> bool:
-        """Whether so many replicated records wait for a checkpoint that a follower should pause."""
+        """Whether a follower should pause because too many replicated records wait for a
+        checkpoint.
+        """
         return self._checkpointer.is_crowded
 
     def forget_unconfirmed(self) -> None:
@@ -371,7 +374,7 @@ class MessageStore:
         self._pending.fail()
 
     def truncate(self, offset: int) -> None:
-        """Truncate log, queues and index at this record border; blocks.
+        """Truncate log, queues and index at this record boundary; blocks.
 
         Raise DiskError if that fails; the store then refuses writes until a restart. Before the
         next put, `confirm(None)` has to dispatch the unconfirmed records.
@@ -474,7 +477,7 @@ class MessageStore:
 
 
 def _mark_unreplicated(batch: Batch) -> None:
-    """Mark the puts that wait for replication, because no slave can follow at the moment."""
+    """Set the status of puts that should wait for replication when no slave is close enough."""
     for _, is_waiting, result in batch.results:
         if is_waiting and result.status is PutStatus.PUT_OK:
             result.status = PutStatus.SLAVE_NOT_AVAILABLE

@@ -103,15 +103,13 @@ class Publisher:
             )
 
     def dispatch(self) -> None:
-        """Make replicated records visible, as far as they are confirmed."""
+        """Make confirmed replicated records visible."""
         for queue, timestamp in self._replica.dispatch(self._limit):
             for listener in self.listeners:
                 listener(queue.topic, queue.queue_id, queue.max_offset, None, timestamp)
 
     def drop(self) -> None:
-        """Forget the commits that are not visible; they are dispatched from the log later, or cut
-        off.
-        """
+        """Forget invisible commits; their records are later dispatched from the log or cut off."""
         self._unconfirmed.drop()
         self._check_backlog()
 

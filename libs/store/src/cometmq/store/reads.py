@@ -6,7 +6,7 @@ search. The caller chooses how to run it. A service passes in bytes that are alr
 runs `Read.load` on a worker thread for the rest; a tool blocks on each read (`finish`).
 
 Invariants: the lookup itself runs on the thread that owns the store. The store may change between
-two reads, so a lookup checks again instead of remembering. A `Read` is immutable.
+two reads, so a lookup checks again instead of relying on earlier results. A `Read` is immutable.
 """
 
 from collections.abc import Generator

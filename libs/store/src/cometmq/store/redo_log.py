@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A redo log: changes of tables in order, until the tables themselves are on the disk.
+"""A redo log: changes to tables, in order, kept until the tables themselves are on the disk.
 
 Each file begins with a checkpoint: a record with the state to which the later records apply. A file
 is deleted once the tables on disk include all its changes, so recovery begins with the oldest file.
@@ -17,7 +17,7 @@ from cometmq.store.disk import Disk, DiskFile
 _HEAD: Final = Struct(">IIB")  # length of the payload, checksum, kind
 _PLACE: Final = Struct(">QIB")  # covered by the checksum besides the payload
 FILE_BYTES: Final = 8 << 20
-_SEARCH_BYTES: Final = 64 << 10  # behind an unreadable place, for a record that proves damage
+_SEARCH_BYTES: Final = 64 << 10  # searched after a bad place for a record that proves damage
 
 
 class Record(NamedTuple):
@@ -33,13 +33,13 @@ class Cut(NamedTuple):
     path: str
     position: int
     byte_count: int
-    """Number of bytes from there to the last written byte of this file."""
+    """Number of bytes from `position` to the last written byte of this file."""
     is_damage: bool
-    """Whether records follow, which is never so after a write that a crash interrupted."""
+    """Whether records follow; none ever follow a write that a crash interrupted."""
 
 
 class RedoLog:
-    """The files of one log; only the thread that appends may use it."""
+    """The files of one log; only the appending thread may use this object."""
 
     def __init__(self, disk: Disk, folder: str, *, file_bytes: int = FILE_BYTES) -> None:
         """Find the files; `replay` must run before anything is appended."""
@@ -78,7 +78,7 @@ class RedoLog:
         Everything after it is deleted; appending continues at the end of the complete records.
         """
         yield from self.records()
-        if self.cut is not None:  # no record after it can be complete
+        if self.cut is not None:  # no record after the cut can be complete
             assert self._file is not None
             following = self._starts.index(int(self.cut.path.rpartition("/")[2])) + 1
             for later in self._starts[following:]:
@@ -144,13 +144,13 @@ class RedoLog:
         return self._starts[-1]
 
     def drop_below(self, start: int) -> None:
-        """Delete the files before the one that starts there."""
+        """Delete the files before the one that begins at `start`."""
         for old in [one for one in self._starts if one < start]:
             self._disk.remove(self._path(old))
             self._starts.remove(old)
 
     def forget_below(self, start: int) -> list[str]:
-        """Stop using the files before the one that starts there; return their paths.
+        """Stop using the files before the one that begins at `start`; return their paths.
 
         The caller deletes the files in this order, on any thread.
         """

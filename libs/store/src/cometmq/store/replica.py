@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Append bytes of another broker's log exactly at our end, and dispatch their records.
+"""Append bytes of another broker's log at the end of this one, and dispatch their records.
 
 The bytes arrive in pieces of any size, so the log may end inside a record. The confirm offset stays
 at the end of the last whole record, and a restart truncates the rest. In a broker group, the master
@@ -73,11 +73,11 @@ class Replica:
         end = log.end if limit is None else min(limit, log.end)
         if start >= end:
             return []
-        # Behind the end are zeros; reading them would take as long as all the rest.
+        # Only zeros follow the end; reading them would take as long as everything else.
         scanner = LogScanner(log.files, start, check_crc=False, end=end, take=dispatcher.taker)
         for scan in scanner:
-            # All earlier records were dispatched: entries that a queue lacks were never in this
-            # log, which may begin later than its queues.
+            # All earlier records were dispatched. If a queue still lacks entries, their records
+            # were never in this log, which may begin later than its queues.
             dispatcher.dispatch(scan, is_from_head=True)
         reached = scanner.offset
         touched = set(dispatcher.touched)
@@ -92,7 +92,7 @@ class Replica:
         return [Arrival(queue, timestamp) for queue in touched]
 
     def truncate(self, offset: int, now_ms: int) -> None:
-        """Truncate log, queues and index at a record border."""
+        """Truncate log, queues and index at a record boundary."""
         log = self._commit_log
         visible = min(log.confirm_offset, offset)
         self._checkpointer.save_all(now_ms)

@@ -49,9 +49,9 @@ class Index:
         self._layout = layout
         self._clock_ms = clock_ms
         self._shape = IndexShape(settings.max_hash_slot_num, settings.max_index_num)
-        self._backlog: list[Keys] = []  # none of them empty
-        self._backlog_count = 0  # of keys
-        self._linked_count = 0  # keys of the first that the files have already
+        self._backlog: list[Keys] = []  # never holds empty `Keys`
+        self._backlog_count = 0  # keys in the backlog
+        self._linked_count = 0  # keys of the first element that the files already hold
         self.files: list[IndexFile] = []
 
     def load(self, on_corrupt: Callable[[CorruptStore], None] | None = None) -> None:
@@ -91,7 +91,7 @@ class Index:
     def remember(self, batch: Iterable[Keys]) -> None:
         """Queue the keys of messages, in log order, for a later addition to the files.
 
-        Each addition costs as much as three entries, so small additions are collected.
+        Each addition has the overhead of three entries, so small additions are collected.
         """
         backlog = self._backlog
         for keys in batch:

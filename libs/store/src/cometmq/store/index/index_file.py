@@ -106,7 +106,7 @@ class IndexFile:
         self._slots: SlotTable[IndexHeader] | None = None
         self._unwritten = bytearray()
         self._flushed_count = header.next_number  # entries that the header on the disk counts
-        self._has_begin = False  # whether the header on the disk has its begin timestamp
+        self._has_begin = False  # whether the header on the disk has the begin timestamp
 
     @classmethod
     def load(cls, name: str, file: DiskFile, shape: IndexShape) -> "IndexFile":

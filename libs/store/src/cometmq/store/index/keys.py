@@ -36,7 +36,7 @@ class Keys(Protocol):
     def find(self, topic: str, key: str) -> Sequence[int]:
         """Return the offsets of messages that may have a key, newest first."""
 
-    def link(  # one call per commit, of a native function too
+    def link(  # flat arguments: one call per commit, in native code too
         self,
         start: int,
         count: int,

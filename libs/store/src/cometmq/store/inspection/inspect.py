@@ -147,7 +147,7 @@ class StoreView:
         return scanner.offset
 
     def records(self, start: int | None = None, stop: int | None = None) -> Iterator[Scan]:
-        """Yield the records between two record borders, skipping damaged ranges.
+        """Yield the records between two record boundaries, skipping damaged ranges.
 
         Damaged ranges are added to `damages`. Past the safe end of a store in use, a gap is not
         damage: the next record is being written there.
@@ -162,7 +162,8 @@ class StoreView:
                     self.record_count += 1
                     self.parts.commit_log.set_end(scanner.offset)
                     yield scan
-                # A blank closes the last file if a kill, or a full disk, came before the next one.
+                # A blank ends the last file if a kill or a full disk kept the next one from being
+                # created.
                 self.parts.commit_log.set_end(scanner.offset)
                 offset = self._follows(scanner.offset)
             except CorruptStore as error:
@@ -272,7 +273,7 @@ def dump_log(
     disk: Disk | None = None,
     settings: StoreSettings | None = None,
 ) -> Iterator[MessageRecord]:
-    """Yield the records of the log, starting at a record border."""
+    """Yield the records of the log, starting at a record boundary."""
     view = open_view(root, disk=disk, settings=settings)
     for scan in view.records(start):
         view.parts.commit_log.set_end(view.files.end)

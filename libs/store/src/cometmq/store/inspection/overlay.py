@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A disk whose changes stay in memory: for rehearsing a recovery on files that must not change.
+"""A disk that keeps changes in memory, to rehearse a recovery on files that must not change.
 
 Reads return the bytes written to the overlay, and fall through to the underlying disk elsewhere.
 Only written pages take memory.
@@ -112,7 +112,7 @@ class _NoLock:
 
 
 class OverlayDisk:
-    """A `Disk` on top of another one, which it only reads."""
+    """A `Disk` on top of another disk, which it never changes."""
 
     def __init__(self, base: Disk) -> None:
         self._base = base

@@ -1,17 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
 """Verify a store completely: every record, queue entry and index entry.
 
-One pass over the log compares each record with its queue entry; then each index file is followed
+One pass over the log compares each record with its queue entry. Then each index file is checked
 entry by entry, and the log is compared with its checksums. Nothing is changed.
 
 How the store was last used decides which findings are damage:
 
 - If a broker has the store open, everything up to the last checkpoint must be right. A finding
-counts only if a second pass confirms it, because files expire and topics are deleted during the
-check. The journal of the tables is being written and is not checked. - If it was stopped cleanly,
-everything must be right. - If it was not stopped cleanly, or something is wrong, the start and stop
-of a broker are rehearsed in memory. Whatever is still wrong after that, or keeps the broker from
-starting, is damage.
+  counts only if a second pass confirms it, because files expire and topics are deleted during the
+  check. The journal of the tables is being written and is not checked.
+- If the store was stopped cleanly, everything must be right.
+- If it was not stopped cleanly, or something is wrong, the start and stop of a broker are rehearsed
+  in memory. Whatever is still wrong after that, or keeps the broker from starting, is damage.
 """
 
 import errno
@@ -138,7 +138,7 @@ def verify_store(
 
 
 def _check_journal(view: StoreView, found: Verification) -> None:
-    """Add damage of the tables' journal; such damage does not keep a broker from starting."""
+    """Add damage to the tables' journal; such damage does not keep a broker from starting."""
     journal = read_journal(view.disk, view.parts.layout.journal)
     found.journal_entry_count = len(journal.entries)
     if journal.damage:
@@ -185,7 +185,7 @@ def _rehearsed(
         after.add(_shortened(view, recovered.end))
     after.state = StoreState.NEEDS_RECOVERY if after.is_good else StoreState.DAMAGED
     after.was_clean, after.recovery = view.was_clean, recovered
-    if found is not None:  # the current findings, also if a start would repair them
+    if found is not None:  # the current findings, even those that a start would repair
         after.findings, after.finding_count = found.findings, found.finding_count
     return after
 
@@ -332,7 +332,7 @@ class _Verifier:
         return count == progress.entry_count
 
     def _first_indexed(self) -> int:
-        """Return the offset at which the index begins; files with older records were deleted."""
+        """Return the offset at which the index begins; older index files were deleted."""
         return self._parts.index.files[0].header.begin_offset
 
     def _check_record(self, scan: Scan) -> None:
@@ -360,7 +360,7 @@ class _Verifier:
             return
         cursor.seen_count += 1
         if cursor.queue.delay_ms is not None or entry[2] < -(1 << 31):
-            code = entry[2]  # depends on settings for a delivery time; also for an extended entry
+            code = entry[2]  # a delivery time depends on settings; extended entries differ, too
         expected = (scan.physical_offset, scan.size, code)
         if entry != expected:
             text = f"the entry says {entry}, the record {expected}"
@@ -398,7 +398,7 @@ class _Verifier:
                 )
 
     def _filler_count(self, queue: ConsumeQueue) -> int:
-        """Count the filler entries that a recovery put in the places of lost messages."""
+        """Count the fillers that a recovery put in place of lost messages."""
         count = 0
         for start in range(queue.min_offset, queue.max_offset, _READ_COUNT):
             entries = queue.read_entries(start, _READ_COUNT)

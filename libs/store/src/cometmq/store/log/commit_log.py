@@ -77,7 +77,7 @@ class CommitLog:
         return LogView(tuple(files.files), files.file_size, files.first, self.end, self.damage)
 
     def forget_view(self) -> None:
-        """Discard the cached snapshot after files were added or removed."""
+        """Discard the cached snapshot after the file list has changed."""
         self._view = None
 
     def set_damage(self, damage: Sequence[DamagedRange]) -> None:
@@ -120,7 +120,7 @@ class CommitLog:
     def truncate(self, offset: int) -> None:
         """Truncate the log: zero the rest of this file on the disk and delete later files.
 
-        Zeros are required: a later write may end exactly at an old record border, and recovery
+        Zeros are required: a later write may end exactly at an old record boundary, and recovery
         would then accept the old bytes after it as part of the log
         (docs/protocol/store.md#torn-tails).
         """

@@ -26,8 +26,8 @@ CHUNK_BYTES_MAX: Final = 4 << 20
 _MAGIC_BYTES: Final = (b"\xda\xa3\x20\xa7", b"\xda\xa3\x20\xab")
 
 Take: TypeAlias = Callable[[bytes, int, int], int]
-"""Uses whole records from a position of the data on, whose first byte lies at an offset of the log;
-returns their size.
+"""Arguments: data, position in the data, offset of the data in the log. Consumes whole records from
+the position on; returns their total size.
 """
 
 
@@ -47,13 +47,14 @@ class LogScanner:
     ) -> None:
         """Begin at `offset`; read nothing at or after `end`, if that is given.
 
-        `take` gets the records first, in log order; the iteration yields the ones that it leaves.
+        `take` is offered the records first, in log order; iteration yields those it does not
+        consume.
         """
         self._files = files
         self._take = take
         self._end = end
         self._check_crc = check_crc
-        # A known range is read at once: with the small first reads that suit an unknown one, a
+        # A known range is read at once. With small first reads, which suit an unknown range, a
         # follower's loop took 18 % longer.
         known_bytes = 0 if end is None else min(end - offset, CHUNK_BYTES_MAX)
         self._chunk_bytes = max(CHUNK_BYTES_MIN, known_bytes)
@@ -166,7 +167,7 @@ def find_record(files: FileSequence, offset: int) -> Scan | None:
         found = _find_in(files, file_start + position, data, minimum)
         if found is not None:
             return found
-        # Parts overlap, because a magic may lie across their border.
+        # Parts overlap, because a magic number may span two parts.
         step = len(data) - BLANK_BYTES_MIN
         offset = file_start + files.file_size if step <= 0 else file_start + position + step
     return None

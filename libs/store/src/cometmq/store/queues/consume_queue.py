@@ -124,8 +124,7 @@ class ConsumeQueue:
         self.max_offset = 0
         self.next_offset = 0
         self.life = 0
-        """Changes whenever the entry at some offset may be replaced; caches of entries compare it.
-        """
+        """Changes whenever existing entries may be replaced; caches of entries compare it."""
         self._tail = bytearray()
         self._staged = bytearray()
         self._held: Buffer = b""  # a bytearray while anything is held
@@ -202,7 +201,7 @@ class ConsumeQueue:
             self._held = b""
 
     def drop_held(self) -> None:
-        """Forget the held entries; their records are dispatched from the log later, or cut off."""
+        """Forget the held entries; their records are later dispatched from the log or cut off."""
         assert not self._staged
         self._held = b""
         self.next_offset = self.max_offset
@@ -360,7 +359,8 @@ class ConsumeQueue:
         """Find the entries that point into the given range of the log; change no file.
 
         Valid entries come first, in log order; all entries after them are zero or point past the
-        log's end. Bisection therefore finds the border in every state that a crash can leave.
+        log's end. Bisection therefore finds the last valid entry in every state that a crash can
+        leave.
         """
         files = self.files
         per_file = files.file_size // CQ_ENTRY_BYTES

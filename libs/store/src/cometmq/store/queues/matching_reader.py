@@ -86,8 +86,8 @@ def read_matching(
     limits: ReadLimits,
     block_count: int = BLOCK_COUNT_MAX,
 ) -> Lookup[GetResult]:
-    """Find the records from this offset onwards that pass a test; without any, return a status with
-    the next offset.
+    """Find the records from this offset onwards that pass a test; if none does, return a status
+    with the next offset.
 
     `block_count` is the number of records per read; slow tests need fewer.
     """
@@ -121,7 +121,7 @@ def _search(
         if found.is_full(rows[at][1], rows[at][0], place):
             return False
         stop = _block(rows, at, place)
-        if stop == at:  # the log no longer has it, or it is known to be damaged
+        if stop == at:  # the record is gone, or known to be damaged
             found.damaged_count += _is_in(*rows[at][:2], place.log)
             found.status = GetStatus.MESSAGE_WAS_REMOVING
             found.scanned_count += 1
@@ -167,7 +167,7 @@ def _block(rows: Sequence[QueueRow], start: int, place: _Place) -> int:
         return start
     border = first - (first - log.first) % log.file_size + log.file_size  # the file's end
     border = min(border, first + BLOCK_BYTES_MAX, log.end)
-    if first < place.memory_start:  # different limits apply from there onwards
+    if first < place.memory_start:  # other limits apply from there on
         border = min(border, place.memory_start)
     end, stop, may_be_damaged = first + size, start + 1, bool(log.damage)
     for offset, size, _ in rows[stop : start + place.block_count]:

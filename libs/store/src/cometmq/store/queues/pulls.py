@@ -59,7 +59,7 @@ class Pulls:
         self._limits = ReadLimits.of(settings, memory_bytes)
         self._limits_by_count: dict[int, ReadLimits] = {}
         self.version = 0
-        """Changes whenever bytes that were read before may be outdated or damaged."""
+        """Changes whenever bytes read earlier may be outdated or damaged."""
 
     @property
     def limits(self) -> ReadLimits:
@@ -141,9 +141,7 @@ class Pulls:
         return limits
 
     def note_damaged(self, queue: ConsumeQueue, offset: int, count: int) -> None:
-        """Log that a pull left records out; once for each place in the queue, however often it is
-        read.
-        """
+        """Log that a pull left records out, but only once for each place in the queue."""
         place = (queue.topic, queue.queue_id, offset)
         if len(self._told) >= TOLD_COUNT_MAX:
             self._told.clear()

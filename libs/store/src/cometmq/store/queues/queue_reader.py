@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Read messages of a queue: entries, filter, then the records in as few reads as sensible.
+"""Read messages of a queue: read its entries, filter them, and fetch the records in few reads.
 
 A read consists of an immutable plan and a function that runs it. On the loop, the function reads
 only from memory. If that is not enough, the caller gets a cold result, and a worker thread runs the
@@ -21,7 +21,7 @@ from cometmq.store.results import GetResult, GetStatus, TagFilter
 from cometmq.store.settings import StoreSettings
 
 SCAN_COUNT_MIN: Final = 800  # entries that a filtered read examines, as in RocketMQ
-GAP_BYTES_MAX: Final = 8192  # copying these takes 0.3 us, another read 1 us
+GAP_BYTES_MAX: Final = 8192  # copying that many takes 0.3 us, another read 1 us
 SPAN_BYTES_MAX: Final = 1 << 20
 _size_and_offset: Final = struct.Struct(">i24xq").unpack_from
 _EXTENDED_TAG_MAX: Final = -2147483649  # smaller tag codes are addresses of extended entries
@@ -37,7 +37,7 @@ class ReadLimits(NamedTuple):
     bytes_max: int
     disk_count_max: int
     disk_bytes_max: int
-    memory_bytes: int  # messages further from the log's end count as on disk
+    memory_bytes: int  # messages farther from the log's end count as on disk
 
     @classmethod
     def of(cls, settings: StoreSettings, memory_bytes: int) -> "ReadLimits":
@@ -76,12 +76,12 @@ class ReadPlan(NamedTuple):
 
 
 class _Selection(NamedTuple):
-    wanted: list[tuple[int, int]]  # size and offset, in the record's order
+    wanted: list[tuple[int, int]]  # size and offset, in the order of a record's fields
     scanned_count: int
     bytes: int
     last_offset: int
     status: GetStatus
-    is_ordered: bool = False  # all lie between the first and the last one
+    is_ordered: bool = False  # all offsets lie between the first and the last
 
 
 def read_queue(
@@ -182,8 +182,7 @@ def _select_all(entries: Buffer, count: int, plan: ReadPlan) -> _Selection | Non
     numbers = _places(count).unpack_from(entries)
     offsets, sizes = numbers[::2], numbers[1::2]
     first, last, total = offsets[0], offsets[-1], sum(sizes)
-    # Any cold, removed, filler or unordered entry needs the loop, which judges each entry by
-    # itself.
+    # Any cold, removed, filler or unordered entry needs the loop, which judges entries one by one.
     if (
         first < max(log.first, log.end - limits.memory_bytes)
         or last + sizes[-1] > log.end
@@ -204,7 +203,7 @@ def _select_some(rows: Iterable[QueueRow], plan: ReadPlan) -> _Selection:
     last_offset = log_end
     status = GetStatus.NO_MATCHED_MESSAGE
     for offset, size, tag_code in rows:
-        # The limits apply from the second record on: a single large message must be deliverable.
+        # The limits apply from the second record on, so a single large message is deliverable.
         if wanted:
             in_memory = offset >= memory_start
             count_max = limits.count_max if in_memory else limits.disk_count_max

@@ -23,7 +23,7 @@ from cometmq.store.results import GetResult, GetStatus
 PLACES_MAX: Final = 256
 BYTES_MAX: Final = 2 << 20
 BODY_BYTES_MAX: Final = 128 << 10
-_PHYSICAL_OFFSET: Final = slice(28, 36)  # in a record
+_PHYSICAL_OFFSET: Final = slice(28, 36)  # of a record
 
 
 _Key: TypeAlias = tuple[ConsumeQueue, int, int, int]
@@ -34,8 +34,8 @@ class _Kept(NamedTuple):
     body: bytes
     record_count: int
     next_offset: int
-    physical_offset: int  # of the first record
-    is_full: bool  # more records existed than the answer has room for
+    physical_offset: int  # where the first record lies
+    is_full: bool  # the answer had no room for further records
 
 
 class RecentReads:

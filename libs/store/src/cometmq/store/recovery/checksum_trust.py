@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Decides which checksums of the log a startup trusts."""
+"""Decide which checksums of the log a startup trusts."""
 
 from cometmq.store.log.file_sequence import FileSequence
 from cometmq.store.log.log_scanner import first_record
@@ -26,10 +26,10 @@ def load_checksums(parts: Parts, checkpoint: Checkpoint, own: Progress | None) -
 def trusted_end(files: FileSequence, checkpoint: Checkpoint, progress: Progress | None) -> int:
     """Return the start of the first log file that another program may have written.
 
-    A broker of RocketMQ does not know the checksums. It may have cut the log and written other
-    records where checksums describe the old ones. Such records are newer than this program's last
-    ones, so every file that begins with a newer record is the other program's, and so may be the
-    file before the first of them.
+    A RocketMQ broker ignores the checksums. It may have truncated the log and written other records
+    where the checksums describe the old ones. These records are newer than this program's last
+    record, so the other program wrote every file that begins with a newer record, and perhaps a
+    part of the file before it.
 
     | progress | checkpoint | trusted |
     |---|---|---|

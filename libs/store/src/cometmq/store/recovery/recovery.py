@@ -20,7 +20,7 @@ from cometmq.store.queues.consume_queue import ConsumeQueue
 from cometmq.store.recovery.checkpoint import Checkpoint, Progress
 from cometmq.store.writing.dispatcher import Dispatcher
 
-PUBLISH_COUNT: Final = 20_000  # records between two additions to the index
+PUBLISH_COUNT: Final = 20_000  # records between two updates of the index
 
 
 class StartReason(StrEnum):
@@ -187,13 +187,14 @@ class Recovery:
             entry = queue.last_entry()
             if entry is not None and entry.physical_offset + entry.size > end:
                 scan = first_record(self._files, entry.physical_offset)
-                # An entry alone proves nothing: a record of that size must lie at its place.
+                # An entry alone proves nothing: the log must hold a record of that size at that
+                # offset.
                 if scan is not None and scan.size == entry.size:
                     end = entry.physical_offset + entry.size
         return end
 
     def _checkpointed_file(self) -> int:
-        """Return the newest file whose first record was safe before the crash."""
+        """Return the newest file whose first record was on the disk before the crash."""
         files = self._files
         # The first file needs no check: recovery starts there if no later file qualifies.
         for start in range(files.end - files.file_size, files.first, -files.file_size):
@@ -211,7 +212,7 @@ class Recovery:
 
     def _cut_derived(self, start: Start) -> None:
         """Drop all entries of records at or after the start; the scan creates them again."""
-        if start.reason is not StartReason.PROGRESS:  # counting the entries did this already
+        if start.reason is not StartReason.PROGRESS:  # for PROGRESS, counting the entries did this
             for queue in self._queues.queues.values():
                 queue.recover(self._files.first, start.offset)
         progress = self._progress
@@ -249,7 +250,7 @@ class Recovery:
         return end
 
     def _take(self, data: bytes, position: int, base: int) -> int:
-        """Dispatch plain records, none of which is torn; return their size."""
+        """Dispatch plain records that are not torn; return their total size."""
         check_crc = self._settings.check_crc_on_recover
         found = self._dispatcher.read(data, position, base, check_crc=check_crc)
         if found is None:

@@ -24,17 +24,17 @@ PAUSE_FACTOR: Final = 4
 checkpoints for at most one fifth of the time."""
 
 UNSAVED_BYTES_MAX: Final = 64 << 20
-"""Size of the part of a replicated log without a checkpoint above which the next one does not wait.
+"""If the part of a replicated log after the last checkpoint is larger, the next one does not wait.
 """
 
 UNSAVED_COUNT_MAX: Final = 100_000
-"""Number of replicated records without a checkpoint above which a follower that catches up waits;
+"""A follower that catches up pauses while more replicated records than this wait for a checkpoint;
 above half of it, the next checkpoint does not wait. A follower dispatches 500,000 records a second.
-Their entries take 40 bytes each, and twice that while a checkpoint writes them: 8 MB together.
+Their entries take 40 bytes each, and twice that while a checkpoint writes them: 8 MB in all.
 """
 
 VERIFY_BYTES_MAX: Final = 64 << 20
-"""Distance of the verify offset: the size of the part of the log that recovery checks for damage.
+"""Distance from the verify offset to the progress: how much of the log recovery checks for damage.
 """
 
 
@@ -91,7 +91,7 @@ class Checkpointer:
         """Record which queues a commit has changed."""
         self._dirty.update(batch.touched)
         self._timestamp = max(self._timestamp, batch.store_timestamp)
-        self._is_pressed = False  # checkpoints must leave the disk to the senders
+        self._is_pressed = False  # checkpoints must not compete with senders for the disk
         self.dispatched_offset = batch.end
 
     def note_dispatched(

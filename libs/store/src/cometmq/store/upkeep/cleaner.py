@@ -95,9 +95,9 @@ class Cleaner:
         return DiskState(used, timestamps)
 
     def measure(self) -> None:
-        """Update the disk usage right after a write to this file system has failed.
+        """Update the disk usage after a failed write to this file system.
 
-        The disk may have filled up since the last look, and refusals must not report the old
+        The disk may have filled up since the last measurement, and refusals must not report the old
         figure.
         """
         try:

@@ -73,7 +73,7 @@ class Flusher:
         *,
         flushed_offset: int,
     ) -> None:
-        """Start with only the bytes before `flushed_offset` known to be on the disk.
+        """Assume that only the bytes before `flushed_offset` are on the disk.
 
         After a kill, the bytes beyond it may exist only in the page cache.
         """
@@ -95,7 +95,7 @@ class Flusher:
 
     @property
     def needed_from(self) -> int:
-        """The offset from which on a running or future sync still needs the files."""
+        """The offset from which a running or future sync still needs the files."""
         running = self._running
         return self.flushed_offset if running is None else min(running.start, self.flushed_offset)
 
@@ -119,8 +119,8 @@ class Flusher:
     def plan(self) -> FlushJob:
         """Return the job that syncs everything written so far."""
         log, files = self._log, self._log.files
-        # From the file of the first unsynced byte on: a commit may have closed that file and begun
-        # the next.
+        # Start with the file of the first unsynced byte: a commit may have filled it and begun the
+        # next.
         start = (self.flushed_offset - files.first) // files.file_size
         stop = -(-(log.end - files.first) // files.file_size)
         return FlushJob(

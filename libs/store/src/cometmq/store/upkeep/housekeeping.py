@@ -40,7 +40,7 @@ class Housekeeping:
         self._last_try_ms = 0
         self._create_failed_ms = -RETRY_INTERVAL_MS
         self._now_ms = 0
-        self._is_index_behind = False  # keys could not be written for lack of space
+        self._is_index_behind = False  # keys could not be written: the disk was full
         self.cleaner = Cleaner(parts, flusher)
 
     def jobs(self, now_ms: int) -> list[Job]:
@@ -131,7 +131,7 @@ class Housekeeping:
         if error is None:
             self._checkpointer.take_over(job, self._parts.clock_ms())
             if self._is_index_behind:
-                return  # planned before the disk refused the keys
+                return  # the checkpoint was planned before the disk refused the keys
             if self._write_state.set(Refusal.QUEUE_WRITE_FAILED, holds=False):
                 self._log.info("queues.write_recovered")
             return

@@ -77,7 +77,7 @@ class CheckpointJob:
     def run(self) -> None:
         """Write and sync the log, queues and index, then the checkpoint."""
         self.flush.run()
-        self.seal.run()  # not on the thread of syncs: sends wait for those
+        self.seal.run()  # not on the sync thread, because sends wait for it
         written: dict[str, DiskFile] = {}
         folders: set[str] = set()
         for queue, queue_offset, entries in self.writes:

@@ -19,7 +19,7 @@ class DiskState(NamedTuple):
     """The measured disk usage and file ages."""
 
     used_percent: int
-    end_timestamps: list[int]  # of the oldest files: an upper bound of their store times
+    end_timestamps: list[int]  # per file, oldest first: an upper bound of its store times
 
 
 class Decision(NamedTuple):

@@ -279,7 +279,7 @@ class _ScrubJob:
         try:
             self._run()
         except DiskError as error:
-            self._error = error  # a file that expired meanwhile is not a failure of the job
+            self._error = error  # not raised: a file that expired meanwhile is no failure
 
     def _run(self) -> None:
         checksums, known = self._parts.checksums, self._state.damage
@@ -287,7 +287,7 @@ class _ScrubJob:
         for span in self._spans:
             check = checksums.check(span)
             damaged += [it for it in check.damaged if not overlaps(known, it.start, 1)]
-            # Damaged bytes must not get a new checksum if theirs has been lost since.
+            # Bytes known to be damaged must not get a new checksum after theirs is lost.
             fresh = {
                 number: entry
                 for number, entry in check.unknown.items()

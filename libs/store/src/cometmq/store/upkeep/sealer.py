@@ -13,11 +13,11 @@ from cometmq.store.log.checksums import spans
 from cometmq.store.parts import Parts
 
 LAG_BYTES_MAX: Final = 64 << 20
-"""How much of a log that was not closed cleanly the first checkpoint covers."""
+"""Maximum part of a log that the first checkpoint covers after an unclean stop."""
 
 
 class Sealer:
-    """Keeps track of how much of the log has been covered."""
+    """Tracks the offset up to which the log has checksums."""
 
     def __init__(self, parts: Parts) -> None:
         self._parts = parts

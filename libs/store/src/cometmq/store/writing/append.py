@@ -117,7 +117,7 @@ class Appender:
         self._is_indexing = settings.message_index_enable
         self._now_ms = 0
         self._pending: list[_Put] = []
-        self._source: RunSource | None = None  # of the pending runs
+        self._source: RunSource | None = None  # source of the pending runs
         self.staged_bytes = 0  # bodies and properties only
         self.refusal: PutStatus | None = None
         self.apply(settings)
@@ -139,7 +139,7 @@ class Appender:
         self.staged_bytes += sum(len(m.body) + len(m.properties) for m in messages)
 
     def put_run(self, source: RunSource, first: int, count: int, staged_bytes: int) -> int:
-        """Stage requests of a source; only one source exists at a time; return `staged_bytes`."""
+        """Stage requests of a source, of which only one may exist; return `staged_bytes`."""
         assert self._source is None or self._source is source
         self._source = source
         last = self._pending[-1][0] if self._pending else None
@@ -212,7 +212,7 @@ class Appender:
                     batch.end = end
                     end, file_end, records, keyed = self._roll_for(batch, size)
                     record = encode_record(message, queue_offset, end, now_ms)
-            except (ValueError, struct.error):  # only the encoder knows the bounds of all fields
+            except (ValueError, struct.error):  # only the encoder checks the bounds of every field
                 batch.refused.append((done, _status_of_unencodable(message)))
                 continue
             records.append(record)
@@ -248,7 +248,7 @@ class Appender:
         return self._open(batch)
 
     def _place_run(self, batch: Batch, run: Run) -> None:
-        """Place the requests of a run, as many at once as a file has room for."""
+        """Place the requests of a run, filling one file at a time."""
         first, end = run.first, run.first + run.count
         while first < end:
             placed = run.source.place(
@@ -340,7 +340,7 @@ class Appender:
 def _encode_unit(
     messages: Sequence[NewMessage], queues: Sequence[ConsumeQueue], offset: int, now_ms: int
 ) -> list[bytes]:
-    """Return the records of contiguous messages, of which nothing is staged yet."""
+    """Return the records of contiguous messages that are not staged yet."""
     records: list[bytes] = []
     next_offsets: dict[ConsumeQueue, int] = {}
     for message, queue in zip(messages, queues, strict=True):
@@ -353,7 +353,7 @@ def _encode_unit(
 
 
 def _status_of_unencodable(message: NewMessage) -> PutStatus:
-    # RocketMQ checks characters first and bytes when it encodes, with different answers.
+    # RocketMQ checks the characters first, and the bytes on encoding; the answers differ.
     properties = message.properties
     if len(properties) <= PROPERTIES_CHARS_MAX < len(properties.encode("utf-8", "replace")):
         return PutStatus.PROPERTIES_SIZE_EXCEEDED

@@ -107,7 +107,7 @@ class Dispatcher:
         return last.rows
 
     def read(self, data: bytes, position: int, base: int, *, check_crc: bool) -> RecordRange | None:
-        """Read plain records, many at a time; None if there are none, or if Python reads them all.
+        """Read many plain records at once; None if there are none, or if Python must read them.
 
         The first byte of `data` lies at offset `base` of the log.
         """
@@ -141,7 +141,7 @@ class Dispatcher:
 
     @property
     def taker(self) -> Take | None:
-        """Dispatches plain records for a scan from the head of the log, without comparing CRCs."""
+        """A `Take` that dispatches plain records in a scan from the log's head; it ignores CRCs."""
         return None if self._read_range is None else self._take
 
     def _take(self, data: bytes, position: int, base: int) -> int:
@@ -188,7 +188,7 @@ class Dispatcher:
             self.touched.add(queue)
 
     def _count_known(self, queue: ConsumeQueue, entries: bytes) -> int:
-        """Count the leading entries of a run that dispatch leaves out because of `behind`."""
+        """Count the leading entries of a run that `behind` excludes from dispatch."""
         assert self._behind is not None
         place = self._behind.get(queue)
         offsets = [entry[0] for entry in ENTRY.iter_unpack(entries)]

@@ -51,9 +51,9 @@ class PendingPuts:
     def __init__(self, reached: Mapping[Condition, int]) -> None:
         """Start with the offset up to which each condition is fulfilled."""
         self._puts: deque[_Pending] = deque()
-        self._count = 0  # of requests: a run answers several
+        self._count = 0  # requests: a run answers several
         self._reached = dict(reached)
-        self._last_needed = dict.fromkeys(TIMEOUTS, 0)  # the largest offset waiting for each
+        self._last_needed = dict.fromkeys(TIMEOUTS, 0)  # largest offset waiting for each condition
 
     def __len__(self) -> int:
         return self._count

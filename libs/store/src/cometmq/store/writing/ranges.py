@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Ranges of the log that a reader outside the store derives entries and keys from, all at once.
+"""Ranges of the log from which a reader outside the store derives all entries and keys at once.
 
 A native message path is such a reader. It reads the plain records at the beginning of a range and
 stops where no plain record begins: at the end of the data, a blank, damage, or a record that needs
-Python's rules. The store examines that place itself, so every decision stays here.
+Python's rules. The store examines that place itself, so all decisions are made here.
 """
 
 from collections.abc import Sequence
@@ -16,8 +16,8 @@ Delayed: TypeAlias = tuple[str, Sequence[int], int]
 of all others."""
 
 QueueRun: TypeAlias = tuple[str, int, int, int, bytes]
-"""Topic, queue id, first queue offset, number and entries of records in one queue whose queue
-offsets are consecutive.
+"""Records of one queue with consecutive queue offsets: topic, queue id, first queue offset, number
+of records, and their entries.
 """
 
 
@@ -27,7 +27,7 @@ class RecordRange(NamedTuple):
     size: int
     record_count: int
     store_timestamp: int
-    """Of the last record."""
+    """The store time of the last record."""
     runs: Sequence[QueueRun]
     keys: Keys
 
@@ -35,7 +35,7 @@ class RecordRange(NamedTuple):
 class ReadRange(Protocol):
     """Reads the plain records of a range."""
 
-    def __call__(  # one call per read of the log, of a native function
+    def __call__(  # flat arguments: one native call per read of the log
         self,
         data: bytes,
         position: int,
@@ -47,5 +47,6 @@ class ReadRange(Protocol):
     ) -> tuple[int, int, int, Sequence[QueueRun], Keys] | None:
         """Return the fields of a `RecordRange`, which begins at a position of `data`.
 
-        The first byte of `data` lies at offset `base` of the log. None leaves all to Python.
+        The first byte of `data` lies at offset `base` of the log. None leaves all records to
+        Python.
         """

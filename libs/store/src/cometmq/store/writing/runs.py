@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs: messages held by a source outside the store, which places and encodes them at once.
+"""Runs: messages held by a source outside the store, which places and encodes them in one step.
 
 A native message path is such a source. The store still decides where the records go, writes them,
 publishes their queue entries and decides when their requests are answered. A run keeps its position
@@ -24,16 +24,15 @@ PlacedRun: TypeAlias = tuple[
     Keys,
     Sequence[tuple[bool, PutDone, int]],
 ]
-"""Number of requests, number of messages, the records, the entries of each queue and their number,
-the keys, and the answers: whether they wait for the disk, the object that gives them, and their
-number.
+"""Number of requests, number of messages, the records, the entries of each queue with their number,
+the keys, and the answers: whether they wait for the disk, their callback, and their number.
 """
 
 
 class RunSource(Protocol):
     """Holds the requests of runs from arrival to commit."""
 
-    def place(  # one call per commit, of a native function
+    def place(  # flat arguments: one native call per commit
         self,
         first: int,
         count: int,
@@ -42,7 +41,7 @@ class RunSource(Protocol):
         store_timestamp: int,
         queue_of: QueueOf,
     ) -> PlacedRun:
-        """Encode requests from number `first` on at a physical offset, while the file has room.
+        """Encode up to `count` requests from number `first` on, while they fit into the file.
 
         The source's state does not change, because a commit that cannot be encoded places its runs
         again.

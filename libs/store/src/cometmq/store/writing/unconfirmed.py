@@ -32,7 +32,7 @@ class Unconfirmed:
     def add(self, batch: Batch) -> None:
         """Hold back a commit whose records have just been written."""
         counts = [(queue, queue.hold()) for queue in batch.touched]
-        batch.segments = []  # the records: they are in the log
+        batch.segments = []  # the records are already in the log
         self._held.append(_Held(batch, counts))
 
     def take(self, offset: int | None) -> Iterator[Batch]:
@@ -52,7 +52,7 @@ class Unconfirmed:
             self._held[number] = _Held(batch, kept)
 
     def drop(self) -> None:
-        """Forget all commits; their records are dispatched from the log later, or cut off."""
+        """Forget all commits; their records are later dispatched from the log or cut off."""
         for _, counts in self._held:
             for queue, _ in counts:
                 queue.drop_held()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Decides whether the store accepts writes, and if not, gives the reasons."""
+"""Decide whether the store accepts writes; if it does not, give the reasons."""
 
 from enum import StrEnum
 
@@ -11,8 +11,8 @@ class Refusal(StrEnum):
     """A reason to refuse writes."""
 
     CLOSED = "closed"
-    ROLE = "role"  # a slave, or fenced
-    TOO_FEW_COPIES = "too-few-copies"  # of a broker group are in sync
+    ROLE = "role"  # the broker is a slave, or fenced
+    TOO_FEW_COPIES = "too-few-copies"  # in sync, in a broker group
     DISK_FULL = "disk-full"  # above the warning level
     LOG_WRITE_FAILED = "log-write-failed"  # until a write succeeds again
     QUEUE_WRITE_FAILED = "queue-write-failed"  # until a checkpoint succeeds again
