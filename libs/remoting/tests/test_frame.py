@@ -19,7 +19,7 @@ def frame(serialization: int, head: bytes, body: bytes) -> bytes:
 
 
 def read_slowly(data: bytes, frame_bytes_max: int) -> list[Frame]:
-    """Read a whole stream with plain slices; raise wherever the fast reader must."""
+    """Parse a whole stream with plain slices; raise where the fast reader must raise."""
     frames = []
     while len(data) >= 4:
         (length,) = struct.unpack(">I", data[:4])

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Differential tests: a decoder that remembers headers decodes like one that has seen none."""
+"""Differential tests: a decoder with a memo decodes exactly like one without."""
 
 import json
 from collections import Counter
@@ -65,12 +65,13 @@ def sends(draw: st.DrawFn) -> Ext:
     fields["b"] = draw(st.sampled_from(["T", "U", "T" * (1 + ENTRY_BYTES)]))
     if draw(st.booleans()):
         moved = draw(st.sampled_from("egij"))
-        fields |= {moved: fields.pop(moved, "0")}  # behind all others
+        fields |= {moved: fields.pop(moved, "0")}  # to the end of the header
     return fields
 
 
 SWALLOWED = [ext("p" * 28), ext("p" * 20), ext("p" * 20, j="0")]
-"""The memo once cut the third header by the first one's layout: properties swallowed a field."""
+"""The memo once read the third header with the layout of the first: properties swallowed a field.
+"""
 
 
 def test_what_is_remembered_is_what_a_full_parse_gives() -> None:

@@ -92,5 +92,5 @@ def eventually() -> Callable[..., Any]:
 
 
 def pytest_asyncio_loop_factories() -> dict[str, Callable[[], asyncio.AbstractEventLoop]]:
-    """Run every test here on both event loops, because their flow control differs."""
+    """Run every test of this folder on both event loops, because their flow control differs."""
     return {"asyncio": asyncio.new_event_loop, "uvloop": uvloop.new_event_loop}

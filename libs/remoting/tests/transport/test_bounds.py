@@ -63,7 +63,7 @@ async def test_requests_without_reading_stop_being_served(
     await eventually(lambda: server.stats().connections and served)
     await eventually(lambda: not next(iter(server.peers)).is_writable)
     count = len(served)
-    assert count < 500  # what socket buffers and high water hold, of 2000
+    assert count < 500  # of 2000: as many as the buffers hold
     assert server.stats().buffered_bytes < 2 * 1024 * 1024
 
     await eventually(lambda: server.stats().stalled_closed == 1)
@@ -74,7 +74,7 @@ async def test_requests_without_reading_stop_being_served(
 async def test_a_flood_is_served_in_portions(
     start_server: Any, eventually: Any, connect_raw: Any
 ) -> None:
-    """Other connections are served between two portions; requests stay in order, none is lost."""
+    """Other connections are served between two portions; no request is lost or reordered."""
     loop = asyncio.get_running_loop()
     portions: list[list[int]] = [[]]
 
@@ -141,7 +141,7 @@ async def test_clients_that_come_together_are_accepted_together(
 async def test_many_floods_share_what_few_may_have(
     start_server: Any, eventually: Any, connect_raw: Any
 ) -> None:
-    """A peer with a single request waits for a short turn, however many others have a backlog."""
+    """A peer with a single request waits only briefly, however many peers have a backlog."""
     loop = asyncio.get_running_loop()
     turns: list[int] = [0]
     served: dict[Any, list[int]] = {}
@@ -441,7 +441,7 @@ async def test_what_was_written_before_a_close_arrives(start_server: Any, new_cl
 async def test_hostile_frames_leave_the_server_whole(
     start_server: Any, new_client: Any, connect_raw: Any
 ) -> None:
-    """Flip bytes of valid frames; whatever happens to one connection, the next one is served."""
+    """Flip bytes of valid frames; the server still serves the next connection."""
     server, port = await start_server({QUERY: lambda _, call: QueryConsumerOffsetReply(offset=1)})
     client = new_client()
     dice = random.Random(4)

@@ -79,12 +79,12 @@ async def test_peers_that_never_read_stay_within_the_budget(
         await ask(*witness)
         most = max(most, server.stats().unsent_bytes)
 
-    assert most < PEERS * 256 * KIB * 3 // 4  # without it: all their marks
+    assert most < PEERS * 256 * KIB * 3 // 4  # without the budget, each reaches its mark
     assert server.stats().budget_paused > 0
     await eventually(lambda: server.stats().unsent_bytes <= BUDGET)
     await ask(*witness)
     assert server.stats().stalled_closed == 0
-    assert len(server.peers) > 1  # what fits into the budget may wait
+    assert len(server.peers) > 1  # peers within the budget stay connected
 
 
 async def test_a_slow_reader_is_paused_and_gets_everything(
@@ -106,7 +106,7 @@ async def test_a_slow_reader_is_paused_and_gets_everything(
             seen += [struct.unpack(">I", body[:4])[0] for _, _, body in frames.feed(data)]
         return seen
 
-    for reader, _ in readers:  # one after the other: the last one waits for all others
+    for reader, _ in readers:  # one after the other, so the last waits for all others
         assert await read_all(reader) == list(range(100))
     assert server.stats().budget_paused > 0
     assert server.stats().budget_closed == 0
@@ -157,7 +157,7 @@ def test_what_does_not_drain_is_closed_the_largest_first() -> None:
     watch.check(999)
     assert not any(peer.is_aborted for peer in peers)
     watch.check(1_000)
-    assert [peer.is_aborted for peer in peers] == [False, False, True]  # the largest took some
+    assert [peer.is_aborted for peer in peers] == [False, False, True]  # the largest has read some
 
 
 def test_far_over_the_budget_there_is_little_time() -> None:
@@ -194,7 +194,7 @@ async def test_unsent_output_takes_little_more_memory_than_is_counted_when_it_is
 ) -> None:
     bounds = ServerSettings(
         write_high_water_bytes=4096 * KIB,
-        unsent_total_bytes_max=12 * 1024 * KIB,  # the first peer alone makes it tight
+        unsent_total_bytes_max=12 * 1024 * KIB,  # one peer alone makes it tight
         check_interval_ms=20,
     )
     server, port = await start_server({QUERY: query}, bounds)

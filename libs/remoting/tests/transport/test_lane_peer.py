@@ -26,7 +26,7 @@ from cometmq.remoting.transport.tasks import TaskSet
 PLAIN, CHANGE, NOW, QUICK = 9001, 9002, 9003, 9004
 """Codes of requests that a lane may take, that make a lane forget what it staged, that a handler
 answers immediately, and that a handler or (if their number is even) a lane answers immediately."""
-PULL = RequestCode.PULL_MESSAGE  # without its fields: a faulty request
+PULL = RequestCode.PULL_MESSAGE  # sent without its fields, so it is malformed
 GARBAGE = b"\0\0\0\x0c\0\0\0\x08{broken}"
 TOO_LONG = b"\x7f\xff\xff\xff\0\0\0\0"
 
@@ -310,14 +310,14 @@ def test_a_flood_waits_for_later_turns_behind_what_the_lane_takes():
     bounds = ServerSettings(calls_per_turn_max=2)
     data = b"".join(request(PLAIN, number) for number in range(40))
     world = play([(data, "")], bounds, has_lane=True)
-    assert world.taken_count == 40  # four in each turn, twice as many as handlers would serve
+    assert world.taken_count == 40  # four per turn, twice as many as handlers would serve
     assert world.served == list(range(40))
 
 
 @given(series(ends_badly=False))
 @settings(deadline=None)
 def test_a_lane_changes_nothing_in_long_chunks(steps):
-    """With a lane, turns end elsewhere, so answers may be sent in another order."""
+    """With a lane, turns end at other requests, so the order of answers may differ."""
     bounds = ServerSettings(calls_per_turn_max=2)
     without = play(steps, bounds, has_lane=False)
     with_lane = play(steps, bounds, has_lane=True)

@@ -224,7 +224,7 @@ class Events:
     debug = warning = error = info
 
     async def next(self, event: str) -> object:
-        """Wait for the next event; return its error."""
+        """Wait for the next event, which must have this name; return its error."""
         async with asyncio.timeout(60):
             await self._is_told.wait()
         self._is_told.clear()
@@ -301,7 +301,7 @@ def test_files_count_when_they_are_at_rest(tmp_path: Path) -> None:
 
     assert not watched.refresh()
     cert.write_text(self_signed_pem("two"))
-    assert not watched.refresh()  # the key may be under way
+    assert not watched.refresh()  # the key may not be replaced yet
     key.write_bytes(cert.read_bytes())
     assert not watched.refresh()
     assert watched.context is first

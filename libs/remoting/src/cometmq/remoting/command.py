@@ -2,8 +2,8 @@
 """Commands in memory: received calls with typed headers, replies, requests and responses.
 
 Invariant: a call is answered at most once, by the return value of its handler, or later by
-``answer`` or ``fail``. Answers to a oneway call, second answers, and answers after the connection
-has ended are dropped.
+``answer`` or ``fail``. An answer is dropped if the call is oneway, if it has been answered already,
+or if the connection has ended.
 
 Hot path: one ``Call`` is created per request. The garbage collector does not track it, and its JSON
 form is the header itself, so that the decoder fills it in one step (see ``header.py``).
@@ -35,7 +35,7 @@ class ConstantExt(dict[str, str]):
 
 
 class Reply(msgspec.Struct, gc=False):
-    """An answer as a handler returns it; ``ext`` adds to the header's fields."""
+    """An answer as a handler returns it; ``ext`` adds fields to the header's."""
 
     code: int = int(ResponseCode.SUCCESS)
     header: msgspec.Struct | None = None
@@ -49,7 +49,7 @@ OK: Final = Reply()
 
 
 class Request(msgspec.Struct, gc=False):
-    """A request as its sender passes it; ``ext`` adds to the header's fields."""
+    """A request as its sender passes it; ``ext`` adds fields to the header's."""
 
     code: int
     header: msgspec.Struct | None = None

@@ -85,7 +85,7 @@ class Connection:
 
     @property
     def buffered_bytes(self) -> int:
-        """The number of received bytes that do not form a whole frame yet."""
+        """The number of received bytes that belong to an incomplete frame."""
         return self._reader.buffered_bytes
 
     @property
@@ -124,7 +124,7 @@ class Connection:
             except HeaderFault as fault:
                 call = fault.call
                 self.faults.append(fault)
-            # Set every field, because a JSON header may contain any of these names.
+            # Overwrite every field, because a JSON header may have set any of them.
             call.body, call.head, call.peer = body, head, peer
             call.serialization, call.received_ms, call.is_answered = serialization, now_ms, False
         return calls
@@ -158,13 +158,14 @@ class Connection:
 
     def lost(self, error: CometError) -> None:
         """Fail all requests, because the connection has ended."""
-        # Replaced first: a callback may send the next request, which must not be failed too.
+        # The table is replaced first, because a callback may send a new request, which must not
+        # fail.
         pending, self._pending = self._pending, {}
         for request in pending.values():
             request.done(error)
 
     def _opaque(self) -> int:
-        # After 2**31 requests the numbers wrap around and may meet one that is still pending.
+        # Numbers wrap around after 2**31 requests, and a request may still be pending under one.
         opaque = self._next_opaque
         while opaque in self._pending:
             opaque = (opaque + 1) & _OPAQUE_MAX

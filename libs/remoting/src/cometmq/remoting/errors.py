@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-# The classes have the names of their codes; all of them are errors of this tree.
-"""Every error that CometMQ raises on purpose, grouped by the party that must act.
+# The classes are named after their codes, most of them without the suffix Error.
+"""All errors that CometMQ raises on purpose, grouped by the party that must act.
 
 A server raises a ``CommandError`` to answer with its code; a client creates the same class from the
-code of an answer (``command_error``). Lower-level errors are translated at one border per layer,
-always with ``from``.
+code of an answer (``command_error``). Each layer translates lower-level errors in one place, always
+with ``from``.
 """
 
 from typing import ClassVar, Final
@@ -22,7 +22,7 @@ class ProtocolError(CometError):
 
 
 class LocalProtocolError(ProtocolError):
-    """Our side attempted something that the protocol forbids: a bug in CometMQ."""
+    """CometMQ attempted something that the protocol forbids, which is a bug."""
 
 
 class RemoteProtocolError(ProtocolError):
@@ -53,7 +53,7 @@ class RequestTimeout(TransportError):
 
 
 class Overloaded(TransportError):
-    """A limit on our side was reached; the request was not sent."""
+    """A limit of the sender was reached; the request was not sent."""
 
 
 class StoreError(CometError):

@@ -55,21 +55,21 @@ class FrameReader:
         return len(self._tail)
 
     def join(self, data: bytes) -> bytes:
-        """Return the kept bytes and ``data`` as one piece, and keep nothing.
+        """Return the kept bytes and ``data`` as one buffer, and keep nothing.
 
-        If the incomplete frame is still not whole, keep all bytes and return none.
+        If the frame is still incomplete, keep all bytes and return none.
         """
         if not self._tail:
             return data
         self._tail += data
-        if len(self._tail) < self._need:  # a long frame grows without being parsed again
+        if len(self._tail) < self._need:  # do not parse a long frame again for every chunk
             return b""
         data = bytes(self._tail)
         self._tail.clear()
         return data
 
     def split(self, data: bytes) -> list[Frame]:
-        """Return the frames of ``data``, all of which are whole; kept bytes are not used."""
+        """Return the frames of ``data``, which holds only whole frames; ignore the kept bytes."""
         frames: list[Frame] = []
         self._split(data, frames)
         return frames
@@ -91,7 +91,8 @@ class FrameReader:
         while position <= last:
             length, word = unpack_prefix(data, position)
             header_length = word & HEADER_BYTES_MAX
-            # Both lengths are unsigned, so a negative one of a hostile peer exceeds the limit.
+            # Both lengths are read as unsigned, so a hostile peer's negative length exceeds the
+            # limit.
             if length > limit or length - 4 < header_length:
                 raise RemoteProtocolError(
                     f"frame of {length} bytes with a header of {header_length}, limit {limit}"

@@ -33,8 +33,8 @@ _FIXED: Final = struct.Struct(">hBhiiii")
 _LENGTH: Final = struct.Struct(">i")
 _unpack_fixed: Final = _FIXED.unpack_from
 _unpack_length: Final = _LENGTH.unpack_from
-_NOTHING: Final = bytes(6)  # a field without name and value: shorter than any other
-_unpack_entry: Final = struct.Struct(">HcI").unpack_from  # of a field with a name of one byte
+_NOTHING: Final = bytes(6)  # the shortest field: name and value are empty
+_unpack_entry: Final = struct.Struct(">HcI").unpack_from  # for names of one byte
 
 
 class _JsonHeader(msgspec.Struct, gc=False):
@@ -95,7 +95,7 @@ def _decode_json_header(head: bytes, body: bytes) -> RawCommand:
 
 
 def _int32(value: int) -> int:
-    """Check that both header encodings can send the value back in an answer."""
+    """Check that an answer can carry the value in either header encoding."""
     if -0x8000_0000 <= value <= 0x7FFF_FFFF:
         return value
     raise RemoteProtocolError(f"header number {value} is longer than 32 bits")
@@ -185,7 +185,7 @@ def parse_ext(head: bytes, position: int) -> dict[str, str]:
 _NAMES_MAX: Final = 2048
 _NAME_BYTES_MAX: Final = 64
 _names: Final = {bytes((byte,)): _text(bytes((byte,))) for byte in range(256)}
-"""Names of ext fields seen so far. There are few of them, and a lookup is cheaper than decoding."""
+"""Names of ext fields seen so far: there are only a few, and a lookup is cheaper than decoding."""
 
 
 def _learn_name(name_bytes: bytes) -> str:

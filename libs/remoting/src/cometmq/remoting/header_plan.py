@@ -44,7 +44,7 @@ class HeaderPlan:
     """Encodes one header type as ext fields.
 
     The templates contain the fields that are never empty. They fit headers whose other fields are
-    all empty, as in nearly every reply.
+    all empty, which is the case in nearly every reply.
     """
 
     __slots__ = (
@@ -112,7 +112,7 @@ class HeaderPlan:
         values = _astuple(header)
         if values.count(None) != self._nullable_count:
             return None
-        # One call escapes and prints all values; a text that contains a comma takes the slow path.
+        # One call encodes all values; headers with a comma in a text take the slow path.
         texts = _encode_json(self._keep(values)).decode()[1:-1].split(",")
         return texts if len(texts) == self._kept_count else None
 

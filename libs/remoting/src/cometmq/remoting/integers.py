@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Integer types for headers and bodies, with the bounds of Java's int and long.
 
-The bounds make the decoder reject hostile numbers; otherwise packing would fail on them later.
+With the bounds, the decoder rejects hostile numbers, on which packing would fail later.
 """
 
 from typing import Annotated, TypeAlias

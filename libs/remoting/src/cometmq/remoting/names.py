@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Names that have a meaning in RocketMQ: topics, groups and others, each defined once.
 
-This module only defines the names and which of them are RocketMQ's own. The broker's `names.py` and
-the client's `namespace.py` decide which names a client may use.
+This module only defines the names and tells which are reserved. The broker's `names.py` and the
+client's `namespace.py` decide which names a client may use.
 """
 
 from typing import Final

@@ -50,7 +50,7 @@ _SQL_IS_OFF: Final = filter_refused("SQL92")
 
 
 def is_access_refusal(remark: str) -> bool:
-    """Whether access control refused the request; its code alone could mean any failure."""
+    """Return whether access control refused the request, which the code alone does not tell."""
     return ACL_PACKAGE in remark
 
 

@@ -17,9 +17,9 @@ SLAVE_MODIFY_REFUSED: Final = (
     "please execute it from master broker."
 )
 NOT_THE_MASTER: Final = "this broker is not the master of"
-"""Part of the refusals by a member of a group with failover that does not lead it."""
+"""Part of the refusal by a member that does not lead its group with failover."""
 ENDS_UNCONFIRMED: Final = "it is not yet confirmed where the queues end"
-"""Part of the refusal of a read by such a member that does not know its queues' ends."""
+"""Part of the refusal of a read by a member that does not know yet where its queues end."""
 TOPIC_BLANK: Final = "The specified topic is blank."
 TOPIC_ILLEGAL: Final = (
     "The specified topic contains illegal characters, allowing only ^[%|a-zA-Z0-9_-]+$"

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Decode binary headers of sends that differ from an earlier send in only three fields.
 
-A producer repeats its group, topic, flags and so on in every send; only queue, time and
-properties change, and their lengths rarely do. The memo cuts a header at the positions where an
-earlier header of the same length had these three values, and looks up the bytes around them
-without parsing the header.
+A producer repeats its group, topic, flags and so on in every send. Only queue, time and properties
+change, and their lengths change rarely. The memo cuts a header at the positions where an earlier
+header of the same length had these three values, and looks up the bytes around them without parsing
+the header.
 
 Invariants
     The memo returns what ``parse_ext`` and the conversion would return. An entry is found only
@@ -31,22 +31,22 @@ from cometmq.remoting.commands.send import SendMessageV2
 
 ENTRIES_MAX: Final = 4096
 HEAD_BYTES_MAX: Final = 2048
-LAYOUTS_MAX: Final = 4  # for headers of one length with values at different positions
+LAYOUTS_MAX: Final = 4  # per header length: where the three values may lie
 
 _FIELDS: Final = [field.encode_name for field in msgspec.structs.fields(SendMessageV2)]
 _QUEUE_ID: Final = _FIELDS.index("e")
 _BORN_TIMESTAMP: Final = _FIELDS.index("g")
 _PROPERTIES: Final = _FIELDS.index("i")
-_QUEUE_ID_DIGITS_MAX: Final = 9  # every number of this length fits into 32 bits
-_TIMESTAMP_DIGITS_MAX: Final = 18  # every number of this length fits into 64 bits
+_QUEUE_ID_DIGITS_MAX: Final = 9  # any such number fits into 32 bits
+_TIMESTAMP_DIGITS_MAX: Final = 18  # any such number fits into 64 bits
 _SIGNATURE_ENTRY: Final = b"\x00\x09Signature"
 
 Layout = tuple[int, int, int, int, int, int]
-"""Where queue id, born timestamp and properties begin and end."""
+"""The begin and end of queue id, born timestamp and properties."""
 
 
 Known = dict[tuple[bytes, bytes, bytes, bytes], list[Any]]
-"""Headers of one layout by their bytes before, between and after the three values."""
+"""Headers of one layout, keyed by their bytes before, between and after the three values."""
 
 
 class SendMemo:

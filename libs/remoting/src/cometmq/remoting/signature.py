@@ -28,7 +28,7 @@ UNIQUE_KEY_QUERY: Final = "_UNIQUE_KEY_QUERY"
 _ORDERS_MAX: Final = 1024
 _ORDER_CHARS_MAX: Final = 512  # all names of the longest header together have 180
 _orders: Final[dict[tuple[str, ...], Callable[[Mapping[str, str]], tuple[str, ...]]]] = {}
-"""Getters of a set of fields' values, in order; each client uses only a few sets."""
+"""Getters by set of field names; they return the values in order. A client uses only a few sets."""
 
 
 class SessionCredentials(msgspec.Struct, frozen=True):
@@ -48,7 +48,7 @@ class Signer:
     __slots__ = ("_keyed",)
 
     def __init__(self, secret_key: str) -> None:
-        """Prepare the key once, because the preparation costs more than a signature."""
+        """Prepare the key once, because preparing it costs more than signing."""
         self._keyed = hmac.new(secret_key.encode(), digestmod="sha1")
 
     def sign(self, ext: Mapping[str, str], body: Buffer) -> str:

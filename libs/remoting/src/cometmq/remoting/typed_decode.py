@@ -79,7 +79,7 @@ class RequestDecoder:
                     call = decode(head)
                 except _REFUSALS:
                     return self._decode_slowly(serialization, head)
-                if call.code == code and not call.flag & FLAG_REPLY:  # no second key, no reply
+                if call.code == code and not call.flag & FLAG_REPLY:  # no duplicate code, no reply
                     return call
         elif serialization == _BINARY:
             return self._decode_binary(head)
@@ -137,7 +137,7 @@ def convert_ext(ext: Mapping[str, str], header_type: type[msgspec.Struct]) -> ms
     try:
         return msgspec.convert(ext, header_type, strict=False)
     except msgspec.ValidationError:
-        pass  # the code below finds the fault, or reads the fields as leniently as Java
+        pass  # retry below as leniently as Java, or find the invalid field
     lenient: dict[str, str] = {}
     for field in msgspec.structs.fields(header_type):
         value = ext.get(field.encode_name)
@@ -152,7 +152,7 @@ def convert_ext(ext: Mapping[str, str], header_type: type[msgspec.Struct]) -> ms
 
 
 def _lenient_text(value: str, field_type: object) -> str:
-    """Rewrite a value that Java accepts and msgspec does not; return any other unchanged."""
+    """Rewrite a value that Java accepts and msgspec rejects; return other values unchanged."""
     if _accepts(field_type, bool):
         return "true" if value.lower() == "true" else "false"
     if _accepts(field_type, int) and _INTEGER.fullmatch(value):

@@ -34,7 +34,7 @@ TRANSACTION_ROLLBACK: Final = 0xC
 COMPRESSION_MASK: Final = 0x700
 COMPRESSION_SHIFT: Final = 8
 
-# Bits that describe our own byte layout: a client must never choose them.
+# Bits that describe the record's byte layout; clients must never choose them.
 LAYOUT_MASK: Final = 0x10 | 0x20 | 0x40 | 0x80
 
 
@@ -75,7 +75,7 @@ class TopicSysFlag(IntFlag):
 _DIGITS: Final = b"0123456789abcdefghijklmnopqrstu"
 _BASE: Final = 31
 _POLYNOMIAL_LENGTH_MAX: Final = 255  # int() is quadratic and refuses 4300 digits
-_FIRST: Final = ord("0")  # one conversion covers '0'..'N': decimal and upper-case hex text
+_FIRST: Final = ord("0")  # one conversion handles '0'..'N', so decimal and upper-case hex text
 
 _NO_DIGIT: Final = ord("!")  # stands for a byte outside '0'..'N'
 _ONE_DIGIT: Final = bytes(
@@ -162,7 +162,7 @@ def _topic_hash(topic: str) -> int:
 def index_hash(topic: str, key: str) -> int:
     """Return the hash of `topic#key` in the index file; never negative.
 
-    Java takes the absolute value and maps -2**31, which has none, to 0.
+    Java takes the absolute value and maps -2**31, which has no absolute value, to 0.
     """
     length = len(key)
     if length > _POLYNOMIAL_LENGTH_MAX or not key.isascii():

@@ -76,8 +76,8 @@ def parse_offset_message_id(text: str) -> MessageLocation:
 class UniqueIds:
     """Generates the unique keys of one producing process (32 or 56 upper-case hex digits).
 
-    Layout: address, low 16 bits of the process id, a number that tells apart the generators of one
-    process, milliseconds since the month began, counter. The month is that of the local time zone,
+    Layout: address, low 16 bits of the process id, a number that distinguishes the generators of
+    one process, milliseconds since the month began, counter. The month begins in local time,
     because RocketMQ's tools derive the send time from the id.
     """
 

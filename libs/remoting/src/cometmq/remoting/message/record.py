@@ -194,7 +194,7 @@ class ScanStatus(IntEnum):
 
     RECORD = 0
     BLANK = 1  # the rest of the file is unused
-    INVALID = 2  # no record begins here, or a damaged one
+    INVALID = 2  # no valid record begins here
     INCOMPLETE = 3  # the buffer ends before the record does
 
 

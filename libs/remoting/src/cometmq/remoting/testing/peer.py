@@ -17,8 +17,8 @@ class ScriptedPeer:
     """A ``Peer`` for tests of handlers.
 
     ``script`` maps a code to the result of ``invoke``: a Response, or an error to raise; a code
-    without an entry times out. ``sent`` holds oneway requests, ``asked`` the others, ``replies``
-    the answers to calls in order.
+    without an entry times out. ``sent`` holds oneway requests, ``asked`` all other requests, and
+    ``replies`` the answers to calls, in order.
     """
 
     def __init__(self, address: str = "127.0.0.1:50000") -> None:

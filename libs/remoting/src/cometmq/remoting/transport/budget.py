@@ -3,12 +3,13 @@
 
 Limits per connection do not protect a server from many peers: fifty peers that send requests but
 read no answers may each hold output up to the high-water mark. When the budget is exceeded, the
-connections with the most unsent output are paused: their requests are neither read nor served until
-only a quarter of that output is left. Connections that do not drain are closed, largest first.
+connections with the most unsent output are paused: the server neither reads nor serves their
+requests until only a quarter of that output is left. Connections that do not drain are closed,
+largest first.
 
 Hot path
     The bytes of each write are subtracted from ``left``. The connections are measured only when
-    that is used up, so at most once per sixteenth of the budget.
+    ``left`` is used up, so at most once per sixteenth of the budget.
 """
 
 from collections.abc import Collection, Iterable
@@ -17,19 +18,20 @@ from typing import Final, Generic, Protocol, TypeVar
 from cometmq.remoting.log import Log
 from cometmq.remoting.transport.stats import TransportStats
 
-_STEPS: Final = 16  # measurements while one budget is sent, at most
-_OPEN_SHARE: Final = 2  # connections that are not paused may hold half of the budget
+_STEPS: Final = 16  # maximum number of measurements per budget sent
+_OPEN_SHARE: Final = 2  # unpaused connections may hold half of the budget
 _TIGHT_SHARE: Final = 4
 _EXCESS_SHARE: Final = 4
 _HURRY: Final = 10
 """Divisor of the time to drain while usage exceeds the budget by a quarter. The time is not zero,
-because output of this turn of the loop counts as unsent although the kernel may take it at the end
-of the turn."""
+because output written in this turn of the loop counts as unsent until the kernel takes it, perhaps
+at the end of the turn.
+"""
 _UNLIMITED: Final = 1 << 62
 
 
 class Unsent(Protocol):
-    """A connection, as the budget sees it."""
+    """The part of a connection that the budget uses."""
 
     @property
     def address(self) -> str:
@@ -47,7 +49,7 @@ class Unsent(Protocol):
         """Pause until a quarter of the unsent output is left."""
 
     def stalled_ms(self, now_ms: int) -> int:
-        """Return for how long the peer of a paused connection has read nothing."""
+        """Return how long the peer of a paused connection has read nothing."""
 
     def abort(self) -> None:
         """Close immediately; unsent output is lost."""
@@ -86,10 +88,11 @@ class UnsentBudget(Generic[PeerT]):
         self._drain_timeout_ms = drain_timeout_ms
         self._stats = stats
         self._log = log
-        self._paused = 0  # connections, since the last log line
+        self._paused = 0  # number of connections since the last log line
         self.left = self._bytes_max
         self.is_tight = False
-        """Whether over a quarter of the budget is used; connections then write small portions."""
+        """Whether more than a quarter of the budget is used; connections then write small portions.
+        """
 
     def check(self, now_ms: int) -> None:
         """Close paused peers that do not drain, and log new pauses; called by a timer."""
@@ -112,7 +115,8 @@ class UnsentBudget(Generic[PeerT]):
             total -= self._close(sizes, total, now_ms)
             self._pause(sizes)
         self.is_tight = total > self._bytes_max // _TIGHT_SHARE
-        # At least one step, or a full budget would measure all connections at every write.
+        # Leave at least one step; otherwise every write would measure all connections of a full
+        # budget.
         self.left = max(self._bytes_max - total, self._bytes_max // _STEPS)
         return total
 
@@ -133,7 +137,7 @@ class UnsentBudget(Generic[PeerT]):
         return closed
 
     def _pause(self, sizes: Sizes[PeerT]) -> None:
-        """Pause the largest peers until the open ones together are within their share."""
+        """Pause the largest peers until the unpaused ones together are within their share."""
         open_bytes = sum(size for size, peer in sizes if not peer.is_restrained)
         for size, peer in sizes:
             if open_bytes <= self._bytes_max // _OPEN_SHARE:

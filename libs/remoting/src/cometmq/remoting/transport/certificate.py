@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Generate a self-signed certificate for the TLS test mode, without any library.
 
-Compatibility: in test mode, its default, RocketMQ serves TLS with a certificate generated at
-startup, so that a client with ``tls.enable`` works with an unconfigured server. No client verifies
-this certificate. For anything but tests, give the server a certificate of your own.
+Compatibility: in test mode, the default, RocketMQ serves TLS with a certificate generated at
+startup, so a client with ``tls.enable`` works with an unconfigured server. No client verifies this
+certificate. For anything but tests, give the server a certificate of your own.
 
-The key is an elliptic curve key (P-256), which takes a few milliseconds to make and use here. The
-arithmetic is not constant-time, which test mode does not need.
+The key is an elliptic curve key (P-256), which takes a few milliseconds to generate and use here.
+The arithmetic is not constant-time, which test mode does not need.
 """
 
 import base64

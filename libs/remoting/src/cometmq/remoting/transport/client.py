@@ -39,11 +39,11 @@ _NO_TLS = (ssl.SSLError, ConnectionResetError, ConnectionAbortedError)
 """A server without TLS answers a handshake with an alert, or closes the connection."""
 
 BeforeRequest = Callable[[int, dict[str, str], Buffer], None]
-"""A hook that sees code, ext fields (which it may change) and body of every request."""
+"""A hook that gets the code, the ext fields, which it may change, and the body of every request."""
 
 
 class RemotingClient:
-    """Sends requests to any number of servers, and serves the requests that these send back."""
+    """Sends requests to any number of servers, and serves the requests that servers send back."""
 
     def __init__(
         self,

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Calls the handler of each request, and turns its result or exception into an answer.
+"""Call the handler of each request, and turn its result or exception into an answer.
 
 Every answer goes through ``Served.deliver`` of its connection, called here for an immediate answer
 and by ``Call.answer`` for a later one. This module is the only place that maps exceptions to
@@ -36,7 +36,7 @@ After = Callable[[ContextT, Call[Any], Answer], None]
 
 
 class Served(Protocol):
-    """The connection, as the dispatcher sees it."""
+    """The part of a connection that the dispatcher uses."""
 
     in_flight: int
 
@@ -48,7 +48,7 @@ class Hooks(Struct, Generic[ContextT], frozen=True):
     """Functions that run before every handler and on every answer."""
 
     before: tuple[Before[ContextT], ...] = ()
-    """They may refuse a call by raising CommandError, as access control does."""
+    """A function may refuse a call by raising CommandError, as access control does."""
     after: tuple[After[ContextT], ...] = ()
 
 
@@ -68,7 +68,7 @@ class Dispatcher(Generic[ContextT]):
     ) -> None:
         """``in_flight_max`` holds two limits: per connection, and for all connections together."""
         self.is_limited = False
-        """Whether other ports have more handlers."""
+        """Whether this port lacks handlers that other ports have."""
         self._handlers = {
             int(code): _guarded(handler, hooks.before) for code, handler in handlers.items()
         }
@@ -105,7 +105,7 @@ class Dispatcher(Generic[ContextT]):
                 self._start(peer, call, result)
             elif call.flag & FLAG_ONEWAY:
                 continue
-            elif call.is_answered:  # by the handler itself; answered() subtracted it
+            elif call.is_answered:  # the handler answered it itself; answered() subtracted it
                 in_flight += 1
             else:
                 call.is_answered = True
@@ -169,7 +169,7 @@ class Dispatcher(Generic[ContextT]):
             self._tasks.spawn(self._finish(call, work), name=f"remoting-{call.code}")
             return
         if isinstance(work, Coroutine):
-            work.close()  # it has not begun
+            work.close()  # not started yet
         call.answer(self._refusal(peer))
 
     async def _finish(self, call: Call[Any], work: Awaitable[Answer | None]) -> None:

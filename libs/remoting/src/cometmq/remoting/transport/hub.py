@@ -14,12 +14,12 @@ from cometmq.remoting.transport.settings import ConnectionSettings
 from cometmq.remoting.transport.stats import TransportStats
 from cometmq.remoting.transport.tls import TlsGate
 
-_LONG_TURNS: Final = 8  # connections that may fill their turns at the same time
+_LONG_TURNS: Final = 8  # connections that may use full turns at the same time
 _CALLS_MIN: Final = 16  # smaller portions cost more than they gain
 
 
 class Connected(Unsent, Protocol):
-    """A connection, as the hub sees it."""
+    """The part of a connection that the hub uses."""
 
     def flush(self) -> None:
         """Write the pending output."""
@@ -102,8 +102,8 @@ class Hub(Generic[PeerT]):
     def fell_behind(self, count: int) -> None:
         """Add ``count``, 1 or -1, to the connections with a backlog for the next turn of the loop.
 
-        A few such connections may take long turns. Many of them share the same total, so that a
-        connection without a backlog does not have to wait for all of theirs.
+        A few such connections may take long turns. Many share the same total, so that a connection
+        without a backlog never waits for many long turns.
         """
         self._behind_count += count
         most = self.settings.calls_per_turn_max

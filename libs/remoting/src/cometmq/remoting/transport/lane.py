@@ -15,13 +15,14 @@ and end in the chunk."""
 
 
 Answered: TypeAlias = tuple[bytes, int, int, int, bool]
-"""The frames of the answers, the number of requests answered (always the first), where the next
-request's frame begins and ends in the chunk (0 if all are answered), and whether a handler must
-serve that request (if not, `answer` stopped because enough bytes were due)."""
+"""The frames of the answers, the number of requests answered (in order, from the first), where the
+next request's frame begins and ends in the chunk (0 if all are answered), and whether a handler
+must serve that request (if not, `answer` stopped because enough bytes were due).
+"""
 
 
 class Staging(Protocol):
-    """The connection, as a lane sees it."""
+    """The part of a connection that a lane uses."""
 
     @property
     def host(self) -> bytes:

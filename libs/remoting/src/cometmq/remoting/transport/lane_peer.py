@@ -6,9 +6,9 @@ cannot continue, the rest of the chunk is decoded and served as it would be with
 that violates the protocol ends the connection before any of its requests is served.
 
 In each loop iteration a lane takes a bounded number of a connection's frames, as handlers do. The
-rest of a longer chunk waits as bytes for the next iteration, and nothing more is read meanwhile, so
-a flood costs other connections no more than it would without a lane. A protocol error beyond that
-bound is detected in its own iteration, as if the chunk had been cut there.
+rest of a longer chunk waits as bytes for the next iteration, and nothing more is read until then,
+so a flood delays other connections no more than it would without a lane. A protocol error beyond
+that bound is detected in its own iteration, as if the chunk had been cut there.
 
 Hot path: `_receive_for` runs once per chunk; bench/micro/bench_lane.py.
 """
@@ -35,7 +35,7 @@ class LanePeer(PeerProtocol):
         """Wait for the socket."""
         super().__init__(hub, dispatcher)
         self.is_limited = dispatcher.is_limited
-        self._held = b""  # received, but beyond what one loop iteration may take
+        self._held = b""  # received bytes beyond what one loop iteration may take
 
     @property
     def buffered_bytes(self) -> int:
@@ -158,7 +158,7 @@ class LanePeer(PeerProtocol):
                 pulled_count -= part[0]
             else:
                 served = self._dispatcher.serve(self, calls[index])
-                if not self.is_writable:  # the last call served was answered; serve no more
+                if not self.is_writable:  # the last call served has been answered; stop here
                     del calls[index][:served]
                     return index
         return len(parts)
@@ -166,7 +166,7 @@ class LanePeer(PeerProtocol):
     def _answer(self, lane: Lane, data: bytes, part: Part, first: int) -> int:
         """Serve requests that a lane answers at once, and requests that it leaves to handlers.
 
-        Return where the first frame begins that was not served because the peer must catch up.
+        Return the position of the first frame not served because the peer must catch up.
         """
         connection, hub, dispatcher = self._connection, self._hub, self._dispatcher
         last = first - part[0]

@@ -4,11 +4,10 @@
 Invariants
     Unsent output above the high-water mark stops reading *and* serving. The memory that a peer
     costs by not reading is therefore bounded by that mark plus the answers in progress. Its
-    connection is closed above the hard limit, or if the peer takes nothing for a while.
-    Only a limited number of a connection's requests are served in a row. While the others wait
-    for the next turn of the loop, nothing more is read from that connection.
-    All answers to one chunk, and all answers given in one turn of the loop, are sent in one
-    write.
+    connection is closed above the hard limit, or if the peer reads nothing for a while. Only a
+    limited number of a connection's requests are served in a row. While the others wait for the
+    next turn of the loop, nothing more is read from that connection. All answers to one chunk, and
+    all answers given in one turn of the loop, are sent in one write.
 """
 
 import asyncio
@@ -37,12 +36,12 @@ from cometmq.remoting.transport.tls import NO_TLS_ALERT, TlsGate, TlsPipe
 
 _TLS_HANDSHAKE: Final = 0x16
 
-# Reasons why nothing is read from a connection; several may hold at once.
-_UNSENT_OUTPUT: Final = 1  # the peer does not read what it asked for
+# Reasons not to read from a connection; several may apply at once.
+_UNSENT_OUTPUT: Final = 1  # the peer does not read its answers
 _BACKLOG: Final = 2  # received requests are waiting for the next turn
 _LEAVING: Final = 4  # this end is stopping and accepts no more requests
 
-_CALL_BYTES: Final = 1_024  # a small request with its decoded header
+_CALL_BYTES: Final = 1_024  # memory of a small request with its decoded header
 # uvloop keeps a buffer whole until the kernel has taken all of it, and counts only the rest as
 # unsent. Writes of 4 MiB let a slow reader take twice the memory that the budget counts; writes of
 # this size avoid that, but cost pulls of 250 KB 40 % more processor time.
@@ -50,7 +49,7 @@ TIGHT_WRITE_BYTES: Final = 256 * 1024
 
 
 class PeerProtocol(asyncio.Protocol):
-    """One connection: the ``Peer`` that handlers see."""
+    """One connection, which handlers see as a ``Peer``."""
 
     def __init__(self, hub: "Hub[PeerProtocol]", dispatcher: Dispatcher[Any]) -> None:
         self._hub = hub
@@ -63,7 +62,8 @@ class PeerProtocol(asyncio.Protocol):
         self._pipe: TlsPipe | None = None
         self._is_open = False
         self.close_reason = "was closed"
-        """How errors of pending requests describe an end that no network error caused."""
+        """The reason in errors of pending requests if the connection ends without a network error.
+        """
         self._is_dirty = False
         self._pauses = 0
         self._stops_reading = ~_UNSENT_OUTPUT if hub.settings.reads_while_unsent else ~0
@@ -71,7 +71,7 @@ class PeerProtocol(asyncio.Protocol):
         self._backlog: list[Call[Any]] = []
         self._timer: asyncio.TimerHandle | None = None
         self._timer_ms = 0
-        self._active_ms = 0  # as of the last check
+        self._active_ms = 0  # at the last check
         self._has_received = False  # since the last check
         self._sent_bytes = 0
         self._progress = (0, 0)
@@ -107,7 +107,7 @@ class PeerProtocol(asyncio.Protocol):
             if self._pipe is not None:
                 data = self._decrypt(self._pipe, data)
             if self._is_open and data:
-                # An override of `_receive` would cost every chunk a call where there is no lane.
+                # An overridden `_receive` would cost an extra call per chunk without a lane.
                 if hub.lane is None:
                     self._receive(data)
                 else:
@@ -116,7 +116,7 @@ class PeerProtocol(asyncio.Protocol):
             self._refuse(error)
 
     def eof_received(self) -> None:
-        """Return None, so that the transport closes: half-open connections are not kept."""
+        """Return None to close the transport, because half-open connections are not kept."""
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Remove the connection and fail its pending requests."""
@@ -150,7 +150,7 @@ class PeerProtocol(asyncio.Protocol):
             self.is_restrained = False
             settings = self._hub.settings
             self._set_water_marks(settings.write_high_water_bytes, settings.write_low_water_bytes)
-        # The backlog was received before whatever the socket still holds, so it goes first.
+        # The backlog goes first: it was received before the bytes in the socket.
         self._serve_backlog()
         self._read_on()
 
@@ -301,7 +301,7 @@ class PeerProtocol(asyncio.Protocol):
         elif now_ms - self._active_ms < settings.idle_timeout_ms:
             return
         elif self._transport.is_closing():
-            self.abort()  # closing already, but the peer does not take the rest
+            self.abort()  # already closing, but the peer does not read the rest
         else:
             stats.idle_closed += 1
             self._hub.log.info("connection.idle", peer=self.address)
@@ -317,7 +317,7 @@ class PeerProtocol(asyncio.Protocol):
             self._set_water_marks(size // 2, size // 4)
 
     def stalled_ms(self, now_ms: int) -> int:
-        """Return for how long the peer of a paused connection has read nothing."""
+        """Return how long the peer of a paused connection has read nothing."""
         return now_ms - self._progress[1]
 
     @property

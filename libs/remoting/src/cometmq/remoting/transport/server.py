@@ -83,9 +83,10 @@ class Server(Generic[ContextT]):
         self._check_timer: asyncio.TimerHandle | None = None
 
     def gather(self) -> None:
-        """Hold all answers until the end of this turn of the loop; ``save`` is called before them.
+        """Hold all answers until the end of this turn of the loop, and call ``save`` before they
+        leave.
 
-        One call of ``save`` then serves the answers of all connections.
+        One call of ``save`` then covers the answers to all connections.
         """
         self._hub.is_gathering = True
 

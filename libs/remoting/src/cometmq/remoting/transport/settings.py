@@ -70,17 +70,19 @@ class ConnectionSettings(msgspec.Struct, frozen=True, kw_only=True):
     unsent_total_bytes_max: int | None = None
     """Unsent output of all connections above which the largest are paused, then closed."""
     drain_timeout_ms: int = 5_000
-    """How long a connection paused for that reason may take nothing while the limit is exceeded."""
+    """How long a peer paused for that reason may read nothing while the limit is exceeded."""
     stall_timeout_ms: int = 30_000
     """How long a peer may read nothing while unsent output is above the high-water mark."""
     reads_while_unsent: bool = False
-    """Keep reading while unsent output is above the high-water mark. Clients do, because if both
-    ends waited for the other to read, neither would."""
+    """Keep reading while unsent output is above the high-water mark. Clients do so because two ends
+    that wait for each other to read would wait forever.
+    """
     calls_per_turn_max: int = 128
-    """Requests of one connection that are served in a row before others have their turn. The
-    number falls while many connections have a backlog: see ``Hub.fell_behind``."""
+    """Requests of one connection that are served in a row before other connections get a turn. The
+    number falls while many connections have a backlog: see ``Hub.fell_behind``.
+    """
     idle_timeout_ms: int = 120_000
-    """How long nothing may arrive on a connection before it is closed; RocketMQ's value."""
+    """How long a connection may receive nothing before it is closed; RocketMQ's value."""
     check_interval_ms: int = 1_000
     """How often the timeouts and the memory limits are checked."""
     tls: TlsSettings = TlsSettings()
@@ -91,7 +93,7 @@ class ServerSettings(ConnectionSettings, frozen=True, kw_only=True):
 
     connections_max: int = 10_000
     in_flight_per_connection_max: int = 16_384
-    """Unanswered requests of one connection; a consumer holds one pull per queue."""
+    """Unanswered requests of one connection; a consumer has one held pull per queue."""
     in_flight_max: int = 131_072
     """Unanswered requests of all connections together."""
     unsent_total_bytes_max: int | None = 128 * _MIB
@@ -107,5 +109,5 @@ class ClientSettings(ConnectionSettings, frozen=True, kw_only=True):
     reads_while_unsent: bool = True
     connect_timeout_ms: int = 3_000
     in_flight_max: int = 65_535
-    """Our unanswered requests on one connection; the size of RocketMQ's semaphore."""
+    """Requests sent on one connection and not yet answered; the size of RocketMQ's semaphore."""
     serialization: Serialization = Serialization.JSON

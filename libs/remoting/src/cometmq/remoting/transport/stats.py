@@ -14,9 +14,9 @@ class TransportStats(msgspec.Struct):
     bytes_received: int = 0
     bytes_sent: int = 0
     requests_refused: int = 0
-    """Answered SYSTEM_BUSY because too many requests were in flight."""
+    """Requests answered with SYSTEM_BUSY because too many were in flight."""
     handler_failures: int = 0
-    """Answered SYSTEM_ERROR because a handler raised something unexpected."""
+    """Requests answered with SYSTEM_ERROR because a handler raised an unexpected exception."""
     protocol_errors: int = 0
     """Connections closed because the peer broke the protocol."""
     idle_closed: int = 0

@@ -10,14 +10,14 @@ from cometmq.remoting.log import NO_LOG, Log
 RESTART_MS: Final = 1_000
 
 _LEFT: Final[set[asyncio.Task[None]]] = set()
-"""Cancelled tasks that run on: an event loop has only weak references to its tasks."""
+"""Cancelled tasks that are still running; an event loop keeps only weak references to tasks."""
 
 
 class TaskSet:
     """Tasks that are cancelled together when their owner closes.
 
     An ``asyncio.TaskGroup`` must be entered and exited by the same task. Servers and clients are
-    often started by one task and closed by another, so they need a set of their own.
+    often started by one task and closed by another, so a ``TaskGroup`` does not fit.
     """
 
     __slots__ = ("_log", "_tasks")
@@ -63,7 +63,7 @@ class TaskSet:
     async def close_within(self, timeout_s: float) -> int:
         """Cancel all tasks; return how many are still running after `timeout_s`.
 
-        For tasks that call an application, whose code may suppress the cancellation and run on.
+        Use this for tasks that call application code, which may suppress the cancellation.
         """
         left = await self._cancel(self._others(), timeout_s)
         _LEFT.update(left)
@@ -79,7 +79,7 @@ class TaskSet:
         self, tasks: set[asyncio.Task[None]], timeout_s: float | None = None
     ) -> set[asyncio.Task[None]]:
         """Return the tasks that are still running after `timeout_s`."""
-        self._tasks -= tasks  # only cancellations by others are logged
+        self._tasks -= tasks  # only other cancellations are logged
         for task in tasks:
             task.cancel()
         if not tasks:

@@ -3,7 +3,7 @@
 
 A TLS handshake always begins with the byte 0x16, and a plain frame never does. A server can
 therefore decide when the first byte arrives, on a connection to which all limits already apply. The
-pipe that converts between the socket's bytes and the protocol's uses neither a socket nor a loop.
+pipe converts between the socket's bytes and the protocol's; it uses neither a socket nor a loop.
 """
 
 import asyncio
@@ -107,7 +107,7 @@ class TlsGate:
         return None
 
     def _server_context(self) -> ssl.SSLContext:
-        if self._watched is None:  # test mode: built for the first peer that uses TLS
+        if self._watched is None:  # test mode: build it for the first peer that uses TLS
             try:
                 self._watched = WatchedContext(self._settings, server_context)
             except SettingsError as error:

@@ -70,7 +70,7 @@ class WatchedContext:
             try:
                 yield None if path is None else hashlib.sha256(path.read_bytes()).digest()
             except OSError:
-                yield b""  # building the context reports the fault
+                yield b""  # unreadable: building the context reports it
 
 
 def server_context(settings: TlsSettings) -> ssl.SSLContext:
