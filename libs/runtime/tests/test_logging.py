@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-# ruff: noqa: TID251, TRY301  # these tests play the libraries that log
+# ruff: noqa: TID251, TRY301  # these tests act as libraries that log
 """Each event becomes one JSON object or one readable line."""
 
 import io

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The limit is the lowest among the machine's memory and all enclosing control groups."""
+"""The limit is the minimum of the machine's memory and all enclosing control groups' limits."""
 
 from cometmq.runtime.memory import memory_limit_bytes, physical_bytes
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Saves are coalesced: while one runs, at most one waits, and encodes only when it starts."""
+"""Saves are coalesced: while one runs, at most one waits, and it encodes only when it starts."""
 
 import asyncio
 import errno

@@ -79,7 +79,7 @@ async def test_a_deposed_master_is_refused_and_a_broker_without_epochs_is_not(li
     (event,) = [entry for entry in logs if entry["event"] == "broker.stale"]
     assert (event["epoch"], event["group_epoch"]) == (4, 5)
     assert namesrv.routes.route("T").broker_datas[0].broker_addrs == {0: "127.0.0.1:9"}
-    header, _ = await register(link, "T")  # RocketMQ's brokers know no epochs
+    header, _ = await register(link, "T")  # RocketMQ's brokers send no epoch
     assert header.code == ResponseCode.SUCCESS
     assert namesrv.routes.route("T").broker_datas[0].broker_addrs == {0: "127.0.0.1:1"}
 

@@ -217,7 +217,7 @@ async def empty_suite(tmp_path: Path) -> AsyncIterator[Suite]:
 
 @pytest.fixture
 def until() -> Callable[[Callable[[], Any]], Any]:
-    """Return a function that waits until a condition, a plain or coroutine function, holds."""
+    """Return a function that waits until a condition (a plain or coroutine function) holds."""
 
     async def wait(condition: Callable[[], Any]) -> None:
         async with asyncio.timeout(60):

@@ -39,7 +39,7 @@ class _Selector(selectors.SelectSelector):
 
 
 class _Loop(asyncio.SelectorEventLoop):
-    """Its clock jumps to the next timer, so waits cost nothing and are never late."""
+    """An event loop whose clock jumps to the next timer: waits cost nothing and are never late."""
 
     def __init__(self) -> None:
         self._virtual = _Selector()
@@ -66,7 +66,7 @@ def now_s() -> float:
 
 
 class Broker:
-    """Has no transactions; `refusal` is its answer to all but pulls, as of a former master."""
+    """A broker without transactions; like a former master, it may refuse all but pulls."""
 
     def __init__(self) -> None:
         self.refusal: Exception | None = None
@@ -140,7 +140,7 @@ def test_the_pauses_of_a_failover_stay_short(refusal: Exception) -> None:
 
 @pytest.mark.parametrize("is_registered", [False, True])
 def test_the_pauses_of_other_failures_double(is_registered: bool) -> None:
-    """So do those of a broker that no name server knows any more."""
+    """The same holds for a broker that no name server knows any more."""
 
     async def test() -> None:
         broker = Broker()
@@ -155,7 +155,7 @@ def test_the_pauses_of_other_failures_double(is_registered: bool) -> None:
 
 
 def test_a_follower_that_is_cancelled_while_its_broker_fails_ends() -> None:
-    """A task group of Python 3.11 raises only the failure, so the cancellation gets lost."""
+    """A task group of Python 3.11 raises only the failure, so the cancellation would be lost."""
 
     async def test() -> None:
         broker = Broker()
@@ -194,7 +194,7 @@ def test_a_new_route_ends_the_back_off() -> None:
 
 
 def test_a_new_route_starts_again_at_the_new_master() -> None:
-    """Even while the former master answers."""
+    """The follower moves even while the former master still answers."""
 
     async def test() -> None:
         broker = Broker()
@@ -220,7 +220,7 @@ def test_a_new_route_starts_again_at_the_new_master() -> None:
 
 
 def test_a_follower_notices_that_its_broker_is_no_longer_the_master() -> None:
-    """A slave serves pulls, so they do not tell."""
+    """A slave serves pulls, so successful pulls prove nothing."""
 
     async def test() -> None:
         broker = Broker()

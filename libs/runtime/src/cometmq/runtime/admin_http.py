@@ -92,9 +92,9 @@ class AdminHttp:
         self._ready[name] = check
 
     def add_ready_warning(self, name: str, check: Check) -> None:
-        """Show a reason on /readyz beside status 200: clients are served, but a person has to act.
+        """Show a reason on /readyz with status 200: clients are served, but an operator has to act.
 
-        A ready check of the same name comes first.
+        A ready check of the same name takes precedence.
         """
         self._warnings[name] = check
 
@@ -113,7 +113,7 @@ class AdminHttp:
         self, port: int, *, host: str | None = None, setting: str = "adminHttpPort"
     ) -> None:
         """Start listening; port 0 picks a free one. Raise SettingsError if the port is in use."""
-        # If no host is given, one socket serves IPv4 and IPv6: kubelets probe either.
+        # If no host is given, one socket serves IPv4 and IPv6, because a kubelet may probe either.
         is_dual = not host and socket.has_dualstack_ipv6()
         with listening(host or "", port, setting=setting):
             listener = socket.create_server(

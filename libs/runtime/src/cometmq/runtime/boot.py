@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import Final
 
 _BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
-_IOPRIO_SET: Final = {"x86_64": 251, "aarch64": 30}  # numbers of the system call
-_THIS_THREAD: Final = (1, 0)  # IOPRIO_WHO_PROCESS, the caller
+_IOPRIO_SET: Final = {"x86_64": 251, "aarch64": 30}  # system call numbers
+_THIS_THREAD: Final = (1, 0)  # IOPRIO_WHO_PROCESS, 0 for the calling thread
 _IDLE_CLASS: Final = 3 << 13
 
 
 def boot_id() -> str:
-    """Return an id that changes when the host starts again; empty if it is unknown."""
+    """Return an id that changes when the host reboots; empty if it is unknown."""
     try:
         return _BOOT_ID.read_text("ascii").strip()
     except (OSError, ValueError):
@@ -22,7 +22,7 @@ def boot_id() -> str:
 
 
 def use_idle_io() -> bool:
-    """Give the calling thread the lowest disk priority; return whether the kernel agrees.
+    """Give the calling thread the lowest disk priority; return whether the kernel accepted it.
 
     The I/O schedulers bfq and mq-deadline honour the priority; with `none` it has no effect.
     """

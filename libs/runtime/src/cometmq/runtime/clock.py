@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Time as a parameter: the system clock, and a fake one that tests advance by hand."""
+"""Time as a parameter: the system clock, and a fake clock that tests advance."""
 
 import time
 from typing import Protocol
@@ -34,7 +34,7 @@ class SystemClock:
 def boottime_ms() -> int:
     """Return the milliseconds since the host started, including the time it was suspended.
 
-    Leases are measured with this clock, because a process may be resumed long after its lease has
+    Leases are measured with this clock, because a process may resume long after its lease has
     ended.
     """
     return time.clock_gettime_ns(time.CLOCK_BOOTTIME) // 1_000_000

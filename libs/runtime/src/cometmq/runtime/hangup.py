@@ -42,4 +42,4 @@ def _is_terminal(fd: int) -> bool:
     try:
         return stat.S_ISCHR(os.fstat(fd).st_mode)
     except OSError:
-        return False  # closed
+        return False  # the descriptor is closed

@@ -3,7 +3,7 @@
 
 All logs go to standard error, because standard output carries the output of commands. A call at a
 disabled level only returns None (structlog's native filter). Records from standard library
-loggers, asyncio's above all, go to the same log.
+loggers, mainly asyncio's, go to the same log.
 """
 
 import logging
@@ -17,8 +17,8 @@ from cometmq.remoting.log import Log
 from cometmq.runtime.clock import Clock, SystemClock
 from cometmq.runtime.hidden_imports import hidden_module
 
-# structlog imports rich for console tracebacks if it is installed: 110 of the 200 ms that the
-# import takes, and 5 MB. A broker starts in a fraction of a second; plain tracebacks will do.
+# structlog imports rich for console tracebacks if it is installed. That costs 110 of the import's
+# 200 ms, and 5 MB; plain tracebacks suffice.
 with hidden_module("rich"):
     import structlog
     from structlog.typing import Processor
@@ -26,8 +26,9 @@ with hidden_module("rich"):
 LEVELS = ("debug", "info", "warning", "error")
 
 REPEAT_COUNT_MAX = 10
-"""Equal warnings or errors logged per window; the next one after a window has a count of the others
-(`suppressed_count`)."""
+"""Identical warnings or errors logged per window; the first one after the window has the number of
+suppressed ones (`suppressed_count`).
+"""
 REPEAT_WINDOW_MS = 10_000
 _LIMITED = frozenset({"warning", "error"})
 
@@ -114,7 +115,7 @@ _encoder = msgspec.json.Encoder(enc_hook=str)
 def _to_json(_logger: object, _method: str, event: EventDict) -> bytes:
     try:
         return _encoder.encode(event)
-    except UnicodeEncodeError:  # lone surrogates, as in names sent by a peer
+    except UnicodeEncodeError:  # lone surrogates, for example in a name from a peer
         return _encoder.encode({key: ascii(value) for key, value in event.items()})
 
 

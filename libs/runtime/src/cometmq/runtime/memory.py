@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The memory limit of this process: that of its control group, or else the machine's memory.
+"""The memory limit of this process: its control group's limit, or else the machine's memory.
 
 RocketMQ sizes its page-cache window by *physical* memory, which is wrong in a container.
 """
@@ -12,7 +12,7 @@ _PROC_CGROUP = Path("/proc/self/cgroup")
 
 
 def memory_limit_bytes(cgroup_root: Path = _CGROUP_ROOT, proc_cgroup: Path = _PROC_CGROUP) -> int:
-    """Return the smallest limit of our control group and its ancestors, in bytes."""
+    """Return the smallest limit of the process's control group and its ancestors, in bytes."""
     limits = [physical_bytes()]
     for line in _lines(proc_cgroup):
         hierarchy, _, rest = line.partition(":")
@@ -33,7 +33,7 @@ def _limits(root: Path, group_path: str, file_name: str) -> list[int]:
     """Return the limits of a group and its ancestors; `max` and unreadable files set no limit."""
     group = root / group_path.lstrip("/")
     if ".." in group.parts or not group.is_dir():
-        group = root  # inside a container, the path may name a folder that only the host sees
+        group = root  # in a container, the path may exist only on the host
     limits = []
     while True:
         text = "".join(_lines(group / file_name)).strip()

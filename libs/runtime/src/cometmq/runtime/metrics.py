@@ -27,7 +27,7 @@ from cometmq.runtime.metrics_text import render
 S = TypeVar("S")
 Row = tuple[Sequence[str], float]
 
-PART_ROWS: Final = 128  # about 0.5 ms, reading each row's value included
+PART_ROWS: Final = 128  # about 0.5 ms, including the time to read the values
 
 __all__ = ["CONTENT_TYPE_LATEST", "Family", "Registry", "RowLimit", "StatsCollector",
            "build_families", "counter", "gauge", "histogram", "labelled_counter", "labelled_gauge",
@@ -151,8 +151,8 @@ class StatsCollector(Generic[S]):
         constant_labels: Mapping[str, str] | None = None,
         limit: RowLimit | None = None,
     ) -> None:
-        """`limit` bounds the rows of each family to the first ones; the order of rows must be
-        stable, so that a series that is shown stays.
+        """`limit` keeps only the first rows of each family; the order of rows must be stable, so
+        that a series does not come and go.
         """
         self._families = families
         self._limit = limit or RowLimit()

@@ -2,8 +2,8 @@
 """The Prometheus text format of metric families.
 
 `generate_latest` of prometheus_client gives the same bytes (a test compares them). This module
-exists because rendering holds the interpreter lock, even on a thread, so that the event loop waits
-for it: 10,000 series take less than half of the time here (bench/micro/bench_scrape.py).
+exists because rendering holds the interpreter lock, even on a thread, and the event loop has to
+wait: 10,000 series take less than half of the time here (bench/micro/bench_scrape.py).
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -43,7 +43,7 @@ def _sample_lines(family: Metric) -> Iterator[str]:
         order, form = shape
         number = repr(float(value)) if 0 <= value < _EXPONENT_MIN else _go_string(value)
         line = form % (sample.name, *[labels[name] for name in order], number)
-        # One test of the whole line costs less than escaping each label, and few need it.
+        # Few labels need escaping, and one test of the whole line is cheaper than one per label.
         if "\\" in line or line.count('"') != 2 * len(order) or line.count("\n") != 1:
             escaped = [labels[name].translate(_LABEL_ESCAPES) for name in order]
             line = form % (sample.name, *escaped, number)

@@ -39,7 +39,7 @@ def listening(
 def check_port(
     host: str, port: int, *, setting: str, host_setting: str = "bindAddress", note: str = ""
 ) -> None:
-    """Raise the same SettingsError as `listening` if the port cannot be used; 0 is any port.
+    """Raise the same SettingsError as `listening` if the port cannot be used; 0 means any port.
 
     Programs call this function before they create folders, so that a failed start leaves nothing
     behind.
@@ -62,7 +62,7 @@ def _listen_advice(number: int, setting: str, host_setting: str) -> str:
 def prepare_folder(path: Path, *, setting: str) -> None:
     """Create a folder and check that the program can write to it; blocks.
 
-    A full disk is accepted, because a broker that can only read is still useful.
+    A full disk is accepted, because a broker that can only serve reads is still useful.
     """
     try:
         path.mkdir(parents=True, exist_ok=True)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Run one service as a process: serve health checks and metrics over HTTP, stop cleanly."""
+"""Run one service as a process: serve health checks and metrics over HTTP, and stop cleanly."""
 
 from collections.abc import Callable, Coroutine
 from typing import Any, Protocol
@@ -46,7 +46,7 @@ def program(
     async def main(stop: Stop) -> None:
         admin = AdminHttp(log=log)
         app = build(log=log, clock=SystemClock(), admin=admin)
-        app.check()  # first: of a second start, its folder and main port tell more
+        app.check()  # first: on a second start, the folder or main port gives the better error
         check_port("", http_port, setting=http_setting)
         await app.start()
         try:
@@ -68,7 +68,7 @@ def configured_program(
 ) -> Callable[[Stop], Coroutine[Any, Any, None]]:
     """Return a main function as `program` does, with the HTTP port from the settings.
 
-    Mistyped keys of the settings file are logged at the end of the start, where they are noticed.
+    Mistyped keys of the settings file are logged at the end of startup, where users notice them.
     """
 
     def warn_misspelt() -> None:

@@ -22,7 +22,7 @@ from cometmq.runtime.incremental import IncrementalRunner, Steps
 from cometmq.runtime.worker import Worker
 
 Job: TypeAlias = Callable[[], object]
-"""Writes content that no longer changes; runs on the worker."""
+"""Writes immutable content; runs on the worker."""
 
 Begin: TypeAlias = Callable[[], Job | Steps[Job]]
 """Encodes the current table, on the event loop, and returns the job that writes it."""
@@ -73,7 +73,7 @@ class Saver:
 
     async def save(self, path: Path, begin: Begin) -> None:
         """Wait until a save started after this call is durable; raise the error if it fails."""
-        await asyncio.shield(self._next(path, begin))  # cancelling one caller must not cancel all
+        await asyncio.shield(self._next(path, begin))  # one cancelled caller must not cancel all
 
     def retry(self) -> None:
         """Schedule a new save of every file whose last save failed; called by a timer."""

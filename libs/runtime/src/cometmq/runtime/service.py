@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Run any program: set up the event loop, handle signals, return the exit status.
 
-The exit status is 0 after a requested stop. It is 2, with one line on standard error, if something
-that the user can fix prevented the start (settings, a port, a folder, a lock), and 1, with the
-error in the log, in all other cases. A second signal ends the process at once, unless it arrives
-within a second of the first: `make` and its process group both pass on the same Ctrl-C or SIGTERM.
+The exit status is 0 after a requested stop. It is 2, with one line on standard error, if the user
+can fix what prevented the start (settings, a port, a folder, a lock). Otherwise it is 1, with the
+error in the log. A second signal ends the process at once, unless it arrives within a second of the
+first: `make` and its process group both pass on the same Ctrl-C or SIGTERM.
 """
 
 import asyncio
@@ -28,7 +28,7 @@ try:
     import uvloop
 
     new_event_loop: LoopFactory = uvloop.new_event_loop
-except ImportError:  # uvloop has no wheel for every platform; the standard loop will do
+except ImportError:  # uvloop lacks wheels for some platforms; asyncio's loop suffices
     new_event_loop = asyncio.new_event_loop
 
 EXIT_OK = 0
@@ -62,7 +62,7 @@ class Stop:
         await self._requested.wait()
 
     def serving(self) -> None:
-        """Mark startup as complete: a later error is a failure, not a bad environment.
+        """Mark startup as complete: a later error is a failure, not a fault of the environment.
 
         Objects allocated during startup live as long as the process, so the garbage collector
         skips them from now on.

@@ -130,7 +130,7 @@ class Loaded(msgspec.Struct, Generic[S], frozen=True):
         """Render the settings to save: those from the file, and those changed at run time.
 
         Defaults are left out because they may change between versions. Options and variables are
-        left out because they are given again at each start.
+        left out because every start sets them again.
         """
         fields = fields_of(type(self.value)).values()
         kept = {
@@ -189,7 +189,7 @@ def load(
 
 
 def parse_options(settings_type: type[msgspec.Struct], args: Sequence[str]) -> dict[str, str]:
-    """Read `--option value`, `--option=value` and `--switch` into external names and values."""
+    """Parse `--option value`, `--option=value` and `--switch` into external names and values."""
     by_option = {field.option: field for field in fields_of(settings_type).values()}
     values: dict[str, str] = {}
     rest = list(args)

@@ -14,7 +14,7 @@ Step = Callable[[], Awaitable[object] | object]
 Sleep = Callable[[float], Awaitable[object]]
 
 
-async def every(  # all but two by keyword
+async def every(  # all but two arguments by keyword
     interval_ms: int,
     step: Step,
     *,

@@ -88,7 +88,7 @@ FILE_KEYS: Final = frozenset(
 
 
 def server_tls(settings: Any) -> TlsSettings:
-    """Return a server's TLS settings, from its own settings and its `tls.config.file`."""
+    """Return a server's TLS settings, read from its settings and its `tls.config.file`."""
     values = {
         "tls.server.certPath": settings.tls_server_cert_path,
         "tls.server.keyPath": settings.tls_server_key_path,

@@ -18,7 +18,7 @@ from cometmq.runtime.boot import use_idle_io
 T = TypeVar("T")
 
 PENDING_COUNT_MAX = 10_000
-"""Queued or running jobs; a job is a closure of a few hundred bytes."""
+"""Maximum number of queued or running jobs; a job is a closure of a few hundred bytes."""
 
 
 class WorkerStats(NamedTuple):
@@ -74,7 +74,7 @@ class Worker:
             self._done_count += 1
 
 
-def _begin(name: str, *, has_idle_io: bool) -> None:  # an initializer
+def _begin(name: str, *, has_idle_io: bool) -> None:  # the thread's initializer
     threading.current_thread().name = name
     if has_idle_io:
         use_idle_io()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The name server as a whole: the only module that constructs its parts."""
+"""The name server as a whole; only this module constructs its components."""
 
 from collections.abc import Callable
 from contextlib import AsyncExitStack
@@ -69,9 +69,9 @@ class NamesrvApp:
         self._log.info("namesrv.stopped")
 
     def _prepare_folders(self) -> None:
-        """Create the folders of the configured files; refuse folders that are not writable.
+        """Create the folders of configured files; raise SettingsError if one is not writable.
 
-        A name server with default settings can serve routes without ever writing a file.
+        Folders of default paths are skipped: a name server can serve routes without writing files.
         """
         settings = self._settings
         for name, path in (

@@ -2,19 +2,19 @@
 """Live brokers and their topics; pure, because time and connections are parameters.
 
 Invariants: an address occurs at most once in a broker group. Groups without addresses, clusters
-without groups and topics without queues do not exist. The live table contains exactly the groups'
-addresses. Masters whose address is kept (see below) are an exception to both.
+without groups and topics without queues are removed. The live table contains exactly the groups'
+addresses. Kept masters (see below) are an exception to both rules.
 
 A group whose brokers register with an epoch (`groupEpoch`) fails over by itself. The caller refuses
 registrations below the group's highest epoch, such as those of a deposed master. When such a group
 loses its master, the master's address stays in the routes for a while, so that its queues do not
-disappear for clients that request a route during the failover. The next master takes its place at
-once. Groups without epochs, which include all RocketMQ groups, are treated as by RocketMQ.
+disappear for clients that request a route during the failover. The next master replaces it at once.
+Groups without epochs, which include all RocketMQ groups, are treated as RocketMQ does.
 
 Compatibility: topics come from masters (id 0) only, and only if their data version differs from the
-stored one or the address is new. A topic missing from a new table is *not* removed, because brokers
-may register single topics. Write permission removed by WIPE_WRITE_PERM_OF_BROKER returns when the
-broker next registers a change.
+stored version or the address is new. A topic missing from a registration is *not* removed, because
+brokers may register single topics. Write permission removed by WIPE_WRITE_PERM_OF_BROKER returns
+when the broker next registers a change.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -90,7 +90,7 @@ class RouteTable:
         self._clusters: dict[str, dict[str, None]] = {}
         self._topics: dict[str, dict[str, QueueData]] = {}
         self._live: dict[str, Live] = {}
-        self._epochs: dict[str, int] = {}  # of groups with failover: the highest seen
+        self._epochs: dict[str, int] = {}  # group with failover -> highest epoch seen
         self._kept: dict[str, int] = {}  # group -> when its lost master leaves the routes
         self._registered_count = 0
         self._stale_count = 0
@@ -116,12 +116,12 @@ class RouteTable:
         """Add or refresh a broker; for a slave, return its master if known.
 
         A master that registers as a slave of its group stays in the routes as the master, too, for
-        `keep_ms`: after a planned switchover it passes requests on.
+        `keep_ms`: after a planned switchover it forwards requests.
         """
         broker = registration.broker
         known = self._live.get(broker.address)
         if known is not None and known.broker.broker_name != broker.broker_name:
-            self._drop(known.broker.address)  # renamed: it must not stay in two groups
+            self._drop(known.broker.address)  # renamed: must not stay in two groups
             known = None
         if registration.epoch is not None:
             self._epochs[broker.broker_name] = registration.epoch
@@ -201,7 +201,7 @@ class RouteTable:
     def expire(self, *, now_ms: int, silence_ms_max: int) -> list[Live]:
         """Drop brokers that have been silent for too long; the caller closes their connections.
 
-        Kept masters whose time is over leave the routes, too.
+        Kept masters whose time has expired leave the routes, too.
         """
         for name in [name for name, until_ms in self._kept.items() if until_ms <= now_ms]:
             self._end_keeping(name)
@@ -267,9 +267,7 @@ class RouteTable:
         ]
 
     def system_topics(self) -> tuple[list[str], str | None]:
-        """Return the names of clusters and groups, each of which is a topic, and one broker's
-        address.
-        """
+        """Return the names of clusters and groups, which are topics, and one broker's address."""
         names = dict.fromkeys(
             name for cluster, groups in self._clusters.items() for name in (cluster, *groups)
         )

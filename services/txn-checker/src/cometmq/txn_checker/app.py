@@ -42,7 +42,7 @@ BROKERS_MAX: Final = 1_000
 tasks.
 """
 LOOKUP_SOON_MS: Final = 1_000
-"""Interval between lookups of the masters while some broker is not followed."""
+"""Interval between lookups of the masters while a broker is not being followed."""
 LOOKUP_PAUSE_MS: Final = 200
 """Shortest pause between two lookups, however many brokers fail."""
 
@@ -70,8 +70,8 @@ class TxnCheckerApp:
         self._addresses: dict[str, str] = {}
         self._followers: dict[str, Follower] = {}
         self._unfollowed: set[str] = set()
-        self._masters: set[str] = set()  # as of the last answer from a name server
-        self._masterless: set[str] = set()  # likewise
+        self._masters: set[str] = set()  # names in the last answer of a name server
+        self._masterless: set[str] = set()  # brokers with only slaves in that answer
         self._lookup_due = Wakeup()
         self._asked = asyncio.Event()
         self._fault: str | None = "no name server has been asked yet"
@@ -133,7 +133,7 @@ class TxnCheckerApp:
                     await follower.tried.wait()
 
     def fault(self) -> str | None:
-        """Return why some broker's transactions are not being checked; None if all are."""
+        """Return why a broker's transactions are not being checked; None if all are checked."""
         if self._fault is not None:
             return self._fault
         if not self._masters and not self._masterless:
@@ -171,7 +171,7 @@ class TxnCheckerApp:
             masters = await self._admin.masters()
         except CometError as error:
             fault = f"{self._settings.namesrv_addr}: {error}"
-            if fault != self._fault:  # lookups are a second apart
+            if fault != self._fault:  # lookups are a second apart: log each fault once
                 self._log.warning("brokers.unknown", error=describe(error))
             self._fault = fault
             self._asked.set()
@@ -193,7 +193,7 @@ class TxnCheckerApp:
         self._asked.set()
 
     def _take_route(self, name: str, address: str, *, is_back: bool) -> None:
-        """Have the broker followed at its address; a master that is back is tried at once."""
+        """Use this address for the broker; a moved or returned master is tried at once."""
         follower = self._followers[name]
         is_moved = address != self._addresses[name]
         self._addresses[name] = address
@@ -223,7 +223,7 @@ class TxnCheckerApp:
         try:
             return await broker.invoke(code, header, ok=ok, timeout_ms=timeout_ms)
         except RequestTimeout as error:
-            # A lost host closes no connection, and its name may have got another address.
+            # A lost host never closes its connections, and its name may now have another address.
             self._admin.drop(address, describe(error))
             raise
 

@@ -2,7 +2,7 @@
 """One round: visit every open transaction, and check it or set it aside if that is due.
 
 If the broker refuses to check one transaction, the others are still checked. Checks are counted
-after the broker has answered. If a crash comes before the count, they are repeated without having
+after the broker has answered. After a crash before the count, checks are repeated without having
 been counted.
 """
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How long a follower rests before it tries a failed broker again.
+"""How long a follower waits before it tries a failed broker again.
 
 During a failover the old master refuses or is gone, and the new one may have the same address.
 Such failures say nothing about the next attempt, so their pauses stay short. All other failures,
@@ -31,12 +31,12 @@ class BackOff:
         self.pause_ms = 0
 
     def restart(self) -> None:
-        """Begin with the shortest pause again."""
+        """Return to the shortest pause."""
         self._next_ms = FIRST_MS
         self.pause_ms = 0
 
     def failed(self, errors: Iterable[BaseException], *, may_be_back_soon: bool) -> None:
-        """Choose the pause after a failure of a broker that may, or may not, be back soon."""
+        """Choose the next pause; it stays short if the broker may be back soon."""
         longest_ms = self._longest_ms
         if may_be_back_soon and all(isinstance(error, _OF_FAILOVERS) for error in errors):
             longest_ms = min(longest_ms, FAILOVER_MAX_MS)

@@ -44,7 +44,7 @@ QUEUE_ID: Final = 0
 MISSING_MAX: Final = 4_096
 """Consecutive lost messages that one read may skip."""
 
-_DIGITS_MAX: Final = 19  # more than any offset has
+_DIGITS_MAX: Final = 19  # enough for any offset
 
 _ANSWERS: Final = (
     ResponseCode.SUCCESS,
@@ -102,7 +102,9 @@ class BrokerLink:
         self._settings = settings
 
     async def leaves_checks_to_us(self) -> bool:
-        """Return whether the broker relies on us for checks; RocketMQ's brokers do their own."""
+        """Return whether the broker leaves checks to a txn-checker; RocketMQ's brokers do their
+        own.
+        """
         header = AskTransactionState(commit_log_offset=-1, tran_state_table_offset=-1)
         try:
             await self._invoke(Code.ASK_TRANSACTION_STATE, header)
@@ -114,7 +116,8 @@ class BrokerLink:
         return True
 
     async def examined(self, topic: str) -> int:
-        """Return the offset below which no work is left: the committed offset, or else the oldest.
+        """Return the offset below which no work is left: the committed one, or else the queue's
+        minimum.
 
         The committed offset is capped, because it may lie past the end of a queue that lost its
         tail.
@@ -144,7 +147,7 @@ class BrokerLink:
         await self._invoke(Code.UPDATE_CONSUMER_OFFSET, header)
 
     async def check_rights(self, half_offset: int, op_offset: int) -> None:
-        """Raise the broker's refusal if our account may not read the two queues."""
+        """Raise the broker's refusal if this account may not read the two queues."""
         for topic, offset in ((HALF_TOPIC, half_offset), (OP_HALF_TOPIC, op_offset)):
             await self._pull(topic, offset, count=1, suspend_ms=0)
 
@@ -197,7 +200,7 @@ class BrokerLink:
         reply = answer.header
         if not isinstance(reply, AskTransactionStateReply):
             raise RemoteProtocolError("the answer to a transaction check has no header fields")
-        if reply.is_ended:  # its op message is about to arrive
+        if reply.is_ended:  # the op message will arrive soon
             return Asked(is_open=True, producer="")
         return Asked(is_open=True, producer=reply.producer_address)
 
@@ -236,9 +239,7 @@ def _number(text: str | None, otherwise: int, highest: int) -> int:
 
 
 def ended_by(record: MessageRecord) -> list[int]:
-    """Return the half messages that an op message ends; an op message of RocketMQ 5 may end
-    several.
-    """
+    """Return the half messages that an op message ends; in RocketMQ 5 there may be several."""
     if record.tags != OP_TAG:
         return []
     texts = map(bytes.strip, record.body.split(b","))

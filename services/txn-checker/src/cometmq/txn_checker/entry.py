@@ -67,4 +67,4 @@ class Half(NamedTuple):
 
 
 NO_HALF: Final = Half(0, 0, 0, 0, state=State.ROLLED_BACK)
-"""Replaces a half message that its queue has lost."""
+"""The entry for a half message that the queue has lost."""

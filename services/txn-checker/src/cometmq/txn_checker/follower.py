@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Follow one broker's half and op queues, and check its open transactions.
 
-A failure of the broker, the network or our disk stops all work for this broker; after a back-off,
-work resumes from the ledger. Other brokers are not affected.
+A failure of the broker, the network or the local disk stops all work for this broker; after a
+back-off, work resumes from the ledger. Other brokers are not affected.
 
-In a group with failover another broker becomes the master: work resumes there as soon as the name
-servers know it, without a back-off.
+In a group with failover another broker becomes the master. Work resumes there without a back-off,
+as soon as the name servers know the new master.
 """
 
 import asyncio
@@ -36,8 +36,8 @@ from cometmq.txn_checker.stats import FollowerStats
 TOPIC_WAIT_S: Final = 1.0
 OTHER_MAKER_WAIT_S: Final = 60.0
 PROBE_INTERVAL_MS: Final = 1_000
-"""Interval between questions whether the broker is still the master: a former master serves pulls
-as a slave, and a frozen one keeps its connections.
+"""Interval between probes whether the broker is still the master: a former master serves pulls as a
+slave, and a frozen master keeps its connections.
 """
 MOVED: Final = "another master is registered, which has not answered yet"
 
@@ -68,11 +68,11 @@ class Follower:
         self._committed: tuple[int, int] | None = None
         self._asker = Asker(name, link, settings, clock=clock, log=log, stats=self.stats)
         self.fault: str | None = "has not answered yet"
-        """Why the broker is not being followed; None while it is."""
+        """The reason why the broker is not being followed; None while it is."""
         self.lost: Callable[[], None] = lambda: None
-        """Called when the broker fails: another one may be the master now."""
+        """Called when the broker fails, because another broker may be the master now."""
         self.is_registered = True
-        """Whether the name servers know a master; without one, attempts are rarer."""
+        """Whether the name servers know a master; if not, attempts are rarer."""
         self.tried = asyncio.Event()
         """Set after the first success or failure."""
         self._halves_moved = asyncio.Event()
@@ -84,7 +84,7 @@ class Follower:
         return self._ledger
 
     def route_changed(self) -> None:
-        """Start again at the broker that the name servers now name, without a back-off."""
+        """Reconnect, without a back-off, to the broker that the name servers now name."""
         self._moved.set()
 
     async def run(self) -> None:
@@ -102,8 +102,8 @@ class Follower:
     async def _attempt(self) -> Exception | None:
         """Follow the broker until it fails or its route changes; return the failure.
 
-        Other followers go on after any error. The work has its own task: a task group of Python
-        3.11 loses the cancellation of its task if a failure comes at the same time.
+        No error affects other followers. The work runs in a task of its own, because a task group
+        of Python 3.11 loses the cancellation of its task if the group fails at the same time.
         """
         failures: list[Exception] = []
 
@@ -156,9 +156,9 @@ class Follower:
         self.stats.is_following = False
         self._note_tried(_reason(leaves[0]))
         if any(isinstance(error, DiskError) for error in leaves):
-            self._ledger = None  # memory and disk may differ now
+            self._ledger = None  # it may now differ from the disk
         errors = sorted({describe(error) for error in leaves})
-        if errors != self._logged:  # attempts are a second apart
+        if errors != self._logged:  # attempts are a second apart: log each failure once
             self._log.warning("broker.unfollowed", broker=self.name, errors=errors)
             self._logged = errors
         self.lost()
@@ -203,9 +203,9 @@ class Follower:
     # Start
 
     async def _adjust(self, ledger: Ledger) -> None:
-        """Update the ledger for changes to the queues while they were not being followed."""
+        """Update the ledger after changes to the queues while they were not being followed."""
         link = self._link
-        self._committed = None  # the broker may have lost it
+        self._committed = None  # the broker may have lost the committed offsets
         if ledger.is_new:
             ledger.begin(await link.examined(HALF_TOPIC), await link.examined(OP_HALF_TOPIC))
         elif await self._is_replaced(ledger):
@@ -216,7 +216,8 @@ class Follower:
             ledger.reset()
             ledger.begin(*oldest)
         else:
-            # another checker may have continued, or RocketMQ's broker, which writes no op messages
+            # Another checker may have continued meanwhile, or a RocketMQ broker, which writes no op
+            # messages.
             examined = await link.examined(HALF_TOPIC)
             if examined > ledger.low_water:
                 ledger.halves_gone(examined)
@@ -265,7 +266,7 @@ class Follower:
             await self._rest(behind)
 
     async def _rest(self, behind: int) -> None:
-        """Wait for messages to accumulate: reading a single message costs the broker more than
+        """Let messages accumulate, because reading a single message costs the broker more than
         storing it.
         """
         if not behind:

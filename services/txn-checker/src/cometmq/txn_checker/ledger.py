@@ -104,14 +104,14 @@ class Ledger:
         self._checks = files("checks", CHECK.size)
         self._ops = files("ops", _OP_BYTES)
         self._tables = (self._table, self._checks, self._ops)
-        self._part = min(CHUNK, log_file_bytes // 64)  # always fits into one record
+        self._part = min(CHUNK, log_file_bytes // 64)  # so that a part always fits into one record
         self._log = RedoLog(disk, f"{folder}/{REDO_LOG}", file_bytes=log_file_bytes)
         self.half_begin = self.half_next = self.op_begin = self.op_next = 0
         self.open_count = 0
         self.ended_count = 0
         self._chunks: dict[int, int] = {}
         self._op_mark = 0
-        self.is_changed = False  # since the last checkpoint
+        self.is_changed = False  # whether anything changed since the last checkpoint
         self.is_new = not self._recover()
         if self.is_new:
             self._clear()
@@ -160,7 +160,7 @@ class Ledger:
         self._op_mark = self.open_count = 0
 
     def reset(self) -> None:
-        """Drop all state, because the broker's queues are no longer the ones that were read."""
+        """Drop all state, because the broker's queues have been replaced."""
         self._clear()
         self.is_new = True
 
@@ -206,7 +206,7 @@ class Ledger:
             ends += [_INDEX.pack(half) for half in halves if self._is_open(half)]
         for start in range(
             self._part, len(ends), self._part
-        ):  # one op message may end more than a record holds
+        ):  # one op message may end more half messages than a record holds
             rest = b"".join(ends[start : start + self._part])
             self._change(Kind.OPS, _POSITIONS.pack(self.op_next, 0, len(rest) // 8, 0) + rest)
         if highest:
@@ -316,7 +316,7 @@ class Ledger:
         for (index,) in _INDEX.iter_unpack(indices):
             data = self._table.read(index, 1)
             if index < self.half_begin or data[_STATE_AT:] != _OPEN_STATE:
-                continue  # already applied: replay may repeat a record
+                continue  # already applied, because replay may repeat a record
             self._table.write(index, data[:_STATE_AT] + state.to_bytes(4, "big"))
             self._count(index, -1)
             self.ended_count += state is State.COMMITTED

@@ -18,8 +18,7 @@ def due(half: OpenHalf, now_s: int, settings: TxnCheckerSettings) -> Due:
     """Return the next step for a transaction.
 
     Compatibility: RocketMQ also counts a check when no producer of the group was connected. Here
-    only checks that reached a producer count; a transaction without a producer is bounded by its
-    age.
+    only checks that reached a producer count; the age bounds transactions without a producer.
     """
     age_s = now_s - half.entry.stored_s
     if age_s > settings.age_max_s:
@@ -32,5 +31,5 @@ def due(half: OpenHalf, now_s: int, settings: TxnCheckerSettings) -> Due:
         return Due.ASK if is_rested else Due.WAIT
     own = check.immunity_s
     immunity_ms = settings.transaction_time_out if own == NO_IMMUNITY else own * 1_000
-    least_age_ms = max(0, age_s * 1_000 - 999)  # the table has whole seconds
+    least_age_ms = max(0, age_s * 1_000 - 999)  # the table stores whole seconds
     return Due.ASK if least_age_ms >= immunity_ms else Due.WAIT

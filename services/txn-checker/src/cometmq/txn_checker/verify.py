@@ -33,7 +33,7 @@ class Verification(msgspec.Struct):
     entry_count: int = 0
     open_count: int = 0
     half_behind: int = 0
-    """Number of half messages that the tables do not contain yet."""
+    """Number of half messages that are not in the tables yet."""
     op_behind: int = 0
     differences: list[str] = []
 
@@ -79,7 +79,7 @@ async def _verify_unfollowed(master: BrokerAdmin, found: Verification) -> None:
 
 async def _verify(folder: Path, copy: Path, master: BrokerAdmin, found: Verification) -> None:
 
-    # read before the copy, which then includes all progress committed to the broker
+    # read before copying, so that the copy includes all committed progress
     before = await master.transaction_queues()
     ledger = await asyncio.to_thread(recovered_copy, folder, copy)
     if ledger.is_new:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Lists of topics, write permission, topic removal and settings: 205, 206, 216, 224, 304,
 311-313, 318, 319, 327.
-"""  # the codes are the summary
+"""  # the summary lists the codes
 
 from cometmq.namesrv.namesrv import Namesrv
 from cometmq.remoting import remarks
@@ -26,7 +26,7 @@ from cometmq.runtime import properties
 def wipe_write_perm_of_broker(
     namesrv: Namesrv, call: Call[WipeWritePermOfBroker]
 ) -> WipeWritePermOfBrokerReply:
-    """Hide a broker's queues from producers, in memory, until the broker registers a change."""
+    """Hide a broker's queues from producers until the broker registers a change; not saved."""
     count = namesrv.routes.wipe_write_perm(call.header.broker_name)
     namesrv.log.info("write_perm.wiped", broker_name=call.header.broker_name, topic_count=count)
     return WipeWritePermOfBrokerReply(count)
@@ -46,7 +46,7 @@ def get_all_topic_list_from_nameserver(namesrv: Namesrv, _call: Call[NoHeader]) 
 
 
 def delete_topic_in_namesrv(namesrv: Namesrv, call: Call[DeleteTopicInNamesrv]) -> Reply:
-    """Delete a topic; brokers that still have it register it again when their topics change."""
+    """Delete a topic; a broker that still has it registers it again when its topics change."""
     header = call.header
     namesrv.routes.delete_topic(header.topic, header.cluster_name or None)
     namesrv.log.info("topic.deleted", topic=header.topic, cluster=header.cluster_name)
@@ -58,7 +58,7 @@ def get_topics_by_cluster(namesrv: Namesrv, call: Call[GetTopicsByCluster]) -> R
 
 
 def get_system_topic_list_from_ns(namesrv: Namesrv, _call: Call[NoHeader]) -> Reply:
-    """Return the names of clusters and broker groups, and a broker that lists its own topics."""
+    """Return the names of clusters and broker groups, and a broker to ask for its system topics."""
     names, address = namesrv.routes.system_topics()
     return _topics(names, address)
 

@@ -3,8 +3,9 @@
 
 Compatibility: Java writes broker ids unquoted (`{0:"ip:port"}`) in the cluster info, and in routes
 for clients before 4.9.4. That is not JSON, but some clients (the Go client up to 2.1.2) parse the
-text themselves and take every address for the master's if the ids are quoted. Old clients therefore
-get unquoted ids. Clients from 4.9.4 onwards get standard JSON, as do all clients that request it.
+text themselves and mistake every address for the master's if the ids are quoted. Old clients
+therefore get unquoted ids. Clients from 4.9.4 onwards get standard JSON, as do all clients that
+request it.
 """
 
 from collections.abc import Mapping, Sequence
