@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""An elector's view of a broker group, and the actions that it can take: values without logic.
+"""An elector's view of a broker group, and the actions that it can take: plain values.
 
 `election`, `planned` and `missing_record` decide which actions are taken.
 """
@@ -26,16 +26,16 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
     last_log_epoch: int = 0
     max_offset: int = 0
     tables_epoch: int = 0
-    """The epoch from whose master the member's tables come."""
+    """The epoch of the master that the member's tables come from."""
     tables: int = 0
-    """Number of changes of that epoch that the tables contain."""
+    """Number of table changes made in that epoch that the tables contain."""
     standing: Standing = Standing.NEW
     has_lost_master: bool = False
-    """The member follows a master from which it has not heard for a while."""
+    """The member follows a master but has not heard from it for a while."""
     lag_bytes: int = 0
-    """Bytes by which the member's log is behind its master's, for a planned switchover."""
+    """Number of bytes by which the member's log is behind its master's; for planned switchovers."""
     last_in_sync: tuple[Copy, ...] = ()
-    """The in-sync set of the record that the member saw last, which may have been deleted since."""
+    """The in-sync set in the record that the member saw last; that record may be deleted by now."""
 
 
 class Group(msgspec.Struct, frozen=True, kw_only=True):
@@ -66,7 +66,7 @@ class Group(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Elect(msgspec.Struct, frozen=True):
-    """Write `record` on `base`; whatever the outcome, read and decide again."""
+    """Replace `base` with `record`; whatever the outcome, read and decide again."""
 
     base: Versioned
     record: Record
@@ -116,14 +116,14 @@ class Drop(msgspec.Struct, frozen=True):
 
 
 class Resize(msgspec.Struct, frozen=True):
-    """Order the master to write another number of copies."""
+    """Order the master to record another number of copies."""
 
     master: int
     copies: int
 
 
 class Blocked(StrEnum):
-    """Reasons why the elector does nothing, as shown in events and conditions."""
+    """Reasons why the elector waits, as shown in events and conditions."""
 
     NO_CANDIDATE = "NoCandidate"
     NO_QUORUM = "NoQuorum"

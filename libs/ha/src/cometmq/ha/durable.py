@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Small files that survive a power failure: replaced as a whole, or never changed once created."""
+"""Small files that survive a power failure: replaced as a whole, or immutable once created."""
 
 import os
 from pathlib import Path
@@ -15,7 +15,7 @@ class Files(Protocol):
     def replace(self, path: Path, data: bytes) -> None:
         """Replace the content of a file; the new content is on the disk when the call returns.
 
-        After a crash the file has either the old or the new content, never a part of it.
+        After a crash the file has either the old or the new content, never a mixture.
         """
 
 
@@ -23,12 +23,12 @@ class SharedFiles(Files, Protocol):
     """Files that several processes create and remove. Names are durable only after `sync`."""
 
     def names(self, folder: Path) -> list[str]:
-        """Return the names in a folder, as they were at one moment if they are few."""
+        """Return the names in a folder; if they are few, they form a snapshot of one moment."""
 
     def create(self, path: Path, data: bytes) -> None:
         """Create a file that does not exist yet; its content is on the disk when the call returns.
 
-        A crash may leave a part of it.
+        A crash may leave a part of the content.
         """
 
     def link(self, path: Path, name: Path) -> None:
@@ -69,7 +69,7 @@ class OsFiles:
         """Return the names in a folder.
 
         Linux locks the folder during each getdents call, and the first call returns up to 32 KB of
-        names, so the names of a small folder are those of one moment.
+        names, so the names of a small folder are a snapshot.
         """
         return os.listdir(folder)  # noqa: PTH208  # one buffer of names, not an iterator
 

@@ -11,7 +11,7 @@ The broker keeps the file beside the checkpoint. A new master calls `begun`. A f
 `common_point` at each handshake and `reached` when its log has grown. Recovery calls `truncated`
 with the end of the log. Changes are saved before the log grows and before anything is
 acknowledged; a log is cut before the history is saved. Bytes must never be on the disk without
-their entry, because they would be taken for bytes of the previous epoch. Recovery removes entries
+their entry, because they would then count as bytes of the previous epoch. Recovery removes entries
 whose bytes are missing (R5).
 """
 
@@ -39,8 +39,9 @@ class Entry(NamedTuple):
 
 
 History = tuple[Entry, ...]
-"""Entries in ascending order of epoch and start. If nothing was written in an epoch, its entry is
-replaced by that of the next epoch, which starts at the same offset."""
+"""Entries in ascending order of epoch and start. If nothing was written in an epoch, the entry of
+the next epoch, which starts at the same offset, replaces it.
+"""
 
 
 class CommonPoint(NamedTuple):
@@ -92,11 +93,11 @@ def reached(mine: History, masters: History, end: int) -> History:
 def common_point(mine: History, my_end: int, masters: History, masters_end: int) -> CommonPoint:
     """Return where a follower truncates its log before it accepts data from the master.
 
-    This is the end of the newest entry that both histories contain, in whichever log it ends first.
+    This is where the newest entry that both histories contain ends, in the log where it ends first.
     The follower's later entries are not part of the common history, even if they start exactly at
-    its end. Logs without a common entry can share only bytes of epoch 0. The histories cannot
-    distinguish the stores of different groups there, so the caller compares the last record before
-    the point.
+    its end. Logs without a common entry can share only bytes of epoch 0. There the histories cannot
+    distinguish the stores of different groups, so the caller compares the last record before the
+    point.
     """
     theirs = set(masters)
     count = next((n for n in range(len(mine), 0, -1) if mine[n - 1] in theirs), 0)
@@ -143,7 +144,7 @@ class EpochFile:
         self._files = files
 
     def load(self) -> History:
-        """Return the saved history, empty if there is no file; raise EpochsDamaged or OSError."""
+        """Return the saved history, empty without a file; raise EpochsDamaged or OSError."""
         data = self._files.read(self._path)
         return () if data is None else decode_epochs(data, place=str(self._path))
 

@@ -26,14 +26,14 @@ class Timing(msgspec.Struct, frozen=True, kw_only=True):
     """Intervals in milliseconds."""
 
     renew_deadline_ms: int = 6_000
-    """A master whose last renewal is this old fences itself if its copies are silent, too."""
+    """A master whose last renewal is older fences itself if its copies are silent, too."""
     lease_duration_ms: int = 8_000
     """How long the elector waits after the last change of the record: at least 1.3 times the
     deadline, because the rates of two clocks may differ by ten percent."""
     heard_within_ms: int = 1_500
-    """A copy heard from within this time is certain to be following this master."""
+    """A copy that was heard from within this time certainly follows this master."""
     lag_timeout_ms: int = 10_000
-    """A copy that has not been level for this long leaves the set."""
+    """A copy that has not caught up for this long leaves the set."""
 
     def __post_init__(self) -> None:
         if self.lease_duration_ms < 1.3 * self.renew_deadline_ms:
@@ -77,13 +77,13 @@ def may_answer_unlogged(
     timing: Timing,
     is_predecessor_gone: bool,
 ) -> bool:
-    """Return whether requests that the confirm offset does not cover may be answered (decision 8).
+    """Return whether requests not covered by the confirm offset may be answered (decision 8).
 
     These are queue locks and offset commits. Every copy that could elect another master must have
     been heard from recently, and the previous master must have lost its own permission. That is
-    certain 1.1 intervals after its successor opened, because nothing is sent to it from then on, or
-    at once if it is known to be dead, to be fenced, or to have handed over. A master that is alone
-    relies on its lease.
+    certain 1.1 intervals after its successor opened, because no copy reports to it from then on, or
+    at once if it is known to be dead, to be fenced, or to have handed over. A master alone in its
+    set relies on its lease.
     """
     if not is_predecessor_gone and now_ms < opened_ms + 11 * timing.heard_within_ms // 10:
         return False
@@ -96,8 +96,8 @@ def heard_by_all_ms(leadership: Leadership, heard: Heard) -> int:
     """Return the time since which the master has heard from every copy that an election needs.
 
     The result is NEVER, a time far in the past, if one of these copies was never heard from, or if
-    the master may be alone in its set. Under `Policy.MAJORITY` the other members of a majority are
-    enough.
+    the master may be alone in its set. Under `Policy.MAJORITY` the other members of a majority
+    suffice.
     """
     record = leadership.base.record
     if record.policy is Policy.MAJORITY:
@@ -117,7 +117,7 @@ class Progress(msgspec.Struct, frozen=True):
     """When a copy last had all of its master's log."""
 
     caught_up_ms: int
-    """When the copy last had everything that the master had."""
+    """When the copy last had all of the master's log."""
     mark_end: int
     """The end of the master's log at `mark_ms`."""
     mark_ms: int

@@ -33,12 +33,12 @@ class AckRefused(CometError):
 
 
 class Ack(msgspec.Struct, frozen=True):
-    """A slave's report of how much of the log and of the tables it has, and in which epoch."""
+    """A slave's report: its epoch, and how much of the log and of the tables it has."""
 
     copy: Copy
     epoch: int
     offset: int
-    """End of its log. If this is not below the epoch's start, the epoch's entry is saved."""
+    """End of its log. If this is at or above the epoch's start, the epoch's entry is saved."""
     tables: int = -1
     """Table changes in this epoch that it has saved; -1 until it has the tables themselves."""
 
@@ -51,9 +51,10 @@ class Leadership(msgspec.Struct, frozen=True, kw_only=True):
     start: int
     """The end of the log when this epoch began."""
     base: Versioned
-    """The latest version that the master has read or written, on which its writes are based."""
+    """The latest version that the master has read or written; its writes are based on this version.
+    """
     possible: tuple[Copies, ...]
-    """The sets that the record may hold; the first is that of `base`."""
+    """The sets that the record may hold, beginning with the set of `base`."""
     end: int
     confirmed: int
     """Every member of the set has the log up to this offset, which never decreases."""
@@ -61,13 +62,13 @@ class Leadership(msgspec.Struct, frozen=True, kw_only=True):
     confirmed_tables: int = 0
     acks: tuple[Ack, ...] = ()
     successors: Copies = ()
-    """Copies that an open hand-over may have made master."""
+    """Copies that an unsettled hand-over may have made master."""
     must_read: bool = False
     """The last write met a conflict or got no answer, so the record must be read before a write."""
 
 
 def lead(me: Copy, found: Versioned, *, start: int, confirmed: int = 0) -> Leadership:
-    """Return the initial view of a master, which holds no acknowledgements from earlier epochs.
+    """Return the initial view of a master, without acknowledgements from earlier epochs.
 
     `found` is the record as the candidate itself read it, `start` the end of its log, and
     `confirmed` the confirm offset that it heard as a slave.
@@ -154,8 +155,8 @@ def may_acknowledge(leadership: Leadership, min_in_sync: int) -> bool:
 def may_read(leadership: Leadership, dispatched: int) -> bool:
     """Return whether pulls, offset queries and answers that depend on dispatch are allowed (R6).
 
-    Until the confirm offset reaches the start of the epoch, it may be lower than the one that the
-    previous epoch's master had shown to consumers.
+    Until the confirm offset reaches the start of the epoch, it may be lower than the offset that
+    the previous epoch's master had shown to consumers.
     """
     return min(leadership.confirmed, dispatched) >= leadership.start
 
@@ -189,7 +190,7 @@ JOIN_CONDITIONS: Final[tuple[Callable[[Leadership, Ack], bool], ...]] = (
 
 
 def is_deposed_holder(leadership: Leadership, copy: Copy) -> bool:
-    """Return whether a copy is the replaced holder and does not follow yet: it leaves (R9)."""
+    """Return whether a copy is the deposed holder and does not follow yet; it then leaves (R9)."""
     return copy == leadership.base.record.deposed and _ack_of(leadership, copy) is None
 
 
@@ -218,7 +219,7 @@ def wanted_set(leadership: Leadership, unfit: Collection[Copy]) -> Copies:
 
 
 def wants_write(leadership: Leadership, unfit: Collection[Copy] = ()) -> bool:
-    """Return whether the set should change or an earlier change is not yet settled."""
+    """Return whether the set should change, or an earlier change is not settled."""
     wanted = wanted_set(leadership, unfit)
     return leadership.possible != (wanted,)
 
@@ -242,7 +243,7 @@ def proposal(
 def hand_over(leadership: Leadership, target: Copy, *, leaves: bool = False) -> Record | None:
     """Return the record that makes `target` the master; None until the target has caught up.
 
-    The master has stopped appending and has answered everything it appended. The set stays the
+    The master has stopped appending and has answered everything that it appended. The set stays the
     same. `leaves` lets the target remove the old master at once, because it is being deleted.
     """
     ack = _ack_of(leadership, target)
@@ -280,7 +281,7 @@ def answered(leadership: Leadership, outcome: Outcome) -> Leadership:
 
 
 def is_deposed(leadership: Leadership, found: Versioned) -> bool:
-    """Return whether, according to the record, this master is no longer the master."""
+    """Return whether the record says that this master is no longer the master."""
     record = found.record
     return (record.uid, record.epoch, record.holder) != (
         leadership.base.record.uid,
@@ -293,8 +294,9 @@ def found(leadership: Leadership, read: Versioned | None) -> Leadership:
     """Apply a read of the record that does not depose this master.
 
     A new version settles all outstanding writes, because a write based on the previous version can
-    no longer be applied (R1). The recorded set is adopted, never written from memory. If the record
-    is missing, the set stays the same, and nothing is written until there is a record (decision 7).
+    no longer be applied (R1). The master adopts the recorded set and never restores its own. If the
+    record is missing, the set stays the same, and nothing is written until there is a record
+    (decision 7).
     """
     if read is None:
         return msgspec.structs.replace(leadership, must_read=True)
@@ -304,7 +306,7 @@ def found(leadership: Leadership, read: Versioned | None) -> Leadership:
 
 
 def settles(leadership: Leadership, read: Versioned) -> bool:
-    """Return whether a read settles a write: only if its version is not the base's (R1)."""
+    """Return whether a read settles a write, which needs a version other than the base's (R1)."""
     return read.version != leadership.base.version
 
 
@@ -347,7 +349,7 @@ def _of_all(leadership: Leadership) -> tuple[int, int]:
 
 
 def _of_majority(leadership: Leadership) -> tuple[int, int]:
-    """Return the offset and table changes that a majority has; only certain members count (R11)."""
+    """Return the offset and table changes of a majority, counting only certain members (R11)."""
     counted = [
         ack
         for ack in leadership.acks
@@ -368,7 +370,9 @@ def _of_majority(leadership: Leadership) -> tuple[int, int]:
 
 
 def voters(leadership: Leadership) -> Copies:
-    """Return the copies whose acknowledgements count towards a majority: none that lost its log."""
+    """Return the copies whose acknowledgements count towards a majority; copies that lost data do
+    not.
+    """
     return certain_set(leadership)
 
 

@@ -6,8 +6,8 @@ then performs the actions in order. Each action is complete (on disk, where spec
 next one begins and before the next event is passed. `SavePromise` comes before everything that
 depends on it. The simulator and the exhaustive check follow the same order with their own disks.
 
-The driver performs the reads of the record itself; they are linearizable. It passes on an answer
-only if the member's state is still the one in which the read began; otherwise it reads again. An
+The driver itself performs the reads of the record, which are linearizable. It passes on an answer
+only if the member's state has not changed since the read began; otherwise it reads again. An
 elector's orders carry no facts that a member relies on: the master and its set come from the read
 (R4).
 """
@@ -27,19 +27,19 @@ class Role(StrEnum):
     """A member's current activity in its group."""
 
     RECOVERING = "recovering"
-    """Recovers its store; obeys no orders and is not a candidate."""
+    """The member recovers its store, obeys no orders, and is not a candidate."""
     SLAVE = "slave"
-    """Follows a master, or waits for one."""
+    """The member follows a master, or waits for one."""
     PROMOTING = "promoting"
-    """Has promised its own epoch and is preparing to open."""
+    """The member has promised its own epoch and is preparing to open."""
     MASTER = "master"
-    """Stores messages and acknowledges them."""
+    """The member stores and acknowledges messages."""
     PARKING = "parking"
-    """A master that holds back new messages until its successor has caught up."""
+    """The member is a master that holds back new messages until its successor has caught up."""
     FENCED = "fenced"
-    """May not be master, by an order or its own finding; follows once it knows the master."""
+    """The member was fenced, by an order or by itself; it follows once it knows the master."""
     FAILED = "failed"
-    """Stopped because the disk failed; only a restart helps."""
+    """The member stopped because the disk failed; only a restart helps."""
 
 
 class Refusal(StrEnum):
@@ -73,7 +73,7 @@ class Member(msgspec.Struct, frozen=True, kw_only=True):
     found: Versioned | None = None
     """The version of the record that made the member master."""
     is_held: bool = False
-    """Whether the member was fenced by an order, and so may not elect itself."""
+    """Whether an order fenced the member, which therefore may not elect itself."""
 
 
 # ---- events ----------------------------------------------------------------------------------
@@ -199,7 +199,7 @@ class CloseToClients(msgspec.Struct, frozen=True):
 
 
 class Park(msgspec.Struct, frozen=True):
-    """Hold back new requests instead of appending them; hand over once the target caught up."""
+    """Hold back new requests instead of appending them; hand over once the target has caught up."""
 
     target: int
 
@@ -215,7 +215,8 @@ class ForwardParked(msgspec.Struct, frozen=True):
 
 
 class Claim(msgspec.Struct, frozen=True):
-    """Write `record` on `base`: the recorded holder has restarted and elects itself (decision 1).
+    """Replace `base` with `record`: the recorded holder has restarted and elects itself (decision
+    1).
 
     Whatever the outcome, a read follows.
     """
@@ -262,8 +263,8 @@ def accepts(member: Member, epoch: int) -> bool:
 def may_open(member: Member, record: Record) -> bool:
     """Return whether the record makes this member master without another election.
 
-    An epoch that was promised earlier is burned, because the process may have opened it before it
-    restarted (R4).
+    An epoch that was promised earlier cannot be reused, because the process may have opened it
+    before it restarted (R4).
     """
     return is_named(member, record) and record.epoch > member.promised
 
@@ -286,7 +287,7 @@ def _recovered(member: Member, event: Recovered) -> Reaction:
 
 
 def _record_while_no_master(member: Member, event: RecordRead) -> Reaction:
-    """Open, claim leadership again after a burned epoch, or follow the holder."""
+    """Open, claim leadership in a new epoch, or follow the holder."""
     found = event.found
     if found is None:
         return member, ()
@@ -302,7 +303,7 @@ def _record_while_no_master(member: Member, event: RecordRead) -> Reaction:
         claim = record.elected(member.me, epoch, tables=record.tables)
         return member, (Claim(found, claim),)
     if record.holder.ordinal == member.me.ordinal or not accepts(member, record.epoch):
-        return member, ()  # an earlier incarnation holds it, or a promise is newer
+        return member, ()  # the holder is an earlier incarnation, or a promise is newer
     return _follow(member, FollowOrder(record.epoch, record.holder.ordinal))
 
 
@@ -399,7 +400,7 @@ def _unparked(member: Member, event: Unparked) -> Reaction:
 
 
 def _handed_over(member: Member, event: HandedOver) -> Reaction:
-    """Follow the target, or continue as master, which is safe without an answer (decision 6)."""
+    """Follow the target, or stay master, which is safe even without an answer (decision 6)."""
     if event.answer is not Answer.APPLIED:
         after = msgspec.structs.replace(member, role=Role.MASTER)
         return after, (Unpark(), ReadRecord())

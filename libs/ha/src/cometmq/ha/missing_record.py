@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The record of a new group, or of one whose record was deleted (pure)."""
+"""Create the record of a new group, or of a group whose record was deleted (pure)."""
 
 from typing import Final
 
@@ -29,7 +29,7 @@ def restore_epoch(statuses: Statuses) -> int:
 def restore(
     group: Group, statuses: Statuses, fence_epoch: int, uid: str, *, accept_loss: bool = False
 ) -> Actions:
-    """Return how to create the record of a new group, or of one whose record was deleted (R10).
+    """Return how to create the record of a new group, or to restore a deleted record (R10).
 
     All members are fenced before their offsets are compared. Otherwise a master that still answers
     clients could acknowledge more messages after its offset was read. The answers to the fence
@@ -37,8 +37,8 @@ def restore(
 
     A store that has lost something since it was in the set is never chosen. It may have been the
     only member of the set, so an operator has to accept the loss explicitly (`accept_loss`). The
-    same holds for a store of the last known set that does not take part: nobody is fenced for it,
-    because a master may still acknowledge without a record.
+    same holds if a store of the last known set does not take part. Until the operator accepts that,
+    no member is fenced, because a master may still acknowledge without a record.
     """
     usable = {
         one.copy.ordinal: one for one in statuses if one.role not in (Role.RECOVERING, Role.FAILED)
@@ -94,8 +94,8 @@ def is_fenced(status: Status, fence_epoch: int) -> bool:
 def left_out(members: Statuses) -> tuple[Copy, ...]:
     """Return the copies that a member last saw in sync and that are not among the members.
 
-    Each of them may be the only store with the newest messages. A store whose incarnation was
-    replaced counts if its successor at this broker was never in the set: it began empty.
+    Each of them may be the only store with the newest messages. A replaced incarnation counts if
+    its successor at this broker was never in the set, because the successor began empty.
     """
     known = {copy for one in members for copy in one.last_in_sync}
     new = {one.copy.ordinal for one in members if one.standing is Standing.NEW}

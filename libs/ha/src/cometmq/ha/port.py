@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The interface of a place for consensus records: read, compare-and-swap, create, watch.
+"""The interface of a backend that stores a consensus record: read, replace, create, watch.
 
 The broker, which drives `cometmq.ha.member`, reads and replaces records. The elector also creates
 them. The Kubernetes operator reads, replaces and creates records in a Lease. The implementations
@@ -28,8 +28,9 @@ class Answer(Enum):
     CONFLICT = "conflict"
     """The write is not in the record and never will be: another one came first."""
     UNKNOWN = "unknown"
-    """No answer: the write has landed, may land later, or never will. Read and decide again;
-    reading the version on which the write was based settles nothing (R1)."""
+    """No answer: the write was applied, may be applied later, or never will be. Read and decide
+    again; reading the version on which the write was based settles nothing (R1).
+    """
 
 
 class Outcome(msgspec.Struct, frozen=True):
@@ -38,7 +39,7 @@ class Outcome(msgspec.Struct, frozen=True):
     answer: Answer
     written: Versioned | None = None
     reason: str = ""
-    """Why the outcome is unknown, for people; empty if the place cannot say."""
+    """Why the outcome is unknown, for people; empty if the backend gives no reason."""
 
 
 CONFLICT = Outcome(Answer.CONFLICT)
@@ -61,14 +62,15 @@ class RecordPort(Protocol):
     async def read(self) -> Versioned | None:
         """Return the latest record, None if there is none; raise RecordUnreachable.
 
-        The answer is as recent as the call, so it must not come from a cache or a lagging replica.
+        The answer is at least as recent as the call, so it must not come from a cache or a lagging
+        replica.
         """
 
     async def replace(self, base: Versioned, record: Record) -> Outcome:
         """Write `record` if the current version and uid still match `base`.
 
         A write that certainly did not happen, for example because nothing was sent, may still be
-        answered with UNKNOWN: callers treat it as one that may land later.
+        answered with UNKNOWN: callers treat it as a write that may be applied later.
         """
 
     async def create(self, record: Record) -> Outcome:
@@ -77,6 +79,6 @@ class RecordPort(Protocol):
     def watch(self) -> AsyncIterator[Versioned | None]:
         """Yield the record now and after changes; changes in quick succession may be merged.
 
-        While the place cannot be reached, nothing is yielded. A yielded record may be outdated by
+        While the backend cannot be reached, nothing is yielded. A yielded record may be outdated by
         the time the caller sees it: it is a reason to read, never a reason to become master.
         """

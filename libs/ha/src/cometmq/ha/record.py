@@ -3,7 +3,7 @@
 
 One record orders all elections and all changes of the in-sync set. It changes only by
 compare-and-swap and is stored in a Kubernetes Lease, an etcd key, a file or memory;
-`cometmq.ha.port` states what such a place must guarantee.
+`cometmq.ha.port` states what such a backend must guarantee.
 
 The master builds records with `renewed`; elections and hand-overs use `elected`. The rules for
 which records may be written are in `cometmq.ha.in_sync`, `election` and `missing_record`.
@@ -19,7 +19,7 @@ from cometmq.remoting.errors import CometError
 
 
 class RecordDamaged(CometError):
-    """A place does not contain a valid consensus record; the message names the fault."""
+    """A backend does not contain a valid consensus record; the message names the fault."""
 
 
 class Copy(msgspec.Struct, frozen=True, order=True, array_like=True):
@@ -47,9 +47,9 @@ class TablesAt(msgspec.Struct, frozen=True, array_like=True):
 
     copy: Copy
     epoch: int
-    """The epoch from whose master these tables come."""
+    """The epoch of the master that these tables come from."""
     changes: int
-    """Number of changes of that epoch that these tables contain."""
+    """Number of table changes made in that epoch that these tables contain."""
 
 
 class Record(msgspec.Struct, frozen=True, rename="camel", omit_defaults=False):
@@ -60,7 +60,7 @@ class Record(msgspec.Struct, frozen=True, rename="camel", omit_defaults=False):
     group: str
     """The broker name, so that the record of one group cannot serve another."""
     epoch: int
-    """Raised by each election and hand-over; each epoch has one holder."""
+    """Incremented by each election and hand-over; each epoch has one holder."""
     holder: Copy
     in_sync: tuple[Copy, ...]
     """Sorted, including the holder. With `Policy.MAJORITY`, the members that may vote."""
@@ -73,10 +73,11 @@ class Record(msgspec.Struct, frozen=True, rename="camel", omit_defaults=False):
     None after a hand-over, and after a member elected itself.
     """
     tables: TablesAt | None = None
-    """With `Policy.MAJORITY`: the tables that the winner fetches before it opens, unless its own go
-    as far. The longest log and the most complete tables may be in different stores."""
+    """With `Policy.MAJORITY`: the tables that the winner fetches before it opens, unless its own
+    are as complete. The longest log and the most complete tables may be in different stores.
+    """
     serial: int = 0
-    """Raised by every write, so that every write changes the content and thus the version."""
+    """Incremented by every write, so that every write changes the content and thus the version."""
 
     def elected(
         self,
@@ -103,11 +104,11 @@ class Record(msgspec.Struct, frozen=True, rename="camel", omit_defaults=False):
         )
 
     def renewed(self, in_sync: Iterable[Copy] | None = None, copies: int | None = None) -> Self:
-        """Return the record that the holder writes next: renewed, with this set or the same.
+        """Return the record that the holder writes next, with this set or the current one.
 
         If `copies` is less than the size of the set, it takes effect as members leave. Only
-        `Policy.ALL_IN_SYNC` permits a different number, because quorums of two numbers need not
-        overlap.
+        `Policy.ALL_IN_SYNC` permits a different number, because quorums of different numbers need
+        not overlap.
         """
         members = self.in_sync if in_sync is None else tuple(sorted(in_sync))
         if copies is None or self.policy is Policy.MAJORITY:

@@ -25,7 +25,7 @@ class StateDamaged(CometError):
 
 
 class Standing(StrEnum):
-    """The trust that a store deserves after the in-sync set has been lost (R10)."""
+    """How far a store can be trusted after the in-sync set was lost (R10)."""
 
     NEW = "new"
     """The store was never in the set."""
@@ -36,7 +36,7 @@ class Standing(StrEnum):
 
 
 class Boot(msgspec.Struct, frozen=True, kw_only=True):
-    """The broker's knowledge about its store after recovery."""
+    """What the broker knows about its store after recovery."""
 
     boot_id: str
     """The kernel's /proc/sys/kernel/random/boot_id, which changes when the host restarts."""
@@ -56,12 +56,14 @@ class State(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
     incarnation: str
     boot_id: str
     promised: int = 0
-    """No master of a lower epoch is followed or obeyed, and none of this epoch is opened again
-    (R3, R4)."""
+    """The store never follows or obeys a master of a lower epoch, and never opens this epoch again
+    (R3, R4).
+    """
     standing: Standing = Standing.NEW
     last_in_sync: tuple[Copy, ...] = ()
-    """The in-sync set of the record that this member saw last: without a record, it tells which
-    stores may have the newest messages (R10)."""
+    """The in-sync set in the record that this member saw last. If the record is lost, it tells
+    which stores may have the newest messages (R10).
+    """
 
     @property
     def copy(self) -> Copy:
@@ -70,7 +72,7 @@ class State(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
 
 
 def created(group: str, ordinal: int, boot_id: str, new_incarnation: Callable[[], str]) -> State:
-    """Return the state of a store without a state file: new, empty, or not yet replicated."""
+    """Return the state of a store without a state file: it is new, empty, or not replicated yet."""
     return State(group=group, ordinal=ordinal, incarnation=new_incarnation(), boot_id=boot_id)
 
 
@@ -106,7 +108,7 @@ def proven(state: State) -> State:
 
 
 def saw(state: State, record: Record) -> State:
-    """Return the state after a look at the record."""
+    """Return the state after reading the record."""
     state = msgspec.structs.replace(state, last_in_sync=record.in_sync)
     return proven(state) if state.copy in record.in_sync else state
 

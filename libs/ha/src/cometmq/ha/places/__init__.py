@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Places where a consensus record can be stored: memory, a file on one host, etcd, Kubernetes."""
+"""Backends that store a consensus record: memory, a file on one host, etcd, Kubernetes."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The place of a record from one line of settings: `groupRecord` of brokers and electors."""
+"""Select the backend of a record by one setting: `groupRecord` of brokers and electors."""
 
 from pathlib import Path
 from typing import Final, NoReturn
@@ -22,10 +22,10 @@ FORMS: Final = (
 def open_record(
     place: str, *, tls: TlsSettings | None = None, login: tuple[str, str] | None = None
 ) -> RecordPort:
-    """Return the record that `place` names; raise SettingsError if it has another form.
+    """Return the record that `place` names; raise SettingsError if `place` is malformed.
 
     `tls` is used for etcd over TLS; `login` is the name and the password of an etcd user. Nothing
-    is read yet, so an unreachable place is detected only later.
+    is read yet, so an unreachable backend is detected only later.
     """
     kind, _, rest = place.partition(":")
     if kind == "file":

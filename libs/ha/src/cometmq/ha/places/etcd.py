@@ -20,7 +20,7 @@ from cometmq.ha.port import CONFLICT, UNKNOWN, Outcome, RecordUnreachable, appli
 from cometmq.ha.record import Record, Versioned, decode_record, encode_record
 
 ABSENT: Final = "0"
-"""The revision with which etcd compares a key that does not exist."""
+"""The revision of a key that does not exist, in etcd's comparisons."""
 UNAUTHENTICATED: Final = (401, 16)
 """The HTTP status, and the gRPC code in the body of a response with another status."""
 
@@ -64,7 +64,7 @@ class EtcdRecord:
         timeout_ms: int = 2_000,
         poll_interval_ms: int = 250,
     ) -> None:
-        """Try `endpoints` (HOST:PORT) in this order on each call; use `tls` for all of them.
+        """Try `endpoints` (HOST:PORT) in this order on each call, all with `tls` if it is given.
 
         `login` is the name and the password of an etcd user.
         """

@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """A record in files, for the processes of one host (demos, tests, single machines).
 
-`FILE` names a folder in `FILE.d`, in which the versions of the record are (`places.versions`).
-Removing `FILE` deletes the record at one moment. The next record gets another folder, so a late
-write of a deleted record never reaches its successor (R10). The folder must be on a local file
-system with hard links: network file systems answer link(2) from caches, or more than once.
+`FILE` names a folder in `FILE.d` that holds the versions of the record (`places.versions`).
+Removing `FILE` deletes the record atomically. The next record gets another folder, so a late write
+to a deleted record never reaches its successor (R10). The folder must be on a local file system
+with hard links: network file systems answer link(2) from caches, or more than once.
 
-The format before was the record itself in `FILE`, written under a lock. The first write converts it
-under the same lock. Programs of that release then refuse the file as damaged, so two releases never
-write two records.
+An earlier release kept the record itself in `FILE`, written under a lock. The first write converts
+this format under the same lock. Programs of that release then refuse the file as damaged, so two
+releases never write two records.
 """
 
 import asyncio
@@ -28,7 +28,7 @@ from cometmq.ha.port import CONFLICT, Outcome, RecordUnreachable, applied, unkno
 from cometmq.ha.record import Record, RecordDamaged, Versioned, decode_record
 
 OLD_NONCE: Final = "0"
-"""Completes a version of the old format, so that the conversion changes no version."""
+"""Completes a version of the old format, so that versions survive the conversion."""
 
 Nonce = Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{16}$")]
 
@@ -132,7 +132,7 @@ class FileRecord:
         return applied(record, first.version)
 
     def _begun(self, record: Record, number: int = 1, nonce: str = "") -> tuple[_Head, Versioned]:
-        """Make a folder that nobody else knows, with this version in it; both are durable."""
+        """Durably create a folder with this version in it, unknown to any other process."""
         head = _Head(2, self._new_nonce())
         versions = Versions(self._root / head.versions, self._files, self._new_nonce)
         self._files.make_folder(self._root)
@@ -142,7 +142,7 @@ class FileRecord:
         return head, first
 
     def _drop(self, head: _Head) -> None:
-        """Remove a folder that no file names and no file will name."""
+        """Remove a folder that no file names or will ever name."""
         folder = self._root / head.versions
         for name in self._files.names(folder):
             self._files.remove(folder / name)
@@ -151,7 +151,7 @@ class FileRecord:
     def _versions(self, head: _Head) -> Versions:
         last, folder = self._last, self._root / head.versions
         if last is None or last.folder != folder:
-            self._files.sync(self._path.parent)  # its creator may have been stopped before
+            self._files.sync(self._path.parent)  # its creator may have stopped before its own sync
             self._last = last = Versions(folder, self._files, self._new_nonce)
         return last
 
@@ -172,7 +172,7 @@ class FileRecord:
     def _converted(self) -> _Head | None:
         """Convert the old format; return None if the record was deleted.
 
-        Raises BlockingIOError while a program of the earlier release writes.
+        Raise BlockingIOError while a program of the earlier release is writing.
         """
         with _old_lock(self._path):
             data = self._files.read(self._path)
@@ -197,7 +197,7 @@ def _is_old(data: bytes) -> bool:
 
 @contextmanager
 def _old_lock(path: Path) -> Iterator[None]:
-    """Hold the lock of the earlier release's writers; raise BlockingIOError if another has it."""
+    """Hold the lock of the earlier release's writers; raise BlockingIOError if it is taken."""
     descriptor = os.open(path.with_name(f"{path.name}.lock"), os.O_RDWR | os.O_CREAT)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One request on a connection of its own: HTTP/1.0, so that responses are never chunked."""
+"""One HTTP/1.0 request per connection, so that responses are never chunked."""
 
 import asyncio
 import ssl
@@ -24,14 +24,14 @@ class NotSent(HttpError):
 
 
 class Request(msgspec.Struct, frozen=True, kw_only=True):
-    """A request without the server that it goes to."""
+    """A request, without the address of the server."""
 
     method: str
     path: str
     body: bytes = b""
     content_type: str = JSON
     token: str = ""
-    """The value of the header Authorization; empty: the header is not sent."""
+    """The value of the Authorization header, which is not sent if this is empty."""
 
 
 async def send(
@@ -46,7 +46,7 @@ async def send(
 async def post(
     host: str, port: int, path: str, body: bytes, *, tls: ssl.SSLContext | None, token: str = ""
 ) -> tuple[int, bytes]:
-    """Send a POST request with JSON, as `send` does."""
+    """Send a POST request with a JSON body, as `send` does."""
     request = Request(method="POST", path=path, body=body, token=token)
     return await send(host, port, request, tls=tls)
 
@@ -61,8 +61,8 @@ async def stream(
 ) -> AsyncIterator[bytes]:
     """Yield b"" once the server has accepted a request, then the lines of its body as they arrive.
 
-    `waits_s` bounds the wait for the status, which has to be 200, and for each line; HttpError is
-    raised otherwise.
+    `waits_s` bounds the wait for the status and for each line. Raise HttpError after a longer wait,
+    and for any status but 200.
     """
     address = f"{host}:{port}"
     answer_s, line_s = waits_s
@@ -108,7 +108,7 @@ async def _sent(
     except OSError as error:
         raise HttpError(f"{host}:{port} closed the connection: {error}") from error
     finally:
-        writer.transport.abort()  # the response is complete or does not matter
+        writer.transport.abort()  # the response is complete or no longer needed
 
 
 async def _read(reader: asyncio.StreamReader) -> bytes:

@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """A record in a Lease of the Kubernetes API, for brokers and electors that run in pods.
 
-The record is an annotation of the Lease, as JSON. The fields of the Lease repeat what people look
-for: the holder's pod and, as `leaseTransitions`, the epoch. `renewTime` stays empty, because no
-decision may rest on a wall clock.
+The record is a JSON annotation of the Lease. The fields of the Lease repeat what people look for:
+the holder's pod and, as `leaseTransitions`, the epoch. `renewTime` stays empty, because no decision
+may depend on a wall clock.
 
 A write is a merge patch that names the resource version and the uid of the Lease as read, so it
-changes exactly this object or nothing, leaves labels of others alone, and, unlike a PUT, can never
-create a deleted Lease again (R10).
+changes exactly this object or nothing, keeps labels set by other programs, and, unlike a PUT, can
+never create a deleted Lease again (R10).
 """
 
 import asyncio
@@ -37,7 +37,7 @@ RETRY_S: Final = 0.5
 
 
 class Api(msgspec.Struct, frozen=True):
-    """An API server and how a client proves who it is."""
+    """An API server, and the credentials for it."""
 
     host: str
     port: int
@@ -91,12 +91,12 @@ class KubernetesRecord:
         return await self._write("PATCH", f"/{self._name}", lease, record, lost=(404, 409))
 
     async def create(self, record: Record) -> Outcome:
-        """Create the Lease; an existing one, even without a record, is left alone."""
+        """Create the Lease; an existing Lease, even without a record, is left unchanged."""
         lease = self._lease(record, {"name": self._name})
         return await self._write("POST", "", lease, record, lost=(409,))
 
     async def watch(self) -> AsyncIterator[Versioned | None]:
-        """Yield the record and its changes, as the server reports them."""
+        """Yield the record and its changes as the server reports them."""
         is_first, last = True, None
         while True:
             try:
@@ -112,7 +112,7 @@ class KubernetesRecord:
         request = self._request("GET", query)
         api, waits = self._api, (self._timeout_s, WATCH_S + self._timeout_s)
         async for line in stream(api.host, api.port, request, tls=api.tls, waits_s=waits):
-            if not line:  # the watch has begun: what changed before it is in this read
+            if not line:  # the watch has begun; this read has all earlier changes
                 yield await self.read()
                 continue
             event = msgspec.json.decode(line, type=_Event)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A record in memory, with any network fault on request; for simulators and tests."""
+"""A record in memory that can simulate any network fault; for simulators and tests."""
 
 import asyncio
 from collections import deque
@@ -33,7 +33,7 @@ class MemoryPlace:
     def __init__(self) -> None:
         self.current: Versioned | None = None
         self.late: deque[Callable[[], Outcome]] = deque()
-        """Writes that were answered with UNKNOWN and may still land, oldest first."""
+        """Writes that were answered with UNKNOWN and may still be applied, oldest first."""
         self._writes = 0
         self._changed = asyncio.Event()
 
@@ -42,12 +42,12 @@ class MemoryPlace:
         return MemoryRecord(self, delay)
 
     def delete(self) -> None:
-        """Remove the record as an operator might; versions restart, as they do for a new file."""
+        """Remove the record, as an operator might; versions start again, as for a new file."""
         self._set(None)
         self._writes = 0
 
     def land_late(self) -> Outcome:
-        """Apply the oldest delayed write now; return the outcome its writer never learns."""
+        """Apply the oldest delayed write now; return the outcome, which its writer never learns."""
         return self.late.popleft()()
 
     async def changed(self) -> None:
@@ -86,7 +86,7 @@ class MemoryRecord:
         self._delay = delay
 
     async def read(self) -> Versioned | None:
-        """Return the record; raise RecordUnreachable if a fault demands it."""
+        """Return the record; raise RecordUnreachable if a fault says so."""
         await self._delay()
         fault = self._next_fault()
         found = self._place.current

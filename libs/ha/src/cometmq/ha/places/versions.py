@@ -1,16 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The versions of a record as files in a folder: whoever links the next number has written.
+"""The versions of a record as files in a folder: a writer wins by linking the next number.
 
 Each version is a file named by its number; the highest number is the record. A writer creates a
 proposal, syncs it, and links it to the number after the version on which its write is based;
 link(2) fails if another writer came first. No process waits for another one, so a writer that is
-stopped (SIGSTOP) or killed at any point blocks nobody.
+stopped (SIGSTOP) or killed at any point blocks no other.
 
-Old versions are removed, so a writer that was stopped for long could link a number whose file is
+Old versions are removed, so a writer that was stopped for long may link a number whose file was
 already removed. Such a file is below the highest number, and no reader uses it. The writer detects
-it: versions are removed in ascending order, and no version string is used twice. If the version on
-which the write is based still exists after the link, the next number was never removed, so the link
-was the first one to it. Otherwise the outcome is unknown.
+this case: versions are removed in ascending order, and no version string is used twice. If the
+version on which the write is based still exists after the link, the next number was never removed,
+so no other writer had linked it before. Otherwise the outcome is unknown.
 """
 
 import zlib
@@ -30,10 +30,13 @@ from cometmq.ha.record import (
 )
 
 KEPT: Final = 32
-"""The number of versions that stay, the current one included. A writer that is stopped while as
-many others are written cannot tell whether its own was."""
+"""The number of versions to keep, including the current one. If that many are written while a
+writer is stopped, the writer cannot tell whether its own write was applied.
+"""
 READ_ATTEMPTS: Final = 20
-"""A read fails after as many attempts in which `KEPT` writes removed the version it was to open."""
+"""A read fails after this many attempts, in each of which `KEPT` writes removed the version that it
+was about to open.
+"""
 
 
 class Versions:
@@ -46,7 +49,7 @@ class Versions:
         self._synced = 0
 
     def current(self) -> Versioned:
-        """Return the highest version, which is durable then; raise RecordDamaged."""
+        """Make the highest version durable and return it; raise RecordDamaged."""
         for _ in range(READ_ATTEMPTS):
             number = max(self._numbers(), default=0)
             if not number:
@@ -54,10 +57,10 @@ class Versions:
                     f"the record in {self.folder} cannot be read: it has no version"
                 )
             data = self._files.read(self.folder / str(number))
-            if data is None:  # removed since, so there are newer ones
+            if data is None:  # removed meanwhile, so newer versions exist
                 continue
             found = _decoded(data, number, self.folder / str(number))
-            if number != self._synced:  # its writer may have been stopped before it synced
+            if number != self._synced:  # the writer may not have synced it yet
                 self._files.sync(self.folder)
                 self._synced = number
             return found
@@ -71,7 +74,9 @@ class Versions:
         return first
 
     def append(self, base: Versioned, record: Record) -> Outcome:
-        """Write the version after `base` if that is the current one; raise OSError if unknown."""
+        """Write the version after `base` if `base` is current; raise OSError if the outcome is
+        unknown.
+        """
         if not may_replace(self.current(), base, record):
             return CONFLICT
         number, nonce = _number(base.version) + 1, self._new_nonce()
@@ -108,7 +113,7 @@ class Versions:
 
 
 def _number(version: str) -> int:
-    """Return the number of a version; 0 if the version is not of this place."""
+    """Return the number of a version; 0 if it has another backend's form."""
     number = version.partition("-")[0]
     return int(number) if number.isdigit() else 0
 

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Contract tests for places that store records, and the exhaustive check of all rules."""
+"""Contract tests for backends that store records, and the exhaustive check of all rules."""

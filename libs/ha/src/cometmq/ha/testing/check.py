@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The long form of the exhaustive check: `make ha-model`, or `python -m cometmq.ha.testing.check`.
 
-Each run has its own bounds, because a state space grows with the product of its faults. Runs that
-cannot be explored completely stop after a fixed number of states and say so. Random walks then go
-deeper, with larger bounds.
+Each run has its own bounds, because the state space grows with the product of its faults. Runs that
+cannot be explored completely stop after a fixed number of states and report that. Random walks then
+go deeper, with larger bounds.
 """
 
 import argparse
@@ -57,14 +57,14 @@ CALM: Final = (
     Bounds(nodes=3, in_sync=3, messages=1, epochs=2, writes=1),
     Bounds(nodes=3, in_sync=3, policy=MAJORITY, messages=1, epochs=3),
 )
-"""Bounds without faults, in which a master can confirm its whole log from every state."""
+"""Bounds without faults: from every state, a master can still confirm its whole log."""
 
 
 STEPS_OF_A_WALK: Final = 150
 
 
 def random_bounds(random: Random) -> Bounds:
-    """Return bounds too large for full exploration, with up to four copies."""
+    """Return random bounds that are too large for full exploration, with up to four copies."""
     nodes = random.choice([2, 3, 3, 4])
     is_majority = nodes > 2 and random.random() < 0.35
     return Bounds(

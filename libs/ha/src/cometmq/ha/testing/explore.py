@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Visit every reachable state breadth first, so that a counterexample is as short as possible.
+"""Visit every reachable state breadth-first, so that counterexamples are as short as possible.
 
 States are identified by 64-bit hashes. If two different states had the same hash, everything
 reachable only from the second would be missed; with ten million states the probability is about
@@ -26,7 +26,7 @@ class Report(msgspec.Struct, frozen=True):
     is_complete: bool
     violation: str = ""
     steps: tuple[str, ...] = ()
-    """The steps that lead to the violation, or that a walk took."""
+    """The steps to the violation, or the steps that a walk took."""
     stuck: int = 0
     """States from which the goal can no longer be reached, if the check is complete."""
 
@@ -79,7 +79,7 @@ def wander(model: Model, choose: Callable[[Sequence[Step]], Step], *, steps_max:
     labels: list[str] = []
     for _ in range(steps_max):
         try:
-            steps = sorted(model.steps(world), key=lambda step: step[0])  # sets have no order
+            steps = sorted(model.steps(world), key=lambda step: step[0])  # sets are unordered
         except Violated as violated:
             return Report(len(labels) + 1, len(labels) + 1, False, str(violated), tuple(labels))
         if not steps:

@@ -16,7 +16,9 @@ class Violated(Exception):
 
 
 def check_opening(world: World, ordinal: int) -> None:
-    """Check that a new master has everything that was acknowledged, confirmed or answered."""
+    """Check that a new master has everything that earlier masters acknowledged, confirmed or
+    answered.
+    """
     node = world.nodes[ordinal]
     check_has(node, world.acknowledged, world.answered_tables)
     if node.log[: len(world.confirmed)] != world.confirmed:
@@ -65,7 +67,7 @@ def _acknowledged(world: World, node: Node, leading: Leadership) -> World:
         return world
     _check_count(world, leading)
     new, new_tables = answered - world.acknowledged, tables - world.answered_tables
-    for other in world.nodes:  # a replaced master acknowledges only what its successor has
+    for other in world.nodes:  # a replaced master acknowledges only its successor's messages
         if other.member.role is Role.MASTER and other.member.epoch > leading.epoch:
             check_has(other, new, new_tables)
     return replace(world, acknowledged=answered, answered_tables=tables)

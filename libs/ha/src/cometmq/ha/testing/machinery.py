@@ -76,7 +76,7 @@ class Machinery:
                 return world
 
     def _begun(self, world: World, ordinal: int, epoch: int, at: TablesAt | None) -> World:
-        """Fetch tables if necessary, and begin the epoch; without them nothing happens."""
+        """Fetch tables if necessary, and begin the epoch; do nothing if they are unavailable."""
         node = world.nodes[ordinal]
         tables = node.tables
         if at and (at.epoch, at.changes) > self._tables_position(node):
@@ -124,13 +124,13 @@ class Machinery:
         return self.lead(replace(world, streams=streams), ordinal, leading)
 
     def first_view(self, world: World, ordinal: int, found: Versioned) -> in_sync.Leadership:
-        """Return the view with which a master opens; the worst case is no confirm offset."""
+        """Return the view with which a master opens, in the worst case without a confirm offset."""
         return in_sync.lead(
             world.nodes[ordinal].member.me, found, start=len(world.nodes[ordinal].log)
         )
 
     def host_crash(self, world: World, ordinal: int, end: int) -> World:
-        """Cut the log to what had reached the disk, and restart."""
+        """Cut the log to the part that had reached the disk, and restart."""
         node = world.nodes[ordinal]
         cut = replace(
             node,
@@ -161,7 +161,7 @@ class Machinery:
     def write(
         self, world: World, base: Versioned | None, record: Record, *, is_counted: bool = True
     ) -> Iterator[tuple[str, World, Outcome]]:
-        """Yield the possible outcomes of a write: answered at once, or lost and perhaps late."""
+        """Yield the possible outcomes of a write: answered, or unanswered and perhaps late."""
         left = world.left
         if is_counted:
             if not left.writes:
@@ -187,7 +187,7 @@ class Machinery:
             return world, CONFLICT
         outcome = applied(record, str(world.writes + 1))
         late = world.late
-        if not self.bounds.deletions:  # the others were based on a version that is gone
+        if not self.bounds.deletions:  # the other writes were based on a version that is gone
             late = frozenset()
         world = replace(world, cell=outcome.written, writes=world.writes + 1, late=late)
         return world, outcome

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Every step that a small group can take, performed by the modules that brokers and electors use.
 
-There is no time. A step can happen whenever it is possible, so every timeout can have its worst
-possible length.
+There is no clock. A step can happen whenever it is possible, so every timeout can have its worst
+length.
 """
 
 from collections.abc import Iterable, Iterator
@@ -270,7 +270,7 @@ class Model(Machinery):
                 yield f"a write of {what} lands late", after
         if world.left.deletions and world.cell is not None:
             left = replace(world.left, deletions=world.left.deletions - 1)
-            # versions restart, as they do for a new file
+            # versions start again, as for a new file
             yield "the record is deleted", replace(world, cell=None, writes=0, left=left)
 
     def _elector_steps(self, world: World) -> Iterator[Step]:
@@ -305,7 +305,7 @@ class Model(Machinery):
         return self.restore(statuses, fence)
 
     def restore(self, statuses: actions.Statuses, fence_epoch: int) -> actions.Actions:
-        """Return what an elector does without a record."""
+        """Return an elector's actions without a record."""
         return missing_record.restore(self.group, statuses, fence_epoch, "u2")
 
     def _elector_action(self, world: World, action: actions.Action) -> Iterator[Step]:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Checks that every implementation of `RecordPort` must pass; each takes two ports to one record.
 
-The tests of the built-in places run all of `CHECKS`; authors of other places can run them, too.
+The tests of the built-in backends run all of `CHECKS`; authors of other backends can run them, too.
 """
 
 import asyncio

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The state of a whole group for the exhaustive check: stores, members, record, network, facts.
 
-Messages are numbers, and an offset is a number of messages. Everything a master sends is kept per
-epoch, and every acknowledgement is kept forever, because data from dead masters may still arrive,
-and acknowledgements may arrive late or more than once.
+Messages are numbers, and an offset is a number of messages. All data that a master sends is kept
+per epoch, and every acknowledgement is kept forever, because data from dead masters may still
+arrive, and acknowledgements may arrive late or more than once.
 """
 
 import msgspec
@@ -49,7 +49,7 @@ class Node(msgspec.Struct, frozen=True, kw_only=True):
     history: History = ()
     tables: tuple[int, ...] = ()
     tables_epoch: int = 0
-    """The epoch from whose master the tables come."""
+    """The epoch of the master that the tables come from."""
     tables_start: int = 0
     """Length of the tables when that epoch began."""
     member: Member
@@ -95,8 +95,8 @@ class World(msgspec.Struct, frozen=True, kw_only=True):
     """Offset and message of each answered send."""
     answered_tables: frozenset[int] = frozenset()
     visible: tuple[tuple[int, int], ...] = ()
-    """For each epoch, the end of the log as its master has shown it to consumers."""
+    """For each epoch, the end of the log that its master has shown to consumers."""
 
     def stream(self, epoch: int) -> Stream | None:
-        """Return what an epoch's master has sent; None if it never opened."""
+        """Return the stream of an epoch's master; None if it never opened."""
         return next((one for one in self.streams if one.epoch == epoch), None)
