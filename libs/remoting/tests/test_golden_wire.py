@@ -223,7 +223,7 @@ def normal_key(key: Any) -> str:
 
 
 def assert_covers(written: Any, captured: Any, path: str) -> None:
-    """Assert that our encoding contains everything that Java wrote."""
+    """Assert that CometMQ's encoding contains everything that Java wrote."""
     if isinstance(captured, dict):
         for key, value in captured.items():
             if key in NEWER_MEMBERS and key not in written:

@@ -275,7 +275,9 @@ async def test_a_broker_that_lost_everything_is_read_again(suite: Any, until: An
 
 
 async def test_transactions_handled_by_another_checker_are_closed(suite: Any, until: Any) -> None:
-    """When RocketMQ's broker checks a half message, it stores it again, without an op message."""
+    """When a RocketMQ broker checks a half message, it stores the message again, without an op
+    message.
+    """
     producer = await suite.producer()
     await producer.prepare("old")
     checker = await suite.checker(transactionTimeOut="600000")

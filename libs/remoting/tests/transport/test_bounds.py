@@ -119,7 +119,7 @@ async def test_requests_that_wait_for_their_turn_count_as_memory(
 async def test_clients_that_come_together_are_accepted_together(
     start_server: Any, eventually: Any
 ) -> None:
-    """Connections are accepted together even on a busy loop, where one per turn is slow."""
+    """Connections are accepted together even on a busy loop, where one per turn would be slow."""
     loop = asyncio.get_running_loop()
     server, port = await start_server({QUERY: lambda *_: ANSWER}, SMALL)
     turns = 0
@@ -172,7 +172,7 @@ async def test_many_floods_share_what_few_may_have(
 async def test_an_idle_connection_ends_although_its_peer_reads_nothing(
     start_server: Any, eventually: Any, connect_raw: Any
 ) -> None:
-    """Closing waits until the output is sent, but this peer takes none, so the server aborts."""
+    """Closing waits until the output is sent, but this peer reads none, so the server aborts."""
     roomy = msgspec.structs.replace(
         SMALL, write_high_water_bytes=64 * 1024 * 1024, idle_timeout_ms=200
     )

@@ -24,8 +24,10 @@ from cometmq.remoting.transport.stats import TransportStats
 from cometmq.remoting.transport.tasks import TaskSet
 
 PLAIN, CHANGE, NOW, QUICK = 9001, 9002, 9003, 9004
-"""Codes of requests that a lane may take, that make a lane forget what it staged, that a handler
-answers immediately, and that a handler or (if their number is even) a lane answers immediately."""
+"""Request codes. A lane may take PLAIN; CHANGE makes it forget its staged requests; a handler
+answers NOW immediately; a handler, or a lane if the request's number is even, answers QUICK
+immediately.
+"""
 PULL = RequestCode.PULL_MESSAGE  # sent without its fields, so it is malformed
 GARBAGE = b"\0\0\0\x0c\0\0\0\x08{broken}"
 TOO_LONG = b"\x7f\xff\xff\xff\0\0\0\0"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Requests and answers between our client and our server, in both directions."""
+"""Requests and answers between client and server, in both directions."""
 
 import asyncio
 from typing import Any

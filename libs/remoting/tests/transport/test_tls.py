@@ -58,7 +58,7 @@ async def test_enforcing_refuses_plain_connections(start_server: Any, new_client
 async def test_all_requests_of_a_plain_chunk_get_the_reason_before_the_end(
     start_server: Any,
 ) -> None:
-    """A Java client sees a failed request, then a closed channel, with ROCKETMQ headers too."""
+    """A Java client sees a failed request, then a closed channel, also with ROCKETMQ headers."""
     server, port = await start_server(HANDLERS, server_settings(TlsMode.ENFORCING))
     for serialization in Serialization:
         sender = Connection(Codec(COMMANDS, serialization=serialization), cast("Any", None))

@@ -62,7 +62,9 @@ def test_queues_built_from_the_whole_log_hold_what_the_newest_topic_of_a_name_ho
 
 
 def test_a_deletion_alone_is_worth_a_checkpoint(disk):
-    """Otherwise the next start would miss the queues, read the whole log and restore them."""
+    """Without a checkpoint, the next start misses the queues, reads the whole log and restores
+    them.
+    """
     rig = StoreRig(disk)
     for number in range(20):
         rig.put(make_message(body=b"old-%d" % number))
@@ -275,7 +277,7 @@ def test_keys_are_found_after_a_crash_between_the_slots_and_the_header_of_an_ind
 
 @pytest.mark.parametrize("step_ms", [1_000, -3_600_000])
 def test_a_crash_between_progress_and_checkpoint_starts_at_the_progress(disk, step_ms):
-    """Starting at the checkpoint relies on store times, which a clock step back invalidates."""
+    """Starting at the checkpoint relies on store times, which a backward clock step invalidates."""
     rig = StoreRig(disk)
     for number in range(3):
         rig.put(make_message(body=bytes(900), keys=f"k{number}"))

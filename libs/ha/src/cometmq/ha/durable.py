@@ -44,7 +44,7 @@ class SharedFiles(Files, Protocol):
         """Remove an empty folder."""
 
     def sync(self, folder: Path) -> None:
-        """Wait until all changes of names in a folder are on the disk."""
+        """Wait until all changes to the names in a folder are on the disk."""
 
 
 class OsFiles:

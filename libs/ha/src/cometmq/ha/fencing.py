@@ -28,8 +28,9 @@ class Timing(msgspec.Struct, frozen=True, kw_only=True):
     renew_deadline_ms: int = 6_000
     """A master whose last renewal is older fences itself if its copies are silent, too."""
     lease_duration_ms: int = 8_000
-    """How long the elector waits after the last change of the record: at least 1.3 times the
-    deadline, because the rates of two clocks may differ by ten percent."""
+    """How long the elector waits after the last change to the record: at least 1.3 times the
+    deadline, because the rates of two clocks may differ by ten percent.
+    """
     heard_within_ms: int = 1_500
     """A copy that was heard from within this time certainly follows this master."""
     lag_timeout_ms: int = 10_000
@@ -51,8 +52,7 @@ def valid_until_ms(leadership: Leadership, *, renewed_ms: int, heard: Heard, tim
     """Return the time until which the master may acknowledge.
 
     `renewed_ms` is the *start* of the last write of the record that was applied. A master whose
-    copies all answer continues without the record, because none of them has promised another epoch
-    (rule b).
+    copies all answer continues without the record, because none of them has promised another epoch.
     """
     return max(
         renewed_ms + timing.renew_deadline_ms,

@@ -125,7 +125,7 @@ def acked(leadership: Leadership, ack: Ack) -> Leadership:
 
 
 def is_current(leadership: Leadership, ack: Ack) -> bool:
-    """Return whether an acknowledgement counts: it must be of this epoch (decision 2)."""
+    """Return whether an acknowledgement counts: it must belong to this epoch (decision 2)."""
     return ack.epoch == leadership.epoch
 
 
@@ -172,7 +172,7 @@ def has_confirmed_log(leadership: Leadership, ack: Ack) -> bool:
 def has_reached_start(leadership: Leadership, ack: Ack) -> bool:
     """Return whether a copy has reached the epoch's start; only then may it join.
 
-    The confirm offset alone is not enough, because a new one is volatile.
+    The confirm offset alone is not enough, because a new confirm offset is volatile.
     """
     return ack.offset >= leadership.start
 
@@ -370,9 +370,7 @@ def _of_majority(leadership: Leadership) -> tuple[int, int]:
 
 
 def voters(leadership: Leadership) -> Copies:
-    """Return the copies whose acknowledgements count towards a majority; copies that lost data do
-    not.
-    """
+    """Return the copies that count towards a majority, which excludes copies that lost data."""
     return certain_set(leadership)
 
 

@@ -215,8 +215,7 @@ class ForwardParked(msgspec.Struct, frozen=True):
 
 
 class Claim(msgspec.Struct, frozen=True):
-    """Replace `base` with `record`: the recorded holder has restarted and elects itself (decision
-    1).
+    """Replace `base` with `record`: the restarted holder elects itself again (decision 1).
 
     Whatever the outcome, a read follows.
     """

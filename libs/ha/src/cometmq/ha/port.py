@@ -21,12 +21,12 @@ class RecordUnreachable(CometError):
 
 
 class Answer(Enum):
-    """The outcome of a write, as far as the caller knows it."""
+    """The outcome of a write, as known to the caller."""
 
     APPLIED = "applied"
     """The write is in the record."""
     CONFLICT = "conflict"
-    """The write is not in the record and never will be: another one came first."""
+    """The write is not in the record and never will be: another write came first."""
     UNKNOWN = "unknown"
     """No answer: the write was applied, may be applied later, or never will be. Read and decide
     again; reading the version on which the write was based settles nothing (R1).

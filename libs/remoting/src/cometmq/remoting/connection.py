@@ -90,12 +90,12 @@ class Connection:
 
     @property
     def pending_count(self) -> int:
-        """The number of our requests that await an answer."""
+        """The number of requests sent from this end that await an answer."""
         return len(self._pending)
 
     @property
     def next_deadline_ms(self) -> int | None:
-        """The earliest deadline of our requests; None if there are none."""
+        """The earliest deadline of these requests; None if there are none."""
         return min((pending.deadline_ms for pending in self._pending.values()), default=None)
 
     def join(self, data: bytes) -> bytes:
@@ -165,7 +165,7 @@ class Connection:
             request.done(error)
 
     def _opaque(self) -> int:
-        # Numbers wrap around after 2**31 requests, and a request may still be pending under one.
+        # The numbers wrap around after 2**31 requests, and an old request may still be pending.
         opaque = self._next_opaque
         while opaque in self._pending:
             opaque = (opaque + 1) & _OPAQUE_MAX

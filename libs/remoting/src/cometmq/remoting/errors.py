@@ -75,8 +75,8 @@ class SettingsError(CometError):
 class CommandError(CometError):
     """A request was answered with a code other than the expected ones.
 
-    `str` explains the error in plain words. `code` and `remark` are the ones on the wire. `address`
-    is the server's address, or empty in errors that a server raises itself.
+    `str` explains the error in plain words. `code` and `remark` are the answer's. `address` is the
+    server's address, or empty in errors that a server raises itself.
     """
 
     address: str = ""

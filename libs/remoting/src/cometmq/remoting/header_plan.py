@@ -80,7 +80,7 @@ class HeaderPlan:
         )
 
     def ext(self, header: msgspec.Struct) -> dict[str, str]:
-        """Return the ext fields of a header; empty ones are omitted."""
+        """Return the ext fields of a header; empty fields are omitted."""
         pairs = zip(self._names, _astuple(header), strict=True)
         return {name: field_text(value) for name, value in pairs if value is not None}
 

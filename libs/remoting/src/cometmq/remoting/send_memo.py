@@ -13,9 +13,9 @@ Invariants
     values, so all fields begin and end where the full parse of the earlier header found them.
     The layout must be part of the key: a header that is cut by another header's layout can have
     the same bytes around values of other lengths, and a value would swallow the next field.
-    Headers in which one of the three fields occurs twice are not learned. Neither are signed
-    ones, because no two of them have the same bytes around the values.
-    The number of entries and the size of each are bounded.
+    The memo does not learn headers in which one of the three fields occurs twice, nor signed
+    headers, because no two signed headers have the same bytes around the values. The number of
+    entries and the size of each are bounded.
 
 Hot path
     ``SendMemo.find`` runs once per send in the ROCKETMQ serialization; budget 0.9 us, against

@@ -26,7 +26,7 @@ SIGNATURE: Final = "Signature"
 UNIQUE_KEY_QUERY: Final = "_UNIQUE_KEY_QUERY"
 
 _ORDERS_MAX: Final = 1024
-_ORDER_CHARS_MAX: Final = 512  # all names of the longest header together have 180
+_ORDER_CHARS_MAX: Final = 512  # the names of the longest header have 180 characters
 _orders: Final[dict[tuple[str, ...], Callable[[Mapping[str, str]], tuple[str, ...]]]] = {}
 """Getters by set of field names; they return the values in order. A client uses only a few sets."""
 

@@ -5,7 +5,7 @@ Hot path
     ``RequestDecoder.decode`` runs once per request; budget 0.8 us for SEND_MESSAGE_V2 in JSON
     and 2 us in binary, without the frame (bench/micro/bench_header.py). JSON is decoded
     straight into the ``Call`` by a decoder chosen by the header's first bytes, because all
-    official clients write the code first. Whatever that decoder rejects takes the slow path,
+    official clients write the code first. Headers that this decoder rejects take the slow path,
     which decides.
 
 Compatibility

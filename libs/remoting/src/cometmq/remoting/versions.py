@@ -16,7 +16,7 @@ V5_3_3: Final = 479
 HIGHER_VERSION: Final = 612
 
 CURRENT_VERSION: Final = V4_9_4
-"""The version in our frames; clients send SQL filters only to brokers with 232 or later."""
+"""The version that CometMQ sends; clients send SQL filters only to brokers with 232 or later."""
 
 RESET_OFFSET_MIN: Final = 28
 """The first client that resets its offsets when a broker asks (220)."""
@@ -36,7 +36,7 @@ SQL_FILTER_MIN: Final = 232
 """The first broker to which clients send SQL92 subscriptions."""
 
 STANDARD_JSON_ROUTE_MIN: Final = V4_9_4
-"""The first client that asks for routes (105) in standard JSON; ours are always standard."""
+"""The first client that asks for routes (105) in standard JSON, which CometMQ always sends."""
 
 
 _FIRST_NAMES: Final = (

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 
 class Buckets:
-    """Counts values in buckets with fixed, inclusive upper bounds, and sums them up."""
+    """Counts values in buckets with fixed, inclusive upper bounds, and sums the values."""
 
     __slots__ = ("bounds", "counts", "sum")
 

@@ -14,7 +14,7 @@ _ESCAPE = {"\t": "\\t", "\n": "\\n", "\r": "\\r", "\f": "\\f", "\\": "\\\\"}
 
 
 def parse(text: str) -> dict[str, str]:
-    r"""Parse the text; the last of equal keys wins.
+    r"""Parse the text; if a key is repeated, the last value wins.
 
     Raise ValueError for a malformed `\u` escape.
     """

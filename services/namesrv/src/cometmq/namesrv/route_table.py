@@ -9,7 +9,7 @@ A group whose brokers register with an epoch (`groupEpoch`) fails over by itself
 registrations below the group's highest epoch, such as those of a deposed master. When such a group
 loses its master, the master's address stays in the routes for a while, so that its queues do not
 disappear for clients that request a route during the failover. The next master replaces it at once.
-Groups without epochs, which include all RocketMQ groups, are treated as RocketMQ does.
+Groups without epochs, which include all RocketMQ groups, are treated as in RocketMQ.
 
 Compatibility: topics come from masters (id 0) only, and only if their data version differs from the
 stored version or the address is new. A topic missing from a registration is *not* removed, because

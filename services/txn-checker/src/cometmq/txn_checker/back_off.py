@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """How long a follower waits before it tries a failed broker again.
 
-During a failover the old master refuses or is gone, and the new one may have the same address.
-Such failures say nothing about the next attempt, so their pauses stay short. All other failures,
-such as a refused account or a failing disk, last until an operator acts.
+During a failover the old master refuses requests or is gone, and the new master may have the same
+address. Such failures say nothing about the next attempt, so their pauses stay short. All other
+failures, such as a refused account or a failing disk, last until an operator acts.
 """
 
 from collections.abc import Iterable

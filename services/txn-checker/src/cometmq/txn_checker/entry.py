@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Entries of the state table and their check counters (docs/protocol/state-table.md).
 
-Compatibility: RocketMQ 3's transaction state table has the same 24 bytes.
+Compatibility: the transaction state table of RocketMQ 3 has the same 24-byte entries.
 """
 
 from enum import IntEnum

@@ -36,8 +36,8 @@ from cometmq.txn_checker.stats import FollowerStats
 TOPIC_WAIT_S: Final = 1.0
 OTHER_MAKER_WAIT_S: Final = 60.0
 PROBE_INTERVAL_MS: Final = 1_000
-"""Interval between probes whether the broker is still the master: a former master serves pulls as a
-slave, and a frozen master keeps its connections.
+"""Interval between probes that check whether the broker is still the master: a former master serves
+pulls as a slave, and a frozen master keeps its connections.
 """
 MOVED: Final = "another master is registered, which has not answered yet"
 

@@ -380,7 +380,9 @@ class Ledger:
         return self.half_next if oldest is None else oldest.offset
 
     def op_mark(self, low_water: int) -> int:
-        """Return the op offset below which all op messages end halves below the low water mark."""
+        """Return the op offset below which all op messages end half messages below the low-water
+        mark.
+        """
         while self._op_mark < self.op_next:
             count = min(CHUNK, self.op_next - self._op_mark)
             for (after,) in _INDEX.iter_unpack(self._ops.read(self._op_mark, count)):

@@ -2,8 +2,8 @@
 """A record in etcd 3, through the JSON gateway that every member of an etcd cluster serves.
 
 Two calls are used: a linearizable range, and a transaction that compares the revision of the key.
-Revisions rise over the whole cluster, so a deleted key's revisions are never reused. Python's etcd
-clients are unmaintained, and gRPC would be a large dependency for two calls.
+Revisions increase across the whole cluster, so a deleted key's revisions are never reused. Python's
+etcd clients are unmaintained, and gRPC would be a large dependency for two calls.
 """
 
 import asyncio
@@ -90,7 +90,7 @@ class EtcdRecord:
         return Versioned(record, found[0].mod_revision)
 
     async def replace(self, base: Versioned, record: Record) -> Outcome:
-        """Replace the record if its revision is that of `base`, which implies the same uid."""
+        """Replace the record if its revision matches `base`, which implies the same uid."""
         if record.uid != base.record.uid:
             return CONFLICT
         return await self._write(base.version, record)

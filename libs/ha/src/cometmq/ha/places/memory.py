@@ -86,7 +86,7 @@ class MemoryRecord:
         self._delay = delay
 
     async def read(self) -> Versioned | None:
-        """Return the record; raise RecordUnreachable if a fault says so."""
+        """Return the record; raise RecordUnreachable if a fault prevents the read."""
         await self._delay()
         fault = self._next_fault()
         found = self._place.current

@@ -30,7 +30,7 @@ class Bounds(msgspec.Struct, frozen=True, kw_only=True):
     writes: int = 0
     """Changes that masters may make to the set."""
     lost: int = 0
-    """Writes by any node whose answer may be lost and that may land late."""
+    """Writes by any node that may lose their answers and may be applied late."""
     crashes: int = 0
     host_crashes: int = 0
     lapses: int = 0

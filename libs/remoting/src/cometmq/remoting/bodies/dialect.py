@@ -228,7 +228,7 @@ def _take_scalar(frame: _Frame, text: str, position: int) -> int:
 
 
 def _without_surrogates(text: str) -> str:
-    """Replace lone surrogates, which UTF-8 cannot encode, with what Java writes for them."""
+    """Replace lone surrogates, which UTF-8 cannot encode, with the character that Java writes."""
     return text.encode("utf-8", "replace").decode()
 
 

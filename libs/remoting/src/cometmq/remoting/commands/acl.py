@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Headers of access control administration.
 
-All fields are optional on the wire: a request that lacks one gets the code of the failed change,
-and is not rejected as malformed.
+All fields are optional on the wire: a request that lacks a field is answered with the code of a
+failed change, not rejected as malformed.
 """
 
 import msgspec

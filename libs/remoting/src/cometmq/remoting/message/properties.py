@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 r"""Property text of messages: `key \x01 value \x02 key \x01 value`, and RocketMQ's own keys.
 
-Compatibility: clients up to 4.9.0 end the text with `\x02`, newer ones do not. A pair without a
+Compatibility: clients up to 4.9.0 end the text with `\x02`, newer clients do not. A pair without a
 key or a value is ignored; the last of several equal keys wins.
 """
 

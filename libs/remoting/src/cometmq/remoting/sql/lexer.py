@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Splits an expression into tokens, on demand.
+"""Split an expression into tokens, on demand.
 
 Compatibility: the longest token wins, and keywords match in any case. Text after the end of the
 expression is never read, so errors in it go unnoticed. As in RocketMQ, columns are counted from 1,
@@ -52,7 +52,7 @@ class Token(msgspec.Struct, gc=False, frozen=True):
 
 
 def tokens(text: str) -> Iterator[Token]:
-    """Yield the tokens, then one of kind END; raise SqlError if a character cannot start a
+    """Yield the tokens, then a token of kind END; raise SqlError if a character cannot start a
     token.
     """
     at = 0

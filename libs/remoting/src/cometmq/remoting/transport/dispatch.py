@@ -147,12 +147,12 @@ class Dispatcher(Generic[ContextT]):
         self._log.debug("request.malformed", code=call.code, error=fault.error.remark)
 
     def answered(self, peer: Served) -> None:
-        """Remove a call that was not answered immediately from the calls in flight."""
+        """Remove one call from the calls in flight, when it is answered late."""
         peer.in_flight -= 1
         self._stats.in_flight -= 1
 
     def run_after(self, call: Call[Any], answer: Answer) -> None:
-        """Pass an answer to the hooks; a hook that fails is logged and changes nothing."""
+        """Pass an answer to the hooks; the failure of a hook is logged and changes nothing."""
         for hook in self.after:
             try:
                 hook(self._context, call, answer)

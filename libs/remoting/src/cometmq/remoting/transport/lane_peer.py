@@ -23,9 +23,10 @@ from cometmq.remoting.transport.lane import Lane, Part
 from cometmq.remoting.transport.protocol import TIGHT_WRITE_BYTES, PeerProtocol
 
 _FRAMES_PER_CALL: Final = 2
-"""Frames that a lane may take where a handler would serve one. A lane needs an eighth of the time
-per frame, but a larger number would hide a flood: chunks of 256 KB, with up to 600 sends, must
-count as long turns."""
+"""Number of frames that a lane may take where handlers may serve one. A lane needs an eighth of the
+time per frame, but a larger number would hide a flood: chunks of 256 KB, with up to 600 sends, must
+count as long turns.
+"""
 
 
 class LanePeer(PeerProtocol):
@@ -142,8 +143,7 @@ class LanePeer(PeerProtocol):
     ) -> int:
         """Serve parts in order; return the number of finished parts.
 
-        For the next part, `calls` keeps only the calls that were not served, and `parts` only the
-        frames.
+        The next part keeps only its calls and frames that were not served.
         """
         pulled_count = 0
         for index, part in enumerate(parts):

@@ -327,7 +327,7 @@ class PeerProtocol(asyncio.Protocol):
 
     @property
     def pending_count(self) -> int:
-        """The number of our requests that await an answer."""
+        """The number of requests sent from this end that await an answer."""
         return self._connection.pending_count
 
     @property

@@ -54,10 +54,10 @@ class Server(Generic[ContextT]):
         before_write: Callable[[], None] | None = None,
         save: Callable[[], None] | None = None,
     ) -> None:
-        """Prepare on the running loop; nothing listens yet.
+        """Prepare the server on the running loop; it does not listen yet.
 
         ``before_write`` is called before each write of answers to a connection. ``save`` is called
-        once, before the first write after ``gather``; it makes durable what the answers promise.
+        once, before the first write after ``gather``; it makes the promises of the answers durable.
         """
         self._handlers = handlers
         self._context = context
@@ -209,7 +209,7 @@ class Server(Generic[ContextT]):
 
 
 class _ServerPeer(LanePeer):
-    """A connection that closes itself if the server already has too many."""
+    """A connection that closes itself if the server already has too many connections."""
 
     def __init__(
         self, hub: Hub[PeerProtocol], dispatcher: Dispatcher[ContextT], connections_max: int

@@ -2,7 +2,7 @@
 """The TLS contexts of both ends, built from files and rebuilt when the files change.
 
 Compatibility: error messages name the keys of RocketMQ's `tls.properties`. A certificate that a
-client must present is always verified; RocketMQ accepts any unless `authClient` is set.
+client must present is always verified; RocketMQ accepts any certificate unless `authClient` is set.
 """
 
 import hashlib

@@ -7,9 +7,9 @@ the file's first message, int32 number of the previous entry in the same slot). 
 used, so the header holds the next free number.
 
 Invariants: the growing file keeps its slots in memory; new entries stay in `_unwritten` until they
-are appended. Slots and header reach the disk after all entries they refer to, so a crash can be
-undone. Recovery relinks the entries that the header does not count, and a slot that points at an
-uncounted entry leads through the chain to a counted one.
+are appended. Slots and header reach the disk after all entries they refer to, so recovery can
+repair any crash. Recovery relinks the entries that the header does not count, and a slot that
+points at an uncounted entry leads through the chain to a counted one.
 """
 
 import struct
@@ -214,7 +214,7 @@ class IndexFile:
         self._slots = None
 
     def recover(self, *, written_count: int, offset_end: int, was_clean: bool) -> None:
-        """Grow again, with only the entries of records before `offset_end`.
+        """Resume growing, with only the entries of records before `offset_end`.
 
         `written_count` is the number of entries known to be in the file. It may exceed the header's
         count; such entries are relinked without reading the log. After a crash, slots may point at

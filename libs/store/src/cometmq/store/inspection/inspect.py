@@ -61,7 +61,7 @@ class JournalSummary(NamedTuple):
     entry_count: int
     last_entry: int
     is_applied: bool
-    """Whether a startup applies the entries; otherwise the table's file is newer or foreign."""
+    """Whether a startup applies the entries; otherwise the table's file is newer or unrelated."""
 
 
 class Damage(NamedTuple):

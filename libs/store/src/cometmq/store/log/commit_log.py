@@ -59,7 +59,8 @@ class CommitLog:
 
     def view(self) -> LogView:
         """Return a snapshot of the files up to the confirm offset."""
-        # Every pull takes a view, so it is cached. Changes of the file list call `forget_view`.
+        # Every pull takes a view, so it is cached. Code that changes the file list calls
+        # `forget_view`.
         view = self._view
         if view is None or view.end != self.confirm_offset:
             files = self.files
@@ -99,12 +100,12 @@ class CommitLog:
         self.end = end
 
     def confirm(self, offset: int) -> None:
-        """Advance the confirm offset to this end of a whole record."""
+        """Advance the confirm offset to `offset`, the end of a whole record."""
         assert self.confirm_offset <= offset <= self.end
         self.confirm_offset = offset
 
     def set_end(self, offset: int) -> None:
-        """Set both the end and the confirm offset to an end found by a scan of the files."""
+        """Set both the end and the confirm offset to the end that a scan of the files found."""
         self.end = self.confirm_offset = offset
 
     def read(self, offset: int, count: int) -> bytes:

@@ -228,7 +228,7 @@ def _read_records(selection: _Selection, log: LogView, *, may_block: bool) -> li
     rest = selection.wanted
     if log.damage:
         rest = [(size, offset) for size, offset in rest if not log.is_damaged(offset, size)]
-        # No read across the damage: the disk may be unable to read it.
+        # Do not read across the damage: the disk may fail to read it.
         selection = selection._replace(is_ordered=False)
     while rest:
         span_start = rest[0][1]

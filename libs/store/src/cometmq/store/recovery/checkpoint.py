@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""RocketMQ's checkpoint file and our more exact progress file: how much of the store is on disk.
+"""The files that record how much of the store is on disk: RocketMQ's checkpoint, our progress.
 
 Layout: `checkpoint` holds three int64 timestamps (log, queues, index) in 4096 bytes. `progress`
 holds magic, offset, verify offset, number of queue entries, index entry count, the checkpoint's

@@ -43,7 +43,7 @@ class Start(NamedTuple):
 
 
 class LastRun(NamedTuple):
-    """The state that the last program to use the store left behind."""
+    """The state in which the last program left the store."""
 
     checkpoint: Checkpoint
     progress: Progress | None

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Background duties of a store: checkpoints, new and expired files, recovery from disk errors.
 
-Each duty becomes due at some time and supplies a job. `jobs` checks the duties in order of urgency;
-only one job runs at a time.
+Each duty supplies a job when it is due. `jobs` checks the duties in order of urgency; only one job
+runs at a time.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ class Housekeeping:
     # Failing writes
 
     def note_write_failed(self, error: DiskError, batch: Batch) -> None:
-        """Refuse writes until a probe write succeeds in the place where this write failed."""
+        """Refuse writes until a probe write succeeds at the place where this write failed."""
         self._failed_segments = [
             (offset, sum(map(len, records))) for offset, records in batch.segments
         ]

@@ -3,7 +3,7 @@
 
 Every byte below the progress of a checkpoint therefore has a checksum, and recovery reads the bytes
 above it. If a step fails, its blocks stay unknown until the scrubber computes them, and the
-checkpoint is written all the same.
+checkpoint is still written.
 """
 
 from typing import Final

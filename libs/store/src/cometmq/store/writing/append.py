@@ -84,7 +84,7 @@ class Batch:
 
 
 class Appender:
-    """Stages messages; the only place that assigns physical and queue offsets."""
+    """Stages messages; only this class assigns physical and queue offsets."""
 
     __slots__ = (
         "_body_bytes_max",

@@ -2,8 +2,8 @@
 """Dispatch: derive queue entries and index entries from records that are in the log.
 
 Puts bypass this module, because `append.py` creates both together with the record. Recovery and
-replication use it. They may dispatch a record twice, so dispatch is idempotent: an entry that a
-queue already has is left alone.
+replication use it. They may dispatch a record twice, so dispatch is idempotent: it skips entries
+that a queue already has.
 """
 
 from bisect import bisect_left
@@ -124,7 +124,7 @@ class Dispatcher:
         return RecordRange._make(found) if found is not None and found[1] else None
 
     def dispatch_range(self, found: RecordRange, *, is_from_head: bool = False) -> None:
-        """Dispatch what `read` has found, as `dispatch` does for each record."""
+        """Dispatch the records that `read` found, as `dispatch` does for a single record."""
         self.record_count += found.record_count
         self.store_timestamp = found.store_timestamp
         for topic, queue_id, first_offset, count, entries in found.runs:
@@ -173,7 +173,7 @@ class Dispatcher:
     def _enqueue_run(
         self, queue: ConsumeQueue, first_offset: int, entries: bytes, *, is_from_head: bool
     ) -> None:
-        """Do for a run what `_enqueue` does for each of its records."""
+        """Enqueue a run of records, as `_enqueue` does for a single record."""
         if not first_offset and queue.next_offset and self._may_begin_again:
             self._begin_again(queue, ENTRY.unpack_from(entries)[0])
         missing = first_offset - queue.next_offset

@@ -67,7 +67,7 @@ class PendingPuts:
     ) -> None:
         """Answer a put once the log fulfils its conditions up to `offset`, or on timeout.
 
-        A result that is not PUT_OK already keeps its status, unless the put fails.
+        A status other than PUT_OK is kept, unless the put fails.
         """
         for condition in needs:
             self._last_needed[condition] = offset

@@ -35,7 +35,7 @@ def get_kv_config(namesrv: Namesrv, call: Call[GetKvConfig]) -> Reply:
 
 
 async def delete_kv_config(namesrv: Namesrv, call: Call[DeleteKvConfig]) -> Reply:
-    """Remove a value; removing one that does not exist succeeds."""
+    """Remove a value; removing a missing value succeeds."""
     namesrv.kv_config.delete(call.header.namespace, call.header.key)
     await namesrv.save_kv_config()
     return OK
