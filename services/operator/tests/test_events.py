@@ -142,11 +142,34 @@ async def test_the_patience_begins_anew_with_each_change(operator):
         operator.clock.advance(PATIENCE)
 
 
-async def test_other_waits_are_reported_at_once(operator):
+async def test_a_rolling_update_has_no_warning(operator):
+    """The reasons alternate while a pod restarts, and each step begins a new wait."""
     state = seen(READY, STALE)
     await operator.look(state)
-    blocked = Wait(Reason.ROLL_BLOCKED, "orders-0 must be ready")
-    assert await operator.look(state, blocked) == [("Warning", "RollBlocked", blocked.text)]
+    for pod in (1, 0):
+        restarts = [("Normal", "RollingUpdate", f"orders-{pod} restarts")]
+        assert await operator.look(state, Restart(pod)) == restarts
+        for reason in (Reason.POD_MISSING, Reason.ROLL_BLOCKED, Reason.TOO_FEW_IN_SYNC):
+            assert await operator.look(state, Wait(reason, "not yet")) == []
+            operator.clock.advance(PATIENCE_MS[Reason.ROLL_BLOCKED] // 4)
+
+
+async def test_a_wait_that_alternates_between_reasons_becomes_a_warning(operator):
+    """A pod in a crash loop is now missing, now not ready."""
+    state = seen(READY, STALE)
+    await operator.look(state)
+    reasons, warnings = (Reason.POD_MISSING, Reason.ROLL_BLOCKED), []
+    for turn in range(12):
+        warnings += await operator.look(state, Wait(reasons[turn % 2], "orders-1"))
+        operator.clock.advance(PATIENCE_MS[Reason.ROLL_BLOCKED] // 6)
+    assert ("Warning", "RollBlocked", "orders-1") in warnings
+
+
+async def test_waits_for_people_are_reported_at_once(operator):
+    state = seen(READY, STALE)
+    await operator.look(state)
+    waits = Wait(Reason.BACKLOG, "7 messages are not consumed yet")
+    assert await operator.look(state, waits) == [("Warning", "Backlog", waits.text)]
 
 
 async def test_an_event_that_cannot_be_written_stops_nothing(operator):

@@ -14,8 +14,18 @@ from cometmq.operator.status_types import GroupStatus
 from cometmq.remoting.log import Log
 
 COMPONENT: Final = "cometmq-operator"
-PATIENCE_MS: Final[Mapping[Reason, int]] = {Reason.STATEFUL_SET_LAGS: 30_000}
-"""How long a wait has to last before it is reported, if every planned change begins with it."""
+PATIENCE_MS: Final[Mapping[Reason, int]] = {
+    Reason.STATEFUL_SET_LAGS: 30_000,
+    Reason.NO_RECORD: 120_000,
+    Reason.POD_MISSING: 120_000,
+    Reason.ROLL_BLOCKED: 120_000,
+    Reason.TOO_FEW_IN_SYNC: 120_000,
+    Reason.MEMBER_LEAVES: 120_000,
+}
+"""How long a change may wait before a Warning, for the reasons that are part of a normal change.
+
+A pod has 90 s to stop, and a master needs 35 s of them to forward requests.
+"""
 
 
 class Reporter:
@@ -35,8 +45,8 @@ class Reporter:
         self._now_ms = now_ms
         self._epoch: int | None = None
         self._step: tuple[str, str] | None = None
-        self._waits: tuple[Reason, int] | None = None
-        """The reason of the current wait, and since when it has been that."""
+        self._waits_since: int | None = None
+        """Start of the current wait, whose reason may change until the next step."""
 
     async def note(self, group: BrokerGroup, found: Findings, before: GroupStatus) -> None:
         """Compare a pass with the one before; `before` is the status that the latter has written.
@@ -71,12 +81,12 @@ class Reporter:
     def _may_still_pass(self, step: Step | Ending) -> bool:
         """Return whether the step is a wait that is normal at first."""
         if not isinstance(step, Wait):
-            self._waits = None
+            self._waits_since = None
             return False
         now_ms = self._now_ms()
-        if self._waits is None or self._waits[0] is not step.reason:
-            self._waits = (step.reason, now_ms)
-        return now_ms - self._waits[1] < PATIENCE_MS.get(step.reason, 0)
+        if self._waits_since is None:
+            self._waits_since = now_ms
+        return now_ms - self._waits_since < PATIENCE_MS.get(step.reason, 0)
 
     async def report(
         self, group: BrokerGroup, reason: str, text: str, *, is_warning: bool = False
