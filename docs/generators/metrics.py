@@ -15,6 +15,7 @@ from cometmq.broker.exposition.metrics import (
 )
 from cometmq.elector.metrics import FAMILIES as ELECTOR_FAMILIES
 from cometmq.namesrv.metrics import ROUTE_FAMILIES
+from cometmq.operator.metrics import FAMILIES as OPERATOR_FAMILIES
 from cometmq.runtime.metrics import Family, build_families, loop_families
 from cometmq.runtime.transport_metrics import TRANSPORT_FAMILIES
 from cometmq.txn_checker.metrics import FAMILIES as TXN_CHECKER_FAMILIES
@@ -51,6 +52,7 @@ GROUPS: Final = (
     Group("Name server", (), ROUTE_FAMILIES),
     Group("Txn-checker", (), TXN_CHECKER_FAMILIES),
     Group("Elector", (), ELECTOR_FAMILIES),
+    Group("Operator of Kubernetes", (), OPERATOR_FAMILIES),
     Group("Connections, of every server", ("server",), TRANSPORT_FAMILIES),
     Group("Event loop, of every program", (), (*loop_families(), *build_families())),
     Group("Names of rocketmq-exporter", ("cluster", "broker"), exporter.FAMILIES),

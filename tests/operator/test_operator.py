@@ -256,6 +256,35 @@ async def test_a_switchover_by_annotation_runs_once(world):
         await world.until(refused, "a wrong target is refused with a reason")
 
 
+async def test_a_fenced_master_is_replaced(world):
+    async with running(world) as app:
+        status = await start_group(world)
+        other = "orders-1" if status["master"] == "orders-0" else "orders-0"
+        await world.kubectl("annotate", "bg", "orders", f"cometmq.io/fence={status['master']}")
+        after = await world.until_status(master=other)
+        assert after["epoch"] > status["epoch"]
+        group = await world.get("bg", "orders")
+        assert "cometmq.io/fence" not in group["metadata"].get("annotations", {})
+        await world.until_status(inSyncCount=2, master=other)
+        (figures,) = app.figures().groups
+        assert figures.operations == {("fence", "Started"): 1}
+
+
+async def test_an_order_that_would_do_harm_is_refused_with_the_remedy(world):
+    async with running(world):
+        status = await start_group(world)
+        await world.kubectl("annotate", "bg", "orders", f"cometmq.io/rebuild={status['master']}")
+
+        async def refused():
+            operation = (await world.status()).get("lastOperation", {})
+            return operation.get("verb") == "rebuild" and operation["result"] == "Refused"
+
+        await world.until(refused, "the master is not rebuilt")
+        message = (await world.status())["lastOperation"]["message"]
+        assert "switch over first" in message
+        assert (await world.status())["master"] == status["master"]
+
+
 async def test_a_rolling_update_restarts_slaves_first_and_the_master_after_a_switchover(world):
     async with running(world):
         status = await start_group(world)

@@ -6,6 +6,7 @@ kopf has no interface for calls. Nothing is retried here: callers read again and
 """
 
 import ssl
+from collections import Counter
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final, Self
@@ -79,6 +80,8 @@ class KubeApi:
 
     def __init__(self, server: Server) -> None:
         self._server = server
+        self.requests: Counter[tuple[str, str]] = Counter()
+        """Requests by method and status; the status is `none` without a response."""
         self._session: aiohttp.ClientSession
 
     async def __aenter__(self) -> Self:
@@ -171,7 +174,9 @@ class KubeApi:
             ) as response:
                 status, data = response.status, await response.read()
         except (aiohttp.ClientError, OSError) as error:  # TimeoutError is an OSError
+            self.requests[method, "none"] += 1
             raise ApiUnreachable(f"{method} {path}: {type(error).__name__} {error}") from error
+        self.requests[method, str(status)] += 1
         return _answer(f"{method} {path}", status, data)
 
 

@@ -14,12 +14,14 @@ from cometmq.operator.groups import Groups
 from cometmq.operator.handlers import watch
 from cometmq.operator.leader import Leadership, LeadershipLost
 from cometmq.operator.members import Addresses
+from cometmq.operator.metrics import FAMILIES, OperatorFigures
 from cometmq.operator.reconcile import Context
 from cometmq.operator.settings import OperatorSettings
 from cometmq.remoting.log import Log
 from cometmq.remoting.transport.tasks import TaskSet
 from cometmq.runtime.admin_http import AdminHttp
 from cometmq.runtime.clock import Clock
+from cometmq.runtime.metrics import StatsCollector
 from cometmq.runtime.settings import Loaded
 
 
@@ -42,10 +44,13 @@ class OperatorApp:
         self._addresses = addresses
         self._stack = AsyncExitStack()
         self._leadership: Leadership | None = None
+        self._figures = OperatorFigures()
+        self._groups: Groups | None = None
         self.acting = asyncio.Event()
         """Set while this operator looks after groups."""
         if admin is not None:
             admin.add_ready_check("operator", self.fault)
+            admin.registry.add(StatsCollector(FAMILIES, self.figures))
 
     def check(self) -> None:
         """Raise SettingsError outside a pod."""
@@ -56,11 +61,19 @@ class OperatorApp:
         """Return why this operator cannot work; a standby is ready, too."""
         return None if self._leadership is not None else "the operator has not started"
 
+    def figures(self) -> OperatorFigures:
+        """Return the figures for metrics; a standby looks after no groups."""
+        figures, groups = self._figures, self._groups
+        figures.is_acting = self.acting.is_set()
+        figures.groups = [] if groups is None else groups.figures()
+        return figures
+
     async def start(self) -> None:
         """Start as a standby; the API server need not be reachable yet."""
         server, settings = self._server or in_cluster(), self._settings
         async with AsyncExitStack() as stack:
             api = await stack.enter_async_context(KubeApi(server))
+            self._figures.requests = api.requests
             self._leadership = Leadership(
                 api,
                 namespace=settings.namespace,
@@ -104,18 +117,20 @@ class OperatorApp:
             quiet_ms=settings.drain_quiet_mills,
             wall_time=lambda: datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
         )
-        groups = Groups(
+        groups = self._groups = Groups(
             context,
             record_of=records_of(server),
             clock=self._clock,
             log=self._log,
             addresses=self._addresses,
+            figures=self._figures,
         )
         self.acting.set()
         try:
             await watch(groups, server, namespaces)
         finally:
             self.acting.clear()
+            self._groups = None
             await groups.close()
 
 

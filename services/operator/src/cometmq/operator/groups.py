@@ -2,6 +2,7 @@
 """Runs one task per group, which is woken by events and by elections."""
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable
 from typing import Final
 
@@ -11,6 +12,7 @@ from cometmq.ha.port import RecordPort
 from cometmq.operator.api import ApiRefused, ApiUnreachable
 from cometmq.operator.events import Reporter
 from cometmq.operator.members import Addresses, Members
+from cometmq.operator.metrics import GroupFigures, OperatorFigures
 from cometmq.operator.reconcile import Context, Pass
 from cometmq.remoting.log import Log
 from cometmq.remoting.transport.tasks import TaskSet
@@ -42,6 +44,7 @@ class Groups:
         clock: Clock,
         log: Log,
         addresses: Addresses | None = None,
+        figures: OperatorFigures | None = None,
     ) -> None:
         """`record_of` returns the record of the group with this namespace and name."""
         self._context = context
@@ -49,6 +52,7 @@ class Groups:
         self._clock = clock
         self._log = log
         self._addresses = addresses
+        self._figures = figures or OperatorFigures()
         self._groups: dict[Key, Looked] = {}
         self._tasks = TaskSet(log)
 
@@ -70,6 +74,21 @@ class Groups:
         if looked is not None:
             looked.work.forget(kind, name, version)
             looked.wake.set()
+
+    def figures(self) -> list[GroupFigures]:
+        """Return the figures of all groups."""
+        return [
+            GroupFigures(
+                namespace=namespace,
+                name=name,
+                status=looked.work.status,
+                outage_ms=elector.stats.last_outage_ms if elector else 0,
+                elections=elector.stats.elections if elector else Counter(),
+                operations=looked.work.operations,
+            )
+            for (namespace, name), looked in self._groups.items()
+            for elector in (looked.members.elector,)
+        ]
 
     async def close(self) -> None:
         """Stop all tasks; brokers keep running, and another operator may take over."""
@@ -96,11 +115,16 @@ class Groups:
         while True:
             looked.wake.clear()
             view = _view(looked.members)
+            started_ms, result = self._clock.monotonic_ms(), "done"
             try:
                 pause_ms = await looked.work.run(*key)
             except (ApiUnreachable, ApiRefused) as error:
+                result = "failed"
                 self._log.warning("group.unattended", group="/".join(key), error=str(error))
                 pause_ms = RETRY_MS
+            figures = self._figures
+            figures.passes[result] += 1
+            figures.pass_seconds.observe((self._clock.monotonic_ms() - started_ms) / 1000)
             if pause_ms is None:
                 if not looked.wake.is_set():
                     del self._groups[key]

@@ -11,12 +11,13 @@ from cometmq.control.member import Target
 from cometmq.elector.app import ElectorApp
 from cometmq.elector.elector import Elector
 from cometmq.elector.settings import ElectorSettings
-from cometmq.ha.actions import HandOver, Statuses
+from cometmq.ha.actions import Fence, HandOver, Statuses
 from cometmq.ha.port import RecordPort
 from cometmq.ha.record import Policy, Record
 from cometmq.operator.decide import Backlog
 from cometmq.operator.group import CONTROL_PORT, MAIN_PORT, BrokerGroup
 from cometmq.operator.models import AckPolicy
+from cometmq.operator.orders import Discard
 from cometmq.remoting.errors import CometError
 from cometmq.remoting.log import Log
 from cometmq.runtime.clock import Clock
@@ -114,6 +115,20 @@ class Members:
         """Start a switchover; raise CometError if the master refuses."""
         async with _Client(self._addresses.control(group, order.master), group, order.master) as it:
             await it.hand_over(order.target, leaves=order.leaves)
+
+    async def fence(self, group: BrokerGroup, order: Fence) -> None:
+        """Stop a master at once; raise CometError if it does not confirm."""
+        async with _Client(self._addresses.control(group, order.ordinal), group, order.ordinal) as (
+            it
+        ):
+            await it.fence(order.epoch)
+
+    async def rebuild(self, group: BrokerGroup, order: Discard) -> None:
+        """Make a slave discard its store; raise CometError if it does not confirm."""
+        async with _Client(self._addresses.control(group, order.ordinal), group, order.ordinal) as (
+            it
+        ):
+            await it.rebuild()
 
     async def refuse_sends(self, group: BrokerGroup, ordinals: range) -> None:
         """Make the brokers read-only; raise CometError unless each of them has agreed."""

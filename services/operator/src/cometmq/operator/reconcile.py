@@ -8,25 +8,26 @@ known version is not the one that the operator wrote, so an idle group causes no
 
 import hashlib
 import json
+from collections import Counter
 from collections.abc import Callable
 from typing import Any, Final
 
 import msgspec
 
-from cometmq.ha.actions import HandOver
-from cometmq.operator import decide, render
+from cometmq.ha.actions import Fence, HandOver
+from cometmq.operator import decide, orders, render
 from cometmq.operator.api import ApiRefused, Body, KubeApi
 from cometmq.operator.decide import Backlog, Ending, Nothing, Release, Restart, Seen, Step, Wait
 from cometmq.operator.events import Reporter
 from cometmq.operator.group import (
     FINALIZER,
     ROLE_LABEL,
-    SWITCHOVER,
     BrokerGroup,
     group_of,
 )
 from cometmq.operator.members import Members
 from cometmq.operator.observe import Live, is_ending, seen_of, volume_size
+from cometmq.operator.orders import Discard, Plan, Refused
 from cometmq.operator.status import Findings, status_of
 from cometmq.operator.status_types import GroupStatus, LastOperation
 from cometmq.remoting.errors import CometError
@@ -68,6 +69,10 @@ class Pass:
         self._has_no_budget = False
         self._end = (-1, 0)
         """The end of the longest log, and since when it has been that."""
+        self.status: GroupStatus | None = None
+        """The status of the last complete pass."""
+        self.operations: Counter[tuple[str, str]] = Counter()
+        """Orders of people by verb and result."""
 
     def forget(self, kind: str, name: str, version: str) -> None:
         """Note an owned object's version; the next pass repairs it if another client wrote it."""
@@ -110,7 +115,7 @@ class Pass:
                 refusal, changed = str(error), False
             if changed:
                 return 0
-        operation = await self._switch_by_hand(group, seen)
+        operation = await self._obey(group, seen)
         seen = await self._with_backlog(group, seen)
         step = await self._act(group, seen, live)
         if isinstance(step, Release):
@@ -208,28 +213,34 @@ class Pass:
                 pass
         return step
 
-    async def _switch_by_hand(self, group: BrokerGroup, seen: Seen) -> LastOperation | None:
-        """Start the switchover that an annotation requests, and remove the annotation."""
-        value = group.annotations.get(SWITCHOVER)
-        if value is None or group.is_deleting:
-            return None
-        error = await self._switch_over(group, seen, value)
-        patch = {"metadata": {"annotations": {SWITCHOVER: None}}}
-        await self._context.api.patch("BrokerGroup", group.namespace, group.name, patch)
-        return LastOperation(
-            verb="switchover-to", value=value, result="Refused" if error else "Started",
-            message=error,
-        )  # fmt: skip
+    async def _obey(self, group: BrokerGroup, seen: Seen) -> LastOperation | None:
+        """Carry out the order that an annotation gives.
 
-    async def _switch_over(self, group: BrokerGroup, seen: Seen, value: str) -> str:
-        target = None if value == decide.BEST else group.ordinal(value)
-        if value != decide.BEST and target is None:
-            return f"{value!r} is not a pod of the group; use {group.pod(0)}, or {decide.BEST}"
-        order = decide.switch_over(seen, target)
-        if isinstance(order, Wait):
-            return order.text
+        The annotation is removed first: an operator that dies here loses the order, and does not
+        repeat it, as a second fence or rebuild would do harm.
+        """
+        order = orders.given(group)
+        if order is None or group.is_deleting:
+            return None
+        patch = {"metadata": {"annotations": {order.annotation: None}}}
+        await self._context.api.patch("BrokerGroup", group.namespace, group.name, patch)
+        error = await self._carry_out(group, orders.plan(group, seen, order))
+        result = "Refused" if error else "Started"
+        self.operations[order.verb, result] += 1
+        return LastOperation(verb=order.verb, value=order.value, result=result, message=error)
+
+    async def _carry_out(self, group: BrokerGroup, plan: Plan) -> str:
+        """Make the call of an order; return why it failed."""
         try:
-            await self._members.hand_over(group, order)
+            match plan:
+                case HandOver():
+                    await self._members.hand_over(group, plan)
+                case Fence():
+                    await self._members.fence(group, plan)
+                case Discard():
+                    await self._members.rebuild(group, plan)
+                case Refused(text=text):
+                    return text
         except CometError as error:
             return str(error)
         return ""
@@ -296,7 +307,7 @@ class Pass:
             await self._context.api.patch("Pod", group.namespace, group.pod(ordinal), patch)
 
     async def _write_status(self, group: BrokerGroup, found: Findings, before: GroupStatus) -> None:
-        status = status_of(group, found, before, self._context.wall_time())
+        status = self.status = status_of(group, found, before, self._context.wall_time())
         if status == before:
             return
         # A merge patch keeps what it does not name, so fields that are empty now are set to null.

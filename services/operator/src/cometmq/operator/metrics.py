@@ -1,0 +1,138 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The operator's metric families; labels of groups avoid `namespace`, which scrapes set."""
+
+from collections import Counter
+from collections.abc import Callable, Iterable
+from typing import Final
+
+import msgspec
+
+from cometmq.operator.status_types import GroupStatus
+from cometmq.runtime.histogram import Buckets
+from cometmq.runtime.metrics import (
+    Family,
+    Row,
+    gauge,
+    histogram,
+    labelled_counter,
+    labelled_gauge,
+)
+
+PASS_BOUNDS_S: Final = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
+_LABELS: Final = ("group_namespace", "group")
+
+
+class GroupFigures(msgspec.Struct):
+    """Figures of one group; counters are those of this operator."""
+
+    namespace: str
+    name: str
+    status: GroupStatus | None = None
+    """The status of the last complete pass."""
+    outage_ms: int = 0
+    elections: Counter[str] = msgspec.field(default_factory=Counter)
+    """Elections by cause."""
+    operations: Counter[tuple[str, str]] = msgspec.field(default_factory=Counter)
+    """Orders of people by verb and result."""
+
+
+class OperatorFigures(msgspec.Struct):
+    """Figures of one operator."""
+
+    is_acting: bool = False
+    passes: Counter[str] = msgspec.field(default_factory=Counter)
+    """Passes over groups by result: done or failed."""
+    pass_seconds: Buckets = msgspec.field(default_factory=lambda: Buckets(PASS_BOUNDS_S))
+    requests: Counter[tuple[str, str]] = msgspec.field(default_factory=Counter)
+    """Requests to the API server by method and status; the status is `none` without a response."""
+    groups: list[GroupFigures] = []
+
+
+Rows = Callable[[OperatorFigures], Iterable[Row]]
+
+
+def _each(value: Callable[[GroupStatus], float]) -> Rows:
+    """Return one row for each group whose status is known."""
+    return lambda figures: (
+        ((one.namespace, one.name), value(one.status))
+        for one in figures.groups
+        if one.status is not None
+    )
+
+
+def _conditions(figures: OperatorFigures) -> Iterable[Row]:
+    for one in figures.groups:
+        for condition in one.status.conditions if one.status is not None else ():
+            yield (one.namespace, one.name, condition.type), float(condition.status == "True")
+
+
+def _elections(figures: OperatorFigures) -> Iterable[Row]:
+    for one in figures.groups:
+        for cause, count in one.elections.items():
+            yield (one.namespace, one.name, cause), count
+
+
+def _operations(figures: OperatorFigures) -> Iterable[Row]:
+    for one in figures.groups:
+        for key, count in one.operations.items():
+            yield (one.namespace, one.name, *key), count
+
+
+FAMILIES: Final[tuple[Family[OperatorFigures], ...]] = (
+    gauge(
+        "cometmq_operator_acting", "1 while this operator looks after groups, 0 on a standby.",
+        lambda s: float(s.is_acting),
+    ),
+    gauge("cometmq_operator_groups", "BrokerGroups looked after.", lambda s: len(s.groups)),
+    labelled_counter(
+        "cometmq_operator_passes_total", "Passes over groups, by result (done, failed).",
+        ("result",), lambda s: (((result,), count) for result, count in s.passes.items()),
+    ),
+    histogram(
+        "cometmq_operator_pass_seconds", "Duration of passes over groups.",
+        lambda s: s.pass_seconds,
+    ),
+    labelled_counter(
+        "cometmq_operator_api_requests_total",
+        "Requests to the API server without watches and records, by method and status.",
+        ("method", "status"), lambda s: s.requests.items(),
+    ),
+    labelled_gauge(
+        "cometmq_brokergroup_condition", "1 while a condition of the group is True.",
+        (*_LABELS, "condition"), _conditions,
+    ),
+    labelled_gauge(
+        "cometmq_brokergroup_has_master", "1 while the master of the group is open.", _LABELS,
+        _each(lambda status: float(bool(status.master))),
+    ),
+    labelled_gauge(
+        "cometmq_brokergroup_epoch", "Epoch of the group's master.", _LABELS,
+        _each(lambda status: status.epoch),
+    ),
+    labelled_gauge(
+        "cometmq_brokergroup_in_sync", "Copies in sync.", _LABELS,
+        _each(lambda status: status.in_sync_count),
+    ),
+    labelled_gauge(
+        "cometmq_brokergroup_pods", "Pods of the group.", _LABELS,
+        _each(lambda status: status.replicas),
+    ),
+    labelled_gauge(
+        "cometmq_brokergroup_pods_ready", "Pods of the group that are ready.", _LABELS,
+        _each(lambda status: status.ready_replicas),
+    ),
+    labelled_gauge(
+        "cometmq_brokergroup_last_outage_seconds",
+        "Time from the last loss of a master to the opening of the next.", _LABELS,
+        lambda s: (((one.namespace, one.name), one.outage_ms / 1000) for one in s.groups),
+    ),
+    labelled_counter(
+        "cometmq_brokergroup_elections_total", "Elections by this operator, by cause.",
+        (*_LABELS, "cause"), _elections,
+    ),
+    labelled_counter(
+        "cometmq_brokergroup_operations_total",
+        "Orders by annotation, by verb and result (Started, Refused).",
+        (*_LABELS, "verb", "result"), _operations,
+    ),
+)  # fmt: skip

@@ -1,0 +1,110 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Plans the orders that people give by annotations: switchover-to, fence, rebuild (pure)."""
+
+from enum import StrEnum
+from typing import Final
+
+import msgspec
+
+from cometmq.ha.actions import LIVE_ROLES, Fence, HandOver, Status
+from cometmq.operator import decide
+from cometmq.operator.decide import Seen, Wait
+from cometmq.operator.group import FENCE, REBUILD, SWITCHOVER, BrokerGroup
+
+
+class Verb(StrEnum):
+    """The orders, as shown in the status."""
+
+    SWITCHOVER = "switchover-to"
+    FENCE = "fence"
+    REBUILD = "rebuild"
+
+
+ANNOTATIONS: Final = {FENCE: Verb.FENCE, SWITCHOVER: Verb.SWITCHOVER, REBUILD: Verb.REBUILD}
+
+
+class Order(msgspec.Struct, frozen=True):
+    """One order, not checked yet."""
+
+    annotation: str
+    verb: Verb
+    value: str
+
+
+class Discard(msgspec.Struct, frozen=True):
+    """Order a slave to discard its store; it stops, and copies everything at its next start."""
+
+    ordinal: int
+
+
+class Refused(msgspec.Struct, frozen=True):
+    """The order cannot be carried out; `text` says why, and what to do."""
+
+    text: str
+
+
+Plan = HandOver | Fence | Discard | Refused
+
+
+def given(group: BrokerGroup) -> Order | None:
+    """Return the order that is carried out next; others wait for the next pass."""
+    for annotation, verb in ANNOTATIONS.items():
+        if annotation in group.annotations:
+            return Order(annotation, verb, group.annotations[annotation])
+    return None
+
+
+def plan(group: BrokerGroup, seen: Seen, order: Order) -> Plan:
+    """Return the call that carries out an order now, or why there is none."""
+    if order.verb is Verb.SWITCHOVER and order.value == decide.BEST:
+        return _switch_over(seen, None)
+    ordinal = group.ordinal(order.value)
+    if ordinal is None:
+        best = f", or {decide.BEST}" if order.verb is Verb.SWITCHOVER else ""
+        return Refused(f"{order.value!r} is not a pod of the group; use {group.pod(0)}{best}")
+    match order.verb:
+        case Verb.SWITCHOVER:
+            return _switch_over(seen, ordinal)
+        case Verb.FENCE:
+            return _fence(group, seen, ordinal)
+        case Verb.REBUILD:
+            return _rebuild(group, seen, ordinal)
+
+
+def _switch_over(seen: Seen, ordinal: int | None) -> Plan:
+    found = decide.switch_over(seen, ordinal)
+    return Refused(found.text) if isinstance(found, Wait) else found
+
+
+def _fence(group: BrokerGroup, seen: Seen, ordinal: int) -> Plan:
+    status = _status(seen, ordinal)
+    if status is None:
+        return Refused(f"{group.pod(ordinal)} does not answer: look at its log, or delete the pod")
+    if status.role not in LIVE_ROLES:
+        return Refused(f"{group.pod(ordinal)} is {status.role}, not the master")
+    known = 0 if seen.record is None else seen.record.epoch
+    return Fence(ordinal, max(known, status.promised, status.epoch) + 1)
+
+
+def _rebuild(group: BrokerGroup, seen: Seen, ordinal: int) -> Plan:
+    pod, record, status = group.pod(ordinal), seen.record, _status(seen, ordinal)
+    if status is None:
+        return Refused(
+            f"{pod} does not answer: delete its volume claim and the pod to give it a new volume"
+        )
+    if record is None or not decide.has_master(seen):
+        return Refused("no master is open, so there is nothing to copy from")
+    if ordinal == record.holder.ordinal or status.role in LIVE_ROLES:
+        return Refused(f"{pod} is the master: switch over first, with {SWITCHOVER}={decide.BEST}")
+    needed = group.spec.replication.min_in_sync
+    others = sum(one.ordinal != ordinal for one in record.in_sync)
+    if record.member(ordinal) is not None and others < needed:
+        return Refused(
+            f"without {pod}, {others} copies are in sync, and minInSync is {needed}: have another"
+            " broker catch up first"
+        )
+    return Discard(ordinal)
+
+
+def _status(seen: Seen, ordinal: int) -> Status | None:
+    return next((one for one in seen.statuses if one.copy.ordinal == ordinal), None)

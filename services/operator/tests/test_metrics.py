@@ -1,0 +1,74 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The figures that an operator shows of itself and of its groups."""
+
+from collections import Counter
+
+from prometheus_client.parser import text_string_to_metric_families
+
+from cometmq.operator.metrics import FAMILIES, GroupFigures, OperatorFigures
+from cometmq.operator.status import Findings, status_of
+from cometmq.operator.status_types import GroupStatus
+from cometmq.operator.testing.states import DOWN, READY, group, seen
+from cometmq.runtime.metrics import StatsCollector, render
+
+NOW = "2026-01-01T00:00:00Z"
+LABELS = ("group_namespace", "group", "condition", "cause", "verb", "method", "result", "status")
+
+
+def shown(figures):
+    """Return the samples as {(name, label values): value}."""
+    families = [one for one in StatsCollector(FAMILIES, lambda: figures).collect() if one]
+    text = render(families).decode()
+    return {
+        (one.name, *(one.labels[it] for it in LABELS if it in one.labels)): one.value
+        for family in text_string_to_metric_families(text)
+        for one in family.samples
+    }
+
+
+def figures_of(namespace, state, **more):
+    status = status_of(group(replicas=3), Findings(seen=state), GroupStatus(), NOW)
+    return GroupFigures(namespace=namespace, name="orders", status=status, **more)
+
+
+def test_a_standby_looks_after_no_group():
+    found = shown(OperatorFigures())
+    assert found["cometmq_operator_acting",] == 0
+    assert found["cometmq_operator_groups",] == 0
+
+
+def test_groups_of_the_same_name_in_two_namespaces():
+    good = figures_of("a", seen(READY, READY, READY), outage_ms=1_250)
+    bad = figures_of("b", seen(READY, DOWN, READY, out=(1,)), elections=Counter({"Lost": 2}))
+    found = shown(OperatorFigures(is_acting=True, groups=[good, bad]))
+    assert found["cometmq_operator_groups",] == 2
+    assert found["cometmq_brokergroup_condition", "a", "orders", "Ready"] == 1
+    assert found["cometmq_brokergroup_condition", "b", "orders", "Ready"] == 0
+    assert found["cometmq_brokergroup_has_master", "b", "orders"] == 1
+    assert found["cometmq_brokergroup_epoch", "a", "orders"] == 4
+    assert found["cometmq_brokergroup_in_sync", "b", "orders"] == 2
+    assert found["cometmq_brokergroup_pods", "b", "orders"] == 3
+    assert found["cometmq_brokergroup_pods_ready", "b", "orders"] == 2
+    assert found["cometmq_brokergroup_last_outage_seconds", "a", "orders"] == 1.25
+    assert found["cometmq_brokergroup_elections_total", "b", "orders", "Lost"] == 2
+
+
+def test_a_group_without_a_complete_pass_has_no_status_yet():
+    found = shown(OperatorFigures(groups=[GroupFigures(namespace="a", name="orders")]))
+    assert ("cometmq_brokergroup_epoch", "a", "orders") not in found
+    assert found["cometmq_brokergroup_last_outage_seconds", "a", "orders"] == 0
+
+
+def test_passes_requests_and_orders():
+    figures = OperatorFigures()
+    figures.passes["done"] += 1
+    figures.pass_seconds.observe(0.2)
+    figures.requests["GET", "200"] += 3
+    orders = Counter({("rebuild", "Refused"): 1})
+    figures.groups = [GroupFigures(namespace="a", name="orders", operations=orders)]
+    found = shown(figures)
+    assert found["cometmq_operator_passes_total", "done"] == 1
+    assert found["cometmq_operator_pass_seconds_count",] == 1
+    assert found["cometmq_operator_api_requests_total", "GET", "200"] == 3
+    key = ("cometmq_brokergroup_operations_total", "a", "orders", "rebuild", "Refused")
+    assert found[key] == 1

@@ -1,0 +1,69 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Tables: an annotation and a state in, the call that carries the order out, or its refusal."""
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from cometmq.ha.actions import Fence, HandOver
+from cometmq.operator import orders
+from cometmq.operator.group import FENCE, REBUILD, SWITCHOVER
+from cometmq.operator.orders import Discard, Refused
+from cometmq.operator.testing.states import READY, copy, group, seen
+
+THREE = seen(READY, READY, READY)
+SILENT = seen(READY, READY, READY, statuses=THREE.statuses[:2])
+CLOSED = seen(READY, READY, READY, statuses=THREE.statuses[1:])
+LAGGING = seen(READY, READY, READY, out=(2,))
+RECORD: Any = THREE.record
+REPLACED = msgspec.structs.replace(
+    THREE, record=msgspec.structs.replace(RECORD, holder=copy(1), epoch=6)
+)
+
+PLANS: dict[str, Any] = {
+    "to the best slave": (SWITCHOVER, "auto", THREE, HandOver(0, 1)),
+    "to a slave": (SWITCHOVER, "orders-2", THREE, HandOver(0, 2)),
+    "to another group": (SWITCHOVER, "billing-0", THREE, "'billing-0' is not a pod of the group"),
+    "fence the master": (FENCE, "orders-0", THREE, Fence(0, 5)),
+    "fence a master that was replaced": (FENCE, "orders-0", REPLACED, Fence(0, 7)),
+    "fence without a record": (
+        FENCE, "orders-0", seen(READY, READY, record=None), Fence(0, 5),
+    ),
+    "fence a slave": (FENCE, "orders-1", THREE, "orders-1 is slave, not the master"),
+    "fence a silent pod": (FENCE, "orders-2", SILENT, "orders-2 does not answer"),
+    "fence has no best": (FENCE, "auto", THREE, "'auto' is not a pod of the group; use orders-0"),
+    "rebuild a slave": (REBUILD, "orders-2", THREE, Discard(2)),
+    "rebuild a slave that lags": (REBUILD, "orders-2", LAGGING, Discard(2)),
+    "rebuild the master": (REBUILD, "orders-0", THREE, "orders-0 is the master: switch over first"),
+    "rebuild a silent pod": (REBUILD, "orders-2", SILENT, "delete its volume claim and the pod"),
+    "rebuild without a master": (REBUILD, "orders-2", CLOSED, "there is nothing to copy from"),
+    "rebuild one of too few": (REBUILD, "orders-1", LAGGING, "1 copies are in sync, and minInSync"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", PLANS)
+def test_orders(case):
+    annotation, value, state, wanted = PLANS[case]
+    one = group(replicas=3, replication={"minInSync": 2})
+    one = msgspec.structs.replace(one, annotations={annotation: value, "other": "x"})
+    order = orders.given(one)
+    assert order is not None
+    plan = orders.plan(one, state, order)
+    if isinstance(plan, Refused):
+        assert wanted in plan.text
+    else:
+        assert plan == wanted
+
+
+def test_a_fence_comes_before_other_orders():
+    one = msgspec.structs.replace(
+        group(), annotations={REBUILD: "orders-1", SWITCHOVER: "auto", FENCE: "orders-0"}
+    )
+    order = orders.given(one)
+    assert order is not None
+    assert order.verb == "fence"
+
+
+def test_a_group_without_orders():
+    assert orders.given(group()) is None
