@@ -77,6 +77,12 @@ COMMANDS: Final[Mapping[str, CommandInfo]] = {
     "ha": CommandInfo(
         "cometmq.cli.ha", "Show a broker group with failover, and give it orders.", OPERATIONS
     ),
+    "k8s": CommandInfo(
+        "cometmq.cli.k8s",
+        "Give a BrokerGroup of Kubernetes orders.",
+        OPERATIONS,
+        takes_global_options=False,
+    ),
     "store": CommandInfo(
         "cometmq.cli.verbs.store", "Inspect, verify and dump a store offline.", OPERATIONS
     ),

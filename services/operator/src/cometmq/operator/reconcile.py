@@ -227,7 +227,10 @@ class Pass:
         error = await self._carry_out(group, orders.plan(group, seen, order))
         result = "Refused" if error else "Started"
         self.operations[order.verb, result] += 1
-        return LastOperation(verb=order.verb, value=order.value, result=result, message=error)
+        return LastOperation(
+            verb=order.verb, value=order.value, result=result, message=error,
+            time=self._context.wall_time(),
+        )  # fmt: skip
 
     async def _carry_out(self, group: BrokerGroup, plan: Plan) -> str:
         """Make the call of an order; return why it failed."""

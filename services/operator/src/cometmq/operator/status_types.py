@@ -59,6 +59,13 @@ class LastOperation(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     value: Annotated[str, Meta(description="Its value.", max_length=253)]
     result: Annotated[str, Meta(description="Done, Refused or Started.", max_length=16)]
     message: Annotated[str, Meta(description="Why it was refused.", max_length=1024)] = ""
+    time: Annotated[
+        str,
+        Meta(
+            description="When the operator carried it out, or refused it.",
+            extra_json_schema={"format": "date-time"},
+        ),
+    ] = ""
 
 
 class GroupStatus(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):

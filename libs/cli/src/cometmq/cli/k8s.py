@@ -1,0 +1,204 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`cometmq k8s`: give the operator of Kubernetes orders for a BrokerGroup.
+
+An order is an annotation. kubectl sets it, with the credentials and the context of the user; the
+operator removes it, and writes the outcome into the group's status.
+"""
+
+import asyncio
+import json
+import time
+from collections.abc import Callable
+from typing import Annotated, Any, Final
+
+import typer
+
+from cometmq.cli.connecting import Yes, confirm, run
+from cometmq.cli.output import AsJson, Cell, print_facts
+from cometmq.remoting.errors import CometError
+
+PREFIX: Final = "cometmq.io"
+LOOK_MS: Final = 300
+WAIT_S: Final = 60
+
+app = typer.Typer(
+    add_completion=False,
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    help="Give a BrokerGroup of Kubernetes orders, through kubectl.",
+)
+
+Group = Annotated[str, typer.Argument(help="Name of the BrokerGroup.")]
+Pod = Annotated[str, typer.Argument(help="Name of the broker's pod.")]
+Namespace = Annotated[
+    str, typer.Option("--namespace", help="Its namespace; default: that of kubectl's context.")
+]
+Context = Annotated[
+    str, typer.Option("--context", help="kubectl's context; default: the current one.")
+]
+Wait = Annotated[int, typer.Option(min=1, help="Seconds to wait for the outcome.")]
+
+
+class K8sFailed(CometError):
+    """An order could not be given, or was refused; the text says what to do."""
+
+
+class OneGroup:
+    """One BrokerGroup, by kubectl."""
+
+    def __init__(self, name: str, namespace: str, context: str) -> None:
+        self.name = name
+        options = {"--namespace": namespace, "--context": context}
+        self._options = [f"{key}={value}" for key, value in options.items() if value]
+
+    async def status(self) -> dict[str, Any]:
+        """Return the status that the operator wrote last."""
+        text = await self._kubectl("get", "brokergroups.cometmq.io", self.name, "--output=json")
+        found: dict[str, Any] = json.loads(text).get("status", {})
+        return found
+
+    async def order(self, verb: str, value: str, wait_s: int) -> dict[str, Any]:
+        """Give an order; return the status before it, and raise K8sFailed unless it is begun."""
+        before = await self.status()
+        await self._annotate(f"{PREFIX}/{verb}={value}")
+
+        def is_new(status: dict[str, Any]) -> bool:
+            found = status.get("lastOperation", {})
+            is_it = (found.get("verb"), found.get("value")) == (verb, value)
+            return is_it and found != before.get("lastOperation")
+
+        after = await self.until(is_new, wait_s)
+        if after is None:
+            await self._annotate(f"{PREFIX}/{verb}-")
+            raise K8sFailed(
+                f"no operator carried out the order within {wait_s} s, so it was withdrawn: see"
+                " whether the pods of cometmq-operator run, and whether they watch this namespace"
+            )
+        operation = after["lastOperation"]
+        if operation["result"] == "Refused":
+            raise K8sFailed(operation["message"])
+        return before
+
+    async def until(
+        self, holds: Callable[[dict[str, Any]], bool], wait_s: float
+    ) -> dict[str, Any] | None:
+        """Return the first status for which a condition holds; None after the wait."""
+        end = time.monotonic() + wait_s
+        while not holds(status := await self.status()):
+            if time.monotonic() > end:
+                return None
+            await asyncio.sleep(LOOK_MS / 1000)
+        return status
+
+    async def _annotate(self, change: str) -> None:
+        target = f"brokergroups.cometmq.io/{self.name}"
+        await self._kubectl("annotate", "--overwrite", target, change)
+
+    async def _kubectl(self, *words: str) -> str:
+        command = ["kubectl", *self._options, *words]
+        try:
+            process = await asyncio.create_subprocess_exec(
+                *command, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
+            )
+        except FileNotFoundError as error:
+            raise K8sFailed("kubectl is not on PATH: install it, for it has the access") from error
+        output, errors = await process.communicate()
+        if process.returncode:
+            raise K8sFailed(f"kubectl {words[0]}: {errors.decode(errors='replace').strip()}")
+        return output.decode()
+
+
+# ---- orders ----------------------------------------------------------------------------------
+
+
+@app.command()
+def switchover(  # one parameter per option
+    group: Group,
+    *,
+    to: Annotated[
+        str, typer.Option(help="Pod of the next master; default: the slave that lags least.")
+    ] = "auto",
+    namespace: Namespace = "",
+    context: Context = "",
+    wait: Wait = WAIT_S,
+    as_json: AsJson = False,
+) -> None:
+    """Make another broker the master without failing a send, and wait until it is open."""
+    one = OneGroup(group, namespace, context)
+
+    async def switch() -> None:
+        before = await one.order("switchover-to", to, wait)
+        await _show_next(one, before, wait, as_json=as_json)
+
+    run(switch())
+
+
+@app.command()
+def fence(  # one parameter per option
+    group: Group,
+    pod: Pod,
+    *,
+    namespace: Namespace = "",
+    context: Context = "",
+    wait: Wait = WAIT_S,
+    yes: Yes = False,
+    as_json: AsJson = False,
+) -> None:
+    """Stop a master at once, although sends fail, and wait for the next.
+
+    Use `switchover` unless the master does harm.
+    """
+    one = OneGroup(group, namespace, context)
+
+    async def stop_master() -> None:
+        await one.status()
+        text = f"Stop the master of group {group}, {pod}? Sends fail until the next is open."
+        await confirm(text, is_confirmed=yes)
+        before = await one.order("fence", pod, wait)
+        await _show_next(one, before, wait, as_json=as_json)
+
+    run(stop_master())
+
+
+@app.command()
+def rebuild(  # one parameter per option
+    group: Group,
+    pod: Pod,
+    *,
+    namespace: Namespace = "",
+    context: Context = "",
+    wait: Wait = WAIT_S,
+    yes: Yes = False,
+    as_json: AsJson = False,
+) -> None:
+    """Make a slave discard its store; its container restarts, and copies everything.
+
+    The old files move into the folder discarded-TIME of its volume; delete it when nothing in it is
+    needed. The group's condition FullyReplicated tells when the slave is in sync again.
+    """
+    one = OneGroup(group, namespace, context)
+
+    async def discard() -> None:
+        await one.status()
+        await confirm(f"Discard the store of {pod} of group {group}?", is_confirmed=yes)
+        await one.order("rebuild", pod, wait)
+        print_facts({"group": group, "pod": pod, "rebuild": "started"}, as_json=as_json)
+
+    run(discard())
+
+
+async def _show_next(one: OneGroup, before: dict[str, Any], wait_s: int, *, as_json: bool) -> None:
+    """Wait for a master of a later epoch, and print it."""
+    epoch = before.get("epoch", 0)
+    after = await one.until(
+        lambda status: bool(status.get("master")) and status.get("epoch", 0) > epoch, wait_s
+    )
+    if after is None:
+        raise K8sFailed(
+            f"the operator began, but no other master was open after {wait_s} s: see kubectl"
+            f" describe bg {one.name}"
+        )
+    facts: dict[str, Cell] = {
+        "group": one.name, "master": after["master"], "epoch": after["epoch"],
+    }  # fmt: skip
+    print_facts(facts, as_json=as_json)

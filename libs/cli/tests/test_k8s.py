@@ -1,0 +1,139 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`cometmq k8s` as a process, with a kubectl that plays API server and operator."""
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+from cometmq.peers.comet import PROGRAM
+
+from .conftest import COMMAND_TIMEOUT_S, Result
+
+KUBECTL = """\
+#!{python}
+import json, sys
+from pathlib import Path
+
+state = Path({state!r})
+words = sys.argv[1:]
+(state / "calls").open("a").write(json.dumps(words) + "\\n")
+group = json.loads((state / "group").read_text())
+if "missing" in words:
+    sys.exit('Error from server (NotFound): brokergroups.cometmq.io "missing" not found')
+if "annotate" in words and "=" in words[-1]:
+    verb, value = words[-1].removeprefix("cometmq.io/").split("=")
+    answer = json.loads((state / "operator").read_text())
+    if answer is not None:
+        operation = {{"verb": verb, "value": value, "time": "now", **answer["operation"]}}
+        group["status"].update(answer["status"], lastOperation=operation)
+        (state / "group").write_text(json.dumps(group))
+elif "get" in words:
+    print(json.dumps(group))
+"""
+
+BEFORE = {"master": "orders-0", "epoch": 4}
+AFTER = {"master": "orders-1", "epoch": 5}
+STARTED = {"result": "Started"}
+
+
+class Kubectl:
+    def __init__(self, folder):
+        self.folder = folder
+        path = folder / "bin" / "kubectl"
+        path.parent.mkdir()
+        path.write_text(KUBECTL.format(python=sys.executable, state=str(folder)))
+        path.chmod(0o755)
+        self.is_(**BEFORE)
+        self.answers(STARTED, **AFTER)
+
+    def is_(self, **status):
+        (self.folder / "group").write_text(json.dumps({"status": status}))
+
+    def answers(self, operation, **status):
+        """Let the operator write this once an order is given; None: there is no operator."""
+        answer = None if operation is None else {"operation": operation, "status": status}
+        (self.folder / "operator").write_text(json.dumps(answer))
+
+    @property
+    def annotations(self):
+        calls = map(json.loads, (self.folder / "calls").read_text().splitlines())
+        return [words[-1] for words in calls if "annotate" in words]
+
+    def run(self, *words):
+        done = subprocess.run(
+            [str(PROGRAM), "k8s", *words], stdin=subprocess.DEVNULL,
+            capture_output=True, text=True, timeout=COMMAND_TIMEOUT_S, check=False,
+        )  # fmt: skip
+        return Result(done.returncode, done.stdout, done.stderr)
+
+
+@pytest.fixture
+def kubectl(tmp_path, monkeypatch):
+    monkeypatch.setenv("PATH", str(tmp_path / "bin"), prepend=os.pathsep)
+    return Kubectl(tmp_path)
+
+
+def test_a_switchover_ends_with_the_next_master(kubectl):
+    found = kubectl.run("switchover", "orders", "--namespace", "mq", "--json")
+    assert found.json == {"group": "orders", "master": "orders-1", "epoch": 5}
+    assert kubectl.annotations == ["cometmq.io/switchover-to=auto"]
+    first = json.loads((kubectl.folder / "calls").read_text().splitlines()[0])
+    assert first[0] == "--namespace=mq"
+
+
+def test_a_switchover_to_a_pod(kubectl):
+    assert kubectl.run("switchover", "orders", "--to", "orders-1").status == 0
+    assert kubectl.annotations == ["cometmq.io/switchover-to=orders-1"]
+
+
+def test_a_repeated_order_waits_for_its_own_outcome(kubectl):
+    last = {"verb": "fence", "value": "orders-0", "time": "earlier", **STARTED}
+    kubectl.is_(**BEFORE, lastOperation=last)
+    kubectl.answers({"result": "Refused", "message": "orders-0 is slave, not the master"})
+    found = kubectl.run("fence", "orders", "orders-0", "--yes")
+    found.assert_refused(1, "orders-0 is slave, not the master")
+
+
+def test_a_fence_waits_for_another_master(kubectl):
+    kubectl.answers(STARTED)
+    found = kubectl.run("fence", "orders", "orders-0", "--yes", "--wait", "1")
+    found.assert_refused(1, "the operator began, but no other master was open after 1 s")
+    kubectl.answers(STARTED, **AFTER, phase="Degraded")
+    kubectl.is_(**BEFORE)
+    assert kubectl.run("fence", "orders", "orders-0", "--yes", "--json").json["epoch"] == 5
+
+
+def test_a_rebuild_starts(kubectl):
+    kubectl.answers(STARTED)
+    found = kubectl.run("rebuild", "orders", "orders-2", "--yes", "--json")
+    assert found.json == {"group": "orders", "pod": "orders-2", "rebuild": "started"}
+    assert kubectl.annotations == ["cometmq.io/rebuild=orders-2"]
+
+
+@pytest.mark.parametrize("verb", ["fence", "rebuild"])
+def test_harmful_orders_ask_first(kubectl, verb):
+    found = kubectl.run(verb, "orders", "orders-0")
+    assert found.status == 2
+    assert "give --yes" in found.err
+    assert kubectl.annotations == []
+
+
+def test_an_order_without_an_operator_is_withdrawn(kubectl):
+    kubectl.answers(None)
+    found = kubectl.run("rebuild", "orders", "orders-2", "--yes", "--wait", "1")
+    found.assert_refused(1, "no operator carried out the order within 1 s, so it was withdrawn")
+    assert kubectl.annotations == ["cometmq.io/rebuild=orders-2", "cometmq.io/rebuild-"]
+
+
+def test_a_group_that_does_not_exist(kubectl):
+    found = kubectl.run("switchover", "missing")
+    found.assert_refused(1, "kubectl get: Error from server (NotFound)")
+
+
+def test_without_kubectl(kubectl, tmp_path, monkeypatch):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    found = kubectl.run("switchover", "orders")
+    found.assert_refused(1, "kubectl is not on PATH: install it")
