@@ -20,7 +20,7 @@ def test_sync_flush_answers_after_the_sync_and_groups_waiters(disk):
     job: Any = rig.store.flush_job(rig.clock.now_ms)
     rig.store.put(make_message(), results.append)
     rig.store.commit()
-    assert rig.store.flush_job(rig.clock.now_ms) is None  # one at a time
+    assert rig.store.flush_job(rig.clock.now_ms) is None  # only one sync at a time
     job.run()
     rig.store.flush_done(job)
     assert [result.queue_offset for result in results] == [1, 0]

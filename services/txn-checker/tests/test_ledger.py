@@ -273,8 +273,8 @@ class LedgerMachine(RuleBasedStateMachine):
         super().__init__()
         self.disk = MemoryDisk()
         self.ledger = begun(self.disk)
-        self.halves = 0  # in the broker's queue
-        self.ops: list[int] = []  # in the broker's queue
+        self.halves = 0  # half messages in the broker's queue
+        self.ops: list[int] = []  # op messages in the broker's queue
         self.aside: set[int] = set()
         self.marks = (0, 0)
 

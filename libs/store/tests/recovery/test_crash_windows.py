@@ -253,7 +253,7 @@ def test_keys_are_found_after_a_crash_between_the_slots_and_the_header_of_an_ind
     rig.put(make_message(keys="k0"))
     rig.store.close()
     rig = StoreRig(disk)
-    for number in range(1, 20):  # more than there are slots
+    for number in range(1, 20):  # more keys than slots
         rig.put(make_message(keys=f"k{number}"))
     written = []
 

@@ -467,7 +467,7 @@ def test_a_queue_that_lost_entries_is_built_again_when_a_record_shows_it(disk):
     disk.crash()
     for name in disk.names("/store/consumequeue/T/0")[1:]:
         disk.remove(f"/store/consumequeue/T/0/{name}")
-    disk.remove("/store/progress")  # nothing records the number of entries
+    disk.remove("/store/progress")  # no other file records the number of entries
     disk.remove("/store/abort")
     rig = StoreRig(disk)
     assert rig.store.recovered.start.reason is StartReason.QUEUE_END

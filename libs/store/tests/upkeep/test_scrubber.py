@@ -264,7 +264,7 @@ def test_rounds_have_a_rate_and_a_pause(disk):
     rig, _ = filled(disk)
     job = rig.store.scrub_job(rig.clock())
     assert job is not None
-    assert rig.store.scrub_job(rig.clock()) is None  # one at a time
+    assert rig.store.scrub_job(rig.clock()) is None  # only one comparison at a time
     job.run()
     job.done(None)
     done = rig.store.stats().scrubbed_bytes

@@ -93,7 +93,7 @@ class JsonTable(Generic[T]):
         self._files: ConfigFiles = files or OsFiles()
         self.loaded_digest = ""
         """The `content_digest` of the file that `load` used; empty if there was no file."""
-        self._readable_digest = ""  # of the last content written
+        self._readable_digest = ""  # digest of the last content written
 
     def load(self) -> T | None:
         """Return the content of the file, or of its backup; None if neither exists.

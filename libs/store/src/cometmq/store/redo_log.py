@@ -48,7 +48,7 @@ class RedoLog:
         self._file_bytes = file_bytes
         self._starts = sorted(int(name) for name in disk.names(folder) if name.isdigit())
         self._file: DiskFile | None = None
-        self._position = 0  # in the last file
+        self._position = 0  # append position in the last file
         self.cut: Cut | None = None
         """The place where the last `replay` or `records` ended although bytes follow."""
 

@@ -83,7 +83,7 @@ class FileRecord:
     async def _written(self, write: Callable[[], Outcome]) -> Outcome:
         try:
             return await asyncio.to_thread(write)
-        except (OSError, RecordUnreachable) as error:  # possibly after the link
+        except (OSError, RecordUnreachable) as error:  # the link may have succeeded
             return unknown(f"cannot write the record {self._path}: {error}")
 
     def read_blocking(self) -> Versioned | None:

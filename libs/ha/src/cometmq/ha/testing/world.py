@@ -28,13 +28,13 @@ class Bounds(msgspec.Struct, frozen=True, kw_only=True):
     messages: int = 1
     tables: int = 0
     writes: int = 0
-    """Changes that masters may make to the set."""
+    """Number of changes that masters may make to the set."""
     lost: int = 0
     """Writes by any node that may lose their answers and may be applied late."""
     crashes: int = 0
     host_crashes: int = 0
     lapses: int = 0
-    """Masters that fence themselves."""
+    """Number of times that a master may fence itself."""
     hand_overs: int = 0
     deletions: int = 0
     script: tuple[str, ...] = ()

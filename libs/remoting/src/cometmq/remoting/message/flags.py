@@ -74,7 +74,7 @@ class TopicSysFlag(IntFlag):
 
 _DIGITS: Final = b"0123456789abcdefghijklmnopqrstu"
 _BASE: Final = 31
-_POLYNOMIAL_LENGTH_MAX: Final = 255  # int() is quadratic and refuses 4300 digits
+_POLYNOMIAL_LENGTH_MAX: Final = 255  # int() takes quadratic time and rejects 4300 digits
 _FIRST: Final = ord("0")  # one conversion handles '0'..'N', so decimal and upper-case hex text
 
 _NO_DIGIT: Final = ord("!")  # stands for a byte outside '0'..'N'

@@ -18,7 +18,7 @@ from typing import Final, Generic, Protocol, TypeVar
 from cometmq.remoting.log import Log
 from cometmq.remoting.transport.stats import TransportStats
 
-_STEPS: Final = 16  # maximum number of measurements per budget sent
+_STEPS: Final = 16  # at most this many measurements while one budget is sent
 _OPEN_SHARE: Final = 2  # unpaused connections may hold half of the budget
 _TIGHT_SHARE: Final = 4
 _EXCESS_SHARE: Final = 4

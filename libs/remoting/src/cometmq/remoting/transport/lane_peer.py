@@ -33,7 +33,6 @@ class LanePeer(PeerProtocol):
     """A connection to a server that may have a lane."""
 
     def __init__(self, hub: "Hub[PeerProtocol]", dispatcher: Dispatcher[Any]) -> None:
-        """Wait for the socket."""
         super().__init__(hub, dispatcher)
         self.is_limited = dispatcher.is_limited
         self._held = b""  # received bytes beyond what one loop iteration may take

@@ -71,7 +71,7 @@ class PeerProtocol(asyncio.Protocol):
         self._backlog: list[Call[Any]] = []
         self._timer: asyncio.TimerHandle | None = None
         self._timer_ms = 0
-        self._active_ms = 0  # at the last check
+        self._active_ms = 0  # as known at the last check
         self._has_received = False  # since the last check
         self._sent_bytes = 0
         self._progress = (0, 0)

@@ -12,12 +12,12 @@ class Refusal(StrEnum):
 
     CLOSED = "closed"
     ROLE = "role"  # the broker is a slave, or fenced
-    TOO_FEW_COPIES = "too-few-copies"  # in sync, in a broker group
-    DISK_FULL = "disk-full"  # above the warning level
-    LOG_WRITE_FAILED = "log-write-failed"  # until a write succeeds again
-    QUEUE_WRITE_FAILED = "queue-write-failed"  # until a checkpoint succeeds again
+    TOO_FEW_COPIES = "too-few-copies"  # too few copies of a broker group are in sync
+    DISK_FULL = "disk-full"  # the usage is above the warning level
+    LOG_WRITE_FAILED = "log-write-failed"  # holds until a write succeeds
+    QUEUE_WRITE_FAILED = "queue-write-failed"  # holds until a checkpoint succeeds
     UNCONFIRMED = "unconfirmed"  # the replicas are too far behind
-    SYNC_FAILED = "sync-failed"  # until a restart: the content of the disk is unknown
+    SYNC_FAILED = "sync-failed"  # holds until a restart: the content of the disk is unknown
 
 
 class WriteState:
