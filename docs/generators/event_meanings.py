@@ -218,6 +218,8 @@ MEANINGS: Final[Mapping[str, str]] = {
     "trace.dropped": "There were more traces than could be sent, so some were dropped; no message "
     "was.",
     "trace.unsent": "A broker did not accept traces, which are lost; their messages are not.",
+    "callback.abandoned": "`close`, or the end of a wait, left `running_count` calls of the "
+    "function given to `callback` running: they did not end when they were cancelled.",
     "callback.failed": "The function given to `callback` raised an exception, or on_revoked took "
     "over a minute.",
     "client.unregister_failed": "The client could not tell a broker that it is leaving; the "

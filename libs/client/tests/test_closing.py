@@ -13,6 +13,7 @@ from cometmq.client import (
     ClientStateError,
     ConsumeFrom,
     LitePullConsumer,
+    LitePullOptions,
     Message,
     MessageExt,
     MessageQueue,
@@ -23,9 +24,11 @@ from cometmq.client import (
     ScheduledPull,
     TransactionProducer,
     TransactionState,
+    application_calls,
 )
 from cometmq.client import sync as blocking
 from cometmq.client.consume import push_member
+from cometmq.client.consume.queues import ownership
 from cometmq.client.sync.loop import loop_thread
 from cometmq.client.testing import MemoryCluster, eventually
 
@@ -215,7 +218,7 @@ def test_a_blocking_transaction_cannot_close_its_producer(served: MemoryCluster)
 # -- listeners that suppress their cancellation -----------------------------------------------
 
 
-async def closed_in_time(consumer: PushConsumer) -> None:
+async def closed_in_time(consumer: Any) -> None:
     """Fail instead of hanging for the whole run if `close` does not end."""
     async with asyncio.timeout(60):
         await consumer.close()
@@ -298,3 +301,172 @@ def left_of(tasks: set[asyncio.Task[Any]]) -> list[str]:
     return [
         task.get_name() for task in tasks if not task.done() and task.get_name().startswith("deliv")
     ]
+
+
+# -- callbacks that suppress their cancellation -----------------------------------------------
+
+
+class Stubborn:
+    """An async function that runs on after it was cancelled, until it is released."""
+
+    def __init__(self) -> None:
+        self.began, self.may_end, self.ended = asyncio.Event(), asyncio.Event(), asyncio.Event()
+
+    async def run(self) -> None:
+        self.began.set()
+        while not self.may_end.is_set():
+            with contextlib.suppress(asyncio.CancelledError):
+                await self.may_end.wait()
+        self.ended.set()
+
+    async def release(self) -> None:
+        self.may_end.set()
+        async with asyncio.timeout(60):
+            await self.ended.wait()
+
+
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(application_calls, "CANCEL_GRACE_MS", 50)
+    monkeypatch.setattr(ScheduledPull, "GRACE_MS", 50)
+    monkeypatch.setattr(ownership, "FORCED_LEAVE_MS", 50)
+
+
+def member_of(kind: type[Any], cluster: MemoryCluster) -> Any:
+    """Return a consumer of the topic T that is not started."""
+    more = {"listener": lambda _: None} if kind is PushConsumer else {}
+    consumer = kind("g", cluster.namesrv, **more)
+    (consumer.register if kind is PullConsumer else consumer.subscribe)("T")
+    return consumer
+
+
+@pytest.mark.usefixtures("impatient")
+@pytest.mark.parametrize("kind", [PushConsumer, LitePullConsumer, PullConsumer])
+async def test_close_ends_although_on_revoked_suppresses_its_cancellation(
+    cluster: MemoryCluster, caplog: pytest.LogCaptureFixture, kind: type[Any]
+) -> None:
+    stubborn = Stubborn()
+    consumer = member_of(kind, cluster)
+
+    @consumer.on_revoked
+    async def revoked(_: list[MessageQueue]) -> None:
+        await stubborn.run()
+
+    await consumer.start()
+    await eventually(lambda: consumer.queues)
+    await closed_in_time(consumer)
+    assert stubborn.began.is_set()
+    assert "callback.abandoned group=g callback=on_revoked running_count=1" in caplog.text
+    assert not cluster.broker.groups["g"]
+    await stubborn.release()
+
+
+@pytest.mark.usefixtures("impatient")
+@pytest.mark.parametrize("kind", [PushConsumer, LitePullConsumer, PullConsumer])
+async def test_close_ends_although_on_assigned_suppresses_its_cancellation(
+    cluster: MemoryCluster, caplog: pytest.LogCaptureFixture, kind: type[Any]
+) -> None:
+    stubborn = Stubborn()
+    consumer = member_of(kind, cluster)
+
+    @consumer.on_assigned
+    async def assigned(queues: list[MessageQueue]) -> None:
+        if queues[0].topic == "U":
+            await stubborn.run()
+
+    await consumer.start()
+    cluster.create_topic("U")
+    (consumer.register if kind is PullConsumer else consumer.subscribe)("U")
+    async with asyncio.timeout(60):
+        await stubborn.began.wait()
+    await closed_in_time(consumer)
+    assert "callback.abandoned group=g callback=on_assigned running_count=1" in caplog.text
+    await stubborn.release()
+
+
+@pytest.mark.usefixtures("impatient")
+async def test_a_cancelled_start_ends_although_on_assigned_suppresses_its_cancellation(
+    cluster: MemoryCluster,
+) -> None:
+    stubborn = Stubborn()
+    consumer = member_of(PushConsumer, cluster)
+
+    @consumer.on_assigned
+    async def assigned(_: list[MessageQueue]) -> None:
+        await stubborn.run()
+
+    async with asyncio.timeout(60), asyncio.TaskGroup() as group:
+        starting = group.create_task(consumer.start())
+        await stubborn.began.wait()
+        starting.cancel()
+    assert starting.cancelled()
+    await stubborn.release()
+
+
+@pytest.mark.usefixtures("impatient")
+async def test_close_ends_although_on_queues_changed_suppresses_its_cancellation(
+    cluster: MemoryCluster, caplog: pytest.LogCaptureFixture
+) -> None:
+    stubborn = Stubborn()
+    consumer = LitePullConsumer(
+        "g", cluster.namesrv, options=LitePullOptions(queue_check_interval_ms=20)
+    )
+    consumer.assign([MessageQueue("T", "broker-a", 0)])
+
+    async def changed(_: str, __: list[MessageQueue]) -> None:
+        await stubborn.run()
+
+    consumer.on_queues_changed("T", changed)
+    await consumer.start()
+
+    def more_queues() -> bool:  # the first check, which reports no change, may come late
+        cluster.create_topic("T", queue_count=cluster.broker.queues.queue_counts["T"] + 1)
+        return stubborn.began.is_set()
+
+    await eventually(more_queues)
+    await closed_in_time(consumer)
+    assert "callback.abandoned group=g callback=on_queues_changed" in caplog.text
+    await stubborn.release()
+
+
+@pytest.mark.usefixtures("impatient")
+async def test_close_ends_although_a_scheduled_call_suppresses_its_cancellation(
+    cluster: MemoryCluster, caplog: pytest.LogCaptureFixture
+) -> None:
+    stubborn = Stubborn()
+    cluster.create_topic("One", queue_count=1)
+    scheduled = ScheduledPull("g", cluster.namesrv)
+
+    async def callback(_: PullConsumer, __: MessageQueue) -> int:
+        await stubborn.run()
+        return 10
+
+    scheduled.register("One", callback)
+    await scheduled.start()
+    async with asyncio.timeout(60):
+        await stubborn.began.wait()
+        await scheduled.close()
+    assert "callback.abandoned group=g callback=register running_count=1" in caplog.text
+    await stubborn.release()
+
+
+@pytest.mark.usefixtures("impatient")
+async def test_close_ends_although_a_check_suppresses_its_cancellation(
+    cluster: MemoryCluster, caplog: pytest.LogCaptureFixture
+) -> None:
+    stubborn = Stubborn()
+
+    async def check(_: MessageExt) -> TransactionState:
+        await stubborn.run()
+        return TransactionState.COMMIT
+
+    producer = TransactionProducer("pg", cluster.namesrv, check=check)
+    await producer.start()
+    await producer.send_in_transaction(
+        Message("T", b"x"), execute=lambda *_: TransactionState.UNKNOWN
+    )
+    async with asyncio.timeout(60):
+        await stubborn.began.wait()
+        await producer.close()
+    assert "callback.abandoned group=pg callback=check running_count=1" in caplog.text
+    await stubborn.release()

@@ -8,13 +8,21 @@ it would hang. SystemExit and CancelledError would end a task of the client.
 import asyncio
 import contextvars
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import ContextVar
 from typing import Any, Final
 
 from cometmq.client.errors import ClientStateError
-from cometmq.remoting.transport.tasks import describe
+from cometmq.remoting.log import Log
+from cometmq.remoting.transport.tasks import TaskSet, describe
+
+CANCEL_GRACE_MS: Final = 2_000
+"""How long a client waits for application code that it has cancelled."""
+
+ABANDONED_ADVICE: Final = (
+    "it catches asyncio.CancelledError and runs on: raise it again after the clean-up"
+)
 
 _CALLS: Final[ContextVar[tuple["calling", ...]]] = ContextVar("cometmq_calls", default=())
 """The client calls that enclose the running code; the context of a task may outlive them."""
@@ -90,6 +98,33 @@ async def on_thread(
     context = contextvars.copy_context()
     result = await loop.run_in_executor(pool, context.run, contained, function, *arguments)
     return await result if inspect.isawaitable(result) else result
+
+
+async def outlive(work: Coroutine[Any, Any, None], *, callback: str, group: str, log: Log) -> None:
+    """Wait for a call of `callback`, which runs in a task of its own.
+
+    If this task is cancelled, so is the call. A call that suppresses the cancellation is logged and
+    left running after CANCEL_GRACE_MS, because `close` would otherwise wait for it.
+    """
+    calls = TaskSet(log)
+    task = calls.spawn(work, name=callback)
+    try:
+        await asyncio.wait([task])
+    except asyncio.CancelledError:
+        await leave_calls(calls, callback=callback, group=group, log=log)
+        raise
+
+
+async def leave_calls(calls: TaskSet, *, callback: str, group: str, log: Log) -> None:
+    """Cancel calls of `callback`; log if one is still running after CANCEL_GRACE_MS."""
+    if running_count := await calls.close_within(CANCEL_GRACE_MS / 1000):
+        log.warning(
+            "callback.abandoned",
+            group=group,
+            callback=callback,
+            running_count=running_count,
+            advice=ABANDONED_ADVICE,
+        )
 
 
 def is_cancelled() -> bool:

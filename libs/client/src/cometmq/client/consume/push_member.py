@@ -5,7 +5,7 @@ import asyncio
 from collections.abc import Collection
 from typing import Final, Protocol
 
-from cometmq.client.application_calls import is_cancelled
+from cometmq.client.application_calls import ABANDONED_ADVICE, CANCEL_GRACE_MS, is_cancelled
 from cometmq.client.clock import monotonic_ms
 from cometmq.client.consume.delivery.concurrent import Delivery
 from cometmq.client.consume.delivery.orderly import OrderlyDelivery, OrderlyLimits
@@ -37,13 +37,6 @@ from cometmq.remoting.names import INNER_PRODUCER_GROUP
 from cometmq.remoting.transport.tasks import TaskSet, describe
 
 _CLEAN_INTERVAL_MAX_MS: Final = 60_000
-
-CANCEL_GRACE_MS: Final = 2_000
-"""How long `close` waits, after `drain_ms`, for listener calls that it has cancelled."""
-
-_ABANDONED_ADVICE: Final = (
-    "the listener catches asyncio.CancelledError and runs on: raise it again after the clean-up"
-)
 
 _CONCURRENT_NAMES: Final = {True: "CR_SUCCESS", False: "CR_LATER"}
 _ORDERLY_NAMES: Final = {
@@ -227,7 +220,7 @@ class PushGroup(GroupMember[PushOptions]):
                 group=self._group,
                 listener=self._caller.name,
                 running_count=calling_count,
-                advice=_ABANDONED_ADVICE,
+                advice=ABANDONED_ADVICE,
             )
 
     def close_caller(self) -> None:

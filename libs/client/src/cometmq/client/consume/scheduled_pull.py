@@ -7,9 +7,14 @@ The counterpart of Java's MQPullConsumerScheduleService.
 import asyncio
 from collections.abc import Awaitable, Callable
 from types import TracebackType
-from typing import Any, Final, Self
+from typing import Any, ClassVar, Final, Self
 
-from cometmq.client.application_calls import calling, is_cancelled
+from cometmq.client.application_calls import (
+    ABANDONED_ADVICE,
+    CANCEL_GRACE_MS,
+    calling,
+    is_cancelled,
+)
 from cometmq.client.arguments import whole, whole_or
 from cometmq.client.consume.pull_consumer import PullConsumer
 from cometmq.client.consume.queues.rebalance import AllocateStrategy
@@ -33,6 +38,9 @@ class ScheduledPull:
     Each queue has at most one call at a time, which is cancelled when the queue is revoked.
     """
 
+    GRACE_MS: ClassVar[int | None] = CANCEL_GRACE_MS
+    """How long to wait for cancelled calls; None means until they end."""
+
     def __init__(
         self,
         group: str,
@@ -49,6 +57,8 @@ class ScheduledPull:
         self.consumer.on_revoked(self._revoked)
         self._callbacks: dict[str, PullCallback] = {}
         self._tasks: dict[MessageQueue, asyncio.Task[None]] = {}
+        self._left: set[asyncio.Task[None]] = set()
+        """Cancelled calls that run on: an event loop has only weak references to its tasks."""
         self._slots = asyncio.Semaphore(whole(concurrency, "concurrency", low=1))
         self._log = LimitedLog(log_of(log))
 
@@ -70,8 +80,22 @@ class ScheduledPull:
         tasks = [task for queue in queues if (task := self._tasks.pop(queue, None)) is not None]
         for task in tasks:
             task.cancel()
-        if tasks:
-            await asyncio.wait(tasks)
+        if not tasks:
+            return
+        timeout_s = None if self.GRACE_MS is None else self.GRACE_MS / 1000
+        _, late = await asyncio.wait(tasks, timeout=timeout_s)
+        if not late:
+            return
+        self._left |= late
+        for task in late:
+            task.add_done_callback(self._left.discard)
+        self._log.warning(
+            "callback.abandoned",
+            group=self.consumer.group,
+            callback="register",
+            running_count=len(late),
+            advice=ABANDONED_ADVICE,
+        )
 
     async def _run(self, queue: MessageQueue) -> None:
         callback = self._callbacks[queue.topic]

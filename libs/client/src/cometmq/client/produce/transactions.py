@@ -16,6 +16,7 @@ from typing import Any, Final, TypeAlias
 
 import msgspec
 
+from cometmq.client.application_calls import leave_calls
 from cometmq.client.arguments import whole_or
 from cometmq.client.clock import wall_ms
 from cometmq.client.cluster.broker_requests import TransactionMember
@@ -192,7 +193,9 @@ class TransactionProducer(Producer, TransactionMember):
         hooks = self._end_hooks if self._trace is None else [*self._end_hooks, self._trace]
         self._ending = EndHooks(hooks, self._log)
         background = TaskSet(self._log)
-        stack.push_async_callback(background.close)
+        stack.push_async_callback(
+            leave_calls, background, callback="check", group=self.group, log=self._log
+        )
         instance.transaction_producers[self._full_group] = self
         stack.callback(instance.transaction_producers.pop, self._full_group)
         for number in range(options.check_concurrency):

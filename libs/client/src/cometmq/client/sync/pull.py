@@ -116,6 +116,10 @@ PullCallback = Callable[[PullConsumer, MessageQueue], int | None]
 """Pulls from a queue; returns the delay in ms until the next call, or None for 200 ms."""
 
 
+class _ThreadsPull(client.ScheduledPull):
+    GRACE_MS = None  # a thread cannot be cancelled
+
+
 class ScheduledPull:
     """Calls a function repeatedly for each owned queue, on other threads."""
 
@@ -130,7 +134,7 @@ class ScheduledPull:
         log: AnyLog = None,
     ) -> None:
         """`concurrency` limits how many calls run at once, over all queues."""
-        self._inner = client.ScheduledPull(
+        self._inner = _ThreadsPull(
             group, namesrv, options=options, strategy=strategy, concurrency=concurrency, log=log
         )
         self.consumer = PullConsumer.around(self._inner.consumer)

@@ -18,7 +18,7 @@ from typing import Final
 
 import msgspec
 
-from cometmq.client.application_calls import calling
+from cometmq.client.application_calls import calling, outlive
 from cometmq.client.clock import monotonic_ms
 from cometmq.client.cluster.outages import FailureLog
 from cometmq.client.consume.queues.locks import QueueLocks
@@ -266,8 +266,12 @@ class Ownership:
             for queue in queues
             if not queue.topic.startswith(RETRY_PREFIX)
         )
-        if callback is None or not visible:
-            return
+        if callback is not None and visible:
+            work = self._call(name, callback, visible)
+            await outlive(work, callback=name, group=self._group, log=self._log)
+
+    async def _call(self, name: str, callback: QueuesCallback, visible: list[MessageQueue]) -> None:
+        topics, queue_count = sorted({queue.topic for queue in visible}), len(visible)
         try:
             with calling(self._callbacks.client, name):
                 await called(callback, visible)
@@ -276,8 +280,8 @@ class Ownership:
                 "callback.failed",
                 group=self._group,
                 callback=name,
-                topics=sorted({queue.topic for queue in visible}),
-                queue_count=len(visible),
+                topics=topics,
+                queue_count=queue_count,
                 error=describe(error),
                 exc_info=error,
             )

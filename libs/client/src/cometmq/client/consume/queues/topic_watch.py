@@ -4,7 +4,7 @@
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 
-from cometmq.client.application_calls import calling
+from cometmq.client.application_calls import calling, outlive
 from cometmq.client.cluster.instance import ClientInstance
 from cometmq.client.listener import called
 from cometmq.remoting.bodies.queues import MessageQueue
@@ -52,9 +52,14 @@ class QueueWatch:
         before, self._known[topic] = self._known.get(topic), queues
         if before is None or before == queues:
             return
+        work = self._call(callback, topic, list(queues))
+        log = self._instance.log
+        await outlive(work, callback="on_queues_changed", group=self._group, log=log)
+
+    async def _call(self, callback: QueuesChanged, topic: str, queues: list[MessageQueue]) -> None:
         try:
             with calling(self._client, "on_queues_changed"):
-                await called(callback, namespace.unwrap(topic), list(queues))
+                await called(callback, self._instance.namespace.unwrap(topic), queues)
         except Exception as error:  # application code: later changes are still reported
             self._instance.log.warning(
                 "callback.failed",
