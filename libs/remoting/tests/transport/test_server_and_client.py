@@ -2,6 +2,8 @@
 """Requests and answers between client and server, in both directions."""
 
 import asyncio
+import contextlib
+import socket
 from typing import Any
 
 import pytest
@@ -410,6 +412,29 @@ async def test_a_close_lets_handlers_end(
     assert (await waiting).header.offset == 1
     await closing
     assert not server.peers
+
+
+@pytest.mark.parametrize("turns", range(6))
+async def test_a_connection_that_arrives_while_a_server_closes_is_closed(
+    start_server: Any, eventually: Any, turns: int
+) -> None:
+    """The loop takes some turns from accepting a connection to reporting it."""
+    server, port = await start_server({})
+    with socket.create_connection(("127.0.0.1", port), timeout=60) as peer:
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        await server.close(0)
+        peer.setblocking(False)
+
+        def is_closed() -> bool:
+            with contextlib.suppress(BlockingIOError):
+                with contextlib.suppress(ConnectionResetError):
+                    assert peer.recv(1) == b""
+                return True
+            return False
+
+        await eventually(is_closed)
+    await eventually(lambda: not server.peers)
 
 
 async def test_a_client_with_much_to_send_still_reads(start_server: Any, new_client: Any) -> None:

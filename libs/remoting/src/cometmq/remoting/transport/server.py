@@ -81,6 +81,7 @@ class Server(Generic[ContextT]):
         self._addresses: list[tuple[str, int]] = []
         self._certificates = CertificateWatch(self._tasks, log)
         self._check_timer: asyncio.TimerHandle | None = None
+        self._is_stopping = False
 
     def gather(self) -> None:
         """Hold all answers until the end of this turn of the loop, and call ``save`` before they
@@ -120,7 +121,7 @@ class Server(Generic[ContextT]):
         dispatcher.is_limited = bool(excluded)
 
         def connected() -> _ServerPeer:
-            return _ServerPeer(self._hub, dispatcher, settings.connections_max)
+            return _ServerPeer(self._hub, dispatcher, self._connections_max)
 
         for address in (host,) if host else ALL_ADDRESSES:
             port = await self._listen_at(address, port, connected)
@@ -164,6 +165,7 @@ class Server(Generic[ContextT]):
 
     def stop_listening(self) -> None:
         """Accept no more connections; existing connections are still served."""
+        self._is_stopping = True
         for listener in self._listeners:
             listener.close()
         self._listeners.clear()
@@ -184,6 +186,10 @@ class Server(Generic[ContextT]):
         await self._tasks.drain(drain_ms / 1000)
         self.flush()
         await self._hub.close(drain_ms)
+
+    def _connections_max(self) -> int:
+        """Return 0 while stopping: the loop may report a connection that it accepted before."""
+        return 0 if self._is_stopping else self._settings.connections_max
 
     def _check(self) -> None:
         self._check_timer = self._hub.later(self._check)
@@ -209,17 +215,22 @@ class Server(Generic[ContextT]):
 
 
 class _ServerPeer(LanePeer):
-    """A connection that closes itself if the server already has too many connections."""
+    """A connection that closes itself if the server already has too many, or is stopping."""
 
     def __init__(
-        self, hub: Hub[PeerProtocol], dispatcher: Dispatcher[ContextT], connections_max: int
+        self,
+        hub: Hub[PeerProtocol],
+        dispatcher: Dispatcher[ContextT],
+        connections_max: Callable[[], int],
     ) -> None:
         super().__init__(hub, dispatcher)
         self._connections_max = connections_max
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)
-        if len(self._hub.peers) > self._connections_max:
+        count_max = self._connections_max()
+        if len(self._hub.peers) > count_max:
             self._hub.stats.connections_refused += 1
-            self._hub.log.warning("connection.refused", peer=self.address, error="too many")
+            if count_max:
+                self._hub.log.warning("connection.refused", peer=self.address, error="too many")
             self.abort()
