@@ -121,6 +121,8 @@ class Gate:
         self._changes = changes
         self._may_read_copy = may_read_copy
         self._now_ms = now_ms
+        self.wait_ms_max = WAIT_MS_MAX
+        self.forward_ms_max = FORWARD_MS_MAX
         self._opened: asyncio.Event | None = None  # while requests are held
         self._held_bytes = 0
         self._target = ""  # where requests are forwarded
@@ -212,7 +214,7 @@ class Gate:
         It is sent again only if the new master refused it or was not reached, so that it is not
         served twice.
         """
-        deadline_ms = self._now_ms() + FORWARD_MS_MAX
+        deadline_ms = self._now_ms() + self.forward_ms_max
         while True:
             target = self._target
             left_ms = deadline_ms - self._now_ms()
@@ -313,7 +315,7 @@ class Gate:
         self, leader: Leader | None, condition: Callable[[], bool], missing: str
     ) -> None:
         """Wait for a condition while the same broker leads; raise SystemBusy after too long."""
-        deadline_ms = self._now_ms() + WAIT_MS_MAX
+        deadline_ms = self._now_ms() + self.wait_ms_max
         while not condition():
             left_ms = deadline_ms - self._now_ms()
             if left_ms <= 0 or self.leader is not leader:

@@ -38,6 +38,7 @@ FAST: Final = {
     "replicaLagTimeoutMills": "5000",
     "haSendHeartbeatInterval": "50",
     "switchoverTimeoutMills": "30000",
+    "slaveTimeout": "60000",
     "mappedFileSizeCommitLog": "1048576",
     "mappedFileSizeConsumeQueue": "60000",
 }
@@ -162,6 +163,9 @@ class BrokerGroup:
             loaded, log=self.logs[ordinal], clock=SystemClock(), record=self.ports[ordinal]
         )
         await app.start()
+        # The 3 s that clients wait leave one second after a master has dropped a silent copy.
+        if app.group is not None:
+            app.group.gate.wait_ms_max = app.group.gate.forward_ms_max = int(DEADLINE_S * 1000)
         self.apps[ordinal] = app
 
     async def stop(self, ordinal: int) -> None:
