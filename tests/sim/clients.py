@@ -47,7 +47,7 @@ class Client:
         self._count += 1
         kind, key = random.random(), f"{self.name}.{self._count}"
         code, body = Code.SEND_MESSAGE, b""
-        if kind < 0.8:
+        if kind < world.plan.send_share:
             body = key.encode() + b"-" * random.choice((1, 2, 30))
         elif kind < 0.88:
             code = Code.UPDATE_AND_CREATE_TOPIC

@@ -90,10 +90,14 @@ class Nemesis:
     # Hosts and processes
 
     def kill(self) -> None:
-        host = self._host()
-        self._note(host.name, "is killed")
-        host.kill()
-        self._later(host.start, self._random.choice((0.05, 0.5)))
+        hosts = [self._host()]
+        if self._world.plan.kills_several and self._random.random() < 0.5:
+            count = self._random.randint(2, len(self._world.hosts))
+            hosts = self._random.sample(self._hosts(), count)
+        for host in hosts:
+            self._note(host.name, "is killed")
+            host.kill()
+            self._later(host.start, self._random.choice((0.05, 0.5)))
 
     def crash(self) -> None:
         host = self._host()

@@ -222,7 +222,7 @@ class BrokerProcess:
         self.broker = broker = SimBroker(host, self.store, self.driver)
         journal = Journal(
             host.disk, self.store.layout.journal, worker=workers.config,
-            log=broker.log, file_bytes=1 << 16,
+            log=broker.log, file_bytes=1 << 16, keeps_position=True,
         )  # fmt: skip
         for table in (broker.topics, broker.groups, broker.offsets, broker.filters, broker.delay):
             journal.attach(table)

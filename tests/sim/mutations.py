@@ -15,10 +15,12 @@ import msgspec
 from tests.sim.plan import Plan, draw
 
 from cometmq.broker.replication.group import following, handshake, master_stream
+from cometmq.broker.tables import journal
 from cometmq.ha import actions, election, epochs, in_sync, member, missing_record
 from cometmq.ha import record as records
 from cometmq.ha import state as states
 from cometmq.ha.record import Policy
+from cometmq.store.journal import JournalContent, collect
 
 Patch = tuple[Any, str, Any]
 Changes = Mapping[str, Any]
@@ -26,7 +28,7 @@ Changes = Mapping[str, Any]
 QUICK: Final[Changes] = {
     "min_in_sync": 1, "electors": 1, "chaos_s": 3.0, "pause_s": 0.08, "think_s": 0.04,
     "clients": 2, "late_chance": 0.0, "twice_chance": 0.0, "transfer_bytes_s": 0,
-    "slice_bytes": 256 << 10, "is_early": False,
+    "slice_bytes": 256 << 10, "is_early": False, "kills_several": False, "send_share": 0.8,
 }  # fmt: skip
 PAIR: Final[Changes] = {**QUICK, "copies": 2, "policy": Policy.ALL_IN_SYNC}
 TRIO: Final[Changes] = {**QUICK, "copies": 3, "policy": Policy.ALL_IN_SYNC}
@@ -147,6 +149,15 @@ def saves_no_entry_at_its_start() -> list[Patch]:
     return [(following, "reached", late)]
 
 
+def forgets_position() -> list[Patch]:
+    def forgetful(*arguments: Any) -> JournalContent:
+        found = collect(*arguments)
+        found.position = None
+        return found
+
+    return [(journal, "collect", forgetful)]
+
+
 SLOW: Final[Changes] = {"slice_bytes": 300, "transfer_bytes_s": 10_000}
 LATE_ORDERS: Final = ("exile", "elect", "repeat_order")
 ORDERS_OFTEN: Final[Changes] = {"weights": {"repeat_order": 6, "exile": 4}}
@@ -257,6 +268,13 @@ ALL: dict[str, Mutation] = {
     ),
     "R11: members that lost their log do not vote": Mutation(
         same_incarnation, MAJORITY, ("crash", "elect", "isolate"), seeds=60
+    ),
+    "R11: a restarted copy knows how recent its tables are": Mutation(
+        forgets_position,
+        MAJORITY,
+        ("kill", "part", "elect"),
+        {"kills_several": True, "send_share": 0.1, "think_s": 0.02},
+        seeds=150,
     ),
     "R11: an epoch's entry is saved when its start is reached": Mutation(
         saves_no_entry_at_its_start, MAJORITY, BREAKS, {"delay_s": 0.03}, seeds=60

@@ -81,6 +81,10 @@ class Plan(msgspec.Struct, kw_only=True):
     """The share of unanswered writes that take effect at once."""
     slice_bytes: int = 256 << 10
     """Bytes of the log that a master sends in one turn."""
+    kills_several: bool = False
+    """Half of the kills kill several brokers at once."""
+    send_share: float = 0.8
+    """The share of requests that are sends; at most 0.88. The rest up to there changes tables."""
     transfer_bytes_s: int = 0
     """Rate at which a master sends its log to a follower; 0 is unlimited."""
 
@@ -133,4 +137,6 @@ def draw(random: Random) -> Plan:
         twice_chance=random.choice((0.0, 0.05)) if is_rough else 0.0,
         slice_bytes=random.choice((256 << 10, 256 << 10, 300)),
         transfer_bytes_s=random.choice((0, 0, 0, 20_000)),
+        kills_several=is_majority and random.random() < 0.5,
+        send_share=random.choice((0.8, 0.3)) if is_majority else 0.8,
     )

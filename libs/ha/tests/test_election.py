@@ -224,12 +224,12 @@ def test_the_votes_of_a_majority_count_without_that_of_a_fenced_holder():
     assert action.record.tables == TablesAt(X, 4, 8)
 
 
-def test_a_fenced_holders_tables_count_if_a_restarted_copy_may_have_confirmed_them():
+def test_a_fenced_holders_tables_count_if_a_copy_does_not_know_its_own():
     found = recorded(policy=Policy.MAJORITY)
     stopped = fenced(M, promised=5, last_log_epoch=4, max_offset=99, tables_epoch=4, tables=9)
     behind = slave(X, promised=5, max_offset=8, tables_epoch=4, tables=8)
-    restarted = slave(Y, promised=5, max_offset=7)
-    action = only(election.elect(found, (stopped, behind, restarted)))
+    damaged = slave(Y, promised=5, max_offset=7)
+    action = only(election.elect(found, (stopped, behind, damaged)))
     assert (action.record.holder, action.record.tables) == (X, TablesAt(M, 4, 9))
 
 

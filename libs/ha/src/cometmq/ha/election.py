@@ -251,9 +251,11 @@ def rank(record: Record, status: Status, removing: Collection[int] = ()) -> tupl
 def sources_of_tables(record: Record, voters: Statuses) -> Statuses:
     """Return the voters of which one has every answered change of the tables (R11).
 
-    These are the voters that may win, if a quorum of them knows how recent its tables are. A
-    restarted copy does not know, and it may be the one copy that confirmed a change together with
-    the fenced holder. Then the holder's tables count, too.
+    These are the voters that may win, if a quorum of them knows how recent its tables are. A copy
+    keeps this in its journal and does not know it if the journal was damaged or removed, if its
+    tables were changed without the group, or if it ran a version that did not keep it. It may be
+    the one copy that confirmed a change together with the fenced holder. Then the holder's tables
+    count, too.
     """
     candidates = without_fenced_holder(record, voters)
     known_count = sum(one.tables_epoch > 0 for one in candidates)

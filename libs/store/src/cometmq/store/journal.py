@@ -11,10 +11,14 @@ certainly includes. The mark is written before the file. A file without a mark w
 another program, restored from a backup, or saved while the journal could not be written. Such a
 file is newer than the journal or unrelated to it, so the entries of its table are not applied.
 
+In a group of brokers, an entry also holds the position of the tables: how many changes of which
+epoch they contain (`TablesPosition` of the broker). Marks repeat the last position. A broker
+without a group writes marks without one, so that its changes make the position unknown.
+
 The format is in docs/protocol/store.md#journal.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from enum import IntEnum
 from struct import Struct
 from typing import Final, NamedTuple
@@ -30,7 +34,11 @@ FILE_BYTES: Final = 16 << 20
 Marks = dict[str, dict[str, int]]
 """Table -> digest of content -> number of the last entry that the content certainly includes."""
 
+Position = tuple[int, int]
+"""An epoch, and the number of changes of its master."""
+
 _NUMBER: Final = Struct(">Q")
+_POSITION: Final = "position"  # beside the tables' names, which are names of files
 
 
 class Kind(IntEnum):
@@ -56,6 +64,8 @@ class JournalContent(msgspec.Struct):
     marks: Marks = {}
     number: int = 0
     """The number of the last usable entry."""
+    position: Position | None = None
+    """The position of the tables after the last usable record; None if it is unknown."""
     size_bytes: int = 0
     cut: Cut | None = None
     """The place where reading stopped although bytes follow; None if everything is readable."""
@@ -80,21 +90,30 @@ class JournalContent(msgspec.Struct):
         return [entry for entry in self.entries if table in entry.changes]
 
 
-class _MarksBody(msgspec.Struct):
+class _MarksBody(msgspec.Struct, omit_defaults=True):
     version: int
     marks: Marks
+    position: Position | None = None
 
 
-def encode_changes(number: int, changes: Sequence[tuple[str, bytes]]) -> bytes:
+class _Changes(NamedTuple):
+    tables: dict[str, msgspec.Raw]
+    position: Position | None
+
+
+def encode_changes(
+    number: int, changes: Sequence[tuple[str, bytes]], position: Position | None = None
+) -> bytes:
     """Return the payload of an entry; the changes are JSON."""
     members = [b'"%b":%b' % (table.encode(), change) for table, change in changes]
+    if position is not None:
+        members.append(b'"%b":[%d,%d]' % (_POSITION.encode(), *position))
     return b"%b{%b}" % (_NUMBER.pack(number), b",".join(members))
 
 
-def encode_marks(number: int, marks: Mapping[str, Mapping[str, int]]) -> bytes:
+def encode_marks(number: int, marks: Marks, position: Position | None = None) -> bytes:
     """Return the payload of a record with the marks of all tables."""
-    body = {"version": VERSION, "marks": marks}
-    return _NUMBER.pack(number) + msgspec.json.encode(body)
+    return _NUMBER.pack(number) + msgspec.json.encode(_MarksBody(VERSION, marks, position))
 
 
 def read_journal(disk: Disk, folder: str) -> JournalContent:
@@ -115,15 +134,16 @@ def collect(log: RedoLog, records: Iterable[Record]) -> JournalContent:
             break
         found.number = number
         if isinstance(content, _MarksBody):
-            found.marks = content.marks
+            found.marks, found.position = content.marks, content.position
         else:
-            found.entries.append(Entry(number, content))
+            found.entries.append(Entry(number, content.tables))
+            found.position = content.position or found.position
     found.cut = log.cut
     found.size_bytes = log.size_bytes
     return found
 
 
-def _parse(record: Record, last: int | None) -> tuple[int, _MarksBody | dict[str, msgspec.Raw]]:
+def _parse(record: Record, last: int | None) -> tuple[int, _MarksBody | _Changes]:
     """Return the number and content of a record; raise ValueError if the record is malformed."""
     kind = Kind(record.kind)
     if len(record.payload) < _NUMBER.size:
@@ -133,7 +153,11 @@ def _parse(record: Record, last: int | None) -> tuple[int, _MarksBody | dict[str
     if last is not None and number != last + (kind is Kind.CHANGES):
         raise ValueError(f"entry {number} follows entry {last}")
     if kind is Kind.CHANGES:
-        return number, msgspec.json.decode(body, type=dict[str, msgspec.Raw])
+        tables = msgspec.json.decode(body, type=dict[str, msgspec.Raw])
+        position = tables.pop(_POSITION, None)
+        if position is None:
+            return number, _Changes(tables, None)
+        return number, _Changes(tables, msgspec.json.decode(position, type=Position))
     marks = msgspec.json.decode(body, type=_MarksBody)
     if marks.version != VERSION:
         raise ValueError(f"the journal has version {marks.version}, not {VERSION}")

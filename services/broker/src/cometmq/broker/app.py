@@ -263,7 +263,13 @@ class BrokerApp:
         )
 
     def _open_journal(self, store: MessageStore, workers: Workers) -> Journal:
-        return Journal(OsDisk(), store.layout.journal, worker=workers.config, log=self._log)
+        return Journal(
+            OsDisk(),
+            store.layout.journal,
+            worker=workers.config,
+            log=self._log,
+            keeps_position=bool(self._loaded.value.group_record),
+        )
 
     def _open_acl(self) -> tuple[AclFiles, AccessControl]:
         path = acl_path(self._loaded.value, self._config_path)

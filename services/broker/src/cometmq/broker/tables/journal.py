@@ -15,6 +15,12 @@ the next number, in the turn in which the entry arrives (`Journaled.apply_change
 does not follow the last one, or the other broker restarts, the follower takes a new snapshot. Marks
 belong to the files of one broker and are not sent.
 
+In a group, entries and marks also tell how recent the tables are (`position`). Entry and position
+are one record, so a kill or a full disk leaves both or neither. Therefore the journal is the only
+place that can tell, and a stop leaves one file of it. The position is unknown if the journal is
+damaged or missing, and if a table's file was written by another program or by a run without a
+group.
+
 Failures: no answer waits for the journal to succeed. If it cannot be written, requests are answered
 as before and the tables are saved at intervals, which is what RocketMQ guarantees; `/readyz` fails,
 and the tables keep noting changes until a retry has written them.
@@ -22,7 +28,7 @@ and the tables keep noting changes until a retry has written them.
 
 import asyncio
 import errno
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Final, Protocol
 
@@ -40,6 +46,7 @@ from cometmq.store.journal import (
     Entry,
     Kind,
     Marks,
+    Position,
     collect,
     encode_changes,
     encode_marks,
@@ -83,9 +90,12 @@ class Journal:
         worker: Worker,
         log: Log = NO_LOG,
         file_bytes: int = FILE_BYTES,
+        keeps_position: bool = False,
     ) -> None:
         """Read the journal of the last run. The caller must then `attach` each table and call
         `begin`.
+
+        `keeps_position` is for members of a group.
         """
         self._disk = disk
         self._worker = worker
@@ -95,6 +105,10 @@ class Journal:
         self._found = collect(self._files, self._files.replay())
         self.number = self._found.number
         """The number of the last entry."""
+        is_known = keeps_position and not self._found.damage
+        self.position: Position | None = self._found.position if is_known else None
+        """The position in the last entry or in the marks; None if it is unknown."""
+        self._due: Position | None = None  # for the next entry that is not counted
         self._ends = dict.fromkeys(self._files.starts[:-1], self.number)
         """Start of each full file -> number of its last entry or of a later entry."""
         self._tables: dict[str, Journaled] = {}
@@ -114,6 +128,10 @@ class Journal:
         """Makes the answers of this turn wait for a call of `write`."""
         self.written: Callable[[Sequence[tuple[str, bytes]]], None] = lambda _: None
         """Called with each entry of this broker's own changes, after it is written."""
+        self.next_position: Callable[[], Position | None] = lambda: None
+        """Returns the position that one more entry of this broker's own changes leads to; None if
+        own changes are not counted.
+        """
         self.filled: Callable[[], None] = lambda: None
         """Called when a file is full, to request a save of all tables; the file can then be
         deleted.
@@ -137,10 +155,12 @@ class Journal:
         base = self._found.base(name, digest)
         if base is not None:
             self._apply(table, name, [entry for entry in entries if entry.number > base])
-        # No mark names this content: another program wrote the file. It is unknown which of these
-        # entries the file already includes.
-        elif entries:
-            self._log.warning("journal.left_out", table=name, entries=len(entries))
+        else:
+            # No mark names this content: another program wrote the file. It is unknown which of
+            # these entries the file already includes.
+            self.position = None
+            if entries:
+                self._log.warning("journal.left_out", table=name, entries=len(entries))
         if entries:
             self._last_changes[name] = entries[-1].number
         self._marks[name] = {digest: self.number if base is None else base}
@@ -155,6 +175,7 @@ class Journal:
                 self._log.error(
                     "journal.damaged", table=name, entry=entry.number, error=describe(error)
                 )
+                self.position = None
                 return
         if entries:
             self._log.info("journal.replayed", table=name, entries=len(entries))
@@ -175,12 +196,38 @@ class Journal:
         self.write()
 
     async def close(self) -> None:
-        """Delete the files if all tables are saved; call this only if no save has failed."""
+        """Delete the entries if all tables are saved; call this only if no save has failed.
+
+        A file with the marks and the position stays if the position is known.
+        """
         await self._worker.submit(lambda: None)  # after a sync and a deletion before it
+        self._delete()  # files that became obsolete during that deletion
+        await self._worker.submit(lambda: None)
         for table in self._tables.values():
             table.noted = None
-        if not any(table.is_dirty for table in self._tables.values()):
+        if any(table.is_dirty for table in self._tables.values()):
+            return
+        if self.position is None:
             self._attempt(self._files.clear)
+        else:
+            await self._worker.submit(partial(self._attempt, self._condense))
+
+    def _condense(self) -> None:
+        """Replace the files by one that holds only the marks and the position; blocks.
+
+        It is synced before the store counts as closed: after a clean stop, a crash of the host does
+        not make the store a new copy.
+        """
+        files = self._files
+        try:
+            marks = encode_marks(self.number, self._marks, self.position)
+            file = files.begin_file(Kind.MARKS, marks)
+            _sync(self._disk, self._folder, [file])
+        except DiskError:  # what a crash of the host would leave could have an earlier position
+            files.clear()
+            raise
+        if not self._doomed:  # else the entries would have a gap
+            files.drop_below(files.file_start)
 
     # Changes
 
@@ -190,14 +237,20 @@ class Journal:
             self.gather()
         self._changed[name] = self._tables[name]
 
-    def write(self) -> None:
-        """Append the noted changes; call this before answers are sent and at the end of a turn."""
+    def write(self, position: Position | None = None) -> None:
+        """Append the noted changes; call this before answers are sent and at the end of a turn.
+
+        With them, the tables reach this position. If it cannot be written, `retry` writes it.
+        """
+        if position is not None:
+            self._due = position
         # After a failure the changes stay noted until `retry`: a failing disk costs one attempt per
         # second instead of one per request.
-        if (self._changed or self._has_new_marks or self._owed) and not self.fault:
+        has_entry = bool(self._changed or self._owed) or self._due is not None
+        if (has_entry or self._has_new_marks) and not self.fault:
             self._attempt(self._write)
 
-    def apply(self, changes: Mapping[str, msgspec.Raw]) -> None:
+    def apply(self, changes: Mapping[str, msgspec.Raw], position: Position | None = None) -> None:
         """Apply an entry of another broker, and write it; if that fails, `fault` is set.
 
         Raise ValueError or CometError if a change does not have its table's shape.
@@ -207,7 +260,7 @@ class Journal:
             if table is not None:  # a later version may have more tables
                 table.apply_changes(change)
                 self._owed.append((name, bytes(change)))
-        self.write()
+        self.write(position)
 
     def retry(self) -> None:
         """Try to write again after a failure; called by a timer."""
@@ -220,35 +273,46 @@ class Journal:
 
     def _write(self) -> None:
         if self._has_new_marks:
-            self._append(Kind.MARKS, encode_marks(self.number, self._marks))
+            self._append(Kind.MARKS, encode_marks(self.number, self._marks, self.position))
             self._has_new_marks = False
         if self._owed:
-            self._write_entry(self._owed)
+            self._write_entry(self._owed, None if self._changed else self._due)
             self._owed = []
-        if not self._changed:
-            return
+        for changes, is_last in self._noted_entries():
+            counted = self.next_position()
+            self._write_entry(changes, counted or (self._due if is_last else None))
+            if counted is not None:
+                self._due = None  # an earlier position, of the beginning of this epoch
+            self.written(changes)
+        for table in self._changed.values():
+            table.forget_noted()
+        self._changed.clear()
+        if self._due is not None:
+            self._write_entry((), self._due)
+
+    def _noted_entries(self) -> Iterator[tuple[Sequence[tuple[str, bytes]], bool]]:
+        """Yield the changes of each entry for the noted changes, and whether it is the last."""
         changes = [
             (name, piece)
             for name, table in self._changed.items()
             for piece in table.noted_changes()
         ]
         if len(changes) == len(self._changed):
-            self._write_entry(changes)
-            self.written(changes)
+            if changes:
+                yield changes, True
         else:  # a table with thousands of changes has several pieces
-            for change in changes:
-                self._write_entry([change])
-                self.written([change])
-        for table in self._changed.values():
-            table.forget_noted()
-        self._changed.clear()
+            for number, change in enumerate(changes, 1):
+                yield [change], number == len(changes)
 
-    def _write_entry(self, changes: Sequence[tuple[str, bytes]]) -> None:
-        payload = encode_changes(self.number + 1, changes)
+    def _write_entry(
+        self, changes: Sequence[tuple[str, bytes]], position: Position | None = None
+    ) -> None:
+        payload = encode_changes(self.number + 1, changes, position)
         if len(payload) > self._files.payload_bytes_max // 2:  # the file begins with marks
             if len(changes) > 1:
-                for change in changes:
+                for change in changes[:-1]:
                     self._write_entry([change])
+                self._write_entry(changes[-1:], position)
             else:
                 table = changes[0][0]
                 self._log.warning("journal.entry_too_long", table=table, bytes=len(payload))
@@ -257,6 +321,10 @@ class Journal:
         self.number += 1
         for name, _ in changes:
             self._last_changes[name] = self.number
+        if position is not None:
+            self.position = position
+            if position == self._due:
+                self._due = None
 
     def _append(self, kind: Kind, payload: bytes) -> None:
         if not self._files.has_room(len(payload)):
@@ -271,7 +339,7 @@ class Journal:
         if len(self._ends) + 1 >= FILES_MAX:
             raise DiskError("write", self._folder, errno.EFBIG)
         starts, file = self._files.starts, self._files.file
-        self._files.begin_file(Kind.MARKS, encode_marks(self.number, self._marks))
+        self._files.begin_file(Kind.MARKS, encode_marks(self.number, self._marks, self.position))
         if starts and file is not None:
             self._ends[starts[-1]] = self.number
             self._unsynced.append(file)

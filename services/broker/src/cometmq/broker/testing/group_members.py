@@ -75,7 +75,9 @@ class GroupNode(Node):
 
     def _open_tables(self) -> None:
         self.journal_disk = MemoryDisk()
-        self.journal = Journal(self.journal_disk, "/journal", worker=self.workers.config)
+        self.journal = Journal(
+            self.journal_disk, "/journal", worker=self.workers.config, keeps_position=True
+        )
         self.topics = Topics(topic_file(self.folder / "topics.json"), clock_ms=self.clock.now_ms)
         self.offsets = Offsets(offset_file(str(self.folder / "offsets.json")))
         tables: dict[str, Replicated] = {"topics.json": self.topics, "offsets.json": self.offsets}

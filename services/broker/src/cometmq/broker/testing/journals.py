@@ -66,6 +66,7 @@ class Node:
         *,
         file_bytes: int = FILE_BYTES,
         worker: Any = None,
+        keeps_position: bool = False,
     ) -> None:
         def file(name: str, type_: type[Any]) -> JsonTable[Any]:
             path = f"/config/{name}"
@@ -80,7 +81,10 @@ class Node:
         self.groups = Groups(groups, clock_ms=lambda: 1)
         self.tables: tuple[Journaled, ...] = (self.offsets, self.topics, self.groups)
         jobs: Any = worker or InlineWorker()
-        self.journal = Journal(disk, FOLDER, worker=jobs, log=self.log, file_bytes=file_bytes)
+        self.journal = Journal(
+            disk, FOLDER, worker=jobs, log=self.log, file_bytes=file_bytes,
+            keeps_position=keeps_position,
+        )  # fmt: skip
         for table in self.tables:
             self.journal.attach(table)
         self.journal.begin()
@@ -108,5 +112,5 @@ class Node:
         if steps > 2:
             self.journal.saved(name)
 
-    def killed(self, **options: int) -> "Node":
+    def killed(self, **options: Any) -> "Node":
         return Node(self.disk, self.files, **options)

@@ -238,9 +238,7 @@ class GroupFollower:
     def _hello(self, epoch: int, master: int) -> Hello:
         log = self.commit_log
         extent = LogExtent(log.min_offset, log.end, log.files.file_size, self.epochs.history)
-        position = self.tables.position
-        tables = position.changes if position.epoch == epoch else -1
-        return Hello(self._identity, epoch, epoch, master, extent, tables)
+        return Hello(self._identity, epoch, epoch, master, extent, self.tables.received(epoch))
 
     async def _prepare(
         self,

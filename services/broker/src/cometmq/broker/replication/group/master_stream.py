@@ -334,9 +334,9 @@ class MasterStream(asyncio.Protocol):
             self._report()
 
     def _next_report(self) -> Report:
-        position = self._target.tables.position
-        tables = position.changes if position.epoch == self._hello.epoch else -1
-        return Report(self._hello.epoch, self._end(), tables, self._confirm.sent_ms)
+        epoch = self._hello.epoch
+        tables = self._target.tables.received(epoch)
+        return Report(epoch, self._end(), tables, self._confirm.sent_ms)
 
     def _report(self) -> None:
         if self._transport is None or self._transport.is_closing():

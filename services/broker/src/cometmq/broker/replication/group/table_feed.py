@@ -8,6 +8,13 @@ are sent, tables go on changing, so that a piece may already contain a later cha
 change again alters nothing.
 
 A follower writes the same changes to its own journal before it acknowledges them.
+
+The position of the tables is in the journal, in the record of the change that it counts, so a
+restarted copy knows which answered changes it has. It is a lower bound: the tables contain every
+answered change up to there. That stays true while a follower adopts later tables one by one,
+because those contain the answered changes, too. To go on with single changes, a follower must have
+exactly the master's tables. Only tables that it adopted in this process count as such: at a start,
+a broker adds topics that are missing.
 """
 
 from collections import deque
@@ -40,12 +47,15 @@ class Replicated(Journaled, Protocol):
 
 
 class TablesPosition(NamedTuple):
-    """How recent the tables are; a larger position contains all of a smaller one."""
+    """How recent the tables are: they contain every answered change up to this one."""
 
     epoch: int
-    """The epoch from whose master they come; 0: they were never replicated."""
+    """The epoch from whose master they come; 0: they were never replicated, or it is unknown."""
     changes: int
     """Changes of that epoch that they contain."""
+
+
+UNKNOWN: Final = TablesPosition(0, 0)
 
 
 class TablesLost(CometError):
@@ -60,10 +70,12 @@ class TableFeed:
         self._journal = journal
         self._tables = tables
         self._is_master = False
+        self._has_masters_tables = False
         self._recent: deque[tuple[int, bytes]] = deque()  # number, frame
         self._recent_bytes = 0
-        self.position = TablesPosition(0, 0)
-        """How recent the tables of this process are."""
+        known = journal.position
+        self.position = UNKNOWN if known is None else TablesPosition(*known)
+        """How recent the tables are."""
         self.changed: Callable[[], None] = lambda: None
         """Called after each change by this master's clients; `position` already counts it."""
         self.sent: Callable[[], None] = lambda: None
@@ -71,20 +83,27 @@ class TableFeed:
         self.applied: Callable[[Collection[str]], None] = lambda _: None
         """Called with the names of the tables that a master has changed."""
         journal.written = self._note
+        journal.next_position = self._next_position
 
     # Master
 
     def begin(self, epoch: int) -> None:
         """Count the changes of a new epoch from 0; this broker is becoming its master."""
-        self._journal.write()  # earlier changes are part of the snapshot
+        position = TablesPosition(epoch, 0)
+        self._journal.write(position)  # earlier changes are part of the snapshot
+        self._has_masters_tables = False
         self._is_master = True
         self._recent.clear()
         self._recent_bytes = 0
-        self.position = TablesPosition(epoch, 0)
+        self.position = position
 
     def stop(self) -> None:
         """Stop counting changes: this broker is no longer the master."""
         self._is_master = False
+
+    def _next_position(self) -> TablesPosition | None:
+        epoch, number = self.position
+        return TablesPosition(epoch, number + 1) if self._is_master else None
 
     def _note(self, changes: Sequence[tuple[str, bytes]]) -> None:
         if not self._is_master:
@@ -114,6 +133,13 @@ class TableFeed:
 
     # Follower
 
+    def received(self, epoch: int) -> int:
+        """Return how many changes of an epoch this process has from its master; -1: the whole
+        tables are needed.
+        """
+        is_current = self._has_masters_tables and self.position.epoch == epoch
+        return self.position.changes if is_current else -1
+
     def adopt(self, epoch: int, number: int, pieces: Mapping[str, Sequence[msgspec.Raw]]) -> None:
         """Replace all tables by the master's, as of change `number` or later.
 
@@ -126,28 +152,32 @@ class TableFeed:
                     table.become(pieces[name])
         except (ValueError, CometError) as error:
             raise TablesLost(f"the master's tables cannot be adopted: {describe(error)}") from error
-        self._journal.write()
+        position = TablesPosition(epoch, number)
+        self._journal.write(position)
         self._check_saved()
-        self.position = TablesPosition(epoch, number)
+        self.position = position
+        self._has_masters_tables = True
         self.applied(pieces.keys())
 
     def apply(self, epoch: int, changes: Changes) -> None:
-        """Apply the change that follows `position`; raise TablesLost if that cannot be done."""
-        if self.position != (epoch, changes.number - 1):
+        """Apply the change after the last received one; raise TablesLost if that cannot be done."""
+        received = self.received(epoch)
+        if received < 0 or received != changes.number - 1:
             raise TablesLost(f"change {changes.number} of epoch {epoch} follows {self.position}")
+        position = TablesPosition(epoch, changes.number)
         self._check_saved()
         try:
-            self._journal.apply(changes.tables)
+            self._journal.apply(changes.tables, position)
             self._check_saved()
         except (ValueError, CometError) as error:
             self.forget()
             raise TablesLost(f"a change cannot be applied: {describe(error)}") from error
-        self.position = TablesPosition(epoch, changes.number)
+        self.position = position
         self.applied(changes.tables.keys())
 
     def forget(self) -> None:
         """Make the next stream send the whole tables."""
-        self.position = TablesPosition(0, 0)
+        self._has_masters_tables = False
 
     def _check_saved(self) -> None:
         if self._journal.fault:
