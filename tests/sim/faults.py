@@ -8,6 +8,7 @@ that the record counts on can do without it.
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
+from tests.sim.disk import SimDisk, SimFiles
 from tests.sim.host import BrokerProcess, Host
 from tests.sim.place import NAME as RECORD
 from tests.sim.plan import FAULTS
@@ -16,6 +17,7 @@ from cometmq.ha.actions import HandOver
 from cometmq.ha.member import Role as MemberRole
 from cometmq.ha.planned import switch_over
 from cometmq.ha.record import Policy, promise_quorum
+from cometmq.ha.state import Standing
 
 if TYPE_CHECKING:
     from tests.sim.world import World
@@ -30,6 +32,7 @@ class Nemesis:
         self._world = world
         self._random = world.random
         self._is_over = False
+        self._aside: tuple[Host, SimDisk, SimFiles] | None = None
 
     def begin(self) -> None:
         plan, network = self._world.plan, self._world.network
@@ -62,6 +65,7 @@ class Nemesis:
         world.place.unknown_chance = world.place.broker_unknown_chance = 0.0
         world.place.is_slow = False
         world.network.heal()
+        self._mount_own()
         for host in world.hosts.values():
             self._repair_host(host)
         for elector in world.electors:
@@ -157,6 +161,25 @@ class Nemesis:
             if host.process is not None and host.process.member.role is MemberRole.FAILED:
                 host.kill()
                 host.start()
+
+    def empty_store(self) -> None:
+        """Start a broker with an empty store, as if its volume were not mounted, for a while."""
+        host = self._host()
+        if self._aside is None:
+            self._note(host.name, "starts with an empty store")
+            self._aside = host, host.disk, host.files
+            host.mount(SimDisk(), SimFiles())
+            self._later(self._mount_own, self._random.choice((0.3, 1.0)))
+
+    def _mount_own(self) -> None:
+        """Give a broker its own store again, unless the group counts on the other one now."""
+        if self._aside is None:
+            return
+        (host, disk, files), self._aside = self._aside, None
+        state = self._world.state_of(host)
+        if state is None or state.standing is not Standing.PROVEN:
+            self._note(host.name, "starts with its own store again")
+            host.mount(disk, files)
 
     # Network
 

@@ -120,6 +120,13 @@ class Host:
         self.boot += 1
         self.world.note(self.name, "host crashes", files_cut=lost)
 
+    def mount(self, disk: SimDisk, files: SimFiles) -> None:
+        """Start again with another store."""
+        self.kill()
+        self.disk, self.files = disk, files
+        self.surroundings = self.surroundings._replace(files=files)
+        self.start()
+
     def boot_again(self) -> None:
         self.is_up = True
         self.start()

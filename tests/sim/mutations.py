@@ -245,6 +245,13 @@ ALL: dict[str, Mutation] = {
         {"weights": {"delete": 2}},
         seeds=100,
     ),
+    "R10: no copy that was in sync is left out": Mutation(
+        drop(missing_record, "left_out", lambda _members: ()),
+        PAIR,
+        ("empty_store", "delete", "part"),
+        {"weights": {"empty_store": 3, "delete": 2, "part": 3}},
+        seeds=60,
+    ),
     "R10: a late write cannot change another record": Mutation(
         drop(
             records,

@@ -38,10 +38,13 @@ FAULTS: Final[Mapping[str, float]] = {
     "stop_elector": 1,
     "resize": 1,
     "delete": 1,
+    "empty_store": 1,
 }
 """Kind of fault (a method of `faults.Nemesis`) -> its relative frequency in runs that have it."""
 RARE: Final = {"delete": 0.08, "resize": 0.15, "bad_disk": 0.3, "fence": 0.3}
 """Kinds that only few runs have."""
+NOT_DRAWN: Final = frozenset({"empty_store"})
+"""Kinds that only tests of a dropped rule have."""
 FAULT_FREE_CHANCE: Final = 0.02
 
 FAST: Final = Timing(
@@ -114,7 +117,8 @@ def draw(random: Random) -> Plan:
     is_majority = policy is Policy.MAJORITY
     least = 1 if is_majority else random.choice((1, 1, 2))
     share = random.choice((0.2, 0.4, 0.7))
-    chosen = [kind for kind in FAULTS if random.random() < RARE.get(kind, 1.0) * share]
+    kinds = [kind for kind in FAULTS if kind not in NOT_DRAWN]
+    chosen = [kind for kind in kinds if random.random() < RARE.get(kind, 1.0) * share]
     if random.random() < FAULT_FREE_CHANCE:
         chosen = []
     if is_majority and "resize" in chosen:  # its number of copies is fixed

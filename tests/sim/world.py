@@ -230,9 +230,14 @@ class World:
         return "blocked: the newest tables are elsewhere" if lacking else ""
 
     def _incarnation(self, ordinal: int) -> str:
-        files = self.hosts[f"b{ordinal}"].files.contents
+        state = self.state_of(self.hosts[f"b{ordinal}"])
+        return "" if state is None else state.incarnation
+
+    def state_of(self, host: Host) -> State | None:
+        """Return the saved state of a host's store; None if there is none."""
+        files = host.files.contents
         data = next((data for path, data in files.items() if path.name == STATE_FILE), b"")
-        return decode_state(data).incarnation if data else ""
+        return decode_state(data) if data else None
 
     def _check_end(self) -> None:
         """Check logs, messages and queues of a complete group."""
