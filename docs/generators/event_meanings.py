@@ -18,6 +18,8 @@ MEANINGS: Final[Mapping[str, str]] = {
     "numbers are brokerIds.",
     "member.failed": "A member of a broker group could not perform a step and has stopped "
     "taking part.",
+    "member.recovered": "A member of a broker group whose state did not fit on the disk could save "
+    "it, and takes part again.",
     "member.policy_differs": "replicationPolicy of this broker is not the record's, which counts.",
     "member.role_changed": "A member of a broker group has another role; `cause` is the event "
     "that led to it.",

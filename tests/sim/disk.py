@@ -5,7 +5,7 @@ A killed process loses nothing that it has written. A crashed host loses unsynce
 file, the unsynced part survives whole, in pages, or not at all.
 """
 
-import errno
+import os
 from collections import deque
 from collections.abc import Callable
 from functools import partial
@@ -56,14 +56,15 @@ class SimFiles:
 
     def __init__(self) -> None:
         self.contents: dict[Path, bytes] = {}
-        self.is_failing = False
+        self.error = 0
+        """The number of the error of all writes; 0 if they succeed."""
 
     def read(self, path: Path) -> bytes | None:
         return self.contents.get(path)
 
     def replace(self, path: Path, data: bytes) -> None:
-        if self.is_failing:
-            raise OSError(errno.EIO, "fsync failed", str(path))
+        if self.error:
+            raise OSError(self.error, os.strerror(self.error), str(path))
         self.contents[path] = data
 
 

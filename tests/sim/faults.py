@@ -5,6 +5,7 @@ At least one intact copy of everything acknowledged must remain: a host crashes 
 that the record counts on can do without it.
 """
 
+import errno
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
@@ -142,20 +143,25 @@ class Nemesis:
         self._later(lambda: self._mend(host), 1.0)
 
     def bad_disk(self) -> None:
-        """Make fsync fail: the broker stops, and is restarted."""
+        """Make fsync fail: the broker stops, and is restarted. Or fill the disk for a while."""
         host = self._host()
+        if self._world.plan.only_fills_disks:
+            self._note(host.name, "cannot save its state: the disk is full")
+            host.files.error = errno.ENOSPC
+            self._later(lambda: self._mend(host), 0.5)
+            return
         self._note(host.name, "cannot sync")
-        host.files.is_failing = True
+        host.files.error = errno.EIO
         host.disk.fault = lambda operation, _path: 5 if operation == "sync" else 0
         self._later(lambda: self._replace_disk(host), 0.5)
 
     def _mend(self, host: Host) -> None:
         host.disk_latency_s = 0.001
-        host.files.is_failing = False
+        host.files.error = 0
         host.disk.fault = None
 
     def _replace_disk(self, host: Host) -> None:
-        if host.files.is_failing:
+        if host.files.error:
             self._mend(host)
             self._note(host.name, "can sync again")
             if host.process is not None and host.process.member.role is MemberRole.FAILED:

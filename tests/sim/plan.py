@@ -86,6 +86,8 @@ class Plan(msgspec.Struct, kw_only=True):
     """Bytes of the log that a master sends in one turn."""
     kills_several: bool = False
     """Half of the kills kill several brokers at once."""
+    only_fills_disks: bool = False
+    """A bad disk is full for the group's small files, and nothing else is wrong with it."""
     send_share: float = 0.8
     """The share of requests that are sends; at most 0.88. The rest up to there changes tables."""
     transfer_bytes_s: int = 0
@@ -143,4 +145,5 @@ def draw(random: Random) -> Plan:
         transfer_bytes_s=random.choice((0, 0, 0, 20_000)),
         kills_several=is_majority and random.random() < 0.5,
         send_share=random.choice((0.8, 0.3)) if is_majority else 0.8,
+        only_fills_disks=random.random() < 0.5,
     )

@@ -71,6 +71,7 @@ def failed(before):
 ROWS = [
     (RECOVERING, Recovered(), SLAVE, (READ,)),
     (RECOVERING, StoreFailed(), failed(RECOVERING), (CLOSE, STOP)),
+    (FAILED, Recovered(), Member(me=ME, promised=4, role=Role.SLAVE), (READ,)),
     # a record read by a member that is not master
     (SLAVE, RecordRead(record(4)), PROMOTING, (STOP, SavePromise(4), BeginEpoch(4))),
     (SLAVE, RecordRead(None), SLAVE, ()),

@@ -2,12 +2,15 @@
 """The driver of one member: order of actions, promises on disk, reads of the record."""
 
 import asyncio
+import errno
+import os
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
 
+from cometmq.broker.group import member
 from cometmq.broker.group.duties import Position
 from cometmq.broker.group.member import GroupMember
 from cometmq.broker.testing.logs import RecordingLog
@@ -370,17 +373,92 @@ async def test_a_member_keeps_the_in_sync_set_of_a_record_that_is_deleted(tmp_pa
         assert rig.member.status().last_in_sync == rig.saved.last_in_sync == (X,)
 
 
+class FullDisk:
+    """Makes saves of the state file fail."""
+
+    def __init__(self, rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.number = errno.ENOSPC
+        self.tries = 0
+        self._save = rig.file.save
+        monkeypatch.setattr(member, "FULL_RETRY_MS", 1)
+        monkeypatch.setattr(rig.file, "save", self.save)
+
+    def save(self, state: State) -> None:
+        self.tries += 1
+        if self.number:
+            raise OSError(self.number, os.strerror(self.number))
+        self._save(state)
+
+
 async def test_a_standing_that_cannot_be_saved_ends_the_membership(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     async with running(tmp_path) as rig:
         rig.write(record(4, holder=X, in_sync=(X,)))
         await rig.until(lambda: rig.member.status().epoch == 4)
-
-        def full(_state: State) -> None:
-            raise OSError("no space")
-
-        monkeypatch.setattr(rig.file, "save", full)
+        disk = FullDisk(rig, monkeypatch)
+        disk.number = errno.EIO
         rig.write(record(4, holder=X))
         await rig.until(lambda: rig.role is Role.FAILED)
         assert rig.log.named("member.failed")[0]["step"] == "SaveInSync"
+        disk.number = 0
+        rig.write(record(5, holder=X))
+        rig.member.want_read()
+        with pytest.raises(OrderRefused) as caught:
+            await rig.member.fence(9)
+        assert caught.value.reason is Refusal.STORE_FAILED
+        assert rig.role is Role.FAILED
+
+
+async def test_a_member_whose_state_did_not_fit_on_the_disk_takes_part_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    async with running(tmp_path) as rig:
+        rig.write(record(4, holder=X, in_sync=(X,)))
+        await rig.until(lambda: rig.member.status().epoch == 4)
+        disk = FullDisk(rig, monkeypatch)
+        rig.write(record(4, holder=X))
+        await rig.until(lambda: rig.role is Role.FAILED)
+        await rig.until(lambda: disk.tries >= 3)
+        assert rig.role is Role.FAILED
+        disk.number = 0
+        await rig.until(lambda: rig.role is Role.SLAVE and rig.member.status().epoch == 4)
+        assert rig.duties.calls[-1] == ("follow", 1, 4)
+        rig.member.want_read()
+        await rig.until(lambda: rig.saved.last_in_sync == (ME, X))
+
+
+async def test_a_promise_that_did_not_fit_on_the_disk_is_never_answered(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    async with running(tmp_path) as rig:
+        rig.write(record(4, holder=X))
+        await rig.until(lambda: rig.member.status().epoch == 4 and rig.saved.last_in_sync)
+        disk = FullDisk(rig, monkeypatch)
+        with pytest.raises(OrderRefused) as caught:
+            await rig.member.fence(9)
+        assert caught.value.reason is Refusal.STORE_FAILED
+        assert (rig.role, rig.saved.promised) == (Role.FAILED, 4)
+        with pytest.raises(OrderRefused):
+            await rig.member.fence(9)
+        disk.number = 0
+        await rig.until(lambda: rig.role is Role.SLAVE)
+        assert rig.saved.promised == rig.member.status().promised == 9
+        assert rig.member.status().epoch == 0  # it has promised a later epoch than the record's
+
+
+async def test_a_store_that_fails_besides_a_full_disk_does_not_recover(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    async with running(tmp_path) as rig:
+        rig.write(record(4, holder=X))
+        await rig.until(lambda: rig.member.status().epoch == 4 and rig.saved.last_in_sync)
+        disk = FullDisk(rig, monkeypatch)
+        rig.write(record(4, holder=X, in_sync=(X,)))
+        await rig.until(lambda: rig.role is Role.FAILED)
+        rig.member.observe(rules.StoreFailed())
+        disk.number = 0
+        with pytest.raises(OrderRefused):
+            await rig.member.fence(9)
+        assert rig.role is Role.FAILED
+        assert rig.log.named("member.recovered") == []

@@ -449,9 +449,8 @@ def _stale(member: Member, epoch: int) -> OrderRefused:
 
 
 def _refusal_of_role(member: Member, order: Order) -> OrderRefused:
-    reason = {Role.RECOVERING: Refusal.RECOVERING, Role.FAILED: Refusal.STORE_FAILED}.get(
-        member.role, Refusal.NOT_MASTER
-    )
+    reasons = {Role.RECOVERING: Refusal.RECOVERING, Role.FAILED: Refusal.STORE_FAILED}
+    reason = reasons.get(member.role, Refusal.NOT_MASTER)
     return OrderRefused(
         reason, f"a broker that is {member.role} cannot obey {type(order).__name__}"
     )
@@ -496,5 +495,6 @@ TRANSITIONS: Final[Mapping[tuple[Role, type], Callable[..., Reaction]]] = {
     (Role.FENCED, FenceOrder): _fence,
     (Role.FENCED, EpochSeen): _epoch_seen,
     (Role.FENCED, StoreFailed): _failed,
+    (Role.FAILED, Recovered): _recovered,
 }
 """Role and event -> rule. Events without a row change nothing; orders without a row are refused."""

@@ -5,11 +5,17 @@ Orders and observations wait in one queue. For each, `react` gives the new state
 The promise is on the disk before any action that depends on it begins, and before `status` shows
 it: an answer to an elector describes the state after the last completed event.
 
+A step that fails ends the membership until a restart, and the order that led to it is refused. Only
+if the disk was too full for the state file, the member recovers as soon as the file can be saved,
+as after a restart: its promises are on the disk again before it takes part.
+
 The record is read in a task of its own, because a read may take seconds. A read counts only if the
 state has not changed since it began; otherwise it is repeated (R4).
 """
 
 import asyncio
+import contextlib
+import errno
 from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Final, NamedTuple
@@ -32,6 +38,11 @@ RETRY_MS: Final = 200
 """Pause after a read or a write of the record that failed."""
 IDLE_READ_MS: Final = 1_000
 """A member without a master reads the record this often, whatever the watch shows."""
+FULL_RETRY_MS: Final = 1_000
+"""Interval at which a member whose disk was full tries to save its state."""
+_FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
+_SAVES: Final = frozenset({"SavePromise", "SaveInSync"})
+"""The steps that only save the state file."""
 
 Sleep = Callable[[float], Awaitable[object]]
 
@@ -49,9 +60,17 @@ class _Seen(NamedTuple):
     record: Record
 
 
+class _Retry(NamedTuple):
+    """Time to try again to save the state that did not fit on the disk."""
+
+
 class _Job(NamedTuple):
-    event: rules.Event | _Read | _Seen
+    event: rules.Event | _Read | _Seen | _Retry
     done: asyncio.Future[None] | None
+
+
+class _StepFailed(OrderRefused):
+    """A step could not be performed."""
 
 
 class GroupMember:
@@ -84,6 +103,8 @@ class GroupMember:
         self._seen: tuple[object, ...] = ()
         self._record_fault = ""
         self._record_uid = ""
+        self._is_full = asyncio.Event()
+        self._can_recover = True
 
     # For the broker
 
@@ -108,9 +129,12 @@ class GroupMember:
             group.create_task(self._keep_working(), name="group-events")
             group.create_task(self._keep_reading(), name="group-reads")
             group.create_task(self._keep_watching(), name="group-watch")
+            group.create_task(self._keep_recovering(), name="group-recovery")
 
     def observe(self, event: rules.Observation) -> None:
         """Queue something that happened."""
+        if isinstance(event, rules.StoreFailed):
+            self._can_recover = False
         self._jobs.put_nowait(_Job(event, None))
 
     def want_read(self) -> None:
@@ -222,6 +246,10 @@ class GroupMember:
             try:
                 await self._work(job.event)
             except OrderRefused as error:
+                if isinstance(error, _StepFailed):
+                    # Before anything else: `status` and later events must not see a promise that
+                    # is not on the disk.
+                    await self._fail()
                 if job.done is not None and not job.done.done():
                     job.done.set_exception(error)
             else:
@@ -229,10 +257,14 @@ class GroupMember:
                     job.done.set_result(None)
             self._settle()
 
-    async def _work(self, event: rules.Event | _Read | _Seen) -> None:
+    async def _work(self, event: rules.Event | _Read | _Seen | _Retry) -> None:
+        if isinstance(event, _Retry):
+            await self._recover()
+            return
         if isinstance(event, _Seen):
-            seen = states.saw(self._state, event.record)
-            await self._succeeds("SaveInSync", self._save(seen))
+            if self._member.role is not Role.FAILED:
+                seen = states.saw(self._state, event.record)
+                await self._perform_step("SaveInSync", self._save(seen))
             return
         if isinstance(event, _Read):
             if event.began is not self._member:
@@ -247,21 +279,50 @@ class GroupMember:
                 epoch=self._member.epoch, cause=type(event).__name__,
             )  # fmt: skip
         for action in actions:
-            if not await self._succeeds(type(action).__name__, self._perform(action)):
-                return
+            await self._perform_step(type(action).__name__, self._perform(action))
 
-    async def _succeeds(self, step: str, work: Awaitable[None]) -> bool:
+    async def _perform_step(self, step: str, work: Awaitable[None]) -> None:
         """Perform a step; if that fails, end the membership: later steps would break a promise."""
         try:
             await work
         except (CometError, OSError) as error:
-            self._log.error(
-                "member.failed", step=step, error=describe(error),
-                action="repair the disk, then restart this broker",
-            )  # fmt: skip
-            self.observe(rules.StoreFailed())
-            return False
-        return True
+            is_full = step in _SAVES and isinstance(error, OSError) and error.errno in _FULL
+            action = "repair the disk, then restart this broker"
+            if is_full:
+                action = "free space on the disk: this broker then takes part again"
+            self._log.error("member.failed", step=step, error=describe(error), action=action)
+            if is_full:
+                self._is_full.set()
+            else:
+                self._can_recover = False
+            raise _StepFailed(
+                Refusal.STORE_FAILED, f"{step} has failed: {describe(error)}; {action}"
+            ) from error
+
+    async def _fail(self) -> None:
+        with contextlib.suppress(_StepFailed):
+            await self._work(rules.StoreFailed())
+
+    async def _keep_recovering(self) -> None:
+        while True:
+            await self._is_full.wait()
+            self._is_full.clear()
+            await self._sleep(FULL_RETRY_MS / 1000)
+            self._jobs.put_nowait(_Job(_Retry(), None))
+
+    async def _recover(self) -> None:
+        """Save all promises if that is possible now, and take part again."""
+        state = states.promised(self._state, self._member.promised)
+        try:
+            await self._worker.submit(partial(self._file.save, state))
+        except OSError:
+            self._is_full.set()
+            return
+        self._state = state
+        if not self._can_recover or self._member.role is not Role.FAILED:
+            return
+        self._log.info("member.recovered")
+        self.observe(rules.Recovered())
 
     async def _perform(  # noqa: C901  # a case for each action
         self, action: rules.Action
