@@ -26,8 +26,8 @@ from cometmq.broker.group.members import check_group
 from cometmq.broker.handlers import HANDLERS, VIP_EXCLUDED
 from cometmq.broker.handlers.arrivals import connect_arrivals
 from cometmq.broker.handlers.clients import connection_closed
-from cometmq.broker.handlers.send_lane import open_lane
 from cometmq.broker.handlers.transactions import recall_transactions
+from cometmq.broker.lanes.send_lane import open_lane
 from cometmq.broker.membership.discard import Discard
 from cometmq.broker.membership.grouping import Grouping, join_group, open_state
 from cometmq.broker.native import open_range_reader

@@ -14,7 +14,7 @@ from cometmq.broker.assembly import Inputs, assemble
 from cometmq.broker.broker import Broker
 from cometmq.broker.handlers import HANDLERS
 from cometmq.broker.handlers.arrivals import connect_arrivals
-from cometmq.broker.handlers.send_lane import BrokerLane, open_lane
+from cometmq.broker.lanes.send_lane import BrokerLane, open_lane
 from cometmq.broker.registration.addresses import Ports
 from cometmq.broker.settings import BrokerSettings
 from cometmq.broker.store_driver import Workers

@@ -4,11 +4,10 @@
 The native code serves pulls that have the same group, topic and subscription as a pull that the
 handler has just answered with messages. It reads recent messages only, from a bounded cache of
 blocks that it fills through the store. This module compares everything that the admission of a pull
-depends on, once per chunk. After any change, the lane serves no pulls until a handler has admitted
-their like again.
+depends on, once per chunk. After any change, the lane serves pulls of a kind only when a handler
+has admitted one of them again.
 
-`services/broker/tests/test_pull_lane.py` tests that the lane and the handlers produce the same
-result.
+`services/broker/tests/lanes/test_pull_lane.py` tests that lane and handlers give the same results.
 """
 
 import asyncio

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from cometmq.broker import store_driver
 from cometmq.broker.filters.sql import compile_sql
-from cometmq.broker.handlers import VIP_EXCLUDED, pull_lane
+from cometmq.broker.handlers import VIP_EXCLUDED
+from cometmq.broker.lanes import pull_lane
 from cometmq.broker.native import IS_BUILT
 from cometmq.broker.testing.scripted import ScriptedBroker, frames_of
 from cometmq.broker.testing.scripts import Step, frame

@@ -8,8 +8,7 @@ records, queue entries, index keys and answers of a whole commit. This module co
 that a send depends on, once per chunk. After any change of topics or settings, the lane relearns
 its topics. While the broker has a reason to inspect every send, the lane serves no sends.
 
-`services/broker/tests/test_send_lane.py` tests that the lane and the handlers produce the same
-result.
+`services/broker/tests/lanes/test_send_lane.py` tests that lane and handlers give the same results.
 """
 
 from functools import partial
@@ -18,9 +17,9 @@ from typing import TYPE_CHECKING, Final
 from cometmq.broker.broker import Broker
 from cometmq.broker.filters.records import RecordFilter
 from cometmq.broker.filters.tags import TagFilter
-from cometmq.broker.handlers.pull_lane import BrokerPulls
 from cometmq.broker.handlers.put_answers import answer_put
 from cometmq.broker.handlers.send import MULTI_TAG
+from cometmq.broker.lanes.pull_lane import BrokerPulls
 from cometmq.broker.native import accel, reason_without
 from cometmq.remoting.bodies.topic_config import SubscriptionGroupConfig, TopicConfig
 from cometmq.remoting.codes import RequestCode, ResponseCode
