@@ -92,8 +92,8 @@ MEANINGS: Final[Mapping[str, str]] = {
     "store.discarded": "A slave has moved its store aside, as ordered; at its next start it copies "
     "everything from its master.",
     "store.kept": "A slave was ordered to discard its store, but had another role when it stopped.",
-    "control.unprotected": "The control port is open to other machines and asks nobody for a "
-    "certificate: whoever reaches it can depose a master.",
+    "control.unprotected": "The control port is open to other machines and requires no "
+    "certificate: any client that reaches it can depose a master.",
     "control.failed": "An order through the control API failed because of a bug; please report it.",
     # elector
     "group.blocked": "The elector can do nothing for the group until a condition is met; `text` "
@@ -120,7 +120,7 @@ MEANINGS: Final[Mapping[str, str]] = {
     "deletion waits.",
     "event.lost": "An Event could not be written; nothing depends on it.",
     "group.unattended": "A pass over a BrokerGroup failed; the operator tries again after 2 s. "
-    "Failover goes on.",
+    "Failover continues.",
     "leader.lost": "Another operator may act now; this one becomes a standby.",
     "leader.unknown": "The Lease that decides which operator acts cannot be read or written.",
     # txn-checker

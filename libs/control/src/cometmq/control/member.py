@@ -12,7 +12,7 @@ from cometmq.remoting.errors import CometError
 
 
 class Report(msgspec.Struct, frozen=True, kw_only=True):
-    """A member's answer to GetStatus: the facts for elections, and others for people."""
+    """A member's answer to GetStatus: the facts for elections, and more for operators."""
 
     group: str
     status: Status

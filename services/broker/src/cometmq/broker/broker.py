@@ -113,7 +113,7 @@ class Broker:
     is_stopping: bool = False
     is_diverting: bool = False  # requests that change anything wait, or go to a new master
     lane: LearningLane | None = None  # None: handlers serve every request
-    send_path: str = "python"  # for people: which way plain sends take, and why
+    send_path: str = "python"  # for operators: `native`, or `python` and why
 
     def __post_init__(self) -> None:
         self.apply(self.loaded)

@@ -18,7 +18,7 @@ from cometmq.runtime.worker import Worker
 
 
 def log_server(broker: Broker, worker: Worker) -> LogServer:
-    """Build the server of slaves, which does not listen yet; `worker` reads cold slices."""
+    """Build the server for slaves; it does not listen yet. `worker` reads cold slices."""
     return LogServer(
         broker.store,
         broker.driver,

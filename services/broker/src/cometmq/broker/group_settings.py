@@ -99,13 +99,13 @@ class GroupSettings(AcceptedSettings, frozen=True, kw_only=True, rename="camel")
             ge=-1,
             le=65_535,
             description="Port of the control API, which electors and `cometmq ha` call; 0: any, -1:"
-            " none. Without it, nobody can elect this broker.",
+            " none. Without it, this broker cannot be elected.",
         ),
     ] = -1
     control_bind_address: Annotated[
         str,
         Meta(
-            description="Local address of the control API. Whoever reaches it can depose a master:"
-            " open it to other machines only with tls.server.need.client.auth=require."
+            description="Local address of the control API. Any client that reaches it can depose a"
+            " master: open it to other machines only with tls.server.need.client.auth=require."
         ),
     ] = "127.0.0.1"

@@ -101,7 +101,7 @@ class HeaderFollower:
 
 
 def open_header_follower(settings: BrokerSettings, log: Log) -> HeaderFollower | None:
-    """Return what follows the headers of a stream, if the native code may be used."""
+    """Return the native code that follows the headers of a stream; None if it may not be used."""
     return HeaderFollower(log) if reason_without(settings) is None else None
 
 

@@ -390,7 +390,7 @@ class BrokerSettings(GroupSettings, frozen=True, kw_only=True, rename="camel"):
         str, Meta(description="Folder of a RocketMQ installation; see aclFile.")
     ] = ""
 
-    # Bounds towards peers; the names without a RocketMQ twin are ours
+    # Bounds on what peers may use; names that RocketMQ does not have are ours
     connections_max: Annotated[
         int, Meta(ge=1, description="Maximum number of open connections.")
     ] = 20_000

@@ -289,7 +289,7 @@ class Elector:
         except OrderRefused as refusal:
             outcome, error = "refused", str(refusal)
             if isinstance(action, Fence) and refusal.reason is Refusal.STALE_EPOCH:
-                self._fence_epoch = None  # another elector has had a later epoch promised
+                self._fence_epoch = None  # the member has promised a later epoch to another elector
         except CometError as failure:
             outcome, error = "unanswered", str(failure)
         else:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The group that an elector looks after, built from its settings."""
+"""The group that an elector serves, built from its settings."""
 
 from collections.abc import Mapping
 

@@ -39,7 +39,7 @@ class Addresses(msgspec.Struct, frozen=True):
 class Members:
     """Elects masters of one group in the background, and passes orders on.
 
-    Failover runs here, independent of passes over the Kubernetes objects: it goes on while the
+    Failover runs here, independent of passes over the Kubernetes objects: it continues while the
     group is paused, and while its objects are refused.
     """
 

@@ -3,9 +3,9 @@
 
 Compatibility: all are gauges, as in the exporter. The exporter asks all brokers and adds up the lag
 of a group (`group_diff` and the like); a broker knows its own queues only and adds its `cluster`
-and `broker`, so such a query needs a `sum`. Left out are the names that need answers of clients
-(`client_*`), whose labels are unbounded (`group_count`), or that the exporter declares but never
-fills (`group_consume_tps`, `group_consume_total_offset`).
+and `broker`, so such a query needs a `sum`. Three kinds of names are left out: those that need
+answers of clients (`client_*`), those with unbounded labels (`group_count`), and those that the
+exporter declares but never fills (`group_consume_tps`, `group_consume_total_offset`).
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -76,7 +76,7 @@ def _of_groups(name: str, value: Callable[[StatsItem], float] = lambda item: ite
 
 
 def _ends(prefix: str) -> Rows:
-    """Return the ends of the topics with this prefix; no prefix: of all others."""
+    """Return the ends of the topics with this prefix; an empty prefix selects all other topics."""
 
     def rows(figures: Figures) -> Iterable[Row]:
         for topic, end in figures.topics:

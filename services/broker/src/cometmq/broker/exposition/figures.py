@@ -20,7 +20,7 @@ STEP_QUEUES: Final = 256  # about 0.2 ms
 
 
 class GroupLag(NamedTuple):
-    """A group in a topic, as far as this broker's queues go."""
+    """The progress of a group in a topic, summed over this broker's queues."""
 
     topic: str
     group: str

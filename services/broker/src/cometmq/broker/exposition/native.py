@@ -2,7 +2,7 @@
 """Metrics under the names and labels of RocketMQ 5, so that its dashboards show data.
 
 Compatibility: the broker counts batches and topics, so `message_type` is always `unspecified`, and
-`rpc_latency` has neither response code nor result. Left out are names that need figures of each
+`rpc_latency` has neither response code nor result. Names are left out if they need figures of each
 message (`message_size`) or of messages that are being consumed (`consumer_inflight_messages`,
 `consumer_ready_messages`, `consumer_queueing_latency`), and `half_messages`: the txn-checker knows
 the open transactions (`cometmq_txn_open`).

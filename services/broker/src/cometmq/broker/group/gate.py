@@ -58,8 +58,8 @@ class Kind(Enum):
     COMMIT = "commit"
     """As `UNLOGGED`, and answered when the copies have the change, unless it is one-way.
 
-    Accepted with too few copies: messages that were acknowledged can still be consumed then, and a
-    commit that is lost with the last copy only makes them be delivered again.
+    Accepted with too few copies: messages that were acknowledged can still be consumed then, and
+    losing a commit with the last copy only causes redelivery.
     """
     READ = "read"
     """The answer shows where queues end, which must not go back (R6)."""
@@ -151,7 +151,7 @@ class Gate:
         self._release(address)
 
     async def linger(self, duration_ms: int) -> None:
-        """Wait until requests have been forwarded for this time, or are forwarded no more."""
+        """Wait until requests have been forwarded for this time, or forwarding has ended."""
         while self._target:
             left_ms = self._forwarding_ms + duration_ms - self._now_ms()
             if left_ms <= 0:
@@ -265,7 +265,7 @@ class Gate:
     ) -> Any:
         """Return an answer once the copies have the table changes that the request made.
 
-        `has_enough` tells whether enough copies are left when they have it.
+        `has_enough` tells whether enough copies are in sync at that time.
         """
         answer = await _settled(result)
         await asyncio.sleep(0)  # all changes of this turn become one entry of the journal

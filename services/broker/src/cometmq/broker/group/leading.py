@@ -73,7 +73,7 @@ class Leader:
     ) -> None:
         """Begin to lead; the record was read or written just now.
 
-        `is_predecessor_gone` means that the previous master certainly answers no more requests.
+        `is_predecessor_gone` means that the previous master can no longer answer requests.
         """
         self._view = leadership
         self._reign = reign
@@ -120,7 +120,7 @@ class Leader:
         self._release()
 
     def appended(self, end: int, tables: int) -> None:
-        """Note the end of the log, and the table changes made before it in this epoch."""
+        """Note the end of the log, and how many table changes of this epoch precede it."""
         if self._is_ended:
             return
         view = self._view
@@ -157,7 +157,7 @@ class Leader:
         self._wake.set()
 
     def resize(self, copies: int) -> None:
-        """Record another number of copies with the next write."""
+        """Put a new number of copies into the next write of the record."""
         self._copies = copies
         self._wake.set()
 
@@ -348,7 +348,7 @@ class Leader:
     async def hand_over(
         self, target: int, *, leaves: bool, deadline_ms: int, is_ready: Callable[[], bool]
     ) -> tuple[Answer, int] | None:
-        """Write the record that makes a level member the master; None if nothing was written.
+        """Write the record that makes a caught-up member the master; None if nothing was written.
 
         The caller has stopped appending. Puts that wait are answered while the target catches up,
         and `is_ready` tells whether all have been answered and the target has caught up.

@@ -55,7 +55,7 @@ class _Read(NamedTuple):
 
 
 class _Seen(NamedTuple):
-    """A record tells something that the state file does not have yet."""
+    """A fact in the record that the state file lacks."""
 
     record: Record
 
@@ -145,7 +145,7 @@ class GroupMember:
         """Wait until an event has been completed."""
         await self._changed.wait()
 
-    # For electors and people. All raise OrderRefused, with nothing changed.
+    # For electors and operators. All raise OrderRefused, with nothing changed.
 
     def status(self) -> Status:
         """Return the state after the last completed event, and the broker's position now.
@@ -170,7 +170,7 @@ class GroupMember:
         )
 
     async def promote(self, epoch: int) -> Status:
-        """Look at the record, which names this member for `epoch`; do not wait for the opening."""
+        """Note that the record names this member as master of `epoch`; return before it leads."""
         return await self._obey(rules.PromoteOrder(epoch))
 
     async def follow(self, epoch: int, master: int) -> Status:
@@ -178,7 +178,7 @@ class GroupMember:
         return await self._obey(rules.FollowOrder(epoch, master))
 
     async def fence(self, epoch: int) -> Status:
-        """Promise `epoch`, and stop being master; the status is that after the promise."""
+        """Promise `epoch`, and stop being master; return the status after the promise."""
         return await self._obey(rules.FenceOrder(epoch))
 
     async def hand_over(self, target: int, *, leaves: bool = False) -> Status:
@@ -216,7 +216,7 @@ class GroupMember:
         return self.status()
 
     async def resize(self, copies: int) -> Status:
-        """Record another number of copies."""
+        """Write a new number of copies to the record."""
         self._check_leading()
         if copies < 1:
             raise OrderRefused(
@@ -417,7 +417,7 @@ class GroupMember:
             self._is_read_wanted.set()
 
     def _note_seen(self, found: Versioned | None) -> None:
-        """Keep what the record says, in case that it is deleted (R10)."""
+        """Save what the record says, in case it is deleted (R10)."""
         self._record_uid = "" if found is None else found.record.uid
         if found is None:
             return

@@ -74,7 +74,7 @@ async def change_settings(
 ) -> Collection[str]:
     """Change and save mutable settings, all or none; return the names of the changed ones.
 
-    Without `must_save`, a file that cannot be written does not matter: in a pod it belongs to the
+    Unless `must_save` is set, a failure to save is ignored: in a pod the file belongs to the
     operator, and is read-only.
     """
     changed = _updated(broker, changes).changed_since(broker.loaded)

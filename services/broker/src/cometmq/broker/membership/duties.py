@@ -6,7 +6,7 @@ have confirmed the last records. The gate refuses reads until the copies have co
 From then on, readers see only records below the confirm offset, and only their puts are answered.
 
 A demotion may cut the end of the log, so it drops all state that depends on that end: pending puts,
-positions of delay levels, known ends of transactions, locks. A promotion builds this state again.
+positions of delay levels, known ends of transactions, locks. A promotion rebuilds it.
 """
 
 import asyncio

@@ -88,7 +88,7 @@ def open_state(
 
 
 HAND_OVERS_MAX: Final = 3
-"""Attempts of a stopping broker to leave the mastership; afterwards a failover follows."""
+"""How often a stopping broker tries to hand over; if all attempts fail, a failover follows."""
 FOLLOWERS_POLLS: Final = 60
 FOLLOWERS_POLL_S: Final = 0.05
 

@@ -3,8 +3,8 @@
 
 Compatibility: the requests are RocketMQ's, sent 3 s after startup and then every 10 s. Topics and
 groups are replaced if their version differs. Committed offsets overwrite the slave's own, even if
-they go backwards. The positions of delay levels are saved for the day when the slave becomes a
-master. Filters, locks and connected clients are not copied, and nothing flows from slave to master.
+they go backwards. The positions of delay levels are saved for use once the slave is a master.
+Filters, locks and connected clients are not copied, and nothing flows from slave to master.
 
 Each request may fail independently of the others; a failure is logged once, until a round succeeds.
 """
@@ -153,7 +153,7 @@ class MasterCopies:
             )
 
     async def _measure(self) -> None:
-        # The own end comes first: the master's log only grows while it answers.
+        # Our own end is read first: the master's log only grows while it answers.
         end, status = self._commit_log.end, self._status
         body = await self._ask(RequestCode.GET_BROKER_RUNTIME_INFO)
         figures = decode_json(KVTable, body).table

@@ -212,7 +212,7 @@ class _MasterStream(asyncio.Protocol):
         self.ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast("asyncio.Transport", transport)  # uvloop's has no common base
+        self._transport = cast("asyncio.Transport", transport)  # uvloop's class is unrelated
         self._report()
 
     def data_received(self, data: bytes) -> None:

@@ -74,7 +74,9 @@ def is_border(head: Buffer, offset: int, file_size: int) -> bool:
 
 
 FollowHeaders: TypeAlias = Callable[[bytes, int, int, int], tuple[int, int] | None]
-"""Has the arguments of `whole_records`; returns the fields of a `Cut`, None if it cannot decide."""
+"""Takes the arguments of `whole_records`; returns the fields of a `Cut`, or None if it cannot
+tell.
+"""
 
 
 class RecordStream:

@@ -110,7 +110,7 @@ class LogServer:
             self._group.stop()
 
     def close_slaves(self) -> None:
-        """Close the connections of RocketMQ's slaves: what follows may not be what they have."""
+        """Close the connections of RocketMQ's slaves: the log may no longer continue theirs."""
         for stream in tuple(self._streams):
             stream.finish()
 
@@ -227,7 +227,7 @@ class _Opening(asyncio.Protocol):
         self.heard_ms = server.clock.monotonic_ms()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast("asyncio.Transport", transport)  # uvloop's has no common base
+        self._transport = cast("asyncio.Transport", transport)  # uvloop's class is unrelated
         self.address = peer_address(transport.get_extra_info("peername"))[0]
         if not self._server.admit(self):
             self._transport.abort()

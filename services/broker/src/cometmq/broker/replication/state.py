@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A broker's knowledge about its slaves and its master: figures for puts, tools and metrics."""
+"""The progress of a broker's slaves, and its own behind its master: for puts, tools and metrics."""
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
@@ -51,7 +51,7 @@ class Slaves:
 
 
 class FollowState(StrEnum):
-    """The state of a slave towards its master."""
+    """The state of a slave's replication from its master."""
 
     IDLE = "idle"
     """The broker is not a slave, or no master is known."""
@@ -79,9 +79,7 @@ class Following:
     table_failed_count: int = 0
 
     def behind_bytes(self, end: int) -> int:
-        """Return how far behind the master a log that ends here was when the master was
-        last asked.
-        """
+        """Return how many bytes a log that ends here lacks, by the master's last answer."""
         return max(0, self.master_max_offset - end)
 
 

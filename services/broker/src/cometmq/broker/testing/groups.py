@@ -42,8 +42,8 @@ FAST: Final = {
     "mappedFileSizeCommitLog": "1048576",
     "mappedFileSizeConsumeQueue": "60000",
 }
-"""Intervals and files for tests. On a busy machine the loop that all brokers share may stand for a
-second, which must change nothing.
+"""Intervals and files for tests. On a busy machine the loop that all brokers share may stall for a
+second, which must cause no election.
 """
 
 
@@ -53,7 +53,7 @@ NEIGHBOURS: Final = (-2, 0, 1)
 
 
 def _free_port() -> int:
-    """Return a port that is free, like those of its VIP and replication listeners."""
+    """Return a free port whose VIP and replication ports are free too."""
     while True:
         port = secrets.choice(PORTS)
         with contextlib.suppress(OSError), contextlib.ExitStack() as stack:

@@ -132,7 +132,7 @@ class GroupFollower:
         assert not len(self._following), "a master is followed already"
         self.confirmed = 0
         self._has_heard = False
-        self.driver.store.confirm(0)  # nothing more, until the master says how far
+        self.driver.store.confirm(0)  # readers see no more until the master confirms it
         self._last_error = ""
         run = self._run(epoch, master, address)
         self._following.spawn(run, name="follow-master", is_endless=True)
@@ -289,7 +289,7 @@ class GroupFollower:
         else:
             self._log.warning("tail.cut", **facts, file=str(path))
 
-    # Status for people
+    # Status for operators
 
     def _note_following(self, where: str, welcome: Welcome) -> None:
         status = self.status

@@ -199,7 +199,7 @@ def meeting_point(follower: LogExtent, master: LogExtent) -> CommonPoint:
 
 
 def digest_start(point: int, *logs: LogExtent) -> int:
-    """Return from where the bytes before a common point are compared: both logs have them, in one
+    """Return where the comparison before a common point begins: both logs have these bytes, in one
     file.
     """
     if point <= 0:
@@ -209,7 +209,7 @@ def digest_start(point: int, *logs: LogExtent) -> int:
 
 
 def digest(data: Buffer) -> str:
-    """Return the digest of bytes of the log; that of no bytes is empty."""
+    """Return the digest of bytes of the log; without bytes, an empty one."""
     return hashlib.blake2b(data, digest_size=16).hexdigest() if data else ""
 
 

@@ -57,7 +57,7 @@ class Target(Protocol):
         """Return the size of the largest record that this broker takes."""
 
     def follow_headers(self) -> FollowHeaders | None:
-        """Return what follows the headers of received records, if that is not Python."""
+        """Return the native code that follows the headers of received records; None without it."""
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> None:
         """Run work that `stop` waits for."""
@@ -186,7 +186,7 @@ class MasterStream(asyncio.Protocol):
             while self._waiting and not self._is_saving:
                 self._use(*self._waiting.popleft())
         except MasterRefused:
-            self._append()  # what came before its last words
+            self._append()  # the frames before the refusal
             raise
         self._append()
         if self._confirm is not confirm:

@@ -75,7 +75,7 @@ class FollowerEvents(Protocol):
         """
 
     def left(self, copy: Copy) -> None:
-        """Handle a follower's word that it stops; it reports nothing more until it returns."""
+        """Handle the notice that a follower stops; it sends no report until it returns."""
 
     def epoch_seen(self, epoch: int) -> None:
         """Handle a follower's report that it has promised an epoch later than the master's."""
