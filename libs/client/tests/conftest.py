@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 
 import pytest
 
+from cometmq.client.sync.loop import loop_thread
 from cometmq.client.testing import MemoryCluster
+from cometmq.remoting.bodies.route import TopicRoute
 
 
 @pytest.fixture
@@ -19,3 +21,27 @@ async def pair() -> AsyncIterator[MemoryCluster]:
     async with MemoryCluster(["broker-a", "broker-b"]) as cluster:
         cluster.create_topic("T", queue_count=2)
         yield cluster
+
+
+@pytest.fixture
+def served() -> Iterator[MemoryCluster]:
+    """Run the cluster on the loop that blocking clients share."""
+    cluster = MemoryCluster()
+    cluster.create_topic("T")
+    loop_thread().run(cluster.start())
+    yield cluster
+    loop_thread().run(cluster.stop())
+
+
+@pytest.fixture
+def lookups(cluster: MemoryCluster, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The topics whose routes were looked up."""
+    found: list[str] = []
+    route = cluster.route
+
+    def counted(topic: str) -> TopicRoute | None:
+        found.append(topic)
+        return route(topic)
+
+    monkeypatch.setattr(cluster, "route", counted)
+    return found

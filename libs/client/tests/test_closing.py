@@ -4,7 +4,7 @@
 import asyncio
 import contextlib
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -29,7 +29,6 @@ from cometmq.client import (
 from cometmq.client import sync as blocking
 from cometmq.client.consume import push_member
 from cometmq.client.consume.queues import ownership
-from cometmq.client.sync.loop import loop_thread
 from cometmq.client.testing import MemoryCluster, eventually
 
 FIRST = PushOptions(consume_from=ConsumeFrom.FIRST_OFFSET)
@@ -81,15 +80,6 @@ async def test_a_listener_cannot_close_its_consumer(cluster: MemoryCluster) -> N
             await later[0]  # a task of its own may close
     assert "called by the listener" in refusals[0]
     assert sum(cluster.committed("g", "T").values()) == 1
-
-
-@pytest.fixture
-def served() -> Iterator[MemoryCluster]:
-    cluster = MemoryCluster()
-    cluster.create_topic("T")
-    loop_thread().run(cluster.start())
-    yield cluster
-    loop_thread().run(cluster.stop())
 
 
 def test_a_plain_listener_cannot_close_its_consumer(served: MemoryCluster) -> None:
@@ -224,6 +214,19 @@ async def closed_in_time(consumer: Any) -> None:
         await consumer.close()
 
 
+async def started_with_a_message(
+    cluster: MemoryCluster, listener: Callable[[list[MessageExt]], Any], *, orderly: bool
+) -> PushConsumer:
+    """Start a consumer that gets one message."""
+    async with Producer("pg", cluster.namesrv) as producer:
+        await producer.send(Message("T", b"x"))
+    options = PushOptions(consume_from=ConsumeFrom.FIRST_OFFSET, orderly=orderly, drain_ms=50)
+    consumer = PushConsumer("g", cluster.namesrv, listener=listener, options=options)
+    consumer.subscribe("T")
+    await consumer.start()
+    return consumer
+
+
 @pytest.mark.parametrize("orderly", [False, True])
 async def test_close_ends_although_a_listener_suppresses_its_cancellation(
     cluster: MemoryCluster,
@@ -243,12 +246,7 @@ async def test_close_ends_although_a_listener_suppresses_its_cancellation(
             cancelled.set()
         ended.set()
 
-    async with Producer("pg", cluster.namesrv) as producer:
-        await producer.send(Message("T", b"x"))
-    options = PushOptions(consume_from=ConsumeFrom.FIRST_OFFSET, orderly=orderly, drain_ms=50)
-    consumer = PushConsumer("g", cluster.namesrv, listener=listener, options=options)
-    consumer.subscribe("T")
-    await consumer.start()
+    consumer = await started_with_a_message(cluster, listener, orderly=orderly)
     await began.wait()
     await closed_in_time(consumer)
     assert cancelled.is_set()
@@ -275,12 +273,7 @@ async def test_close_names_a_listener_that_runs_on_after_its_cancellation(
                 await may_end.wait()
         ended.set()
 
-    async with Producer("pg", cluster.namesrv) as producer:
-        await producer.send(Message("T", b"x"))
-    options = PushOptions(consume_from=ConsumeFrom.FIRST_OFFSET, orderly=orderly, drain_ms=50)
-    consumer = PushConsumer("g", cluster.namesrv, listener=stubborn, options=options)
-    consumer.subscribe("T")
-    await consumer.start()
+    consumer = await started_with_a_message(cluster, stubborn, orderly=orderly)
     await began.wait()
     before = asyncio.all_tasks()
     await closed_in_time(consumer)

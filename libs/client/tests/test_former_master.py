@@ -21,7 +21,6 @@ from cometmq.client.testing import MemoryCluster, eventually
 from cometmq.client.testing.listening import Recorder, consumer_of
 from cometmq.remoting import remarks
 from cometmq.remoting.bodies.queues import MessageQueue
-from cometmq.remoting.bodies.route import TopicRoute
 from cometmq.remoting.codes import RequestCode
 from cometmq.remoting.errors import CommandError, ServiceNotAvailable, SystemBusy
 from cometmq.remoting.log import NO_LOG
@@ -30,20 +29,6 @@ HOUR_MS = 3_600_000
 DEPOSED = ServiceNotAvailable(f"{remarks.NOT_THE_MASTER} its group now")
 UNCONFIRMED = SystemBusy(f"{remarks.ENDS_UNCONFIRMED}; try again")
 DISK_FULL = ServiceNotAvailable("service not available now: the disk is full")
-
-
-@pytest.fixture
-def lookups(cluster: MemoryCluster, monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The topics whose routes were looked up."""
-    found: list[str] = []
-    route = cluster.route
-
-    def counted(topic: str) -> TopicRoute | None:
-        found.append(topic)
-        return route(topic)
-
-    monkeypatch.setattr(cluster, "route", counted)
-    return found
 
 
 @pytest.mark.parametrize(("refusal", "is_looked_up"), [(DEPOSED, True), (DISK_FULL, False)])

@@ -24,25 +24,10 @@ from cometmq.client import (
 from cometmq.client.testing import MemoryCluster, eventually
 from cometmq.client.testing.listening import Recorder, consumer_of
 from cometmq.remoting.bodies.queues import MessageQueue
-from cometmq.remoting.bodies.route import TopicRoute
 from cometmq.remoting.message.flags import Perm
 
 NO_MASTER = "broker-a has no master now"
 SLOW = ProducerOptions(poll_namesrv_interval_ms=60_000, api_timeout_ms=8_000, send_timeout_ms=8_000)
-
-
-@pytest.fixture
-def lookups(cluster: MemoryCluster, monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The topics whose routes were looked up."""
-    found: list[str] = []
-    route = cluster.route
-
-    def counted(topic: str) -> TopicRoute | None:
-        found.append(topic)
-        return route(topic)
-
-    monkeypatch.setattr(cluster, "route", counted)
-    return found
 
 
 async def send_in_form(form: str, producer: Producer, topic: str = "T") -> None:

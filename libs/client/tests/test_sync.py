@@ -6,7 +6,6 @@ import contextlib
 import os
 import queue
 import threading
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -36,15 +35,6 @@ from cometmq.client.sync import (
 from cometmq.client.testing import MemoryCluster
 
 QUEUE_0 = MessageQueue("T", "broker-a", 0)
-
-
-@pytest.fixture
-def served() -> Iterator[MemoryCluster]:
-    cluster = MemoryCluster()
-    cluster.create_topic("T")
-    loop_thread().run(cluster.start())
-    yield cluster
-    loop_thread().run(cluster.stop())
 
 
 def test_messages_go_through_without_an_event_loop(served: MemoryCluster) -> None:

@@ -5,7 +5,6 @@ import os
 import queue
 import signal
 import threading
-from collections.abc import Iterator
 
 import pytest
 
@@ -34,15 +33,6 @@ from cometmq.client.sync import (
 from cometmq.client.testing import MemoryCluster
 
 QUEUE_0 = MessageQueue("T", "broker-a", 0)
-
-
-@pytest.fixture
-def served() -> Iterator[MemoryCluster]:
-    cluster = MemoryCluster()
-    cluster.create_topic("T")
-    loop_thread().run(cluster.start())
-    yield cluster
-    loop_thread().run(cluster.stop())
 
 
 def send(cluster: MemoryCluster, count: int) -> None:

@@ -2,7 +2,6 @@
 """The blocking clients have the methods of the asynchronous ones, with the same parameters."""
 
 import inspect
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -66,15 +65,6 @@ def _parameters(function: Any) -> list[tuple[str, object, object]]:
         (name, one.kind, one.default)
         for name, one in inspect.signature(function).parameters.items()
     ]
-
-
-@pytest.fixture
-def served() -> Iterator[MemoryCluster]:
-    cluster = MemoryCluster()
-    cluster.create_topic("T")
-    loop_thread().run(cluster.start())
-    yield cluster
-    loop_thread().run(cluster.stop())
 
 
 def test_a_transaction_is_ended_by_the_program(served: MemoryCluster) -> None:

@@ -343,15 +343,6 @@ def test_the_options_extend_those_of_producers() -> None:
     assert TransactionOptions().check_concurrency == 1
 
 
-@pytest.fixture
-def served() -> Iterator[MemoryCluster]:
-    cluster = MemoryCluster()
-    cluster.create_topic("T")
-    loop_thread().run(cluster.start())
-    yield cluster
-    loop_thread().run(cluster.stop())
-
-
 def test_without_a_loop_the_local_transaction_runs_in_the_calling_thread(
     served: MemoryCluster,
 ) -> None:
