@@ -4,40 +4,29 @@
  * and its code is checked; an answer frees its slot and the next request takes it at once.
  * Prints one JSON object. Requests are patched templates: about 0.3 us of processor time each. */
 #include <errno.h>
-#include <fcntl.h>
 #include <inttypes.h>
 #include <string.h>
-#include <sys/epoll.h>
 
 #include "consumers.h"
 #include "counters.h"
 #include "first.h"
 #include "frames.h"
 #include "options.h"
-#include "sockets.h"
+#include "streams.h"
 
-enum { EVENTS = 64, READ_BYTES = 256 * 1024, PLACES_MAX = 1 << 16, TOPIC_BYTES = 128 };
+enum { EVENTS = 64, PLACES_MAX = 1 << 16, TOPIC_BYTES = 128 };
 
 struct slot {
     uint32_t opaque;
     uint64_t sent_ns;
 };
 
-struct buffer {
-    uint8_t *bytes;
-    size_t size;
-    size_t capacity;
-};
-
 struct connection {
-    int fd;
+    struct stream stream;
     int place; /* send: topic and queue of the next message */
     struct consumer consumer;
     uint32_t generation;
     struct slot *slots;
-    struct buffer input;
-    struct buffer output;
-    bool waits_to_write;
 };
 
 struct engine {
@@ -53,17 +42,6 @@ struct engine {
     bool is_stopping;
     struct counters counters;
 };
-
-static void buffer_reserve(struct buffer *buffer, size_t room) {
-    if (buffer->capacity - buffer->size >= room) {
-        return;
-    }
-    buffer->capacity = (buffer->size + room) * 2;
-    buffer->bytes = realloc(buffer->bytes, buffer->capacity);
-    if (buffer->bytes == NULL) {
-        fail("realloc");
-    }
-}
 
 static size_t write_send(struct engine *engine, struct connection *connection, uint32_t opaque,
                          uint8_t *out) {
@@ -85,7 +63,7 @@ static void issue(struct engine *engine, struct connection *connection, uint32_t
     }
     const uint32_t opaque =
         OPAQUE_BASE + (connection->generation++ % generations) * in_flight + slot;
-    struct buffer *output = &connection->output;
+    struct buffer *output = &connection->stream.output;
     buffer_reserve(output, 4096 + engine->options.body_bytes);
     uint8_t *out = output->bytes + output->size;
     output->size += engine->options.mode == MODE_SEND
@@ -94,33 +72,6 @@ static void issue(struct engine *engine, struct connection *connection, uint32_t
     connection->slots[slot] = (struct slot){opaque, now_ns};
     engine->issued++;
     engine->open++;
-}
-
-static void watch(const struct engine *engine, struct connection *connection, bool also_write) {
-    struct epoll_event event = {.events = EPOLLIN | (also_write ? EPOLLOUT : 0u),
-                                .data.ptr = connection};
-    if (epoll_ctl(engine->epoll, EPOLL_CTL_MOD, connection->fd, &event) != 0) {
-        fail("epoll_ctl");
-    }
-    connection->waits_to_write = also_write;
-}
-
-static void flush(const struct engine *engine, struct connection *connection) {
-    struct buffer *output = &connection->output;
-    if (output->size == 0) {
-        return;
-    }
-    const ssize_t sent = send(connection->fd, output->bytes, output->size, MSG_NOSIGNAL);
-    if (sent < 0 && errno != EAGAIN) {
-        fail("send");
-    }
-    if (sent > 0) {
-        memmove(output->bytes, output->bytes + sent, output->size - (size_t)sent);
-        output->size -= (size_t)sent;
-    }
-    if ((output->size > 0) != connection->waits_to_write) {
-        watch(engine, connection, output->size > 0);
-    }
 }
 
 static void take_reply(struct engine *engine, struct connection *connection,
@@ -150,7 +101,7 @@ static void take_reply(struct engine *engine, struct connection *connection,
 }
 
 static void take_frames(struct engine *engine, struct connection *connection, uint64_t now_ns) {
-    struct buffer *input = &connection->input;
+    struct buffer *input = &connection->stream.input;
     size_t at = 0;
     for (;;) {
         const size_t size = frame_size(input->bytes + at, input->size - at);
@@ -169,24 +120,15 @@ static void take_frames(struct engine *engine, struct connection *connection, ui
         take_reply(engine, connection, &reply, now_ns);
         at += size;
     }
-    memmove(input->bytes, input->bytes + at, input->size - at);
-    input->size -= at;
+    buffer_drop(input, at);
 }
 
 static void serve(struct engine *engine, struct connection *connection, uint32_t events,
                   uint64_t now_ns) {
-    if (events & (EPOLLIN | EPOLLHUP | EPOLLERR)) {
-        struct buffer *input = &connection->input;
-        buffer_reserve(input, READ_BYTES);
-        const ssize_t got =
-            recv(connection->fd, input->bytes + input->size, input->capacity - input->size, 0);
-        if (got == 0 || (got < 0 && errno != EAGAIN)) {
-            fail("loadgen: connection lost");
-        }
-        input->size += got > 0 ? (size_t)got : 0;
+    if (stream_receive(&connection->stream, events)) {
         take_frames(engine, connection, now_ns);
     }
-    flush(engine, connection);
+    stream_flush(&connection->stream);
 }
 
 /* Run until the given moment, or until nothing is open any more. */
@@ -214,18 +156,11 @@ static void run_until(struct engine *engine, uint64_t end_ns) {
 
 static void open_connection(struct engine *engine, int number) {
     struct connection *connection = &engine->connections[number];
-    connection->fd = socket_connect(engine->options.host, engine->options.port);
-    if (connection->fd < 0) {
-        fail("connect");
-    }
-    fcntl(connection->fd, F_SETFL, O_NONBLOCK);
+    stream_open(&connection->stream, engine->options.host, engine->options.port, engine->epoll,
+                connection);
     connection->place = number % engine->places;
     connection->consumer = consumer_make(&engine->options, number);
     connection->slots = calloc((size_t)engine->options.in_flight, sizeof(struct slot));
-    struct epoll_event event = {.events = EPOLLIN, .data.ptr = connection};
-    if (epoll_ctl(engine->epoll, EPOLL_CTL_ADD, connection->fd, &event) != 0) {
-        fail("epoll_ctl");
-    }
 }
 
 /* One template for each queue of each topic; neighbouring places differ in their topic. */
@@ -258,7 +193,7 @@ static void start(struct engine *engine) {
         for (int slot = 0; slot < options->in_flight; slot++) {
             issue(engine, &engine->connections[i], (uint32_t)slot, monotonic_ns());
         }
-        flush(engine, &engine->connections[i]);
+        stream_flush(&engine->connections[i].stream);
     }
 }
 

@@ -3,16 +3,13 @@
  * F appends in flight each, on one thread and one epoll. Redis answers in order; an answer of NATS
  * names its slot in the subject. Every answer is checked, an error is counted. */
 #include <errno.h>
-#include <fcntl.h>
 #include <getopt.h>
-#include <stdbool.h>
 #include <string.h>
-#include <sys/epoll.h>
 
 #include "counters.h"
-#include "sockets.h"
+#include "streams.h"
 
-enum { EVENTS = 64, READ_BYTES = 256 * 1024, NAME_BYTES = 128, PLACES_MAX = 1 << 16 };
+enum { EVENTS = 64, NAME_BYTES = 128, PLACES_MAX = 1 << 16 };
 enum { INBOX_AT = 4, CONNECTION_DIGITS = 4, SLOT_AT = 9, SLOT_DIGITS = 5 }; /* "MSG NNNN.SSSSS 1 ..." */
 enum protocol { REDIS, NATS };
 
@@ -26,22 +23,16 @@ static struct {
 } options = {.connections = 1, .in_flight = 1, .queues = 4, .topics = 1, .body_bytes = 128,
              .topic = "BENCH", .seconds = 5, .timeout = 30};
 
-struct buffer {
-    char *bytes;
-    size_t size, capacity;
-};
-
 struct template {
     char *bytes;
     size_t size, inbox_at;
 };
 
 struct connection {
-    int fd, number, place;
+    struct stream stream;
+    int number, place;
     uint64_t *sent_ns; /* of each slot; 0: the slot is free */
     uint32_t oldest;   /* Redis: the slot that is answered next */
-    struct buffer input, output;
-    bool waits_to_write;
 };
 
 static struct template *templates;
@@ -54,17 +45,6 @@ static int epoll;
 static _Noreturn void stop(const char *reason, const char *text, size_t size) {
     fprintf(stderr, "rivals: %s: %.*s\n", reason, (int)(size < 200 ? size : 200), text);
     exit(1);
-}
-
-static void buffer_reserve(struct buffer *buffer, size_t room) {
-    if (buffer->capacity - buffer->size >= room) {
-        return;
-    }
-    buffer->capacity = (buffer->size + room) * 2;
-    buffer->bytes = realloc(buffer->bytes, buffer->capacity);
-    if (buffer->bytes == NULL) {
-        fail("realloc");
-    }
 }
 
 static void buffer_add(struct buffer *buffer, const char *bytes, size_t size) {
@@ -90,7 +70,7 @@ static void issue(struct connection *connection, uint32_t slot, uint64_t now_ns)
         put_digits(inbox, CONNECTION_DIGITS, (uint32_t)connection->number);
         put_digits(inbox + CONNECTION_DIGITS + 1, SLOT_DIGITS, slot);
     }
-    buffer_add(&connection->output, template->bytes, template->size);
+    buffer_add(&connection->stream.output, template->bytes, template->size);
     connection->sent_ns[slot] = now_ns;
     issued++;
     open_count++;
@@ -143,7 +123,7 @@ static size_t take_nats(struct connection *connection, const char *bytes, size_t
         return 0;
     }
     if (memcmp(bytes, "PING", 4) == 0) {
-        buffer_add(&connection->output, "PONG\r\n", 6);
+        buffer_add(&connection->stream.output, "PONG\r\n", 6);
         return head;
     }
     if (memcmp(bytes, "MSG ", 4) != 0) {
@@ -165,53 +145,19 @@ static size_t take_nats(struct connection *connection, const char *bytes, size_t
     return used;
 }
 
-static void watch(struct connection *connection, bool also_write) {
-    struct epoll_event event = {.events = EPOLLIN | (also_write ? EPOLLOUT : 0u),
-                                .data.ptr = connection};
-    if (epoll_ctl(epoll, EPOLL_CTL_MOD, connection->fd, &event) != 0) {
-        fail("epoll_ctl");
-    }
-    connection->waits_to_write = also_write;
-}
-
-static void flush(struct connection *connection) {
-    struct buffer *output = &connection->output;
-    if (output->size == 0) {
-        return;
-    }
-    const ssize_t sent = send(connection->fd, output->bytes, output->size, MSG_NOSIGNAL);
-    if (sent < 0 && errno != EAGAIN) {
-        fail("send");
-    }
-    if (sent > 0) {
-        memmove(output->bytes, output->bytes + sent, output->size - (size_t)sent);
-        output->size -= (size_t)sent;
-    }
-    if ((output->size > 0) != connection->waits_to_write) {
-        watch(connection, output->size > 0);
-    }
-}
-
 static void serve(struct connection *connection, uint32_t events, uint64_t now_ns) {
-    struct buffer *input = &connection->input;
-    if (events & (EPOLLIN | EPOLLHUP | EPOLLERR)) {
-        buffer_reserve(input, READ_BYTES);
-        const ssize_t got =
-            recv(connection->fd, input->bytes + input->size, input->capacity - input->size, 0);
-        if (got == 0 || (got < 0 && errno != EAGAIN)) {
-            fail("rivals: connection lost");
-        }
-        input->size += got > 0 ? (size_t)got : 0;
+    if (stream_receive(&connection->stream, events)) {
+        struct buffer *input = &connection->stream.input;
+        const char *bytes = (const char *)input->bytes;
         size_t at = 0;
         for (size_t used = 1; used > 0 && at < input->size; at += used) {
             used = options.protocol == REDIS
-                       ? take_redis(connection, input->bytes + at, input->size - at, now_ns)
-                       : take_nats(connection, input->bytes + at, input->size - at, now_ns);
+                       ? take_redis(connection, bytes + at, input->size - at, now_ns)
+                       : take_nats(connection, bytes + at, input->size - at, now_ns);
         }
-        input->size -= at;
-        memmove(input->bytes, input->bytes + at, input->size);
+        buffer_drop(input, at);
     }
-    flush(connection);
+    stream_flush(&connection->stream);
 }
 
 static void run_until(uint64_t end_ns) {
@@ -262,29 +208,21 @@ static void make_template(int place) {
 
 static void open_connection(int number) {
     struct connection *connection = &connections[number];
-    connection->fd = socket_connect("127.0.0.1", options.port);
-    if (connection->fd < 0) {
-        fail("connect");
-    }
-    fcntl(connection->fd, F_SETFL, O_NONBLOCK);
+    stream_open(&connection->stream, "127.0.0.1", options.port, epoll, connection);
     connection->number = number;
     connection->place = number % (options.queues * options.topics);
     connection->sent_ns = calloc((size_t)options.in_flight, sizeof(uint64_t));
-    struct epoll_event event = {.events = EPOLLIN, .data.ptr = connection};
-    if (epoll_ctl(epoll, EPOLL_CTL_ADD, connection->fd, &event) != 0) {
-        fail("epoll_ctl");
-    }
     if (options.protocol == NATS) {
         char hello[NAME_BYTES];
         const int size = snprintf(hello, sizeof hello,
                                   "CONNECT {\"verbose\":false,\"pedantic\":false}\r\n"
                                   "SUB %04d.* 1\r\n", number);
-        buffer_add(&connection->output, hello, (size_t)size);
+        buffer_add(&connection->stream.output, hello, (size_t)size);
     }
     for (int slot = 0; slot < options.in_flight; slot++) {
         issue(connection, (uint32_t)slot, monotonic_ns());
     }
-    flush(connection);
+    stream_flush(&connection->stream);
 }
 
 static void parse(int argc, char **argv) {
