@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The operator as a program: a standby until it holds the Lease, then it looks after groups."""
+"""The operator as a program: a standby until it holds the Lease, then it manages groups."""
 
 import asyncio
 import ssl
@@ -47,7 +47,7 @@ class OperatorApp:
         self._figures = OperatorFigures()
         self._groups: Groups | None = None
         self.acting = asyncio.Event()
-        """Set while this operator looks after groups."""
+        """Set while this operator manages groups."""
         if admin is not None:
             admin.add_ready_check("operator", self.fault)
             admin.registry.add(StatsCollector(FAMILIES, self.figures))

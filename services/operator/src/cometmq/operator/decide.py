@@ -58,7 +58,7 @@ class Seen(msgspec.Struct, frozen=True, kw_only=True):
     record: Record | None = None
     statuses: Statuses = ()
     backlog: Backlog | None = None
-    """None: unknown, or not asked for, as the group is not being deleted."""
+    """None if unknown, or not requested because the group is not being deleted."""
     is_quiet: bool = False
     """No message has been stored for a while: producers have learnt that the group is read-only."""
 
@@ -83,7 +83,7 @@ class Nothing(msgspec.Struct, frozen=True):
 
 
 class Wait(msgspec.Struct, frozen=True):
-    """A change is due, and waits; `text` says for what."""
+    """A change is due, but has to wait; `text` names the condition."""
 
     reason: Reason
     text: str
@@ -188,8 +188,8 @@ def _healthy_step(group: BrokerGroup, seen: Seen, record: Record, stale: list[in
         return Wait(Reason.ROLL_BLOCKED, text)
     if len(seen.pods) == 1:
         return Restart(chosen)
-    # If minInSync equals the number of pods, every restart falls below it. Pods restart all the
-    # same, and sends wait until the pod is back.
+    # If minInSync equals the number of pods, every restart falls below it. Pods restart anyway,
+    # and sends wait until the pod is back.
     needed = min(group.spec.replication.min_in_sync, len(seen.pods) - 1)
     if len(members - {chosen}) < needed:
         text = f"without {group.pod(chosen)} fewer than {needed} copies would be in sync"

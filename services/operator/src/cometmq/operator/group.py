@@ -25,7 +25,7 @@ FENCE: Final = f"{GROUP}/fence"
 REBUILD: Final = f"{GROUP}/rebuild"
 RESTART: Final = f"{GROUP}/restart"
 SKIP_DRAIN: Final = f"{GROUP}/skip-drain"
-"""Annotations by which people give orders."""
+"""Annotations with which users request operations."""
 
 
 class BrokerGroup(msgspec.Struct, frozen=True, kw_only=True):

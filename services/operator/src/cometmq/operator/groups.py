@@ -133,7 +133,7 @@ class Groups:
             await self._rest(looked, view, pause_ms)
 
     async def _rest(self, looked: Looked, view: object, pause_ms: int) -> None:
-        """Wait for the pause to end, for an event, or for another state of the members."""
+        """Wait for the end of the pause, an event, or a change of the members' states."""
         end_ms = self._clock.monotonic_ms() + pause_ms
         while (left_ms := end_ms - self._clock.monotonic_ms()) > 0:
             try:

@@ -37,11 +37,13 @@ OWNED: Final = (
 
 
 IDENTITY: Final = "cometmq-operator"
-"""Without one, kopf looks up the name of the user, which the user of a pod has not."""
+"""Without an identity, kopf looks up the user's name, which the user of a pod does not have."""
 
 STOP_S: Final = 10.0
 CLOSE_S: Final = 0.5
-"""aiohttp ends TLS connections after its sessions are closed, and cannot be waited for."""
+"""aiohttp ends TLS connections after it has closed their session, and offers no way to await
+that.
+"""
 
 
 class WatchesEnded(CometError):

@@ -43,7 +43,7 @@ class Leadership:
         log: Log,
         sleep: Sleep = asyncio.sleep,
     ) -> None:
-        """`wall_time` returns the time as the API writes it, for people who read the Lease."""
+        """`wall_time` returns the time as the API writes it, for users who read the Lease."""
         self._api = api
         self._namespace = namespace
         self._name = name

@@ -68,7 +68,7 @@ class Pass:
         """Hash of each applied object, and the version that resulted."""
         self._has_no_budget = False
         self._end = (-1, 0)
-        """The end of the longest log, and since when it has been that."""
+        """The end of the longest log, and the time since which it has not changed."""
         self.status: GroupStatus | None = None
         """The status of the last complete pass."""
         self.operations: Counter[tuple[str, str]] = Counter()
@@ -98,7 +98,7 @@ class Pass:
             await self._set_finalizer(body, present=True)
             return 0
         if group.is_deleting and await is_ending(api, group.namespace):
-            # The rest, the Lease too, goes with the namespace; rights in it may be gone already.
+            # The rest, including the Lease, is deleted with the namespace; our rights may be gone.
             await self._members.close()
             await self._set_finalizer(body, present=False)
             return SOON_MS

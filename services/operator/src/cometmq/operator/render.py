@@ -26,7 +26,7 @@ Object = dict[str, Any]
 CONFIG_FILE: Final = "broker.conf"
 CONFIG_HASH: Final = f"{GROUP}/config-hash"
 LINGER_MS: Final = 35_000
-"""The address of a pod goes with it, and clients ask for routes every 30 s."""
+"""A pod's address disappears with the pod, and clients look up routes every 30 s."""
 POLICIES: Final = {AckPolicy.ALL_IN_SYNC: "all-in-sync", AckPolicy.MAJORITY: "majority"}
 
 

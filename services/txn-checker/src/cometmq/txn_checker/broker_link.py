@@ -189,7 +189,7 @@ class BrokerLink:
         return Pulled(found, reply.next_begin_offset, reply.min_offset, reply.max_offset)
 
     async def ask(self, index: int, physical_offset: int) -> Asked:
-        """Ask the broker to question the producer about a half message."""
+        """Ask the broker to check the transaction of a half message with its producer."""
         header = AskTransactionState(physical_offset, index)
         try:
             answer = await self._invoke(Code.ASK_TRANSACTION_STATE, header)
