@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from cometmq.store.inspection.inspect import JournalSummary, dump_log, dump_queue, inspect_store
+from cometmq.store.inspection.dump import dump_log, dump_queue
+from cometmq.store.inspection.inspect import JournalSummary, inspect_store
 from cometmq.store.inspection.verify import FindingKind, StoreState, verify_store
 from cometmq.store.journal import FILE_BYTES, Kind, encode_changes, encode_marks
 from cometmq.store.json_config import content_digest

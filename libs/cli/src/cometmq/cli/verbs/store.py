@@ -6,6 +6,7 @@ Nothing is changed, and a broker may be running on the folder.
 
 import sys
 from base64 import b64encode
+from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
 from typing import Annotated, Final
@@ -21,7 +22,8 @@ from cometmq.remoting.message.properties import RESERVED_KEYS
 from cometmq.remoting.message.record import MessageRecord
 from cometmq.runtime.settings import load
 from cometmq.store.errors import CorruptRecord, CorruptStore
-from cometmq.store.inspection.inspect import Inspection, dump_log, dump_queue, inspect_store
+from cometmq.store.inspection.dump import DamagedEntry, dump_log, dump_queue
+from cometmq.store.inspection.inspect import Damage, Inspection, inspect_store
 from cometmq.store.inspection.verify import StoreState, Verification, verify_store
 from cometmq.store.settings import StoreSettings
 
@@ -242,15 +244,21 @@ def dump(
     count_max: Annotated[int | None, typer.Option("--max", min=1, help="Limit of records.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="One line of JSON per record.")] = False,
 ) -> None:
-    """Print records in the order of the log or of one queue."""
+    """Print records in the order of the log or of one queue.
+
+    Damaged records are named on standard error, and the exit status is 5; with --queue, records of
+    which only the body is damaged are printed as well.
+    """
     root = str(_root(folder))
+    faults = DumpFaults(start)
+    records: Iterator[MessageRecord]
     if queue is None:
-        found = dump_log(root, start)
+        found = dump_log(root, start, on_damage=faults.note_range, on_fault=faults.note)
         records = (record for record in found if topic in (None, record.topic))
     elif topic is None:
         raise _refused("--queue needs --topic")
     else:
-        records = (record for record in dump_queue(root, topic, queue, start or 0))
+        records = dump_queue(root, topic, queue, start or 0, on_damage=faults.note_entry)
     render = _as_json if as_json else _as_text
     number = 0
     with Meter(beside_output=True) as meter:
@@ -258,9 +266,52 @@ def dump(
             sys.stdout.write(render(record) + "\n")
             if number % METER_STEP == 0:
                 meter.show(f"{number:,} records")
+    if faults.status:
+        raise typer.Exit(faults.status)
     if number == 0 and (topic is not None or start is not None):
         typer.echo(f"cometmq: {folder} has {_no_record(topic, queue, start)}", err=True)
         raise typer.Exit(1)
+
+
+class DumpFaults:
+    """Names what a dump cannot show."""
+
+    def __init__(self, start: int | None) -> None:
+        self._start = start
+        self.status = 0
+
+    def note(self, text: str) -> None:
+        """Print a damage."""
+        typer.echo(f"cometmq: damaged: {text}", err=True)
+        self.status = EXIT_STATUS[StoreState.DAMAGED]
+
+    def note_range(self, damage: Damage) -> None:
+        """Print a range of the log without a valid record."""
+        if damage.physical_offset == self._start:
+            typer.echo(
+                f"cometmq: no valid record begins at log offset {self._start}, as --from says; the"
+                f" next one begins at {damage.next_offset}",
+                err=True,
+            )
+            self.status = max(self.status, 1)
+            return
+        self.note(
+            f"no valid record from log offset {damage.physical_offset} to {damage.next_offset}"
+            f" ({damage.path}, position {damage.position})"
+        )
+
+    def note_entry(self, damage: DamagedEntry) -> None:
+        """Print an entry of a queue without an intact record."""
+        place = f"queue offset {damage.queue_offset}"
+        if damage.physical_offset is None:
+            self.note(f"the entry of {place} cannot be read")
+        elif damage.is_printable:
+            self.note(
+                f"{place}: the body of the record at log offset {damage.physical_offset} does not"
+                " match its CRC"
+            )
+        else:
+            self.note(f"{place}: no valid record at log offset {damage.physical_offset}")
 
 
 def _no_record(topic: str | None, queue: int | None, start: int | None) -> str:

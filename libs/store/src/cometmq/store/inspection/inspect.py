@@ -112,6 +112,8 @@ class StoreView:
         self.faults: list[CorruptStore] = []
         self.damages: list[Damage] = []
         self.record_count = 0
+        self.last_end = 0
+        """The offset at which `records` found no more of them."""
         try:
             self.files.load()
         except CorruptStore as error:
@@ -179,6 +181,7 @@ class StoreView:
             return None
         found = find_record(files, offset + 1)
         if found is None:
+            self.last_end = offset
             return None
         position = (offset - files.first) % files.file_size
         path = files.file_at(offset).path
@@ -264,51 +267,6 @@ def inspect_store(
         journal_number=journal.number,
         journal_damage=journal.damage,
     )
-
-
-def dump_log(
-    root: str,
-    start: int | None = None,
-    *,
-    disk: Disk | None = None,
-    settings: StoreSettings | None = None,
-) -> Iterator[MessageRecord]:
-    """Yield the records of the log, starting at a record boundary."""
-    view = open_view(root, disk=disk, settings=settings)
-    for scan in view.records(start):
-        view.parts.commit_log.set_end(view.files.end)
-        record = view.read(scan.physical_offset)
-        if record is not None:
-            yield record
-
-
-def dump_queue(
-    root: str,
-    topic: str,
-    queue_id: int,
-    start: int = 0,
-    *,
-    disk: Disk | None = None,
-    settings: StoreSettings | None = None,
-) -> Iterator[MessageRecord]:
-    """Yield the messages of one queue, starting at this queue offset."""
-    view = open_view(root, disk=disk, settings=settings)
-    log = view.parts.commit_log
-    log.set_end(view.files.end)
-    view.measure_queues(log.end)
-    queue = view.parts.queues.get(topic, queue_id)
-    if queue is None:
-        return
-    for queue_offset in range(max(start, queue.min_offset), queue.max_offset):
-        try:
-            entry = queue.entry(queue_offset)
-        except DiskError as error:
-            if not view.is_deletion(error):
-                raise
-            continue
-        record = None if entry is None else view.read(entry.physical_offset)
-        if record is not None:
-            yield record
 
 
 def _index_summaries(view: StoreView) -> list[IndexSummary]:

@@ -1,0 +1,120 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Read the records of a store's folder, and report the damaged ones instead of hiding them."""
+
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+from zlib import crc32
+
+from cometmq.remoting.message.record import MessageRecord
+from cometmq.remoting.message.record_layout import CRC_MASK
+from cometmq.store.disk import Disk
+from cometmq.store.errors import DiskError
+from cometmq.store.inspection.inspect import Damage, StoreView, open_view
+from cometmq.store.queues.consume_queue import ConsumeQueue
+from cometmq.store.settings import StoreSettings
+
+
+class DamagedEntry(NamedTuple):
+    """An entry of a consume queue that leads to no intact record."""
+
+    queue_offset: int
+    physical_offset: int | None
+    """None if the entry itself cannot be read."""
+    is_printable: bool = False
+    """Only the body does not match its CRC; the record is yielded."""
+
+
+def dump_log(
+    root: str,
+    start: int | None = None,
+    *,
+    on_damage: Callable[[Damage], None] = lambda _damage: None,
+    on_fault: Callable[[str], None] = lambda _fault: None,
+    disk: Disk | None = None,
+    settings: StoreSettings | None = None,
+) -> Iterator[MessageRecord]:
+    """Yield the records of the log, starting at a record border.
+
+    `on_damage` gets the ranges without a valid record, in their order; `on_fault` gets the text of
+    each file that is damaged as a whole.
+    """
+    view = open_view(root, disk=disk, settings=settings)
+    reported = faults = 0
+
+    def report() -> None:
+        nonlocal reported, faults
+        for damage in view.damages[reported:]:
+            if damage.physical_offset < view.safe_end:
+                on_damage(damage)
+        for fault in view.faults[faults:]:
+            on_fault(str(fault))
+        reported, faults = len(view.damages), len(view.faults)
+
+    for scan in view.records(start):
+        report()
+        view.parts.commit_log.set_end(view.files.end)
+        record = view.read(scan.physical_offset)
+        if record is not None:
+            yield record
+    report()
+    end = view.last_end
+    if view.files.first <= end < min(view.known_end, view.files.end):
+        position = (end - view.files.first) % view.files.file_size
+        on_damage(Damage(view.files.file_at(end).path, position, end, view.known_end))
+
+
+def dump_queue(
+    root: str,
+    topic: str,
+    queue_id: int,
+    start: int = 0,
+    *,
+    on_damage: Callable[[DamagedEntry], None] = lambda _damage: None,
+    disk: Disk | None = None,
+    settings: StoreSettings | None = None,
+) -> Iterator[MessageRecord]:
+    """Yield the messages of one queue, starting at this queue offset.
+
+    `on_damage` gets the entries without an intact record.
+    """
+    view = open_view(root, disk=disk, settings=settings)
+    log = view.parts.commit_log
+    log.set_end(view.files.end)
+    view.measure_queues(log.end)
+    queue = view.parts.queues.get(topic, queue_id)
+    if queue is None:
+        return
+    for queue_offset in range(max(start, queue.min_offset), queue.max_offset):
+        found = _entry(view, queue, queue_offset)
+        if found is None:
+            continue
+        if found.is_printable or found.record is None:
+            on_damage(DamagedEntry(queue_offset, found.physical_offset, found.is_printable))
+        if found.record is not None:
+            yield found.record
+
+
+class _Found(NamedTuple):
+    physical_offset: int | None
+    record: MessageRecord | None
+    is_printable: bool = False
+
+
+def _entry(view: StoreView, queue: ConsumeQueue, queue_offset: int) -> _Found | None:
+    """Return a record, intact or not; None if a running broker deletes it or is writing it."""
+    try:
+        entry = queue.entry(queue_offset)
+    except DiskError as error:
+        if not view.is_deletion(error):
+            raise
+        return None
+    if entry is None:
+        return _Found(None, None) if view.in_use_by is None else None
+    at = entry.physical_offset
+    is_damage = view.in_use_by is None or at < view.safe_end  # behind it, records are half written
+    record = view.read(at)
+    if record is None:
+        is_gone = view.in_use_by is not None and not view.disk.exists(view.files.file_at(at).path)
+        return _Found(at, None) if is_damage and not is_gone else None
+    is_intact = crc32(record.body) & CRC_MASK == record.body_crc
+    return _Found(at, record, is_damage and not is_intact)
