@@ -89,6 +89,7 @@ async def test_status_of_a_complete_group_fits_80_columns(group):
     facts, table = shown.out.split("\n\n")
     assert "master   0" in facts
     assert "in sync  0 1 2" in facts
+    assert "elector  unknown" in facts
     head, *rows = [line.split() for line in table.splitlines()]
     assert head == ["Broker", "Role", "Epoch", "In", "sync", "Behind", "Address", "State"]
     assert [row[:4] for row in rows] == [
@@ -116,9 +117,23 @@ async def test_status_names_what_is_missing_and_ends_with_1(group):
     assert "catching up" in shown.out
     first, second, third = shown.err.splitlines()
     assert "broker 0 is the master of epoch 4, but is not open" in first
+    assert "if this lasts, start one (cometmq elector)" in first
     assert "broker 1 of group 'orders' at 127.0.0.1" in second
     assert "Connection refused; start it, or look at its log" in second
     assert "broker 2 is not in sync: wait until it has caught up" in third
+
+
+@pytest.mark.parametrize("in_sync", [(0, 1, 2), (0, 1)])
+async def test_status_without_all_members_names_the_others(group, in_sync):
+    await group.lead(in_sync)
+    group.members.pop()
+    shown = await group.ha("status")
+    assert shown.status == 1
+    if 2 in in_sync:
+        assert "cometmq: broker 2 of group orders is in sync, but not asked: add ID=" in shown.err
+    else:
+        assert "cometmq: group orders has 3 copies, but only 2 were asked: add the " in shown.err
+    assert shown.err.count("\n") == 1
 
 
 @pytest.mark.parametrize("loss", ["silent master", "stopped master", "other epoch"])

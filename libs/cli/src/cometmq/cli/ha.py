@@ -38,6 +38,7 @@ SWITCHOVER_TIMEOUT_MS: Final = 30_000
 FENCE_WAIT_S: Final = 10
 RESTORE_ROUNDS_MAX: Final = 5
 LOOK_MS: Final = 100
+UNKNOWN: Final = "unknown"
 
 app = typer.Typer(
     add_completion=False,
@@ -61,7 +62,8 @@ def status(
 ) -> None:
     """Show master, epoch and members; exit status 1 if the group is not complete.
 
-    It is complete if its master is open, and every broker answers and is in sync.
+    It is complete if its master is open, and every broker answers and is in sync. Electors leave
+    no trace in the group, so this command cannot tell whether one runs: ask /readyz of each.
     """
 
     async def show(open_group: OpenGroup) -> None:
@@ -88,7 +90,7 @@ def status(
 def _facts(open_group: OpenGroup, record: Record | None) -> dict[str, Cell]:
     facts: dict[str, Cell] = {"group": open_group.plan.group.name, "record": open_group.place}
     if record is None:
-        return {**facts, "master": None}
+        return {**facts, "master": None, "elector": UNKNOWN}
     return {
         **facts,
         "epoch": record.epoch,
@@ -96,6 +98,7 @@ def _facts(open_group: OpenGroup, record: Record | None) -> dict[str, Cell]:
         "in_sync": " ".join(str(copy.ordinal) for copy in record.in_sync),
         "copies": record.copies,
         "policy": str(record.policy),
+        "elector": UNKNOWN,
     }
 
 
@@ -165,8 +168,11 @@ def _note_faults(open_group: OpenGroup, record: Record | None) -> None:
     elif not _has_master(open_group, record):
         MISSING[name] = (
             f"group {name}: broker {record.holder.ordinal} is the master of epoch {record.epoch},"
-            " but is not open; an elector replaces it if a broker in sync answers"
+            " but is not open; an elector replaces it within seconds if a broker in sync answers:"
+            " if this lasts, start one (cometmq elector), or see the event group.blocked in its log"
         )
+    if record is not None:
+        _note_unnamed(open_group, record)
     for ordinal, fault in open_group.faults.items():
         MISSING[f"{name}/{ordinal}"] = f"{fault}; start it, or look at its log"
     for ordinal, report in open_group.reports.items():
@@ -177,6 +183,24 @@ def _note_faults(open_group: OpenGroup, record: Record | None) -> None:
                 f"broker {ordinal} is not in sync: wait until it has caught up; if it does not,"
                 " look at its log"
             )
+
+
+def _note_unnamed(open_group: OpenGroup, record: Record) -> None:
+    """Report the brokers that belong to the group but were not asked."""
+    name = open_group.plan.group.name
+    unnamed = [it.ordinal for it in record.in_sync if it.ordinal not in open_group.clients]
+    if unnamed:
+        names = " and ".join(f"broker {ordinal}" for ordinal in unnamed)
+        MISSING[f"{name}/unnamed"] = (
+            f"{names} of group {name} {'is' if len(unnamed) == 1 else 'are'} in sync, but not"
+            " asked: add ID=HOST:CONTROLPORT of each to --members, or to controlMembers in the"
+            " elector's file"
+        )
+    elif len(open_group.clients) < record.copies:
+        MISSING[f"{name}/unnamed"] = (
+            f"group {name} has {record.copies} copies, but only {len(open_group.clients)} were"
+            " asked: add the others to --members, or to controlMembers in the elector's file"
+        )
 
 
 def _why_without_record(open_group: OpenGroup) -> str:
