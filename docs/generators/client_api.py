@@ -20,7 +20,7 @@ SECTIONS: Final[Mapping[str, tuple[str, ...]]] = {
     "Producers": ("Producer", "TransactionProducer", "Transaction"),
     "Consumers": ("PushConsumer", "LitePullConsumer", "PullConsumer", "ScheduledPull"),
     "Administration": ("AdminClient", "QueueLag", "SubscriptionGroupConfig"),
-    "Messages": ("Message", "MessageExt", "MessageQueue"),
+    "Messages": ("Message", "MessageExt", "DamagedMessage", "MessageQueue"),
     "Results": ("SendResult", "TransactionSendResult", "PullResult"),
     "Listeners": ("Listener", "ConsumeResult", "OrderlyListener", "OrderlyResult"),
     "Subscriptions, accounts and TLS": ("MessageSelector", "SessionCredentials", "TlsSettings"),

@@ -248,6 +248,8 @@ MEANINGS: Final[Mapping[str, str]] = {
     "again.",
     "locks.lost": "Another member has locked queues; their messages that this member holds are "
     "dropped.",
+    "message.damaged": "The body of a message does not match its CRC; the application gets the "
+    "message nevertheless, as in RocketMQ.",
     "message.dead": "A message went to the dead-letter topic of its group, because the listener "
     "gave it up or it was redelivered too often.",
     "message.dropped": "The listener of a broadcasting consumer failed on a message, which is not "
@@ -256,6 +258,8 @@ MEANINGS: Final[Mapping[str, str]] = {
     "back to the broker.",
     "message.stuck": "No broker accepted a message that the client sent back; the client delivers "
     "it to the listener again.",
+    "messages.missing": "The broker left out messages, although the subscription has no filter: "
+    "their records are damaged, or another member of the group has a different subscription.",
     "message.unreadable": "The body of a message cannot be decompressed; push consumers send such "
     "a message back.",
     "message.unreturned": "The broker of a message did not accept it back; the client tries "

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`cometmq consume` on a queue with a record whose lengths were damaged after a stop in order."""
+"""Commands on a queue with a record that was damaged after a stop in order."""
 
 import struct
 
@@ -10,7 +10,9 @@ from cometmq.peers.ports import free_broker_port, free_port
 from cometmq.peers.processes import Child
 
 START_TIMEOUT_S = 180
+SIZE_AT = 0
 BODY_LENGTH_AT = 84  # in a record whose hosts have IPv4 addresses
+BODY_AT = 88
 
 
 class Broker:
@@ -35,27 +37,47 @@ class Broker:
         self.child.wait_for_log("is running", START_TIMEOUT_S)
 
 
-@pytest.fixture
-def damaged(tmp_path, call):
-    """Run a broker whose topic `Orders` has 10 messages in one queue; number 5 is damaged."""
-    broker = Broker(tmp_path)
-    try:
+class Damages:
+    """Start brokers whose topic `Orders` has 10 messages in one queue; number 5 is damaged."""
+
+    def __init__(self, folder, call):
+        self._folder = folder
+        self._call = call
+        self.broker: Broker | None = None
+
+    def made(self, at, data):
+        self.broker = broker = Broker(self._folder)
         broker.start()
-        at = ("-n", broker.namesrv)
-        assert call("topic", "create", "Orders", "--queues", 1, *at).status == 0
+        options = ("-n", broker.namesrv)
+        assert self._call("topic", "create", "Orders", "--queues", 1, *options).status == 0
         for number in range(10):
-            assert call("produce", "Orders", f"message-{number}", *at).status == 0
+            assert self._call("produce", "Orders", f"message-{number}", *options).status == 0
         broker.stop()
-        shown = call("store", "dump", broker.data, "-t", "Orders", "--queue", 0, "--from", 5)
+        shown = self._call("store", "dump", broker.data, "-t", "Orders", "--queue", 0, "--from", 5)
         offset = int(shown.out.split()[0])
         with (broker.data / "store/commitlog" / f"{0:020}").open("r+b") as log:
-            log.seek(offset + BODY_LENGTH_AT)
-            log.write(struct.pack(">i", 0x58580000))
-        assert call("store", "verify", broker.data).status == 5
-        broker.start()
-        yield broker
+            log.seek(offset + at)
+            log.write(data)
+        assert self._call("store", "verify", broker.data).status == 5
+        return broker
+
+
+@pytest.fixture
+def damages(tmp_path, call):
+    found = Damages(tmp_path, call)
+    try:
+        yield found
     finally:
-        broker.stop()
+        if found.broker is not None:
+            found.broker.stop()
+
+
+@pytest.fixture
+def damaged(damages):
+    """Run a broker with a record whose body length is damaged."""
+    broker = damages.made(BODY_LENGTH_AT, struct.pack(">i", 0x58580000))
+    broker.start()
+    return broker
 
 
 def test_a_member_prints_what_is_before_the_damage_and_fails(call, damaged):
@@ -92,3 +114,44 @@ def test_a_group_without_members_skips_the_record(call, damaged):
     assert call(*reset, "--offset", 6, "--yes", "--json").json[0]["offset"] == 6
     shown = call("consume", "Orders", "-g", "G2", "--max", 4, "--timeout", 60, *at)
     assert shown.out.split() == [f"message-{number}" for number in range(6, 10)], shown.err
+
+
+def test_a_damaged_body_is_named(call, damages):
+    broker = damages.made(BODY_AT, b"M")
+    for options, name in (((), "from log offset"), (("-t", "Orders", "--queue", 0), "offset 5")):
+        dumped = call("store", "dump", broker.data, *options)
+        assert dumped.status == 5
+        assert dumped.err.startswith("cometmq: damaged: ")
+        assert name in dumped.err
+    broker.start()
+    at = ("-n", broker.namesrv)
+    shown = call("consume", "Orders", "--from", "first", "--max", 10, "--json", *at)
+    assert shown.status == 1
+    found = {line["body"]: line.get("damaged", False) for line in shown.lines}
+    assert found == {f"{'Mm'[n != 5]}essage-{n}": n == 5 for n in range(10)}
+    (line,) = shown.err.splitlines()
+    name = shown.lines[5]["message_id"]
+    assert line.startswith(f"cometmq: the body of message {name}, at queue offset 5 of Orders,")
+    assert "does not match its CRC" in line
+    shown = call("consume", "Orders", "-g", "G", "--from", "first", "--max", 10, *at)
+    assert (shown.status, shown.out.count("essage-")) == (1, 10)
+    assert line in shown.err.splitlines()
+    for command in (
+        ["queryMsgByUniqueKey", "-t", "Orders", "-i", name],
+        ["printMsg", "-t", "Orders"],
+    ):
+        shown = call(*command, *at)
+        assert shown.status == 1
+        assert line in shown.err.splitlines()
+
+
+def test_messages_that_the_broker_leaves_out_are_named(call, damages):
+    broker = damages.made(SIZE_AT, struct.pack(">i", 1000))
+    broker.start()
+    at = ("-n", broker.namesrv)
+    for member in ((), ("-g", "G")):
+        shown = call("consume", "Orders", "--from", "first", "--max", 9, *member, *at)
+        assert (shown.status, shown.out.count("message-")) == (1, 9)
+        assert "the broker left out the messages at queue offset 5 of Orders, queue 0" in shown.err
+    shown = call("printMsg", "-t", "Orders", *at)
+    assert (shown.status, shown.err.count("left out the messages at queue offset 5")) == (1, 1)

@@ -6,7 +6,7 @@ from typing import Final, TypeVar
 
 import typer
 
-from cometmq.cli.outcome import MISSING
+from cometmq.cli.outcome import MISSING, note_damage
 from cometmq.client.admin import AdminClient
 from cometmq.client.admin.broker import BrokerAdmin
 from cometmq.client.cluster.routes import MASTER_ID
@@ -109,6 +109,10 @@ class CommandAdmin(AdminClient):
             f"{broker.address} refuses",
             f"broker {place} refuses: {error}; look at its log and its /readyz",
         )
+
+    def damaged(self, _event: str, text: str) -> None:
+        """Print the damage, and let the command fail at its end."""
+        note_damage(text)
 
     async def ask_each(
         self,

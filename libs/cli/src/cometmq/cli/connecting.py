@@ -13,6 +13,7 @@ import typer
 from cometmq.cli.access import ACCESS, NAMESRV_VARIABLE, Access, namesrv_or_global
 from cometmq.cli.admin import CommandAdmin
 from cometmq.cli.input import read_lines
+from cometmq.cli.outcome import note_damage
 from cometmq.client.errors import InvalidArgument
 from cometmq.client.settings import ClientOptions, OptionsT
 from cometmq.remoting.errors import CometError, SettingsError
@@ -26,6 +27,8 @@ DEFAULT_NAMESRV: Final = "127.0.0.1:9876"
 EXIT_USAGE: Final = 2
 EXIT_INTERRUPTED: Final = 130
 COMPLAINTS_MAX: Final = 100
+DAMAGE: Final = frozenset({"message.damaged", "messages.missing"})
+UNREADABLE: Final = "message.unreadable"
 
 Namesrv = Annotated[
     str,
@@ -161,8 +164,17 @@ class Complaints:
             typer.echo(f"cometmq: {event} {details}", err=True)
 
     def error(self, event: str, /, **facts: object) -> None:
-        """Print the event, unless its cause has been printed before."""
-        self.warning(event, **facts)
+        """Print the event, unless its cause has been printed before.
+
+        Damaged messages make the command fail at its end.
+        """
+        if event in DAMAGE:
+            note_damage(str(facts.get("error", event)))
+        elif event == UNREADABLE:
+            place = " ".join(f"{name}={fact}" for name, fact in facts.items())
+            note_damage(f"{event} {place}")
+        else:
+            self.warning(event, **facts)
 
 
 async def confirm(question: str, *, is_confirmed: bool) -> None:

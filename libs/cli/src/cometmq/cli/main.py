@@ -27,7 +27,7 @@ from cometmq.cli.lazy import EXIT_USAGE, CommandInfo, LazyGroup
 from cometmq.cli.mqadmin import ALIASES
 from cometmq.cli.mqadmin import COMMANDS as MQADMIN_COMMANDS
 from cometmq.cli.mqadmin import PANEL as MQADMIN_PANEL
-from cometmq.cli.outcome import MISSING
+from cometmq.cli.outcome import DAMAGES, MISSING
 from cometmq.cli.streams import OutputFailed, checked_streams
 from cometmq.remoting.errors import CometError, RequestTimeout, SettingsError
 
@@ -193,6 +193,7 @@ def main() -> None:
 
 def _run() -> int:
     MISSING.clear()
+    DAMAGES.clear()
     status: Any = 0
     try:
         app()
@@ -206,4 +207,4 @@ def _run() -> int:
         status = 2 if is_usage else 1
     for line in MISSING.values():
         typer.echo(f"cometmq: {line}", err=True)
-    return status or int(bool(MISSING))
+    return status or int(bool(MISSING or DAMAGES))

@@ -10,7 +10,7 @@ from typing import Final
 
 import msgspec
 
-from cometmq.client import InvalidArgument, Message, MessageExt
+from cometmq.client import DamagedMessage, InvalidArgument, Message, MessageExt
 from cometmq.remoting.message.properties import RESERVED_KEYS
 from cometmq.remoting.spelling import did_you_mean
 
@@ -34,6 +34,7 @@ class JsonMessage(msgspec.Struct, omit_defaults=True):
     born_timestamp: int = 0
     born_host: str = ""
     store_timestamp: int = 0
+    damaged: bool = False
 
 
 _encoder: Final = msgspec.json.Encoder()
@@ -73,6 +74,7 @@ def render(message: MessageExt) -> bytes:
             born_timestamp=message.born_timestamp,
             born_host=message.born_host,
             store_timestamp=message.store_timestamp,
+            damaged=isinstance(message, DamagedMessage),
         )
     )
 
@@ -88,6 +90,11 @@ def parse(line: bytes, *, defaults: Message) -> Message:
                 hint = did_you_mean(key, JsonMessage.__struct_fields__)
                 raise InvalidArgument(f"a line has the unknown key {key}{hint}: {line[:80]!r}")
         found = _decoder.decode(line)
+        if found.damaged:
+            raise InvalidArgument(
+                "a line is a damaged message, whose body differs from the one that was sent; to"
+                f' send it nevertheless, remove "damaged" from the line: {line[:80]!r}'
+            )
         body = b64decode(found.body_base64, validate=True) if found.body_base64 else b""
     except (msgspec.MsgspecError, ValueError) as error:
         raise InvalidArgument(f"a line is not a message: {error}: {line[:80]!r}") from error

@@ -1,10 +1,30 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Servers that did not answer, or are unfit for use, while a command continued with the others.
-
-`main` prints them after the command's output and sets exit status 1.
-"""
+"""Problems after which a command continues with the rest; `main` then sets exit status 1."""
 
 from typing import Final
 
+import typer
+
+DAMAGES_MAX: Final = 100
+"""Number of texts about damaged messages that are printed."""
+
 MISSING: Final[dict[str, str]] = {}
-"""Address of each such server, or name of a broker without a master -> the reason and a remedy."""
+"""Address of a server that did not answer, or name of a broker without a master -> the reason and a
+remedy. `main` prints them after the command's output.
+"""
+
+DAMAGES: Final[dict[str, None]] = {}
+"""The damage in messages that has been printed, in the order of its discovery."""
+
+
+def note_damage(text: str) -> None:
+    """Print which messages are damaged, once, and make the command fail at its end."""
+    if text in DAMAGES:
+        return
+    if len(DAMAGES) < DAMAGES_MAX:
+        typer.echo(f"cometmq: {text}", err=True)
+    elif len(DAMAGES) == DAMAGES_MAX:
+        typer.echo("cometmq: more messages are damaged; they are not named here", err=True)
+    else:
+        return
+    DAMAGES[text] = None

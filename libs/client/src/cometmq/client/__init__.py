@@ -33,7 +33,7 @@ from cometmq.client.hooks import (
     TransactionState,
 )
 from cometmq.client.listener import ConsumeResult, Listener, OrderlyListener, OrderlyResult
-from cometmq.client.message import Message, MessageExt, SendResult, SendStatus
+from cometmq.client.message import DamagedMessage, Message, MessageExt, SendResult, SendStatus
 from cometmq.client.produce.producer import Producer
 from cometmq.client.produce.transactions import (
     Transaction,
@@ -122,6 +122,7 @@ __all__ = [
     "ConsumeOutcome",
     "ConsumeResult",
     "ConsumerNotOnline",
+    "DamagedMessage",
     "DeleteAclConfigFailed",
     "EndContext",
     "EndHook",

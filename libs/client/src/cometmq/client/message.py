@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from enum import IntEnum
 from functools import lru_cache
 from typing import Any, Final, TypeVar
+from zlib import crc32
 
 import msgspec
 
@@ -18,6 +19,7 @@ from cometmq.remoting.message.flags import SysFlag
 from cometmq.remoting.message.ids import host_text
 from cometmq.remoting.message.properties import RESERVED_KEYS, PropertyKey
 from cometmq.remoting.message.record import MessageRecord
+from cometmq.remoting.message.record_layout import CRC_MASK
 from cometmq.remoting.names import RETRY_PREFIX, SEND_FORBIDDEN_TOPICS
 
 NAME_PATTERN: Final = re.compile(r"[%|a-zA-Z0-9_-]+")
@@ -164,6 +166,14 @@ class MessageExt(msgspec.Struct, frozen=True):
     store_host: str
 
 
+class DamagedMessage(MessageExt, frozen=True):
+    """A received message whose body differs from the one that the broker stored.
+
+    The CRC in its record does not match. Listeners get the message as any other, because
+    RocketMQ's client does not check; `isinstance(message, DamagedMessage)` tells.
+    """
+
+
 class UnreadableMessage(MessageExt, frozen=True):
     """A received message whose compressed body is corrupt; `body` holds the compressed bytes."""
 
@@ -173,10 +183,13 @@ def received(
 ) -> MessageExt:
     """Convert a stored record for the application; raise CorruptRecord if the body is broken.
 
-    A message from a retry topic shows its original topic.
+    A message from a retry topic shows its original topic. A body that does not match its CRC
+    makes a `DamagedMessage`.
     """
     body = record.decompressed_body() if record.sys_flag & _COMPRESSED else record.body
-    return _as_message(MessageExt, record, body, broker_name, namespace)
+    is_intact = crc32(record.body) & CRC_MASK == record.body_crc  # 0.2 us for 128 bytes
+    kind = MessageExt if is_intact else DamagedMessage
+    return _as_message(kind, record, body, broker_name, namespace)
 
 
 def unreadable(

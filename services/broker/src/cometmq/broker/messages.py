@@ -262,10 +262,13 @@ def moved_event(event: OffsetMoved, *, host: bytes, now_ms: int) -> NewMessage:
 def stored_bytes(record: MessageRecord) -> bytes:
     """Return a record as stored in the log, which is also the form that pulls and queries
     return.
+
+    The CRC is the stored one, so that readers notice a body that has changed since.
     """
-    return encode_record(
+    encoded = encode_record(
         record.to_new_message(),
         record.queue_offset,
         record.physical_offset,
         record.store_timestamp,
     )
+    return b"".join((encoded[:8], record.body_crc.to_bytes(4, "big"), encoded[12:]))

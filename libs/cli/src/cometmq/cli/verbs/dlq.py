@@ -22,7 +22,7 @@ from cometmq.cli.words import counted
 from cometmq.client.admin import AdminClient
 from cometmq.client.admin.dead_letters import origin_topic
 from cometmq.client.errors import ClientError
-from cometmq.client.message import MessageExt, UnreadableMessage
+from cometmq.client.message import DamagedMessage, MessageExt, UnreadableMessage
 from cometmq.remoting.names import dead_letter_topic
 
 COLUMNS: Final = (
@@ -214,6 +214,9 @@ async def _readable(
     async for message in messages:
         if isinstance(message, UnreadableMessage):
             typer.echo(f"cometmq: {message.message_id}: skipped, its body is unreadable", err=True)
+            broken.append(message.offset_message_id)
+        elif isinstance(message, DamagedMessage):
+            typer.echo(f"cometmq: {message.message_id}: skipped, its body is damaged", err=True)
             broken.append(message.offset_message_id)
         else:
             yield message

@@ -5,9 +5,18 @@ from typing import Final
 
 from cometmq.client.admin.broker_groups import PROXIED_TIMEOUT_MS
 from cometmq.client.admin.calls import BrokerCalls
-from cometmq.client.message import MessageExt, received, unreadable
+from cometmq.client.message import DamagedMessage, MessageExt, received, unreadable
+from cometmq.client.transfer.damage import (
+    DAMAGED,
+    MISSING,
+    corrupt_text,
+    damage_text,
+    missing_offsets,
+    missing_text,
+)
 from cometmq.client.transfer.puller import Pulled, PullStatus
 from cometmq.remoting.bodies.dialect import decode_json
+from cometmq.remoting.bodies.queues import MessageQueue
 from cometmq.remoting.bodies.running_info import ConsumeMessageDirectlyResult
 from cometmq.remoting.bodies.stats import ConsumeQueueEntries
 from cometmq.remoting.codes import RequestCode as Code
@@ -17,12 +26,13 @@ from cometmq.remoting.commands import callbacks, queries
 from cometmq.remoting.commands.pull import PullMessage, PullMessageReply
 from cometmq.remoting.errors import CorruptRecord, QueryNotFound, RemoteProtocolError
 from cometmq.remoting.message.flags import PullSysFlag
-from cometmq.remoting.message.record import decode_records
+from cometmq.remoting.message.record import MessageRecord, decode_records
 from cometmq.remoting.names import ALL_TAGS, TOOLS_GROUP
 
 KEY_COUNT_MAX: Final = 64
 FOREVER_MS: Final = (1 << 63) - 1
 PULL_COUNT_MAX: Final = 32
+_READ: Final = (PullStatus.FOUND, PullStatus.NO_MATCHED)
 _PULLED: Final = frozenset(int(status) for status in PullStatus)
 
 
@@ -94,8 +104,19 @@ class BrokerMessages(BrokerCalls):
         if not isinstance(reply, PullMessageReply):
             raise RemoteProtocolError("the broker's answer to a pull lacks its fields")
         status = PullStatus(response.code)
-        found = self._readable(response) if status is PullStatus.FOUND else []
-        return Pulled(status, found, reply.next_begin_offset, reply.min_offset, reply.max_offset)
+        queue = MessageQueue(topic, self.name or self.address, queue_id)
+        end, least = reply.next_begin_offset, reply.min_offset
+        records: list[MessageRecord] = []
+        if status is PullStatus.FOUND:
+            try:
+                records = decode_records(response.body)
+            except CorruptRecord as error:
+                raise RemoteProtocolError(corrupt_text(queue, offset, error)) from error
+        if expression == ALL_TAGS and status in _READ:
+            gaps = missing_offsets(records, offset, end, least)
+            if gaps:
+                self._on_damage(MISSING, missing_text(queue, gaps, may_be_filtered=False))
+        return Pulled(status, list(map(self._readable, records)), end, least, reply.max_offset)
 
     async def queue_entries(
         self, topic: str, queue_id: int, index: int, *, count: int = 10, group: str | None = None
@@ -120,26 +141,24 @@ class BrokerMessages(BrokerCalls):
             ConsumeMessageDirectlyResult, code, header, timeout_ms=PROXIED_TIMEOUT_MS
         )
 
-    def _readable(self, response: Response) -> list[MessageExt]:
+    def _readable(self, record: MessageRecord) -> MessageExt:
         try:
-            records = decode_records(response.body)
-        except CorruptRecord as error:
-            raise RemoteProtocolError(
-                f"a message in the broker's answer is corrupt: {error}"
-            ) from error
-        found: list[MessageExt] = []
-        for record in records:
-            try:
-                found.append(received(record, self.name))
-            except CorruptRecord:
-                found.append(unreadable(record, self.name))
-        return found
+            return self._received(record)
+        except CorruptRecord:
+            return unreadable(record, self.name)
+
+    def _received(self, record: MessageRecord) -> MessageExt:
+        message = received(record, self.name)
+        if isinstance(message, DamagedMessage):
+            self._on_damage(DAMAGED, damage_text(message))
+        return message
 
     def _messages(self, response: Response) -> list[MessageExt]:
         try:
             records = decode_records(response.body)
-            return [received(record, self.name) for record in records]
+            return [self._received(record) for record in records]
         except CorruptRecord as error:
             raise RemoteProtocolError(
-                f"a message in the broker's answer is corrupt: {error}"
+                f"a message in the answer of the broker {self.address} is corrupt: {error}; run"
+                " cometmq store verify on its store"
             ) from error

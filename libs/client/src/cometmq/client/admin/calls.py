@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Requests to one broker: the base of all admin request families."""
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from typing import Final, TypeVar
 
 import msgspec
@@ -19,18 +19,35 @@ T = TypeVar("T")
 
 SUCCESS: Final = (ResponseCode.SUCCESS,)
 
+OnDamage = Callable[[str, str], None]
+"""Takes the event, `message.damaged` or `messages.missing`, and a text that names the messages."""
+
+
+def _ignore(_event: str, _text: str) -> None:
+    """Ignore the damage."""
+
 
 class BrokerCalls:
     """Calls one broker; a refusal raises the CommandError for its code."""
 
     def __init__(
-        self, remoting: RemotingClient, address: str, *, timeout_ms: int, name: str = ""
+        self,
+        remoting: RemotingClient,
+        address: str,
+        *,
+        timeout_ms: int,
+        name: str = "",
+        on_damage: OnDamage = _ignore,
     ) -> None:
-        """Send to `address`; `name` identifies the broker in error messages."""
+        """Send to `address`; `name` identifies the broker in error messages.
+
+        `on_damage` is called for damage in the messages of an answer that can still be used.
+        """
         self._remoting = remoting
         self._timeout_ms = timeout_ms
         self.address = address
         self.name = name
+        self._on_damage = on_damage
 
     async def invoke(
         self,

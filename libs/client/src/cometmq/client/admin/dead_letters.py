@@ -12,6 +12,7 @@ from cometmq.client.arguments import whole_or
 from cometmq.client.errors import ClientError, InvalidArgument
 from cometmq.client.identity import unique_ids
 from cometmq.client.message import (
+    DamagedMessage,
     MessageExt,
     SendResult,
     UnreadableMessage,
@@ -20,6 +21,7 @@ from cometmq.client.message import (
     check_topic,
 )
 from cometmq.client.settings import producer_options
+from cometmq.client.transfer.damage import damage_text
 from cometmq.client.transfer.outgoing import Prepared, properties_text
 from cometmq.client.transfer.sender import MessageSender
 from cometmq.remoting.bodies.queues import MessageQueue
@@ -173,6 +175,8 @@ class DeadLetterAdmin(MessageAdmin, TopicAdmin):
     ) -> SendResult:
         if isinstance(message, UnreadableMessage):
             raise InvalidArgument(f"the body of {message.message_id} is broken")
+        if isinstance(message, DamagedMessage):  # a new record would have a CRC that matches
+            raise InvalidArgument(f"the message is not sent again: {damage_text(message)}")
         if await self.namesrv.route(topic) is None:
             raise TopicNotExist(f"there is no topic {topic} to send to")  # none is created for it
         properties = {k: v for k, v in message.properties.items() if k not in _LEFT_OUT}

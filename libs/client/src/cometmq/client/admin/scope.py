@@ -72,6 +72,7 @@ class AdminBase(Client):
             address,
             timeout_ms=whole_or(self.options.api_timeout_ms, timeout_ms, "timeout_ms"),
             name=name,
+            on_damage=self.damaged,
         )
 
     async def cluster(self) -> ClusterInfo:
@@ -150,6 +151,10 @@ class AdminBase(Client):
     def refused(self, _broker: BrokerAdmin, error: CometError) -> None:
         """Raise for a broker that refused; a subclass may override this to continue instead."""
         raise error
+
+    def damaged(self, event: str, text: str) -> None:
+        """Log damage in messages that a broker returned; the call goes on with the others."""
+        self._log.error(event, error=text)
 
     async def ask_all(
         self, brokers: Iterable[BrokerAdmin], question: Callable[[BrokerAdmin], Awaitable[T]]

@@ -333,7 +333,7 @@ def pulled(broker: MemoryBroker, call: Call[pull.PullMessage]) -> Reply:
     if offset == end:
         return reply(ResponseCode.PULL_NOT_FOUND, offset)
     records = queues.read(*place, offset, header.max_msg_nums)
-    accepted = [record for record in records if _is_wanted(decode_record(record), wanted)]
+    accepted = [it for it in records if it and _is_wanted(decode_record(it), wanted)]
     code = ResponseCode.SUCCESS if accepted else ResponseCode.PULL_RETRY_IMMEDIATELY
     return reply(code, offset + len(records), b"".join(accepted))
 

@@ -70,6 +70,11 @@ class MemoryQueues:
         start = offset - self.min_offset(topic, queue_id)
         return self._queues.get((topic, queue_id), [])[start : start + count_max]
 
+    def replace(self, topic: str, queue_id: int, offset: int, record: bytes) -> None:
+        """Replace the bytes of a record, to damage it; pulls leave out an empty record."""
+        start = offset - self.min_offset(topic, queue_id)
+        self._queues[topic, queue_id][start] = record
+
     def raw_record(self, physical_offset: int) -> bytes | None:
         """Return the bytes of the record that begins at a physical offset."""
         return self._records.get(physical_offset)

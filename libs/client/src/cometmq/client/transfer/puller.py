@@ -8,9 +8,18 @@ from typing import Final
 
 import msgspec
 
+from cometmq.client.clock import monotonic_ms
 from cometmq.client.cluster.instance import ClientInstance
 from cometmq.client.cluster.routes import MASTER_ID
-from cometmq.client.message import MessageExt, received, unreadable
+from cometmq.client.message import DamagedMessage, MessageExt, received, unreadable
+from cometmq.client.transfer.damage import (
+    DAMAGED,
+    MISSING,
+    corrupt_text,
+    damage_text,
+    missing_offsets,
+    missing_text,
+)
 from cometmq.remoting.bodies.heartbeat import SubscriptionData
 from cometmq.remoting.bodies.queues import MessageQueue
 from cometmq.remoting.codes import RequestCode, ResponseCode
@@ -25,6 +34,7 @@ from cometmq.remoting.errors import (
 from cometmq.remoting.message.flags import PullSysFlag
 from cometmq.remoting.message.properties import PropertyKey
 from cometmq.remoting.message.record import MessageRecord, decode_record, decode_records
+from cometmq.remoting.names import ALL_TAGS
 from cometmq.remoting.transport.tasks import describe
 
 
@@ -39,6 +49,7 @@ class PullStatus(IntEnum):
 
 _ANSWERS: Final = frozenset(int(status) for status in PullStatus)
 _STREAM_EXT: Final = {"ReqT": "0"}
+_MISSING_EVERY_MS: Final = 30_000
 _MIN_OFFSET: Final = PropertyKey.MIN_OFFSET.value
 _MAX_OFFSET: Final = PropertyKey.MAX_OFFSET.value
 
@@ -75,6 +86,7 @@ class Puller:
         self._group = group
         self._style = style
         self._broker_ids: dict[MessageQueue, int] = {}
+        self._missing_ms: dict[MessageQueue, int] = {}
 
     async def pull(
         self,
@@ -122,11 +134,14 @@ class Puller:
         pulled = Pulled(status, [], reply.next_begin_offset, reply.min_offset, reply.max_offset)
         if status is PullStatus.FOUND:
             self._decode(response.body, queue, offset, subscription, pulled)
+        elif status is PullStatus.NO_MATCHED:
+            self._check_missing([], queue, offset, subscription, pulled)
         return pulled
 
     def forget(self, queue: MessageQueue) -> None:
         """Drop the replica that a broker suggested for a queue."""
         self._broker_ids.pop(queue, None)
+        self._missing_ms.pop(queue, None)
 
     def _header(
         self,
@@ -173,9 +188,10 @@ class Puller:
         except CorruptRecord as error:
             records = _whole_records(body)
             if not records:
-                raise RemoteProtocolError(_corrupt_text(queue, offset, error)) from error
+                raise RemoteProtocolError(corrupt_text(queue, offset, error)) from error
             # The next pull begins at the corrupt record, so its error names the right offset.
             pulled.next_offset = records[-1].queue_offset + 1
+        self._check_missing(records, queue, offset, subscription, pulled)
         tags = frozenset(subscription.tags_set)
         bounds: Mapping[str, str] = {
             _MIN_OFFSET: str(pulled.min_offset),
@@ -191,14 +207,56 @@ class Puller:
                 self._instance.log.error(  # noqa: TRY400  # a Log has these four methods
                     "message.unreadable",
                     topic=queue.topic,
+                    broker=queue.broker_name,
                     queue_id=queue.queue_id,
                     queue_offset=record.queue_offset,
+                    message_id=record.unique_key or record.offset_message_id,
                     error=describe(error),
                 )
                 pulled.unreadable.append(unreadable(record, queue.broker_name, namespace))
                 continue
+            if message.__class__ is DamagedMessage:
+                self._instance.log.error(
+                    DAMAGED,
+                    topic=queue.topic,
+                    broker=queue.broker_name,
+                    queue_id=queue.queue_id,
+                    queue_offset=record.queue_offset,
+                    message_id=message.message_id,
+                    error=damage_text(message),
+                )
             record.properties.update(bounds)
             messages.append(message)
+
+    def _check_missing(
+        self,
+        records: list[MessageRecord],
+        queue: MessageQueue,
+        offset: int,
+        subscription: SubscriptionData,
+        pulled: Pulled,
+    ) -> None:
+        """Log the messages that the broker left out although the subscription has no filter."""
+        if subscription.sub_string != ALL_TAGS:
+            return
+        gaps = missing_offsets(records, offset, pulled.next_offset, pulled.min_offset)
+        if not gaps:
+            return
+        may_be_filtered = not self._style.has_subscription
+        if may_be_filtered:  # two members with different subscriptions have gaps in every pull
+            now_ms = monotonic_ms()
+            if now_ms - self._missing_ms.get(queue, -_MISSING_EVERY_MS) < _MISSING_EVERY_MS:
+                return
+            self._missing_ms[queue] = now_ms
+        self._instance.log.error(
+            MISSING,
+            topic=queue.topic,
+            broker=queue.broker_name,
+            queue_id=queue.queue_id,
+            queue_offset=gaps[0].start,
+            count=sum(map(len, gaps)),
+            error=missing_text(queue, gaps, may_be_filtered=may_be_filtered),
+        )
 
 
 def _whole_records(body: bytes) -> list[MessageRecord]:
@@ -210,12 +268,3 @@ def _whole_records(body: bytes) -> list[MessageRecord]:
             records.append(decode_record(body, end))
             end += records[-1].size
     return records
-
-
-def _corrupt_text(queue: MessageQueue, offset: int, error: CorruptRecord) -> str:
-    return (
-        f"the record at queue offset {offset} of {queue.topic}, queue {queue.queue_id} of broker"
-        f" {queue.broker_name}, is corrupt ({error}), and the queue cannot be read beyond it: run"
-        " cometmq store verify on the broker's store; restore the file from a replica or a backup,"
-        " or continue at a later offset"
-    )
