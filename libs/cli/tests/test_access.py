@@ -62,6 +62,17 @@ def test_a_group_that_is_denied_ends_consume(say, options):
     refused.assert_refused(1, "access denied: ")
 
 
+def test_a_refusal_tells_how_to_give_an_account(say, monkeypatch):
+    for name in ("ACCESS_KEY", "SECRET_KEY", "CREDENTIALS"):
+        monkeypatch.delenv(f"COMETMQ_{name}", raising=False)
+    for command in (("topic", "create", "New"), ("produce", "New", "x", "--timeout", 0)):
+        refused = say("--tls", *command)
+        assert refused.status == 1
+        assert "; this command has given no account: use --credentials FILE, or" in refused.err
+    refused = say(*USER, "--tls", "topic", "create", "Other")
+    assert "; the account is userKey1" in refused.err
+
+
 def test_messages_that_an_account_may_not_read_do_not_end_consume_like_an_empty_topic(say):
     assert say(*ADMIN, "--tls", "produce", "Sealed", "one").status == 0
     read = say(*USER, "--tls", "consume", "Sealed", "--from", "first", "--timeout", 1)

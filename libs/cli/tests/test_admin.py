@@ -47,7 +47,9 @@ def test_topics_are_created_listed_changed_and_deleted(ask):
     assert ask("topic", "delete", "Orders", "--yes").status == 0
     assert "Orders" not in ask("topic", "list").out
     gone = ask("topic", "delete", "Orders", "--yes")
-    gone.assert_refused(1, "no broker has the topic Orders: check the name, or create it: ")
+    gone.assert_refused(
+        1, "no broker has the topic Orders: check the name; if a broker is down, start it"
+    )
 
 
 def test_the_client_refuses_to_delete_what_does_not_exist(ask, topic, suite):

@@ -3,7 +3,10 @@
 
 import json
 import signal
+import socket
 import subprocess
+from contextlib import suppress
+from threading import Thread
 
 import pytest
 
@@ -195,14 +198,35 @@ def test_broker_and_name_server_addresses_are_not_interchangeable(call, cluster)
         assert f"{cluster.namesrv} is a name server, not a broker: " in result.err
 
 
+@pytest.mark.parametrize("args", [("topic", "list"), ("produce", "T", "x", "--timeout", "1")])
+def test_another_program_at_the_port_of_a_name_server_is_named(call, args):
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def greet():
+            with suppress(OSError):  # the server is closed
+                while True:
+                    connection, _ = server.accept()
+                    with connection:
+                        connection.sendall(b"SSH-2.0-OpenSSH_9.6\r\n")
+                        while connection.recv(1024):
+                            pass
+
+        Thread(target=greet, daemon=True).start()
+        address = f"127.0.0.1:{server.getsockname()[1]}"
+        result = call(*args, "-n", address)
+    assert (result.status, result.out) == (1, "")
+    last = result.err.splitlines()[-1]
+    assert f"{address} was closed: what comes from there is not RocketMQ's protocol" in last
+
+
 def test_a_name_server_that_hangs_is_named(call, cluster):
     cluster.send("namesrv", signal.SIGSTOP)
     try:
         result = call("cluster", "-n", cluster.namesrv)
     finally:
         cluster.send("namesrv", signal.SIGCONT)
-    result.assert_refused(1, f"no name server answers: {cluster.namesrv} does not answer within ")
-    assert "s (hung?); look at its log, or give another one with -n or NAMESRV_ADDR" in result.err
+    result.assert_refused(1, f"no name server answers: {cluster.namesrv} accepts connections, ")
+    assert "s (hung, or another program?); look at its log, or give another one" in result.err
     assert "start one" not in result.err
 
 

@@ -3,7 +3,7 @@
 
 import asyncio
 import json
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 
 import msgspec
 import pytest
@@ -56,7 +56,9 @@ class Group:
 
     async def ha(self, *words, group="orders"):
         members = ";".join(f"{n}=127.0.0.1:{m.server.port}" for n, m in enumerate(self.members))
-        options = ("--group", group, "--record", f"file:{self.path}", "--members", members)
+        options = ["--group", group, "--record", f"file:{self.path}"]
+        if "--members" not in words:
+            options += ["--members", members]
         process = await asyncio.create_subprocess_exec(
             str(PROGRAM), "ha", *map(str, words), *options,
             stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE,
@@ -121,6 +123,30 @@ async def test_status_names_what_is_missing_and_ends_with_1(group):
     assert "broker 1 of group 'orders' at 127.0.0.1" in second
     assert "Connection refused; start it, or look at its log" in second
     assert "broker 2 is not in sync: wait until it has caught up" in third
+
+
+@pytest.fixture
+async def other_program():
+    """Listen on a port and send what another protocol begins with; return the port."""
+
+    async def greet(_reader, writer):
+        writer.write(b"SSH-2.0-OpenSSH_9.6\r\n")
+        with suppress(ConnectionError):
+            await writer.drain()
+        writer.close()
+
+    server = await asyncio.start_server(greet, "127.0.0.1", 0)
+    async with server:
+        yield server.sockets[0].getsockname()[1]
+
+
+async def test_status_tells_a_wrong_port_from_a_member_that_is_down(group, other_program):
+    await group.lead()
+    members = f"0=127.0.0.1:{other_program}"
+    shown = await group.ha("status", "--members", members)
+    assert shown.status == 1
+    assert "broker 0 is the master of epoch 4, but does not answer this command" in shown.err
+    assert f"127.0.0.1:{other_program} does not answer: another program listens there" in shown.err
 
 
 @pytest.mark.parametrize("in_sync", [(0, 1, 2), (0, 1)])

@@ -14,6 +14,7 @@ from cometmq.cli import mqadmin
 from cometmq.cli.access import ACCESS, Access
 from cometmq.cli.lazy import load_command
 from cometmq.cli.main import COMMANDS, app
+from cometmq.cli.suggestions import SUGGESTIONS
 from cometmq.peers.comet import PROGRAM
 from cometmq.remoting.errors import RequestTimeout
 
@@ -276,3 +277,52 @@ def test_a_mistyped_option_of_a_program_is_answered_with_the_right_one():
     result = invoke("namesrv", "--listen-prt", "1")
     line = "cometmq: --listen-prt: unknown option; did you mean --listen-port?\n"
     assert (result.exit_code, result.output) == (2, line)
+
+
+NUMBERS = [
+    ("produce", "T", "x", "--rate"),
+    ("produce", "T", "x", "--timeout"),
+    ("consume", "T", "--timeout"),
+    ("dlq", "replay", "g", "--rate"),
+    ("startMonitoring", "--interval"),
+]
+
+
+@pytest.mark.parametrize("number", ["nan", "inf", "-inf", "-1"])
+@pytest.mark.parametrize("args", NUMBERS)
+def test_numbers_that_are_not_finite_or_negative_are_refused(args, number):
+    done = invoke(*args, number)
+    assert done.exit_code == 2
+    assert f"Invalid value for '{args[-1]}': " in done.output
+
+
+def options_of(name, command):
+    for param in command.params:
+        yield name, param
+    for child, found in getattr(command, "commands", {}).items():
+        yield from options_of(f"{name} {child}", found)
+
+
+def test_every_number_of_our_commands_has_a_lower_bound():
+    for name, info in OWN.items():
+        if info.panel == "Programs":
+            continue  # their settings have bounds of their own
+        for path, param in options_of(name, load_command(name, info)):
+            if param.type.name.startswith(("int", "float")):
+                assert param.type.min is not None, f"{path} {param.opts}"
+
+
+@pytest.mark.parametrize("args", [("acl",), ("ACL", "list"), ("config", "get"), ("offsets",)])
+def test_words_of_other_tools_lead_to_our_commands(args):
+    done = invoke(*args)
+    assert done.exit_code == 2
+    assert f"No such command '{args[0]}'. See: " in done.output
+    assert SUGGESTIONS[args[0].lower()][0] in done.output
+
+
+def test_suggested_commands_exist_and_their_words_are_none():
+    assert not SUGGESTIONS.keys() & {name.lower() for name in COMMANDS}
+    for names in SUGGESTIONS.values():
+        for name, *words in map(str.split, names):
+            command = load_command(name, COMMANDS[name])
+            assert not words or words[0] in command.commands

@@ -69,6 +69,9 @@ def test_few_messages_are_listed_and_many_are_counted(ask, topic):
 def test_every_line_of_standard_input_is_a_message(pipe, ask, topic):
     result = pipe("produce", topic, "--json", stdin=b"one\n\ntwo\r\nthree")
     assert (result.json["sent"], result.json["empty_lines_skipped"]) == (3, 1)
+    assert result.err == (
+        "cometmq: 1 empty line was not sent: brokers store no message without a body\n"
+    )
     assert bodies(read_all(ask, topic, 3)) == ["one", "three", "two"]
 
 

@@ -166,10 +166,13 @@ def _note_faults(open_group: OpenGroup, record: Record | None) -> None:
     if record is None:
         MISSING[name] = _why_without_record(open_group)
     elif not _has_master(open_group, record):
+        is_silent = record.holder.ordinal in open_group.faults
+        state = "does not answer this command" if is_silent else "is not open"
         MISSING[name] = (
             f"group {name}: broker {record.holder.ordinal} is the master of epoch {record.epoch},"
-            " but is not open; an elector replaces it within seconds if a broker in sync answers:"
-            " if this lasts, start one (cometmq elector), or see the event group.blocked in its log"
+            f" but {state}; an elector replaces a lost one within seconds if a broker in sync"
+            " answers: if this lasts, start one (cometmq elector), or see the event group.blocked"
+            " in its log"
         )
     if record is not None:
         _note_unnamed(open_group, record)

@@ -9,6 +9,7 @@ needs.
 import re
 from collections.abc import Collection, Mapping, Sequence
 from importlib import import_module
+from math import isfinite
 from typing import Any, Final, NamedTuple
 
 import typer
@@ -50,7 +51,37 @@ def load_command(name: str, info: CommandInfo) -> Any:
     command: Any = typer.main.get_command(app)
     command.name = name
     command.rich_markup_mode = None  # boxes need rich, which is slow to import
+    require_finite(command)
     return command
+
+
+def require_finite(command: Any) -> None:
+    """Make a command and its subcommands refuse nan and inf: bounds do not exclude them."""
+    for param in command.params:
+        if isinstance(getattr(param, "nargs", None), int) and "float" in param.type.name:
+            param.type = _Finite(param.type)
+    for child in getattr(command, "commands", {}).values():
+        require_finite(child)
+
+
+class _Finite:
+    """A type of click for finite numbers within the bounds of another one."""
+
+    def __init__(self, bounded: Any) -> None:
+        self._bounded = bounded
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._bounded, name)
+
+    def __call__(self, value: Any, param: Any = None, ctx: Any = None) -> Any:
+        return None if value is None else self.convert(value, param, ctx)
+
+    def convert(self, value: Any, param: Any, ctx: Any) -> Any:
+        """Convert a text; fail unless it is a finite number within the bounds."""
+        number = self._bounded.convert(value, param, ctx)
+        if not isfinite(number):
+            self._bounded.fail(f"{value!r} is not a finite number.", param, ctx)
+        return number
 
 
 def refuse_empty(command: str, args: Sequence[str]) -> None:
@@ -76,6 +107,8 @@ class LazyGroup(TyperGroup):
     table: Mapping[str, CommandInfo] = {}
     aliases: Mapping[str, str] = {}
     """Other names of commands, in lower case."""
+    suggestions: Mapping[str, Sequence[str]] = {}
+    """Commands to name for words that are no command."""
     hidden_panels: Collection[str] = ()
     """Panels that the help page omits."""
 
@@ -112,6 +145,9 @@ class LazyGroup(TyperGroup):
         spelt = {**{name.lower(): name for name in self.table}, **self.aliases}
         if args[0] not in self.table:
             args = [spelt.get(args[0].lower(), args[0]), *args[1:]]
+        if args[0] not in self.table and args[0].lower() in self.suggestions:
+            names = ", ".join(self.suggestions[args[0].lower()])
+            ctx.fail(f"No such command '{args[0]}'. See: {names}; cometmq mqadmin --help")
         called, command, rest = super().resolve_command(ctx, args)
         if called is not None and command is not None:
             info = self.table[called]

@@ -29,7 +29,9 @@ from cometmq.cli.mqadmin import COMMANDS as MQADMIN_COMMANDS
 from cometmq.cli.mqadmin import PANEL as MQADMIN_PANEL
 from cometmq.cli.outcome import DAMAGES, MISSING
 from cometmq.cli.streams import OutputFailed, checked_streams
+from cometmq.cli.suggestions import SUGGESTIONS
 from cometmq.remoting.errors import CometError, RequestTimeout, SettingsError
+from cometmq.remoting.refusals import is_access_text
 
 PROGRAMS: Final = "Programs"
 MESSAGES: Final = "Messages"
@@ -110,7 +112,26 @@ HUNG_HINT: Final = "; look at its log, or give another one with -n or NAMESRV_AD
 """Remedy if a name server is there but does not answer."""
 
 
+NO_ACCOUNT_HINT: Final = (
+    "; this command has given no account: use --credentials FILE, or --access-key and --secret-key"
+    " (also as COMETMQ_CREDENTIALS, COMETMQ_ACCESS_KEY, COMETMQ_SECRET_KEY)"
+)
+"""Remedy if access control refuses a command without an account."""
+
+
+def _access_hint(text: str) -> str:
+    """Return how to give an account, if access control refused; the account, if one is given."""
+    access = ACCESS.get()
+    if not is_access_text(text):
+        return ""
+    if access.credentials is not None:
+        return f"; the account is that of {access.credentials}"
+    return f"; the account is {access.access_key}" if access.access_key else NO_ACCOUNT_HINT
+
+
 def _hint(error: CometError) -> str:
+    if hint := _access_hint(str(error)):
+        return hint
     if type(error).__name__ == "NoNamesrv":
         cause = error.__cause__
         if isinstance(cause, RequestTimeout):
@@ -125,6 +146,7 @@ class Commands(LazyGroup):
 
     table = COMMANDS
     aliases = ALIASES
+    suggestions = SUGGESTIONS
     hidden_panels = (MQADMIN_PANEL,)  # listed by cometmq mqadmin --help
 
 
@@ -206,5 +228,5 @@ def _run() -> int:
         is_usage = isinstance(error, SettingsError) or type(error).__name__ in USAGE
         status = 2 if is_usage else 1
     for line in MISSING.values():
-        typer.echo(f"cometmq: {line}", err=True)
+        typer.echo(f"cometmq: {line}{_access_hint(line)}", err=True)
     return status or int(bool(MISSING or DAMAGES))

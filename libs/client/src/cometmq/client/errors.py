@@ -89,8 +89,8 @@ def no_route(topic: str) -> NoRoute:
     if topic.startswith("%"):  # the retry topic of a group: its broker creates it
         return NoRoute(f"no broker has the topic {topic}")
     return NoRoute(
-        f"no broker has the topic {topic}: check the name, or create it: "
-        f"cometmq topic create {topic}"
+        f"no broker has the topic {topic}: check the name; if a broker is down, start it first (see"
+        f" cometmq cluster); otherwise create the topic: cometmq topic create {topic}"
     )
 
 

@@ -33,6 +33,10 @@ BACK_OFF_MS: Final = (100, 500)
 """First and longest pause between attempts to connect; gRPC's default grows to two minutes."""
 
 
+OTHER_PROGRAM: Final = ("Failed parsing HTTP/2", "receiving SETTINGS", "Socket closed")
+"""Parts of gRPC's text for a connection that was made to a server without gRPC."""
+
+
 class MemberClient:
     """Calls one member over one connection, which is reopened as needed.
 
@@ -187,4 +191,9 @@ class MemberClient:
                 f"{self._place} does not know this call: update the broker, or this program"
             )
         text = text.rpartition("Failed to connect to remote host: ")[2]  # after gRPC's own steps
+        if any(sign in text for sign in OTHER_PROGRAM):
+            return MemberUnreachable(
+                f"{self._place} does not answer: another program listens there, or this port is not"
+                " the broker's controlPort, or only one side uses TLS"
+            )
         return MemberUnreachable(f"{self._place} does not answer: {error.code().name}, {text}")

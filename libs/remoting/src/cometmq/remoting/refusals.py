@@ -20,6 +20,7 @@ _FURTHER_READING: Final = re.compile(
     r"\s*(?:See|For more information, please visit the url,) http\S*(?: for further details\.)?"
 )
 
+_ACCESS_DENIED: Final = "access denied"
 _MEANINGS: Final[dict[int, str]] = {
     ResponseCode.SYSTEM_ERROR: "the server failed or refused the request",
     ResponseCode.SYSTEM_BUSY: "the server is overloaded, try again later",
@@ -60,12 +61,17 @@ def plain_remark(remark: str) -> str:
     return _FURTHER_READING.sub("", text).strip()
 
 
+def is_access_text(text: str) -> bool:
+    """Return whether the text of an error contains a refusal by access control."""
+    return _ACCESS_DENIED in text
+
+
 def explained(code: int, remark: str, address: str, *, is_access: bool) -> str:
     """Return the meaning of an answer, then the server's remark, the code and the address."""
     name = code_name(code)
     meaning = _MEANINGS.get(code, "the server refused the request")
     if is_access:
-        meaning = "access denied"
+        meaning = _ACCESS_DENIED
     said = plain_remark(remark)
     if said == _SQL_IS_OFF:
         meaning = "SQL92 filters are off: set enablePropertyFilter=true at every broker"

@@ -201,7 +201,7 @@ class StoreDriver:
         self.after_commit()
 
     async def truncate(self, offset: int) -> None:
-        """Truncate the log at a record border; raise DiskError.
+        """Truncate the log at a record boundary; raise DiskError.
 
         The broker must not be a master, and must not serve reads meanwhile. Searches that are still
         running for clients are refused.

@@ -163,7 +163,7 @@ def broker_consume_stats(
         int, typer.Option("-t", "--timeoutMillis", min=1, help="Timeout of the request.")
     ] = 50_000,
     level: Annotated[
-        int, typer.Option("-l", "--level", help="Only queues with at least this lag.")
+        int, typer.Option("-l", "--level", min=0, help="Only queues with at least this lag.")
     ] = 0,
     order: Annotated[
         TrueFalse, typer.Option("-o", "--order", help="Only ordered topics.")

@@ -47,19 +47,22 @@ Broadcast = Annotated[
     typer.Option("-d", "--consumeBroadcastEnable", help="Whether the group may broadcast."),
 ]
 RetryQueues = Annotated[
-    int, typer.Option("-q", "--retryQueueNums", help="Queues of its retry topic.")
+    int, typer.Option("-q", "--retryQueueNums", min=0, help="Queues of its retry topic.")
 ]
 RetryMax = Annotated[
     int,
     typer.Option("-r", "--retryMaxTimes", help="Retries before a message becomes a dead letter."),
 ]
 BrokerId = Annotated[
-    int, typer.Option("-i", "--brokerId", help="Id of the broker that it reads from.")
+    int, typer.Option("-i", "--brokerId", min=0, help="Id of the broker that it reads from.")
 ]
 SlowId = Annotated[
     int,
     typer.Option(
-        "-w", "--whichBrokerWhenConsumeSlowly", help="Id of the broker to use when far behind."
+        "-w",
+        "--whichBrokerWhenConsumeSlowly",
+        min=0,
+        help="Id of the broker to use when far behind.",
     ),
 ]
 Notify = Annotated[

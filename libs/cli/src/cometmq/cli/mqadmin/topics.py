@@ -42,10 +42,10 @@ def update_topic(
     cluster: ClusterName = None,
     namesrv: Namesrv = DEFAULT_NAMESRV,
     read_queues: Annotated[
-        int, typer.Option("-r", "--readQueueNums", help="Queues to read from.")
+        int, typer.Option("-r", "--readQueueNums", min=0, help="Queues to read from.")
     ] = 8,
     write_queues: Annotated[
-        int, typer.Option("-w", "--writeQueueNums", help="Queues to write to.")
+        int, typer.Option("-w", "--writeQueueNums", min=0, help="Queues to write to.")
     ] = 8,
     perm: Perms = 6,
     order: Annotated[

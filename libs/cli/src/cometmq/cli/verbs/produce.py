@@ -319,7 +319,16 @@ def _print(sent: Sent, *, as_json: bool) -> None:
         print_rows(columns, rows, as_json=False)
     else:
         print_facts(facts, as_json=False)
-    print_notes([*_new_topic_notes(sent), *_unconfirmed_notes(sent)])
+    print_notes([*_skipped_notes(sent), *_new_topic_notes(sent), *_unconfirmed_notes(sent)])
+
+
+def _skipped_notes(sent: Sent) -> list[str]:
+    """Return the warning about lines that were not sent."""
+    if not sent.skipped_count:
+        return []
+    verb = "was" if sent.skipped_count == 1 else "were"
+    lines = f"{counted(sent.skipped_count, 'empty line')} {verb} not sent"
+    return [f"{lines}: brokers store no message without a body"]
 
 
 def _unconfirmed_notes(sent: Sent) -> list[str]:
@@ -353,6 +362,7 @@ def _failure_notes(sent: Sent, what: str = "error") -> list[str]:
     if sent.count:
         stored = f"{counted(sent.count, 'message')} stored before the {what}"
         notes += [stored, *_new_topic_notes(sent), *_unconfirmed_notes(sent)]
+    notes += _skipped_notes(sent)
     if sent.uncertain_count:
         notes.append(
             f"{counted(sent.uncertain_count, 'message')} may be stored: a broker has not answered"

@@ -134,6 +134,8 @@ class AdminBase(Client):
             verb = "has" if len(without) == 1 else "have"
             raise BrokerMissing(
                 f"nothing was changed: {', '.join(without)} {verb} no master; start it first"
+                " (a group with failover elects one: see cometmq ha status), or name the other"
+                " brokers only"
             )
 
     def without_master(self, _name: str, _slaves: Sequence[str]) -> None:

@@ -67,7 +67,10 @@ def parse_addresses(text: str) -> list[str]:
 def _reason(address: str, error: TransportError, timeout_ms: int) -> str:
     """Return why a name server failed; some errors already contain the address."""
     if isinstance(error, RequestTimeout):
-        return f"{address} does not answer within {timeout_ms / 1000:g} s (hung?)"
+        return (
+            f"{address} accepts connections, but does not answer within {timeout_ms / 1000:g} s"
+            " (hung, or another program?)"
+        )
     return str(error) if address in str(error) else f"{address}: {error}"
 
 

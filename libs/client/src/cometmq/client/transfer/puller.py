@@ -13,8 +13,6 @@ from cometmq.client.cluster.instance import ClientInstance
 from cometmq.client.cluster.routes import MASTER_ID
 from cometmq.client.message import DamagedMessage, MessageExt, received, unreadable
 from cometmq.client.transfer.damage import (
-    DAMAGED,
-    MISSING,
     corrupt_text,
     damage_text,
     missing_offsets,
@@ -217,7 +215,7 @@ class Puller:
                 continue
             if message.__class__ is DamagedMessage:
                 self._instance.log.error(
-                    DAMAGED,
+                    "message.damaged",
                     topic=queue.topic,
                     broker=queue.broker_name,
                     queue_id=queue.queue_id,
@@ -249,7 +247,7 @@ class Puller:
                 return
             self._missing_ms[queue] = now_ms
         self._instance.log.error(
-            MISSING,
+            "messages.missing",
             topic=queue.topic,
             broker=queue.broker_name,
             queue_id=queue.queue_id,

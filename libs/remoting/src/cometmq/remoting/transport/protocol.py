@@ -191,7 +191,7 @@ class PeerProtocol(asyncio.Protocol):
     ) -> Response:
         """Send a request and wait for its answer."""
         if not self._is_open:
-            raise ConnectionLost(f"connection to {self.address} is closed")
+            raise ConnectionLost(f"connection to {self.address} {self.close_reason}")
         if not self.is_writable:
             raise Overloaded(f"too much unsent output to {self.address}")
         future: asyncio.Future[Response] = self._hub.loop.create_future()
@@ -342,6 +342,9 @@ class PeerProtocol(asyncio.Protocol):
         """End the connection of a peer that breaks the protocol."""
         self._hub.stats.protocol_errors += 1
         self._hub.log.warning("connection.refused", peer=self.address, error=str(error))
+        self.close_reason = (
+            f"was closed: what comes from there is not RocketMQ's protocol ({error})"
+        )
         self.abort()
 
     def _receive(self, data: bytes) -> None:

@@ -33,7 +33,7 @@ def dump_log(
     disk: Disk | None = None,
     settings: StoreSettings | None = None,
 ) -> Iterator[MessageRecord]:
-    """Yield the records of the log, starting at a record border.
+    """Yield the records of the log, starting at a record boundary.
 
     `on_damage` gets the ranges without a valid record, in their order; `on_fault` gets the text of
     each file that is damaged as a whole.

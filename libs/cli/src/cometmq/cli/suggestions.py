@@ -1,0 +1,51 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Commands to suggest for words that are no command, although users of other tools try them.
+
+A similar spelling is suggested without this table.
+"""
+
+from collections.abc import Mapping
+from typing import Final
+
+_ACCOUNTS: Final = ("getAclConfig", "updateAclConfig", "deleteAclConfig", "updateGlobalWhiteAddr")
+_CONFIG: Final = (
+    "getBrokerConfig",
+    "updateBrokerConfig",
+    "getNamesrvConfig",
+    "updateNamesrvConfig",
+)
+_MESSAGES: Final = (
+    "produce",
+    "consume",
+    "queryMsgById",
+    "queryMsgByUniqueKey",
+    "queryMsgByKey",
+    "printMsg",
+)
+_OFFSETS: Final = ("group describe", "group reset", "group clone")
+_TRACES: Final = ("queryMsgTraceById",)
+
+SUGGESTIONS: Final[Mapping[str, tuple[str, ...]]] = {
+    **dict.fromkeys(("acl", "account", "accounts", "user", "users", "permission"), _ACCOUNTS),
+    **dict.fromkeys(("config", "configs", "settings", "setting"), _CONFIG),
+    **dict.fromkeys(("message", "messages", "msg", "browse", "query"), _MESSAGES),
+    **dict.fromkeys(("offset", "offsets", "reset"), _OFFSETS),
+    **dict.fromkeys(("trace", "traces"), _TRACES),
+    **dict.fromkeys(("brokers", "status", "nodes"), ("cluster", "brokerStatus")),
+    **dict.fromkeys(("queue", "queues"), ("topic describe", "queryCq")),
+    **dict.fromkeys(("route", "routes"), ("topic route",)),
+    **dict.fromkeys(("stats", "statistics"), ("statsAll", "cluster", "lag")),
+    **dict.fromkeys(("consumers", "subscription", "subscriptions"), ("group", "lag")),
+    **dict.fromkeys(("producers",), ("producerConnection", "producer")),
+    **dict.fromkeys(("export", "backup"), ("exportMetadata", "exportConfigs", "dlq export")),
+    **dict.fromkeys(("transaction", "transactions"), ("txn",)),
+    **dict.fromkeys(("dead-letter", "dead-letters", "deadletter"), ("dlq",)),
+    **dict.fromkeys(("kv", "kvconfig"), ("updateKvConfig", "deleteKvConfig")),
+    **dict.fromkeys(("nameserver", "namesrvs", "nameservers"), ("namesrv", "getNamesrvConfig")),
+    **dict.fromkeys(("send", "publish", "pub", "put"), ("produce",)),
+    **dict.fromkeys(("receive", "subscribe", "sub", "pull", "tail"), ("consume",)),
+    **dict.fromkeys(("start", "run", "server", "serve"), ("standalone", "namesrv", "broker")),
+    **dict.fromkeys(("failover", "switchover"), ("ha status", "ha switchover")),
+    **dict.fromkeys(("verify", "inspect", "dump"), ("store",)),
+}
+"""Word in lower case -> the commands."""
