@@ -107,7 +107,7 @@ BROKER_CALLS: list[tuple[RequestCode, Callable[[BrokerAdmin], Awaitable[Any]]]] 
     (RequestCode.QUERY_MESSAGE, lambda b: b.query("T", "k")),
     (RequestCode.GET_BROKER_RUNTIME_INFO, lambda b: b.runtime_info()),
     (RequestCode.GET_BROKER_CONFIG, lambda b: b.config()),
-    (RequestCode.UPDATE_BROKER_CONFIG, lambda b: b.update_config({"a": "b"})),
+    (RequestCode.UPDATE_BROKER_CONFIG, lambda b: b.update_config({"a": "b"}, is_forced=True)),
     (RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_BROKER, lambda b: b.system_topics()),
     (RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE, lambda b: b.clean_expired_queues()),
     (RequestCode.CLEAN_UNUSED_TOPIC, lambda b: b.clean_unused_topics()),
@@ -150,7 +150,7 @@ NAMESRV_CALLS: list[tuple[RequestCode, Callable[[NamesrvAdmin], Awaitable[Any]]]
     (RequestCode.DELETE_KV_CONFIG, lambda n: n.delete_kv("N", "k")),
     (RequestCode.GET_KVLIST_BY_NAMESPACE, lambda n: n.kv_list("N")),
     (RequestCode.GET_NAMESRV_CONFIG, lambda n: n.config()),
-    (RequestCode.UPDATE_NAMESRV_CONFIG, lambda n: n.update_config({"a": "b"})),
+    (RequestCode.UPDATE_NAMESRV_CONFIG, lambda n: n.update_config({"a": "b"}, is_forced=True)),
 ]
 
 MAY_BE_EMPTY = {

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Broadcasting: every member gets every message once, and keeps its offsets in a file."""
 
+import errno
+import fcntl
 import json
 import subprocess
 import sys
@@ -18,6 +20,8 @@ from cometmq.client import (
     Message,
     MessageModel,
     OffsetsUnreadable,
+    OffsetsUnwritable,
+    PullConsumer,
     PushConsumer,
     PushOptions,
 )
@@ -240,3 +244,31 @@ async def test_the_backup_replaces_a_damaged_file_and_is_logged(
         assert text in line
     assert stored(path)[0] == 3
     assert stored(backup)[0] >= kept.get(0, 0)
+
+
+@pytest.mark.parametrize("kind", [PushConsumer, LitePullConsumer, PullConsumer])
+async def test_a_folder_that_cannot_be_written_refuses_the_start(
+    cluster: MemoryCluster, tmp_path: Path, kind: type[Any]
+) -> None:
+    """Java starts, and logs every failed save."""
+    folder = tmp_path / "file"
+    folder.write_text("not a folder")
+    fields = {"message_model": MessageModel.BROADCASTING, "offsets_dir": str(folder)}
+    more = {"listener": print} if kind is PushConsumer else {}
+    consumer = kind("cg", cluster.namesrv, options=kind.OPTIONS(**fields), **more)
+    (consumer.register if kind is PullConsumer else consumer.subscribe)("T")
+    with pytest.raises(OffsetsUnwritable) as caught:
+        await consumer.start()
+    for text in (str(folder), "offsets.json", "NotADirectoryError", "set offsets_dir to a folder"):
+        assert text in str(caught.value)
+    assert not cluster.broker.groups.get("cg")
+
+
+async def test_a_file_system_without_locks_is_no_reason_to_refuse(
+    cluster: MemoryCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError(errno.ENOLCK, "no locks available")
+
+    monkeypatch.setattr(fcntl, "flock", refuse)
+    assert await consumed_once(cluster, tmp_path, b"0") == [b"0"]

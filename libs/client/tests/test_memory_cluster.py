@@ -22,7 +22,7 @@ from cometmq.client import (
 from cometmq.client.testing import MemoryCluster, eventually
 from cometmq.client.testing.listening import Recorder, consumer_of
 from cometmq.client.testing.transactions import CHECK_COUNT_MAX
-from cometmq.remoting.codes import RequestCode
+from cometmq.remoting.codes import RequestCode, ResponseCode
 from cometmq.remoting.errors import ServerError
 
 
@@ -170,3 +170,94 @@ async def test_a_cluster_in_a_loop_is_awaited(cluster: MemoryCluster) -> None:
     with pytest.raises(ClientStateError, match="in the event loop of its MemoryCluster"):
         cluster.run(cluster.check_transactions())
     assert await cluster.check_transactions() == {}
+
+
+# -- wrong use --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("names", [[], ["a", "a"], [""], "broker-a", [1], None])
+def test_brokers_have_different_names(names: Any) -> None:
+    with pytest.raises(InvalidArgument, match="broker_names must be "):
+        MemoryCluster(names)
+
+
+async def test_a_cluster_starts_once() -> None:
+    cluster = MemoryCluster()
+    with pytest.raises(ClientStateError, match="has no address yet: use it inside `async with"):
+        _ = cluster.namesrv
+    async with cluster:
+        address = cluster.namesrv
+        with pytest.raises(ClientStateError, match="is already running"):
+            await cluster.start()
+        with pytest.raises(ClientStateError, match="broker-a is already running"):
+            await cluster.broker.start()
+        await cluster.start_broker(cluster.broker)
+        async with Producer("pg", address) as producer:
+            await producer.send(Message("T", b"x"))
+    assert not cluster.broker.is_running
+    async with cluster:  # after a stop it may start again
+        assert len(cluster.messages("T")) == 1
+
+
+@pytest.mark.parametrize("count", [0, -1, "4", 1.5, True])
+async def test_topics_have_queues(cluster: MemoryCluster, count: Any) -> None:
+    with pytest.raises(InvalidArgument, match="queue_count must be a whole number of at least 1"):
+        cluster.create_topic("New", queue_count=count)
+    with pytest.raises(InvalidArgument, match="contains illegal characters"):
+        cluster.create_topic("a b")
+    assert "New" not in cluster.topics()
+
+
+@pytest.mark.parametrize("code", ["SEND_MESSAGE_V2", None, 99_999, True])
+async def test_faults_belong_to_codes_that_are_served(cluster: MemoryCluster, code: Any) -> None:
+    with pytest.raises(InvalidArgument, match="code must be one of the request codes that Memory"):
+        cluster.broker.fail(code, ServerError("x"))
+
+
+@pytest.mark.parametrize("times", [0, -1, "1", 1.5])
+async def test_faults_occur_at_least_once(cluster: MemoryCluster, times: Any) -> None:
+    with pytest.raises(InvalidArgument, match="times must be a whole number of at least 1"):
+        cluster.broker.fail(RequestCode.SEND_MESSAGE_V2, ServerError("x"), times=times)
+    with pytest.raises(InvalidArgument, match="times must be a whole number of at least 1"):
+        cluster.broker.store_less_safely(ResponseCode.FLUSH_DISK_TIMEOUT, times=times)
+
+
+@pytest.mark.parametrize("code", [ResponseCode.SYSTEM_ERROR, "FLUSH_DISK_TIMEOUT", None])
+async def test_only_statuses_of_stored_messages_are_less_safe(
+    cluster: MemoryCluster, code: Any
+) -> None:
+    with pytest.raises(InvalidArgument, match=r"code must be one of ResponseCode.FLUSH_DISK_TIM"):
+        cluster.broker.store_less_safely(code)
+
+
+@pytest.mark.parametrize("stranger", ["broker-a", None, MemoryCluster().broker])
+@pytest.mark.parametrize("name", ["start_broker", "stop_broker", "lose_master", "regain_master"])
+async def test_only_brokers_of_the_cluster_are_started_and_stopped(
+    cluster: MemoryCluster, name: str, stranger: Any
+) -> None:
+    with pytest.raises(InvalidArgument, match=r"broker must be one of `cluster.brokers`"):
+        await getattr(cluster, name)(stranger)
+
+
+async def test_a_master_is_lost_before_it_is_regained(cluster: MemoryCluster) -> None:
+    with pytest.raises(ClientStateError, match="the master of broker-a is not lost"):
+        await cluster.regain_master(cluster.broker)
+    await cluster.lose_master(cluster.broker)
+    with pytest.raises(ClientStateError, match="broker-a has no running master"):
+        await cluster.lose_master(cluster.broker)
+    await cluster.regain_master(cluster.broker)
+
+
+@pytest.mark.parametrize("seconds", [0, -1, "5", None, float("nan"), True])
+async def test_deadlines_are_seconds(cluster: MemoryCluster, seconds: Any) -> None:
+    with pytest.raises(InvalidArgument, match="timeout_s must be a number of seconds above 0"):
+        await cluster.check_transactions(timeout_s=seconds)
+    with pytest.raises(InvalidArgument, match="timeout_s must be a number of seconds above 0"):
+        await eventually(lambda: True, seconds)
+
+
+def test_a_cluster_runs_coroutines() -> None:
+    with MemoryCluster() as cluster:
+        work: Any = cluster.check_transactions
+        with pytest.raises(InvalidArgument, match=r"takes a coroutine, as in cluster.run\(cluster"):
+            cluster.run(work)

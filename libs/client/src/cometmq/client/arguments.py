@@ -24,6 +24,12 @@ def whole(value: Any, name: str, *, low: int = 0, high: int | None = None) -> in
     return int(value)
 
 
+def check_seconds(value: object, name: str) -> None:
+    """Raise InvalidArgument unless `value` is a number above 0; NaN is none."""
+    if not isinstance(value, int | float) or isinstance(value, bool) or not value > 0:
+        raise InvalidArgument(f"{name} must be a number of seconds above 0, not {shown(value)}")
+
+
 def check_encodable(text: str, name: str) -> None:
     """Raise InvalidArgument for a lone surrogate: UTF-8, the encoding of the wire, has none."""
     try:

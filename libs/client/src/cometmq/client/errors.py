@@ -47,6 +47,12 @@ class OffsetsUnreadable(ClientError):
     code = WITHOUT_CODE
 
 
+class OffsetsUnwritable(ClientError):
+    """The offset file of a broadcasting consumer cannot be written."""
+
+    code = WITHOUT_CODE
+
+
 class NotARequest(InvalidArgument):
     """The message is not a request, or its broker has no cluster name, so no reply can be sent."""
 

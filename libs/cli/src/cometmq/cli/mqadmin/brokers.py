@@ -78,7 +78,7 @@ def update_broker_config(
             configs, _ = await ask_each(masters, lambda one: one.config())
             for address, config in configs.items():
                 refuse_unknown(key, address, config, BROKER)
-        return await ask_each(masters, lambda one: one.update_config({key: value}))
+        return await ask_each(masters, lambda one: one.update_config({key: value}, is_forced=True))
 
     done, failures = ask(namesrv, question)
     lines = [f"update broker config success, {address}" for address in done]

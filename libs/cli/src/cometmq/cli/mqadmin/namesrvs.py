@@ -126,7 +126,7 @@ def update_namesrv_config(
         if not force:
             for one in admin.namesrv.each():
                 refuse_unknown(key, one.address, await one.config(), NAMESRV)
-        await admin.namesrv.update_config({key: value})
+        await admin.namesrv.update_config({key: value}, is_forced=True)
         return sorted(admin.namesrv.addresses)
 
     addresses = ask(namesrv, question)

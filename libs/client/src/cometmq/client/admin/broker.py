@@ -1,10 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """Administration of one broker: one method per request code."""
 
+import re
 from collections.abc import Mapping
+from typing import Any, Final
 
 from cometmq.client.admin.broker_acl import BrokerAcl
 from cometmq.client.admin.broker_transactions import BrokerTransactions
+from cometmq.client.arguments import check_encodable
+from cometmq.client.errors import InvalidArgument
+from cometmq.client.shown import shown
 from cometmq.remoting.bodies.connections import ProducerInfo, ProducerTable
 from cometmq.remoting.bodies.kv import KVTable
 from cometmq.remoting.bodies.queues import TopicList
@@ -13,6 +18,9 @@ from cometmq.remoting.bodies.topic_config import TopicConfig, TopicConfigTable
 from cometmq.remoting.codes import RequestCode as Code
 from cometmq.remoting.commands import admin, topics
 from cometmq.remoting.names import AUTO_CREATE_TOPIC
+from cometmq.remoting.spelling import did_you_mean
+
+_KEY: Final = re.compile(r"[^\s=:#!]+")
 
 
 class BrokerAdmin(BrokerTransactions, BrokerAcl):
@@ -95,9 +103,16 @@ class BrokerAdmin(BrokerTransactions, BrokerAcl):
         """Return the broker's settings."""
         return parse_settings((await self.invoke(Code.GET_BROKER_CONFIG)).body)
 
-    async def update_config(self, changes: Mapping[str, str]) -> None:
-        """Change settings of the running broker."""
-        await self.invoke(Code.UPDATE_BROKER_CONFIG, None, render_settings(changes))
+    async def update_config(self, changes: Mapping[str, str], *, is_forced: bool = False) -> None:
+        """Change settings of the running broker.
+
+        Raise InvalidArgument for names that the broker does not list, which it would accept without
+        effect, unless `is_forced` is set.
+        """
+        body = render_settings(changes)
+        if not is_forced:
+            refuse_unknown(changes, await self.config(), self.address)
+        await self.invoke(Code.UPDATE_BROKER_CONFIG, None, body)
 
 
 def parse_settings(data: bytes) -> dict[str, str]:
@@ -107,7 +122,34 @@ def parse_settings(data: bytes) -> dict[str, str]:
     return {key.strip(): value.strip() for key, equals, value in pairs if equals}
 
 
+def refuse_unknown(changes: Mapping[str, str], config: Mapping[str, str], address: str) -> None:
+    """Raise InvalidArgument for a setting that the server at `address` does not list."""
+    for key in changes:
+        if key not in config:
+            raise InvalidArgument(
+                f"{address} has no setting {key}: give is_forced=True to send it anyway"
+                f"{did_you_mean(key, config)}"
+            )
+
+
 def render_settings(settings: Mapping[str, str]) -> bytes:
-    """Return settings as `key=value` lines; backslashes are escaped because Java unescapes them."""
+    """Return settings as `key=value` lines; backslashes are escaped because Java unescapes them.
+
+    Raise InvalidArgument for settings that these lines cannot express.
+    """
+    given: Any = settings
+    if not isinstance(given, Mapping) or not given:
+        raise InvalidArgument(
+            f"the changes must be a dictionary of settings, such as {{'fileReservedTime': '72'}}, "
+            f"not {shown(given)}"
+        )
+    for key, value in given.items():
+        if not (isinstance(key, str) and _KEY.fullmatch(key)):
+            raise InvalidArgument(f"the name of a setting is one word, not {shown(key)}")
+        if not isinstance(value, str) or len(value.splitlines()) > 1:
+            raise InvalidArgument(
+                f"the value of {key} must be a string of one line, such as '72', not {shown(value)}"
+            )
+        check_encodable(value, f"the value of {key}")
     lines = [f"{key}={value}" for key, value in settings.items()]
     return ("\n".join(lines) + "\n").replace("\\", "\\\\").encode()

@@ -3,7 +3,7 @@
 
 from cometmq.client.admin.known_groups import check_deletable
 from cometmq.client.admin.scope import AdminBase
-from cometmq.client.arguments import check_kind
+from cometmq.client.arguments import check_kind, checked_header, whole
 from cometmq.client.message import check_group
 from cometmq.remoting.bodies.connections import ConsumerConnections, ProducerConnections
 from cometmq.remoting.bodies.queues import MessageQueue
@@ -33,6 +33,7 @@ class GroupAdmin(AdminBase):
         """
         check_kind(config, SubscriptionGroupConfig, "config")
         check_group(config.group_name)
+        _check_numbers(checked_header(config))
         for master in (await self.masters_to_change(cluster)).values():
             await master.create_group(config)
 
@@ -130,3 +131,18 @@ class GroupAdmin(AdminBase):
             ).items():
                 found.setdefault(member, {}).update(offsets)
         return found
+
+
+def _check_numbers(config: SubscriptionGroupConfig) -> None:
+    """Raise InvalidArgument for a negative number.
+
+    With a negative `retry_max_times` every failed message would become a dead letter at once,
+    although -1 means the default in the options of consumers.
+    """
+    for name in (
+        "retry_max_times",
+        "retry_queue_nums",
+        "broker_id",
+        "which_broker_when_consume_slowly",
+    ):
+        whole(getattr(config, name), name)

@@ -4,7 +4,7 @@
 from collections.abc import Mapping
 from typing import Final
 
-from cometmq.client.admin.broker import parse_settings, render_settings
+from cometmq.client.admin.broker import parse_settings, refuse_unknown, render_settings
 from cometmq.client.cluster.namesrv import Namesrv
 from cometmq.remoting.bodies.dialect import decode_json
 from cometmq.remoting.bodies.kv import KVTable
@@ -132,9 +132,16 @@ class NamesrvAdmin:
         """Return the settings of the name server in use."""
         return parse_settings((await self._namesrv.invoke(Code.GET_NAMESRV_CONFIG)).body)
 
-    async def update_config(self, changes: Mapping[str, str]) -> None:
-        """Change settings of every name server."""
-        await self._namesrv.invoke_all(Code.UPDATE_NAMESRV_CONFIG, None, render_settings(changes))
+    async def update_config(self, changes: Mapping[str, str], *, is_forced: bool = False) -> None:
+        """Change settings of every name server.
+
+        Raise InvalidArgument for names that the name server in use does not list, which it would
+        accept without effect, unless `is_forced` is set.
+        """
+        body = render_settings(changes)
+        if not is_forced:
+            refuse_unknown(changes, await self.config(), "the name server")
+        await self._namesrv.invoke_all(Code.UPDATE_NAMESRV_CONFIG, None, body)
 
     async def _topics(self, code: Code) -> list[str]:
         return decode_json(TopicList, (await self._namesrv.invoke(code)).body).topic_list

@@ -18,7 +18,7 @@ from cometmq.client.arguments import (
 from cometmq.client.cluster.instance import ClientInstance
 from cometmq.client.cluster.lifecycle import Client, ClientState
 from cometmq.client.cluster.routes import MASTER_ID
-from cometmq.client.errors import BrokerMissing, no_route
+from cometmq.client.errors import BrokerMissing, InvalidArgument, no_route
 from cometmq.client.log import AnyLog
 from cometmq.client.message import check_topic
 from cometmq.client.option_checks import checked
@@ -117,6 +117,10 @@ class AdminBase(Client):
         """
         if names is not None:
             names = check_names(names, "broker_names")
+            if not names:
+                raise InvalidArgument(
+                    "broker_names is empty: name the brokers to change, or leave it out for all"
+                )
         groups = await self.broker_groups(cluster)
         wanted = sorted(set(groups if names is None else names))
         unknown = [name for name in wanted if name not in groups]

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Administration of topics at all their brokers and name servers."""
 
+import re
 from collections.abc import Iterable, Mapping
 from typing import Final
 
@@ -8,8 +9,9 @@ from cometmq.client.admin.broker import BrokerAdmin
 from cometmq.client.admin.kept_offsets import check_disconnected, clear_offsets, groups_in
 from cometmq.client.admin.scope import AdminBase
 from cometmq.client.arguments import check_kind, whole
-from cometmq.client.errors import NoRoute
+from cometmq.client.errors import InvalidArgument, NoRoute
 from cometmq.client.message import check_topic
+from cometmq.client.shown import shown
 from cometmq.remoting.bodies.queues import MessageQueue
 from cometmq.remoting.bodies.stats import TopicOffset
 from cometmq.remoting.bodies.topic_config import TopicConfig
@@ -17,7 +19,9 @@ from cometmq.remoting.message.flags import Perm
 from cometmq.remoting.names import ORDER_NAMESPACE
 
 READ_WRITE: Final = int(Perm.READ | Perm.WRITE)
-"""Key-value namespace that maps a topic to `broker:queues;broker:queues`."""
+PERM_MAX: Final = 15
+"""RocketMQ has names for four bits."""
+_ORDER_CONFIG: Final = re.compile(r"[^:;\s]+:[0-9]+(;[^:;\s]+:[0-9]+)*;*")
 
 
 class TopicAdmin(AdminBase):
@@ -41,6 +45,7 @@ class TopicAdmin(AdminBase):
         Raise BrokerMissing, before any change, if one of the brokers has no master.
         """
         whole(queue_count, "queue_count", low=1)
+        whole(perm, "perm", high=PERM_MAX)
         masters = await self.masters_to_change(cluster, broker_names)
         config = TopicConfig(
             topic_name=topic,
@@ -128,12 +133,25 @@ class TopicAdmin(AdminBase):
         return await self.namesrv.get_kv(ORDER_NAMESPACE, topic)
 
     async def set_order_config(self, topic: str, config: str) -> None:
-        """Set the order configuration of a topic: `broker:queues;broker:queues`."""
+        """Set the order configuration of a topic: `broker:queues;broker:queues`.
+
+        Raise InvalidArgument for any other form: Java clients cannot parse it, and then have no
+        route to the topic.
+        """
+        check_topic(topic)
+        check_kind(config, str, "config")
+        if not _ORDER_CONFIG.fullmatch(config):
+            raise InvalidArgument(
+                f"config must be broker:queues;broker:queues, such as 'broker-a:4;broker-b:4', not "
+                f"{shown(config)}"
+            )
         await self.namesrv.put_kv(ORDER_NAMESPACE, topic, config)
 
     async def set_order_queues(self, topic: str, broker_name: str, queue_count: int) -> str:
         """Set the queue count of an ordered topic at one broker; return the whole configuration."""
         whole(queue_count, "queue_count", low=1)
+        check_kind(broker_name, str, "broker_name")
+        check_topic(topic)
         parts = [part for part in (await self.order_config(topic) or "").split(";") if part]
         queues = {part.partition(":")[0]: part for part in parts}
         queues[broker_name] = f"{broker_name}:{queue_count}"

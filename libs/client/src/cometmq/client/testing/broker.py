@@ -11,8 +11,9 @@ from collections import Counter, deque
 from collections.abc import Mapping
 from typing import Any, Final
 
+from cometmq.client.arguments import whole
 from cometmq.client.clock import wall_ms
-from cometmq.client.errors import InvalidArgument
+from cometmq.client.errors import ClientStateError, InvalidArgument
 from cometmq.client.message import MessageExt, received, unreadable
 from cometmq.client.shown import shown
 from cometmq.client.subscriptions import ExpressionType
@@ -60,6 +61,11 @@ DISCONNECT: Final = "disconnect"
 """For `MemoryBroker.fail`: close the connection instead of answering."""
 LOSE_ANSWER: Final = "lose-answer"
 """For `MemoryBroker.fail`: serve the request, but close the connection instead of answering."""
+_LESS_SAFE: Final = (
+    ResponseCode.FLUSH_DISK_TIMEOUT,
+    ResponseCode.FLUSH_SLAVE_TIMEOUT,
+    ResponseCode.SLAVE_NOT_AVAILABLE,
+)
 _LOSSES: Final = (HANG, DISCONNECT, LOSE_ANSWER)
 
 _Held = tuple[Call[pull.PullMessage], asyncio.TimerHandle]
@@ -120,6 +126,8 @@ class MemoryBroker:
 
     async def start(self) -> None:
         """Listen on a free port; restarts use the same port."""
+        if self.is_running:
+            raise ClientStateError(f"{self.name} is already running: its cluster starts it")
         handlers = {
             code: self._counted(int(code), handler) for code, handler in self._handlers.items()
         }
@@ -150,8 +158,11 @@ class MemoryBroker:
 
         HANG and DISCONNECT ignore the request, LOSE_ANSWER serves it. AccessDenied is answered with
         the remark of RocketMQ's access control, by which clients recognise such refusals. Raise
-        InvalidArgument for any other fault that is not a CommandError.
+        InvalidArgument for any other fault that is not a CommandError, and for a code that no
+        broker of this kind serves.
         """
+        self._check_code(code)
+        whole(times, "times", low=1)
         if not isinstance(fault, CommandError) and fault not in _LOSSES:
             raise InvalidArgument(
                 'fault must be a CommandError, such as SystemBusy("..."), or HANG, DISCONNECT or '
@@ -167,6 +178,10 @@ class MemoryBroker:
 
     def store_less_safely(self, code: ResponseCode, *, times: int = 1) -> None:
         """Store the next messages, but answer with a code such as FLUSH_DISK_TIMEOUT."""
+        if code not in _LESS_SAFE:
+            names = ", ".join(f"ResponseCode.{one.name}" for one in _LESS_SAFE)
+            raise InvalidArgument(f"code must be one of {names}, not {shown(code)}")
+        whole(times, "times", low=1)
         self.send_codes.extend([code] * times)
 
     @property
@@ -177,6 +192,14 @@ class MemoryBroker:
     def messages(self, topic: str) -> list[MessageExt]:
         """Return the messages of a topic, the damaged ones as `UnreadableMessage`."""
         return [self._message(record) for record in self.queues.records(topic)]
+
+    def _check_code(self, code: object) -> None:
+        """Raise InvalidArgument for a code whose faults would never occur."""
+        if not isinstance(code, int) or code not in self._handlers:
+            raise InvalidArgument(
+                f"code must be one of the request codes that MemoryBroker serves, such as "
+                f"RequestCode.SEND_MESSAGE_V2, not {shown(code)}"
+            )
 
     # -- inside -------------------------------------------------------------------------------
 

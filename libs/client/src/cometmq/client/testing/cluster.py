@@ -9,11 +9,13 @@ import socket
 from collections.abc import Callable, Coroutine, Iterable, Mapping
 from typing import Any, Final, Self, TypeVar
 
-from cometmq.client.arguments import check_names
+from cometmq.client.arguments import check_names, check_seconds, whole
 from cometmq.client.clock import wall_ms
 from cometmq.client.cluster.routes import MASTER_ID
+from cometmq.client.errors import ClientStateError, InvalidArgument
 from cometmq.client.hooks import TransactionState
-from cometmq.client.message import MessageExt
+from cometmq.client.message import MessageExt, check_topic
+from cometmq.client.shown import shown
 from cometmq.client.sync.loop import LOOPS_WITH_SERVERS, loop_thread
 from cometmq.client.testing.broker import CLUSTER_NAME, LOOPBACK, MemoryBroker
 from cometmq.client.testing.handlers import BROKER_HANDLERS
@@ -50,6 +52,10 @@ class MemoryCluster:
     def __init__(self, broker_names: Iterable[str] = ("broker-a",)) -> None:
         """Create one master per name."""
         names = check_names(broker_names, "broker_names")
+        if not names or len(set(names)) < len(names) or not all(name.strip() for name in names):
+            raise InvalidArgument(
+                f"broker_names must be different names, at least one, not {shown(names)}"
+            )
         self.brokers = [MemoryBroker(name, BROKER_HANDLERS) for name in names]
         """All brokers, running or not."""
         self._running: set[str] = set()
@@ -61,7 +67,12 @@ class MemoryCluster:
 
     @property
     def namesrv(self) -> str:
-        """The name server address to give to clients."""
+        """The name server address to give to clients; raise ClientStateError before the start."""
+        if not self._port:
+            raise ClientStateError(
+                "this MemoryCluster has no address yet: use it inside `async with cluster:` (or "
+                "`with cluster:` for blocking clients)"
+            )
         return f"{LOOPBACK}:{self._port}"
 
     @property
@@ -70,7 +81,11 @@ class MemoryCluster:
         return self.brokers[0]
 
     async def start(self) -> None:
-        """Start the brokers and the name server."""
+        """Start the brokers and the name server; raise ClientStateError if they are running."""
+        if self._loop is not None:
+            raise ClientStateError(
+                "this MemoryCluster is already running: `async with` calls `start()` by itself"
+            )
         self._loop = asyncio.get_running_loop()
         LOOPS_WITH_SERVERS[self._loop] = LOOPS_WITH_SERVERS.get(self._loop, 0) + 1
         for broker in self.brokers:
@@ -92,17 +107,28 @@ class MemoryCluster:
             await broker.stop()
 
     async def start_broker(self, broker: MemoryBroker) -> None:
-        """Start a broker on the same port as before."""
+        """Start a broker on the same port as before; do nothing if it is running."""
+        self._check_broker(broker)
+        if broker.is_running:
+            self._running.add(broker.name)
+            return
         await broker.start()
         self._running.add(broker.name)
 
     async def stop_broker(self, broker: MemoryBroker) -> None:
         """Stop a broker; the name server removes it from the routes."""
+        self._check_broker(broker)
         self._running.discard(broker.name)
         await broker.stop()
 
     async def lose_master(self, broker: MemoryBroker) -> None:
-        """Stop a master. A slave with a full copy stays in the routes, on another port."""
+        """Stop a master. A slave with a full copy stays in the routes, on another port.
+
+        Raise ClientStateError if it is not running, or already lost.
+        """
+        self._check_broker(broker)
+        if not broker.is_running or broker.name in self._lost_ports:
+            raise ClientStateError(f"{broker.name} has no running master that could be lost")
         await broker.stop()
         self._lost_ports[broker.name] = broker.port
         with socket.create_server((LOOPBACK, 0)) as free:  # the route must never name port 0
@@ -111,6 +137,11 @@ class MemoryCluster:
 
     async def regain_master(self, broker: MemoryBroker) -> None:
         """Start the master that `lose_master` stopped, at its port; its slave stops."""
+        self._check_broker(broker)
+        if broker.name not in self._lost_ports:
+            raise ClientStateError(
+                f"the master of {broker.name} is not lost: call `lose_master(broker)` first"
+            )
         await broker.stop()
         broker.port = self._lost_ports.pop(broker.name)
         await broker.start()
@@ -121,10 +152,21 @@ class MemoryCluster:
         `cluster.run(cluster.check_transactions())` and `cluster.run(eventually(...))` belong to
         `with MemoryCluster()`; after `async with`, `await` them.
         """
+        if not asyncio.iscoroutine(work):
+            raise InvalidArgument(
+                f"run takes a coroutine, as in cluster.run(cluster.check_transactions()), not "
+                f"{shown(work)}"
+            )
         return loop_thread().run(work)
 
+    def _check_broker(self, broker: object) -> None:
+        if broker not in self.brokers:
+            raise InvalidArgument(f"broker must be one of `cluster.brokers`, not {shown(broker)}")
+
     def create_topic(self, topic: str, *, queue_count: int = 4) -> None:
-        """Create a topic at every broker."""
+        """Create a topic at every broker, or increase its number of queues."""
+        check_topic(topic)
+        whole(queue_count, "queue_count", low=1)
         for broker in self.brokers:
             broker.queues.create(topic, queue_count)
 
@@ -153,6 +195,7 @@ class MemoryCluster:
         for an answer that does not arrive in time. A transaction that was left open (UNKNOWN, None,
         or an exception) is also checked without this call; see `MemoryBroker`.
         """
+        check_seconds(timeout_s, "timeout_s")
         asked = [
             (broker, offset, len(broker.ends), message_id)
             for broker in self.brokers

@@ -6,6 +6,7 @@ import inspect
 from collections.abc import Awaitable, Callable
 from typing import TypeVar, overload
 
+from cometmq.client.arguments import check_seconds
 from cometmq.client.errors import InvalidArgument
 from cometmq.client.shown import shown
 
@@ -39,6 +40,7 @@ async def eventually(
             f"condition must be a function, not {shown(condition)}: write "
             "`await eventually(lambda: ...)`"
         )
+    check_seconds(timeout_s, "timeout_s")
     value: object = None
     try:
         async with asyncio.timeout(timeout_s):

@@ -22,7 +22,8 @@ class FileClaim:
     def take(self) -> str:
         """Take the lock and return ""; if another process has it, return that process's id.
 
-        Raise OSError if the file cannot be created or locked.
+        A file system without locks grants it to every process. Raise OSError if the file cannot be
+        created.
         """
         self._lock_path.parent.mkdir(parents=True, exist_ok=True)
         descriptor = os.open(self._lock_path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
@@ -34,10 +35,11 @@ class FileClaim:
             return owner or "unknown"
         except OSError:
             os.close(descriptor)
-            raise
+            return ""
         self._descriptor = descriptor
-        os.ftruncate(descriptor, 0)
-        os.write(descriptor, b"%d\n" % os.getpid())
+        with contextlib.suppress(OSError):  # a full disk: only the id is missing
+            os.ftruncate(descriptor, 0)
+            os.write(descriptor, b"%d\n" % os.getpid())
         return ""
 
     def release(self) -> None:

@@ -12,7 +12,7 @@ from typing import Final, Protocol
 from cometmq.client.cluster.instance import ClientInstance
 from cometmq.client.consume.queues.file_claim import FileClaim
 from cometmq.client.consume.queues.offset_file import OffsetFile
-from cometmq.client.errors import BrokerMissing, OffsetsUnreadable
+from cometmq.client.errors import BrokerMissing, OffsetsUnreadable, OffsetsUnwritable
 from cometmq.client.log import PROGRAM_LOG
 from cometmq.remoting.bodies.queues import MessageQueue
 from cometmq.remoting.codes import RequestCode
@@ -355,11 +355,19 @@ class LocalOffsets(_OffsetsInMemory):
         self._stored: Mapping[MessageQueue, int] | None = None
 
     async def claim(self) -> None:
-        """Warn if another process uses the file; call `release` when done."""
+        """Warn if another process uses the file; call `release` when done.
+
+        Raise OffsetsUnwritable if no file can be created beside it. Compatibility: Java starts, and
+        logs each failed save; at the next start its consumer skips the waiting messages.
+        """
         try:
             owner = await asyncio.to_thread(self._claim.take)
-        except OSError:
-            return  # no locks in this file system, or no file can be written, which `persist` logs
+        except OSError as error:
+            raise OffsetsUnwritable(
+                f"the offsets of this broadcasting consumer cannot be written to {self._path} "
+                f"({describe(error)}): set offsets_dir to a folder in which this user may create "
+                "files"
+            ) from error
         if owner:
             self._log.warning(
                 "offsets.shared",

@@ -1,0 +1,159 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Values that brokers and name servers accept but that cannot be meant are refused at the call."""
+
+import re
+from typing import Any
+
+import msgspec
+import pytest
+
+from cometmq.client import AdminClient, InvalidArgument, SubscriptionGroupConfig
+from cometmq.client.admin.broker import BrokerAdmin
+from cometmq.client.admin.namesrv import NamesrvAdmin
+from cometmq.client.cluster.namesrv import Namesrv
+from cometmq.client.testing import MemoryCluster
+from cometmq.remoting.codes import RequestCode
+
+
+async def test_an_empty_list_of_brokers_is_no_outage(cluster: MemoryCluster) -> None:
+    async with AdminClient(cluster.namesrv) as admin:
+        with pytest.raises(InvalidArgument, match="broker_names is empty: name the brokers"):
+            await admin.create_topic("New", broker_names=[])
+    assert "New" not in cluster.topics()
+
+
+@pytest.mark.parametrize("perm", [-1, 16, "rw", True, None])
+async def test_permissions_are_a_number_of_four_bits(cluster: MemoryCluster, perm: Any) -> None:
+    async with AdminClient(cluster.namesrv) as admin:
+        with pytest.raises(InvalidArgument, match="perm must be a whole number from 0 to 15"):
+            await admin.create_topic("New", perm=perm)
+    assert "New" not in cluster.topics()
+
+
+@pytest.mark.parametrize(
+    ("fields", "text"),
+    [
+        ({"retry_max_times": -1}, "retry_max_times must be a whole number of at least 0, not -1"),
+        ({"retry_max_times": "16"}, "retry_max_times is wrong: Expected `int`, got `str`"),
+        ({"retry_max_times": 1.5}, "retry_max_times is wrong"),
+        ({"retry_queue_nums": -1}, "retry_queue_nums must be a whole number of at least 0"),
+        ({"broker_id": -1}, "broker_id must be a whole number of at least 0"),
+        ({"which_broker_when_consume_slowly": -1}, "which_broker_when_consume_slowly must be"),
+        ({"consume_enable": "yes"}, "consume_enable is wrong: Expected `bool`, got `str`"),
+    ],
+)
+async def test_settings_of_groups(cluster: MemoryCluster, fields: Any, text: str) -> None:
+    config = msgspec.structs.replace(SubscriptionGroupConfig(group_name="cg"), **fields)
+    async with AdminClient(cluster.namesrv) as admin:
+        with pytest.raises(InvalidArgument, match=re.escape(text)):
+            await admin.create_group(config)
+    assert "cg" not in cluster.broker.group_configs
+
+
+# -- order configurations -----------------------------------------------------------------------
+
+
+@pytest.fixture
+def stored(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
+    """The order configurations that name servers have."""
+    found: dict[str, str] = {}
+
+    async def put_kv(_: NamesrvAdmin, __: str, key: str, value: str) -> None:
+        found[key] = value
+
+    async def get_kv(_: NamesrvAdmin, __: str, key: str) -> str | None:
+        return found.get(key)
+
+    monkeypatch.setattr(NamesrvAdmin, "put_kv", put_kv)
+    monkeypatch.setattr(NamesrvAdmin, "get_kv", get_kv)
+    return found
+
+
+@pytest.mark.parametrize(
+    "config", ["", "broker-a", "broker-a:", "broker-a:four", ":4", "a:4,b:4", "a:4;;b:4", 4, None]
+)
+async def test_an_order_configuration_that_java_cannot_parse_is_not_stored(
+    cluster: MemoryCluster, stored: dict[str, str], config: Any
+) -> None:
+    async with AdminClient(cluster.namesrv) as admin:
+        with pytest.raises(InvalidArgument, match="config must be "):
+            await admin.set_order_config("T", config)
+        with pytest.raises(InvalidArgument, match="name of the topic is empty"):
+            await admin.set_order_config("", "broker-a:4")
+    assert stored == {}
+
+
+@pytest.mark.parametrize("config", ["broker-a:4", "broker-a:4;broker-b:8", "broker-a:4;"])
+async def test_an_order_configuration_is_stored_as_it_is(
+    cluster: MemoryCluster, stored: dict[str, str], config: str
+) -> None:
+    async with AdminClient(cluster.namesrv) as admin:
+        await admin.set_order_config("T", config)
+    assert stored == {"T": config}
+
+
+@pytest.mark.parametrize("name", ["", "a:b", "a;b", None, 4])
+async def test_queues_of_an_ordered_topic_belong_to_a_named_broker(
+    cluster: MemoryCluster, stored: dict[str, str], name: Any
+) -> None:
+    async with AdminClient(cluster.namesrv) as admin:
+        with pytest.raises(InvalidArgument, match="must be "):
+            await admin.set_order_queues("T", name, 4)
+        assert stored == {}
+        await admin.set_order_queues("T", "broker-a", 4)
+        assert await admin.set_order_queues("T", "broker-b", 2) == "broker-a:4;broker-b:2"
+
+
+# -- settings of servers ------------------------------------------------------------------------
+
+
+@pytest.fixture
+def sent(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
+    """The bodies of requests that change settings."""
+    found: list[bytes] = []
+
+    async def invoke(_: object, code: int, __: object = None, body: bytes = b"") -> None:
+        assert code in (RequestCode.UPDATE_BROKER_CONFIG, RequestCode.UPDATE_NAMESRV_CONFIG)
+        found.append(body)
+
+    async def config(_: object) -> dict[str, str]:
+        return {"fileReservedTime": "72"}
+
+    monkeypatch.setattr(BrokerAdmin, "invoke", invoke)
+    monkeypatch.setattr(Namesrv, "invoke_all", invoke)
+    for kind in (BrokerAdmin, NamesrvAdmin):
+        monkeypatch.setattr(kind, "config", config)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("changes", "text"),
+    [
+        ({"fileReservdTime": "48"}, "has no setting fileReservdTime: give is_forced=True to send"),
+        ({"fileReservdTime": "48"}, "did you mean fileReservedTime?"),
+        ({}, "the changes must be a dictionary of settings, such as {'fileReservedTime': '72'}"),
+        ("fileReservedTime=48", "the changes must be a dictionary of settings"),
+        ({"fileReservedTime": 48}, "value of fileReservedTime must be a string of one line"),
+        ({"fileReservedTime": "48\nbrokerName=x"}, "must be a string of one line"),
+        ({"": "48"}, "the name of a setting is one word, not ''"),
+        ({"a=b": "48"}, "the name of a setting is one word"),
+        ({4: "48"}, "the name of a setting is one word, not 4"),
+    ],
+)
+@pytest.mark.parametrize("is_namesrv", [False, True])
+async def test_settings_that_a_server_would_ignore_are_not_sent(
+    cluster: MemoryCluster, sent: list[bytes], changes: Any, text: str, *, is_namesrv: bool
+) -> None:
+    async with AdminClient(cluster.namesrv) as admin:
+        server = admin.namesrv if is_namesrv else admin.broker(cluster.broker.address)
+        with pytest.raises(InvalidArgument, match=re.escape(text)):
+            await server.update_config(changes)
+    assert sent == []
+
+
+async def test_unknown_settings_can_be_forced(cluster: MemoryCluster, sent: list[bytes]) -> None:
+    async with AdminClient(cluster.namesrv) as admin:
+        for server in (admin.namesrv, admin.broker(cluster.broker.address)):
+            await server.update_config({"fileReservedTime": "48"})
+            await server.update_config({"rocketmqs": "own"}, is_forced=True)
+    assert sent == [b"fileReservedTime=48\n", b"rocketmqs=own\n"] * 2
