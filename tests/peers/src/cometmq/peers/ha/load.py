@@ -16,6 +16,8 @@ from cometmq.client import (
     ProducerOptions,
     PushConsumer,
     PushOptions,
+    SendResult,
+    SendStatus,
 )
 from cometmq.client.admin import AdminClient
 from cometmq.peers.ha.ledger import Acknowledged, Ledger
@@ -104,10 +106,7 @@ class Load:
             message = Message(TOPIC, b"%d" % number)
             began = ledger.pending[number] = monotonic()
             try:
-                if sender % 2:
-                    result = await producer.send_ordered(message, sender)
-                else:
-                    result = await producer.send(message)
+                result = await _store(producer, message, sender)
             except CometError as error:
                 ledger.failed[number] = (monotonic(), str(error))
                 del ledger.pending[number]
@@ -123,3 +122,14 @@ class Load:
             if not self.ledger.lost():
                 return
             await asyncio.sleep(POLL_S)
+
+
+async def _store(producer: Producer, message: Message, sender: int) -> SendResult:
+    """Send a message; raise CometError unless all copies in sync have it."""
+    if sender % 2:
+        result = await producer.send_ordered(message, sender)
+    else:
+        result = await producer.send(message)
+    if result.status is not SendStatus.SEND_OK:  # a failover may lose it
+        raise CometError(result.status.name)
+    return result
