@@ -123,7 +123,11 @@ def _joined(keys: Any) -> str:
 
 
 class SendStatus(IntEnum):
-    """How safely a message is stored; every status means that it is stored."""
+    """How safely a message is stored; every status means that the master has stored it.
+
+    In a group with failover, only SEND_OK is an acknowledgement: with another status, the next
+    master may lack the message.
+    """
 
     SEND_OK = ResponseCode.SUCCESS
     FLUSH_DISK_TIMEOUT = ResponseCode.FLUSH_DISK_TIMEOUT

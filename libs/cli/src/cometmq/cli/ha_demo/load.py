@@ -14,6 +14,7 @@ from cometmq.client import (
     Producer,
     PushConsumer,
     PushOptions,
+    SendStatus,
 )
 from cometmq.client.admin import AdminClient
 from cometmq.remoting.errors import CometError
@@ -89,11 +90,15 @@ class Load:
         while self._is_sending:
             number = next(self._numbers)
             try:
-                await producer.send(Message(TOPIC, b"%d" % number))
+                result = await producer.send(Message(TOPIC, b"%d" % number))
             except CometError as error:
                 self.ledger.failed[number] = str(error)
             else:
-                self.ledger.acknowledged[number] = monotonic()
+                # With another status, not all copies in sync have it, and a failover may lose it.
+                if result.status is SendStatus.SEND_OK:
+                    self.ledger.acknowledged[number] = monotonic()
+                else:
+                    self.ledger.failed[number] = result.status.name
             await asyncio.sleep(PAUSE_S)
 
     async def _drain(self) -> None:
