@@ -61,6 +61,8 @@ MEANINGS: Final[Mapping[str, str]] = {
     "tries again at the next interval.",
     "lane.failed": "The native message path has a bug; please report it. From now on all sends "
     "take the Python path.",
+    "delay.native_failed": "Native delivery of delayed messages has a bug; please report it. From "
+    "now on Python delivers all delayed messages.",
     "dispatch.failed": "Native dispatch has a bug; please report it. From now on Python dispatches "
     "all records of the log.",
     "handler.failed": "A request was answered with code 1 because of a bug; please report it.",

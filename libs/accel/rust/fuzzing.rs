@@ -38,8 +38,10 @@ impl Random {
 pub struct Seen {
     /// Frames generated.
     pub frames: u64,
-    /// Sends staged and built, or pulls answered.
+    /// Sends staged and built, pulls answered, or records read.
     pub staged: u64,
+    /// Delayed messages delivered.
+    pub delivered: u64,
 }
 
 /// Runs a series of inputs and returns the counters; panics on inconsistent results.

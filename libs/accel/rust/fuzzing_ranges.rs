@@ -1,10 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Fuzz test of reading ranges of the log: nothing may panic, and the results must not depend on
-//! where the range is cut. The same seed gives the same inputs.
+//! Fuzz test of reading ranges of the log, and delivering their records: nothing may panic, and the
+//! results must not depend on where the range is cut. The same seed gives the same inputs.
 
+use crate::commit::Place;
+use crate::due::{Selection, Times, select};
 use crate::fuzzing::{Random, Seen, mutate};
 use crate::range::{Found, Rules, follow, read};
 use crate::scan::be32;
+use crate::stage::{Limits, Stage};
 
 const RECORDS_MAX: u32 = 8;
 
@@ -34,8 +37,60 @@ pub fn run(seed: u64, records: u64) -> Seen {
             other_delay_ms: 5,
         };
         so_far.staged += check(&data, offset, &rules);
+        so_far.delivered += check_due(&data, offset, &mut random) as u64;
     }
     so_far
+}
+
+/// Delivers the records of a range by entries that may be wrong.
+fn check_due(data: &[u8], base: i64, random: &mut Random) -> usize {
+    let (mut entries, mut at) = (vec![], 0);
+    while at + 4 <= data.len() && entries.len() < 20 * RECORDS_MAX as usize {
+        let size = be32(data, at);
+        entries.extend_from_slice(&base.wrapping_add(at as i64).to_be_bytes());
+        entries.extend_from_slice(&size.to_be_bytes());
+        entries.extend_from_slice(&i64::from(random.below(20)).to_be_bytes());
+        at += size.max(91) as usize;
+    }
+    if random.below(4) == 0 && !entries.is_empty() {
+        mutate(&mut entries, random);
+    }
+    let times = Times { now_ms: 18, due_at_most: 1_018, copied_until: 0 };
+    let mut chosen = select(&entries, times, 1 << 30, 1 + random.below(900) as usize);
+    let part = |&(offset, size): &(i64, usize)| {
+        let start = usize::try_from(offset.checked_sub(base)?).ok()?;
+        data.get(start..start.checked_add(size)?)
+    };
+    let spans: Vec<&[u8]> = chosen.spans.iter().map_while(part).collect();
+    chosen.spans.truncate(spans.len());
+    let limits = Limits { frame_bytes_max: 0, body_bytes_max: 50, request_bytes_max: 400 };
+    let mut stage = Stage::new(limits, b"");
+    let count = stage.stage_due(&entries, &chosen, &spans, &[b"Delayed"]);
+    assert!(count <= chosen.count && count == stage.requests.len());
+    check_copies(&mut stage, &chosen, &spans);
+    count
+}
+
+fn check_copies(stage: &mut Stage, chosen: &Selection, spans: &[&[u8]]) {
+    let place = Place { offset: 1 << 20, file_end: 1 << 30, now_ms: 1_700_000_000_000 };
+    let count = stage.requests.len();
+    let (fitting, bytes) = stage.fit(0, count, place);
+    assert_eq!(fitting, count);
+    let mut open = stage.open_queues(0, count);
+    let mut out = vec![0; bytes];
+    let built = stage.build(0..count, spans, [9; 8], place, &mut open, &mut out);
+    stage.close_queues(&open);
+    let rules = Rules {
+        check_crc: true,
+        is_indexing: true,
+        delayed_topic: b"Delayed",
+        delays_ms: &[],
+        other_delay_ms: 0,
+    };
+    let copies = read(&out, place.offset, &rules);
+    assert_eq!((copies.count, copies.size), (count, bytes), "copies are plain records");
+    assert_eq!(copies.keys.hashes, built.keys.hashes);
+    assert!(chosen.spans.len() == spans.len());
 }
 
 fn check(data: &[u8], offset: i64, rules: &Rules) -> u64 {
@@ -80,7 +135,10 @@ fn push_record(data: &mut Vec<u8>, base: i64, number: i64, random: &mut Random) 
         "TAGS\u{1}ü\u{2}KEYS\u{1}ключ",
         "",
         "\u{2}\u{1}\u{2}KEYS\u{1}",
-        "UNIQ_KEY\u{1}0A01",
+        "UNIQ_KEY\u{1}0A01\u{2}REAL_TOPIC\u{1}Orders\u{2}REAL_QID\u{1}3",
+        "REAL_TOPIC\u{1}Delayed\u{2}REAL_QID\u{1}1",
+        "REAL_QID\u{1}77\u{2}KEYS\u{1}a b\u{2}REAL_TOPIC\u{1}%RETRY%g",
+        "REAL_QID\u{1}-1\u{2}REAL_TOPIC\u{1}T",
         last,
     ]);
     let body = vec![b'x'; random.below(60) as usize];
@@ -122,5 +180,6 @@ mod tests {
     fn mutated_ranges_never_panic_and_many_records_are_read() {
         let seen = run(1, 300_000);
         assert!(seen.staged > seen.frames / 8, "{seen:?}");
+        assert!(seen.delivered > seen.frames / 200, "{seen:?}");
     }
 }

@@ -6,6 +6,7 @@
 
 pub mod answers;
 pub mod commit;
+pub mod due;
 pub mod envelope;
 pub mod frames;
 pub mod fuzzing;
@@ -23,6 +24,8 @@ pub mod stage;
 mod pull_lane;
 #[cfg(feature = "python")]
 mod python;
+#[cfg(feature = "python")]
+mod python_due;
 #[cfg(feature = "python")]
 mod python_keys;
 #[cfg(feature = "python")]

@@ -11,8 +11,9 @@ use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyList, PyString, PyTuple};
 
 use crate::answers::{Answer, Answers, Template};
-use crate::commit::Place;
+use crate::commit::{Built, OpenQueue, Place};
 use crate::pull_lane::PullLane;
+use crate::python_due::DueRecords;
 use crate::python_keys::LaneKeys;
 use crate::stage::{Kind, Limits, Origin, Part, Stage};
 
@@ -155,15 +156,17 @@ impl SendLane {
             return Err(PyIndexError::new_err("more sends than are staged"));
         }
         let place = Place { offset, file_end, now_ms };
-        let (count, bytes) = self.stage.fit(first, count, place);
-        let mut open = self.stage.open_queues(first, count);
-        let built = self.build(py, first..first + count, bytes, place, &mut open, queue_of);
-        self.stage.close_queues(&open);
-        let (records, queues, built) = built?;
-        let entries = PyList::empty(py);
-        for (queue, opened) in queues.iter().zip(&open) {
-            entries.append((queue, PyBytes::new(py, &opened.entries), opened.count))?;
-        }
+        let chunks: Vec<&[u8]> = self.chunks.iter().map(|chunk| chunk.as_bytes(py)).collect();
+        let Placed { count, records, entries, built } = place_requests(
+            py,
+            &mut self.stage,
+            &self.names,
+            &chunks,
+            self.store_host,
+            first..first + count,
+            place,
+            queue_of,
+        )?;
         let groups = PyList::empty(py);
         for (waits, answers) in built.groups {
             groups.append((waits, Py::new(py, self.own(py, answers))?))?;
@@ -196,7 +199,64 @@ impl SendLane {
     }
 }
 
-type Parts<'py> = (Bound<'py, PyBytes>, Vec<Bound<'py, PyAny>>, crate::commit::Built);
+/// The requests of one call that fit into the file.
+pub(crate) struct Placed<'py> {
+    pub(crate) count: usize,
+    pub(crate) records: Bound<'py, PyBytes>,
+    /// Queue, entries and their number.
+    pub(crate) entries: Bound<'py, PyList>,
+    pub(crate) built: Built,
+}
+
+/// Builds the records, entries and keys of staged requests, as many as fit into the file.
+#[allow(clippy::too_many_arguments)] // once per commit: an object for them costs time
+pub(crate) fn place_requests<'py>(
+    py: Python<'py>,
+    stage: &mut Stage,
+    names: &[Py<PyString>],
+    chunks: &[&[u8]],
+    store_host: [u8; 8],
+    requests: std::ops::Range<usize>,
+    place: Place,
+    queue_of: &Bound<'py, PyAny>,
+) -> PyResult<Placed<'py>> {
+    let first = requests.start;
+    let (count, bytes) = stage.fit(first, requests.len(), place);
+    let mut open = stage.open_queues(first, count);
+    let placed = next_offsets(py, &mut open, names, queue_of).and_then(|queues| {
+        let mut built = None;
+        let records = PyBytes::new_with(py, bytes, |out| {
+            let requests = first..first + count;
+            built = Some(stage.build(requests, chunks, store_host, place, &mut open, out));
+            Ok(())
+        })?;
+        Ok((queues, records, built.unwrap_or_default()))
+    });
+    stage.close_queues(&open);
+    let (queues, records, built) = placed?;
+    let entries = PyList::empty(py);
+    for (queue, opened) in queues.iter().zip(&open) {
+        entries.append((queue, PyBytes::new(py, &opened.entries), opened.count))?;
+    }
+    Ok(Placed { count, records, entries, built })
+}
+
+/// Returns the queues, and sets the next offsets of all.
+fn next_offsets<'py>(
+    py: Python<'py>,
+    open: &mut [OpenQueue],
+    names: &[Py<PyString>],
+    queue_of: &Bound<'py, PyAny>,
+) -> PyResult<Vec<Bound<'py, PyAny>>> {
+    let next_offset = pyo3::intern!(py, "next_offset");
+    let mut queues = Vec::with_capacity(open.len());
+    for opened in open {
+        let queue = queue_of.call1((&names[opened.topic as usize], opened.queue_id))?;
+        opened.next_offset = queue.getattr(next_offset)?.extract()?;
+        queues.push(queue);
+    }
+    Ok(queues)
+}
 
 impl SendLane {
     /// Returns the number of a connection, which keeps it if a send is staged; `None` for an
@@ -207,32 +267,6 @@ impl SendLane {
         let next_peer = u32::try_from(self.peers.len()).ok()?;
         let peer = *self.peer_of.get(&(peer.as_ptr() as usize)).unwrap_or(&next_peer);
         Some(Origin { chunk, peer, host })
-    }
-
-    fn build<'py>(
-        &self,
-        py: Python<'py>,
-        requests: std::ops::Range<usize>,
-        bytes: usize,
-        place: Place,
-        open: &mut [crate::commit::OpenQueue],
-        queue_of: &Bound<'py, PyAny>,
-    ) -> PyResult<Parts<'py>> {
-        let next_offset = pyo3::intern!(py, "next_offset");
-        let mut queues = Vec::with_capacity(open.len());
-        for opened in open.iter_mut() {
-            let name = &self.names[opened.topic as usize];
-            let queue = queue_of.call1((name, opened.queue_id))?;
-            opened.next_offset = queue.getattr(next_offset)?.extract()?;
-            queues.push(queue);
-        }
-        let chunks: Vec<&[u8]> = self.chunks.iter().map(|chunk| chunk.as_bytes(py)).collect();
-        let mut built = None;
-        let records = PyBytes::new_with(py, bytes, |out| {
-            built = Some(self.stage.build(requests, &chunks, self.store_host, place, open, out));
-            Ok(())
-        })?;
-        Ok((records, queues, built.unwrap_or_default()))
     }
 
     /// Attaches connections and topics, which outlive the commit, to the answers.
@@ -360,7 +394,9 @@ fn native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<LaneAnswers>()?;
     module.add_class::<LaneKeys>()?;
     module.add_class::<PullLane>()?;
+    module.add_class::<DueRecords>()?;
     module.add_function(wrap_pyfunction!(crate::pull_lane::matches, module)?)?;
+    module.add_function(wrap_pyfunction!(crate::python_due::select_due, module)?)?;
     module.add_function(wrap_pyfunction!(crate::python_range::read_range, module)?)?;
     module.add_function(wrap_pyfunction!(crate::python_range::follow_headers, module)?)?;
     module.add("PanicException", module.py().get_type::<PanicException>())

@@ -8,10 +8,11 @@
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
+use std::ops::Range;
 
 use crate::commit::Keys;
 use crate::properties::{PAIR_SEPARATOR, index_hash_text, java_hash, java_hash_text};
-use crate::scan::be32;
+use crate::scan::{be32, be64};
 
 const MAGICS: [u32; 2] = [0xDAA3_20A7, 0xDAA3_20AB];
 const MAGIC_LONG_TOPIC: u32 = MAGICS[1];
@@ -72,14 +73,15 @@ pub struct Found<'a> {
     pub keys: Keys,
 }
 
-struct Record<'a> {
-    size: usize,
+pub(crate) struct Record<'a> {
+    pub(crate) size: usize,
     queue_id: i32,
     queue_offset: i64,
-    sys_flag: u32,
+    pub(crate) sys_flag: u32,
     timestamp: i64,
+    pub(crate) body: Range<usize>,
     topic: &'a [u8],
-    properties: &'a [u8],
+    pub(crate) properties: &'a [u8],
 }
 
 /// The values that all records of one queue share.
@@ -125,7 +127,7 @@ fn step<'a>(
     let end = record.queue_offset.checked_add(1)?;
     let code = match queue.delay_ms {
         Some(delay_ms) => record.timestamp.checked_add(delay_ms)?,
-        None => i64::from(java_hash_text(0, texts.tags).cast_signed()),
+        None => texts.tag_code(),
     };
     if is_queued {
         let number = run_of(&record, queue, &mut found.runs);
@@ -163,8 +165,7 @@ fn run_of<'a>(record: &Record, queue: &mut Queue<'a>, runs: &mut Vec<Run<'a>>) -
 }
 
 fn open<'a>(topic: &'a [u8], queue_id: i32, rules: &Rules) -> Option<Queue<'a>> {
-    let is_folder = !matches!(topic, b"" | b"." | b"..") && !topic.contains(&b'/');
-    let name = str::from_utf8(topic).ok().filter(|_| is_folder && !topic.contains(&0))?;
+    let name = str::from_utf8(topic).ok().filter(|_| is_folder(topic))?;
     let known = usize::try_from(queue_id).ok().and_then(|queue| rules.delays_ms.get(queue));
     let delay_ms = *known.unwrap_or(&rules.other_delay_ms);
     Some(Queue {
@@ -175,7 +176,13 @@ fn open<'a>(topic: &'a [u8], queue_id: i32, rules: &Rules) -> Option<Queue<'a>> 
     })
 }
 
-fn parse(data: &[u8], offset: i64, check_crc: bool) -> Option<Record<'_>> {
+/// Whether a topic can be the name of a folder.
+pub(crate) fn is_folder(topic: &[u8]) -> bool {
+    !matches!(topic, b"" | b"." | b"..") && !topic.contains(&b'/') && !topic.contains(&0)
+}
+
+/// Reads the record at the beginning of `data`, which starts at this offset of the log.
+pub(crate) fn parse(data: &[u8], offset: i64, check_crc: bool) -> Option<Record<'_>> {
     if data.len() < RECORD_BYTES_MIN {
         return None;
     }
@@ -192,8 +199,9 @@ fn parse(data: &[u8], offset: i64, check_crc: bool) -> Option<Record<'_>> {
     let timestamp_at = 48 + host(BORN_HOST_V6);
     let body_at = timestamp_at + 8 + host(STORE_HOST_V6) + 4 + 8 + 4;
     let body_bytes = usize::try_from(be32_signed(record, body_at - 4)?).ok()?;
-    let body = record.get(body_at..body_at.checked_add(body_bytes)?)?;
-    let rest = &record[body_at + body_bytes..];
+    let place = body_at..body_at.checked_add(body_bytes)?;
+    let body = record.get(place.clone())?;
+    let rest = &record[place.end..];
     let (topic_bytes, rest) = if magic == MAGIC_LONG_TOPIC {
         (short(rest)?, rest.get(2..)?)
     } else {
@@ -215,6 +223,7 @@ fn parse(data: &[u8], offset: i64, check_crc: bool) -> Option<Record<'_>> {
         queue_offset: be64(record, 20)?,
         sys_flag,
         timestamp: be64(record, timestamp_at)?,
+        body: place,
         topic,
         properties,
     })
@@ -222,14 +231,14 @@ fn parse(data: &[u8], offset: i64, check_crc: bool) -> Option<Record<'_>> {
 
 /// The properties that queue entries and index depend on; of equal names, the last pair counts.
 #[derive(Default)]
-struct Texts<'a> {
+pub(crate) struct Texts<'a> {
     unique_key: &'a str,
     keys: &'a str,
     tags: &'a str,
 }
 
 impl<'a> Texts<'a> {
-    fn of(properties: &'a [u8]) -> Option<Self> {
+    pub(crate) fn of(properties: &'a [u8]) -> Option<Self> {
         let (mut unique_key, mut keys, mut tags): (&[u8], &[u8], &[u8]) = (b"", b"", b"");
         for pair in properties.split(|&byte| byte == PAIR_SEPARATOR) {
             let place = match pair {
@@ -250,7 +259,11 @@ impl<'a> Texts<'a> {
         })
     }
 
-    fn add_keys(&self, topic_hash: u32, hashes: &mut Vec<i32>) {
+    pub(crate) fn tag_code(&self) -> i64 {
+        i64::from(java_hash_text(0, self.tags).cast_signed())
+    }
+
+    pub(crate) fn add_keys(&self, topic_hash: u32, hashes: &mut Vec<i32>) {
         if !self.unique_key.is_empty() {
             hashes.push(index_hash_text(topic_hash, self.unique_key));
         }
@@ -297,10 +310,6 @@ pub fn follow(
 
 fn be32_signed(bytes: &[u8], at: usize) -> Option<i32> {
     Some(i32::from_be_bytes(bytes.get(at..at + 4)?.try_into().ok()?))
-}
-
-fn be64(bytes: &[u8], at: usize) -> Option<i64> {
-    Some(i64::from_be_bytes(bytes.get(at..at + 8)?.try_into().ok()?))
 }
 
 fn short(bytes: &[u8]) -> Option<usize> {

@@ -168,3 +168,10 @@ pub fn decimal32(text: &[u8]) -> Option<i32> {
 pub fn be32(bytes: &[u8], at: usize) -> u32 {
     u32::from_be_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]])
 }
+
+/// Reads an eight-byte integer; `None` if the buffer is too short.
+#[inline]
+#[must_use]
+pub fn be64(bytes: &[u8], at: usize) -> Option<i64> {
+    Some(i64::from_be_bytes(bytes.get(at..at.checked_add(8)?)?.try_into().ok()?))
+}

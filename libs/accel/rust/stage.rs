@@ -29,7 +29,7 @@ const ITEM_HEAD_BYTES: usize = 20;
 pub struct Topic {
     /// Length and name, as encoded in records.
     pub field: Vec<u8>,
-    hash: u32,
+    pub(crate) hash: u32,
     queue_count: i32,
     /// For each queue, one plus its index in the current commit; 0 if the commit does not touch it.
     pub(crate) slots: Vec<u32>,
@@ -119,7 +119,7 @@ pub struct Stage {
     cluster: Vec<u8>,
     /// Topics of the staged messages, including forgotten ones.
     pub topics: Vec<Topic>,
-    by_name: HashMap<Vec<u8>, u32>,
+    pub(crate) by_name: HashMap<Vec<u8>, u32>,
     /// Requests in the order of their arrival.
     pub requests: Vec<Request>,
     pub(crate) records: Vec<Record>,
@@ -339,6 +339,12 @@ impl Stage {
         }
         self.texts.extend_from_slice(common);
         Some(())
+    }
+
+    /// Returns the size of all staged bodies and properties.
+    #[must_use]
+    pub fn staged_bytes(&self) -> usize {
+        self.texts.len() + self.records.iter().map(|record| record.body.len()).sum::<usize>()
     }
 
     pub(crate) fn bytes_of(&self, records: Range<usize>) -> usize {

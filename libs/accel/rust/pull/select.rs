@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use crate::pull::cache::{Cache, Key};
 use crate::pull::sql::{Program, Unsure};
+use crate::scan::be64;
 
 /// Size of an entry of a consume queue.
 pub const ENTRY_BYTES: usize = 20;
@@ -253,8 +254,4 @@ impl<S: Source> Selection<'_, S> {
 
 fn is_in(block: Option<&(Key, Arc<Vec<u8>>)>, key: Key, end: usize) -> bool {
     block.is_some_and(|(known, data)| *known == key && data.len() >= end)
-}
-
-fn be64(bytes: &[u8], at: usize) -> Option<i64> {
-    Some(i64::from_be_bytes(bytes.get(at..at + 8)?.try_into().ok()?))
 }

@@ -86,7 +86,7 @@ sends = st.builds(
     wait=st.booleans(),
 )
 commits = st.lists(
-    st.lists(st.tuples(sends, st.sampled_from(["run", "run", "single", "unit", "long"])))
+    st.lists(st.tuples(sends, st.sampled_from(["run", "run", "other", "single", "unit", "long"])))
 )
 
 
@@ -101,7 +101,7 @@ def test_messages_of_runs_are_stored_like_single_ones(commits):
         def done(result: PutResult, noted: list[PutStatus] = noted) -> None:
             noted.append(result.status)
 
-        disk, source = MemoryDisk(), Source(done)
+        disk, sources = MemoryDisk(), {"run": Source(done), "other": Source(done)}
         rig = StoreRig(disk, small_settings())
         for puts in commits:
             rig.clock.advance(1_500)
@@ -110,13 +110,14 @@ def test_messages_of_runs_are_stored_like_single_ones(commits):
                     rig.store.put_batch([message, message], done)
                 elif kind == "long":  # only the encoder detects this
                     rig.store.put(make_message(sys_flag=1 << 40), done)
-                elif kind == "run" and has_runs:
+                elif kind in sources and has_runs:
+                    source = sources[kind]
                     source.messages.append(message)
                     rig.store.put_run(source, len(source.messages) - 1, 1, len(message.body))
                 else:
                     rig.store.put(message, done)
             rig.store.commit()
-            assert source.messages == []
+            assert not any(source.messages for source in sources.values())
         rig.work()
         stored[has_runs] = contents(rig, disk)
     assert stored[True] == stored[False]

@@ -98,7 +98,7 @@ def test_delayed_messages_count_in_their_level_and_when_delivered(
 ) -> None:
     counters.count_put("SCHEDULE_TOPIC_XXXX", 1, 100)
     counters.count_delayed(2, 100)
-    counters.count_delivered("T", 2, 110)
+    counters.count_delivered("T", 2, 1, 110)
 
     sampler.step(10_000)
 

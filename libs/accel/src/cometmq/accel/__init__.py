@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The native message path: plain sends of a commit, plain pulls of a chunk, or the plain records of
-a range of the log, in one call.
+"""The native message path: plain sends of a commit, plain pulls of a chunk, the plain records of a
+range of the log, or the due messages of a delay level, in one call.
 """
 
 from cometmq.accel._native import (
+    DueRecords,
     LaneAnswers,
     LaneKeys,
     PanicException,
@@ -12,9 +13,11 @@ from cometmq.accel._native import (
     follow_headers,
     matches,
     read_range,
+    select_due,
 )
 
 __all__ = [
+    "DueRecords",
     "LaneAnswers",
     "LaneKeys",
     "PanicException",
@@ -23,4 +26,5 @@ __all__ = [
     "follow_headers",
     "matches",
     "read_range",
+    "select_due",
 ]

@@ -206,6 +206,70 @@ def read_range(
     (topic, queue id, first queue offset, number, entries), and the keys.
     """
 
+def select_due(
+    entries: bytes,
+    *,
+    now_ms: int,
+    due_at_most: int,
+    copied_until: int,
+    file_size: int,
+    bytes_max: int,
+) -> tuple[int, bool, list[tuple[int, int]]]:
+    """Select the entries of a delay level that are due, from the first one on.
+
+    A time beyond `due_at_most` is due at once. The selection ends at an entry that is not due, due
+    before `copied_until`, or a filler, and before `bytes_max`, but not before the first entry.
+
+    Return the number of entries, whether the next one is not due, and offset and size of the parts
+    of the log that have their records; a part lies within one file.
+    """
+
+@final
+class DueRecords:
+    """Delayed messages, from their records to records for their real queues."""
+
+    def __new__(
+        cls,
+        entries: bytes,
+        spans: Sequence[tuple[int, bytes]],
+        *,
+        store_host: bytes,
+        body_bytes_max: int,
+        record_bytes_max: int,
+        delayed_topic: str,
+        half_topic: str,
+    ) -> DueRecords:
+        """Read the plain records of selected entries until one is not plain.
+
+        `spans` are the parts of the log that `select_due` named, with their bytes. Messages to
+        `delayed_topic` or `half_topic` are not plain. Raise ValueError for a `store_host` that is
+        not IPv4.
+        """
+
+    @property
+    def count(self) -> int:
+        """The number of plain records."""
+
+    @property
+    def staged_bytes(self) -> int:
+        """The size of their bodies and properties."""
+
+    def place(
+        self,
+        first: int,
+        count: int,
+        offset: int,
+        file_end: int,
+        now_ms: int,
+        queue_of: Callable[[str, int], _QueueT],
+    ) -> tuple[int, bytes, list[tuple[_QueueT, bytes, int]], LaneKeys, list[tuple[str, int, int]]]:
+        """Build the messages' records from an offset of the log on, as far as they fit.
+
+        Return their number, the records, entries and their number for each queue, the keys, and
+        topic, number and bytes of the messages for each topic. Nothing changes, so a commit may be
+        built again.
+        """
+
 def follow_headers(
     data: bytes, offset: int, file_size: int, bytes_max: int
 ) -> tuple[int, int] | None:

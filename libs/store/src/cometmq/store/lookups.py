@@ -11,6 +11,7 @@ from cometmq.remoting.errors import CorruptRecord
 from cometmq.remoting.message.flags import SysFlag
 from cometmq.remoting.message.record import MessageRecord, decode_record
 from cometmq.remoting.message.record_layout import RECORD_BYTES_MIN
+from cometmq.remoting.types import Buffer
 from cometmq.store.log.commit_log import LogView
 from cometmq.store.parts import Parts
 from cometmq.store.queues.consume_queue import ENTRY, FILLER_SIZE, ConsumeQueue
@@ -51,6 +52,19 @@ class Lookups:
         except CorruptRecord:
             return None
         return record if record.physical_offset == physical_offset else None
+
+    def read_span(self, physical_offset: int, size: int) -> Lookup[Buffer | None]:
+        """Find the bytes of a part of the log that lies within one file; None if readers may not
+        have all of it.
+        """
+        log = self._commit_log.view()
+        if not log.first <= physical_offset <= log.end - size:
+            return None
+        read = _log_read(log, physical_offset, size)
+        if read.size < size or log.is_damaged(physical_offset, size):
+            return None
+        data = yield read
+        return data if len(data) == size else None
 
     def place(self, topic: str, queue_id: int, offset: int) -> Lookup[int]:
         """Find a message's physical offset; -1 if the message does not exist."""

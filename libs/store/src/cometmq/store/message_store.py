@@ -305,6 +305,12 @@ class MessageStore:
         """Find the record at a physical offset supplied by a client; the offset may be wrong."""
         return self._lookups.read_record(physical_offset)
 
+    def read_span(self, physical_offset: int, size: int) -> Lookup[Buffer | None]:
+        """Find the bytes of a part of the log that lies within one file; None if readers may not
+        have all of it.
+        """
+        return self._lookups.read_span(physical_offset, size)
+
     def query(
         self, topic: str, key: str, count_max: int, begin_ms: int, end_ms: int
     ) -> Lookup[QueryResult]:

@@ -11,6 +11,7 @@ from cometmq.broker.broker import Broker
 from cometmq.broker.clients.consumers import Consumers
 from cometmq.broker.clients.rebalance_notices import Notices
 from cometmq.broker.delay import DelayService, delay_file
+from cometmq.broker.due_runs import DueRuns, may_run_natively
 from cometmq.broker.filters.compiling import Compiler
 from cometmq.broker.filters.subscriptions import BloomSize, FilterSubscriptions, filter_file
 from cometmq.broker.once_per_turn import OncePerTurn
@@ -140,7 +141,6 @@ def assemble(inputs: Inputs) -> Broker:
     host = advertised_host(settings.broker_ip1, settings.bind_address)
     store_host = packed_host(host, inputs.ports.main, setting=loaded.label("brokerIP1"))
     stats = BrokerStats()
-    delivered = delivery_counter(stats, current_settings)
     broker = Broker(
         loaded=loaded,
         settings=settings,
@@ -153,7 +153,9 @@ def assemble(inputs: Inputs) -> Broker:
         topics=tables.topics,
         groups=tables.groups,
         offsets=tables.offsets,
-        delay=_delay(inputs, config, driver, saver, delivered=delivered, store_host=store_host),
+        delay=_delay(
+            inputs, config, driver, saver, stats, settings=current_settings, store_host=store_host
+        ),
         consumers=Consumers(changed=Notices(), emptied=tables.filters.unregister, log=log),
         filters=tables.filters,
         registration=_registration(inputs, tables.topics, host, settings=current_settings),
@@ -202,14 +204,14 @@ def _history(inputs: Inputs, stats: BrokerStats) -> History:
 
 def delivery_counter(
     stats: BrokerStats, settings: Callable[[], BrokerSettings]
-) -> Callable[[str, int, int], None]:
+) -> Callable[[str, int, int, int], None]:
     """Return the function that counts delayed messages when they are delivered."""
 
-    def count(topic: str, queue_id: int, size: int) -> None:
+    def count_delivered(topic: str, queue_id: int, count: int, size: int) -> None:
         if settings().enable_schedule_message_stats:
-            stats.count_delivered(topic, queue_id, size)
+            stats.count_delivered(topic, queue_id, count, size)
 
-    return count
+    return count_delivered
 
 
 def _delay(
@@ -217,17 +219,23 @@ def _delay(
     config: Path,
     driver: StoreDriver,
     saver: TableSaver,
+    stats: BrokerStats,
     *,
-    delivered: Callable[[str, int, int], None],
+    settings: Callable[[], BrokerSettings],
     store_host: bytes,
 ) -> DelayService:
+    first = inputs.loaded.value
+    runs = None
+    if may_run_natively(first, store_host):
+        runs = DueRuns(inputs.store, host=store_host, settings=settings, log=inputs.log)
     delay = DelayService(
         inputs.store,
-        DelayLevels.parse(inputs.loaded.value.message_delay_level),
+        DelayLevels.parse(first.message_delay_level),
         delay_file(str(config / "delayOffset.json")),
         driver=driver,
         saver=saver,
-        delivered=delivered,
+        delivered=delivery_counter(stats, settings),
+        runs=runs,
         host=store_host,
         log=inputs.log,
     )

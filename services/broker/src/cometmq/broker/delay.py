@@ -20,6 +20,7 @@ from typing import Final, NamedTuple, Protocol
 
 import msgspec
 
+from cometmq.broker.due_runs import RUN_COUNT_MAX, Delivered, DueRun, DueRuns, Times
 from cometmq.broker.messages import delivered
 from cometmq.broker.tables.persistence import TableSaver
 from cometmq.remoting.bodies.dialect import decode_json, encode_json
@@ -34,6 +35,7 @@ from cometmq.store.json_config import JsonTable
 from cometmq.store.queues.consume_queue import ENTRY, FILLER_SIZE, ConsumeQueue
 from cometmq.store.reads import Lookup
 from cometmq.store.results import PutDone, PutResult, QueryResult
+from cometmq.store.writing.runs import RunSource
 
 STEP_INTERVAL_MS: Final = 100
 BATCH_COUNT_MAX: Final = 128  # of one level at a time: a backlog must not hold up senders
@@ -83,10 +85,13 @@ class DelayDriver(Protocol):
     def put(self, message: NewMessage, done: PutDone) -> None:
         """Store a message; `done` is called when its outcome is known."""
 
+    def put_run(self, source: RunSource, first: int, count: int, staged_bytes: int) -> None:
+        """Store messages held by a source."""
+
     def look_up(
         self,
-        lookup: Lookup[list[Due]],
-        done: Callable[[list[Due]], None],
+        lookup: Lookup[list[Due] | DueRun],
+        done: Callable[[list[Due] | DueRun], None],
         failed: Callable[[Exception], None],
     ) -> None:
         """Run a search, then call `done` with its result or `failed` with its error."""
@@ -128,14 +133,15 @@ class DelayService:
         *,
         driver: DelayDriver,
         saver: TableSaver,
-        delivered: Callable[[str, int, int], None] = lambda *_: None,
+        delivered: Callable[[str, int, int, int], None] = lambda *_: None,
+        runs: DueRuns | None = None,
         host: bytes,
         log: Log,
     ) -> None:
         """Start at the saved offsets; nothing is delivered before the first step.
 
-        `delivered` is called with the topic, the level's queue id and the size of each delivered
-        message.
+        `delivered` is called with a topic, the level's queue id, and the number and the size of
+        delivered messages. `runs` delivers plain messages natively.
         """
         loaded = file.load()
         offsets = loaded.offset_table if loaded is not None else {}
@@ -145,6 +151,7 @@ class DelayService:
         self._driver = driver
         self._saver = saver
         self._delivered = delivered
+        self.runs = runs
         self._host = host
         self._log = log
         self._levels = {
@@ -241,8 +248,11 @@ class DelayService:
             partial(self._note_unreadable, level),
         )
 
-    def _deliver(self, level: _Level, due: list[Due]) -> None:
+    def _deliver(self, level: _Level, due: list[Due] | DueRun) -> None:
         level.is_unreadable = level.has_failed = False
+        if isinstance(due, DueRun):
+            self._deliver_run(level, due)
+            return
         level.is_behind = len(due) == BATCH_COUNT_MAX
         # Count the whole batch first: a put may commit at once and call `_stored`, which must not
         # take the batch for finished and start the next one.
@@ -262,6 +272,14 @@ class DelayService:
         level.is_reading = False
         self._continue(level)
 
+    def _deliver_run(self, level: _Level, run: DueRun) -> None:
+        level.is_behind = run.is_behind
+        level.pending_count += run.count
+        run.done = partial(self._run_stored, level)
+        self._driver.put_run(run, 0, run.count, run.staged_bytes)
+        level.is_reading = False
+        self._continue(level)
+
     def _note_unreadable(self, level: _Level, error: Exception) -> None:
         """Retry in the next step; the other levels continue."""
         level.is_reading = False
@@ -269,10 +287,20 @@ class DelayService:
             self._log.error("delay.unreadable", level=level.number, error=describe(error))
         level.is_unreadable = True
 
-    def _due(self, queue: ConsumeQueue, number: int, offset: int, now_ms: int) -> Lookup[list[Due]]:
+    def _due(
+        self, queue: ConsumeQueue, number: int, offset: int, now_ms: int
+    ) -> Lookup[list[Due] | DueRun]:
         """Find the due entries at the head of a level."""
-        data = yield from queue.plan(offset, BATCH_COUNT_MAX).entries()
         due_at_most = now_ms + self._delays.delay_ms(number)
+        if self.runs is None:
+            data = yield from queue.plan(offset, BATCH_COUNT_MAX).entries()
+        else:
+            data = yield from queue.plan(offset, RUN_COUNT_MAX).entries()
+            times = Times(now_ms, due_at_most, self._copied_until_ms)
+            run = yield from self.runs.find(data, offset, times)
+            if run is not None:
+                return run
+            data = data[: BATCH_COUNT_MAX * ENTRY.size]
         due: list[Due] = []
         for physical_offset, size, due_ms in ENTRY.iter_unpack(data):
             # A time beyond the level's delay means that the clock was set back; as in RocketMQ,
@@ -327,8 +355,19 @@ class DelayService:
             level.has_failed = True  # the next step starts at the first failed message
             return
         self.delivered_count += 1
-        self._delivered(topic, level.number - 1, result.size)
+        self._delivered(topic, level.number - 1, 1, result.size)
         self._pass(level, result.physical_offset + result.size, next_offset)
+        self._continue(level)
+
+    def _run_stored(self, level: _Level, part: Delivered, result: PutResult) -> None:
+        level.pending_count -= part.message_count
+        if level.has_failed or not result.status.is_stored:
+            level.has_failed = True  # the next step starts at the first failed message
+            return
+        self.delivered_count += part.message_count
+        for topic, count, size in part.totals:
+            self._delivered(topic, level.number - 1, count, size)
+        self._pass(level, part.copy_end, part.next_offset)
         self._continue(level)
 
     def _continue(self, level: _Level) -> None:

@@ -95,7 +95,7 @@ class Appender:
         "_now_ms",
         "_pending",
         "_queues",
-        "_source",
+        "_sources",
         "_table",
         "refusal",
         "staged_bytes",
@@ -117,7 +117,7 @@ class Appender:
         self._is_indexing = settings.message_index_enable
         self._now_ms = 0
         self._pending: list[_Put] = []
-        self._source: RunSource | None = None  # source of the pending runs
+        self._sources: list[RunSource] = []  # sources of the pending runs
         self.staged_bytes = 0  # bodies and properties only
         self.refusal: PutStatus | None = None
         self.apply(settings)
@@ -139,11 +139,11 @@ class Appender:
         self.staged_bytes += sum(len(m.body) + len(m.properties) for m in messages)
 
     def put_run(self, source: RunSource, first: int, count: int, staged_bytes: int) -> int:
-        """Stage requests of a source, of which only one may exist; return `staged_bytes`."""
-        assert self._source is None or self._source is source
-        self._source = source
+        """Stage requests of a source; return `staged_bytes`."""
+        if source not in self._sources:
+            self._sources.append(source)
         last = self._pending[-1][0] if self._pending else None
-        if isinstance(last, Run) and last.first + last.count == first:
+        if isinstance(last, Run) and last.is_continued_by(source, first):
             last.count += count
         else:
             run = Run(source, first, count)
@@ -161,11 +161,11 @@ class Appender:
             return None
         self._pending = []
         self.staged_bytes = 0
-        source, self._source = self._source, None
+        sources, self._sources = self._sources, []
         try:
             return self._take(pending)
         finally:
-            if source is not None:
+            for source in sources:
                 source.release()
 
     def _take(self, pending: list[_Put]) -> Batch | None:

@@ -65,6 +65,10 @@ class Run:
         self.first = first
         self.count = count
 
+    def is_continued_by(self, source: RunSource, first: int) -> bool:
+        """Return whether the source's requests from number `first` on continue this run."""
+        return self.source is source and self.first + self.count == first
+
     def refuse(self, result: PutResult) -> None:
         """Answer all requests with a refusal."""
         self.source.refuse(self.first, self.count, result)

@@ -181,18 +181,18 @@ class BrokerStats:
         level.put_count += 1
         level.put_bytes += size
 
-    def count_delivered(self, topic: str, queue_id: int, size: int) -> None:
-        """Count a message whose delay has ended, both as read from its level and as stored in its
-        topic.
+    def count_delivered(self, topic: str, queue_id: int, count: int, size: int) -> None:
+        """Count messages of one topic whose delay has ended, both as read from their level, each by
+        a pull, and as stored in their topic, each by a request.
         """
         level = self.level(queue_id)
-        level.get_count += 1
+        level.get_count += count
         level.get_bytes += size
         reader = self.group(SCHEDULE_TOPIC, SCHEDULE_GROUP)
-        reader.pull_count += 1
-        reader.get_count += 1
+        reader.pull_count += count
+        reader.get_count += count
         reader.get_bytes += size
-        self.count_put(topic, 1, size)
+        self.count_put(topic, count, size, count)
 
     def count_wait(self, topic: str, group: str, waited_ms: int) -> None:
         """Count the time that a pull waited for the disk; do not call this for pulls that did not

@@ -1,0 +1,223 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Due delayed messages: from the entries of a delay level and the records in the log to staged
+//! messages for their real queues.
+//!
+//! The twin of `cometmq.broker.messages.delivered`, for plain records. Any other record ends the
+//! batch, and Python examines it.
+
+use std::ops::Range;
+
+use crate::properties::PAIR_SEPARATOR;
+use crate::range::{Record as Found, Texts, is_folder, parse};
+use crate::scan::{be32, be64};
+use crate::stage::{Record, Request, Stage};
+
+const ENTRY_BYTES: usize = 20;
+const RECORD_BYTES_MIN: usize = 91;
+/// The size in entries that locate no record.
+const FILLER_SIZE: usize = i32::MAX as usize;
+/// Larger gaps between records are not read.
+const GAP_BYTES_MAX: i64 = 8192;
+const SPANS_MAX: usize = 16;
+/// Flags of half messages and of hosts that are not IPv4.
+const ODD_SYS_FLAGS: u32 = 0x4 | 0x8 | 0x10 | 0x20;
+/// The queues of a topic are kept in an array.
+const QUEUE_COUNT_MAX: i32 = 1024;
+
+/// Which entries are due.
+#[derive(Clone, Copy)]
+pub struct Times {
+    /// The current time in ms.
+    pub now_ms: i64,
+    /// Later times mean that the clock was set back; such messages are due at once.
+    pub due_at_most: i64,
+    /// Messages due up to this time may have been delivered before a crash.
+    pub copied_until: i64,
+}
+
+/// The entries of a batch, and the parts of the log that have their records.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct Selection {
+    /// Number of entries.
+    pub count: usize,
+    /// Whether the entry after them is not due yet.
+    pub ends_at_undue: bool,
+    /// Offset in the log and size of each part.
+    pub spans: Vec<(i64, usize)>,
+}
+
+/// Selects entries from the first one on, until one is not due, or is for Python, or `bytes_max`
+/// is reached; the first entry may exceed it.
+#[must_use]
+pub fn select(entries: &[u8], times: Times, file_size: i64, bytes_max: usize) -> Selection {
+    let mut selection = Selection::default();
+    let mut bytes = 0;
+    for entry in entries.chunks_exact(ENTRY_BYTES) {
+        let (offset, size, due_ms) = read_entry(entry);
+        if times.now_ms < due_ms && due_ms <= times.due_at_most {
+            selection.ends_at_undue = true;
+            break;
+        }
+        let is_place = offset >= 0 && (RECORD_BYTES_MIN..FILLER_SIZE).contains(&size);
+        if due_ms <= times.copied_until || !is_place || offset > i64::MAX - size as i64 {
+            break;
+        }
+        let last = selection.spans.last().copied();
+        let gap = last.and_then(|last| gap_to(last, offset, file_size));
+        let more = gap.unwrap_or(0) + size;
+        let is_full = gap.is_none() && selection.spans.len() == SPANS_MAX;
+        if selection.count > 0 && (is_full || bytes + more > bytes_max) {
+            break;
+        }
+        match selection.spans.last_mut().filter(|_| gap.is_some()) {
+            Some(last) => last.1 += more,
+            None => selection.spans.push((offset, size)),
+        }
+        bytes += more;
+        selection.count += 1;
+    }
+    selection
+}
+
+fn read_entry(entry: &[u8]) -> (i64, usize, i64) {
+    let size = usize::try_from(be32(entry, 8).cast_signed()).unwrap_or(0);
+    (be64(entry, 0).unwrap_or(-1), size, be64(entry, 12).unwrap_or(0))
+}
+
+fn end_of(span: (i64, usize)) -> i64 {
+    span.0 + span.1 as i64
+}
+
+/// Returns the bytes between a span and a record if both can be read together: the span is before
+/// the record, near it, and in the same file.
+fn gap_to(span: (i64, usize), offset: i64, file_size: i64) -> Option<usize> {
+    let gap = offset - end_of(span);
+    let is_near = (0..=GAP_BYTES_MAX).contains(&gap)
+        && span.0.checked_div(file_size) == offset.checked_div(file_size);
+    usize::try_from(gap).ok().filter(|_| is_near)
+}
+
+/// Where a delayed message goes.
+struct Target<'a> {
+    topic: &'a [u8],
+    queue_id: i32,
+}
+
+impl Stage {
+    /// Stages the records of selected entries, each as one request, until one is not plain;
+    /// `spans` are the contents of the selection's spans. Messages for a topic in `others` are
+    /// not plain. Returns the number of staged records.
+    pub fn stage_due(
+        &mut self,
+        entries: &[u8],
+        selection: &Selection,
+        spans: &[&[u8]],
+        others: &[&[u8]],
+    ) -> usize {
+        let mut number = 0;
+        for (at, entry) in entries.chunks_exact(ENTRY_BYTES).take(selection.count).enumerate() {
+            let (offset, size, _) = read_entry(entry);
+            let is_in =
+                |span: &(i64, usize)| span.0 <= offset && offset + size as i64 <= end_of(*span);
+            while selection.spans.get(number).is_some_and(|span| !is_in(span)) {
+                number += 1;
+            }
+            let staged = selection.spans.get(number).and_then(|&(start, _)| {
+                let start = usize::try_from(offset - start).ok()?;
+                let range = start..start + size;
+                self.stage_delayed(spans.get(number)?, number as u32, range, offset, others)
+            });
+            if staged.is_none() {
+                return at;
+            }
+        }
+        selection.count
+    }
+
+    /// Stages one record at this range of a span.
+    fn stage_delayed(
+        &mut self,
+        span: &[u8],
+        chunk: u32,
+        range: Range<usize>,
+        offset: i64,
+        others: &[&[u8]],
+    ) -> Option<()> {
+        let start = range.start;
+        let data = span.get(range)?;
+        let found = parse(data, offset, false)?;
+        if found.size != data.len() || found.sys_flag & ODD_SYS_FLAGS != 0 {
+            return None;
+        }
+        let text = str::from_utf8(found.properties).ok()?.as_bytes();
+        let target = Target::of(text).filter(|target| !others.contains(&target.topic))?;
+        let body = start + found.body.start..start + found.body.end;
+        let topic = self.number_of(&target)?;
+        let texts = Texts::of(text)?;
+        let record = Record {
+            chunk,
+            body,
+            text: self.texts.len()..self.texts.len() + text.len(),
+            hashes: self.hashes.len()..self.hashes.len(),
+            topic,
+            queue_id: target.queue_id,
+            flag: be32(data, 16).cast_signed(),
+            sys_flag: found.sys_flag.cast_signed(),
+            reconsume_times: be32(data, 72).cast_signed(),
+            born_timestamp: be64(data, 40)?,
+            born_host: data.get(48..56)?.try_into().ok()?,
+            tag_code: texts.tag_code(),
+        };
+        self.push_delayed(record, &found, &texts)
+    }
+
+    fn push_delayed(&mut self, mut record: Record, found: &Found, texts: &Texts) -> Option<()> {
+        let is_long = record.body.len() > self.limits.body_bytes_max;
+        if is_long || self.record_bytes(&record) > self.limits.request_bytes_max {
+            return None;
+        }
+        self.texts.extend_from_slice(found.properties);
+        texts.add_keys(self.topics[record.topic as usize].hash, &mut self.hashes);
+        record.hashes.end = self.hashes.len();
+        let number = self.records.len();
+        self.records.push(record);
+        self.requests.push(Request {
+            peer: 0,
+            opaque: 0,
+            serialization: 0,
+            waits: false,
+            records: number..number + 1,
+        });
+        Some(())
+    }
+
+    /// Returns the number of a topic, which need not be known.
+    fn number_of(&mut self, target: &Target) -> Option<u32> {
+        let known = self.by_name.get(target.topic).copied();
+        let number = known.or_else(|| self.learn(target.topic, 0))?;
+        let slots = &mut self.topics[number as usize].slots;
+        let queue = usize::try_from(target.queue_id).ok()?;
+        if slots.len() <= queue {
+            slots.resize(queue + 1, 0);
+        }
+        Some(number)
+    }
+}
+
+impl<'a> Target<'a> {
+    /// Reads the properties that name it; of equal names, the last pair counts.
+    fn of(properties: &'a [u8]) -> Option<Self> {
+        let (mut topic, mut queue_id): (&[u8], &[u8]) = (b"", b"");
+        for pair in properties.split(|&byte| byte == PAIR_SEPARATOR) {
+            if let Some(value) = pair.strip_prefix(b"REAL_TOPIC\x01").filter(|v| !v.is_empty()) {
+                topic = value;
+            } else if let Some(value) = pair.strip_prefix(b"REAL_QID\x01").filter(|v| !v.is_empty())
+            {
+                queue_id = value;
+            }
+        }
+        let is_plain = (1..=4).contains(&queue_id.len()) && queue_id.iter().all(u8::is_ascii_digit);
+        let queue_id = str::from_utf8(queue_id).ok().filter(|_| is_plain)?.parse().ok()?;
+        (is_folder(topic) && queue_id < QUEUE_COUNT_MAX).then_some(Self { topic, queue_id })
+    }
+}

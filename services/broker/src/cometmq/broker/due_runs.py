@@ -1,0 +1,187 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Due delayed messages in native code: all of a batch at once, from log to log.
+
+The native code takes the plain messages at the head of a level. `delay.py` delivers any other
+message, and remains responsible for positions and counters.
+
+`services/broker/tests/test_due_runs.py` tests that both ways give the same log.
+"""
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
+
+from cometmq.broker.native import accel, reason_without
+from cometmq.broker.settings import BrokerSettings
+from cometmq.remoting.log import Log
+from cometmq.remoting.message.record_layout import BLANK_BYTES_MIN, V4_HOST_BYTES
+from cometmq.remoting.names import HALF_TOPIC, SCHEDULE_TOPIC
+from cometmq.remoting.transport.tasks import describe
+from cometmq.remoting.types import Buffer
+from cometmq.store.index.keys import KeyedRows
+from cometmq.store.queues.consume_queue import ENTRY
+from cometmq.store.reads import Lookup
+from cometmq.store.results import PutResult, PutStatus
+from cometmq.store.writing.runs import PlacedRun, QueueOf
+
+if TYPE_CHECKING:
+    from cometmq.accel import DueRecords
+
+RUN_COUNT_MAX: Final = 512  # 0.7 ms of a turn of the loop
+RUN_BYTES_MAX: Final = 256 * 1024
+
+
+class Delivered(NamedTuple):
+    """Messages of one commit, which follow one another in their level and in the log."""
+
+    message_count: int
+    next_offset: int
+    """The level's queue offset after the last one."""
+    copy_end: int
+    """The end of the last copy in the log."""
+    totals: Sequence[tuple[str, int, int]]
+    """Topic, number and bytes of the messages for each topic."""
+
+
+RunDone = Callable[[Delivered, PutResult], None]
+
+
+class Times(NamedTuple):
+    """Which messages of a level are due; see `delay.py`."""
+
+    now_ms: int
+    due_at_most: int
+    copied_until_ms: int
+
+
+class SpanStore(Protocol):
+    """The part of the store that native delivery uses."""
+
+    def read_span(self, physical_offset: int, size: int) -> Lookup[Buffer | None]: ...
+
+
+def may_run_natively(settings: BrokerSettings, host: bytes) -> bool:
+    """Return whether the native code may deliver delayed messages of a broker at this address."""
+    return reason_without(settings) is None and len(host) == V4_HOST_BYTES
+
+
+class DueRuns:
+    """Finds due messages that the native code can deliver."""
+
+    def __init__(
+        self,
+        store: SpanStore,
+        *,
+        host: bytes,
+        settings: Callable[[], BrokerSettings],
+        log: Log,
+    ) -> None:
+        """`host` is the address of the broker in records; `settings` returns the current ones."""
+        self._store = store
+        self._host = host
+        self._settings = settings
+        self._log = log
+        self._has_failed = False
+        self.delivered_count = 0
+
+    def find(self, entries: bytes, first_offset: int, times: Times) -> "Lookup[DueRun | None]":
+        """Find due messages at the head of a level; None if Python must examine the first one.
+
+        `entries` are the level's entries from `first_offset` on.
+        """
+        if self._has_failed:
+            return None
+        settings = self._settings()
+        file_size = settings.mapped_file_size_commit_log
+        try:
+            count, ends_at_undue, places = accel.select_due(
+                entries,
+                now_ms=times.now_ms,
+                due_at_most=times.due_at_most,
+                copied_until=times.copied_until_ms,
+                file_size=file_size,
+                bytes_max=RUN_BYTES_MAX,
+            )
+            spans = []
+            for offset, size in places:
+                data = yield from self._store.read_span(offset, size)
+                if data is None:
+                    return None
+                spans.append((offset, bytes(data)))
+            records = accel.DueRecords(
+                entries[: count * ENTRY.size],
+                spans,
+                store_host=self._host,
+                body_bytes_max=settings.max_message_size,
+                record_bytes_max=file_size - BLANK_BYTES_MIN,
+                delayed_topic=SCHEDULE_TOPIC,
+                half_topic=HALF_TOPIC,
+            )
+        except accel.PanicException as error:
+            self.fail(error)
+            return None
+        if not records.count:
+            return None
+        is_behind = records.count < count or not ends_at_undue
+        return DueRun(self, records, first_offset, is_behind=is_behind)
+
+    def fail(self, error: BaseException) -> None:
+        """Leave all messages to Python from now on, so that a bug holds up none of them."""
+        self._has_failed = True
+        self._log.error("delay.native_failed", error=describe(error), action="report this bug")
+
+
+class DueRun:
+    """Due messages of one level as a source of the store; see `cometmq.store.writing.runs`."""
+
+    def __init__(
+        self, runs: DueRuns, records: "DueRecords", first_offset: int, *, is_behind: bool
+    ) -> None:
+        """`first_offset` is the level's queue offset of the first message."""
+        self._runs = runs
+        self._records = records
+        self._first_offset = first_offset
+        self.count = records.count
+        self.staged_bytes = records.staged_bytes
+        self.is_behind = is_behind
+        """Whether more messages may be due."""
+        self.done: RunDone = lambda _delivered, _result: None  # set by the level
+
+    def place(  # see RunSource
+        self,
+        first: int,
+        count: int,
+        offset: int,
+        file_end: int,
+        store_timestamp: int,
+        queue_of: QueueOf,
+    ) -> PlacedRun:
+        """Encode the copies at their position in the log."""
+        try:
+            placed, records, entries, keys, totals = self._records.place(
+                first, count, offset, file_end, store_timestamp, queue_of
+            )
+        except accel.PanicException as error:
+            self._runs.fail(error)
+            # The run counts as placed but writes no byte, so the level stays where it is.
+            failed = partial(self._refuse_placed, first, count)
+            return count, 0, b"", [], KeyedRows(), [(False, failed, count)]
+        next_offset = self._first_offset + first + placed
+        delivered = Delivered(placed, next_offset, offset + len(records), totals)
+        answer = partial(self._stored, delivered)
+        return placed, placed, records, entries, keys, [(False, answer, placed)]
+
+    def refuse(self, first: int, count: int, result: PutResult) -> None:
+        """Tell the level that messages were not placed."""
+        self.done(Delivered(count, self._first_offset + first, -1, ()), result)
+
+    def release(self) -> None:
+        """Nothing to forget: the run ends with its commit."""
+
+    def _stored(self, delivered: Delivered, result: PutResult) -> None:
+        if result.status.is_stored:
+            self._runs.delivered_count += delivered.message_count
+        self.done(delivered, result)
+
+    def _refuse_placed(self, first: int, count: int, _result: PutResult) -> None:
+        self.refuse(first, count, PutResult(PutStatus.UNKNOWN_ERROR))
