@@ -3,7 +3,7 @@
 
 RocketMQ's stream cuts the log anywhere. A log that ends inside a record is indistinguishable from a
 log that has diverged, so a CometMQ slave appends only whole records, and a CometMQ master ends its
-transfers at record boundarys. The header of each record contains its physical offset, so following
+transfers at record boundaries. The header of each record contains its physical offset, so following
 the headers also proves that the bytes are written where they belong.
 """
 

@@ -5,8 +5,8 @@ Each connection reads the log in slices of bounded size (`pump.py`), so that a s
 delays senders. A commit wakes all slaves once per turn, and all acknowledgements of a turn complete
 the pending sends together.
 
-Rules that RocketMQ's master lacks: the first report must lie at a record boundary within the log, an
-acknowledgement must not exceed the bytes sent, and it counts only as long as its connection is
+Rules that RocketMQ's master lacks: the first report must lie at a record boundary within the log,
+an acknowledgement must not exceed the bytes sent, and it counts only as long as its connection is
 open.
 An empty slave gets the whole log, not only its last file.
 
