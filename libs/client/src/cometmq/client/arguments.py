@@ -75,6 +75,13 @@ def check_kind(value: object, kind: type, name: str) -> None:
         raise InvalidArgument(f"{name} must be {wanted}, not {shown(value)}")
 
 
+def check_text(value: object, name: str) -> None:
+    """Raise InvalidArgument unless `value` is a string that is not blank."""
+    check_kind(value, str, name)
+    if not str(value).strip():
+        raise InvalidArgument(f"{name} is empty: give it a value")
+
+
 def check_name_or_none(value: object, name: str) -> None:
     """Raise InvalidArgument unless `value` is a string or None."""
     if value is not None:

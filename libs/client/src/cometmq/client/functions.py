@@ -54,6 +54,16 @@ def is_coroutine_function(function: object) -> bool:
     return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(call)
 
 
+def check_methods(value: object, name: str, example: str, *methods: str) -> None:
+    """Raise InvalidArgument if an object lacks one of the methods."""
+    for method in methods:
+        if isinstance(value, type) or not callable(getattr(value, method, None)):
+            raise InvalidArgument(
+                f"{name} must be an object with the method {method}, such as {example}, not "
+                f"{shown(value)}"
+            )
+
+
 def check_hook(hook: object, *methods: str) -> None:
     """Raise if an object lacks one of the methods, or if a method is a coroutine function."""
     for name in methods:

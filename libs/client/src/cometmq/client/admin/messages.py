@@ -12,7 +12,7 @@ from cometmq.client.admin.broker_messages import (
     PULL_COUNT_MAX,
 )
 from cometmq.client.admin.scope import AdminBase
-from cometmq.client.arguments import check_kind, whole
+from cometmq.client.arguments import check_text, whole
 from cometmq.client.errors import BrokerMissing, InvalidArgument
 from cometmq.client.message import MessageExt, check_received
 from cometmq.client.transfer.puller import Pulled, PullStatus
@@ -32,7 +32,7 @@ class MessageAdmin(AdminBase):
         """Return a message by its offset message id or its unique key; raise QueryNotFound if
         absent.
         """
-        check_kind(message_id, str, "message_id")
+        check_text(message_id, "message_id")
         # An id that is no offset message id of this cluster may still be a unique key.
         with suppress(ValueError, ServerError, BrokerMissing):
             return await self._view_stored(message_id, topic)
@@ -52,6 +52,10 @@ class MessageAdmin(AdminBase):
         end_ms: int = FOREVER_MS,
     ) -> list[MessageExt]:
         """Return messages by key, oldest first, or an empty list if there are none."""
+        check_text(key, "key")
+        whole(count_max, "count_max", low=1)
+        whole(begin_ms, "begin_ms")
+        whole(end_ms, "end_ms")
         return await self._query(
             topic,
             lambda broker: broker.query(
@@ -64,6 +68,7 @@ class MessageAdmin(AdminBase):
 
         A message that was sent again appears once per send.
         """
+        check_text(unique_key, "unique_key")
         return await self._query(
             topic, lambda broker: broker.query(topic, unique_key, is_unique_key=True)
         )

@@ -59,6 +59,7 @@ class OffsetAdmin(AdminBase):
 
     async def consume_stats(self, group: str, topic: str | None = None) -> ConsumeStats:
         """Return a group's progress and consumption rate across all masters."""
+        check_group(group)
         found = ConsumeStats()
         for _, stats in await self.ask_each(
             (await self.masters()).values(),
@@ -73,9 +74,11 @@ class OffsetAdmin(AdminBase):
         """Return a group's lag in each queue, including the queues of its retry topic.
 
         A queue without a committed offset has the offset 0. Raise InvalidArgument if no broker
-        knows the group.
+        knows the group, and NoRoute if no broker has the topic.
         """
         lags = lags_in(await self.consume_stats(group, topic))
+        if topic is not None and not lags:
+            await self.route(topic)  # raises for a topic that does not exist
         if not any(found.committed_offset for found in lags):
             await check_known(self, group)  # asked for a topic, brokers report 0 for any group
         return lags
@@ -102,6 +105,7 @@ class OffsetAdmin(AdminBase):
 
     async def committed_offset(self, group: str, queue: MessageQueue) -> int | None:
         """Return the committed offset of a group, or None if there is none."""
+        check_group(group)
         master = await self._master_of(queue)
         offset = await master.committed_offset(group, queue.topic, queue.queue_id)
         if offset:

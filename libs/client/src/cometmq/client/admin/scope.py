@@ -13,6 +13,7 @@ from cometmq.client.arguments import (
     check_name_or_none,
     check_names,
     check_queue,
+    check_text,
     whole_or,
 )
 from cometmq.client.cluster.instance import ClientInstance
@@ -41,7 +42,8 @@ class AdminBase(Client):
     ) -> None:
         """Use the name servers in `namesrv`, or else those in the option `namesrv`."""
         super().__init__(log)
-        self.options = checked(options or ClientOptions(), namesrv, is_exact=True)
+        given = ClientOptions() if options is None else options
+        self.options = checked(given, namesrv, is_exact=True)
 
     @classmethod
     def attached(cls, instance: ClientInstance, log: AnyLog) -> Self:
@@ -225,6 +227,7 @@ class AdminBase(Client):
 
     async def route(self, topic: str) -> TopicRoute:
         """Return the route of a topic; raise NoRoute if there is none."""
+        check_text(topic, "topic")
         route = await self.namesrv.route(topic)
         if route is None:
             raise no_route(topic)

@@ -21,7 +21,7 @@ from cometmq.client.consume.queues.offsets import (
 from cometmq.client.consume.queues.ownership import OwnershipCallbacks, QueuesCallback
 from cometmq.client.consume.queues.rebalance import AllocateAveragely, AllocateStrategy
 from cometmq.client.errors import ClientStateError, InvalidArgument
-from cometmq.client.functions import check_function, check_hook
+from cometmq.client.functions import check_function, check_hook, check_methods
 from cometmq.client.hooks import ConsumeHook, ConsumeHooks
 from cometmq.client.log import AnyLog
 from cometmq.client.message import check_group, check_topic
@@ -41,6 +41,15 @@ from cometmq.remoting.names import ALL_TAGS, DEFAULT_CONSUMER_GROUP, retry_topic
 
 NEVER_MS: Final = 1 << 62
 _DOUBTED_MAX: Final = 1_000
+_STORE_METHODS: Final = (
+    "read",
+    "position",
+    "unsaved",
+    "update",
+    "persist",
+    "commit",
+    "forget",
+)
 
 OptionsT = TypeVar("OptionsT", bound=ConsumerOptions)
 MemberT = TypeVar("MemberT", bound=GroupMember[Any])
@@ -75,12 +84,17 @@ class GroupConsumer(Client, Generic[OptionsT, MemberT]):
                 f"{DEFAULT_CONSUMER_GROUP} is reserved: give the consumer group a name of its own"
             )
         self.group = group
-        self.options = checked(options or self.OPTIONS(), namesrv, kind=self.OPTIONS)
+        given = self.OPTIONS() if options is None else options
+        self.options = checked(given, namesrv, kind=self.OPTIONS)
         self._namespace = namespace_of(self.options)
         self._full_group = self._namespace.wrap(group)
         check_group(self._full_group)
         self._hooks: list[ConsumeHook] = []
-        self._strategy = strategy or AllocateAveragely()
+        if strategy is not None:
+            check_methods(strategy, "strategy", "AllocateAveragely()", "allocate")
+        if offsets is not None:
+            check_methods(offsets, "offsets", "one with those of OffsetStore", *_STORE_METHODS)
+        self._strategy = AllocateAveragely() if strategy is None else strategy
         self._offsets = offsets
         self._callbacks = OwnershipCallbacks(group, client=self)
         self._subscriptions: dict[str, SubscriptionData] = {}

@@ -88,6 +88,7 @@ class LitePullConsumer(GroupConsumer[LitePullOptions, PullGroup]):
         rebalanced.
         """
         self._check_unstarted()
+        check_topic(topic)
         check_function(callback, "on_queues_changed", "topic", "queues")
         self._watched = {**self._watched, self._namespace.wrap(topic): callback}
 

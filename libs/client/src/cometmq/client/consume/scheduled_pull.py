@@ -22,6 +22,7 @@ from cometmq.client.errors import ClientStateError, InvalidArgument
 from cometmq.client.functions import check_function
 from cometmq.client.listener import ListenerError, traced
 from cometmq.client.log import AnyLog, LimitedLog, log_of
+from cometmq.client.message import check_topic
 from cometmq.client.settings import PullOptions
 from cometmq.remoting.bodies.queues import MessageQueue
 from cometmq.remoting.transport.tasks import describe
@@ -65,6 +66,7 @@ class ScheduledPull:
     def register(self, topic: str, callback: PullCallback) -> None:
         """Call `callback` for the owned queues of a topic."""
         check_function(callback, "callback", "consumer", "queue")
+        check_topic(topic)
         if topic in self._callbacks:
             raise ClientStateError(f"the topic {topic} already has a callback")
         self._callbacks[topic] = callback

@@ -67,7 +67,8 @@ class Producer(Client):
                 f"{DEFAULT_PRODUCER_GROUP} is reserved: give the producer group a name of its own"
             )
         self.group = group
-        self.options = checked(options or ProducerOptions(), namesrv, kind=ProducerOptions)
+        given = ProducerOptions() if options is None else options
+        self.options = checked(given, namesrv, kind=ProducerOptions)
         self._namespace = namespace_of(self.options)
         self._full_group = self._namespace.wrap(group)
         check_group(self._full_group)
@@ -162,12 +163,17 @@ class Producer(Client):
         self, queue: MessageQueue, prepared: Prepared, timeout_ms: int
     ) -> SendResult:
         sender = self._sending()
+        queue = self._queue_for(queue, prepared)
+        return await sender.send(prepared, timeout_ms=timeout_ms, queue=queue)
+
+    def _queue_for(self, queue: MessageQueue, prepared: Prepared) -> MessageQueue:
+        """Return the full name of a queue; raise InvalidArgument if another topic has it."""
         queue = self._namespace.wrap_queue(queue)
         if queue.topic != prepared.topic:
             raise InvalidArgument(
                 f"the queue belongs to the topic {queue.topic}, the message is for {prepared.topic}"
             )
-        return await sender.send(prepared, timeout_ms=timeout_ms, queue=queue)
+        return queue
 
     async def send_ordered(
         self,
@@ -191,14 +197,23 @@ class Producer(Client):
             return await sender.send(prepared, timeout_ms=_left_ms(deadline_ms), queue=queue)
 
     async def send_oneway(self, message: Message, *, queue: MessageQueue | None = None) -> None:
-        """Send a message without an acknowledgement."""
+        """Send a message without an acknowledgement.
+
+        Raise InvalidArgument for a `queue` that the topic does not have: the refusal of the broker
+        would never arrive.
+        """
         sender = self._sending()
         async with self._room:
             prepared = await sender.outgoing.prepare(message)
             timeout_ms = self.options.send_timeout_ms
             deadline_ms = monotonic_ms() + timeout_ms
             route = await sender.route_once(prepared.topic, timeout_ms=timeout_ms)
-            chosen = self._namespace.wrap_queue(queue) if queue else sender.choose(route)
+            if queue is None:
+                chosen = sender.choose(route)
+            else:
+                chosen = self._queue_for(queue, prepared)
+                if chosen.broker_name in route.queue_counts:  # another broker may come back
+                    await self._running().routes.find_queue(chosen)
             await sender.send_oneway(chosen, prepared, timeout_ms=_left_ms(deadline_ms))
 
     async def send_batch(

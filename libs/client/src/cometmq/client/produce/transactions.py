@@ -157,7 +157,9 @@ class TransactionProducer(Producer, TransactionMember):
         super().__init__(
             group,
             namesrv,
-            options=checked(options or TransactionOptions(), kind=TransactionOptions),
+            options=checked(
+                TransactionOptions() if options is None else options, kind=TransactionOptions
+            ),
             log=log,
         )
         self._check = check

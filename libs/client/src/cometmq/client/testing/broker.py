@@ -11,7 +11,7 @@ from collections import Counter, deque
 from collections.abc import Mapping
 from typing import Any, Final
 
-from cometmq.client.arguments import whole
+from cometmq.client.arguments import check_kind, whole
 from cometmq.client.clock import wall_ms
 from cometmq.client.errors import ClientStateError, InvalidArgument
 from cometmq.client.message import MessageExt, received, unreadable
@@ -191,6 +191,7 @@ class MemoryBroker:
 
     def messages(self, topic: str) -> list[MessageExt]:
         """Return the messages of a topic, the damaged ones as `UnreadableMessage`."""
+        check_kind(topic, str, "topic")
         return [self._message(record) for record in self.queues.records(topic)]
 
     def _check_code(self, code: object) -> None:

@@ -9,7 +9,7 @@ import socket
 from collections.abc import Callable, Coroutine, Iterable, Mapping
 from typing import Any, Final, Self, TypeVar
 
-from cometmq.client.arguments import check_names, check_seconds, whole
+from cometmq.client.arguments import check_kind, check_names, check_seconds, whole
 from cometmq.client.clock import wall_ms
 from cometmq.client.cluster.routes import MASTER_ID
 from cometmq.client.errors import ClientStateError, InvalidArgument
@@ -181,6 +181,8 @@ class MemoryCluster:
         the end of `async with consumer`. `await consumer.commit()` of a lite pull consumer commits
         at once.
         """
+        check_kind(group, str, "group")
+        check_kind(topic, str, "topic")
         return {
             MessageQueue(topic, broker.name, queue_id): offset
             for broker in self.brokers
