@@ -165,6 +165,39 @@ def test_truncation_takes_log_queues_and_index_back():
     assert len(finish(rig.store.query("T", "k60", 9, 0, 1 << 62)).records) == 1
 
 
+def test_records_that_could_not_be_read_are_dispatched_once():
+    log, _ = master_log(60)
+    disk = MemoryDisk()
+    rig = StoreRig(disk)
+    reads = 0
+
+    def fault(operation, path):
+        nonlocal reads
+        reads += operation == "read" and "/commitlog/" in path
+        return 5 if reads > 1 else 0
+
+    disk.fault = fault
+    with pytest.raises(DiskError):
+        rig.store.append_raw(0, log)
+    assert rig.store.commit_log.end == len(log)
+    assert rig.store.confirm_offset < len(log)
+    disk.fault = None
+    rig.store.append_raw(len(log), b"")
+    assert rig.store.confirm_offset == len(log)
+    assert bodies(rig.store) == [b"%d" % number for number in range(60)]
+    other_disk = MemoryDisk()
+    other = StoreRig(other_disk)
+    other.store.append_raw(0, log)
+    for one in (rig, other):
+        one.work(5)
+        one.store.close()
+    assert index_files(disk) == index_files(other_disk)
+
+
+def index_files(disk):
+    return [bytes(data) for path, data in disk.contents.items() if "/index/" in path]
+
+
 @pytest.mark.parametrize("at", range(1, 60, 3))
 def test_a_crash_within_a_truncation_leaves_a_prefix(at):
     disk = MemoryDisk()

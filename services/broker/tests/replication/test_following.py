@@ -292,6 +292,24 @@ async def test_a_slave_without_space_for_its_next_file_continues_once_there_is_s
         assert bodies(slave) == sent
 
 
+async def test_a_slave_that_could_not_read_what_it_appended_shows_it_later() -> None:
+    disk = MemoryDisk()
+    async with Node() as master, Node(disk) as slave:
+        sent = await fill(master, 20)
+        disk.fault = lambda operation, path: (
+            5 if operation == "read" and "/commitlog/" in path else 0
+        )
+        slave.follow(master.address)
+        await until(lambda: slave.log.named("replica.failed"))
+        await until(lambda: slave.state.following.state is FollowState.FAILED)
+        assert slave.end > 0
+        assert slave.store.confirm_offset == 0
+        disk.fault = None
+        await until(lambda: slave.store.confirm_offset == master.end)
+        assert not slave.log.named("replica.unfit")
+        assert bodies(slave) == sent
+
+
 async def test_a_store_whose_sync_failed_follows_no_more() -> None:
     async with Node() as master, Node() as slave:
         await fill(master, 1)

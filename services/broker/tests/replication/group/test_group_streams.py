@@ -55,6 +55,24 @@ async def test_a_follower_without_space_for_its_next_file_continues_once_there_i
         assert slave.log_bytes() == master.log_bytes()
 
 
+async def test_a_follower_that_cannot_read_its_log_continues_once_it_can(tmp_path: Path) -> None:
+    async with GroupNode(tmp_path, 0) as master, GroupNode(tmp_path, 1) as slave:
+        await master.lead(1)
+        await master.fill(100)
+        assert isinstance(slave.disk, MemoryDisk)
+        slave.disk.fault = lambda operation, path: (
+            5 if operation == "read" and "/commitlog/" in path else 0
+        )
+        await slave.follow_member(master, 1)
+        await until(lambda: slave.end > 0)
+        await until(lambda: len(slave.log.named("replica.lost")) > 1)  # the second in a handshake
+        assert slave.visible_count == 0
+        assert slave.errors == []
+        slave.disk.fault = None
+        await until(lambda: is_equal(slave, master))
+        assert slave.log_bytes() == master.log_bytes()
+
+
 async def test_sends_wait_for_every_member_of_the_set(tmp_path: Path) -> None:
     async with GroupNode(tmp_path, 0) as master, GroupNode(tmp_path, 1) as slave:
         await master.lead(1, [slave])

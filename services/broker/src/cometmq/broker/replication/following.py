@@ -170,6 +170,10 @@ class Follower:
     async def _follow(self, address: str) -> None:
         log = self.store.commit_log
         if log.confirm_offset != log.end:
+            # The records may be whole: after they were appended, the disk may have failed to read
+            # them, so that they were not dispatched. Raises DiskError while it still fails.
+            self.driver.append(log.end, b"")
+        if log.confirm_offset != log.end:
             text = f"this broker's log has no whole record at offset {log.confirm_offset}"
             raise UnfitLog(Unfit.NOT_A_RECORD, text)
         host, port = parse_address(address)

@@ -71,6 +71,10 @@ class MasterEvents(Protocol):
         """Note that the store or a file of the group cannot be written."""
 
 
+class LogUnreadable(CometError):
+    """The own log cannot be read in a handshake. Nothing was changed: the follower tries again."""
+
+
 class GroupFollower:
     """Follows one master at a time and connects again whenever the connection ends."""
 
@@ -268,7 +272,11 @@ class GroupFollower:
         start = welcome.digest.start
         if hello.log.end and start < point.offset:
             read = partial(_read, log.view_to_end(), start, point.offset - start)
-            check_digest(welcome, hello, await self._worker.submit(read))
+            try:
+                data = await self._worker.submit(read)
+            except (StoreError, OSError) as error:
+                raise LogUnreadable(f"this log cannot be read: {describe(error)}") from error
+            check_digest(welcome, hello, data)
         if stream.ended.done():
             raise ConnectionLost("the master closed the connection in the handshake")
         if log.end > point.offset:
