@@ -66,6 +66,15 @@ def test_the_dump_of_a_queue_reports_a_damaged_record(disk):
     ]
 
 
+def test_a_store_in_use_has_no_damage_to_report():
+    disk = MemoryDisk()
+    rig = StoreRig(disk)
+    for number in range(10):
+        rig.put(make_message("T", 0, b"body-%d" % number))
+    assert dumped_log(disk) == ([b"body-%d" % n for n in range(10)], [])
+    rig.store.close()
+
+
 def test_a_healthy_store_has_no_damage_to_report(disk):
     assert dumped_log(disk) == ([b"body-%d" % n for n in range(10)], [])
     found: list[Any] = []

@@ -58,7 +58,7 @@ def dump_log(
             yield record
     report()
     end = view.last_end
-    if view.files.first <= end < min(view.known_end, view.files.end):
+    if end is not None and view.files.first <= end < min(view.known_end, view.files.end):
         position = (end - view.files.first) % view.files.file_size
         on_damage(Damage(view.files.file_at(end).path, position, end, view.known_end))
 

@@ -112,7 +112,7 @@ class StoreView:
         self.faults: list[CorruptStore] = []
         self.damages: list[Damage] = []
         self.record_count = 0
-        self.last_end = 0
+        self.last_end: int | None = None
         """The offset at which `records` found no more of them."""
         try:
             self.files.load()
@@ -177,11 +177,11 @@ class StoreView:
     def _follows(self, offset: int) -> int | None:
         """Record the damage at this offset; return the offset of the next record, if any."""
         files = self.files
+        self.last_end = offset
         if self.in_use_by is not None and offset >= self.safe_end:
             return None
         found = find_record(files, offset + 1)
         if found is None:
-            self.last_end = offset
             return None
         position = (offset - files.first) % files.file_size
         path = files.file_at(offset).path
