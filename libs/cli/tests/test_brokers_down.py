@@ -3,10 +3,7 @@
 
 import json
 import signal
-import socket
 import subprocess
-from contextlib import suppress
-from threading import Thread
 
 import pytest
 
@@ -196,27 +193,6 @@ def test_broker_and_name_server_addresses_are_not_interchangeable(call, cluster)
         result = call(*args, "-b", cluster.namesrv, "-n", cluster.namesrv)
         assert (result.status, result.out) == (1, "")
         assert f"{cluster.namesrv} is a name server, not a broker: " in result.err
-
-
-@pytest.mark.parametrize("args", [("topic", "list"), ("produce", "T", "x", "--timeout", "1")])
-def test_another_program_at_the_port_of_a_name_server_is_named(call, args):
-    with socket.create_server(("127.0.0.1", 0)) as server:
-
-        def greet():
-            with suppress(OSError):  # the server is closed
-                while True:
-                    connection, _ = server.accept()
-                    with connection:
-                        connection.sendall(b"SSH-2.0-OpenSSH_9.6\r\n")
-                        while connection.recv(1024):
-                            pass
-
-        Thread(target=greet, daemon=True).start()
-        address = f"127.0.0.1:{server.getsockname()[1]}"
-        result = call(*args, "-n", address)
-    assert (result.status, result.out) == (1, "")
-    last = result.err.splitlines()[-1]
-    assert f"{address} was closed: what comes from there is not RocketMQ's protocol" in last
 
 
 def test_a_name_server_that_hangs_is_named(call, cluster):

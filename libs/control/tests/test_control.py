@@ -206,6 +206,23 @@ async def test_a_process_that_does_not_answer_is_not_taken_for_a_refusal():
         await client.close()
 
 
+class Greeter(asyncio.Protocol):
+    """A server of another protocol, which speaks first."""
+
+    def connection_made(self, transport):
+        transport.write(b"SSH-2.0-OpenSSH_9.6\r\n")
+        transport.close()
+
+
+async def test_another_program_at_the_port_is_told_from_a_member_that_is_down():
+    loop = asyncio.get_running_loop()
+    async with await loop.create_server(Greeter, "127.0.0.1", 0) as other:
+        client = MemberClient(f"127.0.0.1:{other.sockets[0].getsockname()[1]}", TARGET)
+        with pytest.raises(MemberUnreachable, match="another program listens there"):
+            await client.status(timeout_ms=60_000)
+        await client.close()
+
+
 async def test_a_port_in_use_is_named(server, member):
     with pytest.raises(SettingsError, match="controlPort"):
         await ControlServer(member).start("127.0.0.1", server.port)

@@ -244,6 +244,22 @@ async def test_a_lost_connection_fails_what_waits_and_is_made_anew(
     assert response.header.offset == 1
 
 
+class Greeter(asyncio.Protocol):
+    """A server of another protocol, which speaks first."""
+
+    def connection_made(self, transport: Any) -> None:
+        transport.write(b"SSH-2.0-OpenSSH_9.6\r\n")
+        transport.close()
+
+
+async def test_a_server_of_another_protocol_is_named(new_client: Any) -> None:
+    loop = asyncio.get_running_loop()
+    async with await loop.create_server(Greeter, "127.0.0.1", 0) as other:
+        address = f"127.0.0.1:{other.sockets[0].getsockname()[1]}"
+        with pytest.raises(ConnectionLost, match="is not RocketMQ's protocol"):
+            await new_client().invoke(address, QUERY, HEADER, timeout_ms=60_000)
+
+
 async def test_nobody_listens(new_client: Any, unused_tcp_port: int) -> None:
     client = new_client()
 
