@@ -22,8 +22,8 @@ from typing import Final
 import page
 from macro.native import fill
 
-from cometmq.peers.cppclient import client_python
-from cometmq.peers.environments import grpc_client_python
+from cometmq.peers.clients.cppclient import client_python
+from cometmq.peers.clients.environments import grpc_client_python
 from cometmq.peers.processes import wait_until
 from cometmq.peers.proxy import ProxyCluster
 from cometmq.peers.wire import call

@@ -12,15 +12,15 @@ from pathlib import Path
 
 import pytest
 
+from cometmq.peers.clients.cppclient import CppClient
+from cometmq.peers.clients.javaclient import VERSION_5, JavaClient, MqAdmin
+from cometmq.peers.clients.nodeclient import NodeClient
+from cometmq.peers.clients.programs import ClientProgram
 from cometmq.peers.cluster import Cluster
 from cometmq.peers.comet import CometCluster
 from cometmq.peers.content import create_topic
-from cometmq.peers.cppclient import CppClient
 from cometmq.peers.java import PatientJavaCluster
-from cometmq.peers.javaclient import VERSION_5, JavaClient, MqAdmin
-from cometmq.peers.nodeclient import NodeClient
 from cometmq.peers.processes import wait_until
-from cometmq.peers.programs import ClientProgram
 
 MAKERS: dict[str, type[Cluster]] = {"comet": CometCluster, "java": PatientJavaCluster}
 STATISTICS_TIMEOUT_S = 120.0

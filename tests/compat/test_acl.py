@@ -14,9 +14,9 @@ import pytest
 
 from cometmq.broker.acl.files import AclFiles
 from cometmq.client import Message, Producer, ProducerOptions, SessionCredentials
+from cometmq.peers.clients.javaclient import VERSIONS, JavaClient, MqAdmin
 from cometmq.peers.cluster import Cluster
 from cometmq.peers.java import JavaCluster, PatientJavaCluster, java_home
-from cometmq.peers.javaclient import VERSIONS, JavaClient, MqAdmin
 from cometmq.peers.processes import wait_until
 from cometmq.remoting.bodies.acl import AclAccount
 from cometmq.remoting.errors import CometError, CommandError

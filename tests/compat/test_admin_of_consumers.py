@@ -11,12 +11,12 @@ from dataclasses import dataclass
 import pytest
 
 from cometmq.client import ConsumeFrom, ConsumeResult, MessageExt, PushConsumer, PushOptions
+from cometmq.peers.clients.javaclient import MqAdmin
+from cometmq.peers.clients.programs import ClientProgram, Running
 from cometmq.peers.cluster import Cluster
 from cometmq.peers.content import Event, contents, named, received, sent
 from cometmq.peers.dialect import parse
-from cometmq.peers.javaclient import MqAdmin
 from cometmq.peers.processes import wait_until
-from cometmq.peers.programs import ClientProgram, Running
 from cometmq.peers.settled import committed, wait_for_offsets
 from cometmq.peers.wire import call
 

@@ -15,11 +15,11 @@ import pytest
 
 from cometmq.client import Producer
 from cometmq.peers.cli import CometCli, heading_of, words_of
+from cometmq.peers.clients.javaclient import MqAdmin
+from cometmq.peers.clients.programs import ClientProgram
 from cometmq.peers.cluster import CLUSTER_NAME, Cluster
 from cometmq.peers.java import mqadmin_command
-from cometmq.peers.javaclient import MqAdmin
 from cometmq.peers.processes import Child, wait_until
-from cometmq.peers.programs import ClientProgram
 from cometmq.peers.settled import agreed, wait_for_dispatch, wait_for_offsets
 from cometmq.peers.wire import call
 

@@ -14,11 +14,11 @@ from typing import Any
 import pytest
 
 from cometmq.peers.cli import CliAnswer, CometCli, words_of
+from cometmq.peers.clients.javaclient import MqAdmin
+from cometmq.peers.clients.programs import ClientProgram, Running
 from cometmq.peers.cluster import CLUSTER_NAME, Cluster
 from cometmq.peers.content import Event, create_topic, named
-from cometmq.peers.javaclient import MqAdmin
 from cometmq.peers.processes import wait_until
-from cometmq.peers.programs import ClientProgram, Running
 from cometmq.peers.settled import agreed, wait_for_dispatch, wait_for_offsets
 
 pytestmark = pytest.mark.compat

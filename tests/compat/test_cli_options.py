@@ -14,8 +14,8 @@ import pytest
 
 from cometmq.cli.lazy import load_command
 from cometmq.cli.mqadmin import COMMANDS
+from cometmq.peers.clients.javaclient import MqAdmin
 from cometmq.peers.java import mqadmin
-from cometmq.peers.javaclient import MqAdmin
 
 pytestmark = pytest.mark.compat
 

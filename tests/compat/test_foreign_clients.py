@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
+from cometmq.peers.clients.javaclient import VERSION_5, JavaClient
+from cometmq.peers.clients.programs import ClientProgram
 from cometmq.peers.cluster import Cluster
 from cometmq.peers.content import Event, by_queue, create_topic, named, received, sent
-from cometmq.peers.javaclient import VERSION_5, JavaClient
-from cometmq.peers.programs import ClientProgram
 
 pytestmark = pytest.mark.compat
 

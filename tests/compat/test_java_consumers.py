@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
+from cometmq.peers.clients.javaclient import JavaClient, MqAdmin
+from cometmq.peers.clients.programs import ClientProgram
 from cometmq.peers.cluster import Cluster
 from cometmq.peers.content import contents, create_topic, named, received, sent
 from cometmq.peers.java import JavaCluster
-from cometmq.peers.javaclient import JavaClient, MqAdmin
 from cometmq.peers.loopback import ipv6_loopback
 from cometmq.peers.processes import wait_until
-from cometmq.peers.programs import ClientProgram
 from cometmq.peers.settled import wait_for_dispatch, wait_for_messages, wait_for_offsets
 
 pytestmark = pytest.mark.compat

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from cometmq.peers.clients.javaclient import VERSION_5, VERSIONS, JavaClient, MqAdmin
+from cometmq.peers.clients.programs import ClientProgram
 from cometmq.peers.cluster import Cluster, Layout
 from cometmq.peers.content import create_topic, received, sent
-from cometmq.peers.javaclient import VERSION_5, VERSIONS, JavaClient, MqAdmin
 from cometmq.peers.processes import wait_until
-from cometmq.peers.programs import ClientProgram
 from cometmq.peers.settled import wait_for_dispatch
 from cometmq.peers.wire import call, registered_brokers
 

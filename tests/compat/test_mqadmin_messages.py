@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from cometmq.peers.clients.javaclient import MqAdmin
+from cometmq.peers.clients.programs import ClientProgram
 from cometmq.peers.cluster import Cluster
 from cometmq.peers.content import Event, create_topic, named, received, sent
-from cometmq.peers.javaclient import MqAdmin
 from cometmq.peers.processes import wait_until
-from cometmq.peers.programs import ClientProgram
 from cometmq.peers.settled import text_of, wait_for_dispatch, wait_for_offsets
 
 pytestmark = pytest.mark.compat

@@ -8,12 +8,12 @@ from dataclasses import dataclass
 
 import pytest
 
+from cometmq.peers.clients.javaclient import MqAdmin
+from cometmq.peers.clients.programs import ClientProgram
 from cometmq.peers.cluster import CLUSTER_NAME, Cluster
 from cometmq.peers.content import Event, create_topic, named, received, sent
 from cometmq.peers.dialect import parse
-from cometmq.peers.javaclient import MqAdmin
 from cometmq.peers.processes import wait_until
-from cometmq.peers.programs import ClientProgram
 from cometmq.peers.settled import wait_for_offsets
 from cometmq.peers.wire import Answer, call
 from cometmq.runtime.clock import SystemClock

@@ -8,8 +8,8 @@ from contextlib import contextmanager
 
 import pytest
 
+from cometmq.peers.clients.javaclient import MqAdmin
 from cometmq.peers.cluster import CLUSTER_NAME, Cluster
-from cometmq.peers.javaclient import MqAdmin
 from cometmq.peers.wire import call
 
 pytestmark = pytest.mark.compat

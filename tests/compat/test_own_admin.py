@@ -8,9 +8,9 @@ from collections.abc import Callable
 import pytest
 
 from cometmq.client import AdminClient, ConsumeFrom, LitePullConsumer, LitePullOptions, NoRoute
+from cometmq.peers.clients.programs import ClientProgram
 from cometmq.peers.cluster import CLUSTER_NAME, Cluster
 from cometmq.peers.content import Event, named, sent
-from cometmq.peers.programs import ClientProgram
 from cometmq.peers.settled import wait_for_dispatch, wait_for_offsets
 from cometmq.remoting.bodies.topic_config import SubscriptionGroupConfig
 

@@ -18,10 +18,10 @@ from cometmq.client import (
     SendResult,
     SendStatus,
 )
+from cometmq.peers.clients.programs import ClientProgram
 from cometmq.peers.cluster import Cluster
 from cometmq.peers.content import named, received, sent
 from cometmq.peers.processes import wait_until
-from cometmq.peers.programs import ClientProgram
 
 pytestmark = pytest.mark.compat
 

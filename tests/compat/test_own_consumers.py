@@ -25,11 +25,11 @@ from cometmq.client import (
     PushOptions,
     ScheduledPull,
 )
+from cometmq.peers.clients.javaclient import JavaClient, MqAdmin
+from cometmq.peers.clients.programs import ClientProgram, Running
 from cometmq.peers.cluster import Cluster
 from cometmq.peers.content import create_topic
-from cometmq.peers.javaclient import JavaClient, MqAdmin
 from cometmq.peers.processes import wait_until
-from cometmq.peers.programs import ClientProgram, Running
 from cometmq.peers.settled import wait_for_dispatch
 
 pytestmark = pytest.mark.compat

@@ -22,11 +22,11 @@ from cometmq.client import (
     PushOptions,
 )
 from cometmq.client.trace import Pub, SubAfter, SubBefore, TraceRecord, decode_trace
+from cometmq.peers.clients.javaclient import MqAdmin
+from cometmq.peers.clients.programs import ClientProgram
 from cometmq.peers.cluster import Cluster
 from cometmq.peers.content import create_topic, named
-from cometmq.peers.javaclient import MqAdmin
 from cometmq.peers.processes import wait_until
-from cometmq.peers.programs import ClientProgram
 from cometmq.remoting.errors import CommandError
 
 pytestmark = pytest.mark.compat

@@ -12,12 +12,12 @@ import pytest
 
 from cometmq.client import ConsumeFrom, Message, MessageExt, PushOptions
 from cometmq.client import sync as sync_client
+from cometmq.peers.clients.programs import ClientProgram
 from cometmq.peers.cluster import CLUSTER_NAME, Cluster
 from cometmq.peers.comet import PROGRAM
 from cometmq.peers.content import received, sent
 from cometmq.peers.ports import HOST, free_broker_port, free_port
 from cometmq.peers.processes import Child, wait_until
-from cometmq.peers.programs import ClientProgram
 from cometmq.peers.settled import wait_for_offsets
 from cometmq.peers.wire import registered_brokers
 

@@ -12,12 +12,12 @@ from pathlib import Path
 
 import pytest
 
+from cometmq.peers.clients.javaclient import MqAdmin
+from cometmq.peers.clients.programs import ClientProgram
 from cometmq.peers.cluster import BrokerPlace, Cluster, Layout
 from cometmq.peers.content import Event, create_topic, named, received, sent
-from cometmq.peers.javaclient import MqAdmin
 from cometmq.peers.ports import free_broker_port, free_port
 from cometmq.peers.processes import wait_until
-from cometmq.peers.programs import ClientProgram
 from cometmq.peers.wire import call
 
 pytestmark = [pytest.mark.compat, pytest.mark.timeout(900)]

@@ -24,12 +24,12 @@ from cometmq.client import (
 )
 from cometmq.client.sync import Producer as SyncProducer
 from cometmq.peers.broker.client import Client
+from cometmq.peers.clients.programs import ClientProgram
 from cometmq.peers.cluster import Cluster
 from cometmq.peers.comet import CometCluster
 from cometmq.peers.content import create_topic, named
 from cometmq.peers.java import PatientJavaCluster
 from cometmq.peers.processes import wait_until
-from cometmq.peers.programs import ClientProgram
 from cometmq.peers.settled import text_of, wait_for_dispatch
 from cometmq.remoting.bodies.dialect import encode_json
 from cometmq.remoting.bodies.heartbeat import ClientConfigCheck, SubscriptionData

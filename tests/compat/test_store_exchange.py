@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
+from cometmq.peers.clients.programs import ClientProgram
 from cometmq.peers.cluster import Cluster, Layout
 from cometmq.peers.content import Event, create_topic, named, received, sent
 from cometmq.peers.processes import wait_until
-from cometmq.peers.programs import ClientProgram
 from cometmq.peers.settled import text_of, wait_for_dispatch
 from cometmq.peers.wire import call
 from cometmq.store.inspection.checksum_check import damaged_parts

@@ -17,11 +17,11 @@ from cometmq import client
 from cometmq.client import Message, MessageExt, TransactionOptions, TransactionState
 from cometmq.client.sync import AdminClient, TransactionProducer
 from cometmq.client.trace import EndTransaction, decode_trace
+from cometmq.peers.clients.javaclient import MqAdmin
+from cometmq.peers.clients.programs import ClientProgram, Running
 from cometmq.peers.cluster import Cluster, Layout
 from cometmq.peers.content import create_topic, named
-from cometmq.peers.javaclient import MqAdmin
 from cometmq.peers.processes import wait_until
-from cometmq.peers.programs import ClientProgram, Running
 from cometmq.remoting.names import TRACE_TOPIC
 
 pytestmark = [pytest.mark.compat, pytest.mark.timeout(900)]

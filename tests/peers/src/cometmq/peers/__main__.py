@@ -5,11 +5,11 @@ import sys
 from collections.abc import Callable, Mapping
 from typing import Final
 
-from cometmq.peers.cppclient import client_python
-from cometmq.peers.environments import grpc_client_python
-from cometmq.peers.javaclient import VERSIONS, client_class_path
+from cometmq.peers.clients.cppclient import client_python
+from cometmq.peers.clients.environments import grpc_client_python
+from cometmq.peers.clients.javaclient import VERSIONS, client_class_path
+from cometmq.peers.clients.nodeclient import installed_client
 from cometmq.peers.maven import server_class_path
-from cometmq.peers.nodeclient import installed_client
 from cometmq.peers.processes import PeerError
 from cometmq.peers.proxy import proxy_class_path
 from cometmq.peers.rocketmqtests import tests_class_path

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
+from cometmq.peers.clients.programs import Running
 from cometmq.peers.cluster import CLUSTER_NAME, Cluster
 from cometmq.peers.java import java_home
 from cometmq.peers.maven import (
@@ -14,7 +15,6 @@ from cometmq.peers.maven import (
 )
 from cometmq.peers.paths import CACHE, ROOT
 from cometmq.peers.processes import Child
-from cometmq.peers.programs import Running
 
 PROJECT: Final = ROOT / "tests" / "peers" / "rocketmqtests"
 MAIN_CLASS: Final = "io.cometmq.peers.RunTests"

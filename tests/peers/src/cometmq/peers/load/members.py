@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from cometmq.peers.javaclient import JavaClient
+from cometmq.peers.clients.javaclient import JavaClient
 from cometmq.peers.load.journal import JavaReader, JournalReader, LineReader
 from cometmq.peers.load.member import ORDERED_TOPIC, PLAIN_TOPIC, READY
 from cometmq.peers.load.verdicts import End, Life

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Self
 
+from cometmq.peers.clients.programs import ClientProgram
 from cometmq.peers.java import java_home
 from cometmq.peers.maven import (
     JVM_OPTIONS,
@@ -20,7 +21,6 @@ from cometmq.peers.maven import (
 )
 from cometmq.peers.paths import CACHE, ROOT
 from cometmq.peers.processes import PeerError
-from cometmq.peers.programs import ClientProgram
 
 VERSION_5: Final = "5.3.3"
 VERSIONS: Final = (ROCKETMQ_VERSION, VERSION_5)

@@ -4,9 +4,9 @@
 from pathlib import Path
 from typing import Final
 
-from cometmq.peers.environments import environment
+from cometmq.peers.clients.environments import environment
+from cometmq.peers.clients.programs import ClientProgram
 from cometmq.peers.paths import ROOT
-from cometmq.peers.programs import ClientProgram
 
 REQUIREMENT: Final = "rocketmq==0.4.4"
 PROGRAM: Final = ROOT / "tests" / "peers" / "cppclient" / "client.py"

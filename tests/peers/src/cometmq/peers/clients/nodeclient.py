@@ -6,10 +6,10 @@ import shutil
 from pathlib import Path
 from typing import Final
 
+from cometmq.peers.clients.programs import ClientProgram
 from cometmq.peers.maven import cache_entry, program
 from cometmq.peers.paths import ROOT
 from cometmq.peers.processes import run_to_end
-from cometmq.peers.programs import ClientProgram
 
 PROJECT: Final = ROOT / "tests" / "peers" / "nodeclient"
 FILES: Final = ("package.json", "client.js")
