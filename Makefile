@@ -252,7 +252,7 @@ charts-test: setup $(VENV)/.deploy ## Render the Helm charts, check all objects 
 	$(BIN)/pytest -q tests/charts --timeout=300 --helm=$$(deploy/helm/install-helm.sh)
 
 .PHONY: e2e
-e2e: setup $(VENV)/.deploy ## Charts, operator and failover on a Kubernetes cluster made here, as root, or that of E2E_KUBECONFIG (KEEP=yes ARGS=...)
+e2e: setup $(VENV)/.deploy ## Charts, operator and failover on a Kubernetes cluster made here, as root, or that of E2E_KUBECONFIG (SHORT=yes KEEP=yes ARGS=...)
 	tests/e2e/run.sh $(ARGS)
 
 .PHONY: version

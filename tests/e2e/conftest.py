@@ -23,6 +23,7 @@ from cometmq.peers.paths import ROOT
 from cometmq.peers.processes import PeerError
 
 GROUP = "orders"
+SWITCHOVER = "cometmq.io/switchover-to"
 NAMESRV = "mq-cometmq-namesrv-pods.{}.svc:9876"
 READY_TIMEOUT_S = 300
 RESTRICTED = {"pod-security.kubernetes.io/enforce": "restricted"}
@@ -33,7 +34,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--image", default="cometmq:0.1.0", help="the suite's image")
     parser.addoption("--next-image", help="another image of the suite, for the upgrade")
     parser.addoption("--operator-image", default="cometmq-operator:0.1.0")
-    parser.addoption("--rounds", type=int, default=5, help="kills and switchovers")
+    parser.addoption("--rounds", type=int, default=5, help="kills of masters")
+    parser.addoption("--switchovers", type=int, default=20)
     parser.addoption("--report", type=Path, default=ROOT / "dist/e2e/report.md")
 
 
@@ -55,6 +57,8 @@ class World:
         self.operators = Namespace("cometmq-e2e-operator")
         self.mq = Namespace("cometmq-e2e")
         self.namesrv = NAMESRV.format(self.mq.name)
+        # Clients get both addresses: behind the one name, they would not leave a server that hangs.
+        self.namesrvs = ";".join(f"mq-cometmq-namesrv-{one}.{self.namesrv}" for one in range(2))
 
     def install(self) -> float:
         """Install both charts; return the seconds until everything was ready."""
@@ -62,19 +66,25 @@ class World:
         for namespace in (self.mq, self.operators):
             namespace.create(**RESTRICTED)
         started = time.monotonic()
+        self.install_operator()
+        self.install_suite()
+        # The txn-checker is ready once a broker is registered, so --wait would wait in vain.
+        self.mq.kubectl("rollout", "status", "sts/mq-cometmq-namesrv", "--timeout=5m")
+        return time.monotonic() - started
+
+    def install_operator(self, verb: str = "install", *, keeps_definition: bool = False) -> None:
         self.operators.helm(
-            "install", "op", str(HELM / "cometmq-operator"), "--wait", "--timeout=5m",
+            verb, "op", str(HELM / "cometmq-operator"), "--wait", "--timeout=5m",
             *_image(self.operator_image), f"--set=defaultBrokerImage={self.image}",
-            "--set=drainQuietSeconds=5", "--set=crds.keep=false",
+            "--set=drainQuietSeconds=5", f"--set=crds.keep={str(keeps_definition).lower()}",
             f"--set=watchNamespaces={{{self.mq.name}}}",
         )  # fmt: skip
+
+    def install_suite(self) -> None:
         values = HELM / "cometmq/ci/operator-values.yaml"
         self.mq.helm(
             "install", "mq", str(HELM / "cometmq"), f"--values={values}", *_image(self.image)
         )
-        # The txn-checker is ready once a broker is registered, so --wait would wait in vain.
-        self.mq.kubectl("rollout", "status", "sts/mq-cometmq-namesrv", "--timeout=5m")
-        return time.monotonic() - started
 
     def _remove(self) -> None:
         """Let the group of an earlier run go without an operator."""
@@ -88,21 +98,22 @@ class World:
     def create_group(self) -> float:
         """Create the group; return the seconds until it was ready."""
         started = time.monotonic()
-        spec = {
-            "nameServers": [self.namesrv],
-            "replicas": 3,
-            "replication": {"minInSync": 2},
-            "storage": {"size": "1Gi", "retain": {"whenDeleted": "Delete", "whenScaled": "Delete"}},
-            "resources": {
-                "requests": {"cpu": "100m", "memory": "128Mi"}, "limits": {"memory": "1Gi"},
-            },
+        self.apply_group(GROUP, replicas=3, replication={"minInSync": 2})
+        self.until_ready()
+        return time.monotonic() - started
+
+    def apply_group(self, name: str, *, storage: dict[str, Any] | None = None, **spec: Any) -> None:
+        """Create a small group, or change its spec."""
+        retain = {"whenDeleted": "Delete", "whenScaled": "Delete"}
+        limits = {"requests": {"cpu": "100m", "memory": "128Mi"}, "limits": {"memory": "1Gi"}}
+        whole = {
+            "nameServers": [self.namesrv], "resources": limits,
+            "storage": {"size": "1Gi", "retain": retain, **(storage or {})}, **spec,
         }  # fmt: skip
         self.mq.apply({
             "apiVersion": "cometmq.io/v1alpha1", "kind": "BrokerGroup",
-            "metadata": {"name": GROUP}, "spec": spec,
+            "metadata": {"name": name}, "spec": whole,
         })  # fmt: skip
-        self.until_ready()
-        return time.monotonic() - started
 
     def patch(self, spec: dict[str, Any]) -> None:
         body = {"spec": spec}
@@ -110,6 +121,11 @@ class World:
 
     def group(self) -> Any:
         return self.mq.get("bg", GROUP)
+
+    def condition(self, group: str, type_: str) -> dict[str, Any]:
+        """Return a condition of a group; it is empty if there is none yet."""
+        found = (self.mq.get("bg", group) or {}).get("status", {}).get("conditions", ())
+        return next((one for one in found if one["type"] == type_), {})
 
     def status(self) -> dict[str, Any]:
         """Return the status; the API omits what is empty, such as the master during an election."""
@@ -138,6 +154,30 @@ class World:
 
         return until(ready, READY_TIMEOUT_S, f"{GROUP} is ready")
 
+    def switch_over(self, target: str = "auto") -> None:
+        """Make `target`, or any slave, the master; repeat an order that came too early."""
+        before = self.status()["master"]
+        if target == before:
+            return
+        is_ordered = False
+
+        def changed() -> bool:
+            nonlocal is_ordered
+            group = self.group()
+            status = group.get("status", {})
+            master = status.get("master", "")
+            if master == target or (target == "auto" and master and master != before):
+                return True
+            is_pending = SWITCHOVER in group["metadata"].get("annotations", {})
+            is_refused = status.get("lastOperation", {}).get("result") == "Refused"
+            if not is_pending and (is_refused or not is_ordered):
+                self.mq.annotate(f"bg/{GROUP}", SWITCHOVER, target)
+                is_ordered = True
+            return False
+
+        until(changed, READY_TIMEOUT_S, f"a switchover from {before} to {target}")
+        self.until_ready()
+
     def until_master_other_than(self, pod: str) -> str:
         """Wait until another pod is the master; return its name."""
 
@@ -155,6 +195,20 @@ class World:
             return bool(status["epoch"] > epoch and status["master"])
 
         until(is_later, READY_TIMEOUT_S, f"an epoch after {epoch}")
+
+    def until_registered(self) -> None:
+        """Wait until every name server knows the master; one that has restarted knows nothing."""
+
+        def knows(namesrv: str) -> bool:
+            command = ("cometmq", "cluster", "--json", "-n", namesrv)
+            try:
+                found = json.loads(self.mq.kubectl("exec", load.POD, "--", *command))
+            except PeerError:
+                return False
+            return any((one["broker"], one["role"]) == (GROUP, "master") for one in found)
+
+        for one in self.namesrvs.split(";"):
+            until(lambda one=one: knows(one), READY_TIMEOUT_S, f"{one} knows the master")  # type: ignore[misc]
 
     def kill(self, pod: str) -> None:
         """End a broker without notice: kill -9 in a cluster of kind, else without grace."""
@@ -221,4 +275,5 @@ def ready(world: World, request: pytest.FixtureRequest) -> Iterator[World]:
 
 @pytest.fixture
 def under_load(ready: World) -> Callable[[], AbstractContextManager[load.PodLoad]]:
-    return lambda: load.running(ready.mq, ready.namesrv)
+    ready.until_registered()
+    return lambda: load.running(ready.mq, ready.namesrvs)

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A broker group of three on a real cluster: failover, planned changes and deletion, under load."""
+"""A broker group of three on a real cluster: failover and planned changes, under load."""
 
+import json
 import time
 
 from cometmq.peers.e2e.kubectl import run, until
-from cometmq.peers.ha.load import TOPIC
 from cometmq.peers.ha.report import percentile
 
 GROUP = "orders"
@@ -63,19 +63,18 @@ def test_deleted_master_pod(ready, under_load, report):
     assert outage.failed_count == 0, load.result["errors"]
 
 
-def test_switchovers(ready, under_load, report, rounds):
+def test_switchovers(ready, under_load, report, request):
+    count = request.config.getoption("--switchovers")
     with under_load() as load:
         since, pauses = load.settle(), []
-        for _ in range(rounds):
-            began, master = load.now(), ready.status()["master"]
-            ready.mq.annotate(f"bg/{GROUP}", "cometmq.io/switchover-to", "auto")
-            ready.until_master_other_than(master)
-            ready.until_ready()
+        for _ in range(count):
+            began = load.now()
+            ready.switch_over()
             pauses.append(load.outage(began, load.settle()).pause_s)
         failed = load.outage(since, load.settle()).failed_count
         assert_clean(load)
-    report.add(f"{rounds} switchovers", "failed sends", failed, limit=0)
-    report.add(f"{rounds} switchovers", "longest pause", max(pauses), limit=1, unit="s")
+    report.add(f"{count} switchovers", "failed sends", failed, limit=0)
+    report.add(f"{count} switchovers", "longest pause", max(pauses), limit=1, unit="s")
     assert failed == 0, load.result["errors"]
 
 
@@ -109,9 +108,7 @@ def test_scale_out_and_in(ready, under_load, report):
         since = load.settle()
         ready.mq.kubectl("scale", "bg", GROUP, "--replicas=4")
         ready.until_ready()
-        ready.mq.annotate(f"bg/{GROUP}", "cometmq.io/switchover-to", f"{GROUP}-3")
-        until(lambda: ready.status()["master"] == f"{GROUP}-3", TIMEOUT_S, "a master that leaves")
-        ready.until_ready()
+        ready.switch_over(f"{GROUP}-3")
         ready.mq.kubectl("scale", "bg", GROUP, "--replicas=3")
         ready.until_ready()
         outage = load.outage(since, load.settle())
@@ -150,31 +147,74 @@ def test_a_standby_operator_fails_over(ready, under_load, report):
     assert outage.pause_s < PATIENCE_S
 
 
-def test_deletion_waits_for_consumers(ready):
-    """A deleted group goes when its consumers have everything, and its volumes with it."""
-    command = ("exec", "load", "--", "cometmq")
-    names = ("-n", ready.namesrv)
-    ready.mq.kubectl(*command, "produce", TOPIC, "1", "--count", "25", *names)
-    ready.mq.kubectl("delete", "bg", GROUP, "--wait=false")
-
-    def backlog():
-        drain = ready.status().get("drain") or {}
-        return drain.get("remainingMessages") == 25
-
-    until(backlog, TIMEOUT_S, "25 messages remain")
-    assert ready.status()["phase"] == "Draining"
-    assert ready.mq.get("statefulset", GROUP) is not None
-    consume = ("consume", TOPIC, "--group", "ledger-readers", "--max", "25", "--timeout", "120")
-    output = ready.mq.kubectl(*command, *consume, *names)
-    assert output.split() == ["1"] * 25
-    until(lambda: ready.group() is None, TIMEOUT_S, "the group is gone")
-    until(lambda: not ready.pods(), TIMEOUT_S, "its pods are gone")
-    volumes = f"cometmq.io/broker-group={GROUP}"
-    until(lambda: not ready.mq.list("pvc", volumes), TIMEOUT_S, "its volumes are gone")
+def test_a_fenced_master(ready, under_load, report):
+    """The order stops it at once, and another broker is elected."""
+    with under_load() as load:
+        before, since = ready.status(), load.settle()
+        ready.mq.annotate(f"bg/{GROUP}", "cometmq.io/fence", before["master"])
+        assert ready.until_master_other_than(before["master"])
+        ready.until_ready()
+        outage = load.outage(since, load.settle())
+        assert_clean(load)
+    report.add("master fenced", "without sends", outage.pause_s, limit=3, unit="s")
+    assert outage.pause_s < PATIENCE_S
 
 
-def test_a_namespace_takes_its_group_along(world):
-    """Nothing waits for consumers, and the operator needs no rights in the namespace for it."""
-    world.create_group()
-    world.mq.delete()
-    assert run("kubectl", "get", "namespace", world.mq.name, "--ignore-not-found") == ""
+def test_a_rebuilt_slave(ready, under_load, report):
+    """A slave discards its store and copies everything, while the others go on."""
+
+    def restarts(pod):
+        (container,) = ready.pods()[pod]["status"]["containerStatuses"]
+        return container["restartCount"]
+
+    with under_load() as load:
+        since, status = load.settle(), ready.status()
+        slave = next(one["pod"] for one in status["members"] if one["pod"] != status["master"])
+        count = restarts(slave)
+        ready.mq.annotate(f"bg/{GROUP}", "cometmq.io/rebuild", slave)
+        until(lambda: restarts(slave) > count, TIMEOUT_S, f"{slave} has restarted")
+        ready.until_ready()
+        outage = load.outage(since, load.settle())
+        assert_clean(load)
+    folder = "/var/lib/cometmq"
+    found = ready.mq.kubectl("exec", slave, "--", "find", folder, "-name", "discarded-*")
+    assert found.strip(), "the old files are kept"
+    report.add("slave rebuilt", "failed sends", outage.failed_count, limit=0)
+    report.add("slave rebuilt", "longest pause", outage.pause_s, limit=5, unit="s")
+
+
+def test_volumes_that_cannot_grow(ready):
+    """The condition says why, and the volumes grow once their class allows it."""
+    name, storage_class = "small", "cometmq-e2e-growing"
+    classes = json.loads(run("kubectl", "get", "storageclass", "--output=json"))["items"]
+    default = "storageclass.kubernetes.io/is-default-class"
+    found = next(one for one in classes if one["metadata"].get("annotations", {}).get(default))
+    copied = {key: value for key, value in found.items() if key not in ("metadata", "status")}
+    body = {**copied, "metadata": {"name": storage_class}, "allowVolumeExpansion": False}
+    ready.mq.apply(body)
+    storage = {"className": storage_class}
+    try:
+        ready.apply_group(name, replicas=1, deletion="Now", storage=storage)
+        until(
+            lambda: ready.condition(name, "Ready").get("status") == "True", TIMEOUT_S, "it is ready"
+        )
+        ready.apply_group(name, replicas=1, deletion="Now", storage={**storage, "size": "2Gi"})
+        accepted = until(
+            lambda: (
+                (one := ready.condition(name, "SpecAccepted")).get("status") == "False" and one
+            ),
+            TIMEOUT_S, "the growth is refused",
+        )  # fmt: skip
+        assert accepted["reason"] == "Refused"
+        assert "resize" in accepted["message"]
+        run("kubectl", "patch", "storageclass", storage_class,
+            '--patch={"allowVolumeExpansion":true}')  # fmt: skip
+        until(
+            lambda: ready.condition(name, "SpecAccepted").get("status") == "True", TIMEOUT_S,
+            "the growth is accepted",
+        )  # fmt: skip
+        (claim,) = ready.mq.list("pvc", f"cometmq.io/broker-group={name}")
+        assert claim["spec"]["resources"]["requests"]["storage"] == "2Gi"
+    finally:
+        ready.mq.kubectl("delete", "bg", name, "--ignore-not-found")
+        run("kubectl", "delete", "storageclass", storage_class)

@@ -10,7 +10,7 @@
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 cluster=${E2E_CLUSTER:-cometmq-e2e}
-workers=${E2E_WORKERS:-2}
+workers=${E2E_WORKERS:-3}
 cache=${E2E_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/cometmq-e2e}
 # The files that decide the content of the binaries and of the node image.
 hash=$(cd "$here" && cat go.mod go.sum build.sh node-image.sh node/* ./*/*.go | sha256sum | cut -c1-12)
@@ -48,7 +48,8 @@ up() {
         "$here/node-image.sh" "$image" "$binaries" "$cache"
     fi
     made_of=$(docker inspect --format='{{.Config.Image}}' "$cluster-control-plane" 2>/dev/null || true)
-    if [ "$made_of" = "$image" ]; then
+    nodes=$(docker ps --quiet --filter "label=io.x-k8s.kind.cluster=$cluster" | wc -l)
+    if [ "$made_of" = "$image" ] && [ "$nodes" -eq $((workers + 1)) ]; then
         kind export kubeconfig --name "$cluster" --quiet
     else
         delete

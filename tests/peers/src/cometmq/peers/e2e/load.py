@@ -19,7 +19,8 @@ POD: Final = "load"
 SOURCES: Final = ROOT / "tests/peers/src"
 MODULES: Final = ("", "processes", "ha/", "ha/ledger", "ha/load", "e2e/", "e2e/in_pod")
 """Modules below cometmq.peers that the pod needs; a slash ends a package."""
-ANSWER_TIMEOUT_S: Final = 180
+ANSWER_TIMEOUT_S: Final = 300
+"""Longer than the drain of the load, so that its faults are told."""
 
 
 def pod(image: str) -> list[dict[str, Any]]:

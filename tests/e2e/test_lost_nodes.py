@@ -1,0 +1,115 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Nodes that are lost, and partitions; nodes are containers of this machine's engine."""
+
+import json
+
+from cometmq.peers.e2e import load as loads
+from cometmq.peers.e2e import nodes
+from cometmq.peers.e2e.kubectl import run, until
+
+TIMEOUT_S = 300
+PATIENCE_S = 60
+"""No outage may last longer on the busiest machine; the report compares with the design's limit."""
+PARTITION_S = 15
+"""Longer than a lease, and than any timeout after which a member counts as lost."""
+
+
+def master_apart(world):
+    """Make the master a pod that shares its node with no other broker, and with neither the load
+    nor the acting operator, whose loss takes longer: `test_a_standby_operator_fails_over`.
+    """
+    acting = world.operators.get("lease", "op-cometmq-operator")["spec"]["holderIdentity"]
+    found = world.mq.get("pod", loads.POD), world.operators.get("pod", acting)
+    taken = [pod["spec"]["nodeName"] for pod in found]
+    placed = {name: pod["spec"]["nodeName"] for name, pod in world.pods().items()}
+    nodes_of_brokers = list(placed.values())
+    alone = [
+        name
+        for name, node in placed.items()
+        if node not in taken and nodes_of_brokers.count(node) == 1
+    ]
+    assert alone, f"no broker is apart: {placed}; load and operator are on {taken}"
+    master = world.status()["master"]
+    chosen = master if master in alone else alone[0]
+    world.switch_over(chosen)
+    return chosen, placed[chosen]
+
+
+def address(pod):
+    return pod["status"]["podIP"]
+
+
+def api_servers():
+    """Return the addresses at which pods reach the API server, after Services are resolved."""
+    found = json.loads(run("kubectl", "get", "endpoints", "kubernetes", "--output=json"))
+    return [one["ip"] for subset in found["subsets"] for one in subset["addresses"]]
+
+
+def fail_over(world, load, fault):
+    """Let a fault begin, and end once another broker is the master; return the outage."""
+    before, since = world.status(), load.settle()
+    with fault:
+        load.again(load.now())
+        world.until_epoch_after(before["epoch"])
+        until_later(load, load.now() + PARTITION_S)
+    world.until_ready()
+    outage = load.outage(since, load.settle())
+    load.finish()
+    assert load.result["faults"] == []
+    return outage
+
+
+def until_later(load, moment):
+    """Wait until the load has acknowledged a send that began after a moment on its clock."""
+    until(lambda: load.now() >= moment, TIMEOUT_S, "the fault has lasted long enough")
+    load.again(moment)
+
+
+def test_a_master_without_the_api_server(ready, under_load, report):
+    """While its slaves acknowledge, the master needs no API server: nothing happens."""
+    master, node = master_apart(ready)
+    epoch, here = ready.status()["epoch"], address(ready.pods()[master])
+    with under_load() as load:
+        since = load.settle()
+        with nodes.cut_off(node, here, api_servers()):
+            until_later(load, load.now() + PARTITION_S)
+        assert ready.until_ready()["epoch"] == epoch
+        outage = load.outage(since, load.settle())
+        load.finish()
+        assert load.result["faults"] == []
+    report.add("API server unreachable", "failed sends", outage.failed_count, limit=0)
+    assert outage.failed_count == 0, load.result["errors"]
+
+
+def test_a_master_without_peers_and_api_server(ready, under_load, report):
+    """Clients still reach the old master, which must not acknowledge beside its successor."""
+    master, node = master_apart(ready)
+    pods = ready.pods()
+    operators = ready.operators.list("pods", "app.kubernetes.io/name=cometmq-operator")
+    others = [
+        *(address(pod) for name, pod in pods.items() if name != master),
+        *map(address, operators),
+        *api_servers(),
+    ]
+    with under_load() as load:
+        outage = fail_over(ready, load, nodes.cut_off(node, address(pods[master]), others))
+    report.add("the master isolated", "without sends", outage.pause_s, limit=10, unit="s")
+    assert outage.pause_s < PATIENCE_S
+
+
+def test_a_frozen_node(ready, under_load, report):
+    """A slave takes over, and the old master learns of it before it acknowledges anything."""
+    _, node = master_apart(ready)
+    with under_load() as load:
+        outage = fail_over(ready, load, nodes.frozen(node))
+    report.add("the master's node frozen", "without sends", outage.pause_s, limit=6, unit="s")
+    assert outage.pause_s < PATIENCE_S
+
+
+def test_a_stopped_node(ready, under_load, report):
+    """All processes of the node end at once; it returns, and its broker is in sync again."""
+    _, node = master_apart(ready)
+    with under_load() as load:
+        outage = fail_over(ready, load, nodes.stopped(node))
+    report.add("the master's node stopped", "without sends", outage.pause_s, limit=6, unit="s")
+    assert outage.pause_s < PATIENCE_S

@@ -1,0 +1,47 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Faults of nodes and of the pod network, where nodes are containers of this machine's engine."""
+
+import subprocess
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from itertools import product
+
+from cometmq.peers.processes import PeerError
+
+
+@contextmanager
+def frozen(node: str) -> Iterator[None]:
+    """Freeze all processes of a node: its peers get no answer, as after a loss of power."""
+    _docker("pause", node)
+    try:
+        yield
+    finally:
+        _docker("unpause", node)
+
+
+@contextmanager
+def stopped(node: str) -> Iterator[None]:
+    """Kill all processes of a node, and start it again at the end."""
+    _docker("kill", node)
+    try:
+        yield
+    finally:
+        _docker("start", node)
+
+
+@contextmanager
+def cut_off(node: str, address: str, others: list[str]) -> Iterator[None]:
+    """Drop all packets between a pod, which runs on `node`, and the other addresses."""
+    with ExitStack() as stack:
+        for one, two in product([address], others):
+            for source, destination in ((one, two), (two, one)):
+                rule = ("FORWARD", "--source", source, "--destination", destination, "-j", "DROP")
+                _docker("exec", node, "iptables", "--wait", "--insert", *rule)
+                stack.callback(_docker, "exec", node, "iptables", "--wait", "--delete", *rule)
+        yield
+
+
+def _docker(*words: str) -> None:
+    done = subprocess.run(["docker", *words], check=False, capture_output=True, text=True)
+    if done.returncode:
+        raise PeerError(f"docker {' '.join(words)}: {done.stdout}{done.stderr}")
