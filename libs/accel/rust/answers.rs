@@ -17,8 +17,10 @@ pub struct Answer {
     pub serialization: u8,
     /// The topic's number.
     pub topic: u32,
-    /// Queue of the messages.
+    /// The queue that the answer names.
     pub queue_id: i32,
+    /// Queue of the delay level in which a delayed message waits.
+    pub level: Option<i32>,
     /// Queue offset of the first message.
     pub queue_offset: i64,
     /// Total size of the records.

@@ -168,14 +168,17 @@ impl Stage {
                 self.write(record, body, placed, &mut out[at..at + bytes]);
                 queue.entries.extend_from_slice(&offset.to_be_bytes());
                 queue.entries.extend_from_slice(&(bytes as u32).to_be_bytes());
-                queue.entries.extend_from_slice(&record.tag_code.to_be_bytes());
+                let due_ms = place.now_ms.saturating_add(record.tag_code);
+                let code = if record.is_delayed { due_ms } else { record.tag_code };
+                queue.entries.extend_from_slice(&code.to_be_bytes());
                 queue.next_offset += 1;
                 queue.count += 1;
                 built.keys.hashes.extend_from_slice(&self.hashes[record.hashes.clone()]);
                 built.keys.offsets.resize(built.keys.hashes.len(), offset);
                 if answer.size == 0 {
                     answer.topic = record.topic;
-                    answer.queue_id = record.queue_id;
+                    answer.level = record.is_delayed.then_some(record.queue_id);
+                    answer.queue_id = request.queue_id;
                     answer.queue_offset = queue.next_offset - 1;
                 }
                 answer.size += bytes;

@@ -167,6 +167,7 @@ impl Stage {
             born_timestamp: be64(data, 40)?,
             born_host: data.get(48..56)?.try_into().ok()?,
             tag_code: texts.tag_code(),
+            is_delayed: false,
         };
         self.push_delayed(record, &found, &texts)
     }
@@ -186,6 +187,7 @@ impl Stage {
             opaque: 0,
             serialization: 0,
             waits: false,
+            queue_id: 0,
             records: number..number + 1,
         });
         Some(())

@@ -63,6 +63,7 @@ pub fn run(seed: u64, frames: u64) -> Seen {
         binary_entries: vec![],
         host: Template::hex_host(HOST),
     };
+    stage.delay_in(b"Delayed", vec![1_000, 5_000]);
     let mut so_far = Seen::default();
     let mut chunk = vec![];
     while so_far.frames < frames {

@@ -14,6 +14,8 @@ pub struct Sent<'a> {
     pub tag_code: i64,
     /// The value of WAIT, if the text has one.
     pub wait: Option<&'a [u8]>,
+    /// The delay level that the sender asks for; 0 for none.
+    pub level: u16,
 }
 
 impl Sent<'_> {
@@ -24,17 +26,20 @@ impl Sent<'_> {
     }
 }
 
+#[derive(Default)]
 struct Found<'a> {
     unique_key: &'a [u8],
     keys: &'a [u8],
     tags: &'a [u8],
     wait: Option<&'a [u8]>,
-    is_delayed: bool,
+    level: Option<&'a [u8]>,
+    is_half: bool,
+    has_target: bool,
 }
 
 /// Calls `keep` with each pair that is stored.
 fn read_pairs<'a>(raw: &'a [u8], mut keep: impl FnMut(&'a [u8])) -> Found<'a> {
-    let mut found = Found { unique_key: b"", keys: b"", tags: b"", wait: None, is_delayed: false };
+    let mut found = Found::default();
     for pair in raw.split(|&byte| byte == PAIR_SEPARATOR) {
         let Some(cut) = pair.iter().position(|&byte| byte == VALUE_SEPARATOR) else {
             continue;
@@ -51,7 +56,9 @@ fn read_pairs<'a>(raw: &'a [u8], mut keep: impl FnMut(&'a [u8])) -> Found<'a> {
             b"UNIQ_KEY" => found.unique_key = value,
             b"TAGS" => found.tags = value,
             b"KEYS" => found.keys = value,
-            b"DELAY" | b"TRAN_MSG" => found.is_delayed = true,
+            b"DELAY" => found.level = Some(value),
+            b"TRAN_MSG" => found.is_half = true,
+            b"REAL_TOPIC" | b"REAL_QID" => found.has_target = true,
             _ => {}
         }
         keep(pair);
@@ -60,12 +67,13 @@ fn read_pairs<'a>(raw: &'a [u8], mut keep: impl FnMut(&'a [u8])) -> Found<'a> {
 }
 
 /// Reads the text of a request: appends the text to store to `out` and the hashes of its keys to
-/// `hashes`. `None` for messages that are delayed or part of a transaction, and for tags and keys
-/// outside ASCII; both may have grown by then.
+/// `hashes`; `topic_hashes` are for messages without and with a delay. `None` for messages that are
+/// part of a transaction, for delays in an unusual form, and for tags and keys outside ASCII; both
+/// may have grown by then.
 pub fn read_sent<'a>(
     raw: &'a [u8],
     cluster: &[u8],
-    topic_hash: u32,
+    topic_hashes: (u32, Option<u32>),
     out: &mut Vec<u8>,
     hashes: &mut Vec<i32>,
 ) -> Option<Sent<'a>> {
@@ -74,10 +82,17 @@ pub fn read_sent<'a>(
         out.push(PAIR_SEPARATOR);
     });
     out.extend_from_slice(cluster);
-    if found.is_delayed {
+    let level = found.level.map_or(Some(0), read_level)?;
+    if found.is_half || (level > 0 && found.has_target) {
         return None;
     }
-    Some(Sent { tag_code: index(&found, topic_hash, hashes)?, wait: found.wait })
+    let topic_hash = if level > 0 { topic_hashes.1? } else { topic_hashes.0 };
+    Some(Sent { tag_code: index(&found, topic_hash, hashes)?, wait: found.wait, level })
+}
+
+fn read_level(text: &[u8]) -> Option<u16> {
+    let is_plain = text.len() <= 4 && text.iter().all(u8::is_ascii_digit);
+    str::from_utf8(text).ok().filter(|_| is_plain)?.parse().ok()
 }
 
 /// Reads the text of one message of a batch, which is stored unchanged; returns its tag code.

@@ -26,6 +26,7 @@ struct SendLane {
     stage: Stage,
     store_host: [u8; 8],
     template: Arc<Template>,
+    delay_topic: Py<PyString>,
     names: Vec<Py<PyString>>,
     chunks: Vec<Py<PyBytes>>,
     peers: Vec<Py<PyAny>>,
@@ -42,7 +43,7 @@ pub(crate) fn array<const N: usize>(bytes: &[u8], what: &str) -> PyResult<[u8; N
 #[pymethods]
 impl SendLane {
     #[new]
-    #[pyo3(signature = (*, store_host, cluster, frame_bytes_max, body_bytes_max, request_bytes_max, json, binary_head, flag, binary_entries))]
+    #[pyo3(signature = (*, store_host, cluster, frame_bytes_max, body_bytes_max, request_bytes_max, json, binary_head, flag, binary_entries, delayed))]
     #[allow(clippy::too_many_arguments)] // keyword arguments in Python
     fn new(
         store_host: &[u8],
@@ -54,8 +55,10 @@ impl SendLane {
         binary_head: &[u8],
         flag: i32,
         binary_entries: Vec<u8>,
+        delayed: (Bound<'_, PyString>, Vec<i64>),
     ) -> PyResult<Self> {
         let store_host = array(store_host, "an IPv4 host")?;
+        let (delay_topic, delays_ms) = delayed;
         let template = Template {
             json,
             binary_head: array(binary_head, "the head of an answer")?,
@@ -64,10 +67,13 @@ impl SendLane {
             host: Template::hex_host(store_host),
         };
         let limits = Limits { frame_bytes_max, body_bytes_max, request_bytes_max };
+        let mut stage = Stage::new(limits, cluster.as_bytes());
+        stage.delay_in(delay_topic.to_str()?.as_bytes(), delays_ms);
         Ok(Self {
-            stage: Stage::new(limits, cluster.as_bytes()),
+            stage,
             store_host,
             template: Arc::new(template),
+            delay_topic: delay_topic.unbind(),
             names: vec![],
             chunks: vec![],
             peers: vec![],
@@ -88,6 +94,9 @@ impl SendLane {
         }
         let is_new = self.stage.learn(topic.to_str()?.as_bytes(), queue_count).is_some();
         if is_new {
+            if self.names.is_empty() && self.stage.takes_delayed() {
+                self.names.push(self.delay_topic.clone_ref(topic.py()));
+            }
             self.names.push(topic.unbind());
             self.queue_count += queues;
         }
@@ -189,7 +198,8 @@ impl SendLane {
                 opaque: request.opaque,
                 serialization: request.serialization,
                 topic: record.topic,
-                queue_id: record.queue_id,
+                queue_id: request.queue_id,
+                level: record.is_delayed.then_some(record.queue_id),
                 queue_offset: -1,
                 size: 0,
                 places: start..answers.places.len(),
@@ -350,6 +360,19 @@ impl LaneAnswers {
         Ok(list)
     }
 
+    /// For each delay level: its queue, and its numbers of messages and bytes.
+    fn delays(&self) -> Vec<(i32, usize, usize)> {
+        let mut totals: Vec<(i32, usize, usize)> = vec![];
+        for (level, size) in self.answers.rows.iter().filter_map(|row| Some((row.level?, row.size)))
+        {
+            match totals.iter_mut().find(|total| total.0 == level) {
+                Some(total) => *total = (level, total.1 + 1, total.2 + size),
+                None => totals.push((level, 1, size)),
+            }
+        }
+        totals
+    }
+
     /// For each connection: the connection, its frames and its number of answers.
     fn encode<'py>(&self, py: Python<'py>, lane: &SendLane) -> PyResult<Bound<'py, PyList>> {
         let mut outs = vec![(Vec::new(), 0usize); self.peers.len()];
@@ -379,6 +402,7 @@ impl LaneAnswers {
                 row.serialization,
                 &self.topics[row.topic as usize],
                 row.queue_id,
+                row.level,
                 places.len(),
                 (place, row.size, row.queue_offset, String::from_utf8_lossy(&ids)),
             ))?;

@@ -35,6 +35,17 @@ pub struct Topic {
     pub(crate) slots: Vec<u32>,
 }
 
+impl Topic {
+    fn new(length: u8, name: &[u8], queue_count: i32) -> Self {
+        Self {
+            field: [&[length], name].concat(),
+            hash: java_hash(java_hash(0, name), b"#"),
+            queue_count,
+            slots: vec![0; usize::try_from(queue_count).unwrap_or(0)],
+        }
+    }
+}
+
 /// One message.
 pub struct Record {
     pub(crate) chunk: u32,
@@ -48,7 +59,9 @@ pub struct Record {
     pub(crate) reconsume_times: i32,
     pub(crate) born_timestamp: i64,
     pub(crate) born_host: [u8; 8],
+    /// The tag code; for a delayed message, its delay in ms.
     pub(crate) tag_code: i64,
+    pub(crate) is_delayed: bool,
 }
 
 /// One request; its records are contiguous.
@@ -61,6 +74,8 @@ pub struct Request {
     pub serialization: u8,
     /// Whether the sender waits for flush and replicas.
     pub waits: bool,
+    /// The queue that the answer names; that of a delayed message's real topic.
+    pub queue_id: i32,
     /// Range of its records.
     pub records: Range<usize>,
 }
@@ -113,10 +128,20 @@ pub struct Origin {
     pub host: [u8; 8],
 }
 
+/// The topic of delayed messages, which has a queue for each level.
+struct DelayTopic {
+    name: Vec<u8>,
+    delays_ms: Vec<i64>,
+}
+
+/// Number of the topic of delayed messages, if there is one.
+pub const DELAY_TOPIC: u32 = 0;
+
 /// The staged sends of one commit, and the known topics.
 pub struct Stage {
     pub(crate) limits: Limits,
     cluster: Vec<u8>,
+    delay_topic: Option<DelayTopic>,
     /// Topics of the staged messages, including forgotten ones.
     pub topics: Vec<Topic>,
     pub(crate) by_name: HashMap<Vec<u8>, u32>,
@@ -135,6 +160,7 @@ impl Stage {
         Self {
             limits,
             cluster: cluster.to_vec(),
+            delay_topic: None,
             topics: vec![],
             by_name: HashMap::new(),
             requests: vec![],
@@ -145,6 +171,22 @@ impl Stage {
         }
     }
 
+    /// Accepts delayed sends from now on, which are stored in this topic; `delays_ms` are the delays
+    /// of its queues. It becomes the first one of the topics once another is learned. No topic must
+    /// be known yet.
+    pub fn delay_in(&mut self, name: &[u8], delays_ms: Vec<i64>) {
+        let is_plain = name.is_ascii() && name.len() <= TOPIC_BYTES_MAX;
+        if self.topics.is_empty() && is_plain && !delays_ms.is_empty() {
+            self.delay_topic = Some(DelayTopic { name: name.to_vec(), delays_ms });
+        }
+    }
+
+    /// Whether delayed sends are accepted.
+    #[must_use]
+    pub fn takes_delayed(&self) -> bool {
+        self.delay_topic.is_some()
+    }
+
     /// Accepts sends to a topic from now on; returns its number, or `None` if the name is illegal
     /// or already known.
     pub fn learn(&mut self, name: &[u8], queue_count: i32) -> Option<u32> {
@@ -152,14 +194,18 @@ impl Stage {
         if !name.is_ascii() || name.len() > TOPIC_BYTES_MAX || self.by_name.contains_key(name) {
             return None;
         }
+        if let Some(DelayTopic { name: delayed, delays_ms }) = &self.delay_topic {
+            if name == delayed {
+                return None;
+            }
+            if self.topics.is_empty() {
+                let level_count = i32::try_from(delays_ms.len()).ok()?;
+                self.topics.push(Topic::new(delayed.len() as u8, delayed, level_count));
+            }
+        }
         let number = u32::try_from(self.topics.len()).ok()?;
         self.by_name.insert(name.to_vec(), number);
-        self.topics.push(Topic {
-            field: [&[length], name].concat(),
-            hash: java_hash(java_hash(0, name), b"#"),
-            queue_count,
-            slots: vec![0; usize::try_from(queue_count).unwrap_or(0)],
-        });
+        self.topics.push(Topic::new(length, name, queue_count));
         Some(number)
     }
 
@@ -258,6 +304,7 @@ impl Stage {
                 opaque: header.opaque,
                 serialization: frame.serialization,
                 waits: waits?,
+                queue_id: header.queue_id,
                 records,
             });
             Some(bytes)
@@ -298,14 +345,27 @@ impl Stage {
             born_timestamp: header.born_timestamp,
             born_host: origin.host,
             tag_code,
+            is_delayed: false,
         };
         let (text_at, hashes_at) = (self.texts.len(), self.hashes.len());
-        let sent = read_sent(properties, &self.cluster, hash, &mut self.texts, &mut self.hashes)?;
+        let delayed = self.delay_topic.as_ref();
+        let delayed = delayed.map(|_| self.topics[DELAY_TOPIC as usize].hash);
+        let (texts, hashes) = (&mut self.texts, &mut self.hashes);
+        let sent = read_sent(properties, &self.cluster, (hash, delayed), texts, hashes)?;
+        if sent.level > 0 && header.is_batch {
+            return None; // refused
+        }
         if !header.is_batch {
+            if sent.level > 0 {
+                self.push_target(&sent, topic, header.queue_id);
+            }
             let text = text_at..self.texts.len();
             let hashes = hashes_at..self.hashes.len();
-            let flag = header.flag;
-            self.push(record(body, text, hashes, flag, sent.tag_code))?;
+            let mut record = record(body, text, hashes, header.flag, sent.tag_code);
+            if sent.level > 0 {
+                self.delay(&mut record, sent.level)?;
+            }
+            self.push(record)?;
             return Some(sent.waits());
         }
         let stored = self.texts.split_off(text_at);
@@ -322,6 +382,29 @@ impl Stage {
             self.push(record(item.body, text, hashes, item.flag, tag_code))?;
         }
         (self.records.len() > first).then_some(sent.waits()) // an empty batch is refused
+    }
+
+    /// Appends the properties that say where a delayed message goes.
+    fn push_target(&mut self, sent: &Sent, topic: u32, queue_id: i32) {
+        if let Some(value) = sent.wait {
+            self.texts.extend_from_slice(b"\x02WAIT\x01");
+            self.texts.extend_from_slice(value);
+        }
+        self.texts.extend_from_slice(b"\x02REAL_TOPIC\x01");
+        self.texts.extend_from_slice(&self.topics[topic as usize].field[1..]);
+        self.texts.extend_from_slice(b"\x02REAL_QID\x01");
+        self.texts.extend_from_slice(queue_id.to_string().as_bytes());
+    }
+
+    /// Redirects a message to the queue of its delay level, at most the highest one.
+    fn delay(&self, record: &mut Record, level: u16) -> Option<()> {
+        let delays_ms = &self.delay_topic.as_ref()?.delays_ms;
+        let queue = usize::from(level).min(delays_ms.len()).checked_sub(1)?;
+        record.topic = DELAY_TOPIC;
+        record.queue_id = i32::try_from(queue).ok()?;
+        record.tag_code = delays_ms[queue];
+        record.is_delayed = true;
+        Some(())
     }
 
     fn push(&mut self, record: Record) -> Option<()> {

@@ -36,7 +36,7 @@ def make_lane(**changes):
         "store_host": HOST, "cluster": "CLUSTER\x01c", "frame_bytes_max": 1 << 20,
         "body_bytes_max": 4096, "request_bytes_max": 8192, "json": list(pieces.json),
         "binary_head": pieces.binary_head, "flag": pieces.flag,
-        "binary_entries": pieces.binary_entries,
+        "binary_entries": pieces.binary_entries, "delayed": ("Delayed", [1_000, 5_000]),
     }  # fmt: skip
     lane = accel.SendLane(**options | changes)
     lane.learn("T", 4)
@@ -82,6 +82,49 @@ def test_a_send_is_staged_placed_and_answered(serialization):
         "msgId": "0A00000100002A9F0000000000000064", "queueId": "1", "queueOffset": "5",
         "TRACE_ON": "100%",
     }  # fmt: skip
+
+
+def test_a_delayed_send_goes_to_its_level_and_is_answered_with_its_own_queue():
+    lane = make_lane()
+    data = send(1, i="DELAY\x012") + send(2, i="DELAY\x0199\x02WAIT\x01false") + send(3)
+    assert [count for count, *_ in lane.stage(data, object(), HOST, 10)] == [3]
+    queues: dict[tuple[str, int], Queue] = {}
+    _, _, records, entries, _, groups = lane.place(
+        0, 3, 100, 1 << 20, 7_000, lambda topic, queue: queues.setdefault((topic, queue), Queue())
+    )
+    assert list(queues) == [("Delayed", 1), ("T", 1)]
+    assert [count for *_, count in entries] == [2, 1]
+    assert [entries[0][1][at : at + 8] for at in (12, 32)] == [(12_000).to_bytes(8, "big")] * 2
+    assert (
+        b"DELAY\x0199\x02CLUSTER\x01c\x02WAIT\x01false\x02REAL_TOPIC\x01T\x02REAL_QID\x011"
+        in records
+    )
+    assert [waits for waits, _ in groups] == [True, False, True]
+    first, second, last = (answers for _, answers in groups)
+    sizes = [int.from_bytes(entries[0][1][at : at + 4], "big") for at in (8, 28)]
+    assert first.delays() == [(1, 1, sizes[0])]
+    assert second.delays() == [(1, 1, sizes[1])]
+    assert last.delays() == []
+    assert [row[3:6] for row in (*first.rows(), *last.rows())] == [
+        ("Delayed", 1, 1),
+        ("T", 1, None),
+    ]
+
+
+def test_delays_that_python_decides_are_left_to_it():
+    lane = make_lane()
+    for text in ("DELAY\x01x", "DELAY\x01-1", "DELAY\x01 2", "DELAY\x0112345",
+                 "DELAY\x011\x02REAL_QID\x013", "REAL_TOPIC\x01U\x02DELAY\x011"):  # fmt: skip
+        ((count, *_),) = lane.stage(send(i=text), object(), HOST, 10)
+        assert count == 0, text
+    ((count, *_),) = lane.stage(send(i="DELAY\x010\x02REAL_QID\x013"), object(), HOST, 10)
+    assert count == 1
+    assert not lane.learn("Delayed", 4)
+    ((count, *_),) = lane.stage(send(b="Delayed"), object(), HOST, 10)
+    assert count == 0
+    without = make_lane(delayed=("Delayed", []))
+    ((count, *_),) = without.stage(send(i="DELAY\x011"), object(), HOST, 10)
+    assert count == 0
 
 
 def test_frames_that_are_no_plain_sends_are_left_to_python():

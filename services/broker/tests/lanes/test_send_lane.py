@@ -30,6 +30,7 @@ class Script(RandomScript):
     def __init__(self, seed: int, *, oddity: float) -> None:
         super().__init__(seed, oddity=oddity)
         self.plain_count = 0
+        self.takes_delays = True
 
     def chance(self, share: float) -> bool:
         return self.rng.random() < share
@@ -118,6 +119,8 @@ class Script(RandomScript):
             pairs.append("TAGS\x01" + rng.choice(["TagA", "TagB", "x" * 70]))
         if self.chance(0.4):
             pairs.append("KEYS\x01" + rng.choice(["k1", "order_1 order_2", " a  b ", "k1 k1"]))
+        if self.chance(0.15) and not is_item and self.takes_delays:
+            pairs.append("DELAY\x01" + rng.choice(["1", "2", "18", "19", "0", "003"]))
         if self.chance(0.2):
             pairs.append(
                 rng.choice(["a\x01b", "a\x01ü€😀", 'q\x01"quoted\\ / \n\t', "x\x01y\x01z"])
@@ -130,8 +133,11 @@ class Script(RandomScript):
         if self.odd(0.03) and not is_item:
             pairs.append(rng.choice(["long\x01" + "é" * 16300, "long\x01" + "w" * 40000]))
         if self.odd(0.06):
-            pairs.append(rng.choice(["DELAY\x013", "DELAY\x01x", "DELAY\x010", "TRAN_MSG\x01true",
-                                     "TRAN_MSG\x01false", "DELAY\x01"]))  # fmt: skip
+            pairs.append(rng.choice([
+                "DELAY\x013", "DELAY\x01x", "DELAY\x010", "DELAY\x01-1", "DELAY\x0199999",
+                "DELAY\x01 2", "DELAY\x01", "REAL_TOPIC\x01T", "REAL_QID\x015", "TRAN_MSG\x01true",
+                "TRAN_MSG\x01false",
+            ]))  # fmt: skip
         rng.shuffle(pairs)
         return "" if self.odd(0.03) else "\x02".join(pairs) + rng.choice(["", "", "\x02"])
 
@@ -193,6 +199,7 @@ class Script(RandomScript):
         self.number += 1
         self.plain_count += 1
         rng = self.rng
+        self.takes_delays = bool(self.oddity)  # a batch with a delay is refused
         items = [
             BatchItem(rng.choice([0, 5]), rng.randbytes(rng.choice([0, 30, 100])),
                       self.properties(is_item=True))
@@ -202,7 +209,9 @@ class Script(RandomScript):
         if self.odd(0.1):
             body = rng.choice([body[:-1], body + b"\0", rng.randbytes(40)])
         code = rng.choice([310, 320, 320])
-        return self.framed(code, self.header(is_batch=code == 310 or self.chance(0.9)), body)
+        header = self.header(is_batch=code == 310 or self.chance(0.9))
+        self.takes_delays = True
+        return self.framed(code, header, body)
 
 
 async def play(broker: ScriptedBroker, steps: list[Step]) -> None:
@@ -267,6 +276,10 @@ def state_of(broker: ScriptedBroker, wires: list[Any]) -> dict[str, Any]:
         },
         "counts": (stats.put_count, stats.put_failed_count, stats.busy_count,
                    stats.any_queue_count, stats.get_count),
+        "levels": {
+            level: (one.put_count, one.put_bytes, one.is_active)
+            for level, one in stats.levels.items()
+        },
         "waiting": broker.broker.driver.waiting_count,
     }  # fmt: skip
 

@@ -97,7 +97,7 @@ def test_delayed_messages_count_in_their_level_and_when_delivered(
     counters: BrokerStats, sampler: StatSampler
 ) -> None:
     counters.count_put("SCHEDULE_TOPIC_XXXX", 1, 100)
-    counters.count_delayed(2, 100)
+    counters.count_delayed(2, 1, 100)
     counters.count_delivered("T", 2, 1, 110)
 
     sampler.step(10_000)
@@ -134,7 +134,7 @@ def test_statistics_that_never_counted_do_not_exist(
 ) -> None:
     counters.count_put("T", 1, 1)
     counters.count_get("T", "G", 1, 1)
-    counters.count_delayed(2, 1)
+    counters.count_delayed(2, 1, 1)
     sampler.step(10_000)
 
     assert data(counters, name, key) is None

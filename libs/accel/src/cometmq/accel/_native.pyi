@@ -27,8 +27,12 @@ class SendLane:
         binary_head: bytes,
         flag: int,
         binary_entries: bytes,
+        delayed: tuple[str, Sequence[int]],
     ) -> SendLane:
         """Start without topics.
+
+        `delayed` is the topic of delayed messages, with the delays of its queues in ms; without
+        delays, delayed sends are left to Python.
 
         `json` surrounds id, queue id, queue offset and opaque in the JSON header of an answer;
         `binary_head`, `flag` and `binary_entries` are its constant parts in the other encoding.
@@ -293,6 +297,9 @@ class LaneAnswers:
     def totals(self) -> list[tuple[str, int, int, int]]:
         """Return topic, number of sends, of messages, and bytes in the log, for each topic."""
 
+    def delays(self) -> list[tuple[int, int, int]]:
+        """Return queue id, number of messages, and bytes in the log, for each delay level."""
+
     def encode(self, lane: SendLane) -> list[tuple[object, bytes, int]]:
         """Return the frames of success, as this lane makes them, and their number, for each
         connection.
@@ -300,11 +307,12 @@ class LaneAnswers:
 
     def rows(
         self,
-    ) -> list[tuple[object, int, int, str, int, int, tuple[int, int, int, str]]]:
+    ) -> list[tuple[object, int, int, str, int, int | None, int, tuple[int, int, int, str]]]:
         """Return each answer as values, for results other than success.
 
-        Connection, opaque, serialization, topic, queue id, number of messages, and the place:
-        physical offset, bytes, queue offset, ids.
+        Connection, opaque, serialization, topic, queue id of the answer, queue id of the delay
+        level (None without a delay), number of messages, and the place: physical offset, bytes,
+        queue offset, ids.
         """
 
 @final

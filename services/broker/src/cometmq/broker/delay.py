@@ -146,7 +146,7 @@ class DelayService:
         loaded = file.load()
         offsets = loaded.offset_table if loaded is not None else {}
         self._store = store
-        self._delays = levels
+        self.levels = levels
         self.file = file
         self._driver = driver
         self._saver = saver
@@ -173,7 +173,7 @@ class DelayService:
 
     def clamp(self, level: int) -> int:
         """Return the requested level, but at most the highest one."""
-        return min(level, self._delays.level_max)
+        return min(level, self.levels.level_max)
 
     def offsets(self) -> Mapping[int, int]:
         """Return the next queue offset of each level."""
@@ -291,7 +291,7 @@ class DelayService:
         self, queue: ConsumeQueue, number: int, offset: int, now_ms: int
     ) -> Lookup[list[Due] | DueRun]:
         """Find the due entries at the head of a level."""
-        due_at_most = now_ms + self._delays.delay_ms(number)
+        due_at_most = now_ms + self.levels.delay_ms(number)
         if self.runs is None:
             data = yield from queue.plan(offset, BATCH_COUNT_MAX).entries()
         else:

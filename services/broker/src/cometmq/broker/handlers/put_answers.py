@@ -62,7 +62,7 @@ def answer_delayed(
 ) -> None:
     """Answer a send whose message goes to a delay level first."""
     if result.status.is_stored:
-        broker.stats.count_delayed(level_id, result.size)
+        broker.stats.count_delayed(level_id, 1, result.size)
     answer_put(broker, call, SCHEDULE_TOPIC, queue_id, 1, result)
 
 

@@ -93,7 +93,7 @@ def _answer(
     stats = broker.stats
     if level_id is not None:
         stats.count_put(SCHEDULE_TOPIC, 1, result.size)
-        stats.count_delayed(level_id, result.size)
+        stats.count_delayed(level_id, 1, result.size)
     stats.send_back_count += 1
     stats.group(origin, call.header.group).send_back_count += 1
     call.answer(OK)

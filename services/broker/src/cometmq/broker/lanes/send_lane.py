@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final
 from cometmq.broker.broker import Broker
 from cometmq.broker.filters.records import RecordFilter
 from cometmq.broker.filters.tags import TagFilter
-from cometmq.broker.handlers.put_answers import answer_put
+from cometmq.broker.handlers.put_answers import answer_delayed, answer_put
 from cometmq.broker.handlers.send import MULTI_TAG
 from cometmq.broker.lanes.pull_lane import BrokerPulls
 from cometmq.broker.native import accel, reason_without
@@ -28,6 +28,7 @@ from cometmq.remoting.commands.pull import PullMessage
 from cometmq.remoting.frame import FRAME_BYTES_MAX
 from cometmq.remoting.header_plan import sent_pieces
 from cometmq.remoting.message.record_layout import BLANK_BYTES_MIN, V4_HOST_BYTES
+from cometmq.remoting.names import SCHEDULE_TOPIC
 from cometmq.remoting.transport.lane import Answered, Part, Staging
 from cometmq.remoting.transport.tasks import describe
 from cometmq.store.index.keys import KeyedRows
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
     from cometmq.accel import LaneAnswers, SendLane
 
 _PUT_OK: Final = PutStatus.PUT_OK
+DELAY_MS_MAX: Final = 1 << 53  # of any level; Python refuses the sends of longer ones
 
 
 def open_lane(broker: Broker) -> "BrokerLane | None":
@@ -200,19 +202,24 @@ class BrokerLane:
         stats = self._broker.stats
         for topic, request_count, message_count, size in answers.totals():
             stats.count_put(topic, message_count, size, request_count)
+        for level_id, count, size in answers.delays():
+            stats.count_delayed(level_id, count, size)
         peer: Staging
         for peer, data, count in answers.encode(self._native):  # type: ignore[assignment]
             peer.reply_encoded(data, count)
 
     def _answer_each(self, answers: "LaneAnswers", result: PutResult) -> None:
         """Answer each send as a handler would; used if the result is not a plain success."""
-        for peer, opaque, serialization, topic, queue_id, count, place in answers.rows():
+        for peer, opaque, serialization, topic, queue_id, level_id, count, place in answers.rows():
             offset, size, queue_offset, message_ids = place
             one = PutResult(
                 result.status, offset, size, queue_offset, result.store_timestamp, message_ids
             )
             call = _call(peer, opaque, serialization)
-            answer_put(self._broker, call, topic, queue_id, count, one)
+            if level_id is None:
+                answer_put(self._broker, call, topic, queue_id, count, one)
+            else:
+                answer_delayed(self._broker, call, level_id, queue_id, one)
 
     def _answer_failed(self, answers: "LaneAnswers", _result: PutResult) -> None:
         reply = Reply(ResponseCode.SYSTEM_ERROR, remark="the native message path has failed")
@@ -234,6 +241,7 @@ def _call(peer: object, opaque: int, serialization: int) -> Call[None]:
 def _build(broker: Broker) -> "SendLane":
     settings = broker.settings
     pieces = sent_pieces(broker.send_ext, ResponseCode.SUCCESS)
+    delays_ms = broker.delay.levels.delays_ms
     return accel.SendLane(
         store_host=broker.store_host,
         cluster=broker.cluster_pair,
@@ -244,4 +252,5 @@ def _build(broker: Broker) -> "SendLane":
         binary_head=pieces.binary_head,
         flag=pieces.flag,
         binary_entries=pieces.binary_entries,
+        delayed=(SCHEDULE_TOPIC, delays_ms if max(delays_ms) <= DELAY_MS_MAX else ()),
     )

@@ -175,10 +175,10 @@ class BrokerStats:
         stats.get_count += count
         stats.get_bytes += size
 
-    def count_delayed(self, queue_id: int, size: int) -> None:
-        """Count a message whose delay begins, in addition to `count_put`."""
+    def count_delayed(self, queue_id: int, count: int, size: int) -> None:
+        """Count messages whose delay begins, in addition to `count_put`."""
         level = self.level(queue_id)
-        level.put_count += 1
+        level.put_count += count
         level.put_bytes += size
 
     def count_delivered(self, topic: str, queue_id: int, count: int, size: int) -> None:
