@@ -194,6 +194,17 @@ async def test_a_copy_joins_when_it_has_caught_up_and_leaves_when_it_is_silent()
         assert rig.members == [0]  # its last report alone does not bring it back
 
 
+async def test_a_copy_stays_whose_first_report_comes_before_it_has_heard_the_master():
+    """Such a report repeats no time of the master's; the copy has two intervals to answer one."""
+    rig = Rig(X)
+    rig.leader.note_heard([Heard(Ack(X, 3, 100, 0), 0)])
+    assert rig.leader.copies() == (0, 1)
+    rig.now_ms += 401
+    assert rig.leader.copies() == (0,)
+    rig.report(X, 100)
+    assert rig.leader.copies() == (0, 1)
+
+
 async def test_a_copy_whose_broker_stops_leaves_at_once_and_may_return():
     async with running(X) as rig:
         rig.report(X, 100)
