@@ -39,7 +39,7 @@ COMMIT, ROLLBACK, UNKNOWN = 8, 12, 0
 QUICK = {
     "transactionTimeOut": "0",
     "transactionCheckInterval": "30",
-    "transactionCheckMax": "3",
+    "transactionCheckMax": "65535",  # rounds may overtake the producer's answer
     "pollNameServerInterval": "50",
     "persistInterval": "20",
     "checkpointInterval": "100",

@@ -82,7 +82,7 @@ async def test_unresolved_transactions_are_set_aside_after_the_last_check(
 ) -> None:
     producer = await suite.producer()
     await producer.prepare("x")
-    checker = await suite.checker()
+    checker = await suite.checker(transactionCheckMax="3")
 
     async def is_aside() -> bool:
         return await producer.received(ASIDE) == ["x"]
