@@ -89,8 +89,18 @@ async def test_assigned_consumers_learn_of_new_queues(cluster: MemoryCluster) ->
     async with consumer:
         await eventually(lambda: consumer.queues == [QUEUE_0])
         assert told == []
-        cluster.create_topic("T", queue_count=6)
-        await eventually(lambda: told == [("T", 6)])
+        counts = iter(range(5, 10_000))
+
+        def is_told() -> bool:
+            if not told:  # again: the watch tells changes only after it has seen the topic once
+                cluster.create_topic("T", queue_count=next(counts))
+            return bool(told)
+
+        await eventually(is_told)
+        last = next(counts)
+        cluster.create_topic("T", queue_count=last)
+        await eventually(lambda: told[-1] == ("T", last))
+        assert [count for _, count in told] == sorted({count for _, count in told})
 
 
 async def test_name_servers_may_change(cluster: MemoryCluster) -> None:
