@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""TLS of the control API: both ends show a certificate, and files may be replaced."""
+"""TLS of the control API: both ends present certificates, and the files may be replaced."""
 
 from pathlib import Path
 

@@ -109,7 +109,7 @@ async def test_a_copy_in_sync_that_controlmembers_leaves_out_needs_a_person(pair
     await rounds(elector)
     assert pair.place.current is None
     assert elector.stats.waiting.reason is Blocked.COPY_LEFT_OUT
-    assert [member.orders for member in pair.members] == given  # the master goes on
+    assert [member.orders for member in pair.members] == given  # the master stays
 
 
 async def test_a_fence_epoch_that_another_elector_has_passed_is_chosen_again(pair):
@@ -153,7 +153,7 @@ async def test_a_killed_master_is_replaced_at_once(trio):
     assert trio.log.named("master.lost") == [
         {"group": "orders", "ordinal": 0, "epoch": epoch, "cause": "Gone"}
     ]
-    trio.members[0].is_refusing_connections = False  # it returns as before its death
+    trio.members[0].is_refusing_connections = False  # with the same state as before
     await rounds(elector, 2)
     assert trio.roles() == ["slave", "slave", "master"]
 
@@ -179,7 +179,7 @@ async def test_a_master_that_only_the_elector_cannot_reach_stays(trio):
     trio.members[0].is_silent = True
     for _ in range(20):
         trio.clock.advance(1_000)
-        trio.in_sync(0, 1, 2)  # it renews
+        trio.in_sync(0, 1, 2)  # and renews the record
         await elector.round()
     assert trio.record.holder == trio.copy(0)
 

@@ -155,7 +155,7 @@ async def test_a_rolling_update_has_no_warning(operator):
 
 
 async def test_a_wait_that_alternates_between_reasons_becomes_a_warning(operator):
-    """A pod in a crash loop is now missing, now not ready."""
+    """A pod in a crash loop alternates between missing and not ready."""
     state = seen(READY, STALE)
     await operator.look(state)
     reasons, warnings = (Reason.POD_MISSING, Reason.ROLL_BLOCKED), []

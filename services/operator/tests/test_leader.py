@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which operator acts, on a clock of its own and a Lease in memory."""
+"""Which operator is active, with a fake clock and a Lease in memory."""
 
 import itertools
 from typing import Any

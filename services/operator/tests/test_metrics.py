@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The figures that an operator shows of itself and of its groups."""
+"""The figures that an operator reports about itself and its groups."""
 
 from collections import Counter
 

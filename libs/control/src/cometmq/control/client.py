@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Calls to the control API of one member, for electors and people."""
+"""Client for the control API of one member, used by electors and administrators."""
 
 import asyncio
 from collections.abc import AsyncIterator, Mapping
@@ -30,7 +30,7 @@ LONG_ORDER_TIMEOUT_MS: Final = 10_000
 PROBE_TIMEOUT_MS: Final = 500
 ANSWER_BYTES_MAX: Final = 64 * 1024
 BACK_OFF_MS: Final = (100, 500)
-"""First and longest pause between attempts to connect; gRPC's default grows to two minutes."""
+"""First and longest pause between connection attempts; gRPC's default grows to two minutes."""
 
 
 OTHER_PROGRAM: Final = ("Failed parsing HTTP/2", "receiving SETTINGS", "Socket closed")
@@ -103,7 +103,7 @@ class MemberClient:
             call.cancel()
 
     async def promote(self, epoch: int) -> Report:
-        """Tell the member that the record names it the master of `epoch`."""
+        """Tell the member that the record names it master of `epoch`."""
         return await self._order("Promote", epoch=epoch)
 
     async def follow(self, epoch: int, master: int) -> Report:
@@ -111,7 +111,7 @@ class MemberClient:
         return await self._order("Follow", epoch=epoch, master=master)
 
     async def fence(self, epoch: int) -> Report:
-        """Make the member promise `epoch`; return its state after that."""
+        """Make the member promise `epoch`; return its status afterwards."""
         return await self._order("Fence", epoch=epoch)
 
     async def hand_over(self, successor: int, *, leaves: bool = False) -> Report:
@@ -125,7 +125,7 @@ class MemberClient:
         return await self._order("Drop", ordinal=ordinal)
 
     async def resize(self, copies: int) -> Report:
-        """Make the master write another number of copies."""
+        """Make the master change the number of copies."""
         return await self._order("Resize", copies=copies)
 
     async def rebuild(self) -> Report:
@@ -141,7 +141,7 @@ class MemberClient:
         return ConfigChange(tuple(answer.applied), tuple(answer.needs_restart))
 
     async def is_refusing(self) -> bool:
-        """Return whether the host answers that no process listens on the control port."""
+        """Return whether the host refuses connections to the control port."""
         host, _, port = self.address.rpartition(":")
         try:
             async with asyncio.timeout(PROBE_TIMEOUT_MS / 1000):
@@ -190,7 +190,7 @@ class MemberClient:
             return RemoteProtocolError(
                 f"{self._place} does not know this call: update the broker, or this program"
             )
-        text = text.rpartition("Failed to connect to remote host: ")[2]  # after gRPC's own steps
+        text = text.rpartition("Failed to connect to remote host: ")[2]  # drop gRPC's own prefix
         if any(sign in text for sign in OTHER_PROGRAM):
             return MemberUnreachable(
                 f"{self._place} does not answer: another program listens there, or this port is not"

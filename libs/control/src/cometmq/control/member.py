@@ -12,7 +12,7 @@ from cometmq.remoting.errors import CometError
 
 
 class Report(msgspec.Struct, frozen=True, kw_only=True):
-    """A member's answer to GetStatus: the facts for elections, and more for operators."""
+    """A member's answer to GetStatus: facts that elections need, and details for administrators."""
 
     group: str
     status: Status
@@ -35,11 +35,11 @@ def lasting(report: Report) -> Report:
 
 
 class ConfigChange(msgspec.Struct, frozen=True):
-    """The outcome of a change of settings, by names."""
+    """The outcome of a settings change, by setting name."""
 
     applied: tuple[str, ...] = ()
     needs_restart: tuple[str, ...] = ()
-    """Saved, and in effect after the next start."""
+    """Saved settings that take effect at the next start."""
 
 
 class Controlled(Protocol):
@@ -69,7 +69,7 @@ class Controlled(Protocol):
         """Take a member out of the in-sync set."""
 
     async def resize(self, copies: int) -> None:
-        """Write another number of copies to the record."""
+        """Change the number of copies in the record."""
 
     async def update_config(self, changes: Mapping[str, str]) -> ConfigChange:
         """Change settings, all or none; save them where the settings file can be written."""
@@ -79,7 +79,7 @@ class Controlled(Protocol):
 
 
 class Target(msgspec.Struct, frozen=True):
-    """The member that a caller means."""
+    """The member to which a request is addressed."""
 
     group: str
     ordinal: int
@@ -90,7 +90,7 @@ class Target(msgspec.Struct, frozen=True):
 
 
 class Reason(StrEnum):
-    """Why a request was refused, beside the reasons of `cometmq.ha.member.Refusal`."""
+    """Reasons for refusing a request, in addition to `cometmq.ha.member.Refusal`."""
 
     WRONG_MEMBER = "WRONG_MEMBER"
     INVALID_CONFIG = "INVALID_CONFIG"

@@ -65,7 +65,7 @@ class ControlServer:
         self.port = 0
 
     async def start(self, host: str, port: int, *, setting: str = "controlPort") -> None:
-        """Listen; port 0 picks a free one. Raise SettingsError if that is not possible."""
+        """Listen; port 0 picks a free port. Raise SettingsError if the port cannot be used."""
         credentials = server_credentials(self._tls) if self._tls else None
         check_port(host, port, setting=setting)
         server = grpc.aio.server(
@@ -105,7 +105,7 @@ class ControlServer:
         return to_message(self._member.report())
 
     async def watch_status(self, request: Any, context: Any) -> AsyncIterator[Any]:
-        """Send the status now, after each change of what elections depend on, and at intervals."""
+        """Send the status now, after each change that elections depend on, and at intervals."""
         await self._check(request, context)
         lowest, highest = WATCH_INTERVAL_BOUNDS_MS
         interval_ms = max(lowest, min(request.interval_ms or WATCH_INTERVAL_MS, highest))
@@ -153,7 +153,7 @@ class ControlServer:
             await _refuse(context, Reason.WRONG_MEMBER, text)
 
     async def _to_the_end(self, name: str, work: Callable[[], Awaitable[Any]], context: Any) -> Any:
-        """Run an order in a task of its own, and wait for it with a deadline."""
+        """Run an order in its own task, and wait for it with a deadline."""
         outcome: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         self._orders.spawn(_performed(work, outcome), name=f"control-{name}")
         try:

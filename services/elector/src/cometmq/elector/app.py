@@ -45,7 +45,7 @@ class ElectorApp:
         admin: AdminHttp | None = None,
         record: RecordPort | None = None,
     ) -> None:
-        """`record` replaces the store of the group's record that the settings name."""
+        """`record` overrides the record store that the settings name."""
         self._loaded = settings
         self._record = record
         self._settings = settings.value
@@ -126,7 +126,7 @@ class ElectorApp:
             await elector.round()
             self._round_ended_ms = self._clock.monotonic_ms()
             await asyncio.sleep(PAUSE_MS / 1000)
-            # A round with a silent member takes as long as the timeout of its status.
+            # A round with a silent member takes as long as the timeout of the status request.
             rest_ms = started_ms + self._settings.poll_interval_mills - self._clock.monotonic_ms()
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(max(0, rest_ms) / 1000):

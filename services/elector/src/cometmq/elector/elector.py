@@ -105,7 +105,7 @@ class Elector:
                 group.create_task(self._perform(action))
 
     async def close(self) -> None:
-        """Cancel the orders that are awaited; members complete them nevertheless."""
+        """Cancel pending orders; members complete them nevertheless."""
         await self._long_orders.close()
 
     # ---- facts -------------------------------------------------------------------------------
@@ -255,7 +255,7 @@ class Elector:
             case Create(record=record):
                 await self._write(self._record.create(record), record, RESTORE)
             case HandOver():
-                if not len(self._long_orders):  # until it is over, another would be refused
+                if not len(self._long_orders):  # another order would be refused until it ends
                     self._long_orders.spawn(self._order(action), name="elector-hand-over")
             case Promote() | Fence():
                 await self._order(action)
@@ -281,7 +281,7 @@ class Elector:
         """Give an order; if it fails, the next round decides again."""
         ordinal, call = _call_of(action)
         member = self.members.get(ordinal)
-        if member is None:  # the record names a broker that the settings do not
+        if member is None:  # the settings lack a broker that the record names
             return
         name, error = type(action).__name__, ""
         try:
@@ -289,7 +289,7 @@ class Elector:
         except OrderRefused as refusal:
             outcome, error = "refused", str(refusal)
             if isinstance(action, Fence) and refusal.reason is Refusal.STALE_EPOCH:
-                self._fence_epoch = None  # the member has promised a later epoch to another elector
+                self._fence_epoch = None  # a member has promised another elector a later epoch
         except CometError as failure:
             outcome, error = "unanswered", str(failure)
         else:

@@ -42,7 +42,7 @@ class Member:
         """Why there is no answer; empty if there is one."""
         self.silent_since_ms: int | None = None
         self.given: tuple[object, ...] = ()
-        """The last order, and how it was answered, so that a repetition is not logged."""
+        """The last order and its outcome, so that repetitions are not logged."""
         self._is_logged = False
         self._log = log
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The group that an elector serves, built from its settings."""
+"""The group that an elector manages, built from its settings."""
 
 from collections.abc import Mapping
 
@@ -53,7 +53,7 @@ def plan_of(settings: ElectorSettings) -> Plan:
 
 
 def record_of(settings: ElectorSettings) -> RecordPort:
-    """Return access to the group's record; raise SettingsError if its place is malformed."""
+    """Return access to the group's record; raise SettingsError if its location is malformed."""
     login = (settings.etcd_user, settings.etcd_password) if settings.etcd_user else None
     return open_record(settings.group_record, tls=client_tls(settings), login=login)
 

@@ -11,7 +11,7 @@ from cometmq.ha.record import Policy
 from cometmq.runtime import tls_keys
 
 PREFIX: Final = "COMETMQ_ELECTOR"
-"""Environment variables that set settings begin with it."""
+"""Prefix of the environment variables that set settings."""
 
 EXAMPLE: Final = "0=10.0.0.1:10913;1=10.0.0.2:10913"
 

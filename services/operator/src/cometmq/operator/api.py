@@ -40,7 +40,7 @@ PATHS: Final[Mapping[str, str]] = {
     "ServiceAccount": "api/v1/namespaces/{ns}/serviceaccounts",
     "StatefulSet": "apis/apps/v1/namespaces/{ns}/statefulsets",
 }
-"""Where the objects of each kind are."""
+"""API path of each kind."""
 
 
 class ApiRefused(CometError):
@@ -56,7 +56,7 @@ class ApiUnreachable(CometError):
 
 
 class Server(msgspec.Struct, frozen=True):
-    """An API server and how the operator proves who it is."""
+    """An API server, and the operator's credentials for it."""
 
     url: str
     token: Callable[[], str]
@@ -102,15 +102,15 @@ class KubeApi:
         await self._session.close()
 
     async def get(self, kind: str, namespace: str, name: str) -> Body | None:
-        """Return an object, as of now; None if it does not exist."""
+        """Read an object; return None if it does not exist."""
         return await self._found("GET", _path(kind, namespace, name))
 
     async def namespace(self, name: str) -> Body | None:
-        """Return a namespace; None if it does not exist."""
+        """Read a namespace; return None if it does not exist."""
         return await self._found("GET", f"api/v1/namespaces/{name}")
 
     async def list(self, kind: str, namespace: str, selector: str) -> list[Body]:
-        """Return the objects with these labels."""
+        """Read the objects with these labels."""
         found = await self._call("GET", _path(kind, namespace), query={"labelSelector": selector})
         return list(found["items"])
 
@@ -139,7 +139,7 @@ class KubeApi:
         try:
             await self._found("DELETE", _path(kind, namespace, name), body)
         except ApiRefused as error:
-            if error.status != 409:  # another one has taken its name
+            if error.status != 409:  # another object has taken its name
                 raise
 
     async def _found(

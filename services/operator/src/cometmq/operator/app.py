@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The operator as a program: a standby until it holds the Lease, then it manages groups."""
+"""The operator as a program: a standby until it holds the Lease, then the manager of all groups."""
 
 import asyncio
 import ssl
@@ -58,11 +58,11 @@ class OperatorApp:
             in_cluster()
 
     def fault(self) -> str | None:
-        """Return why this operator cannot work; a standby is ready, too."""
+        """Return why this operator cannot work; a standby counts as ready."""
         return None if self._leadership is not None else "the operator has not started"
 
     def figures(self) -> OperatorFigures:
-        """Return the figures for metrics; a standby looks after no groups."""
+        """Return the figures for metrics; a standby manages no groups."""
         figures, groups = self._figures, self._groups
         figures.is_acting = self.acting.is_set()
         figures.groups = [] if groups is None else groups.figures()
@@ -140,7 +140,7 @@ def wall_time() -> str:
 
 
 def records_of(server: Server) -> Callable[[str, str], KubernetesRecord]:
-    """Return a function from namespace and name of a group to its record, in the Lease so named."""
+    """Return a function from a group's namespace and name to its record, a Lease of that name."""
     parts = urlsplit(server.url)
     if server.ca is None:
         tls = ssl.create_default_context()

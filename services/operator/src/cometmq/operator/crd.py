@@ -106,7 +106,7 @@ def as_yaml() -> str:
 
 
 class _Dumper(yaml.SafeDumper):  # type: ignore[misc]  # yaml has no types
-    """Writes no anchors: the rules occur several times, and readers of a CRD do not expect them."""
+    """Writes no YAML anchors for repeated rules: readers of a CRD do not expect them."""
 
     def ignore_aliases(self, data: Any) -> bool:
         return True

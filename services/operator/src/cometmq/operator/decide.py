@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Chooses the next step for a group from its spec and its state (pure).
 
-Nothing is remembered between two calls, so the operator may die at any point: the next one sees the
-same state and decides the same. Failover is not decided here but in `cometmq.ha.election`, from the
-replication streams; readiness of pods only paces planned changes.
+No state is kept between calls, so the operator may die at any point: its successor sees the same
+state and makes the same decision. Failover is not decided here but in `cometmq.ha.election`, from
+the replication streams; readiness of pods only paces planned changes.
 """
 
 from collections.abc import Mapping
@@ -20,7 +20,7 @@ from cometmq.operator.group import SKIP_DRAIN, BrokerGroup
 from cometmq.operator.models import Deletion, Rollout
 
 BEST: Final = "auto"
-"""The value of a switchover that leaves the choice of the next master to the operator."""
+"""The switchover target that leaves the choice of the next master to the operator."""
 
 
 class PodSeen(msgspec.Struct, frozen=True):
@@ -28,7 +28,7 @@ class PodSeen(msgspec.Struct, frozen=True):
 
     is_ready: bool
     is_current: bool
-    """It was made from the latest template."""
+    """The pod was created from the latest template."""
     is_terminating: bool = False
 
     @property
@@ -51,14 +51,14 @@ class Seen(msgspec.Struct, frozen=True, kw_only=True):
     """The state of a group, as last seen."""
 
     replicas: int | None = None
-    """As in the StatefulSet; None: there is none yet."""
+    """As in the StatefulSet; None if it does not exist yet."""
     is_settled: bool = True
-    """The StatefulSet's controller has seen its latest template: `is_current` can be trusted."""
+    """The controller has seen the StatefulSet's latest template: `is_current` can be trusted."""
     pods: Mapping[int, PodSeen] = {}
     record: Record | None = None
     statuses: Statuses = ()
     backlog: Backlog | None = None
-    """None if unknown, or not requested because the group is not being deleted."""
+    """None if unknown, or not queried because the group is not being deleted."""
     is_quiet: bool = False
     """No message has been stored for a while: producers have learnt that the group is read-only."""
 
@@ -79,11 +79,11 @@ class Reason(StrEnum):
 
 
 class Nothing(msgspec.Struct, frozen=True):
-    """Every pod is as it should be."""
+    """No step is needed: every pod matches the spec."""
 
 
 class Wait(msgspec.Struct, frozen=True):
-    """A change is due, but has to wait; `text` names the condition."""
+    """A change is due but must wait; `text` says for what."""
 
     reason: Reason
     text: str
@@ -109,7 +109,7 @@ Ending = Wait | Release
 def leaving(group: BrokerGroup, seen: Seen) -> frozenset[int]:
     """Return the ordinals that the elector has to keep out of the in-sync set.
 
-    A pod counts until it is gone: a broker that is still stopping would be added to the set again.
+    A pod counts until it is gone: otherwise a broker that is still stopping would rejoin the set.
     """
     if group.is_deleting:
         return frozenset()
@@ -121,8 +121,8 @@ def leaving(group: BrokerGroup, seen: Seen) -> frozenset[int]:
 def replicas(group: BrokerGroup, seen: Seen) -> int:
     """Return the number of pods that the StatefulSet should have now.
 
-    New pods start at once. Pods that have to go stay until none of them is in the in-sync set: the
-    elector takes them out, a leaving master after a switchover.
+    New pods start at once. Pods to be removed stay until the elector has taken all of them out of
+    the in-sync set; a leaving master is taken out after a switchover.
     """
     wanted, now = group.spec.replicas, seen.replicas
     if now is None or wanted > now:
@@ -140,7 +140,7 @@ _UNITS: Final = {
 
 
 def bytes_of(size: str) -> int:
-    """Return the bytes of a volume's size as the API writes it."""
+    """Parse the size of a volume, in the API's notation, to bytes."""
     unit = next((one for one in _UNITS if size.endswith(one)), "")
     return int(size.removesuffix(unit)) * _UNITS.get(unit, 1)
 
@@ -188,8 +188,8 @@ def _healthy_step(group: BrokerGroup, seen: Seen, record: Record, stale: list[in
         return Wait(Reason.ROLL_BLOCKED, text)
     if len(seen.pods) == 1:
         return Restart(chosen)
-    # If minInSync equals the number of pods, every restart falls below it. Pods restart anyway,
-    # and sends wait until the pod is back.
+    # If minInSync equals the number of pods, every restart falls below it. Pods restart anyway, and
+    # sends wait until the pod is back.
     needed = min(group.spec.replication.min_in_sync, len(seen.pods) - 1)
     if len(members - {chosen}) < needed:
         text = f"without {group.pod(chosen)} fewer than {needed} copies would be in sync"
@@ -227,7 +227,7 @@ def _in_sync(seen: Seen) -> frozenset[int]:
 
 
 def may_skip_drain(group: BrokerGroup, seen: Seen) -> bool:
-    """Return whether a deletion need not drain: by request, or without data."""
+    """Return whether a deletion may skip the drain: on request, or if there is no data."""
     has_data = seen.replicas is not None and seen.record is not None
     return (
         group.spec.deletion is Deletion.NOW

@@ -49,7 +49,7 @@ class Reporter:
         """Start of the current wait, whose reason may change until the next step."""
 
     async def note(self, group: BrokerGroup, found: Findings, before: GroupStatus) -> None:
-        """Compare a pass with the one before; `before` is the status that the earlier pass wrote.
+        """Compare a pass with the previous one, which wrote the status `before`.
 
         The first pass after a start of the operator reports only a master that `before` lacks.
         """

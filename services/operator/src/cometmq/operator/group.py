@@ -9,8 +9,8 @@ import msgspec
 from cometmq.operator.models import GROUP, Spec
 
 MEMBERS_MAX: Final = 9
-"""As in the schema. Every broker knows the addresses of all possible members, so that scaling
-restarts none."""
+"""The same bound as in the schema. Every broker knows the addresses of all possible members, so
+scaling restarts no broker."""
 
 MAIN_PORT: Final = 10911
 REPLICATION_PORT: Final = 10912
@@ -25,7 +25,7 @@ FENCE: Final = f"{GROUP}/fence"
 REBUILD: Final = f"{GROUP}/rebuild"
 RESTART: Final = f"{GROUP}/restart"
 SKIP_DRAIN: Final = f"{GROUP}/skip-drain"
-"""Annotations with which users request operations."""
+"""Annotations that give orders."""
 
 
 class BrokerGroup(msgspec.Struct, frozen=True, kw_only=True):
@@ -79,7 +79,7 @@ class BrokerGroup(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def group_of(body: Mapping[str, Any]) -> BrokerGroup:
-    """Return the group in an object of the API; raise msgspec.ValidationError for a bad spec."""
+    """Parse a BrokerGroup object; raise msgspec.ValidationError for an invalid spec."""
     metadata = body["metadata"]
     return BrokerGroup(
         namespace=metadata["namespace"],

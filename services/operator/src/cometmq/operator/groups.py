@@ -20,7 +20,7 @@ from cometmq.runtime.clock import Clock
 
 RETRY_MS: Final = 2_000
 LOOK_MS: Final = 250
-"""Interval at which a waiting task compares its members; no request is sent for it."""
+"""Interval at which a waiting task checks its members for changes, without sending requests."""
 
 Key = tuple[str, str]
 
@@ -69,7 +69,7 @@ class Groups:
         looked.wake.set()
 
     def note(self, kind: str, namespace: str, name: str, group: str, version: str) -> None:
-        """Note an owned object's version; an object that others changed is repaired."""
+        """Note the version of an owned object; an object that others changed is repaired."""
         looked = self._groups.get((namespace, group))
         if looked is not None:
             looked.work.forget(kind, name, version)
@@ -133,7 +133,7 @@ class Groups:
             await self._rest(looked, view, pause_ms)
 
     async def _rest(self, looked: Looked, view: object, pause_ms: int) -> None:
-        """Wait for the end of the pause, an event, or a change of the members' states."""
+        """Wait until the pause ends, an event arrives, or the members' state changes."""
         end_ms = self._clock.monotonic_ms() + pause_ms
         while (left_ms := end_ms - self._clock.monotonic_ms()) > 0:
             try:

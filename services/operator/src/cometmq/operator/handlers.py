@@ -2,11 +2,11 @@
 """Watches objects with kopf, and wakes the groups that they belong to.
 
 Handlers only wake: all logic is in passes that read the current state, so a lost, late or repeated
-event changes nothing. kopf stores nothing in the objects, and its peering is not used, as it is no
-lock: see `leader.py`.
+event changes nothing. kopf stores nothing in the objects. Its peering is not used, because it is
+not a lock: see `leader.py`.
 
 kopf runs on a thread with a loop of its own: in the program's loop, it would replace the signal
-handlers and, at its end, cancel every task that is younger than itself.
+handlers and, at its end, cancel every task that started after it.
 """
 
 import asyncio
@@ -33,17 +33,15 @@ OWNED: Final = (
     ("", "v1", "serviceaccounts"),
     ("", "v1", "services"),
 )
-"""Resources with objects that belong to groups, by their label."""
+"""Resources whose objects belong to groups, as a label shows."""
 
 
 IDENTITY: Final = "cometmq-operator"
-"""Without an identity, kopf looks up the user's name, which the user of a pod does not have."""
+"""Without an identity, kopf looks up the user name, which the user of a pod does not have."""
 
 STOP_S: Final = 10.0
 CLOSE_S: Final = 0.5
-"""aiohttp ends TLS connections after it has closed their session, and offers no way to await
-that.
-"""
+"""aiohttp closes TLS connections some time after their session, and offers no way to wait."""
 
 
 class WatchesEnded(CometError):

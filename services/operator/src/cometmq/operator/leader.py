@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Elects the active operator: the holder of a Lease.
 
-Two active operators would do no harm to the groups, as elections are compare-and-swap and applied
-objects are the same; the Lease saves the effort, and keeps an old operator from undoing the work of
-a newer one. Wall clocks are not compared: a candidate waits until the Lease has not changed for its
-whole duration on the candidate's own clock.
+Two active operators would not harm the groups, because elections are compare-and-swap and both
+apply the same objects. The Lease avoids duplicate work, and keeps an old operator from undoing the
+work of a newer one. Wall clocks are not compared: a candidate waits until the Lease has not changed
+for its whole duration on the candidate's own clock.
 """
 
 import asyncio
@@ -25,7 +25,7 @@ RENEW_MS: Final = 2_000
 
 
 class LeadershipLost(CometError):
-    """Another operator may act now: this process has to end."""
+    """Another operator may be active now: this process must exit."""
 
 
 class Leadership:
@@ -43,7 +43,7 @@ class Leadership:
         log: Log,
         sleep: Sleep = asyncio.sleep,
     ) -> None:
-        """`wall_time` returns the time as the API writes it, for users who read the Lease."""
+        """`wall_time` returns the time in the API's format, for people who read the Lease."""
         self._api = api
         self._namespace = namespace
         self._name = name
@@ -74,7 +74,7 @@ class Leadership:
             await self._sleep(RENEW_MS / 1000)
 
     async def keep(self) -> None:
-        """Renew the Lease; raise LeadershipLost once another operator may act."""
+        """Renew the Lease; raise LeadershipLost once another operator may be active."""
         while True:
             await self._sleep(RENEW_MS / 1000)
             error = "it was not renewed in time"
@@ -103,7 +103,7 @@ class Leadership:
             self._log.warning("leader.unknown", error=str(error))
 
     async def _take(self, lease: Body | None) -> bool:
-        """Write the Lease if it is still as read; return whether this operator holds it now."""
+        """Write the Lease unless it has changed since it was read; return whether it is held."""
         started_ms = self._now_ms()
         try:
             await self._write(lease, self._identity)

@@ -28,7 +28,7 @@ READ_ONLY = {"brokerPermission": "4"}
 
 
 class Addresses(msgspec.Struct, frozen=True):
-    """Where the ports of a broker are, by group and ordinal; tests replace them."""
+    """Addresses of a broker's ports, by group and ordinal; tests replace them."""
 
     control: Callable[[BrokerGroup, int], str] = lambda group, one: (
         f"{group.host(one)}:{CONTROL_PORT}"
@@ -40,7 +40,7 @@ class Members:
     """Elects masters of one group in the background, and passes orders on.
 
     Failover runs here, independent of passes over the Kubernetes objects: it continues while the
-    group is paused, and while its objects are refused.
+    group is paused, and while the API server rejects its objects.
     """
 
     def __init__(
@@ -83,7 +83,7 @@ class Members:
     async def look_after(
         self, group: BrokerGroup, ordinals: range, leaving: frozenset[int]
     ) -> None:
-        """Elect among these brokers from now on; does nothing if they are unchanged."""
+        """Elect among these brokers from now on; do nothing if they are unchanged."""
         replication = group.spec.replication
         members = (f"{one}={self._addresses.control(group, one)}" for one in ordinals)
         settings = ElectorSettings(
@@ -131,7 +131,7 @@ class Members:
             await it.rebuild()
 
     async def refuse_sends(self, group: BrokerGroup, ordinals: range) -> None:
-        """Make the brokers read-only; raise CometError unless each of them has agreed."""
+        """Make the brokers read-only; raise CometError unless all of them confirm."""
         for ordinal in ordinals:
             async with _Client(self._addresses.control(group, ordinal), group, ordinal) as it:
                 await it.update_config(READ_ONLY)

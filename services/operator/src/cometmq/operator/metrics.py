@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The operator's metric families; labels of groups avoid `namespace`, which scrapes set."""
+"""The operator's metric families; group labels avoid `namespace`, which Prometheus sets."""
 
 from collections import Counter
 from collections.abc import Callable, Iterable
@@ -23,7 +23,7 @@ _LABELS: Final = ("group_namespace", "group")
 
 
 class GroupFigures(msgspec.Struct):
-    """Figures of one group; counters are those of this operator."""
+    """Figures of one group; counters cover only this operator."""
 
     namespace: str
     name: str
@@ -33,7 +33,7 @@ class GroupFigures(msgspec.Struct):
     elections: Counter[str] = msgspec.field(default_factory=Counter)
     """Elections by cause."""
     operations: Counter[tuple[str, str]] = msgspec.field(default_factory=Counter)
-    """Orders of people by verb and result."""
+    """Orders given by annotations, by verb and result."""
 
 
 class OperatorFigures(msgspec.Struct):

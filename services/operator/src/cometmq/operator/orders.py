@@ -24,7 +24,7 @@ ANNOTATIONS: Final = {FENCE: Verb.FENCE, SWITCHOVER: Verb.SWITCHOVER, REBUILD: V
 
 
 class Order(msgspec.Struct, frozen=True):
-    """One order, not checked yet."""
+    """One order, not yet validated."""
 
     annotation: str
     verb: Verb
@@ -47,7 +47,7 @@ Plan = HandOver | Fence | Discard | Refused
 
 
 def given(group: BrokerGroup) -> Order | None:
-    """Return the order that is carried out next; others wait for the next pass."""
+    """Return the next order to carry out; others wait for the next pass."""
     for annotation, verb in ANNOTATIONS.items():
         if annotation in group.annotations:
             return Order(annotation, verb, group.annotations[annotation])

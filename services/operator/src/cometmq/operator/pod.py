@@ -25,7 +25,7 @@ _PERIOD_S: Final = 2
 def pod_template(
     group: BrokerGroup, *, image: str, annotations: Mapping[str, str]
 ) -> dict[str, Any]:
-    """Return the template of the group's pods; a change of it restarts them one by one."""
+    """Return the template of the group's pods; if it changes, they restart one by one."""
     spec, scheduling = group.spec, group.spec.scheduling
     pod: dict[str, Any] = {
         "serviceAccountName": group.account,

@@ -45,7 +45,7 @@ class Context(msgspec.Struct, frozen=True):
     resync_ms: int
     """Pause between passes over a group in which nothing happens."""
     quiet_ms: int
-    """Time without a new message before a read-only group counts as left by its producers."""
+    """A read-only group without a new message for this long counts as left by its producers."""
     wall_time: Callable[[], str]
     """Return the time as the API writes it."""
 
@@ -68,7 +68,7 @@ class Pass:
         """Hash of each applied object, and the version that resulted."""
         self._has_no_budget = False
         self._end = (-1, 0)
-        """The end of the longest log, and the time since which it has not changed."""
+        """The end of the longest log, and when it was first seen."""
         self.status: GroupStatus | None = None
         """The status of the last complete pass."""
         self.operations: Counter[tuple[str, str]] = Counter()
@@ -81,9 +81,9 @@ class Pass:
             del self._applied[kind, name]
 
     async def run(self, namespace: str, name: str) -> int | None:
-        """Reconcile a group once; return the pause before the next pass, None if it is gone.
+        """Reconcile a group once; return the pause before the next pass, None if the group is gone.
 
-        Raise ApiUnreachable; the next pass starts again.
+        Raises ApiUnreachable; the next pass starts again.
         """
         api = self._context.api
         body = await api.get("BrokerGroup", namespace, name)
@@ -98,7 +98,8 @@ class Pass:
             await self._set_finalizer(body, present=True)
             return 0
         if group.is_deleting and await is_ending(api, group.namespace):
-            # The rest, including the Lease, is deleted with the namespace; our rights may be gone.
+            # Everything else, including the Lease, is deleted with the namespace; the operator may
+            # have lost its rights there already.
             await self._members.close()
             await self._set_finalizer(body, present=False)
             return SOON_MS
@@ -138,14 +139,14 @@ class Pass:
     # ---- election ----------------------------------------------------------------------------
 
     async def _elect(self, group: BrokerGroup, live: Live) -> None:
-        """Elect among the pods that should exist; without a StatefulSet there is nothing to ask."""
+        """Elect among the pods that should exist; without a StatefulSet there are none."""
         if live.stateful_set is None:
             return
         seen = seen_of(group, live, None, ())
         leaving = decide.leaving(group, seen)
         staying = seen.replicas or 0 if group.is_deleting else group.spec.replicas
         count = max([staying, *(one + 1 for one in leaving)])
-        going = frozenset(range(staying, count))  # without gaps, where a pod has gone before others
+        going = frozenset(range(staying, count))  # no gaps: pods may disappear in any order
         await self._members.look_after(group, range(count), going)
 
     # ---- owned objects -----------------------------------------------------------------------
@@ -233,7 +234,7 @@ class Pass:
         )  # fmt: skip
 
     async def _carry_out(self, group: BrokerGroup, plan: Plan) -> str:
-        """Make the call of an order; return why it failed."""
+        """Make the call that an order requires; return why it failed."""
         try:
             match plan:
                 case HandOver():
@@ -253,8 +254,8 @@ class Pass:
     async def _with_backlog(self, group: BrokerGroup, seen: Seen) -> Seen:
         """Make the group read-only, and count the unconsumed messages.
 
-        Name servers tell producers that the group is read-only, and brokers accept sends until all
-        of them have asked. So a count of 0 is final only once nothing has been stored for a while.
+        Producers learn from the name servers that the group is read-only, and brokers accept their
+        sends until then. So a count of 0 is final only once nothing has been stored for a while.
         """
         if not group.is_deleting or decide.may_skip_drain(group, seen):
             return seen
@@ -313,7 +314,8 @@ class Pass:
         status = self.status = status_of(group, found, before, self._context.wall_time())
         if status == before:
             return
-        # A merge patch keeps what it does not name, so fields that are empty now are set to null.
+        # A merge patch keeps fields that it does not name, so fields that are now empty are set to
+        # null.
         empty = dict.fromkeys(GroupStatus.__struct_encode_fields__)
         patch = {"status": {**empty, **msgspec.to_builtins(status)}}
         await self._context.api.patch(

@@ -26,7 +26,7 @@ Object = dict[str, Any]
 CONFIG_FILE: Final = "broker.conf"
 CONFIG_HASH: Final = f"{GROUP}/config-hash"
 LINGER_MS: Final = 35_000
-"""A pod's address disappears with the pod, and clients look up routes every 30 s."""
+"""A pod's address disappears with the pod, and clients ask for routes every 30 s."""
 POLICIES: Final = {AckPolicy.ALL_IN_SYNC: "all-in-sync", AckPolicy.MAJORITY: "majority"}
 
 
@@ -87,12 +87,12 @@ def objects(
 
 
 def wants_budget(group: BrokerGroup) -> bool:
-    """Return whether the group has a PodDisruptionBudget; one for a single pod blocks drains."""
+    """Return whether the group gets a PodDisruptionBudget; with one pod it would block drains."""
     return group.spec.pod_disruption_budget.enabled and group.spec.replicas > 1
 
 
 def owner(group: BrokerGroup) -> Object:
-    """Return the owner reference, by which an object is deleted together with the group."""
+    """Return the owner reference that makes an object disappear with its group."""
     return {
         "apiVersion": API_VERSION, "kind": KIND, "name": group.name, "uid": group.uid,
         "controller": True, "blockOwnerDeletion": True,

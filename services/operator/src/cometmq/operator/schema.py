@@ -104,7 +104,7 @@ def _filled(value: Any) -> Any:
 
 
 def without_defaults(schema: Schema) -> Schema:
-    """Return a schema in which no field has a default, for what the operator itself writes."""
+    """Return a schema without any defaults, for fields that the operator itself writes."""
     return {
         key: {name: without_defaults(field) for name, field in value.items()}
         if key == "properties"

@@ -8,7 +8,7 @@ import msgspec
 from msgspec import Meta
 
 PREFIX: Final = "COMETMQ_OPERATOR"
-"""Environment variables that set settings begin with it."""
+"""Prefix of the environment variables that set settings."""
 
 
 class OperatorSettings(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):

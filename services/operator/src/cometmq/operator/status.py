@@ -174,7 +174,7 @@ def _condition(
 
 
 def _dated(fresh: Iterable[Condition], before: list[Condition], now: str) -> list[Condition]:
-    """Return conditions in which the time changes only together with the status."""
+    """Date the conditions: the transition time changes only together with the status."""
     known = {one.type: one for one in before}
 
     def since(one: Condition) -> str:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A member that obeys at once, on a real record, and has a control server of its own."""
+"""A member that obeys at once, writes a real record, and runs its own control server."""
 
 from cometmq.control.member import Target
 from cometmq.control.server import ControlServer

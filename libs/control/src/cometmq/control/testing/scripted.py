@@ -49,7 +49,7 @@ class ScriptedMember:
         await self._obey("follow", epoch, master)
 
     async def fence(self, epoch: int) -> None:
-        """Record the order, and be fenced."""
+        """Record the order, and become fenced."""
         await self._obey("fence", epoch)
         self.becomes(role=Role.FENCED, promised=epoch, epoch=0)
 
