@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Contradictory options are rejected before anything is connected."""
+"""Contradictory options are rejected before any connection is opened."""
 
 import pytest
 from pyspark.sql.types import IntegerType, StringType, StructField, StructType

@@ -67,7 +67,7 @@ class Broker:
 
 
 class Connection(FakeConnection):
-    """A fake `BrokerConnection` that answers in any order, some at a time."""
+    """A fake `BrokerConnection` that answers in any order, a few requests at a time."""
 
     broker: Broker
 

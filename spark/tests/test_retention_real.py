@@ -37,13 +37,13 @@ UPDATE_BROKER_CONFIG = 25
 COUNT = 12_000
 FILE_BYTES = 1 << 20
 DELETED_S = 120
-"""RocketMQ looks for old files a minute after its start for the first time."""
+"""RocketMQ first looks for old files a minute after its start."""
 DELETES: dict[type[Cluster], tuple[str, str]] = {
     # CometMQ keeps messages for an hour, unless it considers its disk full.
     CometCluster: ("cleanFileForciblyEnable=false", "cleanFileForciblyEnable=true"),
     PatientJavaCluster: ("fileReservedTime=72", "fileReservedTime=0"),
 }
-"""Two settings: the broker deletes nothing with the first, everything it may with the second."""
+"""Two settings: with the first, the broker deletes nothing; with the second, everything it may."""
 RUN_TIMEOUT_S = 120
 TASK = 1000
 """Messages of a task or of a batch."""

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """A store with messages that are almost three days old and will soon be deleted.
 
-The demo cannot wait three days, so the store gets a simulated clock; apart from that, the files
-are the ones that a broker writes.
+The demo cannot wait three days, so the store gets a simulated clock; otherwise the files are the
+same as a broker's.
 """
 
 import struct

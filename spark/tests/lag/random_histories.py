@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Random histories: snapshots of clusters in which everything goes wrong that can.
+"""Random histories: snapshots of clusters with every kind of trouble.
 
 Each history is one cluster; a batch of them shares a folder and the newest snapshot.
 """

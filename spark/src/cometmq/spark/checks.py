@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Validates combinations of options; contradictions are found before anything is connected."""
+"""Validates combinations of options before any connection is opened."""
 
 import re
 from typing import Final

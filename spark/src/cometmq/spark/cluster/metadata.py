@@ -84,7 +84,7 @@ class Metadata(Closable):
     def offset_at(self, queue: Queue, moment_ms: int, ends: tuple[int, int]) -> int:
         """Find the first offset stored at or after a time; the queue's end if there is none.
 
-        Brokers return the nearest message, or 0 if they do not know; the search continues there.
+        Brokers return the nearest message, or 0 if they find none; the search continues from there.
         """
         first, end = ends
         if first >= end:

@@ -57,7 +57,7 @@ async def _matches(
     topic, group = pair
     queue_id, offset = place
     wanted = state.connections[group].subscription_table[topic]
-    # The group of the data source: no consumer group's own figures change.
+    # Pulls use the data source's group, so no consumer group's figures change.
     header = pull_header(
         Queue(topic, state.broker_name, queue_id),
         offset,

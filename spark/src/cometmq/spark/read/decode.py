@@ -122,7 +122,8 @@ class RecordColumns:
         ends = self._starts + fixed["size"]
         body = self._starts + FIXED.itemsize
         body_end = body + fixed["body_length"]
-        # After the body follow at least a topic length (1 byte) and a properties length (2).
+        # The body is followed by at least a topic length (1 byte) and a properties length (2
+        # bytes).
         if (fixed["body_length"] < 0).any() or (body_end + 3 > ends).any():
             raise NotUniform
         topic_end = body_end + 1 + data[body_end]

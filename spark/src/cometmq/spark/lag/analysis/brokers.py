@@ -31,7 +31,7 @@ class BrokerFacts(msgspec.Struct, frozen=True, kw_only=True):
     file_reserved_hours: int
     disk_ratio_slope: float | None
     disk_full_s: float | None
-    """Time until the disk reaches the broker's limit; 0 if it has, None if it does not fill."""
+    """Time until the disk reaches the broker's limit; 0 if it has, None if usage does not grow."""
     deletions: list[tuple[int, int]]
     """Intervals in which files may be deleted, in microseconds since 1970."""
 
