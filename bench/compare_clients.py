@@ -41,7 +41,7 @@ WINDOWS: Final = (1, 64)
 
 @dataclass(frozen=True)
 class Client:
-    """A client, and the form in which it is used."""
+    """A client and how it is used."""
 
     title: str
     python: Path
@@ -137,7 +137,7 @@ def measure(bench: Bench, count: int, rounds: int) -> Iterator[str]:
     """Yield the rows of the table, as Markdown."""
     everyone = clients()
     figures: dict[tuple[str, str], list[Figure]] = {}
-    for number in range(-1, rounds):  # the first is the server's warm-up: nothing of it counts
+    for number in range(-1, rounds):  # the first round warms up the server and does not count
         turn = number % len(everyone)
         for client in everyone[turn:] + everyone[:turn]:
             for step, figure in one_round(bench, client, count):

@@ -68,7 +68,7 @@ def run(cluster: ProfiledCluster, load: Load, *, seconds: float, serialization: 
     server = Server("comet", cluster, serialization)
     prepare(load, server)
     if cluster.tool == "sample":
-        os.kill(server.broker_pid, signal.SIGUSR1)  # from here on it counts
+        os.kill(server.broker_pid, signal.SIGUSR1)  # drop the samples of the warm-up
     user_before, system_before = cpu_split(server.broker_pid)
     report = run_once(load, server, seconds=seconds, warmup=0)
     user, system = cpu_split(server.broker_pid)
@@ -80,7 +80,7 @@ def run(cluster: ProfiledCluster, load: Load, *, seconds: float, serialization: 
 
 
 def print_samples(path: Path, us_per_message: float) -> None:
-    """Print the modules, functions and lines that use the most time of their own."""
+    """Print the modules, functions and lines with the highest self time."""
     rows: list[tuple[str, str, int, int]] = json.loads(path.read_text(encoding="utf-8"))
     total = sum(count for *_, count in rows)
     modules: Counter[str] = Counter()

@@ -20,8 +20,8 @@ from macro.workloads import MEGABYTE, MORE_IS_BETTER, WORKLOADS, Aim, Load, Scen
 BENCH: Final = Path(__file__).resolve().parent
 OUT: Final = BENCH / "out"
 BASELINE: Final = BENCH / "baseline.json"
-OTHERS_CPUS_MAX: Final = 0.2  # more than this, used by other programs, distorts the rates
-WORSE_MAX: Final = 1.10  # allowed loss of a ratio against the baseline
+OTHERS_CPUS_MAX: Final = 0.2  # if other programs use more than this, the rates are distorted
+WORSE_MAX: Final = 1.10  # largest ratio to the baseline that is no regression
 
 Result: TypeAlias = dict[str, Any]
 
@@ -110,7 +110,7 @@ def other(samples: Samples) -> str:
 
 
 def rivals_of(samples: Samples) -> list[str]:
-    """Return the servers that are no brokers of RocketMQ's kind, in the order of their columns."""
+    """Return the servers other than RocketMQ brokers, in the order of their columns."""
     names = {name for by_server in samples.values() for name in by_server}
     return [name for name in RIVALS if name in names]
 
@@ -152,7 +152,7 @@ def table(result: Result, baseline: Result | None = None) -> str:
 
 
 def others_cpus(result: Result) -> float:
-    """Return the most processors that other programs used during any rate workload."""
+    """Return the peak number of processors that other programs used during a rate workload."""
     medians = [
         (row.comet or 0, row.java or 0)
         for row in rows(result["samples"])

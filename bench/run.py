@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Compare CometMQ and Java RocketMQ 4.9.4, which run in alternation on this machine.
 
-Loads that send are sent to Redis and NATS JetStream, too.
+The send workloads also run on Redis and NATS JetStream.
 
     make bench ARGS="--only send-64x1 --rounds 5"
 
@@ -88,7 +88,7 @@ def measure(arguments: argparse.Namespace, directory: Path) -> tuple[report.Resu
 
 
 def _failure(step: Callable[[], None]) -> str | None:
-    """Run a step and return its failure, so that the results of other steps are not lost."""
+    """Run a step and return its failure, so that the results of the other steps are kept."""
     try:
         step()
     except (BenchError, PeerError) as exc:
@@ -121,7 +121,7 @@ def main() -> int:
     """Run the benchmark in a temporary folder; return the exit status."""
     arguments = parse_arguments()
     if arguments.priority:
-        prefer(os.getpid())  # the generators inherit it
+        prefer(os.getpid())  # the generators inherit the priority
     with tempfile.TemporaryDirectory(prefix="cometmq-bench-", dir=arguments.directory) as name:
         try:
             result, failed = measure(arguments, Path(name))

@@ -68,7 +68,7 @@ def cluster_of(maker: str, folder: Path, checks: Mapping[str, object]) -> Cluste
 
 
 def transact(cluster: Cluster, *options: object, may_refuse: bool = False) -> dict[str, Any]:
-    """Run the generator; raise BenchError for refused requests unless `may_refuse` is set."""
+    """Run the generator; raise BenchError for rejected requests unless `may_refuse` is set."""
     port = cluster.layout.brokers[0].port
     command = [str(build("transact")), "--port", str(port), "--topic", TOPIC, "--group", GROUP]
     done = subprocess.run(
@@ -150,7 +150,7 @@ def measure_writes(folder: Path, open_count: int, rounds: int) -> None:
 
 
 async def _asked(cluster: Cluster, open_count: int, rounds: int) -> tuple[int, int]:
-    """Return the bytes by which the log grew during the checks, and all bytes written."""
+    """Return the growth of the log during the checks, and all bytes written."""
     await asyncio.to_thread(transact, cluster, "--count", open_count, "--leave-open")
     count = 0
 
@@ -220,7 +220,7 @@ def main() -> None:
     parser.add_argument("--priority", action="store_true", help="above other programs; needs root")
     arguments = parser.parse_args()
     if arguments.priority:
-        prefer(os.getpid())  # the generators inherit it
+        prefer(os.getpid())  # the generators inherit the priority
     with tempfile.TemporaryDirectory(prefix="cometmq-bench-", dir=arguments.directory) as name:
         folder = Path(name)
         if arguments.rounds:

@@ -39,7 +39,7 @@ def has_cargo() -> bool:
 
 
 def sources() -> str:
-    """Return a digest of all files from which the module is built."""
+    """Return a digest of all files that the module is built from."""
     digest = hashlib.sha256()
     for path in sorted(MEMBER.rglob("*")):
         name = path.relative_to(MEMBER)
@@ -100,7 +100,7 @@ def pip(action: str, *what: str | Path) -> None:
 
 
 def cargo(*steps: str) -> None:
-    """Run cargo on the crate; only print a line if cargo is not installed."""
+    """Run cargo on the crate; if it is not installed, only print a line."""
     if not has_cargo():
         print("accel: no cargo here, so the native message path is not checked")
         return

@@ -68,7 +68,7 @@ def main() -> int:
             try:
                 return process.wait()
             except KeyboardInterrupt:
-                continue  # Prometheus got the same Ctrl-C: wait until it has ended
+                continue  # Prometheus got the same Ctrl-C: wait for its exit
 
 
 if __name__ == "__main__":

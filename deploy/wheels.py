@@ -35,7 +35,7 @@ def members(root: Path = ROOT) -> list[Path]:
 
 
 def buildable(root: Path = ROOT) -> list[Path]:
-    """Return the members whose wheels can be built here: the native one needs cargo."""
+    """Return the members whose wheels can be built on this machine: the native one needs cargo."""
     has_cargo = shutil.which("cargo") is not None
     return [folder for folder in members(root) if has_cargo or not (folder / "Cargo.toml").exists()]
 
@@ -58,7 +58,7 @@ def set_version(version: str, root: Path = ROOT) -> None:
 
 
 def public_address(remote: str) -> str | None:
-    """Return the web address of a git remote, or None if it has none, such as a local path."""
+    """Return a git remote's web address, or None if it has none, such as a local path."""
     remote = remote.strip().removesuffix("/").removesuffix(".git")
     if match := re.fullmatch(r"(?:ssh://)?git@([\w.-]+)[:/](.+)", remote):
         return f"https://{match[1]}/{match[2]}"
@@ -113,10 +113,10 @@ def git(*arguments: str) -> str:
 
 @contextmanager
 def staging() -> Iterator[Path]:
-    """Return an empty folder that one build at a time uses.
+    """Return an empty folder that one build at a time may use.
 
-    The folder is always the same: the native module contains its path, and cargo compiles it again
-    if the path changes.
+    The path is always the same: the native module contains it, and cargo would compile everything
+    again if it changed.
     """
     folder = ROOT / ".cache/wheels"
     folder.mkdir(parents=True, exist_ok=True)

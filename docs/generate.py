@@ -33,7 +33,7 @@ DOCS: Final = Path(__file__).parent
 
 
 class Page(NamedTuple):
-    """One generated page: where it lies and what writes it."""
+    """One generated page: its path and its generator."""
 
     path: Path
     render: Callable[[], str]
@@ -70,7 +70,7 @@ PAGES: Final[Mapping[str, Page]] = {
 
 
 def main() -> int:
-    """Write or check the pages that were asked for."""
+    """Write or check the requested pages."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("pages", nargs="*", choices=[[], *PAGES], help="default: all")
     parser.add_argument("--check", action="store_true", help="write nothing, exit 1 if stale")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Run CometMQ's client as fast as it can send or consume, and print the result as a JSON line."""
+"""Run CometMQ's client at full speed and print the result as a JSON line."""
 
 import argparse
 import asyncio
@@ -67,7 +67,7 @@ async def consume(options: argparse.Namespace) -> None:
 
 
 def consume_in_threads(options: argparse.Namespace) -> None:
-    """Consume with a listener that is a plain function until all messages are counted."""
+    """Consume with a synchronous listener until all messages are counted."""
     meter = Meter(options.count)
 
     def listener(messages: list[MessageExt]) -> None:
@@ -82,7 +82,7 @@ def consume_in_threads(options: argparse.Namespace) -> None:
 
 
 def main() -> None:
-    """Send or consume with the form of the client that `--form` names."""
+    """Send or consume with the kind of client that `--form` names."""
     options = parse()
     if options.form == "sync":
         {"send": send_and_wait, "consume": consume_in_threads}[options.command](options)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Run the C++ client (PyPI `rocketmq`) as fast as it can, and print the result as a JSON line.
+"""Run the C++ client (PyPI `rocketmq`) at full speed and print the result as a JSON line.
 
-The client is installed in an environment of its own. It releases the interpreter lock while a call
-waits, so threads can keep several sends in flight.
+The client is installed in its own environment. It releases the interpreter lock during blocking
+calls, so threads can keep several sends in flight.
 """
 
 import os
@@ -30,7 +30,7 @@ def send(options: Namespace) -> None:
     threads = [threading.Thread(target=work) for _ in range(options.in_flight)]
     producer.send_sync(
         first_message(options)
-    )  # looking up the route and connecting are not measured
+    )  # the route lookup and the connection are not measured
     meter.start()
     for thread in threads:
         thread.start()
@@ -63,4 +63,4 @@ def consume(options: Namespace) -> None:
 options = parse()
 {"send": send, "consume": consume}[options.command](options)
 sys.stdout.flush()
-os._exit(0)  # the library's threads may crash while the interpreter goes away
+os._exit(0)  # the library's threads may crash during interpreter shutdown

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Run the official 5.x client as fast as it can, and print the result as a JSON line.
+"""Run the official 5.x client at full speed and print the result as a JSON line.
 
-The client (PyPI `rocketmq-python-client`) is installed in an environment of its own and connects
-to the proxy of a 5.x server.
+The client (PyPI `rocketmq-python-client`) is installed in its own environment and connects to the
+proxy of a 5.x server.
 """
 
 import os
@@ -42,7 +42,7 @@ def send(options: Namespace) -> None:
     """Send one by one with `send`, or keep `in_flight` sends pending with `send_async`."""
     producer = Producer(configuration(options), (options.topic,))
     producer.startup()
-    producer.send(make_message(options))  # looking up the route and connecting are not measured
+    producer.send(make_message(options))  # the route lookup and the connection are not measured
     meter = Meter(options.count)
     meter.start()
     if options.in_flight == 1:
@@ -97,4 +97,4 @@ def consume(options: Namespace) -> None:
 options = parse()
 {"send": send, "consume": consume}[options.command](options)
 sys.stdout.flush()
-os._exit(0)  # its threads need seconds to end
+os._exit(0)  # its threads take seconds to end

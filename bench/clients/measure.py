@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The options and the meter (wall and processor time) that all client programs share.
+"""Options and the meter (wall and processor time) shared by all client programs.
 
 Only the standard library is imported, because each program runs in its client's own environment.
 """
@@ -42,13 +42,13 @@ class Meter:
         self._cpu_s, self._wall_s = time.process_time(), time.perf_counter()
 
     def claim(self) -> bool:
-        """Reserve one message to send; return False if all are reserved."""
+        """Reserve one message to send; return False if none are left."""
         with self._lock:
             self._done += 1
             return self._done <= self._count
 
     def seen(self, count: int = 1) -> bool:
-        """Count received messages; return True if they include the last one."""
+        """Count received messages; return True once the last one has arrived."""
         with self._lock:
             if not self._done:
                 self.start()

@@ -57,12 +57,12 @@ def loadgen_command(mode: str, port: int, **options: object) -> list[str]:
 
 
 def loadgen(mode: str, port: int, **options: object) -> Report:
-    """Run the generator to its end and return its report, which counts refused requests."""
+    """Run the generator to its end and return its report, which counts rejected requests."""
     return _run(f"loadgen --mode {mode}", loadgen_command(mode, port, **options))
 
 
 def append(protocol: str, port: int, **options: object) -> Report:
-    """Send to Redis or NATS, with those of `loadgen`'s options that make sense there."""
+    """Send to Redis or NATS, with the options of `loadgen` that apply there."""
     command = [str(build("rivals")), "--protocol", protocol, "--port", str(port)]
     for name, value in options.items():
         if name in _APPEND_OPTIONS:
@@ -85,7 +85,7 @@ def _run(what: str, command: list[str]) -> Report:
 
 
 def fill(port: int, count: int, **options: object) -> None:
-    """Store `count` messages; retry messages that a busy server refuses."""
+    """Store `count` messages; retry sends that a busy server rejects."""
     report: Report = {}
     for _ in range(FILL_ATTEMPTS):
         report = loadgen("send", port, count=count, **options)
@@ -96,7 +96,7 @@ def fill(port: int, count: int, **options: object) -> None:
 
 
 class FirstAnswer:
-    """A generator that retries until a server that is still starting accepts its first request."""
+    """A generator that retries until a starting server accepts its first request."""
 
     def __init__(self, mode: str, port: int, **options: object) -> None:
         self._process = subprocess.Popen(
@@ -120,7 +120,7 @@ class FirstAnswer:
 
 
 class Floor:
-    """A responder that does no work, which shows what the protocol alone costs."""
+    """A responder that does no work, to show the cost of the protocol alone."""
 
     def __init__(self) -> None:
         self._process = subprocess.Popen([str(build("floor"))], stdout=subprocess.PIPE, text=True)

@@ -36,10 +36,10 @@ def children_cpu_seconds() -> float:
 
 
 def prefer(pid: int) -> None:
-    """Give a process and its session priority over other programs; needs root."""
+    """Give a process and its session priority over other programs; requires root."""
     os.setpriority(os.PRIO_PROCESS, pid, PRIORITY)
     group = Path(f"/proc/{pid}/autogroup")
-    if group.exists():  # where the kernel weighs sessions, a process's own priority says nothing
+    if group.exists():  # with autogroup scheduling, only the session's priority counts
         group.write_text(str(PRIORITY), encoding="utf-8")
 
 

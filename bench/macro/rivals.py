@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Redis streams and NATS JetStream, which are put under the loads that send.
+"""Redis streams and NATS JetStream under the same send workloads.
 
-Both acknowledge a message before it is on the disk and sync once per second; README.md says what is
-not equal. The programs are installed on first use: Redis from Debian's package, NATS by Go.
+Both acknowledge a message before it is on disk and sync once per second; README.md lists the
+differences. The programs are installed on first use: Redis from Debian's package, NATS by Go.
 """
 
 import json
@@ -42,7 +42,7 @@ def redis_command(port: int, folder: Path) -> list[str]:
     return [
         redis_program(), "--port", str(port), "--bind", HOST, "--dir", str(folder), "--save", "",
         "--appendonly", "yes", "--appendfsync", "everysec",
-        "--auto-aof-rewrite-percentage", "0",  # no second process in the middle of a sample
+        "--auto-aof-rewrite-percentage", "0",  # no rewriting process in the middle of a sample
     ]  # fmt: skip
 
 
@@ -65,7 +65,7 @@ def redis_program() -> str:
         )
     install = ["apt-get", "install", "-qq", "-y", "--no-install-recommends", "redis-server"]
     run_to_end(["apt-get", "update", "-qq"], timeout_s=INSTALL_TIMEOUT_S)
-    # At this run level the package does not start a server of its own.
+    # At this run level, the package does not start its own server.
     environment = ["env", "RUNLEVEL=1", "DEBIAN_FRONTEND=noninteractive"]
     run_to_end([*environment, *install], timeout_s=INSTALL_TIMEOUT_S)
     return shutil.which("redis-server") or "redis-server"
@@ -119,10 +119,10 @@ def call_nats(port: int, subject: str, body: object) -> dict[str, Any]:
 
 
 class Kind(NamedTuple):
-    """How a rival is started, and emptied before each load."""
+    """How to start a rival and empty it before each load."""
 
     command: Callable[[int, Path], list[str]]
-    ready: str  # printed when it accepts connections
+    ready: str  # printed once the server accepts connections
     clear: Callable[[int, str], None]
 
 
@@ -146,7 +146,7 @@ class Rival(Contestant):
         return self._child.pid
 
     def load(self, mode: str, **options: object) -> Report:
-        """Empty the server, which keeps everything in memory or on the disk; then load it."""
+        """Empty the server, which keeps everything in memory or on disk; then load it."""
         RIVALS[self.name].clear(self._port, str(options["topic"]))
         return super().load(mode, **options)
 

@@ -40,12 +40,12 @@ class Plan:
 
     directory: Path
     servers: Sequence[str]
-    rivals: Sequence[str]  # loads that send are sent to these, too
+    rivals: Sequence[str]  # servers that get the send workloads, too
     rounds: int
     seconds: float
     warmup_s: float
     serialization: str
-    is_preferred: bool  # above other programs
+    is_preferred: bool  # run the server at a higher priority than other programs
     say: Callable[[str], None]
     samples: Samples = field(default_factory=dict)
 

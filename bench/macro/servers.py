@@ -75,7 +75,7 @@ class Contestant(abc.ABC):
 
     def load(self, mode: str, **options: object) -> Report:
         """Run the generator; add the CPU time of the broker and of other programs to its report."""
-        os.sync()  # what the other server left to write must not burden this one
+        os.sync()  # writes left over from the other server must not slow this one
         started_s = time.monotonic()
         cpu_before, others_before = cpu_seconds(self.broker_pid), self._others_cpu_seconds()
         report = self._generate(mode, options)
@@ -232,6 +232,6 @@ def _start_comet(directory: Path, serialization: str) -> float:
 
 _STARTS: Final[dict[str, Callable[[Path, str], float]]] = {
     "comet": _start_comet,
-    "python": _start_comet,  # the way of sends makes no difference to a start
+    "python": _start_comet,  # start-up does not depend on the native path
     "java": _start_java,
 }

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The workloads and their aims, which define the lines of the performance table."""
+"""The workloads and their aims; they define the rows of the performance table."""
 
 from dataclasses import dataclass
 from typing import Final, Literal, TypeAlias
@@ -54,10 +54,10 @@ class Load:
     body_bytes: int
     aims: tuple[Aim, ...]
     preload: int = 0  # messages to send first, into the same topic
-    queues: int = 4  # of each topic
+    queues: int = 4  # per topic
     topics: int = 1
     groups: int = 1
-    properties: str = ""  # of the messages; a # is a digit that changes
+    properties: str = ""  # of the messages; each # is replaced by a digit that changes
     expression: str = ""  # SQL that the consumers' heartbeat asks for
 
     @property

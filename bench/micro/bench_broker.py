@@ -45,7 +45,7 @@ ENCODER: Final = FrameEncoder()
 
 
 class Sink:
-    """A transport whose peer reads everything at once."""
+    """A transport whose peer reads everything immediately."""
 
     def __init__(self, number: int) -> None:
         self._number = number
@@ -249,7 +249,7 @@ async def run(options: argparse.Namespace) -> None:
     """Start a broker and measure."""
     with tempfile.TemporaryDirectory() as folder:
         cli = {"storePathRootDir": folder, "listenPort": str(free_broker_port())}
-        cli["nativeLaneEnable"] = "false"  # bench_lane.py times the lane beside this path
+        cli["nativeLaneEnable"] = "false"  # bench_lane.py times the native path
         settings = load(BrokerSettings, prefix="BENCH", env={}, cli=cli)
         app = BrokerApp(settings, log=NO_LOG, clock=SystemClock())
         await app.start()

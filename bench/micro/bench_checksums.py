@@ -16,9 +16,9 @@ from cometmq.store.log import checksums
 from cometmq.store.log.checksums import Checksums, Span
 
 LOG_BYTES = 64 << 20
-PART_BYTES = 16 << 20  # what a checkpoint finds at 16 MiB/s
+PART_BYTES = 16 << 20  # the size that a checkpoint finds at 16 MiB/s
 SIZES = (4 << 10, 8 << 10, 16 << 10, 32 << 10, 64 << 10)
-BUDGET_MS = 1.0  # processor time per MiB at the size in use
+BUDGET_MS = 1.0  # processor time per MiB at the block size in use
 ROUNDS = 5
 
 

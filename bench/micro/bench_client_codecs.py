@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Time the encoding of sends and the decoding of pulls in the client.
 
-Beside the client's processor time per message (`bench_client.py`), these figures bound the gain of
-native codecs. `Message` and `MessageExt` are Python objects, so creating them would remain.
+Compared with the client's processor time per message (`bench_client.py`), these figures show how
+much native codecs could gain. They would still create `Message` and `MessageExt`, which are Python
+objects.
 """
 
 import asyncio

@@ -21,7 +21,7 @@ def main() -> None:
         store = MessageStore.open(
             StoreSettings(store_path_root_dir=folder),
             disk=OsDisk(),
-            clock_ms=lambda: time.time_ns() // 1_000_000,  # what the runtime's clock does
+            clock_ms=lambda: time.time_ns() // 1_000_000,  # as in the runtime's clock
         )
         messages = make_messages(MESSAGE_COUNT, queue_count=QUEUE_COUNT)
         for message in messages:

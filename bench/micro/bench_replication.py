@@ -40,7 +40,7 @@ MIB = 1 << 20
 
 
 class CaughtUp(NamedTuple):
-    """The cost of catching up: wall time, processor time, and anonymous memory at its peak."""
+    """The cost of catching up: wall time, processor time, and peak anonymous memory."""
 
     elapsed_s: float
     used_s: float
@@ -118,7 +118,7 @@ def run_master(folder: str, body_bytes: int, log_bytes: int, pipe: Connection) -
 
 
 async def follower(folder: str, address: str, end: int, *, is_native: bool) -> CaughtUp:
-    """Return what a new follower takes to confirm the whole log."""
+    """Measure what a new follower needs until it has confirmed the whole log."""
     async with running(folder, 1, is_native=is_native) as node:
         start, used, memory_bytes = time.perf_counter(), time.process_time(), 0
         node.store.role_writable = False
@@ -139,7 +139,7 @@ def run_follower(address: str, end: int, is_native: bool, pipe: Connection) -> N
 
 
 def catch_up(address: str, end: int, pipe: Connection, *, is_native: bool) -> CaughtUp:
-    """Run a new follower in a process of its own; `pipe` leads to the master."""
+    """Run a new follower in its own process; `pipe` leads to the master."""
     ours, theirs = multiprocessing.Pipe()
     arguments = (address, end, is_native, theirs)
     child = multiprocessing.get_context("spawn").Process(target=run_follower, args=arguments)
@@ -151,7 +151,7 @@ def catch_up(address: str, end: int, pipe: Connection, *, is_native: bool) -> Ca
 
 
 def copy(source: Path, size: int, target: Path) -> float:
-    """Copy the first `size` bytes of a file over loopback; return the seconds that this takes."""
+    """Copy the first `size` bytes of a file over loopback; return the seconds taken."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         sender = multiprocessing.Process(
             target=send_file, args=(source, size, listener.getsockname()[1])
@@ -175,7 +175,7 @@ def send_file(source: Path, size: int, port: int) -> None:
 
 
 def main() -> None:
-    """Print a line per way of dispatch for each case."""
+    """Print one line per case and dispatch method."""
     rounds = int(sys.argv[1]) if len(sys.argv) > 1 else ROUNDS
     ways = (False, True) if IS_BUILT else (False,)
     for body_bytes, log_bytes in CASES:

@@ -42,7 +42,7 @@ def main() -> None:
         store = MessageStore.open(
             StoreSettings(store_path_root_dir=folder),
             disk=OsDisk(),
-            clock_ms=lambda: time.time_ns() // 1_000_000,  # what the runtime's clock does
+            clock_ms=lambda: time.time_ns() // 1_000_000,  # as in the runtime's clock
         )
         for number in range(MESSAGE_COUNT):
             store.put(message(number), _forget)

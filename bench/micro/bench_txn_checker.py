@@ -20,7 +20,7 @@ READ_AT_ONCE = 256
 
 
 def fill(folder: str) -> None:
-    """Add half messages to a new ledger in the portions in which a broker delivers them."""
+    """Add half messages to a new ledger in batches of the size that a broker delivers."""
     ledger = Ledger(OsDisk(), folder)
     ledger.begin(0, 0)
     now_s = time.time_ns() // 1_000_000_000

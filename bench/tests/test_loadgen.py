@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The native generator against the floor and against servers that answer wrongly."""
+"""The native generator against the floor, and against servers that give wrong answers."""
 
 import json
 import socket
@@ -13,7 +13,7 @@ from macro.native import BenchError, Floor, fill, loadgen
 
 @contextmanager
 def answering(make_header):
-    """Serve one connection; answer each request with `make_header` of its header."""
+    """Serve one connection; `make_header` builds each answer from the request's header."""
     listener = socket.create_server(("127.0.0.1", 0))
 
     def serve():
@@ -190,7 +190,7 @@ def test_an_orderly_consumer_locks_its_queue_before_each_pull():
             asked = json.loads(body)
             assert asked["mqSet"] == [{"brokerName": "broker-a", "queueId": 0, "topic": "T"}]
             return 0, {}, json.dumps({"lockOKMQSet": asked["mqSet"]}).encode()
-        assert header["extFields"]["sysFlag"] == "5"  # with its offset to commit
+        assert header["extFields"]["sysFlag"] == "5"  # and the offset to commit
         return 0, {"nextBeginOffset": "32"}, record(1) + record(2)
 
     with broker(locked) as port:

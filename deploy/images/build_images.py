@@ -99,7 +99,7 @@ def wheels_of(target: Target, own: Mapping[str, Path]) -> list[Path]:
 
 
 def _is_built(member: str, own: Mapping[str, Path]) -> bool:
-    """Return whether the wheel is there: the native one is optional and needs cargo."""
+    """Return whether the wheel was built: the native one is optional and needs cargo."""
     return canonicalize_name(Requirement(member).name) in own
 
 

@@ -42,7 +42,7 @@ def normalise(source: Path, target: Path, *, epoch: int) -> str:
 
 
 def _open(archive: tarfile.TarFile, name: str) -> IO[bytes]:
-    """Open a member; `docker save` may store equal layers once, and links to them."""
+    """Open a member; `docker save` may store equal layers once and link to them."""
     file = archive.extractfile(name)
     if file is None:
         raise SystemExit(f"the image archive has no file {name}: is it an archive of docker save?")
@@ -50,7 +50,7 @@ def _open(archive: tarfile.TarFile, name: str) -> IO[bytes]:
 
 
 def _layer(file: IO[bytes], folder: Path, *, epoch: int) -> str:
-    """Copy a layer with times of at most `epoch`; return its digest, which is its name."""
+    """Copy a layer, limiting its times to `epoch`; return its digest, which is its name."""
     with tempfile.NamedTemporaryFile(dir=folder, delete=False) as out:
         with (
             tarfile.open(fileobj=file, mode="r|*") as old,

@@ -46,17 +46,17 @@ class Row:
 
 @dataclass(frozen=True)
 class Variable:
-    """A choice at the top of a dashboard: the values of a label of a metric."""
+    """A drop-down list at the top of a dashboard: the values of a metric's label."""
 
     name: str
-    metric: str  # with selectors, if any
+    metric: str  # with optional selectors
     label: str
     is_multi: bool = True
 
 
 @dataclass(frozen=True)
 class Board:
-    """A dashboard; the uid is part of links and must never change."""
+    """A dashboard; links contain the uid, so it must never change."""
 
     uid: str
     title: str
@@ -72,7 +72,7 @@ class Board:
 
 
 def as_json(board: Board) -> dict[str, Any]:
-    """Return the dashboard as Grafana imports it."""
+    """Return the dashboard in the form that Grafana imports."""
     return {
         "uid": board.uid,
         "title": board.title,

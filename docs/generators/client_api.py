@@ -32,7 +32,7 @@ SECTIONS: Final[Mapping[str, tuple[str, ...]]] = {
         "by_hash", "by_random", "is_request", "reply_message", "on_signal", "until_signal",
     ),
 }  # fmt: skip
-"""Heading -> names. Errors, options and enumerations find their sections by themselves."""
+"""Heading -> names. Errors, options and enumerations are assigned to sections automatically."""
 
 CLASSES: Final = frozenset(name for names in SECTIONS.values() for name in names)
 
@@ -41,10 +41,10 @@ SERVERS: Final = {
     "NamesrvAdmin": "cometmq.client.admin.namesrv.NamesrvAdmin",
     "ClientAdmin": "cometmq.client.admin.of_client.ClientAdmin",
 }
-"""Classes that are not exported, because the clients return them."""
+"""Classes that are not exported because only the clients create them."""
 
 HIDDEN: Final = frozenset({"KIND", "attached", "check_outside_calls", "note_failure"})
-"""Public members that applications have no use for."""
+"""Public members that applications do not need."""
 
 ENUMS: Final = frozenset({"StrEnum", "IntEnum", "Enum"})
 
@@ -125,13 +125,13 @@ def _class(name: str, found: griffe.Class) -> Iterator[str]:
 
 
 def _members(found: griffe.Class) -> Iterator[griffe.Object]:
-    """Yield the public members of a class, then of its bases that the page does not show."""
+    """Yield the public members of a class, then those of bases that the page omits."""
     for name, member in {**found.members, **found.inherited_members}.items():
         if name.startswith("_") or name in HIDDEN:
             continue
         target = _resolved(member)
         if target.parent != found and target.parent is not None and target.parent.name in CLASSES:
-            continue  # that class has its own paragraph
+            continue  # documented in the section of that class
         is_assigned = isinstance(target, griffe.Attribute) and target.docstring is None
         if is_assigned and target.labels == {"instance-attribute"} and not _has_fields(found):
             continue  # in a method

@@ -71,7 +71,7 @@ def _row(code: RequestCode) -> list[str]:
 
 
 def _receivers(code: RequestCode) -> set[str]:
-    """Return the programs that will serve a code that is known and not served yet."""
+    """Return the programs that will serve a known code that is not served yet."""
     if code in FORWARDED:
         return {"broker", "client"}
     is_served = any(code in handlers for handlers in PROGRAMS.values())

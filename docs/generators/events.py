@@ -118,7 +118,7 @@ def _level(function: ast.expr) -> str:
 
 
 def _names(argument: ast.expr, scope: ast.AST) -> list[str]:
-    """Return the event names that an argument may hold, as far as the scope shows them."""
+    """Return the event names that an argument may hold, if the scope shows them."""
     if isinstance(argument, ast.Constant):
         return [argument.value] if isinstance(argument.value, str) else []
     if isinstance(argument, ast.IfExp):

@@ -57,11 +57,11 @@ TYPES: Final[dict[str, dict[str, Any]]] = {
     "string": {"type": "string"},
     "strings": {"type": "array", "items": {"type": "string", "minLength": 1}},
 }
-"""JSON schemas of the types in comments; besides, `integer 1..9`, `string /regex/` and `a|b|c`."""
+"""JSON schemas of the types in comments; `integer 1..9`, `string /regex/` and `a|b|c` also work."""
 
 
 class Value(NamedTuple):
-    """A value of the chart: its path, what its comment says, and its default."""
+    """A value of the chart: its path, its comment, and its default."""
 
     path: tuple[str, ...]
     type: str
@@ -114,7 +114,7 @@ def _at(defaults: Any, path: list[str]) -> Any:
 
 
 def schema_of(kind: str) -> dict[str, Any]:
-    """Return the JSON schema of a type of the comments."""
+    """Return the JSON schema of a type named in a comment."""
     if found := _RANGE.fullmatch(kind):
         return {"type": "integer", "minimum": int(found[1]), "maximum": int(found[2])}
     if kind.startswith("string /"):

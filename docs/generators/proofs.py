@@ -40,7 +40,7 @@ def page() -> str:
 
 
 def test_of(text: str) -> str:
-    """Return the test that an entry of proofs.toml names, as `file::function`."""
+    """Return the test of an entry in proofs.toml, as `file::function`."""
     return SAME_ANSWERS if text == SAME else text
 
 
