@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Render the charts with helm; `make charts-test` says which one."""
+"""Render the charts with the helm that `make charts-test` passes."""
 
 import subprocess
 from collections.abc import Callable, Sequence

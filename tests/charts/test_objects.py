@@ -39,7 +39,7 @@ def of_kind(objects, *kinds):
 
 
 def templates(objects):
-    """Return the pods, and the templates of pods, by the name of the object that owns them."""
+    """Return the pods and pod templates, by the name of the object that owns them."""
     found = {}
     for one in objects:
         spec = one.get("spec", {})
@@ -92,12 +92,12 @@ def test_objects_fit_the_schema_of_kubernetes(objects):
     assert len(objects) > 8
     for one in objects:
         if one["apiVersion"].startswith("monitoring.coreos.com/"):
-            continue  # a custom resource, of which Kubernetes has no schema
+            continue  # a custom resource, which Kubernetes' schemas do not include
         kubernetes_validate.validate(one, KUBERNETES, strict=True)
 
 
 def test_a_wrong_object_does_not_fit_the_schema_of_kubernetes(render):
-    """The schemas are there, and misspelt fields are found."""
+    """The schemas are loaded, and misspelt fields are found."""
     one = of_kind(render(), "StatefulSet")[0]
     one["spec"]["template"]["spec"]["containers"][0]["volumeMount"] = []
     with pytest.raises(kubernetes_validate.ValidationError):

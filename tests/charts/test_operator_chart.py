@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The operator's chart: valid, restricted, with the rights that it needs and no others."""
+"""The operator's chart: valid, restricted, and with no more rights than it needs."""
 
 from pathlib import Path
 
@@ -101,7 +101,7 @@ def test_pods_meet_the_restricted_standard(objects):
 
 
 def test_policies_of_groups_let_the_operator_reach_control_ports(objects):
-    """A NetworkPolicy that the operator renders names this label."""
+    """The NetworkPolicy of each group names this label."""
     labels = only(objects, "Deployment")["spec"]["template"]["metadata"]["labels"]
     assert labels["app.kubernetes.io/name"] == "cometmq-operator"
 

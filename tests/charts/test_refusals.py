@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Wrong values are refused before anything is installed, with their path and the valid values."""
+"""Wrong values are rejected before the installation, with their path and the valid values."""
 
 import pytest
 

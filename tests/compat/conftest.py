@@ -2,7 +2,7 @@
 """Fixtures: servers of both implementations, and clients of all kinds.
 
 A test that takes `cluster` runs against CometMQ and, in the long form, against Java too. The run
-against Java proves that the test expects what RocketMQ does.
+against Java proves that the test expects RocketMQ's behaviour.
 """
 
 import itertools
@@ -56,7 +56,7 @@ def maker() -> Callable[[str], type[Cluster]]:
 def mqadmin(cluster: Cluster) -> Iterator[MqAdmin]:
     """RocketMQ's admin tool, connected to `cluster`."""
     with MqAdmin(cluster.namesrv_addr) as session:
-        # A Java broker has no statistics to show in its first seconds.
+        # A Java broker has no statistics in its first seconds.
         wait_until(
             lambda: "V4_9_4" in session.run("clusterList").output,
             STATISTICS_TIMEOUT_S,

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Access control: the same accounts have the same rights on both brokers, and get the same answers.
+"""Access control: accounts have the same rights on both brokers, and get the same answers.
 
-Clients are RocketMQ's, of both releases, its mqadmin with `conf/tools.yml`, and our own.
+The clients are RocketMQ's, in both releases, its mqadmin with `conf/tools.yml`, and our own.
 """
 
 import asyncio
@@ -97,11 +97,11 @@ OUTCOMES: Final = {
     "consume user AclTopic AclGroup": "received",
     "query user AclTopic": "done",
     "query admin AclTopic": "done",
-    "query user AclClosed": NOT_FOUND,  # the client tells no refusal of a query
+    "query user AclClosed": NOT_FOUND,  # the client hides the refusal of a query
 }
 OF_JAVA: Final = OUTCOMES | {
     "batch user AclReadOnly": "SEND_OK",  # a batch is not checked
-    "query user AclTopic": NOT_FOUND,  # the broker refuses what its own client signs
+    "query user AclTopic": NOT_FOUND,  # the broker rejects its own client's signature
     "query admin AclTopic": NOT_FOUND,
 }
 
@@ -134,7 +134,7 @@ def _same_accounts_for_all(guarded: Cluster) -> Iterator[None]:
 
 
 def accounts_file(cluster: Cluster) -> Path:
-    """Return where the broker looks for accounts: below its home, or beside its own file."""
+    """Return the path of the broker's accounts: below its home, or beside its own file."""
     home = "home/conf/" if isinstance(cluster, JavaCluster) else ""
     return cluster.directory / f"{home}plain_acl.yml"
 
@@ -225,7 +225,7 @@ def test_administrators_change_white_addresses(guarded: Cluster, tmp_path: Path)
 
 
 def test_others_change_nothing(guarded: Cluster, tmp_path: Path) -> None:
-    """In RocketMQ every account may change accounts; CometMQ deviates deliberately."""
+    """In RocketMQ, every account may change accounts; CometMQ deviates deliberately."""
     properties = tools(tmp_path, "userKey1", "userSecret1")
     with MqAdmin(guarded.namesrv_addr, properties=properties) as user:
         answer = user.run(
@@ -298,6 +298,6 @@ def sent(cluster: Cluster, credentials: SessionCredentials | None, topic: str) -
     try:
         return asyncio.run(send())
     except CommandError as refusal:
-        return refusal.remark  # the words of the server, whatever our text says
+        return refusal.remark  # the server's remark, without the text that our client adds
     except CometError as error:
         return str(error)

@@ -117,7 +117,7 @@ def test_a_connected_group_is_reset(
 
 
 def test_without_force_nothing_is_skipped(mqadmin: MqAdmin, scene: Scene) -> None:
-    """Code 222: the end of the queues is not before the group's position."""
+    """Code 222: the end of the queues is not before the group's offset."""
     answer = mqadmin.run(
         "resetOffsetByTime", "-g", scene.group, "-t", scene.topic, "-s", "now", "-f", "false"
     )
@@ -129,7 +129,7 @@ def test_without_force_nothing_is_skipped(mqadmin: MqAdmin, scene: Scene) -> Non
 def test_a_group_that_is_away_is_reset_by_its_stored_offsets(
     cluster: Cluster, java: ClientProgram, mqadmin: MqAdmin, topic: str, group: str
 ) -> None:
-    """Code 206 makes the tool write offsets (15); the next consumer begins there."""
+    """Code 206 makes the tool write offsets (15); the next consumer starts there."""
     server = {"namesrv": cluster.namesrv_addr, "topic": topic, "group": group}
     messages = sent(java.run("send", count=COUNT, namesrv=cluster.namesrv_addr, topic=topic))
     assert received(java.run("consume", count=COUNT, **server)) == messages

@@ -139,7 +139,7 @@ def test_topics_are_listed_the_same(
 
 
 def test_queues_are_shared_the_same(ours: CometCli, mqadmin: MqAdmin, topic: str) -> None:
-    """allocateMQ gives each member the same number of queues; Java does not sort them first."""
+    """allocateMQ gives each member the same number of queues; Java does not sort members first."""
     arguments = ("allocateMQ", "-t", topic, "-i", "a,b,c")
     mine, theirs = (json.loads(tool.run(*arguments).output) for tool in (ours, mqadmin))
 
@@ -358,7 +358,7 @@ def test_write_permission_is_wiped_and_added(
 
 
 def exported(tool: CometCli | MqAdmin, command: str, folder: Path, *options: str) -> Any:
-    """Export to a folder; return the one document that is written."""
+    """Export to a folder; return the only document written."""
     output = tool.run(command, "-c", CLUSTER_NAME, "-f", str(folder), *options).output
     (path,) = folder.iterdir()
     assert output.strip() == f"export {path} success"
@@ -368,7 +368,7 @@ def exported(tool: CometCli | MqAdmin, command: str, folder: Path, *options: str
 def test_topics_and_groups_are_exported_the_same(
     ours: CometCli, mqadmin: MqAdmin, topic: str, tmp_path: Path
 ) -> None:
-    """exportMetadata: everything, only topics, only groups, and special topics as well."""
+    """exportMetadata: everything, only topics, only groups, and also special topics."""
     for number, options in enumerate([(), ("-t",), ("-g",), ("-s",)]):
         mine = exported(ours, "exportMetadata", tmp_path / f"mine{number}", *options)
         theirs = exported(mqadmin, "exportMetadata", tmp_path / f"theirs{number}", *options)
@@ -385,7 +385,7 @@ def test_settings_are_exported_the_same(ours: CometCli, mqadmin: MqAdmin, tmp_pa
 
 
 def test_figures_are_exported_the_same(ours: CometCli, mqadmin: MqAdmin, tmp_path: Path) -> None:
-    """exportMetrics: the names are the same, and so are the values that do not change."""
+    """exportMetrics: the names are the same, and so are the values that stay constant."""
     mine = exported(ours, "exportMetrics", tmp_path / "mine")
     theirs = exported(mqadmin, "exportMetrics", tmp_path / "theirs")
 
@@ -403,9 +403,9 @@ def test_figures_are_exported_the_same(ours: CometCli, mqadmin: MqAdmin, tmp_pat
 def test_statistics_read_the_same(
     cluster: Cluster, ours: CometCli, mqadmin: MqAdmin, java: ClientProgram, topic: str, group: str
 ) -> None:
-    """statsAll: a topic with a group, one without; rates move, so only counts are compared.
+    """statsAll: a topic with a group, one without; rates change, so only counts are compared.
 
-    Counts of the last minute, so the consumer is there before its messages.
+    The counts cover the last minute, so the consumer starts before the messages are sent.
     """
     server = {"namesrv": cluster.namesrv_addr, "topic": topic}
     with java.start("consume", group=group, count=1_000, **server) as member:

@@ -28,7 +28,7 @@ TIMEOUT_S = 180
 TRACE_TIMEOUT_S = 240
 RATE_COLUMN = 5
 ID_AGE_MAX = timedelta(seconds=30)
-"""How long a client may take from creating an id to the first byte of the request."""
+"""Maximum time from creating a message id in the client to the first byte of the request."""
 TOPIC, GROUP = "CliMessages", "CliMessagesGroup"
 
 
@@ -127,7 +127,7 @@ def test_consumer_progress(mqadmin: MqAdmin, ours: Ask) -> None:
 
 
 def _without_rate(row: list[str]) -> list[str]:
-    """Return a group without its messages per second, which change from one query to the next."""
+    """Return a group without its message rates, which change from one query to the next."""
     assert row[RATE_COLUMN].isdigit()
     return row[:RATE_COLUMN] + row[RATE_COLUMN + 1 :]
 

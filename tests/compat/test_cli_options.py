@@ -20,7 +20,7 @@ from cometmq.peers.java import mqadmin
 pytestmark = pytest.mark.compat
 
 UNREGISTERED = {"consumer", "DecodeMessageId", "getConsumerStatus", "resetOffsetByTimeOld"}
-"""Commands whose classes mqadmin 4.9.4 has and does not offer."""
+"""Commands that mqadmin 4.9.4 implements but does not register."""
 PROOFS = Path(__file__).with_name("proofs.toml")
 _COMMAND = re.compile(r"^   (\w+)\s", re.MULTILINE)
 _OPTION = re.compile(r"^ -(\w),--(\S+(?: \S+)*?)\s*( <arg>)?(?:\s{2,}|$)", re.MULTILINE)

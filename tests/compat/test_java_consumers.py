@@ -107,10 +107,11 @@ def test_a_message_refused_too_often_becomes_a_dead_letter(
         max_reconsume_times=1,
     ) as consumer:
         consumer.wait_for("refused", 2 * len(wanted))
-        # It refuses before it gives back: a program that is ended in between loses the message.
+        # The client counts the refusal before it sends the message back, so stop it only
+        # afterwards.
         wait_for_messages(cluster, f"%DLQ%{group}", len(wanted), queue_count=1)
         consumer.stop()
-    # The letter box itself is write-only for its group: open it for reading.
+    # The group may only write to its dead-letter topic: make it readable.
     create_topic(cluster.namesrv_addr, cluster.broker_addrs, f"%DLQ%{group}", queue_count=1)
 
     printed = java.run(
@@ -195,7 +196,7 @@ def test_two_consumers_share_a_topic(
 def test_every_broadcasting_consumer_gets_everything(
     cluster: Cluster, java: ClientProgram, topic: str, group: str, tmp_path: Path
 ) -> None:
-    """Two members of one group; each keeps its progress in a file of its own."""
+    """Two members of one group; each keeps its offsets in its own file."""
     options = {"namesrv": cluster.namesrv_addr, "topic": topic, "group": group, "count": COUNT}
     first, second = (
         JavaClient(
@@ -223,7 +224,7 @@ def test_every_broadcasting_consumer_gets_everything(
 def test_namespaces_are_apart(
     cluster: Cluster, java: ClientProgram, topic: str, group: str
 ) -> None:
-    """Topics and groups of the same name are independent with and without a namespace."""
+    """Topics and groups with equal names are independent with and without a namespace."""
     namespace = "Compat-Space"
     create_topic(cluster.namesrv_addr, cluster.broker_addrs, f"{namespace}%{topic}")
     consume = {"namesrv": cluster.namesrv_addr, "topic": topic, "group": group, "count": COUNT}

@@ -24,8 +24,8 @@ COUNT = 12
 QUEUE_COUNT = 4
 TOPIC, GROUP = "StatisticsTopic", "StatisticsGroup"
 SAMPLE_TIMEOUT_S = 120.0
-HEARTBEAT_MS = 60_000  # twice the pause between two
-EXPORTED_KEYS = {  # what rocketmq-exporter reads of code 28; one that is missing ends its round
+HEARTBEAT_MS = 60_000  # twice the heartbeat interval
+EXPORTED_KEYS = {  # keys that rocketmq-exporter reads from code 28; a missing one ends its round
     "msgPutTotalTodayNow", "msgGetTotalTodayNow", "msgPutTotalTodayMorning",
     "msgGetTotalTodayMorning", "msgPutTotalYesterdayMorning", "msgGetTotalYesterdayMorning",
     "putMessageDistributeTime", "putTps", "getMissTps", "getTransferedTps", "getTotalTps",
@@ -47,7 +47,7 @@ QUERY_TOPIC_CONSUME_BY_WHO, QUERY_CONSUME_TIME_SPAN, REGISTER_FILTER_SERVER = 30
 
 @dataclass(frozen=True)
 class Scene:
-    """A topic whose messages a group has consumed, and a member of it that stays connected."""
+    """A topic whose messages a group has consumed, and a member that stays connected."""
 
     cluster: Cluster
     messages: list[Event]
@@ -132,7 +132,7 @@ def test_stats_of_all_topics(
 ) -> None:
     """Codes 300, 315 and 208: messages of the last 24 hours count from the first whole hour.
 
-    Rates are of the last minute, so the consumer is there before its messages.
+    Rates cover the last minute, so the consumer starts before the messages are sent.
     """
     server = {"namesrv": cluster.namesrv_addr, "topic": topic}
     with java.start("consume", group=group, count=1_000, **server) as member:
@@ -151,7 +151,7 @@ def test_stats_of_all_topics(
 
 
 def test_statistics_by_name(java: ClientProgram, scene: Scene, topic: str) -> None:
-    """Code 315: sums, averages per request, and what does not exist."""
+    """Code 315: sums, averages per request, and unknown names."""
     java.run("send", namesrv=scene.cluster.namesrv_addr, topic=topic, count=COUNT)
     scene.wait_for_minute(("TOPIC_PUT_NUMS", topic), ("BROKER_PUT_NUMS", CLUSTER_NAME))
 

@@ -20,7 +20,7 @@ QUERY_NOT_FOUND = 22
 
 def _route_queue(mqadmin: MqAdmin, topic: str) -> dict[str, object]:
     output = mqadmin.run("topicRoute", "-t", topic).output
-    # Integer keys stand without quotes in this dialect.
+    # This dialect does not quote integer keys.
     route = json.loads(re.sub(r"([{,])(\d+):", r'\1"\2":', output))
     (queue,) = route["queueDatas"]
     return dict(queue)

@@ -56,7 +56,7 @@ async def _pull(consumer: LitePullConsumer, count: int) -> dict[str, str]:
 async def test_messages_are_pulled_and_progress_is_kept(
     cluster: Cluster, java: ClientProgram, topic: str, group: str, messages: list[Event]
 ) -> None:
-    """A second consumer of the group continues where the first one stopped."""
+    """A second consumer of the group continues where the first stopped."""
     async with _consumer(cluster, group) as consumer:
         consumer.subscribe(topic)
         assert await _pull(consumer, COUNT) == sent(messages)

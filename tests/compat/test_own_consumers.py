@@ -159,7 +159,7 @@ async def test_order_is_shared_with_a_java_consumer(
             topic=topic,
             group=group,
             orderly="true",
-            count=100,  # then it leaves, its offsets stored
+            count=100,  # then it leaves and stores its offsets
             timeout_s=900,
         ) as theirs:
             await asyncio.to_thread(theirs.wait_for, "started")
@@ -202,7 +202,7 @@ async def test_a_message_that_fails_too_often_is_dead_and_can_be_consumed_as_suc
 async def test_java_and_ours_continue_from_each_others_files(
     cluster: Cluster, log_dir: Path, topic: str, group: str, tmp_path: Path
 ) -> None:
-    """Each broadcasting client starts after the offsets that the other stored in the file."""
+    """Each broadcasting client starts after the offsets that the other left in the file."""
     java = JavaClient(log_dir, properties={"rocketmq.client.localOffsetStoreDir": str(tmp_path)})
     options = {"namesrv": cluster.namesrv_addr, "topic": topic, "group": group}
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Features of our client beside sending and consuming: traces, namespaces, requests, message ids.
+"""Other features of our client: traces, namespaces, requests, message ids.
 
-The other end is RocketMQ's own client or tool each time, at a Java broker and at ours.
+At the other end is always RocketMQ's own client or tool, connected to a Java broker and to ours.
 """
 
 import asyncio
@@ -125,7 +125,7 @@ async def test_we_read_traces_of_java(
     sending = {"key": "traced", "size": 50, "group": "JavaTracer", "trace": "true", "stay_s": 300}
     with (
         java.start("send", **sending, **server) as producer,
-        # It waits for a second message, as it would lose its last traces at the end.
+        # The consumer waits for a second message: on exit it would lose its last traces.
         java.start("consume", group=group, count=2, trace="true", **server),
     ):
         await asyncio.to_thread(producer.wait_for, "sent")

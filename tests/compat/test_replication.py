@@ -46,7 +46,7 @@ PAIRS = pytest.mark.parametrize(
 
 
 class Pair:
-    """A name server, a master and its slave, each with a store of its own."""
+    """A name server, a master and its slave, each with its own store."""
 
     def __init__(
         self,
@@ -77,7 +77,7 @@ class Pair:
         return first, second
 
     def broker(self, name: str, role: str, settings: Mapping[str, object]) -> Cluster:
-        """Return a broker that is not running yet, with the store and the port of this role."""
+        """Return a stopped broker with the store and the port of this role."""
         layout = Layout(self._port, (self._places[role],))
         folder = self._folder / f"{len(self._clusters)}-{name}-{role}"
         folder.mkdir()
@@ -163,7 +163,7 @@ def wait_for_tables(slave: Cluster, group: str) -> None:
 
 
 def wait_until_saved(master: Cluster, group: str) -> None:
-    """Wait until the master has saved the group's offsets: a killed Java broker loses all others.
+    """Wait until the master has saved the group's offsets: a killed Java broker loses unsaved ones.
 
     Java saves them for the first time ten seconds after its start.
     """
@@ -184,7 +184,7 @@ def log_files(broker: Cluster, end: int) -> dict[str, bytes]:
 
 
 def assert_equal_logs(master: Cluster, slave: Cluster) -> None:
-    """A Java master sends an empty slave its last file only, so the slave may begin later."""
+    """A Java master sends an empty slave only its last file, so the slave's log may start later."""
     end = end_of(master)
     theirs, ours = log_files(master, end), log_files(slave, end)
     assert len(theirs) > 8
@@ -204,7 +204,7 @@ def wait_until_gone(namesrv_addr: str, broker_id: int) -> None:
 def test_a_slave_follows_and_serves_while_its_master_is_stopped(
     pair: Pair, master: str, slave: str
 ) -> None:
-    """Kills on both sides in between; the logs end up equal, byte by byte."""
+    """Both sides are killed in between; the logs end up equal, byte by byte."""
     first, second = pair.start(master, slave)
     pair.fill()
     assert pair.consume("Before", 100)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""RocketMQ's own integration tests, as published, against two brokers of either kind."""
+"""RocketMQ's own published integration tests, against two brokers of either implementation."""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -60,7 +60,7 @@ CLASSES = {
         "client.consumer.topic.MulConsumerMulTopicIT",
         "client.consumer.topic.OneConsumerMulTopicIT",
     ],
-    "look-ups": ["client.producer.querymsg.QueryMsgByKeyIT"],  # on fresh stores only
+    "look-ups": ["client.producer.querymsg.QueryMsgByKeyIT"],  # requires fresh stores
     "tags and delays": [
         "client.consumer.tag.MulTagSubIT",
         "client.consumer.tag.TagMessageWith1ConsumerIT",
@@ -76,7 +76,7 @@ TEST_COUNTS = {
     "producers": 37, "order": 10, "broadcast": 10, "sharing": 16, "look-ups": 4,
     "tags and delays": 24, "SQL": 2, "transactions": 1, "TLS": 3,
 }  # fmt: skip
-"""One of the tests of broadcasting is marked as ignored by its authors."""
+"""RocketMQ marks one of the broadcasting tests as ignored."""
 
 
 @pytest.fixture(scope="module", params=["comet", "java"])
@@ -97,9 +97,9 @@ def pair(
 
 @pytest.mark.parametrize("topic", CLASSES)
 def test_rocketmqs_own_tests_pass(pair: Cluster, topic: str, tmp_path: Path) -> None:
-    """Left out are DLedger's tests and a class that fails on Java's broker in two of five runs.
+    """DLedger's tests are excluded, and a class that fails on Java's broker in two of five runs.
 
-    A test may fail once, on either kind of broker. Several tests send as soon as a consumer has
+    A test may fail once, on either implementation. Several tests send as soon as a consumer has
     started, which on a loaded machine may not yet have looked up where its queues end. Others need
     timing accurate to a tenth of a second.
     """

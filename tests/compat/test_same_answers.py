@@ -67,7 +67,7 @@ def sides(
     maker: Callable[[str], type[Cluster]],
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[list[Side]]:
-    """Java and another, prepared alike: a topic, three messages, a client that stays connected.
+    """Java and another server in the same state: a topic, three messages, a connected client.
 
     Java beside Java shows that the probes' answers do not change from run to run.
     """
@@ -86,7 +86,7 @@ def _prepared(cluster: Cluster, stack: ExitStack) -> Side:
         stack.enter_context(Connection(cluster.broker_addrs[0], timeout_s=ANSWER_TIMEOUT_S)),
         stack.enter_context(Connection(cluster.namesrv_addr, timeout_s=ANSWER_TIMEOUT_S)),
     )
-    # A Java broker cannot say how it runs in its first seconds.
+    # A Java broker has no runtime info in its first seconds.
     wait_until(lambda: side.broker.call(28).code == 0, STATISTICS_TIMEOUT_S, "statistics")
     for _ in range(MESSAGES):
         assert side.broker.call(310, _texts(send_fields()), b"prepared").code == 0

@@ -234,7 +234,7 @@ async def test_our_lite_pull_consumer_gets_matching_messages(
 async def test_a_held_pull_hears_of_the_message_that_matches(
     sql_cluster: Cluster, fresh_name: Callable[[str], str]
 ) -> None:
-    """Earlier messages do not complete the pull, or are filtered out."""
+    """Messages before it do not complete the pull, or are filtered out."""
     seen: list[bytes] = []
     done = asyncio.Event()
     name = fresh_name("held")
@@ -265,7 +265,7 @@ async def test_a_held_pull_hears_of_the_message_that_matches(
 async def test_errors_in_expressions_have_the_same_text(
     filtering: ClusterOf,
 ) -> None:
-    """Both brokers find the same fault and word it alike."""
+    """Both brokers find the same fault and describe it in the same words."""
     for expression in BROKEN:
         texts = [await _refusal(filtering(name), expression) for name in MAKERS]
         assert texts[0] == texts[1], expression

@@ -49,7 +49,7 @@ ENDS = {"clean stop": Cluster.stop, "kill -9": Cluster.kill}
 
 @dataclass
 class Written:
-    """The content of a store, as reported to the clients that filled it."""
+    """The content of a store, as reported to the clients that sent the messages."""
 
     messages: dict[str, list[Event]] = field(default_factory=dict)
 
@@ -58,7 +58,7 @@ class Written:
 
 
 class Exchange:
-    """Brokers of both implementations, one after the other, on one store and one address."""
+    """Brokers of both implementations, one after the other, on the same store and address."""
 
     def __init__(
         self, directory: Path, maker: Callable[[str], type[Cluster]], java: ClientProgram
@@ -149,7 +149,7 @@ def exchange(
 def test_the_reader_serves_all_that_the_writer_stored(
     exchange: Exchange, writer: str, reader: str, end: str
 ) -> None:
-    """No acknowledged message is lost, however the writer ended, and writing continues."""
+    """No acknowledged message is lost, even if the writer was killed; writing continues."""
     first = exchange.run(writer)
     exchange.fill(first, "first")
     ENDS[end](first)
@@ -237,7 +237,7 @@ def test_a_store_goes_there_and_back_twice(exchange: Exchange, end: str) -> None
 def test_a_delayed_message_is_delivered_by_the_next_owner(
     exchange: Exchange, java: ClientProgram, writer: str, reader: str
 ) -> None:
-    """Level 4 is thirty seconds: the writer is gone when it is due."""
+    """Level 4 is thirty seconds: the writer has stopped before the message is due."""
     first = exchange.run(writer)
     create_topic(first.namesrv_addr, first.broker_addrs, PLAIN)
     server = {"namesrv": first.namesrv_addr, "topic": PLAIN}

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """TLS with real certificates at both ends: Java clients on our servers, ours on Java's.
 
-Either broker serves TLS only and demands a certificate of its clients. The name server
-also takes plain connections, by which the tests see that the broker is registered.
+Both brokers accept only TLS and require client certificates. The name server also accepts plain
+connections, which the tests use to see that the broker is registered.
 """
 
 import asyncio
@@ -97,7 +97,7 @@ def authority(folder: Path) -> Authority:
             "x509", "-req", "-in", request, "-days", "2", "-CA", made.trusted,
             "-CAkey", folder / "ca.key", "-CAcreateserial", "-out", made.cert(name),
         )  # fmt: skip
-    encrypted = folder / "encrypted.key"  # in the older form, the only one that Java's netty reads
+    encrypted = folder / "encrypted.key"  # the older format, the only one that Java's netty reads
     openssl(
         "pkcs8", "-topk8", "-v1", "PBE-SHA1-3DES", "-passout", f"pass:{PASSWORD}",
         "-in", made.key("server"), "-out", encrypted,
@@ -220,7 +220,7 @@ def test_certificates_are_renewed_while_servers_run(
 
 
 def wrong_settings(ours: Authority, strange: Authority) -> list[TlsSettings]:
-    """Return wrong settings: a foreign certificate, none, an untrusted server, no TLS at all."""
+    """Return wrong settings: a foreign certificate, no certificate, an untrusted server, no TLS."""
     return [
         ours.own_client(cert_path=strange.cert("client"), key_path=strange.key("client")),
         ours.own_client(cert_path=None, key_path=None),

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Transactional messages: the same script has the same outcome with both servers.
 
-Java's broker asks by itself; CometMQ's broker has a txn-checker beside it. The plan of a producer
-scripts its answers (see Transact.java), for example `unknown>commit`.
+Java's broker checks transactions itself; CometMQ's broker has a txn-checker beside it. The plan of
+a producer scripts its answers (see Transact.java), for example `unknown>commit`.
 """
 
 from collections import Counter
@@ -33,7 +33,7 @@ QUICK = {
 }
 PATIENT = {**QUICK, "transactionCheckMax": 15}
 ENDLESS = {**QUICK, "transactionCheckMax": 100}
-"""RocketMQ also counts rounds without a producer to ask, and a producer may start late."""
+"""RocketMQ also counts rounds in which no producer is connected, and a producer may start late."""
 NEVER = {**QUICK, "transactionTimeOut": 600_000}
 ASIDE = "TRANS_CHECK_MAX_TIME_TOPIC"
 OUTCOME_TIMEOUT_S = 120
@@ -338,7 +338,7 @@ def test_the_other_maker_continues_the_checks(owners: Owners, writer: str, reade
 
 @BOTH
 def test_a_message_may_have_an_immunity_of_its_own(owners: Owners, name: str) -> None:
-    """Rounds in which it is immune count for Java: more of them are allowed than it needs."""
+    """For Java, rounds within the immunity count as checks, so the test allows more than needed."""
     with owners.run(name, PATIENT) as cluster:
         bench = owners.bench(cluster)
         topic = bench.topic("TxImmune")

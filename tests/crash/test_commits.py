@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Kill -9 under load with consumers that commit: nothing that was committed is redelivered."""
+"""Kill -9 under load with consumers that commit: no committed message is redelivered."""
 
 import asyncio
 import sys

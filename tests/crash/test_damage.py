@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Bytes that change in the log of a killed broker, above and below its progress.
 
-Below the progress the bytes were synced, and RocketMQ's CRC covers bodies only. The boot id in the
+Bytes below the progress were synced, and RocketMQ's CRC covers only bodies. The boot id in the
 abort file tells the next start whether the host has crashed too; if so, that start compares the
 last files.
 """
@@ -161,7 +161,7 @@ async def test_a_damaged_body_above_the_progress_ends_the_log_there(
 async def test_damaged_properties_above_the_progress_cost_no_other_message(
     tmp_path: Path, random: Random, kind: str
 ) -> None:
-    """Nothing covers these bytes yet; recovery must neither stop nor lose a neighbour."""
+    """No checksum covers these bytes yet; recovery must neither stop nor lose a neighbour."""
     broker = BrokerChild(tmp_path)
     try:
         sent = await killed(broker, random, is_below=False)

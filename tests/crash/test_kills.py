@@ -45,7 +45,7 @@ FLAVOURS: Final = {
 
 
 class Run:
-    """One store whose broker is killed again and again."""
+    """One store whose broker is killed repeatedly."""
 
     def __init__(self, folder: Path, random: Random, flavour: str) -> None:
         self.broker = BrokerChild(folder, **SETTINGS, **FLAVOURS[flavour])
@@ -141,7 +141,7 @@ class Run:
 
     async def look_for_delayed(self) -> None:
         if self.has_retention:
-            return  # files are deleted at any age, waiting messages with them
+            return  # deletion ignores the age of files, so waiting messages may be deleted, too
         end = time.monotonic() + DELAY_TIMEOUT_S
         async with Client(self.broker.address) as client:
             while True:

@@ -52,7 +52,7 @@ CHECKS: Final = {
 
 
 class Chaos:
-    """The servers and producers of one run, and the faults."""
+    """The servers and producers of one run, and the faults that hit them."""
 
     def __init__(self, folder: Path, random: Random, flush: str) -> None:
         self.cluster = CometCluster(
@@ -90,7 +90,7 @@ class Chaos:
             if child.exit_status is not None:
                 self.start_producer(slot)
 
-    # Blows
+    # Faults
 
     def kill_producer(self) -> None:
         slot = self.random.choice(list(self._producers))
@@ -153,7 +153,7 @@ class Chaos:
             await asyncio.sleep(0.1)
 
     async def work_enough(self) -> None:
-        """Keep the producers working until enough outcomes exist, however slow the machine is."""
+        """Keep the producers working until there are enough outcomes, on any machine."""
         async with asyncio.timeout(SETTLE_TIMEOUT_S):
             while (
                 len(self.ended("commit")) <= COMMITTED_MIN
@@ -161,7 +161,7 @@ class Chaos:
             ):
                 await self.work(0.5)
 
-    # Looking
+    # Checks
 
     async def settle(self) -> None:
         """Stop sending, keep one producer for the checks, and wait until no transaction is open."""

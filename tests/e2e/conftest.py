@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The operator, name servers and a group of three brokers on the cluster of KUBECONFIG.
 
-The scenarios run in the order of their file, and each begins with a group that is as specified.
+The scenarios run in file order, and each starts with a group that matches its spec.
 """
 
 import json
@@ -50,7 +50,7 @@ def rounds(request: pytest.FixtureRequest) -> int:
 
 
 class World:
-    """The namespaces of the operator and of the suite, and what is in them."""
+    """The namespaces of the operator and of the suite, and their contents."""
 
     def __init__(self, image: str, operator_image: str) -> None:
         self.image, self.operator_image = image, operator_image
@@ -87,7 +87,7 @@ class World:
         )
 
     def _remove(self) -> None:
-        """Let the group of an earlier run go without an operator."""
+        """Delete the group of an earlier run without an operator."""
         try:
             self.mq.kubectl(
                 "patch", "bg", GROUP, "--type=merge", '--patch={"metadata":{"finalizers":null}}'
@@ -128,7 +128,7 @@ class World:
         return next((one for one in found if one["type"] == type_), {})
 
     def status(self) -> dict[str, Any]:
-        """Return the status; the API omits what is empty, such as the master during an election."""
+        """Return the status; the API omits empty fields, such as the master during an election."""
         return {"master": "", "epoch": 0, **self.group().get("status", {})}
 
     def pods(self) -> dict[str, Any]:
@@ -137,7 +137,7 @@ class World:
         return {one["metadata"]["name"]: one for one in found}
 
     def until_ready(self) -> dict[str, Any]:
-        """Wait until the group is as its spec says now; return its status."""
+        """Wait until the group matches its current spec; return its status."""
 
         def ready() -> dict[str, Any] | None:
             group = self.group()
@@ -188,7 +188,7 @@ class World:
         return until(other, READY_TIMEOUT_S, f"another master than {pod}")
 
     def until_epoch_after(self, epoch: int) -> None:
-        """Wait until a master of a later epoch is open; it may be the same pod, restarted."""
+        """Wait until a master of a later epoch is open; the same pod may have restarted."""
 
         def is_later() -> bool:
             status = self.status()
@@ -211,7 +211,7 @@ class World:
             until(lambda one=one: knows(one), READY_TIMEOUT_S, f"{one} knows the master")  # type: ignore[misc]
 
     def kill(self, pod: str) -> None:
-        """End a broker without notice: kill -9 in a cluster of kind, else without grace."""
+        """Kill a broker: kill -9 in a cluster of kind, otherwise a deletion without grace."""
         found = self.pods()[pod]
         container = found["status"]["containerStatuses"][0]["containerID"].rpartition("//")[2]
         node = found["spec"]["nodeName"]
@@ -222,7 +222,7 @@ class World:
             self.mq.kubectl("delete", "pod", pod, "--grace-period=0", "--force", "--wait=false")
 
     def explain(self) -> str:
-        """Return what helps to understand a failure."""
+        """Return information that helps to explain a failure."""
         words = (
             ("get", "pods", "--output=wide"), ("describe", "bg"), ("get", "events"),
             ("logs", f"--selector=cometmq.io/broker-group={GROUP}", "--prefix", "--tail=60"),
@@ -243,7 +243,7 @@ def _json(body: Any) -> str:
 
 @pytest.fixture(scope="session")
 def world(request: pytest.FixtureRequest, report: Report) -> World:
-    """Install everything once, from the state of an empty cluster to a group that takes load."""
+    """Install everything once, from an empty cluster to a group that accepts load."""
     assert "KUBECONFIG" in os.environ, "make e2e sets KUBECONFIG"  # noqa: TID251
     options = request.config
     found = World(options.getoption("--image"), options.getoption("--operator-image"))
@@ -265,7 +265,7 @@ def world(request: pytest.FixtureRequest, report: Report) -> World:
 
 @pytest.fixture
 def ready(world: World, request: pytest.FixtureRequest) -> Iterator[World]:
-    """The world with a group that is as specified; its state is printed if the test fails."""
+    """The world with a group that matches its spec; its state is printed if the test fails."""
     world.until_ready()
     failed = request.session.testsfailed
     yield world

@@ -10,7 +10,7 @@ from cometmq.peers.ha.report import percentile
 GROUP = "orders"
 TIMEOUT_S = 300
 PATIENCE_S = 30
-"""No outage may last longer on the busiest machine; the report compares with the design's limit."""
+"""Maximum outage on the busiest machine; the report compares with the design's limit."""
 
 
 def assert_clean(load):
@@ -19,7 +19,7 @@ def assert_clean(load):
 
 
 def test_install(world):
-    """Everything gets ready, in namespaces with the strictest rules for pods."""
+    """Everything becomes ready, in namespaces with the strictest pod security standard."""
     status = world.until_ready()
     assert status["inSyncCount"] == 3
     assert status["master"] in world.pods()
@@ -103,7 +103,7 @@ def test_rolling_upgrade(ready, under_load, report, request):
 
 
 def test_scale_out_and_in(ready, under_load, report):
-    """A fourth copy joins the in-sync set, and the master leaves with the pod it is on."""
+    """A fourth copy joins the in-sync set; later, the pod of the master is removed."""
     with under_load() as load:
         since = load.settle()
         ready.mq.kubectl("scale", "bg", GROUP, "--replicas=4")
@@ -130,7 +130,7 @@ def test_objects_changed_by_hand_are_repaired(ready):
 
 
 def test_a_standby_operator_fails_over(ready, under_load, report):
-    """Operator and master are lost together."""
+    """The operator and the master are killed together."""
     leases = ("lease", "op-cometmq-operator")
     leader = ready.operators.get(*leases)["spec"]["holderIdentity"]
     with under_load() as load:

@@ -15,9 +15,9 @@ from cometmq.peers.ha.load import Load
 from cometmq.peers.ha.report import percentile
 
 GROUPS = {"two copies": (2, 1), "three copies": (3, 2)}
-"""The number of copies, and minInSync."""
+"""Number of copies, and minInSync."""
 QUIET_S_MAX = 1.5
-"""Load without a fault between two faults."""
+"""Time under load between two faults."""
 AGAIN_P95_S_MAX = 15.0
 """Generous, so that the test tolerates a loaded machine; the report has the measured times."""
 

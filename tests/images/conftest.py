@@ -15,14 +15,14 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 @pytest.fixture(scope="session")
 def image(request: pytest.FixtureRequest) -> str:
-    """The tag of the image: that of the option, or that of the first build."""
+    """The image's tag: from the option, or from the first build."""
     given = request.config.getoption("--image")
     return given or request.getfixturevalue("builds")[0].tag
 
 
 @pytest.fixture(scope="session")
 def builds(request, tmp_path_factory):
-    """Two builds from the same sources; the second one uses nothing of the first."""
+    """Two builds from the same sources; the second one reuses nothing from the first."""
     found: list[build_images.Built] = []
     for words in ((), ("--no-cache",)):
         out = tmp_path_factory.mktemp("out")

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The chart's pods as containers of the engine: their commands, settings and probes, and the test.
+"""The chart's pods as containers of the engine: commands, settings, probes, and the chart's test.
 
 A network of the engine resolves the names of the Services, so the programs find each other as they
-would in a cluster. Scheduling, volumes and rights are Kubernetes' part and are not tested here.
+would in a cluster. Scheduling, volumes and rights are up to Kubernetes and are not tested here.
 """
 
 import re
@@ -34,7 +34,7 @@ def network():
 
 @pytest.fixture
 def render(request):
-    """Render the chart with a file of values and further values as JSON; return its objects."""
+    """Render the chart with a values file and further values as JSON; return its objects."""
 
     def rendered(file, *settings):
         command = [request.config.getoption("--helm"), "template", "mq", str(CHART)]
@@ -47,7 +47,7 @@ def render(request):
 
 
 class Pods:
-    """Runs templates of pods as containers with the security context that they ask for."""
+    """Runs pod templates as containers with the security context that they request."""
 
     def __init__(self, network, image, folder):
         self.network = network
@@ -143,7 +143,7 @@ def pods(network, image, tmp_path):
 
 @pytest.fixture
 def etcd(pods, request):
-    """A member of etcd at etcd.prod.svc, from the machine's program in a container."""
+    """A one-member etcd at etcd.prod.svc: this machine's program in a container."""
     program = shutil.which("etcd")
     assert program, "etcd is missing: apt-get install etcd-server"
     base = request.config.getoption("--base-image")
@@ -190,7 +190,7 @@ def test_a_group_of_the_chart_survives_a_killed_master(pods, render):
 
 
 def master(pods):
-    """Return the number of the master, or None while the elector names none."""
+    """Return the number of the master, or None while there is none."""
     elector = "mq-cometmq-orders-elector-0"
     text = pods.cometmq(elector, "ha", "status", "-c", ELECTOR_SETTINGS).stdout
     found = re.search(r"^master +(\d+)$", text, re.MULTILINE)

@@ -62,7 +62,7 @@ def address(container):
 
 
 async def send_until_refused(producer, acknowledged, enough):
-    """Send with 16 tasks until a send fails, and keep the bodies of the acknowledged ones."""
+    """Send with 16 tasks until a send fails; return the bodies of the acknowledged messages."""
 
     async def sender(worker):
         number = 0

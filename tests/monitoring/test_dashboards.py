@@ -90,7 +90,7 @@ def test_panels_and_alerts_name_metrics_that_real_programs_expose(exposed: set[s
         for expr in exprs
         for name in METRIC.findall(expr)
     }
-    conditional = {  # rows appear only with the trouble that they report
+    conditional = {  # rows that appear only while the reported problem exists
         "cometmq_group_mismatched_subscriptions",
         "cometmq_store_refusal",
     }

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The operator against a real API server, with the StatefulSet controller and without nodes.
 
-Brokers are real and run in this process; the pods that stand for them are set to ready by the
-tests, as no kubelet is there.
+Brokers are real and run in this process. There is no kubelet, so the tests set the pods that stand
+for the brokers to ready.
 """
 
 import asyncio
@@ -31,7 +31,7 @@ DEADLINE_S = 90.0
 
 
 class World:
-    """One namespace: kubectl, an operator, and brokers behind its pods."""
+    """One namespace: kubectl, an operator, and brokers that its pods stand for."""
 
     def __init__(self, kube, namespace, folder):
         self.kube, self.namespace, self.folder = kube, namespace, folder
@@ -102,7 +102,7 @@ class World:
         return {one["metadata"]["name"]: one for one in found["items"]}
 
     async def set_ready(self, *ordinals):
-        """Report what a kubelet would report."""
+        """Report readiness like a kubelet."""
         status = {"conditions": [{"type": "Ready", "status": "True"}], "phase": "Running"}
         for ordinal in ordinals:
             await self.kubectl(
@@ -122,7 +122,7 @@ class World:
         return [(one["reason"], one["message"]) for one in found["items"]]
 
     async def until(self, check: Callable[[], Any], what: str):
-        """Wait until an asynchronous check returns something true; return it."""
+        """Wait until an asynchronous check returns a true value; return it."""
         end, last = time.monotonic() + DEADLINE_S, None
         while time.monotonic() < end:
             last = await check()
@@ -171,7 +171,7 @@ async def running(world, identity="one"):
     try:
         yield app
     finally:
-        await world.stop_brokers()  # here, as brokers have to stop in the task that started them
+        await world.stop_brokers()  # brokers must stop in the task that started them
         await app.stop()
 
 
@@ -330,7 +330,7 @@ async def test_a_broken_new_pod_stops_the_update_before_the_master(world):
         await world.until(blocked, "the update waits for the pod that does not become ready")
         pods = await world.pods()
         assert pods[status["master"]]["metadata"]["uid"] == before[status["master"]]
-        await world.apply(replicas=2)  # the way back replaces the broken pod
+        await world.apply(replicas=2)  # going back to two replicas replaces the broken pod
         slave = next(name for name in pods if name != status["master"])
         broken = pods[slave]["metadata"]["uid"]
 
@@ -392,7 +392,7 @@ async def test_an_idle_group_causes_no_writes(world):
 
         async def is_idle():
             before = await versions()
-            await asyncio.sleep(5)  # the absence of an effect has no event
+            await asyncio.sleep(5)  # nothing signals that an effect is absent
             return await versions() == before
 
         await world.until(is_idle, "nothing is written for 5 s")
@@ -436,7 +436,7 @@ async def test_a_deletion_waits_until_consumers_have_consumed_everything(world):
 
         await world.until(waits, "the deletion waits for the group that is behind")
         assert await world.condition("Progressing") == ("True", "Backlog")
-        # Until producers have asked for routes again, brokers go on accepting their messages.
+        # Brokers accept messages until all producers have asked for routes again.
         assert (await client.send(b"three")).code == 0
         await client.commit(2)
 
@@ -468,7 +468,7 @@ async def test_a_standby_takes_over_when_the_operator_ends(world):
     async with running(world, "one") as first:
         await world.until(acting(first), "the first operator acts")
         async with running(world, "two") as second:
-            await asyncio.sleep(1)  # the absence of an effect has no event
+            await asyncio.sleep(1)  # nothing signals that an effect is absent
             assert not second.acting.is_set()
             await first.stop()
             await world.until(acting(second), "the standby acts")

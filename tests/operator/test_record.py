@@ -48,7 +48,7 @@ async def test_a_person_who_touches_the_lease_makes_the_next_write_fail(kube, na
 
 
 async def test_a_lease_of_the_same_name_and_another_uid_is_left_alone(kube, namespace, record):
-    """A restored backup of etcd may repeat versions, but not uids."""
+    """A restored etcd backup may repeat versions, but not uids."""
     port = record()
     base = (await port.create(new_record())).written
     assert base

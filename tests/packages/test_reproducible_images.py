@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Archives that differ only in times and in names of the build become equal."""
+"""Archives that differ only in times and in the names of builds become equal."""
 
 import hashlib
 import io

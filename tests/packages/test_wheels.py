@@ -62,7 +62,7 @@ def wheels(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def environment(wheels, tmp_path_factory):
-    """Return the programs' folder of an environment with the wheels and their dependencies."""
+    """Return the bin folder of an environment with the wheels and their dependencies."""
     folder = tmp_path_factory.mktemp("clean") / "venv"
     run(UV, "venv", "--quiet", "--python", sys.executable, folder)
     install(folder, *[path for name, path in wheels.items() if name != "cometmq-spark"])

@@ -28,7 +28,7 @@ DATA_TIMEOUT_S = 180.0
 ROW = re.compile(r"^\| `(\w+)` \| \w+ \| ([\w, ]*) \|", re.MULTILINE)
 
 PUBLIC_QUERIES = Path(__file__).with_name("public_queries.txt").read_text().splitlines()
-"""Of the dashboard 10477 on grafana.com, without the panel on clients."""
+"""The queries of dashboard 10477 on grafana.com, without its panel on clients."""
 
 
 class ReportPage(http.server.BaseHTTPRequestHandler):
@@ -118,7 +118,7 @@ def prometheus(
 
 
 def with_values(expr: str) -> str:
-    """Replace the variables of a dashboard by what Grafana would: all values, a short rate."""
+    """Replace a dashboard's variables as Grafana would: all values, a short rate interval."""
     expr = expr.replace("$__rate_interval", "30s")
     return re.sub(r"\$(?:cluster|broker|topic|group)\b", ".*", expr)
 
@@ -167,7 +167,7 @@ def test_every_alert_is_evaluated_without_an_error(prometheus: Prometheus) -> No
 
     wait_until(lambda: {rule["health"] for rule in rules()} == {"ok"}, 180, "all rules evaluated")
     firing = {rule["name"] for rule in rules() if rule["state"] == "firing"}
-    harmless = {  # the report is made up; on a busy machine the first election takes its time
+    harmless = {  # the report is fake, and on a loaded machine the first election takes long
         "CometmqFailover", "CometmqFailoverSlow", "CometmqLagReportOld",
         "CometmqMessagesWillBeLost",
     }  # fmt: skip

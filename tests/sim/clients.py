@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Clients: they send messages with unique bodies, change tables, take locks, and ask for offsets.
 
-A client that gets no answer, or an error, turns to another broker. It does not repeat a request:
-whether the lost one was served is for the oracle to judge.
+After an error or a timeout, a client turns to another broker. It does not repeat the request: the
+oracle judges whether it was served.
 """
 
 from functools import partial
@@ -29,7 +29,7 @@ class Client:
         self.target = 0
         self.sent_count = self.ok_count = 0
         self.broken_count = 0
-        """Failed requests that were sent to the master of a group that had settled."""
+        """Failed requests that were sent to the master of a settled group."""
         self.acknowledged: set[bytes] = set()
         self._count = 0
 

@@ -24,11 +24,11 @@ class SimDisk(MemoryDisk):
     """The store's disk."""
 
     def kill(self) -> None:
-        """The process that had the store open is gone."""
+        """Handle the death of the process that had the store open."""
         self._locks.clear()
 
     def crash_host(self, random: Random) -> int:
-        """Lose unsynced bytes; return in how many files."""
+        """Lose unsynced bytes; return the number of affected files."""
         self._locks.clear()
         changed = 0
         for path, data in self.contents.items():
@@ -37,7 +37,7 @@ class SimDisk(MemoryDisk):
                 continue
             fate = random.random()
             if fate < 0.3:
-                continue  # the kernel had written it all back
+                continue  # the kernel had already written everything back
             before = bytes(data)
             if fate < 0.7:
                 data[:] = durable
@@ -89,7 +89,7 @@ class SimWorker:
         return future
 
     def finish_one(self) -> None:
-        """Complete the current job although its process is being killed."""
+        """Complete the current job even though its process is being killed."""
         if self._is_busy and self._jobs:
             job, _ = self._jobs.popleft()
             self._jobs.clear()

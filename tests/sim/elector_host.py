@@ -29,7 +29,7 @@ LONG_ORDER_S: Final = 4.0
 
 
 class HastyElector(Elector):
-    """An elector that may be made to believe that the master is lost."""
+    """An elector that a test can make believe that the master is lost."""
 
     is_hasty = False
 
@@ -42,7 +42,7 @@ class HastyElector(Elector):
 
 
 class SimLink:
-    """Calls of one member, as by `cometmq.control.client.MemberClient`."""
+    """The calls of one member, like `cometmq.control.client.MemberClient`."""
 
     def __init__(self, world: "World", loop: ProcessLoop, source: str, target: Host) -> None:
         self._world = world
@@ -55,7 +55,7 @@ class SimLink:
 
     async def watch(self, *, interval_ms: int, silence_ms: int) -> AsyncIterator[Report]:
         raise MemberUnreachable("the simulated elector polls")
-        yield  # a generator
+        yield  # makes this a generator
 
     async def is_refusing(self) -> bool:
         network, target = self._world.network, self._target

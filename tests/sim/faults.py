@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Faults: each method injects one fault into the group, and repairs it later.
 
-At least one intact copy of everything acknowledged must remain: a host crashes only if the copies
-that the record counts on can do without it.
+At least one intact copy of everything acknowledged must remain: a host crashes only if the group
+can lose its unsynced bytes, by the copies that the record counts on.
 """
 
 import errno
@@ -205,12 +205,12 @@ class Nemesis:
             self._block([(name, host.name) for name in others])
 
     def part(self) -> None:
-        """Cut off two brokers from each other only."""
+        """Cut two brokers off from each other only."""
         one, two = self._random.sample(self._hosts(), 2)
         self._block([(one.name, two.name), (two.name, one.name)])
 
     def exile(self) -> None:
-        """Cut off the master from the record and the electors, but not from brokers and clients."""
+        """Cut the master off from the record and the electors, but not from brokers and clients."""
         found = self._world.place.current
         if found is not None:
             name = f"b{found.record.holder.ordinal}"
@@ -299,7 +299,7 @@ class Nemesis:
             process.serve(work, lambda _result, _error: None)
 
     def repeat_order(self) -> None:
-        """Deliver an order of a past epoch, as if the network had delayed it since."""
+        """Deliver an order of a past epoch, as if the network had delayed it."""
         past = self._world.place.past_holders
         if past:
             epoch, master = self._random.choice(past[-4:])

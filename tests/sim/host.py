@@ -183,7 +183,7 @@ class SimServer:
         self.group.tick()
 
     def close_slaves(self) -> None:
-        """There are no slaves of RocketMQ's kind."""
+        """Do nothing: there are no slaves of RocketMQ's kind."""
 
 
 class BrokerProcess:
@@ -202,14 +202,14 @@ class BrokerProcess:
         self.loop = ProcessLoop(world.scheduler, host.name, rate=host.rate, failed=world.failed)
         self.loop.connect = partial(world.network.connect, self.loop, host.name)
         self.is_paused = False
-        self.life = 0  # of the connections to clients
+        self.life = 0  # increases when all client connections are closed
         self._workers: list[SimWorker] = []
         self._tick_count = 0
 
     # Start and end
 
     def open(self) -> None:
-        """Open the store, and begin to take part in the group."""
+        """Open the store, and start to take part in the group."""
         self.loop.enter(self._open)
 
     def _open(self) -> None:
@@ -260,7 +260,7 @@ class BrokerProcess:
         self._tick()
 
     def end(self, *, is_host: bool) -> None:
-        """Kill the process: nothing of it runs any more."""
+        """Kill the process: none of its code runs any more."""
         self.world.graveyard.append(self)
         self.loop.kill()
         self.world.network.end_process(self.loop, is_host=is_host)
@@ -340,7 +340,7 @@ class BrokerProcess:
     # Clients
 
     def request(self, code: int, key: str, body: bytes, reply: Answered) -> None:
-        """Serve a client's request; an answer leaves only while this broker may answer."""
+        """Serve a client's request; send an answer only while this broker may answer."""
         self.loop.call_soon(self._request, code, key, body, reply)
 
     def _request(self, code: int, key: str, body: bytes, reply: Answered) -> None:
@@ -374,8 +374,8 @@ class BrokerProcess:
         assert journal is not None
         journal.write()
         self.grouping.duties.before_write()
-        if life == self.life:  # else the connection is closed
-            if not isinstance(result, Reply):  # else the new master has answered
+        if life == self.life:  # otherwise the connection is closed
+            if not isinstance(result, Reply):  # otherwise the new master has answered
                 self.world.oracle.answered(self, call, result)
             reply(result, None)
 
@@ -405,7 +405,7 @@ class BrokerProcess:
     def _read(self, _: Any, call: Call[str]) -> tuple[int, int]:
         return self.world.oracle.read(self)
 
-    # As the gate's client
+    # As the client that the gate uses
 
     async def invoke(
         self, address: str, code: int, header: str, body: bytes, *, timeout_ms: int, ok: Any

@@ -1,12 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Virtual time, and an event loop for each simulated process.
 
-One heap holds everything that will happen, at its virtual time. The ready callbacks of a process
-run in one turn, in order, as asyncio guarantees. The seed decides when turns begin and how
-processes alternate.
+One heap holds all future events by virtual time. The ready callbacks of a process run in one turn,
+in order, as asyncio guarantees. The seed decides when turns begin and how processes alternate.
 
-A loop can be paused, as by SIGSTOP: its callbacks wait, its timers become due, and the world goes
-on. The callbacks of a dead loop never run.
+A loop can be paused, as by SIGSTOP: its callbacks wait and its timers become due, while the world
+goes on. The callbacks of a dead loop never run.
 """
 
 import asyncio
@@ -44,7 +43,7 @@ class Scheduler:
         heapq.heappush(self._heap, (self.now + delay_s, self._count, action, args))
 
     def run(self, until: float, is_done: Callable[[], bool] | None = None) -> bool:
-        """Run events until a time or until `is_done`, asked every 50 ms; return whether it held."""
+        """Run until a time or until `is_done` holds, asked every 50 ms; return whether it held."""
         heap, pop = self._heap, heapq.heappop
         next_look = self.now
         while heap and heap[0][0] <= until and not self.is_stopped:
@@ -106,7 +105,7 @@ class ProcessLoop:
         self._is_armed = False
         self._is_paused = False
 
-    # The interface for asyncio
+    # The interface to asyncio
 
     def time(self) -> float:
         return self._scheduler.now * self._rate
@@ -155,7 +154,7 @@ class ProcessLoop:
             error = context.get("exception")
             self._failed(f"{self.name}: {context.get('message')}: {error!r}")
 
-    # The interface for the simulator
+    # The interface to the simulator
 
     def pause(self) -> None:
         self._is_paused = True

@@ -42,9 +42,9 @@ class Mutation(NamedTuple):
     base: Changes
     faults: tuple[str, ...]
     changes: Changes = {}  # noqa: RUF012  # nothing changes it
-    """Other values of the plan that all runs have."""
+    """Values of the plan that all runs share."""
     seeds: int = 200
-    """The rule's absence is found within this many seeds."""
+    """Number of seeds within which the missing rule is detected."""
 
     def plan(self, random: Random) -> Plan:
         """Return the plan of a seed."""
@@ -80,7 +80,7 @@ def without(condition: Callable[..., bool]) -> Callable[[], list[Patch]]:
 
 
 def any_winner() -> list[Patch]:
-    """Members outside the set are elected."""
+    """Members outside the in-sync set are elected."""
     return [
         (election, "may_vote", lambda _, status: status.role in actions.CANDIDATE_ROLES),
         (member, "is_named", lambda one, record: record.holder == one.me),
@@ -88,7 +88,7 @@ def any_winner() -> list[Patch]:
 
 
 def reopens_epochs() -> list[Patch]:
-    """An epoch that the log knows already may begin again."""
+    """An epoch that the log already contains may begin again."""
     begun = epochs.begun
 
     def begin(history: epochs.History, epoch: int, start: int) -> epochs.History:

@@ -2,8 +2,8 @@
 """The network: messages with delays, connections, and partitions.
 
 A message between two hosts arrives after a random delay, twice, or never; messages overtake each
-other. A connection delivers bytes in order. While a direction is cut off, messages in it are lost
-and the bytes of connections wait, as TCP repeats them.
+other. A connection delivers bytes in order. While a direction is cut off, its messages are lost and
+the bytes of connections wait, because TCP retransmits them.
 """
 
 import asyncio
@@ -32,10 +32,10 @@ class Network:
         self.blocked: set[tuple[str, str]] = set()
         self.delay_s = 0.001
         self.late_chance = 0.0
-        """The share of messages that are late by up to `late_s`."""
+        """Share of messages that are late, by up to `late_s`."""
         self.late_s = 2.0
         self.twice_chance = 0.0
-        """The share of messages that arrive a second time, later."""
+        """Share of messages that arrive a second time, later."""
         self.transports: set[SimTransport] = set()
 
     def delay(self) -> float:
@@ -69,7 +69,7 @@ class Network:
         self.retry()
 
     def retry(self) -> None:
-        """Send the bytes that were waiting for a direction to open."""
+        """Send the bytes that waited for a direction to open."""
         for transport in sorted(self.transports, key=lambda one: one.number):
             transport.retry()
 
@@ -152,7 +152,7 @@ class Network:
                 transport.reset()
 
     def end_process(self, loop: ProcessLoop, *, is_host: bool) -> None:
-        """End a process's connections: the kernel closes them, unless the host is gone, too."""
+        """End a process's connections: the kernel closes them, unless the host is down, too."""
         for transport in sorted(self.transports, key=lambda one: one.number):
             if transport.loop is loop:
                 if is_host:
@@ -238,7 +238,7 @@ class SimTransport(asyncio.Transport):
         self._forget()
 
     def vanish(self) -> None:
-        """Drop this side as a crashed host does: without a word to the peer."""
+        """Drop this side as a crashed host does: the peer gets no notice."""
         self._is_gone = True
         self._out.clear()
         self._forget()
@@ -259,7 +259,8 @@ class SimTransport(asyncio.Transport):
         if peer is None or self._is_gone or not self._network.is_open(self.here, self.there):
             return
         if peer._is_gone:
-            if self._network._hosts[self.there].is_up:  # unknown to the new kernel
+            # A rebooted kernel does not know the connection.
+            if self._network._hosts[self.there].is_up:
                 self.reset()
             return
         data, self._out = b"".join(self._out), []
@@ -302,7 +303,7 @@ class SimTransport(asyncio.Transport):
 
 
 class Acceptor(asyncio.Protocol):
-    """The first bytes of a connection to a broker's replication port; as in `LogServer`."""
+    """The first bytes of a connection to a broker's replication port, as in `LogServer`."""
 
     def __init__(self, sender: Any, transport: SimTransport, address: str) -> None:
         self._sender = sender

@@ -54,7 +54,8 @@ class Oracle:
                 f"epoch {epoch} is opened by {name} and {self.opened_epochs[epoch]}"
             )
         self._checked[name] = 0
-        if epoch == max(self.opened_epochs):  # else it is replaced already, and can confirm nothing
+        # The master of an older epoch has been replaced, and can confirm nothing.
+        if epoch == max(self.opened_epochs):
             self._check_has(process, f"opens epoch {epoch}")
             self._checked[name] = len(self.confirmed)
         await lead(found)
@@ -79,7 +80,7 @@ class Oracle:
         confirm(offset)
 
     def answered(self, process: "BrokerProcess", call: Call[str], result: Any) -> None:
-        """Check an answer to a client, which leaves now."""
+        """Check an answer that now leaves for a client."""
         match call.code:
             case Code.SEND_MESSAGE:
                 self._sent(process, call.body, result)
@@ -146,7 +147,7 @@ class Oracle:
         self._shown[epoch] = max(end, self._shown.get(epoch, 0))
 
     def look(self, process: "BrokerProcess") -> None:
-        """Read at a broker, as a consumer does, if it serves reads now."""
+        """Read from a broker, as a consumer does, if it serves reads now."""
         if process.gate._may_read() and process.life >= 0:
             process.grouping.duties.before_write()
             if process.gate._may_read():

@@ -30,13 +30,13 @@ class Place:
         self.past_holders: list[tuple[int, int]] = []
         """Each epoch with the ordinal of its holder, oldest first."""
         self.unknown_chance = 0.0
-        """How many writes get no answer although the place can be reached."""
+        """Probability that a write gets no answer although the place is reachable."""
         self.broker_unknown_chance = 0.0
-        """The same for writes by brokers, all the time."""
+        """The same probability for writes by brokers, throughout the run."""
         self.lands_chance = 0.3
-        """How many of these writes land at once."""
+        """Probability that such a write takes effect at once."""
         self.late_s = 3.0
-        """How much later such a write may land."""
+        """Maximum delay after which such a write takes effect."""
         self.is_slow = False
         self._scheduler = scheduler
         self._network = network
@@ -48,7 +48,7 @@ class Place:
         return SimPort(self, self._network, loop, host)
 
     def delete(self) -> None:
-        """Remove the record, as a person might; versions may begin again."""
+        """Remove the record, as a person might; versions may start over."""
         self.current = None
         if self._scheduler.random.random() < 0.5:
             self._writes = 0
@@ -88,7 +88,7 @@ class Place:
         self._watchers.append((host, loop, event))
 
     def delay(self) -> float:
-        """Return the time that one request takes inside the place."""
+        """Return the time that a request takes inside the place."""
         return self._scheduler.random.random() * (0.8 if self.is_slow else 0.002)
 
 

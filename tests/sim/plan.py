@@ -42,7 +42,7 @@ FAULTS: Final[Mapping[str, float]] = {
 }
 """Kind of fault (a method of `faults.Nemesis`) -> its relative frequency in runs that have it."""
 RARE: Final = {"delete": 0.08, "resize": 0.15, "bad_disk": 0.3, "fence": 0.3}
-"""Kinds that only few runs have."""
+"""Kinds of faults that only few runs have, with their probability."""
 NOT_DRAWN: Final = frozenset({"empty_store"})
 """Kinds that only tests of a dropped rule have."""
 FAULT_FREE_CHANCE: Final = 0.02
@@ -70,7 +70,7 @@ class Plan(msgspec.Struct, kw_only=True):
     think_s: float = 0.12
     """Mean pause of a client between two requests."""
     is_early: bool = False
-    """Faults begin at once, not after the group has formed."""
+    """Whether faults begin at once, not after the group has formed."""
     electors: int = 1
     clock_drift: float = 0.0
     """Largest relative difference between a clock's rate and the world's; at most 5 %."""

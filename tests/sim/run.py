@@ -39,9 +39,9 @@ class Runs(NamedTuple):
     """How seeds are run."""
 
     mutation: str = ""
-    """The rule that is dropped, or empty."""
+    """The rule to drop, or empty."""
     is_intact: bool = False
-    """Keep the rule nevertheless, and use only the plans of its mutation."""
+    """Keep the rule, but use only the plans of its mutation."""
 
 
 def run_seed(seed: int, runs: Runs) -> World:
@@ -79,7 +79,7 @@ def run_chunk(work: tuple[range, Runs]) -> Found:
 def prepare() -> None:
     """Set up a process that runs seeds: coroutines of killed processes never end by themselves."""
     sys.unraisablehook = lambda _: None
-    warnings.simplefilter("ignore", RuntimeWarning)  # of coroutines that never began
+    warnings.simplefilter("ignore", RuntimeWarning)  # about coroutines that never started
     gc.collect()
     gc.freeze()
     gc.disable()

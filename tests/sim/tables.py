@@ -9,14 +9,14 @@ import msgspec
 
 
 class TableFile(NamedTuple):
-    """The file that a table would have; it is never saved, so the journal keeps every change."""
+    """The file of a table; it is never saved, so the journal keeps every change."""
 
     path: Path
     loaded_digest: str = "never saved"
 
 
 class SimTable:
-    """Names with values, as `cometmq.broker.replication.group.table_feed.Replicated` asks."""
+    """A map with the interface `cometmq.broker.replication.group.table_feed.Replicated`."""
 
     def __init__(self, name: str) -> None:
         self.file = TableFile(Path(name))
@@ -69,10 +69,10 @@ class SimTable:
 
 
 class SimDelay(SimTable):
-    """The table of delay offsets, and what role changes ask of the delay service."""
+    """The table of delay offsets, with the delay service's methods that role changes call."""
 
     def restart(self) -> None:
-        """Nothing is delayed here."""
+        """Do nothing: no message is delayed here."""
 
     def expect_copies(self, now_ms: int) -> None:
-        """Nothing is delayed here."""
+        """Do nothing: no message is delayed here."""

@@ -12,7 +12,7 @@ import pytest
 from tests.sim import mutations
 
 ROOT = Path(__file__).parents[2]
-TIMEOUT_S = 1_500  # on a loaded machine; alone it takes seconds
+TIMEOUT_S = 1_500  # for a loaded machine; an idle one takes seconds
 
 
 def simulate(*arguments: str, hash_seed: int = 0) -> subprocess.CompletedProcess[str]:

@@ -46,7 +46,7 @@ class SimLog:
         self._name = name
 
     def debug(self, event: str, /, **facts: object) -> None:
-        """Leave it out of the history."""
+        """Keep debug events out of the history."""
 
     def info(self, event: str, /, **facts: object) -> None:
         self._world.note(self._name, event, **facts)
@@ -113,14 +113,14 @@ class World:
         ]
 
     def failed(self, text: str) -> None:
-        """Note a fault of the programs, and end the run."""
+        """Record a failure of the programs, and end the run."""
         if not self.violation and not self.outcome:
             self.violation = text
             self.note("oracle", text)
             self.scheduler.is_stopped = True
 
     def violated(self, text: str) -> None:
-        """Note a broken promise, and end the run."""
+        """Record a broken promise, and end the run."""
         self.failed(text)
         raise ViolationFound(text)
 
@@ -214,7 +214,7 @@ class World:
         return not self._missing()
 
     def _why_blocked(self) -> str:
-        """Return why only a person can help this group; empty if it should help itself."""
+        """Return why this group needs a person; empty if it must recover by itself."""
         found = self.place.current
         if found is None:
             return "blocked: no record, and copies that may have lost something"
@@ -285,7 +285,7 @@ class World:
 
 
 SETTLE_IN_S: Final = 0.2
-"""Time in which a master learns that its group has formed."""
+"""Time within which a master learns that its group has formed."""
 
 
 def _close(task: "asyncio.Task[Any]") -> None:

@@ -33,7 +33,7 @@ PROGRAM = re.compile(
     r"(?:^|[`|]\s*|\$ )((?:\.venv/bin/)?(?:cometmq|mqadmin) [^`|;\n]*)", re.MULTILINE
 )
 PROGRAMS = {"namesrv", "broker", "txn-checker", "elector"}
-"""Each of their settings is an option; tests of the runtime compare these with the settings."""
+"""Programs whose options are settings; tests of the runtime compare the two."""
 CONDITION = r"kill -9|SYNC_FLUSH|SYNC_MASTER"
 NUMBERS = ("no", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten")
 
@@ -47,7 +47,7 @@ def commands() -> list[tuple[str, list[str]]]:
                 continue
             try:
                 words = shlex.split(line.replace("\\", ""), comments=True)
-            except ValueError:  # a quotation that goes on in the next line
+            except ValueError:  # the quotation continues on the next line
                 words = shlex.split(line.replace("\\", "").replace("'", ""), comments=True)
             found.append((name, words[1:]))
     return found
@@ -127,7 +127,7 @@ def test_targets_of_make_that_documents_name_exist() -> None:
 
 
 def test_promises_of_durability_name_their_conditions() -> None:
-    """Acknowledged messages may be lost with the power or with the disk."""
+    """Acknowledged messages may be lost in a power failure or with the disk."""
     promises = [part for part in PAGES["README.md"].split("\n\n") if "cknowledged" in part]
     assert promises
     for part in promises:
@@ -154,7 +154,7 @@ def test_the_lag_demo_has_as_many_groups_as_its_texts_say() -> None:
 
 
 def test_runbooks_name_commands_where_they_exist() -> None:
-    """Calls of the Python admin client are named only for what no command does."""
+    """The Python admin client is named only where no command does the same."""
     calls = {name for kind in (AdminClient, BrokerAdmin) for name in dir(kind) if name[0] != "_"}
     named = {
         word
@@ -174,7 +174,7 @@ def test_tables_of_the_benchmark_are_those_of_the_kept_run() -> None:
 
 
 def test_the_readme_shows_every_workload_of_the_benchmark() -> None:
-    """Java wins some of them."""
+    """Including the workloads that Java wins."""
     titles = [workload.title for workload in WORKLOADS]
     assert [title for title in titles if title not in PAGES["README.md"]] == []
 

@@ -20,7 +20,7 @@ PRINTING = threading.Lock()
 
 
 def show(event: str, **fields: object) -> None:
-    """Print one event; consumer callbacks come from several threads."""
+    """Print one event; several threads call the consumer's callbacks."""
     with PRINTING:
         sys.stdout.write(json.dumps({"event": event, **fields}) + "\n")
         sys.stdout.flush()
@@ -131,7 +131,7 @@ def main() -> None:
     options = parser.parse_args()
     {"send": send, "consume": consume}[options.command](options)
     sys.stdout.flush()
-    os._exit(0)  # the library's threads may crash while the interpreter goes away
+    os._exit(0)  # the library's threads may crash during interpreter shutdown
 
 
 main()

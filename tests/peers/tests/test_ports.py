@@ -20,7 +20,7 @@ print(ports.free_port())
 
 @pytest.fixture
 def two(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> tuple[int, int]:
-    """The only ports that can be drawn; none is reserved yet."""
+    """The only two ports that can be drawn; none is reserved yet."""
     drawn = (ports.free_port(), ports.free_port())
     monkeypatch.setattr(ports, "_LOCKS", tmp_path)
     monkeypatch.setattr(ports, "_PORTS", drawn)
@@ -35,7 +35,7 @@ def test_a_port_is_given_out_once(two: tuple[int, int]) -> None:
 
 def test_other_processes_get_others(two: tuple[int, int], tmp_path: Path) -> None:
     (left,) = set(two) - {ports.free_port()}
-    for _ in range(2):  # what the first had is free when it has ended
+    for _ in range(2):  # ports of the first process are free once it has ended
         command = [sys.executable, "-c", PROGRAM, str(tmp_path), *map(str, two)]
         done = subprocess.run(command, capture_output=True, text=True, check=True)
         assert int(done.stdout) == left

@@ -70,7 +70,7 @@ class Cluster(ABC):
         broker_count: int = 1,
         layout: Layout | None = None,
     ) -> None:
-        """`transaction_conf`: how transactions are checked; without it CometMQ checks none."""
+        """`transaction_conf` sets how transactions are checked; without it CometMQ checks none."""
         self.directory = directory
         self.transaction_conf = transaction_conf
         self.layout = layout or Layout.fresh(directory, broker_count=broker_count)
@@ -149,7 +149,7 @@ class Cluster(ABC):
             raise PeerError(f"did not stop within {STOP_TIMEOUT_S:.0f} s: {', '.join(killed)}")
 
     def kill(self) -> None:
-        """Send SIGKILL to all processes; the stores are left as they are."""
+        """Send SIGKILL to all processes; the stores are left unchanged."""
         for child in self._take_children():
             child.kill()
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """A reader of the JSON that Java servers write: keys may be bare numbers or whole objects.
 
-Keys that are objects become their canonical text; strings that hold such an object, as a server
-of strict JSON writes them, become the same text: equal meaning compares equal.
+Keys that are objects become their canonical text. Strings that hold such an object, as in strict
+JSON, become the same text, so equal meanings compare equal.
 """
 
 import json

@@ -85,7 +85,7 @@ class JavaCluster(Cluster):
 
 
 class PatientJavaCluster(JavaCluster):
-    """Java servers for tests on loaded machines: requests that have waited are not refused.
+    """Java servers for tests on loaded machines: requests are not rejected for having waited.
 
     By default a broker answers code 2 if a request waited for 200 ms or a write takes a second.
     """

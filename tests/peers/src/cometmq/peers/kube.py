@@ -32,7 +32,7 @@ START_TIMEOUT_S: Final = 120.0
 
 
 def why_not() -> str:
-    """Return why the programs cannot be built here; empty if they can."""
+    """Return why the programs cannot be built on this machine; empty if they can."""
     go = shutil.which("go")
     wanted = ".".join(map(str, GO_MINIMUM))
     if go is None:
@@ -61,7 +61,7 @@ def binaries() -> Path:
 
 
 class KubeApiServer:
-    """A Kubernetes API, empty at first; its data is thrown away with `directory`."""
+    """A Kubernetes API, empty at first; its data is deleted with `directory`."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
@@ -95,7 +95,7 @@ class KubeApiServer:
         return done.stdout if is_checked else done.stdout + done.stderr
 
     def objects(self, *arguments: str) -> Any:
-        """Return what `kubectl get ARGUMENTS` finds, as JSON."""
+        """Return the objects that `kubectl get ARGUMENTS` finds, as JSON."""
         return json.loads(self.kubectl("get", *arguments, "-o", "json"))
 
     def start(self) -> None:
@@ -113,7 +113,7 @@ class KubeApiServer:
         server.wait_until(self._has_default_namespace, START_TIMEOUT_S, "default namespace")
 
     def stop(self) -> None:
-        """Kill all programs: their data is thrown away, and a graceful end takes 20 s."""
+        """Kill all programs: their data is not kept, and a graceful end takes 20 s."""
         for child in reversed(self._children):
             child.kill()
         self._children.clear()

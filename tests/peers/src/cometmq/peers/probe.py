@@ -194,7 +194,7 @@ AWAY: Final = {"consumerGroup": "SameAway", "commitOffset": 0}
 
 
 def reset_fields(**changes: object) -> dict[str, object]:
-    """Return the fields of INVOKE_BROKER_TO_RESET_OFFSET: to the end, whatever is skipped."""
+    """Return the fields of INVOKE_BROKER_TO_RESET_OFFSET: a forced reset to the end."""
     return {"topic": TOPIC, "group": GROUP, "timestamp": -1, "isForce": "true", **changes}
 
 

@@ -44,7 +44,7 @@ SENDS: Final = [
         send_fields(e=2, m="true", i="WAIT\x01true"),
         batch_body(b"1", b"22"),
     ),
-    # By two hours: it would come at one side a moment earlier than at the other.
+    # Delayed by two hours: with a short delay, one side would deliver it before the other.
     Probe("send delayed", "broker", 310, send_fields(i="DELAY\x0118\x02KEYS\x01late"), b"late"),
     Probe("send to a random queue", "broker", 310, send_fields(b="SameRandom", d=1, e=-1), b"r"),
     Probe("send without properties", "broker", 310, send_fields(b="SameBare", i=""), b"bare"),

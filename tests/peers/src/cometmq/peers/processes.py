@@ -31,7 +31,7 @@ def wait_until(condition: Callable[[], bool], timeout_s: float, what: str) -> No
 
 
 def run_to_end(command: Sequence[str], *, timeout_s: float, cwd: Path | None = None) -> None:
-    """Run a program; if it fails, its output is the error's text."""
+    """Run a program to its end; if it fails, raise an error with its output."""
     done = subprocess.run(
         command,
         cwd=cwd,
@@ -101,7 +101,7 @@ class Child:
         self.wait_until(lambda: text in self.log(), timeout_s, f"{text!r} printed")
 
     def wait_until(self, condition: Callable[[], bool], timeout_s: float, what: str) -> None:
-        """Wait for a condition; an exit of the program ends the wait at once."""
+        """Wait for a condition; the program's exit ends the wait at once."""
 
         def is_over() -> bool:
             return self.exit_status is not None or condition()

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Waits for work that servers do after they answer, such as dispatching and saving offsets.
 
-A Java broker fills queues and index some time after it has answered a send, and it serves request
-codes on different threads: an offset that a leaving client commits without waiting for an answer
-may be stored after the next request is served.
+A Java broker dispatches to queues and index some time after it has answered a send. It also serves
+request codes on different threads: an offset that a leaving client commits without waiting for an
+answer may be stored after the next request is served.
 """
 
 import contextlib
@@ -34,7 +34,7 @@ def wait_for_dispatch(cluster: Cluster) -> None:
 
 
 def _bytes_behind(address: str) -> int:
-    """Return the undispatched bytes of the log, which a Java broker reports after some seconds."""
+    """Return the undispatched bytes of the log; a Java broker reports them after some seconds."""
     answer = call(address, GET_BROKER_RUNTIME_INFO)
     return int(json.loads(answer.body)["table"]["dispatchBehindBytes"]) if answer.code == 0 else -1
 
@@ -57,7 +57,7 @@ def committed(
 def wait_for_offsets(
     cluster: Cluster, topic: str, group: str, total: int, *, queue_count: int = QUEUE_COUNT
 ) -> None:
-    """Wait until the group's offsets in a topic whose queues begin at 0 add up to `total`."""
+    """Wait until the group's offsets in a topic, whose queues begin at 0, add up to `total`."""
     wait_until(
         lambda: sum(committed(cluster, topic, group, queue_count=queue_count)) == total,
         SETTLE_TIMEOUT_S,
@@ -77,7 +77,7 @@ def wait_for_messages(cluster: Cluster, topic: str, total: int, *, queue_count: 
 
 
 def agreed(first: Callable[[], _T], second: Callable[[], _T]) -> _T:
-    """Poll both until they agree; return the value.
+    """Poll two sources until they agree; return the value.
 
     The state that both report, such as connections, may change between two calls.
     """

@@ -30,7 +30,7 @@ class Answer:
 
 
 class Connection:
-    """One connection to a server, on which requests are made one after the other."""
+    """One connection to a server that carries one request at a time."""
 
     def __init__(self, address: str, *, timeout_s: float = 60.0) -> None:
         host, _, port = address.rpartition(":")

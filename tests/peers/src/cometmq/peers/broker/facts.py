@@ -17,7 +17,7 @@ FILES: Final = {
     "maxHashSlotNum": "500000",
     "maxIndexNum": "2000000",
 }
-"""Few files, small enough for the disk of a test machine."""
+"""Small files, so that a store fits on the disk of a test machine."""
 
 _LINE: Final = re.compile(r"(\w+)(?:\{(.*)\})? (\S+)")
 _LABEL: Final = re.compile(r'(\w+)="([^"]*)"')
@@ -35,7 +35,7 @@ class Facts:
         return int(value) / 1024
 
     def processor_s(self) -> float:
-        """Return the processor time used so far, which does not depend on other load."""
+        """Return the processor time used so far; it does not depend on other load."""
         fields = Path(f"/proc/{self._broker.pid}/stat").read_text().rpartition(")")[2].split()
         return sum(map(int, fields[11:13])) / os.sysconf("SC_CLK_TCK")
 

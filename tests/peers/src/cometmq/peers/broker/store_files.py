@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Read the files of a stopped store without any code of the store, as RocketMQ reads them."""
+"""Read the files of a stopped store as RocketMQ does, without the store's own code."""
 
 import struct
 from collections.abc import Iterator
@@ -11,7 +11,7 @@ from cometmq.remoting.message.record import MessageRecord, decode_record
 ENTRY: Final = struct.Struct(">qiq")
 FILLER: Final = (0, 0x7FFFFFFF, 0)
 TRANSACTION_MASK: Final = 0xC
-UNQUEUED: Final = (0x4, 0xC)  # prepared and rolled back messages have no place in a queue
+UNQUEUED: Final = (0x4, 0xC)  # prepared and rolled back messages have no queue entry
 BLANK_MAGIC: Final = 0xCBD43194
 _HEAD: Final = struct.Struct(">iI")
 

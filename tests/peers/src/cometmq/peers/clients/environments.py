@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Python environments of other clients: two packages have the name `rocketmq`."""
+"""Separate Python environments for other clients: two packages share the name `rocketmq`."""
 
 import sys
 from pathlib import Path

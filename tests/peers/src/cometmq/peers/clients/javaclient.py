@@ -30,7 +30,7 @@ COMMAND_TIMEOUT_S: Final = 180.0
 
 
 def client_class_path(version: str) -> str:
-    """Return the class path of our program and the client, built on first use and after changes."""
+    """Return the class path of our program and the client; built on first use and after changes."""
     return project_class_path(PROJECT, version)
 
 
@@ -102,7 +102,7 @@ class MqAdmin:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
-            cwd=CACHE,  # some commands write files where they run
+            cwd=CACHE,  # some commands write files to the current folder
         )
         self._buffer = bytearray()
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Official clients as programs: the same subcommands and the same JSON lines for all of them.
+"""Official clients as programs: all have the same subcommands and print the same JSON lines.
 
 `send` prints an event `sent` for each message, `consume` prints `started`, then `received` or
-`refused` for each delivery. A program exits with 0 when it has finished its task, with 3 when a
+`refused` for each delivery. A program exits with 0 when it has finished its task, with 3 if a
 deadline passed first. Lines that are not JSON objects are the client library's own logging.
 """
 
@@ -88,7 +88,7 @@ class ClientProgram(ABC):
         self,
         subcommand: str,
         *,
-        run_timeout_s: Any = RUN_TIMEOUT_S,  # float; Any lets callers pass **dict[str, str]
+        run_timeout_s: Any = RUN_TIMEOUT_S,  # a float; Any lets callers pass **dict[str, str]
         **options: object,
     ) -> list[dict[str, Any]]:
         """Run a subcommand to its end; return its events."""

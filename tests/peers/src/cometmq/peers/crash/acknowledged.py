@@ -2,7 +2,7 @@
 """The acknowledged messages, offsets and tables, compared with the broker's after a crash.
 
 Pure. The key of a message is unique and names its sender: `WORKER-NUMBER`. A worker waits for each
-answer, so its numbers rise in every queue.
+answer, so its numbers increase in every queue.
 """
 
 import hashlib

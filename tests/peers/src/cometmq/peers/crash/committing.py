@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Consumers that commit, and count the committed messages that they get again."""
+"""Consumers that commit, and count the committed messages that are redelivered."""
 
 import asyncio
 import contextlib
@@ -21,15 +21,15 @@ PULL_WAIT_MS: Final = 100
 
 
 class Progress:
-    """How far one group is in one queue, over all runs of the broker."""
+    """The progress of one group in one queue, over all runs of the broker."""
 
     def __init__(self) -> None:
-        self.sent = 0  # the last commit that was sent
-        self.answered = 0  # the last commit that the broker has answered
+        self.sent = 0  # offset of the last commit sent
+        self.answered = 0  # offset of the last commit that the broker has answered
         self.got = 0  # end of the messages that were delivered
         self.delivered_count = 0
-        self.in_flight_count = 0  # delivered again, and the commit was never answered
-        self.again_count = 0  # delivered again although their commit was answered
+        self.in_flight_count = 0  # redelivered, and the commit was never answered
+        self.again_count = 0  # redelivered although the commit was answered
 
 
 class Committing:
@@ -93,7 +93,7 @@ class Committing:
             await client.send_batch(TOPIC, self._random.randrange(QUEUE_COUNT), bodies)
 
     async def _consume(self, client: Client, group: str, queue_id: int, progress: Progress) -> None:
-        """Pull and commit in turns as clients do: with the next pull, or by a request."""
+        """Pull and commit in turn, as clients do: with the next pull, or by a request."""
         offset = await client.committed(group, TOPIC, queue_id)
         while True:
             committed = offset

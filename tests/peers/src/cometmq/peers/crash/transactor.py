@@ -31,7 +31,7 @@ CLOCK: Final = SystemClock()
 WORKERS: Final = 8
 PATIENCE_MS: Final = 1_000
 HANG_S: Final = 1.5
-"""Longer than PATIENCE_MS, so that a check may decide a transaction that hangs."""
+"""Longer than PATIENCE_MS, so that a check may decide the outcome of a transaction that hangs."""
 
 STATES: Final = {"commit": TransactionState.COMMIT, "rollback": TransactionState.ROLLBACK}
 FATES: Final = {

@@ -22,14 +22,14 @@ class Namespace:
         self.name = name
 
     def create(self, **labels: str) -> None:
-        """Create the namespace anew."""
+        """Delete the namespace if it exists, and create it."""
         self.delete()
         run("kubectl", "create", "namespace", self.name)
         pairs = [f"{key}={value}" for key, value in labels.items()]
         run("kubectl", "label", "namespace", self.name, *pairs)
 
     def delete(self) -> None:
-        """Delete the namespace and all that is in it, if it exists."""
+        """Delete the namespace and its contents, if it exists."""
         run("kubectl", "delete", "namespace", self.name, "--ignore-not-found", "--wait")
 
     def kubectl(self, *words: str, stdin: str = "") -> str:
@@ -37,7 +37,7 @@ class Namespace:
         return run("kubectl", "--namespace", self.name, *words, stdin=stdin)
 
     def get(self, *words: str) -> Any:
-        """Return what `kubectl get WORDS` finds; None if it does not exist."""
+        """Return the result of `kubectl get WORDS`; None if it does not exist."""
         text = self.kubectl("get", *words, "--output=json", "--ignore-not-found")
         return json.loads(text) if text else None
 
@@ -68,7 +68,7 @@ def run(*words: str, stdin: str = "") -> str:
 
 
 def until(check: Callable[[], T | None], timeout_s: float, what: str) -> T:
-    """Poll until a check returns something true, and return it; raise PeerError."""
+    """Poll until a check returns a true value, and return it; raise PeerError on a timeout."""
     deadline = time.monotonic() + timeout_s
     while not (found := check()):
         if time.monotonic() > deadline:

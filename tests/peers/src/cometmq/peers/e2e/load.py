@@ -18,13 +18,13 @@ from cometmq.peers.processes import PeerError
 POD: Final = "load"
 SOURCES: Final = ROOT / "tests/peers/src"
 MODULES: Final = ("", "processes", "ha/", "ha/ledger", "ha/load", "e2e/", "e2e/in_pod")
-"""Modules below cometmq.peers that the pod needs; a slash ends a package."""
+"""Modules of cometmq.peers that the pod needs; a trailing slash marks a package."""
 ANSWER_TIMEOUT_S: Final = 300
 """Longer than the drain of the load, so that its faults are told."""
 
 
 def pod(image: str) -> list[dict[str, Any]]:
-    """Return a pod that waits for commands, and a ConfigMap with the modules that it runs."""
+    """Return a pod that waits for commands, and a ConfigMap with its modules."""
     paths = [_path(one) for one in MODULES]
     files = {path.as_posix().replace("/", "."): (SOURCES / path).read_text() for path in paths}
     items = [{"key": path.as_posix().replace("/", "."), "path": path.as_posix()} for path in paths]
@@ -87,7 +87,7 @@ class PodLoad:
         return float(self._ask(do="again", since=since))
 
     def outage(self, since: float, until: float) -> Outage:
-        """Return what senders noticed between two moments; raise PeerError if all was silent."""
+        """Return the senders' outage between two moments; raise PeerError if no send succeeded."""
         found = self._ask(do="outage", since=since, until=until)
         if found is None:
             raise PeerError("no send was acknowledged")
@@ -123,7 +123,7 @@ class PodLoad:
 
 @contextmanager
 def running(namespace: Namespace, namesrv: str) -> Iterator[PodLoad]:
-    """Run the load; it is finished at the end of the block unless that has failed."""
+    """Run the load; finish it at the end of the block unless it has failed."""
     command = ["kubectl", "--namespace", namespace.name, "exec", "--stdin", POD, "--"]
     command += ["python", "-m", "cometmq.peers.e2e.in_pod", namesrv]
     with subprocess.Popen(
@@ -131,7 +131,7 @@ def running(namespace: Namespace, namesrv: str) -> Iterator[PodLoad]:
     ) as process:
         try:
             load = PodLoad(process)
-            load.answer()  # that it is running
+            load.answer()  # the first answer: the load is running
             yield load
             if not load.result:
                 load.finish()

@@ -28,7 +28,7 @@ class Line(NamedTuple):
 
 
 class Report:
-    """Lines in the order of the scenarios, written after each of them."""
+    """The lines in the order of the scenarios; written again after each scenario."""
 
     def __init__(self, path: Path) -> None:
         self._path = path

@@ -61,7 +61,7 @@ class _Attack(asyncio.Protocol):
 
 
 def attack(address: str, codes: list[int], frames: int, seed: str) -> Tally:
-    """Send frames to a server of these codes; the entry point of a process."""
+    """Send frames to a server that serves these codes; the entry point of a process."""
     return asyncio.run(_attack(address, Hostile(GOLDEN, Random(seed), codes), frames, seed))
 
 
@@ -83,7 +83,7 @@ async def _attack(address: str, hostile: Hostile, frames: int, seed: str) -> Tal
 
 
 async def _one(address: str, shots: list[Shot], random: Random) -> Tally:
-    """Send the frames of one connection; one that breaks it is sent after all answers."""
+    """Send the frames of one connection; a frame that breaks it is sent after all answers."""
     host, _, port = address.rpartition(":")
     expected = {shot.opaque: shot.code for shot in shots if shot.opaque is not None}
     loop = asyncio.get_running_loop()
@@ -193,5 +193,5 @@ class Nuisance:
 
 
 def be_a_nuisance(address: str, seed: str) -> None:
-    """Run a nuisance until the process is killed; its entry point."""
+    """Run a nuisance until the process is killed; the entry point of its process."""
     asyncio.run(Nuisance(address, Random(seed)).forever())

@@ -63,7 +63,7 @@ def _fuzz(inputs: int, seed: int, process: int) -> Findings:
     failures: list[str] = []
     before_kib = 0
     for number in range(inputs):
-        if number == min(inputs // 10, 20_000):  # caches are full by now
+        if number == min(inputs // 10, 20_000):  # caches are full from here on
             before_kib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
         name = names[number % len(names)]
         data = mutated(random, corpus[name])

@@ -21,7 +21,7 @@ from cometmq.remoting.message.record import decode_records
 TOPIC: Final = "good-topic"
 GROUP: Final = "good-group"
 PAUSE_S: Final = 0.01
-REGISTER_EVERY: Final = 100  # rounds
+REGISTER_EVERY: Final = 100  # in rounds
 
 
 class _GoodClient:
@@ -65,7 +65,7 @@ class _GoodClient:
         )
 
     def problems(self, p50_ms_max: int, ms_max: int) -> list[str]:
-        """Return errors and times out of bounds."""
+        """Return errors, and latencies out of bounds."""
         times = sorted(self._elapsed_ms) or [0.0]
         wrong = list(self._errors)
         if self.count < 10:

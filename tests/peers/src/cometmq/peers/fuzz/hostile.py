@@ -108,7 +108,7 @@ class Hostile:
             self._bend_ext(ext)
         body = self._bent_body(bytes(request.body))
         if code in _UNSAFE:
-            body = random.choice(_BODIES)  # nothing that a good client would feel
+            body = random.choice(_BODIES)  # no change that would affect a good client
         oneway = random.random() < 0.05
         flag = 2 if oneway else 0
         version = random.choice((401, 401, 0, 121, 2**31 - 1, -5))

@@ -27,7 +27,7 @@ from cometmq.store.settings import StoreSettings
 
 WARM_UP_SHARE: Final = 5  # a fifth of the frames, before memory is measured
 NAMESRV_SHARE: Final = 4
-GROWTH_KIB_MAX: Final = 128 * 1024  # what slow readers cost stays with the allocator
+GROWTH_KIB_MAX: Final = 128 * 1024  # the allocator keeps the memory that slow readers used
 PEAK_KIB_MAX: Final = 512 * 1024
 P50_MS_MAX: Final = 5_000
 LATENCY_MS_MAX: Final = 60_000
@@ -64,7 +64,7 @@ class Fuzz:
         self._namesrv_log = folder / "namesrv.log"
 
     async def run(self) -> list[str]:
-        """Attack; return the faults."""
+        """Run the attack; return the faults."""
         broker = BrokerChild(self._folder, **SETTINGS)
         self._stack.callback(broker.kill)
         await broker.start()
@@ -121,7 +121,7 @@ class Fuzz:
         await self._judge_memory(pids, before)
         return total([*first, *second])
 
-    async def _round(  # where, how much, which
+    async def _round(
         self, pool: ProcessPoolExecutor, broker: str, namesrv: str, frames: int, name: str
     ) -> list[Tally]:
         loop = asyncio.get_running_loop()
@@ -143,7 +143,7 @@ class Fuzz:
                 return _memory_kib(pid, "VmRSS") <= bound
 
             try:
-                await until(is_small, TIMEOUT_S)  # closed connections give their memory back
+                await until(is_small, TIMEOUT_S)  # the memory of closed connections is freed
             except TimeoutError:
                 self._problems.append(f"the {name} grew by more than {GROWTH_KIB_MAX >> 10} MiB")
             now, peak = _memory_kib(pid, "VmRSS"), _memory_kib(pid, "VmHWM")
@@ -178,7 +178,7 @@ class Fuzz:
         self._problems += [f"{name} logged {str(event)[:1500]}" for event in _distinct(bad)]
 
     async def _judge_store(self, broker: BrokerChild, good: GoodBrokerClient) -> None:
-        """Stop, verify the files, start again, and read the messages of the good client."""
+        """Stop, verify the files, restart, and read the good client's messages."""
         if not broker.is_alive:
             self._problems.append("the broker died")
             return

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Mutations of valid input that decoders may mishandle: lengths, signs, borders, repetitions."""
+"""Mutations of valid input that decoders may mishandle: lengths, signs, boundaries, repetitions."""
 
 from collections.abc import Callable, Sequence
 from random import Random

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The decoders: each target takes bytes and may refuse them only with documented errors.
+"""The decoders: each target takes bytes and may reject them only with documented errors.
 
-A target raises nothing but RemoteProtocolError (the peer is wrong), CorruptRecord (the bytes are no
+A target raises only RemoteProtocolError (the peer is wrong), CorruptRecord (the bytes are no
 message), or CommandError (the request is answered with a code). Any other exception is a finding.
 """
 
@@ -203,7 +203,7 @@ _TABLES: Final = [
 
 
 def sql_expression(data: bytes) -> None:
-    """Compile an SQL filter; unless refused, it must not raise for any message."""
+    """Compile an SQL filter; if it is accepted, it must not raise for any message."""
     text, _, value = data.decode(errors="replace").partition("\x00")
     try:
         sql = compile_sql(text)

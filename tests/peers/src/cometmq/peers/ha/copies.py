@@ -51,5 +51,5 @@ def _judge(store: Path, ledger: Ledger) -> list[str]:
 
 
 def _log(store: Path) -> bytes:
-    """Return the log from offset 0; the tests delete no file."""
+    """Return the log from offset 0: the tests delete no file."""
     return b"".join(path.read_bytes() for path in sorted((store / "commitlog").iterdir()))

@@ -9,12 +9,12 @@ from typing import Final, TypeAlias
 from cometmq.peers.ha.group import ELECTOR_COUNT, BrokerGroup, broker, elector
 
 FROZEN_S_MIN: Final = 9.0
-"""Above the renew deadline (6 s) and the wait of the elector (8 s)."""
+"""Longer than the renew deadline (6 s) and the elector's wait (8 s)."""
 FROZEN_S_MAX: Final = 12.0
 ABSENCE_S_MAX: Final = 3.0
 
 Fault: TypeAlias = Callable[[BrokerGroup, int, Random], Awaitable[None]]
-"""A fault gets the ordinal of the master; it returns once all processes run again."""
+"""A fault takes the ordinal of the master, and returns once all processes run again."""
 
 
 async def kill_master(group: BrokerGroup, master: int, random: Random) -> None:
@@ -71,7 +71,7 @@ FAULTS: Final[dict[str, Fault]] = {
     SWITCHOVER: switch_over,
 }
 DECK: Final = (*FAULTS, "kill -9 of the master", SWITCHOVER)
-"""One round of a run: each kind once, the two most important ones twice."""
+"""One round of a run: each kind once, except the two most important ones, which come twice."""
 
 
 def draw(count: int, random: Random) -> list[str]:

@@ -115,7 +115,7 @@ class BrokerGroup:
             await self.stop(name)
 
     def kill_all(self) -> None:
-        """End what still runs, frozen processes included."""
+        """Kill all remaining processes, including frozen ones."""
         for child in self._children.values():
             child.kill()
 
@@ -155,7 +155,7 @@ class BrokerGroup:
         return status
 
     async def _ask(self, verb: str, *, is_tried: bool = False) -> dict[str, Any]:
-        """Run `cometmq ha VERB --json`; with `is_tried`, its exit status has to be 0."""
+        """Run `cometmq ha VERB --json`; with `is_tried`, raise PeerError if it fails."""
         process = await asyncio.create_subprocess_exec(
             *(str(PROGRAM), "ha", verb, "-c", str(self._conf(elector(0))), "--json"),
             stdin=DEVNULL,

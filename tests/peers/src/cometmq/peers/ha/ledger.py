@@ -46,7 +46,7 @@ class Ledger:
         self._wrong: list[str] = []
 
     def receive(self, place: Place, number: int) -> None:
-        """Note a delivery; an orderly consumer gets each place for the first time in order."""
+        """Record a delivery; an orderly consumer must see new places in order."""
         self.received.add(number)
         if place in self.stored:
             self.repeated_count += 1
@@ -64,7 +64,7 @@ class Ledger:
         return self.acknowledged.keys() - self.received
 
     def faults(self) -> list[str]:
-        """Return one line for each promise that was broken."""
+        """Return one line for each broken promise."""
         found = list(self._wrong)
         found += [
             f"{number} is lost: {self.acknowledged[number]}" for number in sorted(self.lost())
@@ -83,7 +83,7 @@ class Ledger:
         return found
 
     def outage(self, since: float, until: float) -> Outage | None:
-        """Return what senders noticed between two moments; None if no send was acknowledged."""
+        """Return the senders' outage between two moments; None if no send was acknowledged."""
         inside = [it for it in self.acknowledged.values() if since <= it.ended <= until]
         first = min((it.ended for it in inside if it.began >= since), default=None)
         if first is None:

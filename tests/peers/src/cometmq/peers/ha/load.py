@@ -33,14 +33,14 @@ PAUSE_AFTER_FAILURE_S: Final = 0.05
 DRAIN_TIMEOUT_S: Final = 240
 POLL_S: Final = 0.1
 SEND_TIMEOUT_MS: Final = 10_000
-"""A switchover on a busy machine may hold sends back for longer than the default."""
+"""A switchover on a loaded machine may delay sends for longer than the default."""
 
 
 class Load:
-    """A load of several hundred messages a second.
+    """A load of several hundred messages per second.
 
-    Even senders let the client choose queues and retry; odd senders keep to a queue, and their
-    sends have a single attempt.
+    Even senders let the client choose queues and retry; odd senders always use one queue, and make
+    a single attempt per send.
     """
 
     def __init__(self, namesrv: str) -> None:
@@ -51,7 +51,7 @@ class Load:
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[Ledger]:
-        """Send and consume inside the block; then wait until all acknowledged messages arrive."""
+        """Send and consume inside the block; then wait for all acknowledged messages."""
         async with AdminClient(self._namesrv, log=NO_LOG) as admin:
             await admin.create_topic(TOPIC)
         async with AsyncExitStack() as stack:

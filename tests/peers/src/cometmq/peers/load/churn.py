@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Members join, leave, freeze and are killed at random under a constant stream of messages.
 
-Brokers freeze as well. Three brokers, one name server, six members; each member consumes one topic
-concurrently and another in order. The history of all deliveries is judged at the end.
+Brokers freeze as well. There are three brokers, one name server and six members; each member
+consumes one topic concurrently and another in order. The history of all deliveries is judged at the
+end.
 """
 
 import asyncio
@@ -39,7 +40,7 @@ ALIVE_MIN: Final = 2
 BROKER_COUNT: Final = 3
 QUEUES_PER_BROKER: Final = 4
 KEY_COUNT: Final = 40
-SENDS_PER_S: Final = 120  # of each topic
+SENDS_PER_S: Final = 120  # per topic
 PAUSE_S: Final = (0.5, 3.0)
 FREEZE_SHARE: Final = 0.3
 BROKER_FREEZE_SHARE: Final = 0.1
@@ -67,7 +68,7 @@ class Sent:
         self.is_over = False
 
     async def send(self, namesrv: str) -> None:
-        """Send to both topics until `is_over`, for each key one message at a time."""
+        """Send to both topics until `is_over`, one message at a time per key."""
         options = ProducerOptions(send_timeout_ms=SEND_TIMEOUT_MS, retry_times=0)
         async with (
             Producer("churn-producer", namesrv, options=options) as producer,
@@ -88,7 +89,7 @@ class Sent:
             await asyncio.sleep(KEY_COUNT / SENDS_PER_S)
 
     async def _send_for_good(self, producer: Producer, message: Message, key: str) -> None:
-        """Send until a send succeeds; a failed one may be stored too, which makes a duplicate."""
+        """Send until a send succeeds; a failed send may be stored too, which makes a duplicate."""
         while True:
             try:
                 if message.topic == ORDERED_TOPIC:
@@ -148,7 +149,8 @@ class Churn:
                 async def is_everywhere(topic: str = topic) -> bool:
                     return len(await admin.queues(topic)) == QUEUES_PER_BROKER * BROKER_COUNT
 
-                await until(is_everywhere, ROUTE_S)  # the queue of a key depends on their number
+                # A key's queue depends on the number of queues: wait until all of them are known.
+                await until(is_everywhere, ROUTE_S)
 
     async def _come_and_go(self, group: asyncio.TaskGroup, brokers: Sequence[Child]) -> None:
         for member in self._members:

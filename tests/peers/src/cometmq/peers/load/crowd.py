@@ -50,17 +50,17 @@ UNSENT_BYTES_MAX: Final = (128 << 20) * 5 // 4
 DRAIN_S: Final = 10
 """The broker closes connections above that bound after 0.5 s, checking once per second."""
 PEER_MIB_MAX: Final = 5.0
-"""Unsent answers of one connection: writeBufferHighBytes, 4 MiB, and the answer that exceeds it.
+"""Unsent answers of one connection: writeBufferHighBytes, 4 MiB, plus the answer that exceeds it.
 Peers that connect at once may all reach it before the first of them is closed."""
 REST_MIB_MAX: Final = 96.0
 LAG_P99_MS_MAX: Final = 250.0
 DEPARTURE_LAG_MS_MAX: Final = 1_000.0
 LAG_RATIO_MAX: Final = 4.0
-"""Relative to the lag with the crowd only, for machines too busy for the bounds above."""
+"""Relative to the lag with the crowd only; for machines too busy for the bounds above."""
 GOOD_RATIO_MAX: Final = 5.0
 FLOOD_RATIO_MAX: Final = 10.0
 GOOD_P99_MS_MIN: Final = 20.0
-"""Shorter times are noise, so ratios refer to at least this."""
+"""Shorter times are noise, so ratios use at least this time as their base."""
 
 
 class CrowdRun:

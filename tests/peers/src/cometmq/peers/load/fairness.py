@@ -18,9 +18,9 @@ from cometmq.peers.load.reporting import Findings, say
 UNCAPPED_BROKER: Final = "cometmq.peers.load.uncapped_broker"
 FLOOD_CONNECTIONS: Final = 32
 RATIO_MIN: Final = 1.5
-"""p99 without the cap over p99 with it, at least."""
+"""Minimum ratio of the p99 without the cap to the p99 with it."""
 THROUGHPUT_MIN: Final = 0.6
-"""Messages stored per processor second with the cap, over those without it, at least."""
+"""Minimum ratio of messages stored per processor second, with the cap to without it."""
 
 
 class Contestant:
@@ -40,7 +40,7 @@ class Contestant:
                 await client.create_topic(topic, 1)
 
     async def measure(self, probe: Probe, seconds: float) -> None:
-        """Measure without a flood, then with one."""
+        """Measure without a flood, then with a flood."""
         self.calm.append(Times.of(await probe.measure(seconds / 2)))
         stored, processor_s = await self._stored(), self._facts.processor_s()
         with disturbing(flood, self.broker.address, FLOOD_CONNECTIONS):
@@ -50,7 +50,7 @@ class Contestant:
 
     @property
     def p99(self) -> float:
-        """The best round, the one least disturbed by other load."""
+        """The p99 of the best round, which other load disturbed least."""
         return min(times.p99 for times in self.flooded)
 
     @property

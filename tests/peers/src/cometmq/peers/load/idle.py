@@ -17,7 +17,7 @@ GROUP_COUNT: Final = 1_000
 IN_FLIGHT: Final = 200
 WINDOW_S: Final = 10.0
 SETTLE_S: Final = 150.0
-"""After the traffic, the checkpoint syncs the folders of all new queues."""
+"""After traffic, the checkpoint syncs the folders of all new queues."""
 EMPTY_SHARE_MAX: Final = 0.01
 USED_SHARE_MAX: Final = 0.015
 

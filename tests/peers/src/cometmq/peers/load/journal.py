@@ -127,7 +127,7 @@ class JournalReader(LineReader):
             if kind == BEGUN:
                 delivery = self._begin(queue, offset, rest[1], int(moment))
                 self._open[queue, offset].append(delivery)
-            else:  # after a revocation, a message may be delivered again before its first run ends
+            else:  # after a revocation, a redelivery may overlap the first delivery
                 delivery = self._open[queue, offset].popleft()
                 delivery.end_ns = int(moment)
                 self.done.add((topic, delivery.name))

@@ -30,7 +30,7 @@ class PrintedLog:
     """Prints the client's log from info on."""
 
     def debug(self, event: str, /, **facts: object) -> None:
-        """Drop details."""
+        """Drop debug messages."""
 
     def info(self, event: str, /, **facts: object) -> None:
         sys.stdout.write(f"{event} {msgspec.json.encode(facts, enc_hook=str).decode()}\n")
@@ -40,7 +40,7 @@ class PrintedLog:
 
 
 class NotingListener:
-    """Journals every message, and takes up to WORK_S_MAX for it."""
+    """Journals every message, and spends up to WORK_S_MAX on it."""
 
     def __init__(self, journal: JournalWriter, random: Random) -> None:
         self._journal = journal
@@ -75,7 +75,7 @@ def consumer(topic: str, name: str, namesrv: str, listener: NotingListener) -> P
         log=PrintedLog(),
     )
     one.on_assigned(listener.assigned)
-    if topic == ORDERED_TOPIC:  # the plain one tests consumers without a callback
+    if topic == ORDERED_TOPIC:  # the other consumer tests members without a callback
         one.on_revoked(listener.revoked)
     one.subscribe(topic)
     return one

@@ -158,5 +158,5 @@ class JavaMember(Member):
         return children
 
     def _may_end(self, child: Child) -> bool:
-        """Return whether the client ended before it started: it gives up if its route is late."""
+        """Return whether the client may end before it starts: it gives up if its route is late."""
         return JAVA_STARTED not in child.log()

@@ -61,7 +61,7 @@ def stall(address: str, connections: int, ready: Any) -> None:
     for one in sockets:
         one.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4_096)
         one.setblocking(False)
-        one.send(pulls)  # as many as fit, since the broker stops reading
+        one.send(pulls)  # as many as fit, because the broker stops reading
     ready.set()
     threading.Event().wait()
 

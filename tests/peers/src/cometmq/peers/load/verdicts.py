@@ -16,11 +16,11 @@ from cometmq.peers.load.journal import Delivery, Handover, Queue
 
 SECOND_NS: Final = 1_000_000_000
 COMMIT_NS: Final = 10 * SECOND_NS
-"""Consumers commit every 5 s; the rest is tolerance for a loaded machine."""
+"""Consumers commit every 5 s; the margin tolerates a loaded machine."""
 CLOCKS_NS: Final = SECOND_NS
 """Tolerance between timestamps of logs and of journals."""
 SETTLE_NS: Final = 45 * SECOND_NS
-"""Members rebalance every 20 s even without a notification; the rest is tolerance."""
+"""Members rebalance every 20 s even without a notification; the margin is tolerance."""
 
 
 class End(StrEnum):
