@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The tests of the native path are skipped without it, so its absence must be deliberate."""
+"""Without the native path its tests are skipped, so its absence must be deliberate."""
 
 import os
 import shutil

@@ -248,7 +248,7 @@ class PulledQueue:
 
 
 class PullWorld:
-    """A log of three records in one queue, and the reads of it."""
+    """A log of three records in one queue, and reads of it."""
 
     def __init__(self, **changes):
         self.queue = PulledQueue()

@@ -134,7 +134,7 @@ def test_queues_that_nobody_would_read_are_refused_and_named(ask, topic, tmp_pat
     ask(*more, "--force").assert_refused(2, line.partition("; to do")[0])
     assert listed(ask, topic)["write_queues"] == 2
     assert ask(*more, "--force", "--yes").status == 0
-    assert ask("topic", "alter", topic, "--perm", "rw").status == 0  # adds no such queue
+    assert ask("topic", "alter", topic, "--perm", "rw").status == 0  # creates no such queue
     group = f"readers-of-{topic}"
     assert ask("produce", topic, *range(8), "--in-flight", 1).status == 0
     assert ask("consume", topic, "-g", group, "--from", "first", "--max", 1).status == 0

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Commands while brokers are down or hang: each is named, and the other results are printed."""
+"""Commands while brokers are down or hang: these are named, and the other results are printed."""
 
 import json
 import signal
@@ -97,7 +97,7 @@ def test_a_hung_broker_is_named_and_the_other_one_shown(run, hung, cluster, args
 
 
 def test_lag_names_a_broker_that_is_left_out_half_way(run, cluster, monkeypatch, tmp_path):
-    """The first questions are answered; a later one is refused, or gets no answer."""
+    """The first requests are answered; a later one is refused, or gets no answer."""
 
     def fails_at_b(method, error):
         original = getattr(BrokerAdmin, method)
@@ -137,7 +137,7 @@ def test_changes_name_the_broker_that_hangs_and_change_nothing(run, hung, cluste
 
 @pytest.mark.parametrize("options", [(), ("-g", "copiers")], ids=["observer", "group"])
 def test_consume_names_the_queues_of_a_broker_that_hangs(cluster, pipe_to, options):
-    """Silence is not the end of the queues: the command must not end like a complete copy."""
+    """Silence is not the end of the queues: the command must not end as after a complete copy."""
     args = ("Orders", "--from", "first", "--timeout", "10", *options)
     child = pipe_to("consume", *args, "-n", cluster.namesrv)
     assert child.stdout.readline()

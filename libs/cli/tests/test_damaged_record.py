@@ -81,7 +81,7 @@ def damaged(damages):
 
 
 def test_a_member_prints_what_is_before_the_damage_and_fails(call, damaged):
-    # The timeout is longer than a rebalance on a busy machine: the member has to own the queue.
+    # The timeout is longer than a rebalance on a loaded machine: the member must own the queue.
     args = ("consume", "Orders", "-g", "G1", "--from", "first", "--timeout", 25)
     shown = call(*args, "-n", damaged.namesrv)
     assert shown.status == 1, shown.err

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`cometmq ha` as a process, against members that obey and a record in a file."""
+"""`cometmq ha` as a process, with members that obey and a record in a file."""
 
 import asyncio
 import json
@@ -165,7 +165,7 @@ async def test_status_without_all_members_names_the_others(group, in_sync):
 
 @pytest.mark.parametrize("loss", ["silent master", "stopped master", "other epoch"])
 async def test_status_shows_no_lag_of_a_slave_that_does_not_hear_its_master(group, loss):
-    """Its figure is that of the last news, usually 0, which would look up to date."""
+    """The slave shows its last known lag, usually 0, which would look up to date."""
     await group.lead()
     group.members[1].becomes(lag_bytes=0, has_lost_master=loss == "silent master")
     if loss == "stopped master":
@@ -217,7 +217,7 @@ async def test_a_switchover_waits_until_the_next_master_is_open(group):
     await group.lead()
     group.members[1].becomes(lag_bytes=9)
 
-    async def elect():  # what an elector does when the record names another holder
+    async def elect():  # acts like an elector when the record names another holder
         while (await group.found()).record.epoch != 5:  # noqa: ASYNC110
             await asyncio.sleep(0.01)
         await group.members[2].promote(5)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`cometmq k8s` as a process, with a kubectl that plays API server and operator."""
+"""`cometmq k8s` as a process, with a fake kubectl that acts as API server and operator."""
 
 import json
 import os
@@ -53,7 +53,7 @@ class Kubectl:
         (self.folder / "group").write_text(json.dumps({"status": status}))
 
     def answers(self, operation, **status):
-        """Let the operator write this once an order is given; None: there is no operator."""
+        """Make the operator write this once it gets an order; None: there is no operator."""
         answer = None if operation is None else {"operation": operation, "status": status}
         (self.folder / "operator").write_text(json.dumps(answer))
 

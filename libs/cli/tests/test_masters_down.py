@@ -13,7 +13,7 @@ from cometmq.peers.processes import wait_until
 
 @pytest.fixture
 def cluster(running_cluster, tmp_path):
-    """A cluster without brokers, for one test."""
+    """A cluster without brokers, one per test."""
     with running_cluster(tmp_path) as cluster:
         yield cluster
 
@@ -30,7 +30,7 @@ def test_produce_outlives_a_restart_and_gives_up_at_its_deadline(call, cluster, 
     cluster.children["only"].stop(60)
     sending.stdin.write(b"during\n")
     sending.stdin.flush()
-    line = sending.stderr.readline().decode()  # printed at the first failure
+    line = sending.stderr.readline().decode()  # printed after the first failure
     assert cluster.addresses["only"] in line or "broker only" in line
     assert line.endswith("; trying again for 300 s\n")
     cluster.start_broker("only")

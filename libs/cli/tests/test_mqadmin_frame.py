@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The common frame of mqadmin's commands, without a server."""
+"""What all mqadmin commands have in common, without a server."""
 
 import asyncio
 import json

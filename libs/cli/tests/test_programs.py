@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The programs as processes: they announce readiness, stop on signals, refuse in one line."""
+"""The programs as processes: they announce readiness, stop on signals, and refuse on one line."""
 
 import json
 import os
@@ -21,7 +21,7 @@ STOP_TIMEOUT_S = 180
 
 @pytest.fixture
 def start(tmp_path):
-    """Start programs; all of them are killed after the test."""
+    """Start programs, and kill all of them after the test."""
     children = []
 
     def start(*args, name="program", ready="ready"):
@@ -184,7 +184,7 @@ GROUP = ("--broker-name", "orders", "--control-members", "0=127.0.0.1:1")
 
 
 def alone(program, folder):
-    """Return options with which the program could start if nothing else is wrong."""
+    """Return options with which the program could start if nothing else were wrong."""
     port = ("--listen-port", free_broker_port())
     return {
         "standalone": ("standalone", *suite_options(folder)),

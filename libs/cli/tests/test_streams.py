@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Output that cannot be written, closed streams and Ctrl-C: one line at most, never a traceback."""
+"""Unwritable output, closed streams and Ctrl-C: one line at most, never a traceback."""
 
 import asyncio
 import os
@@ -126,7 +126,7 @@ def test_an_abandoned_line_reader_ends_silently(monkeypatch):
         lines = read_lines(descriptor)
         line = await anext(lines)
         turns = 0
-        while turns < 50:  # a put that has room ends within two
+        while turns < 50:  # a put that does not block ends within two turns
             turns = turns + 1 if len(asyncio.all_tasks()) == 2 else 0
             await asyncio.sleep(0)
         return line
@@ -239,7 +239,7 @@ def test_a_member_that_ends_drains_and_leaves_the_rest(pipe, topic, tail):
     ],
 )
 def test_ctrl_c_never_gives_a_traceback(command):
-    """Nothing answers at the address, so each command is somewhere between import and retry."""
+    """Nothing answers at the address, so each command is between its imports and a retry."""
     for delay_s in (0.05, 0.2, 0.5):
         child = OnTerminal(*command, "-n", f"127.0.0.1:{free_port()}")
         deadline = time.monotonic() + delay_s
@@ -247,6 +247,6 @@ def test_ctrl_c_never_gives_a_traceback(command):
             time.sleep(0.005)
         child.process.send_signal(signal.SIGINT)
         child.end()
-        # Earlier, nothing can catch it: the interpreter's own `site` has a `main`, too.
+        # Before that, no code of ours can catch it, and the interpreter's `site` also has a `main`.
         ours = re.search(r'File "[^"<]*cometmq[^"]*", line \d+, in main', child.shown)
         assert ours is None, child.shown

@@ -26,7 +26,7 @@ async def test_a_refused_member_does_not_insist(
         consumer_of(cluster, Recorder()),
         Producer("other", cluster.namesrv) as producer,
     ):
-        for _ in range(200):  # beside it, enough turns for hundreds of heartbeats at 1 ms
+        for _ in range(200):  # enough turns for hundreds of heartbeats at 1 ms
             await producer.send(Message("T", b"x"))
         assert cluster.broker.requests[HEARTBEAT] <= 6
         assert cluster.broker.requests[MEMBERS] <= 6

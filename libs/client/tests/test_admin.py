@@ -154,7 +154,7 @@ NAMESRV_CALLS: list[tuple[RequestCode, Callable[[NamesrvAdmin], Awaitable[Any]]]
 ]
 
 MAY_BE_EMPTY = {
-    RequestCode.QUERY_MESSAGE,  # filtered by the key, which is another one
+    RequestCode.QUERY_MESSAGE,  # filtered by the key, which differs
     RequestCode.QUERY_CONSUMER_OFFSET,
     RequestCode.GET_MIN_OFFSET,
     RequestCode.GET_MAX_OFFSET,

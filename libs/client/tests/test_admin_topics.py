@@ -39,7 +39,7 @@ async def test_queues_of_an_ordered_topic_are_kept_by_broker(
 
 
 async def consume_all(cluster: MemoryCluster, bodies: list[bytes]) -> None:
-    """Read the topic T with the group `cg`, until exactly these messages have arrived."""
+    """Read the topic T with the group `cg` until exactly these messages have arrived."""
     seen = Recorder()
     async with consumer_of(cluster, seen):
         await eventually(lambda: len(seen.bodies) >= len(bodies), what=f"{len(bodies)} messages")

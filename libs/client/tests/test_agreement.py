@@ -52,7 +52,7 @@ async def test_members_that_subscribe_differently(
     async with member(cluster, *first) as one:
         await asyncio.sleep(0.01)  # versions of subscriptions are in milliseconds
         async with member(cluster, *second) as other:
-            # Both members may warn, each about another topic, in the order of their heartbeats.
+            # Both members may warn, each about a different topic, in the order of their heartbeats.
             await eventually(lambda: any(f" topic={topic} " in text for text in warnings(caplog)))
             line = next(text for text in warnings(caplog) if f" topic={topic} " in text)
             ids = (one.client_id, other.client_id)

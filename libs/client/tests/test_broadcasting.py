@@ -64,7 +64,7 @@ async def test_every_member_gets_every_message(cluster: MemoryCluster, tmp_path:
 async def test_the_next_run_continues_behind_the_offsets_in_the_file(
     cluster: MemoryCluster, tmp_path: Path
 ) -> None:
-    """The instance keeps its name DEFAULT, so the file is found again."""
+    """The instance keeps the name DEFAULT, so the file is found again."""
     for bodies in ([b"0", b"1"], [b"2", b"3"]):
         seen = Recorder()
         async with broadcast(cluster, seen, tmp_path) as consumer:
@@ -194,7 +194,7 @@ async def consumed_once(cluster: MemoryCluster, folder: Path, body: bytes) -> li
 async def test_damaged_offsets_refuse_the_start(
     cluster: MemoryCluster, tmp_path: Path, damage: bytes
 ) -> None:
-    """A start without offsets would skip the waiting messages, or repeat all others."""
+    """A start without offsets would skip the unread messages or repeat all others."""
     path = tmp_path / "10.0.0.1@DEFAULT" / "cg" / "offsets.json"
     backup = path.with_name("offsets.json.bak")
     for number in range(2):

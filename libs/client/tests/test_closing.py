@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Closing: every caller waits for the same drain, and no callback can close its own client."""
+"""Closing: all callers wait for the same drain, and no callback can close its own client."""
 
 import asyncio
 import contextlib
@@ -77,7 +77,7 @@ async def test_a_listener_cannot_close_its_consumer(cluster: MemoryCluster) -> N
     async with asyncio.TaskGroup() as group, consumer:
         await eventually(lambda: later)
         async with asyncio.timeout(15):
-            await later[0]  # a task of its own may close
+            await later[0]  # a separate task may close
     assert "called by the listener" in refusals[0]
     assert sum(cluster.committed("g", "T").values()) == 1
 
@@ -209,7 +209,7 @@ def test_a_blocking_transaction_cannot_close_its_producer(served: MemoryCluster)
 
 
 async def closed_in_time(consumer: Any) -> None:
-    """Fail instead of hanging for the whole run if `close` does not end."""
+    """Fail if `close` does not end, instead of hanging the whole run."""
     async with asyncio.timeout(60):
         await consumer.close()
 

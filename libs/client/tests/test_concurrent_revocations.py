@@ -58,7 +58,7 @@ async def test_callbacks_cancelled_from_inside_do_not_block(
     async with first:
         async with second:
             await eventually(lambda: len(first.queues) == len(second.queues) == 2)
-        # It has the queues before it tells of them.
+        # The consumer has the queues before it calls the callback.
         await eventually(lambda: told == [4, 2, 2])
     assert told == [4, 2, 2, 4]
 
@@ -170,7 +170,7 @@ async def test_a_poll_that_waits_returns_at_the_end(cluster: MemoryCluster) -> N
 async def test_a_topic_that_is_unsubscribed_while_its_queues_are_taken_is_left(
     cluster: MemoryCluster,
 ) -> None:
-    """Otherwise its queues would stay locked, and other members would wait for them."""
+    """Otherwise its queues would stay locked, and block the other members."""
     asked, go_on = asyncio.Event(), asyncio.Event()
     consumer = named(cluster, Recorder(), "a", orderly=True)
     cluster.create_topic("U")

@@ -20,7 +20,7 @@ FIRST = ConsumeFrom.FIRST_OFFSET
 
 
 def emptied(messages: list[MessageExt]) -> list[bytes]:
-    """Remove all messages, as a program does that handles them one by one."""
+    """Remove all messages, like a program that handles them one by one."""
     bodies: list[bytes] = []
     while messages:
         bodies.append(messages.pop(0).body)

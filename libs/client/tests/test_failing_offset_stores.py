@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""An application's offset store may raise anything without stopping a queue for good."""
+"""An application's offset store may raise any error without stopping a queue for good."""
 
 import asyncio
 from collections.abc import Iterable
@@ -19,7 +19,7 @@ from cometmq.remoting.transport.tasks import TaskSet
 
 
 class BreakingOffsets:
-    """An in-memory offset store that fails at every second update and commit."""
+    """An in-memory offset store that fails on every second update and commit."""
 
     def __init__(self) -> None:
         self.positions = Positions()

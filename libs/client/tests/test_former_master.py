@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Clients whose route names a former master, which answers but refuses.
+"""Clients whose route names a former master, which answers but refuses requests.
 
-Regular lookups are an hour apart, so only the refusals can cause one.
+Regular lookups are an hour apart, so only refusals can cause one.
 """
 
 import pytest

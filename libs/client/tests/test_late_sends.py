@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sends to a broker that is frozen, while another member of its group becomes master."""
+"""Sends to a frozen broker while another member of its group becomes master."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -109,7 +109,7 @@ async def test_a_silent_broker_is_dropped_once_another_is_master(
 
 
 async def test_a_master_that_hands_over_is_not_dropped(brokers: Brokers, late: LateSends) -> None:
-    """The demoted master answers the sends itself; a failed send would be a lost promise."""
+    """The demoted master answers the sends itself; failing one would break a promise."""
     brokers.is_alive = True
     flight = late.begin(OLD, "broker-a", "T")
     brokers.master = NEW
@@ -134,7 +134,7 @@ async def test_answered_sends_cause_no_lookups(brokers: Brokers, late: LateSends
 
 
 async def frozen(cluster: MemoryCluster) -> MemoryBroker:
-    """Make the broker answer nothing any more; return the broker that can replace it."""
+    """Make the broker stop answering; return the broker that can replace it."""
     for code in (SEND, RequestCode.HEART_BEAT):
         cluster.broker.fail(code, HANG, times=1_000)
     other = MemoryBroker(cluster.broker.name, BROKER_HANDLERS)

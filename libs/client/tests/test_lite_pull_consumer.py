@@ -23,7 +23,7 @@ QUEUE_0 = MessageQueue("T", "broker-a", 0)
 
 @pytest.fixture
 async def stored(cluster: MemoryCluster) -> MemoryCluster:
-    """Store 25 messages in the first queue; every fifth has the tag A, the others B."""
+    """Store 25 messages in the first queue; every fifth has tag A, the others tag B."""
     async with Producer("pg", cluster.namesrv) as producer:
         for number in range(25):
             tag = "B" if number % 5 else "A"
@@ -277,7 +277,7 @@ async def test_no_more_is_pulled_ahead_than_wanted(stored: MemoryCluster) -> Non
 
 
 async def poll_count(consumer: LitePullConsumer, count: int) -> list[bytes]:
-    """Poll until this many messages have been returned."""
+    """Poll until this many messages have been returned in total."""
     bodies: list[bytes] = []
     while len(bodies) < count:
         bodies += [message.body for message in await consumer.poll()]

@@ -181,7 +181,7 @@ async def test_a_listener_that_raises_logs_one_traceback(
     first, rest = lines(caplog, "listener.failed")
     assert "topic=T" in first
     assert "error='ValueError: no such account'" in first
-    assert f"suppressed_count={len(seen) - 1}" in rest  # 20, and some that came again
+    assert f"suppressed_count={len(seen) - 1}" in rest  # 20, and some redelivered ones
     record = next(r for r in caplog.records if r.getMessage() == first)
     assert record.exc_info
     assert record.exc_info[1] is not None
@@ -333,7 +333,7 @@ async def test_a_dead_broker_is_one_line_when_it_goes_and_one_when_it_works_agai
     async with consumer_of(cluster, seen, options):
         await send(cluster, *texts(3))
         await eventually(lambda: len(seen.messages) == 3)
-        # Its retry topic is found later than its topic, and is the last event of its start.
+        # Its retry topic, found later than its topic, is the last event of its start.
         await eventually(
             lambda: any("topic=%RETRY%cg" in it for it in lines(caplog, "queues.assigned")), 60
         )

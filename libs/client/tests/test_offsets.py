@@ -242,7 +242,7 @@ async def test_an_unconfirmed_offset_is_sent_again_to_another_master() -> None:
     for _ in range(3):
         await store.persist([A, B])
     instance.masters["a"] = "another"
-    await store.persist([B])  # a queue that is not ours is left alone
+    await store.persist([B])  # a queue of another member is left alone
     assert [offset for _, offset in instance.commits] == [7, 7]
     for _ in range(3):
         await store.persist([A, B])
@@ -289,7 +289,7 @@ async def test_of_a_groups_first_offsets_none_is_forgotten() -> None:
 
 
 async def test_a_beginning_that_the_broker_does_not_know_is_stored() -> None:
-    """Brokers also answer 0 for young queues, so the offset is stored to be sure."""
+    """Brokers also answer 0 for young queues, so the offset is stored for certainty."""
     instance = FakeInstance()
     store = RemoteOffsets(instance, "g")  # type: ignore[arg-type]
     store.update(A, await store.read(A) or 0)

@@ -161,9 +161,7 @@ async def test_a_broker_that_does_not_answer_keeps_no_queue_of_another_locked(
 async def test_no_offset_is_stored_while_the_lock_is_expired(
     leaving: Leaving, is_lost: bool
 ) -> None:
-    """Another member may have stored a higher offset, unless the lock turns out to be ours
-    still.
-    """
+    """Another member may have stored a higher offset, unless the lock proves to be still ours."""
     leaving.store.failures = [RequestTimeout("no answer")] * 1_000_000
     await leaving.owner().leave([held_to(leaving.store, A, 7)])
     await leaving.store.tried.wait()

@@ -258,7 +258,8 @@ async def test_queues_are_locked_before_the_first_pull_and_free_at_the_end(
 ) -> None:
     async with orderly(cluster, Recorder()) as consumer:
         assert len(consumer.queues) == 4
-        await eventually(lambda: len(cluster.broker.locks) == 5)  # that of the retry topic too
+        # The topic has four queues, and the retry topic one.
+        await eventually(lambda: len(cluster.broker.locks) == 5)
         assert set(cluster.broker.locks.values()) == {consumer.client_id}
     assert cluster.broker.locks == {}
 
@@ -299,7 +300,7 @@ async def test_a_lock_taken_by_another_ends_the_queue_in_the_middle_of_a_list(
         await eventually(lambda: cluster.broker.requests[LOCK] > 3)
         assert cluster.committed("cg", "T")[QUEUE_0] == 1
         assert seen.bodies == [b"0", b"1"]
-        cluster.broker.offsets["cg", "T", 0] = 2  # the other consumed the message too
+        cluster.broker.offsets["cg", "T", 0] = 2  # the other consumer also consumed this message
         del cluster.broker.locks["cg", QUEUE_0]
         await eventually(lambda: cluster.committed("cg", "T")[QUEUE_0] == 3)
     assert seen.bodies == [b"0", b"1", b"2"]

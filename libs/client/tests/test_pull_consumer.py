@@ -76,7 +76,7 @@ async def test_offsets_are_kept_by_hand(cluster: MemoryCluster) -> None:
         assert await consumer.fetch_offset(QUEUE_0, from_store=True) == 0
         await consumer.commit()
         assert await consumer.fetch_offset(QUEUE_0, from_store=True) == 7
-        consumer.update_offset(QUEUE_0, 5)  # going back is the application's right
+        consumer.update_offset(QUEUE_0, 5)  # applications may go back
     assert cluster.committed("pull", "T") == {QUEUE_0: 5}
 
 

@@ -114,7 +114,7 @@ async def test_a_full_queue_is_not_pulled(cluster: MemoryCluster) -> None:
         consume_from=ConsumeFrom.FIRST_OFFSET, queue_count_max=10, pull_count_max=4, concurrency=2
     )
     async with consumer_of(cluster, listener, options) as consumer:
-        pulls = 3 + 3  # to pass 10 by lists of 4, and one pull that waits per other queue
+        pulls = 3 + 3  # three pulls of 4 exceed 10, and each other queue has one waiting pull
         await eventually(lambda: cluster.broker.requests[PULL] >= pulls)
         gate.set()
         await eventually(lambda: consumer.stats().consumed_count == 60)
@@ -192,7 +192,7 @@ async def test_an_unreadable_message_goes_back_until_it_is_dead(cluster: MemoryC
 async def test_an_unreadable_message_without_a_taker_blocks_the_offset(
     cluster: MemoryCluster,
 ) -> None:
-    """If it were sent as a new message, its broken bytes would pass for a body."""
+    """If it were sent as a new message, its broken bytes would be taken for its body."""
     cluster.broker.fail(BACK, ServerError("no such message"))
     seen = Recorder()
     store_unreadable(cluster)

@@ -147,7 +147,7 @@ async def test_a_wider_subscription_skips_no_message(cluster: MemoryCluster, wid
         await send(cluster, Message("T", b"first", tag="a"))
         await eventually(lambda: seen.bodies == [b"first"])
         consumer.subscribe("T", wider)
-        for number in range(4):  # the pulls of all queues were held for the old subscription
+        for number in range(4):  # the pulls of all queues were held with the old subscription
             queue = MessageQueue("T", "broker-a", number)
             await send(cluster, Message("T", b"%d" % number, tag="b"), queue=queue)
         await eventually(lambda: sorted(seen.bodies) == [b"0", b"1", b"2", b"3", b"first"])

@@ -31,7 +31,7 @@ class Clock:
 
 
 class Offsets:
-    """A member that has consumed up to 5; the test decides what the broker answers, and when."""
+    """A member that has consumed up to offset 5; the test sets the broker's answer and its time."""
 
     def __init__(self) -> None:
         self.stored: int | None = 5
@@ -124,7 +124,7 @@ async def test_a_lock_that_ran_out_is_renewed_later_if_the_offset_is_not_known(
 async def test_a_lock_that_is_given_back_while_it_is_regained_stays_so(
     locked: Locked, cluster: MemoryCluster, renews: bool
 ) -> None:
-    """Otherwise renewals would keep it for ever."""
+    """Otherwise renewals would keep it forever."""
     await locked.locks.acquire(QUEUES[:1])
     locked.clock.now_ms += VALID_MS + 1
     locked.offsets.may_read.clear()
@@ -199,9 +199,7 @@ async def never(_: Collection[MessageQueue]) -> None:
 async def test_an_offset_that_cannot_be_read_gives_no_queue_up(
     locked: Locked, error: Exception
 ) -> None:
-    """Otherwise consumed messages with unsaved offsets would be redelivered, although the lock
-    is ours.
-    """
+    """Otherwise consumed messages with unsaved offsets would be redelivered, despite our lock."""
     held = ProcessQueue(QUEUES[0], 5)
     locked.offsets.errors = [error]
     guards = guards_of(locked, never)

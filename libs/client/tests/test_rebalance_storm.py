@@ -104,7 +104,7 @@ async def test_concurrent_delivery_loses_no_message(cluster: MemoryCluster, seed
     group = Group(cluster, seed, orderly=False)
     await run_storm(cluster, group)
     committed = cluster.committed("cg", "T")
-    for queue in QUEUES:  # a member that is slow to go may turn the offset back, never forward
+    for queue in QUEUES:  # a member that leaves late may move the offset back, never forward
         consumed = set(group.offsets[queue])
         assert set(range(committed[queue])) <= consumed
         assert consumed == set(range(STEP_COUNT * SENT_PER_STEP))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Routes: which queues of a topic a client sends to and pulls from, and when it looks again."""
+"""Routes: the queues that a client sends to and pulls from, and when it looks them up again."""
 
 import pytest
 
@@ -72,7 +72,7 @@ def test_some_refusals_contradict_a_route(error: Exception, *, is_contradiction:
 
 
 NEVER_MS = 3_600_000
-"""Longer than any test: the regular refresh does not help."""
+"""Longer than any test, so the regular refresh never runs."""
 SHORT_HOLD = LitePullOptions(poll_namesrv_interval_ms=NEVER_MS, suspend_ms=100)
 
 
@@ -109,6 +109,7 @@ async def test_a_client_sees_the_queues_that_it_creates_or_asks_for(
         await eventually(lambda: len(consumer.queues) == 4, 60)
         await consumer.admin.create_topic("T", queue_count=5)
         await eventually(lambda: len(consumer.queues) == 5, 60, what="five queues")
-        await admin.create_topic("T", queue_count=6)  # from elsewhere: nobody tells the consumer
+        # Changed elsewhere: the consumer gets no notice.
+        await admin.create_topic("T", queue_count=6)
         assert len(await consumer.queues_of("T")) == 6
         await eventually(lambda: len(consumer.queues) == 6, 60, what="six queues")

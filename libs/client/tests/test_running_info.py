@@ -15,7 +15,7 @@ from cometmq.remoting.bodies.running_info import ConsumerRunningInfo
 
 WIRE = Path(__file__).parents[3] / "tests/golden/wire"
 OWN_NAMES = {
-    # of ClientConfig, which the Java client tells from 5.x on
+    # of ClientConfig, which the Java client reports from 5.x on
     "pollNameServerInterval",
     "heartbeatBrokerInterval",
     "persistConsumerOffsetInterval",
@@ -29,7 +29,7 @@ OTHER_VALUES = {
     "consumeThreadMax",  # the captured consumer had 4
     "consumeThreadMin",
     "PROP_THREADPOOL_CORE_SIZE",
-    "awaitTerminationMillisWhenShutdown",  # ours waits for the listener
+    "awaitTerminationMillisWhenShutdown",  # our client waits for the listener
 }
 
 

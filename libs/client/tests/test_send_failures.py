@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a send does when brokers refuse, hang, disconnect or lose their answer."""
+"""How a send behaves when brokers refuse, hang, disconnect or lose their answer."""
 
 import os
 from typing import Any
@@ -200,7 +200,7 @@ async def test_every_form_of_send_raises_alike_if_the_broker_is_down(
     async with Producer("pg", cluster.namesrv) as producer:
         (queue, *_) = await producer.queues("T")
         await cluster.broker.stop()
-        with pytest.raises(SendFailed):  # may be the one that finds the connection closed
+        with pytest.raises(SendFailed):  # this send may be the one that finds the connection closed
             await producer.send(Message("T", b"first"))
         with pytest.raises(SendFailed, match="the message to the topic T was not stored") as caught:
             await _send_form(form, producer, queue)
@@ -246,7 +246,7 @@ async def test_a_lost_topic_does_not_hide_that_an_earlier_attempt_may_be_stored(
         async def send_and_forget(*args: Any, **options: Any) -> SendResult:
             try:
                 return await send_to(*args, **options)
-            finally:  # as if the topic was deleted
+            finally:  # as if the topic had been deleted
                 monkeypatch.setattr(sender._instance.routes, "get", lambda _: None)
                 monkeypatch.setattr(sender, "route", no_route)
 

@@ -84,7 +84,7 @@ print("done", flush=True)
 async def run_program(
     cluster: MemoryCluster, text: str, end: signal.Signals | None = None
 ) -> tuple[int | None, str, str]:
-    """Run a program and send it a signal after its first line; return status, output, errors."""
+    """Run a program, signal it after its first line; return its status, output and errors."""
     process = await asyncio.create_subprocess_exec(
         sys.executable,
         "-c",

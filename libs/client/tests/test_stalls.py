@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A listener that hangs or blocks the event loop is reported once, and again when it works."""
+"""A listener that hangs or blocks the event loop is reported once, and again when it recovers."""
 
 import asyncio
 import threading

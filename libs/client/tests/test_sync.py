@@ -155,7 +155,7 @@ def test_a_coroutine_that_calls_exit_does_not_end_the_loop_of_all_clients(
 def test_an_interrupt_in_a_listener_fails_all_calls(
     served: MemoryCluster, monkeypatch: pytest.MonkeyPatch, *, is_coroutine: bool
 ) -> None:
-    """The loop of all clients ends with it, so no call would ever return."""
+    """The loop of all clients ends with the interrupt, so no call would ever return."""
     monkeypatch.setitem(loop._LOOPS, os.getpid(), loop.LoopThread())
 
     def listener(_: list[MessageExt]) -> None:
@@ -179,7 +179,7 @@ def test_an_interrupt_in_a_listener_fails_all_calls(
     names_cause = "raised KeyboardInterrupt: stop"
     with ThreadPoolExecutor(1) as pool:
         polling = pool.submit(waiting.poll, 60_000)
-        with contextlib.suppress(ClientStateError):  # the answer may come after the end
+        with contextlib.suppress(ClientStateError):  # the answer may arrive after the end
             producer.send(Message("T", b"x"))
         with pytest.raises(ClientStateError, match=names_cause) as caught:
             polling.result(timeout=60)
@@ -296,4 +296,4 @@ def test_a_local_transaction_that_raises_is_logged(
     assert "no money" in first.getMessage()
     assert first.exc_info
     assert "not with 'done'" in second.getMessage()
-    assert not second.exc_info  # its traceback has no line of the program
+    assert not second.exc_info  # its traceback contains no line of the program

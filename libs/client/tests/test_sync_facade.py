@@ -33,8 +33,8 @@ PAIRS = [
 ]
 PAIRS.append((of_client.ClientAdmin, sync.ClientAdmin))
 INNER = {
-    "KIND",  # for errors
-    "OPTIONS",  # for consumers' own checks
+    "KIND",  # used by errors
+    "OPTIONS",  # used by consumers' own checks
     "check",  # called by brokers
     "check_outside_calls",  # called by `close`
     "note_failure",  # called by `send_in_transaction`

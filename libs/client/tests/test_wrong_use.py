@@ -195,7 +195,7 @@ async def test_wrong_types_in_messages(cluster: MemoryCluster, message: Any, tex
     async with Producer("pg", cluster.namesrv) as producer:
         with pytest.raises(InvalidArgument, match=text):
             await producer.send(message)
-        if "delay" not in text:  # no message of a batch has a delay level, right or wrong
+        if "delay" not in text:  # messages of a batch may not have a delay level, valid or not
             with pytest.raises(InvalidArgument, match=text):
                 await producer.send_batch([message])
 

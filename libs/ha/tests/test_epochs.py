@@ -68,7 +68,7 @@ def test_a_follower_takes_entries_over_when_it_reaches_them():
         ([(1, 0)], 70, [(1, 0)], 50, 50, [(1, 0)]),
         # a dead master's tail: epoch 1 continued here, while epoch 2 began at 50 there
         ([(1, 0)], 70, [(1, 0), (2, 50)], 90, 50, [(1, 0)]),
-        # an epoch that the new master never saw
+        # an epoch that the new master has never seen
         ([(1, 0), (2, 60)], 80, [(1, 0), (3, 50)], 90, 50, [(1, 0)]),
         ([(1, 0), (2, 40)], 80, [(1, 0), (3, 50)], 90, 40, [(1, 0)]),
         # equal epochs with different starts are different epochs

@@ -25,7 +25,7 @@ class FakeEtcd:
         self.mod_revision = 0
         self.needs_token = ""
         self.answer = None
-        """An answer to send instead of the right one after a request has been served."""
+        """Answer sent instead of the right one, after the request has been served."""
         self.requests = []
         self.address = ""
 

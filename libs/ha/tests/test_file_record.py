@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A record in files: writers that stop, crash or fail at any step, and the format before."""
+"""A record in files: writers that stop, crash or fail at any step, and the earlier format."""
 
 import asyncio
 import contextlib
@@ -24,7 +24,7 @@ from cometmq.ha.testing.port_contract import FIRST, SECOND, new_record
 
 PATH = Path("/group/record")
 STEPS_MAX = 20
-"""Above the number of calls of one write, conversion included."""
+"""More than the number of calls of one write, including conversion."""
 
 
 def existing(versioned: Versioned | None) -> Versioned:
@@ -40,14 +40,14 @@ def record_of(files) -> FileRecord:
 
 
 class Group:
-    """A record on a disk in memory, and the outcomes that its writers got."""
+    """A record on an in-memory disk, and the outcomes that its writers got."""
 
     def __init__(self) -> None:
         self.disk = Disk(PATH.parent)
         self.told: list[tuple[Versioned, Outcome]] = []
         """The bases and outcomes of all writes that returned."""
         self.seen: list[Versioned] = []
-        """All that was read, in order."""
+        """All records read, in order."""
 
     def create(self) -> Versioned:
         return existing(record_of(Process(self.disk)).create_blocking(new_record()).written)
@@ -69,7 +69,7 @@ class Group:
         return outcome.answer
 
     def judge(self, unknown_max: int) -> None:
-        """Check that the writes that were applied form a chain, which the readers saw in order."""
+        """Check that the applied writes form a chain, which the readers saw in order."""
         applied = [(base, it.written) for base, it in self.told if it.answer is Answer.APPLIED]
         assert len({base.version for base, _ in applied}) == len(applied), "one base, two writes"
         serials = [found.record.serial for found in self.seen]
@@ -236,7 +236,7 @@ def test_old_versions_that_could_not_be_removed_are_removed_in_ascending_order()
     assert removed == [1, 2, 3]
 
 
-# ---- the format before -----------------------------------------------------------------------
+# ---- the earlier format ---------------------------------------------------------------------
 
 
 def old_disk() -> Disk:

@@ -83,7 +83,7 @@ def test_one_incarnation_of_a_broker_is_remembered():
     ("report", "joins"),
     [
         (ack(X, 30), True),
-        (ack(X, 29), False),  # M alone has confirmed 30
+        (ack(X, 29), False),  # only M has confirmed 30
         (ack(X, 30, tables=-1), False),
         (ack(X, 30, epoch=2), False),
     ],

@@ -26,7 +26,7 @@ class FakeApi:
         self.lease: Any = None
         self.token = "secret"
         self.answer = None
-        """An answer to send instead of the right one after a request has been served."""
+        """Answer sent instead of the right one, after the request has been served."""
         self.requests = []
         self.watchers = set()
         self.port = 0

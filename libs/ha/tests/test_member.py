@@ -77,7 +77,7 @@ ROWS = [
     (SLAVE, RecordRead(None), SLAVE, ()),
     (
         SLAVE,
-        RecordRead(record(3)),  # burned: it may have opened epoch 3 before a restart (R4)
+        RecordRead(record(3)),  # burned: epoch 3 may have been opened before a restart (R4)
         SLAVE,
         (Claim(record(3), record(3).record.elected(ME, 4)),),
     ),
@@ -120,7 +120,7 @@ ROWS = [
     (PROMOTING, EpochSeen(5), FENCED, (CLOSE, READ)),
     (PROMOTING, EpochSeen(4), PROMOTING, ()),
     (PROMOTING, StoreFailed(), failed(PROMOTING), (CLOSE, STOP)),
-    # a master, and one that parks
+    # a master, and a parking master
     (MASTER, ParkOrder(1), PARKING, (Park(1),)),
     (PARKING, Unparked(), MASTER, (Unpark(),)),
     (

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What an elector does when a group has no record: a new group, or a deleted record."""
+"""How an elector acts when a group has no record: a new group, or a deleted record."""
 
 import msgspec
 
@@ -78,7 +78,7 @@ def test_a_store_in_sync_that_is_left_out_may_be_the_only_one_with_the_newest_me
     for statuses in [stores, (master(last_in_sync=(Y,)), stores[1])]:
         action = only(
             missing_record.restore(pair, statuses, 9, "new")
-        )  # no order fences the master for it
+        )  # no order fences the master for this reason
         assert action.reason is Blocked.COPY_LEFT_OUT
         assert "brokers [2], which were in sync" in action.text
     action = only(missing_record.restore(pair, stores, 9, "new", accept_loss=True))
@@ -101,7 +101,7 @@ def test_a_store_in_sync_that_was_replaced_by_an_empty_one_counts_as_left_out():
     assert "brokers [0] were in sync with other stores" in action.text
     assert only(restore(*stores, accept_loss=True)).record.holder == X
     joined = msgspec.structs.replace(empty, standing=Standing.PROVEN, last_log_epoch=4)
-    assert only(restore(joined, *stores[1:])).record.holder == X  # it had everything when it joined
+    assert only(restore(joined, *stores[1:])).record.holder == X  # X had everything when it joined
 
 
 def test_without_a_proven_store_a_person_decides():

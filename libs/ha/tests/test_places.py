@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The record contract for memory and files; faults of the memory; the place from settings."""
+"""The record's contract for memory and files; faults of the memory; locations in settings."""
 
 import asyncio
 
@@ -100,7 +100,7 @@ def test_a_replaced_file_has_the_new_content_and_no_second_name(tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["state"]
 
 
-# ---- the place from settings -----------------------------------------------------------------
+# ---- locations in settings -------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

@@ -135,7 +135,7 @@ def test_a_success_without_its_fields_is_an_error_a_refusal_is_not() -> None:
 
 
 def test_a_json_header_cannot_set_what_the_connection_knows() -> None:
-    """Only the fields up to the remark come from the header; the connection sets the others."""
+    """Only the fields up to the remark come from the header; the connection sets all others."""
     peer = ScriptedPeer()
     link = Link(peer=peer)
     head = (

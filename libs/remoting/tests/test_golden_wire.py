@@ -62,7 +62,7 @@ def raw(frame: GoldenFrame) -> RawCommand:
 
 
 def expected_ext(frame: GoldenFrame) -> dict[str, str]:
-    """Return the ext fields; drop empty ones of a binary header, in which they mean null."""
+    """Return the ext fields, without the empty ones of a binary header, which mean null."""
     if frame.data[4] == 0:
         return frame.ext
     return {name: value for name, value in frame.ext.items() if value}

@@ -236,7 +236,7 @@ def test_shared_reads_of_a_topic_that_was_created_again_are_new():
     bodies_read = []
     for start, end in ((0, old_end), (old_end, master.store.commit_log.end)):
         rig.store.append_raw(start, log[start:end])
-        for _ in range(3):  # shared reads begin with the second one
+        for _ in range(3):  # reads are shared from the second one on
             (records,) = rig.store.get_messages("T", 0, 0, 1, joined=True).records
             bodies_read.append(decode_record(records).body)
     assert bodies_read == [b"old0"] * 3 + [b"new0"] * 3

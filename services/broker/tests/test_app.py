@@ -244,7 +244,7 @@ async def test_a_stop_answers_pending_sends(
 
 
 class StalledWorker:
-    """Ends jobs only when the test releases them, like a thread that is not scheduled."""
+    """Completes jobs only when the test releases them, like a thread that is not scheduled."""
 
     def __init__(self) -> None:
         self.started: list[asyncio.Future[None]] = []

@@ -254,7 +254,7 @@ def test_a_restart_goes_back_to_the_saved_positions(store: FakeStore, path: str)
     step(delays, store, 10_000)
     assert store.delivered == ["a"]
 
-    store.copies.clear()  # cut off with the end of the log
+    store.copies.clear()  # lost with the end of the log
     delays.restart()
     assert delays.offsets() == {}
     step(delays, store, 10_100)
@@ -350,7 +350,8 @@ def test_a_backlog_with_lost_records_is_delivered_in_one_step(store: FakeStore, 
     keys = [str(number) for number in range(3 * BATCH_COUNT_MAX + 5)]
     for key in keys:
         store.add(key, 0)
-    for lost in (BATCH_COUNT_MAX - 1, BATCH_COUNT_MAX):  # the end of a batch, the start of the next
+    # The last record of a batch, and the first of the next.
+    for lost in (BATCH_COUNT_MAX - 1, BATCH_COUNT_MAX):
         del store.records[list(store.records)[lost]]
         del keys[lost]
     delays = service(store, path)

@@ -144,7 +144,7 @@ def test_held_pulls_without_traffic_are_not_visited(
         table.sweep(second * 1_000, lambda *_: 5)
     assert not visited
 
-    table.arrived("T", 7, 5, A)  # which no filter accepts
+    table.arrived("T", 7, 5, A)  # a tag that no filter accepts
     table.sweep(19_000, lambda *_: 5)
     table.expire(20_010)
     assert visited[:2] == [("T", 7)] * 2

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Two stores get the same log, one of them with native dispatch: their files must be the same.
+"""Two stores get the same log, one with native dispatch, and must write the same files.
 
 The log has records of every kind: with tags and keys in any encoding, delayed, half and ended
 messages, several versions, queues that begin again or have gaps, torn and damaged records.
@@ -63,7 +63,7 @@ class Fields(NamedTuple):
 
 
 def encode(fields, queue_offset, physical_offset, now_ms):
-    """Encode a record as a broker could, or one that was damaged later."""
+    """Encode a record as a broker writes it, or one that was damaged later."""
     born = bytes(20 if fields.sys_flag & V6_BORN else 8)
     stored = bytes(20 if fields.sys_flag & V6_STORED else 8)
     body = b"x" * fields.body_bytes
@@ -101,7 +101,7 @@ def lay_out(rows):
 
 
 def mostly(usual, unusual):
-    """Draw from the second list now and then."""
+    """Draw from the first list, and now and then from the second."""
     return st.integers(0, 9).flatmap(lambda at: st.sampled_from(usual if at else unusual))
 
 
@@ -126,7 +126,7 @@ rows = st.builds(
     properties=properties,
     is_long=mostly([False], [True]),
     body_bytes=mostly([0, 10, 50], [900]),
-    # A flipped high bit of the queue offset (bytes 20 to 27) would be a gap of terabytes.
+    # A flipped high bit of the queue offset (bytes 20 to 27) would make a gap of terabytes.
     damage=mostly([None], [None, None, None, 7, 9, 27, 30, 100]),
 )
 logs = st.lists(rows, min_size=1, max_size=60).map(lay_out)
@@ -145,7 +145,7 @@ def contents(rig, disk):
 
 
 def outcome(action):
-    """Return the text of a store's refusal, None if there is none."""
+    """Return the text of a store's refusal, or None."""
     try:
         action()
     except StoreError as error:

@@ -14,7 +14,7 @@ from cometmq.runtime.settings_fields import fields_of
 from cometmq.store.settings import StoreSettings
 
 GOLDEN = Path(__file__).parents[3] / "tests" / "golden"
-UNSET = {  # of BrokerConfig and MessageStoreConfig: a broker's answer leaves them out
+UNSET = {  # settings of BrokerConfig and MessageStoreConfig that a broker's answer leaves out
     "dLegerGroup", "dLegerPeers", "dLegerSelfId", "haMasterAddress", "messageStorePlugIn",
     "namesrvAddr", "preferredLeaderId", "readOnlyCommitLogStorePaths", "storePathDLedgerCommitLog",
 }  # fmt: skip

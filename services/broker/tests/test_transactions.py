@@ -126,5 +126,5 @@ def test_a_restart_forgets_ends_that_may_be_cut_off() -> None:
     transactions.restart()
 
     assert 7 not in transactions.ended
-    assert transactions.recent is recent  # others refer to it
+    assert transactions.recent is recent  # other objects refer to it
     assert len(recent) == 0

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A name server without sockets: frames in, frames out."""
+"""A name server without sockets: the tests pass frames in and get frames back."""
 
 import inspect
 from collections.abc import Callable

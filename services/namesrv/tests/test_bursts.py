@@ -13,7 +13,7 @@ from cometmq.remoting.transport import ClientSettings, RemotingClient
 from cometmq.runtime.clock import SystemClock
 
 CONNECTIONS = 8
-PUTS = 2_500  # per connection, all in flight at once
+PUTS = 2_500  # per connection, all of them in flight at once
 VALUE = "v" * 200
 GROWTH_MB_MAX = 500
 """20,000 requests in flight take 50 MB (2.5 kB each); one save per request takes gigabytes."""

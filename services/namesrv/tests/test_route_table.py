@@ -261,7 +261,8 @@ def test_the_queues_of_a_group_stay_known_while_its_only_broker_is_away(routes):
 
 def test_a_demoted_master_stays_the_master_of_the_routes_until_the_next_one_registers(routes):
     routes.add(broker(), ["T"], connection="old", epoch=4)
-    routes.add(broker(broker_id=2), ["T"], connection="old", epoch=5)  # forwards requests
+    # The demoted master now forwards requests.
+    routes.add(broker(broker_id=2), ["T"], connection="old", epoch=5)
     assert routes.route("T").broker_datas[0].broker_addrs == {0: OLD, 2: OLD}
     routes.add(broker(address=NEW), ["T"], connection="new", epoch=5)
     assert routes.route("T").broker_datas[0].broker_addrs == {0: NEW, 2: OLD}

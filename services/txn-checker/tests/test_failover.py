@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The checker follows the masters of a broker group with real brokers and a real name server.
+"""The checker follows the masters of a broker group, with real brokers and a real name server.
 
-Lookups and retries by timer are an hour apart, so only a failover itself can cause them.
+Regular lookups and retries are an hour apart, so only a failover itself can cause them.
 """
 
 from pathlib import Path
@@ -105,7 +105,7 @@ async def test_a_group_without_a_master_is_a_fault(
 
 
 async def test_a_request_without_an_answer_drops_the_connection(suite: Any, until: Any) -> None:
-    """The connection to a lost host never closes, and its name may have another address."""
+    """The connection to a lost host never closes, and its name may resolve to another address."""
     producer = await suite.producer()
     await producer.prepare("a")
     checker = await suite.checker(**HOUR)

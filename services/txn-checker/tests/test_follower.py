@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""When a follower retries a failed broker, tested with a scripted broker in virtual time."""
+"""When a follower retries a failed broker: a scripted broker in virtual time."""
 
 import asyncio
 import itertools

@@ -303,7 +303,7 @@ class LedgerMachine(RuleBasedStateMachine):
     @precondition(lambda self: not self.ledger.is_new and self.ledger.open_count)
     @rule(data=st.data())
     def set_aside(self, data: st.DataObject) -> None:
-        """Set transactions aside; the broker writes op messages for these, too."""
+        """Set transactions aside; the broker writes op messages for them, too."""
         chosen = data.draw(st.sampled_from(is_open(self.ledger)))
         self.ops.append(chosen)
         self.ledger.close([chosen])

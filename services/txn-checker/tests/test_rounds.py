@@ -23,7 +23,7 @@ def half(*, asked_s: int = 0, asked: int = 0, immunity_s: int = NO_IMMUNITY) -> 
 @pytest.mark.parametrize(
     ("age_s", "immunity_s", "expected"),
     [
-        (2, NO_IMMUNITY, Due.WAIT),  # stored at 1000.999, it is not 2 s old at 1002.0
+        (2, NO_IMMUNITY, Due.WAIT),  # stored at 1000.999 s, so not yet 2 s old at 1002.0 s
         (3, NO_IMMUNITY, Due.ASK),
         (5, 5, Due.WAIT),
         (6, 5, Due.ASK),

@@ -248,9 +248,7 @@ async def test_no_check_before_all_ends_are_read(
 
 
 async def test_a_broker_that_lost_everything_is_read_again(suite: Any, until: Any) -> None:
-    """This holds even if the broker now has more messages than were read, because all of them are
-    new.
-    """
+    """This holds even if the broker now has more messages than were read: all of them are new."""
     producer = await suite.producer()
     for number in range(3):
         await producer.prepare(f"k{number}")
@@ -275,9 +273,7 @@ async def test_a_broker_that_lost_everything_is_read_again(suite: Any, until: An
 
 
 async def test_transactions_handled_by_another_checker_are_closed(suite: Any, until: Any) -> None:
-    """When a RocketMQ broker checks a half message, it stores the message again, without an op
-    message.
-    """
+    """A RocketMQ broker that checks a half message stores it again, without an op message."""
     producer = await suite.producer()
     await producer.prepare("old")
     checker = await suite.checker(transactionTimeOut="600000")
@@ -372,7 +368,7 @@ async def test_readiness_follows_the_brokers(suite: Any, until: Any) -> None:
 async def test_a_broker_that_refuses_pulls_is_named_with_the_reason(
     suite: Any, until: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The account may check but not pull, because these are separate rights."""
+    """The account may check but not pull: these are separate rights."""
     remark = "org.apache.rocketmq.acl.common.AclException: No default permission for the topic"
 
     async def refuse(_self: BrokerLink, _half: int, _op: int) -> None:

@@ -63,7 +63,7 @@ async def test_requests_without_reading_stop_being_served(
     await eventually(lambda: server.stats().connections and served)
     await eventually(lambda: not next(iter(server.peers)).is_writable)
     count = len(served)
-    assert count < 500  # of 2000: as many as the buffers hold
+    assert count < 500  # out of 2,000: as many as the buffers hold
     assert server.stats().buffered_bytes < 2 * 1024 * 1024
 
     await eventually(lambda: server.stats().stalled_closed == 1)
@@ -469,7 +469,7 @@ async def test_hostile_frames_leave_the_server_whole(
 async def test_slow_handlers_of_closed_connections_count_until_they_end(
     start_server: Any, new_client: Any, connect_raw: Any, eventually: Any
 ) -> None:
-    """If these handlers did not count, a peer could pile up tasks by reconnecting."""
+    """Otherwise a peer could pile up tasks by reconnecting."""
     release = asyncio.Event()
     started: list[Call[Any]] = []
 

@@ -106,7 +106,7 @@ async def test_a_slow_reader_is_paused_and_gets_everything(
             seen += [struct.unpack(">I", body[:4])[0] for _, _, body in frames.feed(data)]
         return seen
 
-    for reader, _ in readers:  # one after the other, so the last waits for all others
+    for reader, _ in readers:  # in sequence, so the last peer waits for all others
         assert await read_all(reader) == list(range(100))
     assert server.stats().budget_paused > 0
     assert server.stats().budget_closed == 0
@@ -157,7 +157,8 @@ def test_what_does_not_drain_is_closed_the_largest_first() -> None:
     watch.check(999)
     assert not any(peer.is_aborted for peer in peers)
     watch.check(1_000)
-    assert [peer.is_aborted for peer in peers] == [False, False, True]  # the largest has read some
+    # The largest peer has read some output.
+    assert [peer.is_aborted for peer in peers] == [False, False, True]
 
 
 def test_far_over_the_budget_there_is_little_time() -> None:
@@ -194,7 +195,7 @@ async def test_unsent_output_takes_little_more_memory_than_is_counted_when_it_is
 ) -> None:
     bounds = ServerSettings(
         write_high_water_bytes=4096 * KIB,
-        unsent_total_bytes_max=12 * 1024 * KIB,  # one peer alone makes it tight
+        unsent_total_bytes_max=12 * 1024 * KIB,  # a single peer is enough to exhaust it
         check_interval_ms=20,
     )
     server, port = await start_server({QUERY: query}, bounds)

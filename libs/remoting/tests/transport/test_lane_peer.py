@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A lane changes nothing that a peer sees, whatever it takes and wherever chunks end."""
+"""A peer cannot notice a lane, whatever the lane takes and wherever chunks end."""
 
 import asyncio
 from collections.abc import Sequence
@@ -64,7 +64,7 @@ class Wire:
 
 
 class World:
-    """A server of one connection whose plain requests are answered by `commit`, in their order."""
+    """A server with one connection whose plain requests are answered by `commit`, in order."""
 
     def __init__(self, settings: ServerSettings, *, has_lane: bool) -> None:
         self.served: list[int] = []

@@ -32,7 +32,7 @@ def filled(disk: MemoryDisk) -> StoreRig:
 
 
 def checked(rig: StoreRig, disk: MemoryDisk) -> Check:
-    """Compare the whole log with the checksum files as another process would find them."""
+    """Compare the whole log with the checksum files, as a new process would find them."""
     log = rig.store.commit_log
     checksums = Checksums(disk, rig.store.layout, FILE_BYTES)
     checksums.load()

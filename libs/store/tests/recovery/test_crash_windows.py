@@ -27,7 +27,7 @@ def bodies(rig, topic="T"):
     return [decode_record(record).body for record in records]
 
 
-# A topic that was deleted and created again
+# A topic deleted and created again
 
 
 @pytest.mark.parametrize("rounds", [0, 1, 2, 5])
@@ -83,12 +83,12 @@ def test_a_deletion_alone_is_worth_a_checkpoint(disk):
 def test_what_a_recovery_found_is_synced_before_a_checkpoint_vouches_for_it(disk):
     rig = StoreRig(disk)
     body = bytes(900)
-    for _ in range(6):  # the second file of the log begins
+    for _ in range(6):  # starts the second file of the log
         rig.put(make_message(body=body))
     disk.crash()
     rig = StoreRig(disk)
     rig.put(make_message(body=body))
-    rig.work(5)  # a checkpoint is written
+    rig.work(5)  # writes a checkpoint
     disk.lose_power()
     assert len(bodies(StoreRig(disk))) == 7
 
@@ -181,7 +181,7 @@ def test_delays_count_from_the_clock_as_it_is_after_it_was_set_back(disk):
 def test_the_last_message_is_found_by_its_key_and_its_very_time_after_a_recovery(disk):
     rig = StoreRig(disk)
     rig.put(make_message(keys="first"))
-    rig.work(3)  # writes the header of the index file, only once
+    rig.work(3)  # writes the index file's header, once
     rig.clock.advance(999)
     time_ms = rig.put(make_message(keys="last")).store_timestamp
     rig.work(3)

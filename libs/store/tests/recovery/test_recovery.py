@@ -333,7 +333,7 @@ def test_a_refused_start_changes_nothing_so_that_all_but_the_damage_can_still_be
     disk.remove("/store/abort")
     rig = StoreRig(disk)
     assert rig.store.recovered.start.reason is StartReason.PROGRESS
-    assert rig.store.get_messages("T", 0, 4, 32).count == 6  # all after the damage
+    assert rig.store.get_messages("T", 0, 4, 32).count == 6  # all messages after the damage
     assert rig.store.max_offset("T", 1) == 10
 
 

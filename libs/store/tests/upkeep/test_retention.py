@@ -67,7 +67,7 @@ def disk():
 
 
 def expire(rig, disk, count):
-    """Fill the log, let all of it expire, and request its deletion."""
+    """Fill the log, let all its files expire, and request their deletion."""
     for number in range(count):
         rig.put(make_message("T", number % 2, b"%d" % number, keys=f"k{number}"))
     rig.put(make_message("Old", 0, b"old"))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""In a commit of many puts, each put gets the same place and bytes as in a commit of its own."""
+"""In a commit of many puts, each put gets the same position and bytes as in its own commit."""
 
 from functools import partial
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The messages of a run are stored as if each had been put on its own."""
+"""The messages of a run are stored as if each had been put separately."""
 
 import errno
 from functools import partial
@@ -18,7 +18,7 @@ from cometmq.store.writing.runs import PlacedRun, QueueOf
 
 
 class Source:
-    """Holds messages, each a request of its own, and encodes them with the store's encoder."""
+    """Holds messages, one per request, and encodes them with the store's encoder."""
 
     def __init__(self, done: PutDone | None = None) -> None:
         self.messages: list[NewMessage] = []

@@ -159,7 +159,7 @@ async def test_a_ready_broker_names_an_account_file_with_which_it_would_not_star
 
 
 async def accounts(admin: AdminHttp) -> str:
-    """Return what a broker that is ready says about its accounts."""
+    """Return what a ready broker logs about its accounts."""
     ready = await admin.answer("GET", "/readyz")
     assert ready.status == 200, ready.body
     text: str = json.loads(ready.body)["checks"]["accounts"]

@@ -32,7 +32,7 @@ def send(broker, topic="T", count=1):
 
 
 async def samples_of(broker):
-    """Measure, scrape, and return name -> (labels, value) pairs."""
+    """Measure, scrape, and return (labels, value) pairs by name."""
     measure_lags(broker)
     measure_lags(broker)
     watch_disk(broker)

@@ -13,7 +13,7 @@ from cometmq.runtime.clock import FakeClock
 
 
 class Rig:
-    """A compiler whose loop turns are run by the test."""
+    """A compiler whose loop turns the test runs."""
 
     def __init__(self) -> None:
         self.clock = FakeClock()

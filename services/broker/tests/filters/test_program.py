@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Conditions in native form give the same verdicts as the Python path, or leave it the decision."""
+"""Native conditions give the same verdicts as the Python path, or leave the decision to it."""
 
 import struct
 

@@ -55,7 +55,7 @@ def test_the_error_is_javas(answer: dict[str, Any]) -> None:
 @pytest.mark.parametrize("answer", TAKEN, ids=lambda answer: answer["sql"])
 def test_the_tree_is_javas(answer: dict[str, Any]) -> None:
     if "contains" in answer["sql"]:
-        assert str(parse(answer["sql"])) == "(CONTAINS a)"  # for 4.9.4 it ends after the `a`
+        assert str(parse(answer["sql"])) == "(CONTAINS a)"  # in 4.9.4 it ends after the `a`
     elif answer["sql"] not in NOT_SHOWN_ALIKE:
         assert str(parse(answer["sql"])) == answer["text"]
 

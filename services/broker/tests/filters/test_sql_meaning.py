@@ -32,7 +32,7 @@ def test_a_tree_prints_as_an_equivalent_expression(condition: Condition) -> None
     for symbol, word in (("&&", " AND "), ("||", " OR "), ("==", "=")):
         words = words.replace(symbol, word)
     if " IN (" in words or "= NULL" in words or "CONTAINS" in words:
-        return  # these have a form of their own
+        return  # these have their own form
     assert str(parse(words)) == str(parse(condition.text))
 
 

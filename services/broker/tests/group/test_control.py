@@ -137,7 +137,7 @@ async def test_a_broker_that_has_become_the_master_keeps_its_store(controlled, t
     await group.until(lambda: group.master == slave)
     await group.until_in_sync(0, 1)
     log = group.logs[slave]
-    await group.stop(slave)  # hands over first: at its end it is a slave again
+    await group.stop(slave)  # it hands over first, so it stops as a slave
     assert [event["role"] for event in log.named("store.kept")] == ["master"]
     assert not list(tmp_path.glob(f"{slave}/discarded-*"))
 

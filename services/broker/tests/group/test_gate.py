@@ -133,7 +133,7 @@ async def test_only_a_master_changes_tables_and_answers_locks():
 
 
 async def test_a_change_is_refused_while_too_few_copies_are_in_sync():
-    """One copy alone could lose it; commits of offsets go on, because messages are delivered."""
+    """One copy alone could lose it; offset commits continue, because messages are delivered."""
     rig = Rig()
     rig.leader.enough = False
     with pytest.raises(ServiceNotAvailable, match="nothing was changed: fewer copies"):
@@ -271,7 +271,7 @@ async def test_a_stopping_broker_forwards_for_a_while_after_a_hand_over(
 ):
     monkeypatch.setattr(gates, "LINGER_STEP_MS", 1)
     rig = Rig()
-    await rig.gate.linger(600_000)  # it has handed over nothing
+    await rig.gate.linger(600_000)  # returns at once: the broker has handed over nothing
     rig.gate.forward("a:1")
     began_ms = rig.now_ms
     await rig.gate.linger(5_000)

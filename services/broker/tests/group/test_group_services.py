@@ -24,7 +24,7 @@ from cometmq.remoting.errors import CommandError
 from cometmq.remoting.message.flags import TRANSACTION_COMMIT
 from cometmq.remoting.message.ids import parse_offset_message_id
 
-DELAYED = "DELAY\x011\x02UNIQ_KEY\x01{}\x02"  # level 1: one second
+DELAYED = "DELAY\x011\x02UNIQ_KEY\x01{}\x02"  # delay level 1: one second
 HALF = "UNIQ_KEY\x01K\x02TRAN_MSG\x01true\x02PGROUP\x01P"
 QUEUES = [MessageQueue("T", "broker-a", n) for n in range(2)]
 
@@ -41,7 +41,7 @@ async def bodies(client: Client, topic: str = "T") -> list[bytes]:
 async def until_bodies(client: Client, count: int) -> list[bytes]:
     async with asyncio.timeout(60):
         while len(found := await bodies(client)) < count:  # noqa: ASYNC110
-            await asyncio.sleep(0.05)  # the messages have no event
+            await asyncio.sleep(0.05)  # no event signals new messages
     return found
 
 
@@ -70,7 +70,7 @@ async def test_delayed_messages_are_delivered_once_by_whoever_is_master(tmp_path
         new = await fail_over(group)
         async with group.client(new) as client:
             await until_bodies(client, len(sent))
-            await asyncio.sleep(0.5)  # a second copy would come now
+            await asyncio.sleep(0.5)  # a second copy would arrive now
             assert sorted(await bodies(client)) == sorted(sent)
 
 
@@ -189,7 +189,7 @@ async def test_name_servers_hear_of_a_new_master_at_once(tmp_path: Path) -> None
             new = await fail_over(group)
             began = time.monotonic()
             await group.until(lambda: masters(namesrv)[-1] == group.address(new))
-            assert time.monotonic() - began < 15  # half the interval of registrations
+            assert time.monotonic() - began < 15  # half the registration interval
             assert epochs_of(namesrv, group.address(new))[-1] == group.record.epoch > first
             await group.start(old)
             await group.until(lambda: group.status(old).role is Role.SLAVE)
@@ -232,7 +232,7 @@ async def test_a_topic_that_an_operator_created_just_before_a_failover_exists(
 async def test_topics_and_groups_are_not_created_while_too_few_copies_are_in_sync(
     tmp_path: Path,
 ) -> None:
-    """An answer would promise what one copy alone may lose."""
+    """An answer would be a promise that the only copy may lose."""
     async with running_group(tmp_path, 2, minInSync="2") as group:
         master = group.master
         assert master is not None
@@ -254,7 +254,7 @@ async def test_topics_and_groups_are_not_created_while_too_few_copies_are_in_syn
 
 
 async def test_a_change_that_cannot_be_journaled_is_not_confirmed(tmp_path: Path) -> None:
-    """The copies get their changes from the journal (R7)."""
+    """The copies receive table changes from the journal (R7)."""
     async with running_group(tmp_path, 2) as group:
         master = group.master
         assert master is not None

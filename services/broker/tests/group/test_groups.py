@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Groups of two and three brokers: elections, kills, switchovers, and what survives them."""
+"""Groups of two and three brokers: elections, kills, switchovers, and the data that survives."""
 
 import asyncio
 from pathlib import Path
@@ -88,7 +88,7 @@ async def test_acknowledged_messages_topics_and_offsets_survive_the_masters_deat
 async def test_a_fenced_master_follows_another(tmp_path: Path, count: int, policy: str) -> None:
     async with running_group(tmp_path, count, replicationPolicy=policy) as group:
         old = group.master
-        assert old == 0  # the election of equal copies would choose it again
+        assert old == 0  # an election between equal copies would choose it again
         async with group.client(old) as client:
             sent = await send_all(client, 0, 30)
         await group.until(lambda: logs_are_equal(group))
@@ -161,7 +161,7 @@ async def test_messages_are_refused_while_too_few_copies_are_in_sync(tmp_path: P
 
 
 async def test_a_send_to_a_broker_that_is_not_the_master_names_the_election(tmp_path: Path) -> None:
-    """The code is that of a full disk, so only the remark tells producers what happens."""
+    """The code is that of a full disk, so only the remark tells producers the reason."""
     async with running_group(tmp_path, 2) as group:
         master = group.master
         assert master is not None
@@ -188,7 +188,7 @@ async def test_a_send_to_a_broker_that_is_not_the_master_names_the_election(tmp_
     ],
 )
 def test_brokers_that_the_group_may_grow_to_are_not_missing(in_sync, copy_count, expected):
-    """An operator lists nine members in every broker, and the record says how many there are."""
+    """An operator lists nine members in every broker; the record holds the actual number."""
     assert expected_members(range(9), in_sync, copy_count) == expected
 
 
@@ -205,7 +205,7 @@ async def test_a_stopping_broker_that_is_made_the_master_hands_over_again(tmp_pa
                 try:
                     await group.member(other).hand_over(old)
                     break
-                except OrderRefused:  # it has yet to follow
+                except OrderRefused:  # the broker does not follow yet
                     await asyncio.sleep(0.05)
         await group.until(
             lambda: group.record.epoch >= epoch + 3 and group.record.holder.ordinal == other
@@ -406,5 +406,6 @@ async def test_an_idle_group_stays_in_sync_with_the_shortest_intervals(tmp_path:
             return after == before and group.in_sync == [0, 1, 2]
 
         async with asyncio.timeout(DEADLINE_S):
-            while not await is_quiet():  # the loop of a busy machine stands longer than that
+            # On a loaded machine, the event loop may block for longer than an interval.
+            while not await is_quiet():
                 pass

@@ -49,7 +49,7 @@ class Reign:
 
 
 class Rig:
-    """A leader of epoch 3, whose log ended at 100 when it opened."""
+    """A leader of epoch 3, whose log ended at offset 100 when the epoch opened."""
 
     def __init__(self, *members: Copy, min_in_sync: int = 1, is_gone: bool = True) -> None:
         self.place = MemoryPlace()
@@ -121,7 +121,7 @@ async def test_a_put_waits_for_every_member():
 
 
 async def test_a_put_waits_for_the_tables_changed_before_it():
-    """A send created its topic: the copies have the topic before the sender has its answer."""
+    """A send created its topic: the copies get the topic before the sender gets its answer."""
     rig = Rig(X)
     rig.leader.appended(150, 1)
     rig.report(X, 150, tables=0)
@@ -184,14 +184,14 @@ async def test_a_copy_joins_when_it_has_caught_up_and_leaves_when_it_is_silent()
         rig.now_ms += 401
 
         def is_alone() -> bool:
-            rig.leader.tick()  # again: the answer to the last write may be on its way
+            rig.leader.tick()  # repeated, because the answer to the last write may be in flight
             return rig.members == [0]
 
         await rig.until(is_alone)
         await asyncio.sleep(0.05)
         rig.leader.tick()
         await asyncio.sleep(0.05)
-        assert rig.members == [0]  # its last report alone does not bring it back
+        assert rig.members == [0]  # its last report alone does not add it again
 
 
 async def test_a_copy_stays_whose_first_report_comes_before_it_has_heard_the_master():
@@ -211,7 +211,7 @@ async def test_a_copy_whose_broker_stops_leaves_at_once_and_may_return():
         rig.leader.note_left(X)
         await rig.until(lambda: rig.members == [0])
         rig.leader.appended(150, 0)
-        assert rig.reign.acknowledges[-1] == 150  # no send waits for the copy
+        assert rig.reign.acknowledges[-1] == 150  # sends do not wait for this copy
 
         rig.report(X, 150)
         rig.leader.tick()

@@ -31,7 +31,7 @@ def record(epoch: int, holder: Copy = ME, in_sync: tuple[Copy, ...] = (ME, X)) -
 
 
 class Duties:
-    """Records every call, with the promise that was on the disk at that time."""
+    """Records every call, with the promise on disk at that time."""
 
     def __init__(self, file: StateFile) -> None:
         self.file = file
@@ -212,7 +212,7 @@ async def test_a_record_that_cannot_be_read_is_read_again(tmp_path: Path):
 
 
 async def test_a_read_that_began_in_another_state_does_not_count(tmp_path: Path):
-    """It may be older than the fence order that came between (R4)."""
+    """It may be older than a fence order that arrived in between (R4)."""
     gate = asyncio.Event()
     gate.set()
 
@@ -361,7 +361,7 @@ async def test_a_status_never_mixes_two_states(tmp_path: Path, monkeypatch: pyte
 
 
 async def test_a_member_keeps_the_in_sync_set_of_a_record_that_is_deleted(tmp_path: Path):
-    """Without a record, it tells which stores may have the newest messages (R10)."""
+    """Without a record, the set tells which stores may have the newest messages (R10)."""
     async with running(tmp_path) as rig:
         rig.write(record(4, holder=X, in_sync=(ME, X)))
         await rig.until(lambda: rig.saved.last_in_sync == (ME, X))

@@ -262,7 +262,8 @@ async def test_figures_of_the_disk_and_of_delays(
     store_folder: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def usage(_path: object) -> object:
-        return SimpleNamespace(total=1000, used=100, free=200)  # the rest is reserved for root
+        # 700 bytes are reserved for root.
+        return SimpleNamespace(total=1000, used=100, free=200)
 
     monkeypatch.setattr("cometmq.broker.disk_figures.shutil.disk_usage", usage)
     store = MemoryStore()

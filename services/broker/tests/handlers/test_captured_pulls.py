@@ -27,7 +27,7 @@ GOLDEN_PULLS = [one for one in load_exchanges(GOLDEN, "011-*") if one.response i
 
 @pytest.mark.parametrize("exchange", GOLDEN_PULLS, ids=lambda exchange: exchange.name)
 async def test_captured_pulls(tmp_path: Path, exchange: Exchange) -> None:
-    """The test puts our broker into the captured state; code, remark and ext must match."""
+    """The test brings our broker into the captured state; code, remark and ext must match."""
     expected = expected_answer(exchange)
     settings = {}
     if expected.code == ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST:
@@ -57,7 +57,7 @@ async def test_captured_pulls(tmp_path: Path, exchange: Exchange) -> None:
 
 
 def prepare(broker: Broker, header: PullMessage, expected: Any) -> None:
-    """Put topic, group, subscription and queue into the state that the answer reports."""
+    """Bring topic, group, subscription and queue into the state that the answer reports."""
     remark = expected.remark or ""
     if expected.code != ResponseCode.TOPIC_NOT_EXIST:
         queue_nums = 2 if "readQueueNums:[2]" in remark else 8

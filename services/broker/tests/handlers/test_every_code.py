@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every request code states its right and its kind, because the defaults of both are permissive."""
+"""Every request code declares its right and its kind, because the defaults are permissive."""
 
 from typing import Final
 
@@ -90,7 +90,7 @@ SERVED_IN_EVERY_ROLE: Final = {
     Code.GET_SUBSCRIPTIONGROUP_CONFIG,
     Code.ASK_TRANSACTION_STATE,
 }
-"""Requests to a member of a group that change no replicated table and show no end of a queue."""
+"""Requests to a group member that change no replicated table and reveal no end of a queue."""
 
 
 def test_every_code_has_a_right() -> None:

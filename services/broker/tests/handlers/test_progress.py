@@ -92,7 +92,7 @@ async def test_a_topic_left_by_a_connected_group_is_omitted() -> None:
 
 
 def rows(stats: BrokerConsumeStats) -> dict[str, Any]:
-    """Return group -> topic -> the values that do not change between runs."""
+    """Return the values that do not change between runs, by group and topic."""
     groups = {group: parts for one in stats.consume_stats_list for group, parts in one.items()}
     return {
         group: sorted(
@@ -246,7 +246,8 @@ async def test_the_delay_is_the_age_of_the_next_message() -> None:
     unread, behind, done, empty = await spans_of(broker)
 
     assert (unread.delay_time, unread.consume_time_stamp) == (700, now_ms - 700)
-    assert (behind.delay_time, behind.consume_time_stamp) == (800, -1)  # its last one is deleted
+    # The last consumed message is deleted.
+    assert (behind.delay_time, behind.consume_time_stamp) == (800, -1)
     assert (done.delay_time, done.consume_time_stamp) == (0, now_ms - 900)
     assert (empty.delay_time, empty.min_time_stamp, empty.max_time_stamp) == (0, -1, -1)
 

@@ -96,7 +96,7 @@ async def test_captured_queries_without_messages(broker: Broker, exchange: Any) 
     assert reply is not None
     if expected.code:
         assert (reply.code, reply.remark) == (expected.code, expected.remark)
-    else:  # the captured broker had the message, this one does not
+    else:  # the captured broker had the message, ours does not
         assert reply.code in {ResponseCode.QUERY_NOT_FOUND, ResponseCode.SYSTEM_ERROR}
 
 

@@ -230,7 +230,7 @@ async def test_a_long_search_yields_the_loop(broker: Broker) -> None:
     subscribe(broker)
     store(broker, *range(-700, 0))
     call = pull_call()
-    assert ask(broker, call) is None  # it has reached the bound of this turn
+    assert ask(broker, call) is None  # the read has reached the limit of this turn
     await broker.driver.drain()
     reply = last_answer(call)
     assert reply is not None

@@ -50,6 +50,6 @@ async def test_members_that_commit_an_offset_again_cost_no_saves(tmp_path: Path)
             return (processor_s(broker.pid) - spent_s) / (time.monotonic() - begin)
 
         async with asyncio.timeout(DEADLINE_S):
-            while await share() >= SHARE_MAX:  # the start is still going on
+            while await share() >= SHARE_MAX:  # the broker is still starting
                 pass
         await client.close()

@@ -71,7 +71,7 @@ def connect_deaf(address: str) -> socket.socket:
 
 
 class Witness:
-    """A client that does read, and records its longest wait."""
+    """A client that reads its answers, and records its longest wait."""
 
     def __init__(self, address: str) -> None:
         self._address = address

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Random series of pulls and of what pulls depend on, for `test_pull_lane.py`."""
+"""Random series of pulls and of changes that affect them, for `test_pull_lane.py`."""
 
 import json
 
@@ -23,7 +23,7 @@ EXPRESSIONS = (
     "hot = TRUE OR region NOT IN ('eu')",
     "level <= -3 OR price = 0.5",
     "region = 'eu' OR hot",
-    "region CONTAINS 'e'",  # of no common shape
+    "region CONTAINS 'e'",  # from here on, no common shape
     "level > price",
     "5 > level",
 )
@@ -132,7 +132,7 @@ class Script(RandomScript):
         return frame(34, {}, msgspec.json.encode(body), opaque=self.number)
 
     def other_request(self) -> bytes:
-        """Return a request that is no pull; most change what pulls depend on."""
+        """Return a request other than a pull; most change what pulls depend on."""
         rng = self.rng
         self.number += 1
         group = {
@@ -193,7 +193,7 @@ class Script(RandomScript):
             "expressionType": "TAG",
         }  # fmt: skip
         if topic == "Payments":
-            # The handler spreads searches over turns; a pull of all of them is short.
+            # The handler spreads searches over turns; a pull that runs all of them is short.
             ext["expressionType"] = "SQL92"
             ext["subscription"] = rng.choice(EXPRESSIONS)
         if self.odd(0.2):

@@ -36,7 +36,7 @@ def disturb(broker: ScriptedBroker, step: Step) -> None:
             broker.broker.hold.expire(broker.clock.monotonic_ms())
         case "cold" | "hot":
             disk.is_cold = step.action == "cold"
-            store.pulls.forget()  # the lane would answer from its cache what the handler must load
+            store.pulls.forget()  # handlers have no such cache, and read the disk
         case "role":
             broker.broker.is_master = step.amount > 40
         case "expire" if len(log.files.files) > 2:
@@ -56,7 +56,7 @@ def disturb(broker: ScriptedBroker, step: Step) -> None:
             middle = (log.min_offset + log.end) // 2
             log.set_damage((DamagedRange(middle, middle + step.amount),))
             store.pulls.forget()
-        case "rot":  # as a disk changes: bytes that were read before stay unchanged
+        case "rot":  # like damage on a disk: bytes already read stay unchanged
             store.pulls.forget()
             middle = (log.min_offset + log.end) // 2
             path = log.files.file_at(middle).path
@@ -103,7 +103,7 @@ async def play(broker: ScriptedBroker, steps: list[Step]) -> None:
 
 
 def answers_of(wire: Any, root: str) -> list[tuple[int, bytes, bytes]]:
-    """Return the frames except requests to rebalance, which depend on the real time."""
+    """Return the frames, without rebalance requests, which depend on the real time."""
     return sorted(
         (serialization, head.replace(root.encode(), b""), body)
         for serialization, head, body in frames_of(bytes(wire.sent))
@@ -112,7 +112,7 @@ def answers_of(wire: Any, root: str) -> list[tuple[int, bytes, bytes]]:
 
 
 def state_of(broker: ScriptedBroker, wires: list[Any], root: str) -> dict[str, Any]:
-    """Return everything that the steps have produced in a broker."""
+    """Return a broker's state after the steps."""
     whole, stats = broker.broker, broker.broker.stats
     groups = {
         key: (one.get_count, one.get_bytes, one.pull_count, one.wait_ms, one.is_active)
@@ -190,11 +190,11 @@ def compare(case: dict[str, str], steps: list[Step]) -> int:
 
 @pytest.fixture(autouse=True)
 def whole_searches(monkeypatch):
-    """End all searches in their turn: handlers and the lane postpone different ones."""
+    """End all searches in their turn, because handlers and the lane postpone different ones."""
     monkeypatch.setattr(pull_lane, "TURN_EXAMINED_MAX", 1 << 30)
     monkeypatch.setattr(store_driver, "TURN_READS_MAX", 1 << 30)
     monkeypatch.setattr(store_driver, "TURN_BYTES_MAX", 1 << 40)
-    for expression in EXPRESSIONS:  # cached: what one broker compiles the other finds
+    for expression in EXPRESSIONS:  # cached: one broker finds what the other has compiled
         compile_sql(expression)
 
 
@@ -246,7 +246,7 @@ def test_filters_of_one_turn_examine_a_bounded_number_of_entries(monkeypatch):
 
     with tempfile.TemporaryDirectory() as root:
         first, *counts = asyncio.run(main(root))
-    assert first == 0  # its readers are not known yet
+    assert first == 0  # the lane does not know its readers yet
     assert all(0 < count < 10 for count in counts)
 
 

@@ -181,7 +181,7 @@ class Script(RandomScript):
             code, ext, body, opaque=opaque, flag=flag, is_binary=self.chance(0.5),
             is_ascii=self.chance(0.5),
         )  # fmt: skip
-        if self.odd(0.02):  # a byte of the header that is not what it should be
+        if self.odd(0.02):  # a random bit of the header is flipped
             broken = bytearray(data)
             broken[rng.randrange(8, len(data) - len(body))] ^= 1 << rng.randrange(8)
             return bytes(broken)
@@ -258,7 +258,7 @@ async def play(broker: ScriptedBroker, steps: list[Step]) -> None:
 
 
 def state_of(broker: ScriptedBroker, wires: list[Any]) -> dict[str, Any]:
-    """Return everything that the steps have produced in a broker."""
+    """Return a broker's state after the steps."""
     store, stats = broker.broker.store, broker.broker.stats
     return {
         "log": broker.log_bytes(),

@@ -23,7 +23,7 @@ def list_holder(namesrvs: ScriptedNamesrvs, holder: str) -> None:
 
 
 def answer_as(namesrvs: ScriptedNamesrvs, text: str) -> None:
-    """Answer as a broker with these settings at every reachable address."""
+    """Answer like a broker with these settings at every reachable address."""
     namesrvs.answers[int(RequestCode.GET_BROKER_CONFIG)] = Response(0, None, {}, text.encode())
 
 

@@ -120,7 +120,7 @@ def test_delayed_messages_count_in_their_level_and_when_delivered(
         ("GROUP_GET_NUMS", "T"),
         ("GROUP_GET_NUMS", "T@H"),
         ("GROUP_GET_NUMS", "T@G@"),
-        ("SNDBCK_PUT_NUMS", "T@G"),  # the group has read, but sent nothing back
+        ("SNDBCK_PUT_NUMS", "T@G"),  # the group has read messages, but sent none back
         ("BROKER_PUT_NUMS", "other"),
         ("QUEUE_PUT_NUMS", "T@0"),
         ("QUEUE_PUT_NUMS", "SCHEDULE_TOPIC_XXXX@x"),
@@ -170,7 +170,7 @@ def test_a_step_copies_a_bounded_number_of_sources(
 
     sampler.step(10_000)
     copied = [topic.windows is not None for topic in counters.topics.values()]
-    assert copied.count(True) == 2  # and the broker's own
+    assert copied.count(True) == 2  # including the broker's own
 
     sampler.step(11_000)
     assert all(topic.windows is not None for topic in counters.topics.values())

@@ -190,7 +190,7 @@ def test_a_removed_file_stays_removed() -> None:
     node.offsets.commit("g", "T", 0, 7)
     node.journal.write()
     node.save(node.offsets)
-    node.journal.write()  # the mark that the first file is there
+    node.journal.write()  # write the mark that the first file exists
     node.files.contents.clear()
     assert node.killed().offsets.committed("g", "T", 0) is None
 
@@ -211,7 +211,7 @@ def test_a_full_disk_fails_no_change_and_a_retry_writes_them() -> None:
         node.offsets.commit("g", "T", 0, offset)
         node.journal.write()
     assert "ENOSPC" in node.journal.fault
-    assert node.journal.failed_count == 1  # not once in each turn
+    assert node.journal.failed_count == 1  # not once per turn
     node.journal.retry()
     assert len(node.log.named("journal.write_failed")) == 1
     faults.number = 0
@@ -248,7 +248,7 @@ def test_full_files_go_once_every_table_is_saved() -> None:
     assert filled
     files = len(node.disk.names(FOLDER))
     node.save(node.offsets)
-    assert len(node.disk.names(FOLDER)) == files  # the first one has the topic
+    assert len(node.disk.names(FOLDER)) == files  # the first file has the topic
     node.save(node.topics)
     assert len(node.disk.names(FOLDER)) == 1
     assert node.killed(file_bytes=SMALL_BYTES).state() == node.state()

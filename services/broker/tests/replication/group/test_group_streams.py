@@ -245,7 +245,7 @@ async def test_reports_repeat_the_masters_time(tmp_path: Path) -> None:
         await until(lambda: len(master.reports) > 1)
         times = {1_000}
         async with asyncio.timeout(DEADLINE_S):
-            while master.reports[-1].sent_ms == 1_000:  # frames on their way are answered first
+            while master.reports[-1].sent_ms == 1_000:  # frames in flight are answered first
                 master.clock.advance(500)
                 times.add(master.clock.monotonic_ms())
                 slave.clock.advance(500)
@@ -275,7 +275,7 @@ async def test_silence_closes_connections(tmp_path: Path) -> None:
         def has_connected_again() -> bool:
             following = slave.state.following
             if following.state is FollowState.FOLLOWING and following.connect_count == 1:
-                slave.clock.advance(6_000)  # again: a frame on its way counts as a sign of life
+                slave.clock.advance(6_000)  # repeated: a frame in flight counts as a sign of life
             return following.connect_count > 1
 
         await until(has_connected_again)
@@ -399,7 +399,7 @@ async def test_a_follower_far_behind_reads_no_faster_than_checkpoints_save(
         await until(lambda: slave.store.is_crowded and slave.group_follower.is_waiting_for_disk)
         end = slave.end
         assert end < master.end - 100_000
-        slave.clock.advance(60_000)  # longer than any silence: it does not listen
+        slave.clock.advance(60_000)  # longer than any silence timeout: the slave is not listening
         for _ in range(100):
             await asyncio.sleep(0)
         assert slave.end == end

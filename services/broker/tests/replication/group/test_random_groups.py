@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Three members in random order: masters change, connections break, stores are killed.
 
-Elections follow the rules of the group: the next master is a member of the set, and knows more than
-the last one confirmed. In the end all logs are equal and contain every acknowledged message.
+Elections follow the rules of the group: the next master is in the in-sync set, and has everything
+that was confirmed. In the end, all logs are equal and contain every acknowledged message.
 """
 
 import asyncio
@@ -22,7 +22,7 @@ from cometmq.store.testing.memory_disk import MemoryDisk
 
 
 class Group:
-    """Three members, of which one leads; all are in the set."""
+    """Three members, one of which leads; all are in the in-sync set."""
 
     def __init__(self, folder: Path, stack: AsyncExitStack, seed: int) -> None:
         self.random = random.Random(seed)  # a seed repeats the run
@@ -144,5 +144,6 @@ async def test_no_acknowledged_message_is_lost(tmp_path: Path, seed: int) -> Non
         assert group.acked <= set(found), group.steps
         assert len(found) == len(set(found))
         assert bodies(group.nodes[1]) == bodies(group.nodes[2]) == found
-        for node in group.nodes.values():  # first: asyncio leaks what a closing port accepts
+        # Followers stop before ports close: asyncio leaks connections that a closing port accepts.
+        for node in group.nodes.values():
             await node.group_follower.stop()

@@ -66,7 +66,7 @@ async def test_two_stores_with_one_id_do_not_take_turns(tmp_path: Path) -> None:
         def is_other() -> bool:
             if [one.copy.incarnation for one in master.sender.followers()] == ["other"]:
                 return True
-            master.clock.advance(2_000)  # the first one is silent; again: see below
+            master.clock.advance(2_000)  # the first follower is silent; repeated: see below
             return False
 
         await until(is_other)

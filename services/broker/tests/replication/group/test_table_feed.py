@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tables that a master copies: whole, change by change, and after failures."""
+"""Tables copied from a master: whole, change by change, and after failures."""
 
 import asyncio
 import re
@@ -32,7 +32,7 @@ from cometmq.store.testing.memory_disk import MemoryDisk
 
 
 class Member:
-    """The tables of one broker with their journal and their feed."""
+    """The tables of one broker, with their journal and their feed."""
 
     def __init__(self, folder: Path, disk: MemoryDisk | None = None) -> None:
         clock = FakeClock()
