@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Consumers begin their queue again at its end, so that they always have messages. */
+/* A consumer restarts its queue at the end, so it always has messages. */
 #include "consumers.h"
 
 #include <inttypes.h>
@@ -86,7 +86,7 @@ static int64_t take_pull(struct consumer *consumer, const struct reply *reply) {
     }
     consumer->next_offset = next_offset;
     if (reply->code == REPLY_PULL_RETRY) {
-        return 0; /* nothing of what the broker looked at passes the filter */
+        return 0; /* no message that the broker examined passes the filter */
     }
     const int64_t count = count_records(reply->body, reply->body_bytes);
     return reply->code != REPLY_SUCCESS || count <= 0 ? -1 : count;

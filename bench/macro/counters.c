@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Counting of answers and the final report. */
+/* Counts answers and prints the final report. */
 #include "counters.h"
 
 #include <inttypes.h>

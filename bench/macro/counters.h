@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the load generator counts, and the JSON object that it prints at the end. */
+/* The load generator's counters, and the JSON object that it prints at the end. */
 #ifndef COMETMQ_BENCH_COUNTERS_H
 #define COMETMQ_BENCH_COUNTERS_H
 
@@ -19,7 +19,7 @@ struct report {
     const char *mode;
     double seconds;
     double generator_cpu_seconds;
-    uint64_t messages_in_all; /* with warm-up and the rest after the counted time */
+    uint64_t messages_in_all; /* including the warm-up and the time after the measurement */
     uint64_t errors_in_all;
 };
 
@@ -27,7 +27,7 @@ struct report {
 void counters_add(struct counters *counters, int code, uint64_t latency_ns);
 void counters_clear(struct counters *counters);
 
-/* Print the counted time's rates and latencies, and all codes seen from its start to the end. */
+/* Print rates and latencies of the measured time, and all codes from its start to the end. */
 void report_print(const struct report *report, const struct counters *counted,
                   const uint64_t *by_code);
 

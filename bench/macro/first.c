@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Start-up and recovery time: connect and ask, every two milliseconds, until a server that may
- * not even listen yet gives the wanted answer. The time printed is CLOCK_MONOTONIC, so that the
- * caller can subtract the moment at which it started the server. */
+/* Start-up and recovery time: connect and send a request every two milliseconds until the server,
+ * which may not listen yet, gives the expected answer. The printed time is CLOCK_MONOTONIC, so the
+ * caller can subtract the time at which it started the server. */
 #include "first.h"
 
 #include <stdbool.h>

@@ -4,7 +4,7 @@
 
 #include "options.h"
 
-/* Repeat a request until the server accepts it; print when that was. Return the exit status. */
+/* Repeat a request until the server accepts it; print that time. Return the exit status. */
 int run_first(const struct options *options);
 
 #endif

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The floor of the protocol: a server that reads whole frames and answers each with a constant
- * success, so that the load generator's own ceiling can be measured. One thread, one epoll; the
- * answers to everything read in one turn leave in one write. */
+ * success, which shows the load generator's own ceiling. One thread, one epoll; all answers of one
+ * turn leave in one write. */
 #include <errno.h>
 #include <fcntl.h>
 #include <string.h>
@@ -90,7 +90,7 @@ static void serve(int fd) {
     for (size_t sent = 0; sent < out;) {
         const ssize_t count = send(fd, peer->output + sent, out - sent, MSG_NOSIGNAL);
         if (count < 0) {
-            return; /* the peer went away; its end of input comes next */
+            return; /* the peer is gone; the next read returns the end of input */
         }
         sent += (size_t)count;
     }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Building and reading of remoting frames. Layout: length word, header word (serialization in the
+/* Builds and reads remoting frames. Layout: length word, header word (serialization in the
  * upper byte, header size below), header, body. */
 #include "frames.h"
 
@@ -53,7 +53,7 @@ static size_t json_header(const struct request *request, char *out) {
 }
 
 static size_t binary_header(const struct request *request, uint8_t *out) {
-    memset(out, 0, 21); /* language JAVA, flag request, no remark are all zero */
+    memset(out, 0, 21); /* language JAVA, the request flag and an empty remark are all zero */
     put16(out, (uint32_t)request->code);
     put16(out + 3, VERSION_4_9_4);
     put32(out + 5, request->opaque);
@@ -94,7 +94,7 @@ static size_t offset_of(const uint8_t *bytes, size_t size, const char *mark) {
     return (size_t)(found - bytes);
 }
 
-/* Append properties in the form in which they travel. */
+/* Append properties in their wire format. */
 static void append_properties(char *at, const char *properties) {
     if (*properties != '\0') {
         *at++ = '\x02';
@@ -152,7 +152,7 @@ void template_patch(struct template *template, uint32_t opaque, uint64_t born_ms
         put32(template->bytes + template->opaque_at, opaque);
     }
     put_digits(template->bytes + template->born_at, 13, born_ms);
-    if (template->digit_at != 0) { /* changes slowly, so that every queue gets every digit */
+    if (template->digit_at != 0) { /* advances slowly, so that every queue gets every digit */
         template->bytes[template->digit_at] = (uint8_t)('0' + message / 16 % 10);
     }
     uint8_t *at = template->bytes + template->message_at;

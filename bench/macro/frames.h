@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* RocketMQ remoting frames, as much of them as a load generator needs: requests are built once
- * and patched per message; of an answer only code, opaque, flag and one ext field are read. */
+/* The part of RocketMQ's remoting frames that a load generator needs: requests are built once and
+ * patched per message; of an answer, only code, opaque, flag and one ext field are read. */
 #ifndef COMETMQ_BENCH_FRAMES_H
 #define COMETMQ_BENCH_FRAMES_H
 
@@ -22,14 +22,14 @@ struct field {
 struct request {
     enum serialization serialization;
     int code;
-    uint32_t opaque; /* >= OPAQUE_BASE, so that its decimal form has always ten digits */
+    uint32_t opaque; /* >= OPAQUE_BASE, so its decimal form always has ten digits */
     const struct field *fields;
     size_t field_count;
     const uint8_t *body;
     size_t body_bytes;
 };
 
-/* A request with the places to patch for each message. */
+/* A request, and the positions to patch for each message. */
 struct template {
     enum serialization serialization;
     uint8_t *bytes;
@@ -37,7 +37,7 @@ struct template {
     size_t opaque_at;
     size_t born_at;    /* 13 decimal digits: milliseconds */
     size_t message_at; /* 16 hexadecimal digits: the second half of UNIQ_KEY */
-    size_t digit_at;   /* the digit that changes; 0: there is none */
+    size_t digit_at;   /* the digit that changes; 0: no such digit */
 };
 
 struct reply {
@@ -71,7 +71,7 @@ struct template send_template(const struct send_options *options);
 void template_patch(struct template *template, uint32_t opaque, uint64_t born_ms,
                     uint64_t message);
 
-/* Total size of the frame at data, or 0 if the length word is not there yet. */
+/* Total size of the frame at data, or 0 if its length word is incomplete. */
 size_t frame_size(const uint8_t *data, size_t available);
 
 /* Read one whole frame; false if it is malformed. */

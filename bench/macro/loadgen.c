@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Load generator for a RocketMQ-speaking server: a closed loop of C connections with F requests
  * in flight each, on one thread and one epoll. Every answer is matched with its request by opaque
- * and its code is checked; an answer frees its slot and the next request takes it at once.
+ * and its code is checked; an answer frees its slot for the next request, which is sent at once.
  * Prints one JSON object. Requests are patched templates: about 0.3 us of processor time each. */
 #include <errno.h>
 #include <inttypes.h>
@@ -32,7 +32,7 @@ struct connection {
 struct engine {
     struct options options;
     int places; /* send: queues of all topics */
-    struct template *templates; /* one for each place */
+    struct template *templates; /* one per place */
     struct connection *connections;
     int epoll;
     uint64_t message; /* number of the next message, for UNIQ_KEY */
@@ -77,7 +77,7 @@ static void issue(struct engine *engine, struct connection *connection, uint32_t
 static void take_reply(struct engine *engine, struct connection *connection,
                        const struct reply *reply, uint64_t now_ns) {
     if (!reply->is_response) {
-        return; /* a notice from the server, such as 40 */
+        return; /* a notification from the server, such as code 40 */
     }
     struct counters *counters = &engine->counters;
     const uint32_t slot = (reply->opaque - OPAQUE_BASE) % (uint32_t)engine->options.in_flight;
@@ -131,7 +131,7 @@ static void serve(struct engine *engine, struct connection *connection, uint32_t
     stream_flush(&connection->stream);
 }
 
-/* Run until the given moment, or until nothing is open any more. */
+/* Run until the given time, or until no request is open. */
 static void run_until(struct engine *engine, uint64_t end_ns) {
     struct epoll_event events[EVENTS];
     uint64_t last_ns = monotonic_ns();
@@ -163,7 +163,7 @@ static void open_connection(struct engine *engine, int number) {
     connection->slots = calloc((size_t)engine->options.in_flight, sizeof(struct slot));
 }
 
-/* One template for each queue of each topic; neighbouring places differ in their topic. */
+/* One template per queue of each topic; neighbouring places have different topics. */
 static void make_templates(struct engine *engine) {
     const struct options *options = &engine->options;
     const uint64_t producer = clock_ns(CLOCK_REALTIME) ^ (uint64_t)getpid() << 48;
@@ -201,7 +201,7 @@ static int run_load(const struct options *options) {
     static struct engine engine;
     engine.options = *options;
     if (options->mode != MODE_SEND) {
-        engine.options.in_flight = 1; /* as a consumer: the answer says where to go on */
+        engine.options.in_flight = 1; /* like a consumer: the answer has the next offset */
     }
     if ((int64_t)options->queues * options->topics > PLACES_MAX) {
         fputs("loadgen: too many queues\n", stderr);
@@ -219,7 +219,7 @@ static int run_load(const struct options *options) {
     const double seconds = (double)(monotonic_ns() - start_ns) / 1e9;
     const double cpu = cpu_seconds() - cpu_before;
     engine.is_stopping = true;
-    run_until(&engine, UINT64_MAX); /* what is still open must be answered, too */
+    run_until(&engine, UINT64_MAX); /* wait for the answers to open requests */
     const struct report report = {
         .mode = options->mode_name,
         .seconds = seconds,

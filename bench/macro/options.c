@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Command line of the load generator: `--name value` pairs, every one with a default. */
+/* Command line of the load generator: `--name value` pairs, each with a default. */
 #include "options.h"
 
 #include <getopt.h>

@@ -23,15 +23,15 @@ struct options {
     int groups; /* more than one: pull as group_0, group_1 and so on */
     const char *properties; /* NAME=VALUE,NAME=VALUE; a # becomes a digit that changes */
     bool is_registered; /* pull by the subscription of the group's heartbeats, as clients do */
-    const char *broker_name; /* orderly: the name in its locks */
+    const char *broker_name; /* orderly: the broker name in the locks */
     enum serialization serialization;
-    double seconds; /* counted time, after the warm-up */
+    double seconds; /* measured time, after the warm-up */
     double warmup;
-    uint64_t count;   /* send exactly so many messages instead of for a time; 0: by time */
-    double timeout;   /* give up when nothing was answered for so long */
+    uint64_t count;   /* number of messages to send; 0: send for `seconds` */
+    double timeout;   /* seconds without an answer before giving up */
 };
 
-/* Parse or explain and exit with status 2. */
+/* Parse the options; explain a mistake and exit with status 2. */
 struct options options_parse(int argc, char **argv);
 
 #endif

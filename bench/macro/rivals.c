@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Load generator for Redis streams and NATS JetStream: loadgen's closed loop of C connections with
- * F appends in flight each, on one thread and one epoll. Redis answers in order; an answer of NATS
- * names its slot in the subject. Every answer is checked, an error is counted. */
+ * F appends in flight each, on one thread and one epoll. Redis answers in order; the subject of a
+ * NATS answer names its slot. Every answer is checked, and errors are counted. */
 #include <errno.h>
 #include <getopt.h>
 #include <string.h>
@@ -31,7 +31,7 @@ struct template {
 struct connection {
     struct stream stream;
     int number, place;
-    uint64_t *sent_ns; /* of each slot; 0: the slot is free */
+    uint64_t *sent_ns; /* per slot; 0: the slot is free */
     uint32_t oldest;   /* Redis: the slot that is answered next */
 };
 
@@ -88,13 +88,13 @@ static void answered(struct connection *connection, uint32_t slot, bool is_store
     issue(connection, slot, now_ns);
 }
 
-/* Return the size of the line at the start, with its end; 0 if it is not whole. */
+/* Return the size of the first line, including its end; 0 if it is incomplete. */
 static size_t line_size(const char *bytes, size_t size) {
     const char *end = memchr(bytes, '\n', size);
     return end == NULL ? 0 : (size_t)(end - bytes) + 1;
 }
 
-/* Return the size of the whole answer at the start; 0 if it is not whole. */
+/* Return the size of the first answer; 0 if it is incomplete. */
 static size_t take_redis(struct connection *connection, const char *bytes, size_t size,
                          uint64_t now_ns) {
     size_t used = line_size(bytes, size);
@@ -180,7 +180,7 @@ static void run_until(uint64_t end_ns) {
     }
 }
 
-/* One stream of Redis, or one subject of NATS, for each queue of each topic. */
+/* One Redis stream or NATS subject per queue of each topic. */
 static void make_template(int place) {
     struct template *template = &templates[place];
     char name[NAME_BYTES];
@@ -284,7 +284,7 @@ int main(int argc, char **argv) {
     const double seconds = (double)(monotonic_ns() - start_ns) / 1e9;
     const double cpu = cpu_seconds() - cpu_before;
     is_stopping = true;
-    run_until(UINT64_MAX); /* what is still open must be answered, too */
+    run_until(UINT64_MAX); /* wait for the answers to open requests */
     const struct report report = {
         .mode = "append",
         .seconds = seconds,

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Transactions as the Java producer makes them, in a closed loop: a half message is sent; when it
- * is stored, its end is sent, to which there is no answer, and the next half message. With
- * --leave-open there are no ends. Headers are JSON. A message's time is that of its half message;
- * whether the ends are carried out has to be asked of the server. */
+/* Transactions like the Java producer's, in a closed loop: a half message is sent; once it is
+ * stored, its end, which gets no answer, and the next half message are sent. With --leave-open no
+ * ends are sent. Headers are JSON. The latency is that of the half message; only the server knows
+ * whether the ends took effect. */
 #include <errno.h>
 #include <fcntl.h>
 #include <getopt.h>
@@ -82,7 +82,7 @@ static void parse(int argc, char **argv) {
     }
 }
 
-/* What one turn makes always fits into the socket: each slot has one request on its way. */
+/* The output of one turn always fits into the socket: each slot has one request in flight. */
 static void flush(struct connection *connection) {
     const size_t size = connection->unsent;
     connection->unsent = 0;
@@ -145,7 +145,7 @@ static void end(struct connection *connection, const struct reply *reply) {
     uint8_t *out = room(connection, 1024);
     const size_t size = frame_build(&request, out);
     uint8_t *flag = memmem(out, size, FLAG, strlen(FLAG));
-    flag[strlen(FLAG) - 1] = '2'; /* nobody waits for an answer */
+    flag[strlen(FLAG) - 1] = '2'; /* oneway: no answer */
     connection->unsent += size;
 }
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The npm client ali-ons as a command line: send and consume, one JSON line an event.
+// The npm client ali-ons as a command line: send and consume, one JSON line per event.
 'use strict';
 
 const crypto = require('crypto');
@@ -33,7 +33,7 @@ function describe(message) {
   };
 }
 
-// Half text, half noise without NUL, where the C++ client's Python face cuts a body.
+// Half text, half noise without NUL, at which the C++ client's Python wrapper truncates bodies.
 function bodyOf(key, size) {
   const head = Buffer.from(`${key}: äöü 中文 ${'the quick brown fox '.repeat(size / 40)}`);
   const noise = crypto.randomBytes(Math.max(0, size - head.length)).map(octet => octet || 1);

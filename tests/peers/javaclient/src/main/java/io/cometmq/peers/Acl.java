@@ -25,8 +25,9 @@ import org.apache.rocketmq.remoting.RPCHook;
 import org.apache.rocketmq.tools.admin.DefaultMQAdminExt;
 
 /**
- * What several accounts may do: steps "verb account topic [group]" separated by ";", an event with
- * the outcome for each. Accounts are "name=accessKey:secretKey[:token]" separated by ",".
+ * Tests the rights of accounts: runs steps "verb account topic [group]", separated by ";", and
+ * prints an event with each outcome. Accounts are "name=accessKey:secretKey[:token]", separated by
+ * ",".
  */
 @SuppressWarnings("deprecation")
 final class Acl {
@@ -94,7 +95,7 @@ final class Acl {
             Object status = verb.equals("batch")
                 ? producer.send(List.of(message)).getSendStatus()
                 : producer.send(message).getSendStatus();
-            // A shutdown loses the traces of the last half second: whoever wants them asks to stay.
+            // A shutdown loses the traces of the last half second; "stay-s" delays it.
             new CountDownLatch(1).await(options.number("stay-s", 0), TimeUnit.SECONDS);
             return status.toString();
         } finally {
@@ -155,7 +156,7 @@ final class Acl {
         }
     }
 
-    /** The broker's answer where there is one, however deep the client has wrapped it. */
+    /** The broker's answer, if there is one, however deeply the client has wrapped it. */
     private static String described(Throwable error) {
         for (Throwable at = error; at != null; at = at.getCause()) {
             if (at instanceof MQBrokerException) {

@@ -24,7 +24,7 @@ import org.apache.rocketmq.common.message.MessageExt;
 import org.apache.rocketmq.common.message.MessageQueue;
 import org.apache.rocketmq.common.message.MessageQueue;
 
-/** Push consumer that ends after a number of different messages or at a deadline. */
+/** Push consumer that ends after a number of distinct messages or at a deadline. */
 final class Consume {
     /** The last listener call must end before the offsets are stored. */
     private static final int SHUTDOWN_MS = 5000;
@@ -50,7 +50,7 @@ final class Consume {
         consumer.setConsumeFromWhere(ConsumeFromWhere.valueOf(
             options.text("from", "CONSUME_FROM_FIRST_OFFSET")));
         consumer.setConsumeTimestamp(options.text("moment", consumer.getConsumeTimestamp()));
-        // The releases have this type in different packages.
+        // The package of this type differs between releases.
         consumer.setMessageModel(Enum.valueOf(consumer.getMessageModel().getDeclaringClass(),
             options.text("model", "CLUSTERING")));
         consumer.setMaxReconsumeTimes(options.number("max-reconsume-times", -1));
@@ -76,9 +76,9 @@ final class Consume {
     }
 
     /**
-     * Store one offset of each topic and wait for the answer, before the end stores all at once.
-     * RocketMQ's broker loses one of a group's first offsets of a topic when it serves several at
-     * the same time: each of them makes the table that they belong in.
+     * Store one offset of each topic and wait for the answer, before the shutdown stores all at
+     * once. RocketMQ's broker loses some of a group's first offsets of a topic if it serves several
+     * at the same time, because each of them creates the table of offsets.
      */
     private static void storeFirst(OffsetStore offsets) throws Exception {
         Set<String> topics = new HashSet<>();
@@ -90,8 +90,8 @@ final class Consume {
     }
 
     /**
-     * A shutdown tells the offsets once and waits for no answer: of a group's first offsets that
-     * come side by side a broker may forget one, and a pull on its way may turn one back.
+     * A shutdown sends the offsets once, without waiting for an answer: a broker may lose one of a
+     * group's first offsets if they arrive together, and a pull in flight may reset one.
      */
     private static void storeOffsets(DefaultMQPushConsumerImpl consumer) throws Exception {
         OffsetStore offsets = consumer.getOffsetStore();
@@ -115,7 +115,7 @@ final class Consume {
             : ConsumeOrderlyStatus.SUSPEND_CURRENT_QUEUE_A_MOMENT;
     }
 
-    /** Refuse every message of a call while its first has been tried less than asked. */
+    /** Refuse all messages of a call until the first one has been tried {@code failFirst} times. */
     private boolean accept(List<MessageExt> messages) {
         boolean accepted = messages.get(0).getReconsumeTimes() >= failFirst;
         for (MessageExt message : messages) {

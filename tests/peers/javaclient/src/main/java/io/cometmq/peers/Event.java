@@ -30,7 +30,7 @@ final class Event {
         return raw(key, Boolean.toString(value));
     }
 
-    /** Everything a test compares of a received message. */
+    /** The parts of a received message that tests compare. */
     Event with(MessageExt message) {
         return with("topic", message.getTopic())
             .with("key", message.getKeys())

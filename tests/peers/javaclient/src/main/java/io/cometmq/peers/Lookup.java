@@ -46,7 +46,7 @@ final class Lookup {
         return Main.STATUS_DONE;
     }
 
-    /** What the members of a group say, or one of them: mqadmin 4.9.4 has no command for it. */
+    /** The answers of one or all members of a group; mqadmin 4.9.4 has no such command. */
     int members() throws Exception {
         admin.start();
         Map<String, Map<MessageQueue, Long>> members = admin.getConsumeStatus(

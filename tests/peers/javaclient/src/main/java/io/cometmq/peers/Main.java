@@ -3,7 +3,7 @@ package io.cometmq.peers;
 
 import java.util.Arrays;
 
-/** The official client as a command line: one subcommand a run, one JSON line an event. */
+/** The official client as a command line: one subcommand per run, one JSON line per event. */
 public final class Main {
     static final int STATUS_DONE = 0;
     static final int STATUS_FAILED = 1;
@@ -23,7 +23,7 @@ public final class Main {
         System.exit(statusOf(args[0], options));
     }
 
-    /** The client's threads would keep a JVM alive whose main thread has failed. */
+    /** Otherwise the client's threads would keep the JVM alive after a failure. */
     private static int statusOf(String command, Options options) {
         try {
             return run(command, options);

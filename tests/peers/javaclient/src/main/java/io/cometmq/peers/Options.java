@@ -6,7 +6,7 @@ import java.util.Map;
 
 /** Options of the form {@code --name value}. */
 final class Options {
-    /** The client's own 3 s are over before a busy machine has opened a connection. */
+    /** The client's default of 3 s can pass before a loaded machine has opened a connection. */
     static final int API_TIMEOUT_MS = 30_000;
 
     private final Map<String, String> values = new HashMap<>();

@@ -16,7 +16,7 @@ import org.apache.rocketmq.common.message.Message;
 import org.apache.rocketmq.common.message.MessageExt;
 
 /**
- * Request-reply: one program asks, another answers with "re:" before each body.
+ * Request-reply: one program sends requests, another replies with "re:" before each body.
  *
  * <p>Requests choose their queue by a selector: the plain form of 4.9.4 returns the request itself.
  * Client 5.3.3 can only reply: its requests time out as soon as they are sent.

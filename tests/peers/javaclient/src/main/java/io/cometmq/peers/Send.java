@@ -13,7 +13,7 @@ import org.apache.rocketmq.client.producer.SendCallback;
 import org.apache.rocketmq.client.producer.SendResult;
 import org.apache.rocketmq.common.message.Message;
 
-/** Sends numbered messages and prints what the broker answered for each. */
+/** Sends numbered messages and prints the broker's answer to each. */
 final class Send {
     private static final int BATCH_SIZE = 10;
     private static final int ORDERED_KEYS = 4;
@@ -37,7 +37,7 @@ final class Send {
         producer.start();
         try {
             int status = send(options.text("mode", "sync"), messages());
-            // A shutdown loses the traces of the last half second: whoever wants them asks to stay.
+            // A shutdown loses the traces of the last half second; "stay-s" delays it.
             new CountDownLatch(1).await(options.number("stay-s", 0), TimeUnit.SECONDS);
             return status;
         } finally {
@@ -138,8 +138,8 @@ final class Send {
     }
 
     /**
-     * Half text, half noise: compression has work to do and cannot win everything. No NUL, where
-     * the C++ client's Python face cuts a body.
+     * Half text, half noise, so compression reduces the body but not to nothing. No NUL: the C++
+     * client's Python wrapper truncates bodies there.
      */
     private static byte[] body(String key, int size) {
         StringBuilder text = new StringBuilder(key).append(": \u00e4\u00f6\u00fc \u4e2d\u6587 ");

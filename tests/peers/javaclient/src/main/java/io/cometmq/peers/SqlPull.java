@@ -58,7 +58,7 @@ final class SqlPull {
         }
     }
 
-    /** A heartbeat tells a client what its broker supports: a second after the start, or 30 s later. */
+    /** The heartbeat, a second after the start or 30 s later, shows what the broker supports. */
     private static PullResult pull(DefaultMQPullConsumer consumer, MessageQueue queue,
             MessageSelector selector, long offset) throws Exception {
         for (int tries = 1; ; tries++) {

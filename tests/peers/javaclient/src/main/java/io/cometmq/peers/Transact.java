@@ -14,11 +14,11 @@ import org.apache.rocketmq.common.message.Message;
 import org.apache.rocketmq.common.message.MessageExt;
 
 /**
- * Sends transactional messages, each with its plan, and answers brokers until it is ended.
+ * Sends transactional messages, each with its plan, and answers brokers' checks until stopped.
  *
- * <p>A plan such as {@code unknown>unknown>commit} says what the local transaction answers, then
- * what each question is answered; its last word holds for all further ones. Other words are
- * rollback, exception and hang. It travels with the message, so any producer can answer by it.
+ * <p>A plan such as {@code unknown>unknown>commit} has the answer of the local transaction, then
+ * the answer to each check; the last word applies to all further checks. Other words are rollback,
+ * exception and hang. The plan is part of the message, so any producer can follow it.
  */
 final class Transact implements TransactionListener {
     private static final String PLAN = "plan";

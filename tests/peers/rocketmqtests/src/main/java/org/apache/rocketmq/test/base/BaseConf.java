@@ -16,8 +16,8 @@ import org.apache.rocketmq.test.util.MQAdmin;
 import org.apache.rocketmq.test.util.MQRandomUtils;
 
 /**
- * Stands in for the class of this name in RocketMQ's tests, which starts servers in the same JVM:
- * this one takes servers that run already, named by system properties.
+ * Replaces the class of this name in RocketMQ's tests, which starts servers in the same JVM. This
+ * one uses running servers, whose addresses are in system properties.
  */
 public class BaseConf {
     private static final int TOPIC_QUEUES = 8;
