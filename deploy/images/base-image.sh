@@ -1,6 +1,6 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
-# Make a base image from Debian packages, where no image registry can be reached:
+# Make a base image from Debian packages, for machines without access to an image registry:
 #   base-image.sh NAME [PACKAGE...]     Debian 12 with Python 3.11, and the packages
 # Needs root, debootstrap and a Docker engine. An image that exists is kept.
 set -euo pipefail

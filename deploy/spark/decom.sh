@@ -1,7 +1,7 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
-# Hook that runs before an executor's pod ends: SIGPWR makes Spark migrate its blocks, then this
-# waits for the process to exit.
+# Hook that runs before an executor's pod ends: sends SIGPWR, on which Spark migrates its blocks,
+# and waits for the process to exit.
 set -euo pipefail
 
 seconds_max=${COMETMQ_DECOMMISSION_SECONDS:-60}

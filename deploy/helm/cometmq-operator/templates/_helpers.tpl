@@ -51,7 +51,7 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 - apiGroups: [cometmq.io]
   resources: [brokergroups/status]
   verbs: [patch]
-# Needed where owner references that block a deletion are checked, as in OpenShift.
+# Needed where the cluster checks owner references that block a deletion, as OpenShift does.
 - apiGroups: [cometmq.io]
   resources: [brokergroups/finalizers]
   verbs: [update]
@@ -67,7 +67,7 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 - apiGroups: [policy]
   resources: [poddisruptionbudgets]
   verbs: [get, list, watch, create, patch, delete]
-# The operator may grant only what it may do itself: brokers read and change the Lease of their group.
+# The operator may grant only rights that it has: brokers read and change the Lease of their group.
 - apiGroups: [rbac.authorization.k8s.io]
   resources: [roles, rolebindings]
   verbs: [get, list, watch, create, patch]

@@ -1,4 +1,4 @@
-{{/* Names, labels and the parts that all pods share. */}}
+{{/* Names, labels, and parts that all pods share. */}}
 
 {{- define "cometmq.fullname" -}}
 {{- $name := default .Chart.Name .Values.nameOverride -}}
@@ -11,7 +11,7 @@
 {{- end -}}
 {{- end -}}
 
-{{/* Labels that select the pods of a component; the argument has root, component and perhaps group. */}}
+{{/* Labels that select the pods of a component; the argument has root, component and optionally group. */}}
 {{- define "cometmq.selector" -}}
 app.kubernetes.io/name: {{ default .root.Chart.Name .root.Values.nameOverride }}
 app.kubernetes.io/instance: {{ .root.Release.Name }}
@@ -59,7 +59,7 @@ helm.sh/chart: {{ printf "%s-%s" .root.Chart.Name .root.Chart.Version | replace 
 {{- end }}
 {{- end -}}
 
-{{/* Name servers for brokers: one name for all of them, so that brokers register with each. */}}
+{{/* Name servers for brokers: one name resolves to all of them, so brokers register with each. */}}
 {{- define "cometmq.namesrvPods" -}}
 {{ include "cometmq.fullname" . }}-namesrv-pods.{{ .Release.Namespace }}.svc:9876
 {{- end -}}

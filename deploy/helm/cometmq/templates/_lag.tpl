@@ -1,4 +1,4 @@
-{{/* What the pods of the collector and of a report share. */}}
+{{/* Parts that the pods of the collector and of a report share. */}}
 
 {{- define "cometmq.lagEnv" -}}
 - {name: NAMESRV_ADDR, value: {{ include "cometmq.namesrv" . }}}
