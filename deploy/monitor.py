@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Run Prometheus beside a suite that runs on this machine, until Ctrl-C.
+"""Run Prometheus for a suite on this machine until Ctrl-C.
 
 It scrapes the HTTP port of `make run` and evaluates the alert rules.
 """

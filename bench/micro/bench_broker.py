@@ -109,7 +109,7 @@ def make_peers(app: BrokerApp, count: int) -> list[PeerProtocol]:
 
 
 class BestRound:
-    """Keeps the shortest of the rounds that run inside it, and profiles them if asked."""
+    """Keeps the shortest of the rounds that run inside it, and profiles them on request."""
 
     def __init__(self, profile: cProfile.Profile | None = None) -> None:
         self._profile = profile

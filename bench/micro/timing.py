@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Time small operations in many short rounds, and print the best round beside the budget.
-
-Even on a busy machine, some of the short rounds run without interruption.
-"""
+"""Time small operations in many short rounds, and print the best round with its budget."""
 
 import timeit
 from collections.abc import Callable, Mapping

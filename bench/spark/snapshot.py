@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Time a snapshot of many groups, and measure the broker's loop lag meanwhile."""
+"""Time a snapshot of many groups, and measure the broker's loop lag during it."""
 
 import asyncio
 import json

@@ -37,7 +37,7 @@ def serving(serve, *, connections=1):
 
 
 def redis_request(stream):
-    """Return the words of a request; None at the end."""
+    """Return the words of a request; None at the end of the input."""
     head = stream.readline()
     if not head:
         return None

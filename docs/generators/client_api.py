@@ -216,11 +216,11 @@ def _first_line(found: griffe.Object) -> str:
     return " ".join(found.docstring.value.partition("\n\n")[0].split())
 
 
-# Modules of their own
+# Separate modules
 
 
 def _module(path: str, module: griffe.Object | griffe.Alias) -> Iterator[str]:
-    """Yield the lines of a module that applications import beside `cometmq.client`."""
+    """Yield the lines of a module that applications import in addition to `cometmq.client`."""
     yield from ("", f"## {code(path)}")
     assert module.docstring is not None
     yield from ("", module.docstring.value)

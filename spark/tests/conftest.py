@@ -61,7 +61,7 @@ def make_topic(cluster: Cluster) -> Callable[[str], str]:
 
 @pytest.fixture
 def topic(make_topic: Callable[[str], str], request: pytest.FixtureRequest) -> str:
-    """A topic of its own for each test."""
+    """Return a new topic for each test."""
     return make_topic(re.sub(r"\W", "_", request.node.name)[:100])
 
 

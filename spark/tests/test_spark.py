@@ -69,7 +69,7 @@ class Streams:
 
 @pytest.fixture
 def streams(spark: SparkSession, cluster: Cluster, tmp_path: Path) -> Streams:
-    """Streams with a checkpoint of their own per test."""
+    """Return Streams with a separate checkpoint for each test."""
     return Streams(spark, cluster.namesrv_addr, tmp_path)
 
 

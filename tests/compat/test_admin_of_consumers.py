@@ -165,7 +165,7 @@ def test_the_state_of_a_consumer(mqadmin: MqAdmin, scene: Scene, with_stacks: bo
 
 
 def test_how_far_members_say_they_are(java: ClientProgram, scene: Scene) -> None:
-    """Code 223, which asks each member (221)."""
+    """Code 223, for which the broker asks each member (221)."""
     asked = {
         "namesrv": scene.cluster.namesrv_addr,
         "topic": scene.topic,

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every way of consuming in our client, on both brokers, beside Java consumers."""
+"""Every kind of consumer in our client, on both brokers and together with Java consumers."""
 
 import asyncio
 from collections import defaultdict
@@ -339,7 +339,7 @@ async def test_lite_pull_shares_with_a_java_consumer(
     assert len(got) >= 40
 
 
-# -- what administrators do -------------------------------------------------------------------
+# -- requests of administrators ---------------------------------------------------------------
 
 
 async def reset(tools: MqAdmin, group: str, topic: str) -> None:

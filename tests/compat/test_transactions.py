@@ -52,7 +52,7 @@ PLANS = {
     "unknown>exception>commit": (True, 2),
     "unknown": (False, 3),
 }
-"""The result of each plan: whether its message is delivered, how often its producer is asked."""
+"""The result of each plan: whether its message is delivered, and the number of checks."""
 
 STATES = {
     "commit": "COMMIT_MESSAGE",
@@ -87,7 +87,7 @@ class Bench:
         )
 
     def keys(self, topic: str, stem: str | None = None) -> set[str]:
-        """Return the keys of all messages of a topic whose name derives from another."""
+        """Return the keys of all messages of a topic whose name is derived from another."""
         with AdminClient(self.cluster.namesrv_addr) as admin:
             keys = admin.call(lambda admin: _keys(admin, topic))
         return {key for key in keys if key.rpartition("-")[0] == (stem or topic)}
@@ -211,7 +211,7 @@ def test_another_producer_of_the_group_answers_for_one_that_died(
 def own_producer(
     bench: Bench, group: str, answers: Callable[[str, int], TransactionState | None]
 ) -> Iterator[tuple[TransactionProducer, list[str]]]:
-    """Our producer, whose plan is a function of the step, and the keys that it was asked about."""
+    """Our producer, whose plan depends on the step, and the keys that it was asked about."""
     asked: list[str] = []
 
     def check(message: MessageExt) -> TransactionState | None:
@@ -320,7 +320,7 @@ def test_the_other_maker_finishes_open_transactions(
 
 @PAIRS
 def test_the_other_maker_continues_the_checks(owners: Owners, writer: str, reader: str) -> None:
-    """The first owner's checks were answered "unknown", and Java stored copies meanwhile."""
+    """The first owner's checks were answered "unknown", and Java stored copies in the meantime."""
     with owners.run(writer, PATIENT) as cluster:
         bench = owners.bench(cluster)
         topic = bench.topic("TxAsked")

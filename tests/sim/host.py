@@ -55,7 +55,7 @@ class Host:
         self.files = SimFiles()
         self.is_up = True
         self.is_wanted = True
-        """Whether the process is started again after it has ended."""
+        """Whether the process is restarted after it has ended."""
         self.boot = 0
         self.rate = 1 + world.plan.clock_drift * (random.random() * 2 - 1)
         self.wall_jump_ms = 0

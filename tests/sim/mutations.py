@@ -88,7 +88,7 @@ def any_winner() -> list[Patch]:
 
 
 def reopens_epochs() -> list[Patch]:
-    """An epoch that the log already contains may begin again."""
+    """An epoch that is already in the log may begin a second time."""
     begun = epochs.begun
 
     def begin(history: epochs.History, epoch: int, start: int) -> epochs.History:

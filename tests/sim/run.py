@@ -86,7 +86,7 @@ def prepare() -> None:
 
 
 def run_all(seeds: range, runs: Runs, jobs: int) -> Iterator[Found]:
-    """Run seeds on several cores, in chunks; yield what each chunk has found."""
+    """Run seeds on several cores, in chunks; yield the findings of each chunk."""
     chunks = [(seeds[start : start + CHUNK], runs) for start in range(0, len(seeds), CHUNK)]
     if jobs == 1 or len(chunks) == 1:
         prepare()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Without gRPC everything works except groups with failover, whose commands say what to install."""
+"""Without gRPC, all works but groups with failover, whose commands say what to install."""
 
 import subprocess
 import sys

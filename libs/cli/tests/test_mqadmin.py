@@ -131,7 +131,7 @@ def test_an_unknown_setting_needs_force(ask, suite):
 
 @pytest.mark.parametrize("kind", [BROKER, NAMESRV])
 def test_settings_of_rocketmq_are_known(kind):
-    """Settings that RocketMQ's servers report are known even to servers that report none."""
+    """The commands know RocketMQ's settings even if a server reports none."""
     code = {BROKER: "026-GET_BROKER_CONFIG", NAMESRV: "319-GET_NAMESRV_CONFIG"}[kind]
     lines = (ROOT / "tests/golden/wire" / f"{code}.jsonl").read_text().splitlines()
     texts = [json.loads(line)["response"]["body_text"] for line in lines]

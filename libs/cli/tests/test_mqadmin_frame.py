@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What all mqadmin commands have in common, without a server."""
+"""Behaviour that all mqadmin commands share, tested without a server."""
 
 import asyncio
 import json

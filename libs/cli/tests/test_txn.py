@@ -13,7 +13,7 @@ from cometmq.txn_checker.ledger import Ledger
 
 
 async def _begin(namesrv, topic, group, count, *, end_with=None):
-    """Send half messages and end all or none; return their ids."""
+    """Send half messages and end all or none of them; return their ids."""
     producer = TransactionProducer(
         group, namesrv, check=lambda _: None, options=TransactionOptions()
     )

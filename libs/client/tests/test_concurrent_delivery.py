@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Results for a queue that was lost meanwhile are ignored."""
+"""A listener's results are ignored if its queue has been lost in the meantime."""
 
 from cometmq.client.consume.delivery.concurrent import Delivery
 from cometmq.client.consume.delivery.rates import ConsumeRates

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Request signing in every kind of client, and where the secret comes from."""
+"""Request signing in every kind of client, and the sources of the secret."""
 
 import asyncio
 import os

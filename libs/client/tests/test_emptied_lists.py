@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The application may change the lists it receives: the client keeps lists of its own."""
+"""Applications may change the lists that they receive: the client keeps its own."""
 
 from typing import Any
 

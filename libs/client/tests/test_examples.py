@@ -30,7 +30,7 @@ EXPECTED = {
     "hooks": "nobody may send to Secrets\n",
     "trace_context": "Invoices 00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01\n",
 }
-"""What the output of some examples ends with or contains."""
+"""Text that the output of some examples contains or ends with."""
 
 
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda path: path.stem)

@@ -340,7 +340,7 @@ async def test_a_dead_broker_is_one_line_when_it_goes_and_one_when_it_works_agai
         caplog.clear()
         await broker.stop()
         await eventually(lambda: bool(lines(caplog, "broker.unreachable")))
-        await asyncio.sleep(0.3)  # pulls, offsets and rebalances fail meanwhile
+        await asyncio.sleep(0.3)  # during this time, pulls, offsets and rebalances fail
         gone = [
             record.getMessage()
             for record in caplog.records

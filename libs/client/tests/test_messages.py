@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Messages: splitting into batches, receiving, sending again."""
+"""Messages: splitting into batches, receiving, resending."""
 
 from typing import Any
 

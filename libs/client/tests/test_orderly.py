@@ -392,7 +392,7 @@ async def test_closing_beside_a_broker_that_does_not_answer_ends(cluster: Memory
     assert cluster.broker.requests[UNLOCK] == 1
 
 
-# -- what brokers ask -------------------------------------------------------------------------
+# -- requests from brokers --------------------------------------------------------------------
 
 
 async def test_a_reset_while_the_listener_works_waits_for_it(cluster: MemoryCluster) -> None:

@@ -28,7 +28,7 @@ QUEUES = [MessageQueue("T", "broker-a", queue_id) for queue_id in range(4)]
 
 
 class Told:
-    """Records the callbacks of a consumer, and the commits before them."""
+    """Records a consumer's callbacks, and the commits before each of them."""
 
     def __init__(self, cluster: MemoryCluster, consumer: Any) -> None:
         self.events: list[tuple[str, list[int]]] = []

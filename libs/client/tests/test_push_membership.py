@@ -191,7 +191,7 @@ async def test_a_suspended_consumer_pulls_nothing(cluster: MemoryCluster) -> Non
         await eventually(lambda: seen.bodies == [b"x"])
 
 
-# -- what brokers ask -------------------------------------------------------------------------
+# -- requests from brokers --------------------------------------------------------------------
 
 
 async def ask(broker: MemoryBroker, code: RequestCode, header: Any, body: bytes = b"") -> Response:

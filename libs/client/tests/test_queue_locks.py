@@ -182,7 +182,7 @@ async def test_a_broker_that_does_not_answer_takes_no_lock_away(
     assert await locked.locks.recover(QUEUES[0]) is None
 
 
-# -- what follows -----------------------------------------------------------------------------
+# -- consequences -------------------------------------------------------------------------------
 
 
 def guards_of(locked: Locked, begin_anew: Any) -> LockGuards:

@@ -189,7 +189,7 @@ def test_only_a_received_message_may_be_a_request(message: Any) -> None:
         is_request(message)
 
 
-# -- what brokers push ------------------------------------------------------------------------
+# -- pushes from brokers ------------------------------------------------------------------------
 
 
 class Requester:

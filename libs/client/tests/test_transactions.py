@@ -58,7 +58,7 @@ def unexpected(_message: MessageExt) -> None:
 def producer(
     cluster: MemoryCluster, *, check: Any = unexpected, log: Log | None = None, **options: Any
 ) -> TransactionProducer:
-    """Return a producer whose transactions are checked only if the test asks."""
+    """Return a producer whose transactions are checked only on the test's request."""
     cluster.broker.may_check_transactions = False
     return TransactionProducer(
         "pg",

@@ -130,7 +130,7 @@ async def test_an_order_ends_even_if_its_caller_goes_away(member, server):
     request = pb.FenceRequest(target=to_target(TARGET), epoch=9)
     calls.spawn(server.order("Fence", request, None), name="call")
     await until(lambda: len(server._orders) == 1)
-    await calls.close()  # as gRPC does when a caller goes away
+    await calls.close()  # as gRPC does when a caller disconnects
     member.gate.set()
     await until(lambda: member.orders == [("fence", 9)])
 

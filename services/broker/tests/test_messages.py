@@ -97,7 +97,7 @@ def test_the_text_around_a_unique_key_is_cached() -> None:
         assert sent.keys == (key,)
         assert sent.tag_code == tag_code("A")
         assert not sent.waits_for_disk
-        sent.delay_level = 5  # the cache must not see what a handler changes
+        sent.delay_level = 5  # a handler's changes must not reach the cache
         sent.text = ""
 
 

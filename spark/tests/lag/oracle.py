@@ -179,7 +179,7 @@ class _Points(NamedTuple):
 
     all: list[Row]
     live: list[Row]
-    """Since the last jump backwards: a rewind, or a topic that was created again."""
+    """Since the last jump backwards: a rewind or a recreated topic."""
     window: list[Row]
     live_window: list[Row]
 

@@ -27,7 +27,7 @@ def show(event: str, **fields: object) -> None:
 
 
 def text(value: bytes | None) -> str | None:
-    """Decode a string of the library, which passes bytes or None."""
+    """Decode a string from the library, which passes bytes or None."""
     return None if value is None else value.decode()
 
 

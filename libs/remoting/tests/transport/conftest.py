@@ -53,7 +53,7 @@ def new_client(resources: contextlib.AsyncExitStack) -> Callable[..., RemotingCl
 
 @pytest.fixture
 def connect_raw(resources: contextlib.AsyncExitStack) -> Callable[..., Any]:
-    """Connect a peer that sends only what the test writes and need not read."""
+    """Connect a peer that sends only the bytes that the test writes, and need not read."""
 
     async def connect(
         port: int, *, reads: bool = True

@@ -41,7 +41,7 @@ def read(rig, offset=0, count_max=8):
 
 
 def said(result):
-    """Return the content of an answer, with its records joined."""
+    """Return an answer's content with its records joined."""
     return (
         b"".join(map(bytes, result.records)), result.status, result.next_offset,
         result.min_offset, result.max_offset, result.count, result.bytes, result.suggest_slave,

@@ -83,7 +83,7 @@ async def test_captured_replies(broker: Broker, exchange: Exchange) -> None:
 
 @pytest.mark.parametrize("exchange", exchanges("326-*"), ids=name_of)
 async def test_captured_deliveries(broker: Broker, exchange: Exchange) -> None:
-    """For the same reply, our broker sends the requester what the Java broker sent."""
+    """For the same reply, our broker and the Java broker send the requester the same bytes."""
     captured = call_of(exchange.request, FakePeer())
     wanted: PushReplyMessageToClient = captured.header
     properties = parse_properties(wanted.properties)

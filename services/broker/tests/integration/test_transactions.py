@@ -14,7 +14,7 @@ from cometmq.remoting.transport.settings import ClientSettings
 from cometmq.runtime.clock import SystemClock
 
 TIMEOUT_MS = 60_000
-COUNT = 200  # many more than one turn of the loop may look up
+COUNT = 200  # far more lookups than one turn of the loop allows
 HALF = "UNIQ_KEY\x01K\x02TRAN_MSG\x01true\x02PGROUP\x01P"
 SUBSCRIPTION, SUSPEND = 4, 2
 

@@ -132,7 +132,7 @@ class Script(RandomScript):
         return frame(34, {}, msgspec.json.encode(body), opaque=self.number)
 
     def other_request(self) -> bytes:
-        """Return a request other than a pull; most change what pulls depend on."""
+        """Return a request other than a pull; most of them affect later pulls."""
         rng = self.rng
         self.number += 1
         group = {

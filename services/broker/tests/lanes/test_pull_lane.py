@@ -27,7 +27,7 @@ pytestmark = pytest.mark.skipif(not IS_BUILT, reason="cometmq-accel is built onl
 
 
 def disturb(broker: ScriptedBroker, step: Step) -> None:
-    """Change what pulls depend on without a request."""
+    """Change the state that pulls depend on, without a request."""
     store, disk = broker.broker.store, broker.disk
     log = store.commit_log
     match step.action:

@@ -66,7 +66,7 @@ class Script(RandomScript):
         return self.batch() if self.chance(0.1) else self.send()
 
     def other_request(self) -> bytes:
-        """Return a request that is not a send; some of these change what sends depend on."""
+        """Return a request that is not a send; some of these affect later sends."""
         rng = self.rng
         self.number += 1
         code, ext, body = rng.choice([

@@ -19,7 +19,7 @@ from cometmq.store.writing.write_state import Refusal
 
 
 class RawMaster:
-    """Accepts slaves one after another; `serve` decides what each is sent."""
+    """Accepts slaves one after another; `serve` decides which bytes each one gets."""
 
     def __init__(self) -> None:
         self.reports: list[int] = []

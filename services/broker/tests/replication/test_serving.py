@@ -263,7 +263,7 @@ async def test_the_rate_limit_spreads_a_catch_up() -> None:
             assert 0 < sent < 1 << 20
             for _ in range(50):
                 await asyncio.sleep(0.001)
-            assert node.state.slaves.sent_bytes == sent  # the clock stands still
+            assert node.state.slaves.sent_bytes == sent  # the clock is stopped
             node.clock.advance(1_000)
             received = len(joined(first))
             await until(lambda: node.state.slaves.sent_bytes > sent)

@@ -17,7 +17,7 @@ SERVING_ROLES: Final = frozenset({Role.MASTER, Role.PARKING, Role.SLAVE})
 
 
 def is_ready(report: Report) -> bool:
-    """Return whether a member serves what its role requires."""
+    """Return whether a member provides the service that its role requires."""
     status = report.status
     return status.role in SERVING_ROLES and not report.fault and not status.has_lost_master
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The methods of the control API, for both ends: names, requests, and what an order does."""
+"""The methods of the control API, for both ends: names, requests, and effects of orders."""
 
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final, NamedTuple

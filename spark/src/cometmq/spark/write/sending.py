@@ -106,7 +106,7 @@ class Sender:
         parcel.is_ordered |= is_ordered
         if is_alone or parcel.size >= self._options.batch_bytes:
             self._seal(queue)
-        # At most `max_in_flight` batches are queued behind those in flight.
+        # At most `max_in_flight` batches are queued in addition to the batches in flight.
         while len(self._ready) > self._options.max_in_flight:
             self._step()
 

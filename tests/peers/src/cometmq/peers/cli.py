@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The `cometmq` command as a process of its own, as people and scripts run it."""
+"""The `cometmq` command as a separate process, like a user's or script's call."""
 
 import json
 import subprocess

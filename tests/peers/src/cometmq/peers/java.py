@@ -53,7 +53,7 @@ class JavaCluster(Cluster):
     def mqadmin(
         self, arguments: Sequence[str], *, timeout_s: float = MQADMIN_TIMEOUT_S
     ) -> subprocess.CompletedProcess[str]:
-        """Run one `mqadmin` command against this cluster in a JVM of its own."""
+        """Run one `mqadmin` command against this cluster in a separate JVM."""
         return mqadmin(arguments, self.namesrv_addr, timeout_s=timeout_s)
 
     def _namesrv_command(self, conf_path: Path) -> list[str]:
@@ -136,7 +136,7 @@ def mqadmin(
     timeout_s: float = MQADMIN_TIMEOUT_S,
     home: Path | None = None,
 ) -> subprocess.CompletedProcess[str]:
-    """Run one `mqadmin` command in a JVM of its own (1.5 to 3 s)."""
+    """Run one `mqadmin` command in a separate JVM (1.5 to 3 s)."""
     return subprocess.run(
         mqadmin_command(arguments, namesrv_addr, home=home),
         stdin=subprocess.DEVNULL,

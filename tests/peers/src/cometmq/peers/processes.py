@@ -88,7 +88,7 @@ class Child:
 
     @property
     def exit_status(self) -> int | None:
-        """Exit status, None while the program runs."""
+        """Return the exit status, or None while the program runs."""
         return self._process.poll()
 
     def log(self) -> str:

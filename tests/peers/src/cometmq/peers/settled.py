@@ -42,7 +42,7 @@ def _bytes_behind(address: str) -> int:
 def committed(
     cluster: Cluster, topic: str, group: str, *, queue_count: int = QUEUE_COUNT
 ) -> list[int]:
-    """Return the offset of a group in each queue of a topic, -1 where it has none."""
+    """Return a group's offset in each queue of a topic, or -1 where it has none."""
     answers = [
         call(
             cluster.broker_addrs[0],

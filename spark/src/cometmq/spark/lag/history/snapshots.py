@@ -81,7 +81,7 @@ class History:
         return (self.root / MANIFESTS).glob("hour=*.json")
 
     def files(self, table: str, begin: datetime, end: datetime) -> list[Path]:
-        """List the files of all hours from that of `begin` to that of `end`."""
+        """List the files of all hours from the hour of `begin` to the hour of `end`."""
         files: list[Path] = []
         hour = begin.replace(minute=0, second=0, microsecond=0)
         while hour <= end:

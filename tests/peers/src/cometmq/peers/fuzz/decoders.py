@@ -50,7 +50,7 @@ def fuzz_decoders(*, inputs: int, seed: int, processes: int) -> bool:
 
 
 def say(line: str) -> None:
-    """Print a line and flush, for users who watch a long run."""
+    """Print a line and flush, because people watch long runs."""
     sys.stdout.write(f"{line}\n")
     sys.stdout.flush()
 
