@@ -45,7 +45,7 @@ class Plan:
     seconds: float
     warmup_s: float
     serialization: str
-    is_preferred: bool  # run the server at a higher priority than other programs
+    is_preferred: bool  # run server and generator above other programs
     say: Callable[[str], None]
     samples: Samples = field(default_factory=dict)
 
