@@ -169,6 +169,7 @@ async def test_a_record_that_was_cut_by_a_lost_connection_is_asked_for_again() -
         await until(lambda: master.reports)
         master.send(encode_header(0, border + 5) + log[: border + 5])
         await until(lambda: slave.end == border)
+        await until(lambda: master.reports == [0, border])
         assert master.writer is not None
         master.writer.close()
         await until(lambda: master.connect_count == 2)
