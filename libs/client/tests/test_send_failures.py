@@ -304,7 +304,7 @@ async def test_a_lost_connection_is_made_again(cluster: MemoryCluster) -> None:
 
 
 async def test_a_dead_connection_is_found_out_by_heartbeats(cluster: MemoryCluster) -> None:
-    options = ProducerOptions(heartbeat_interval_ms=50, api_timeout_ms=500)
+    options = ProducerOptions(heartbeat_interval_ms=50, api_timeout_ms=3_000)
     async with Producer("pg", cluster.namesrv, options=options) as producer:
         cluster.broker.fail(SEND, HANG)
         cluster.broker.fail(RequestCode.HEART_BEAT, HANG)
