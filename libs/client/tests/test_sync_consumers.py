@@ -5,6 +5,7 @@ import os
 import queue
 import signal
 import threading
+import time
 
 import pytest
 
@@ -200,13 +201,24 @@ def test_a_callback_that_waits_for_its_own_end_is_refused(served: MemoryCluster)
 
 def test_a_signal_calls_back_once_and_then_has_its_usual_effect() -> None:
     told: list[str] = []
-    before = signal.signal(signal.SIGTERM, lambda *_: told.append("usual"))
+
+    def usual(*_: object) -> None:
+        told.append("usual")
+
+    def end_when_awaited() -> None:
+        while signal.getsignal(signal.SIGTERM) is usual:
+            time.sleep(0.001)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    before = signal.signal(signal.SIGTERM, usual)
     try:
         with on_signal(lambda: told.append("ours"), signals=[signal.SIGTERM]):
             os.kill(os.getpid(), signal.SIGTERM)
             os.kill(os.getpid(), signal.SIGTERM)
-        threading.Timer(0.05, os.kill, (os.getpid(), signal.SIGTERM)).start()
+        ending = threading.Thread(target=end_when_awaited)
+        ending.start()
         until_signal([signal.SIGTERM])
+        ending.join()
     finally:
         signal.signal(signal.SIGTERM, before)
     assert told == ["ours", "usual"]
