@@ -321,7 +321,7 @@ class Stubborn:
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(application_calls, "CANCEL_GRACE_MS", 50)
-    monkeypatch.setattr(ScheduledPull, "GRACE_MS", 50)
+    monkeypatch.setattr(ScheduledPull, "_GRACE_MS", 50)
     monkeypatch.setattr(ownership, "FORCED_LEAVE_MS", 50)
 
 

@@ -273,7 +273,7 @@ async def test_an_unknown_topic_is_reported_once_with_the_fix(
 async def test_sending_to_an_unknown_topic_names_the_fix(cluster: MemoryCluster) -> None:
     options = ProducerOptions(default_topic="NoBrokerCreatesTopics")
     async with Producer("pg", cluster.namesrv, options=options) as producer:
-        with pytest.raises(NoRoute, match="create it: cometmq topic create Nowhere"):
+        with pytest.raises(NoRoute, match="create the topic: cometmq topic create Nowhere"):
             await producer.send(Message("Nowhere", b"x"))
 
 

@@ -34,8 +34,7 @@ from cometmq.remoting.errors import CometError, RequestTimeout, SettingsError
 from cometmq.remoting.refusals import is_access_text
 
 PROGRAMS: Final = "Programs"
-MESSAGES: Final = "Messages"
-TOPICS: Final = "Topics and groups"
+MESSAGES: Final = "Messages, topics and groups"
 OPERATIONS: Final = "Operations"
 MORE: Final = "More"
 
@@ -61,12 +60,12 @@ COMMANDS: Final[Mapping[str, CommandInfo]] = {
     "produce": CommandInfo("cometmq.cli.verbs.produce", "Send messages.", MESSAGES),
     "consume": CommandInfo("cometmq.cli.verbs.consume", "Receive and print messages.", MESSAGES),
     "topic": CommandInfo(
-        "cometmq.cli.verbs.topics", "List, create, alter, delete and describe topics.", TOPICS
+        "cometmq.cli.verbs.topics", "List, create, alter, delete and describe topics.", MESSAGES
     ),
     "group": CommandInfo(
-        "cometmq.cli.verbs.groups", "List, create, alter, delete, reset consumer groups.", TOPICS
+        "cometmq.cli.verbs.groups", "List, create, alter, delete, reset consumer groups.", MESSAGES
     ),
-    "lag": CommandInfo("cometmq.cli.verbs.lag", "Show the lag of consumer groups.", TOPICS),
+    "lag": CommandInfo("cometmq.cli.verbs.lag", "Show the lag of consumer groups.", MESSAGES),
     "cluster": CommandInfo(
         "cometmq.cli.verbs.brokers", "Show the brokers with rates and disk usage.", OPERATIONS
     ),

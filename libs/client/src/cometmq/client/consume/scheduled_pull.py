@@ -39,7 +39,7 @@ class ScheduledPull:
     Each queue has at most one call at a time, which is cancelled when the queue is revoked.
     """
 
-    GRACE_MS: ClassVar[int | None] = CANCEL_GRACE_MS
+    _GRACE_MS: ClassVar[int | None] = CANCEL_GRACE_MS
     """How long to wait for cancelled calls; None means until they end."""
 
     def __init__(
@@ -84,7 +84,7 @@ class ScheduledPull:
             task.cancel()
         if not tasks:
             return
-        timeout_s = None if self.GRACE_MS is None else self.GRACE_MS / 1000
+        timeout_s = None if self._GRACE_MS is None else self._GRACE_MS / 1000
         _, late = await asyncio.wait(tasks, timeout=timeout_s)
         if not late:
             return

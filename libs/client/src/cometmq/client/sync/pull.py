@@ -117,7 +117,7 @@ PullCallback = Callable[[PullConsumer, MessageQueue], int | None]
 
 
 class _ThreadsPull(client.ScheduledPull):
-    GRACE_MS = None  # a thread cannot be cancelled
+    _GRACE_MS = None  # a thread cannot be cancelled
 
 
 class ScheduledPull:
