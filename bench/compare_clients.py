@@ -5,7 +5,7 @@
 
 All clients use the same server: a RocketMQ 5.3.3 broker and its proxy, in one process. The first
 two use the remoting protocol and connect to the broker; the third supports only gRPC and connects
-to the proxy. The programs run one at a time, in turn; each prints its rate and its processor time.
+to the proxy. The programs run one after another; each prints its rate and its processor time.
 """
 
 import argparse
@@ -73,7 +73,7 @@ class Bench:
     """The operations on a running server."""
 
     def __init__(self, cluster: ProxyCluster, home: Path) -> None:
-        """Use a server that is already running; clients write their logs below `home`."""
+        """Use a server that is already running; clients write their logs under `home`."""
         self._cluster = cluster
         self._home = home
         self._numbers = iter(range(1_000_000))
@@ -104,7 +104,7 @@ class Bench:
         return sum(int(answer.fields["offset"]) for answer in answers)
 
     def run(self, client: Client, command: str, topic: str, count: int, window: int = 1) -> Figure:
-        """Run one client program to its end and return its figure; exit if it fails."""
+        """Run one client program to completion and return its figure; exit if it fails."""
         options = {
             "--namesrv": self._cluster.namesrv_addr,
             "--endpoint": self._cluster.endpoint,

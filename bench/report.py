@@ -21,7 +21,7 @@ BENCH: Final = Path(__file__).resolve().parent
 OUT: Final = BENCH / "out"
 BASELINE: Final = BENCH / "baseline.json"
 OTHERS_CPUS_MAX: Final = 0.2  # if other programs use more than this, the rates are distorted
-WORSE_MAX: Final = 1.10  # largest ratio to the baseline that is no regression
+WORSE_MAX: Final = 1.10  # largest ratio to the baseline that is not a regression
 
 Result: TypeAlias = dict[str, Any]
 
@@ -152,7 +152,7 @@ def table(result: Result, baseline: Result | None = None) -> str:
 
 
 def others_cpus(result: Result) -> float:
-    """Return the peak number of processors that other programs used during a rate workload."""
+    """Return the peak number of CPUs that other programs used during a rate workload."""
     medians = [
         (row.comet or 0, row.java or 0)
         for row in rows(result["samples"])
@@ -174,7 +174,7 @@ def _line(row: Row, before: float | None, aims: Sequence[Aim]) -> str:
 
 
 def cell(value: float | None, divisor: float) -> str:
-    """Format a number with at least three significant digits; None becomes a dash."""
+    """Format a number with at least three significant digits; None is shown as a dash."""
     if value is None:
         return f"{'-':>12}"
     scaled = value / divisor

@@ -5,8 +5,8 @@
 
 A pair is a half message and its commit; like Java's producer, the generator does not wait for an
 answer to the commit. A sample ends when all commits have taken effect. CometMQ runs with its
-txn-checker; in Java the broker checks. To measure writes, `--open` transactions stay open while a
-producer is asked about each several times and answers "unknown"; the growth of the log is counted.
+txn-checker; in Java the broker checks. To measure writes, `--open` transactions remain open while a
+producer, asked several times about each, answers "unknown"; the growth of the log is counted.
 """
 
 import argparse
@@ -94,7 +94,7 @@ def create_topic(cluster: Cluster) -> None:
 
 
 def measure_pairs(folder: Path, rounds: int, pairs: int, *, is_preferred: bool) -> None:
-    """Measure pairs on both implementations in turn, on servers that stay up."""
+    """Measure pairs on both implementations alternately, on long-running servers."""
     rates: dict[str, list[float]] = {maker: [] for maker in MAKERS}
     slowest: dict[str, list[float]] = {maker: [] for maker in MAKERS}
     with ExitStack() as stack:

@@ -63,7 +63,7 @@ def public_address(remote: str) -> str | None:
     if match := re.fullmatch(r"(?:ssh://)?git@([\w.-]+)[:/](.+)", remote):
         return f"https://{match[1]}/{match[2]}"
     if match := re.fullmatch(r"https://(?:[^@/]+@)?([\w.-]+(?::\d+)?/.+)", remote):
-        return f"https://{match[1]}"  # a user name or token in the remote stays private
+        return f"https://{match[1]}"  # a user name or token in the remote must not be published
     return None
 
 

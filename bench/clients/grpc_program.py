@@ -26,12 +26,12 @@ from rocketmq import (
 
 
 def configuration(options: Namespace) -> ClientConfiguration:
-    """Return the client configuration with the proxy's address."""
+    """Build the client configuration with the proxy's address."""
     return ClientConfiguration(options.endpoint, Credentials(), request_timeout=10)
 
 
 def make_message(options: Namespace) -> Message:
-    """Return a message with a body of `--body-bytes` bytes."""
+    """Build a message with a body of `--body-bytes` bytes."""
     message = Message()
     message.topic = options.topic
     message.body = b"x" * options.body_bytes

@@ -57,7 +57,7 @@ def loadgen_command(mode: str, port: int, **options: object) -> list[str]:
 
 
 def loadgen(mode: str, port: int, **options: object) -> Report:
-    """Run the generator to its end and return its report, which counts rejected requests."""
+    """Run the generator to completion and return its report, which counts rejected requests."""
     return _run(f"loadgen --mode {mode}", loadgen_command(mode, port, **options))
 
 

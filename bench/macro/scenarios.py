@@ -70,7 +70,7 @@ def run_floor(plan: Plan) -> Sample:
 
 
 def run_loads(plan: Plan, loads: Sequence[Load]) -> None:
-    """Run the rate workloads on servers that stay up, in the order A B A B."""
+    """Run the rate workloads on long-running servers, in the order A B A B."""
     if not loads:
         return
     names = [*plan.servers]

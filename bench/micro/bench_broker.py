@@ -56,7 +56,7 @@ class Sink:
         return ("127.0.0.1", 40_000 + self._number)
 
     def set_write_buffer_limits(self, **_: int) -> None:
-        """Do nothing: there is no buffer."""
+        """Do nothing: this transport has no buffer."""
 
     def get_write_buffer_size(self) -> int:
         """Return the unsent bytes, always 0."""
@@ -206,7 +206,7 @@ async def measure_commits(app: BrokerApp, serialization: Serialization, in_fligh
 
 
 def orderly(consumer: int, queue_length: int) -> Iterator[bytes]:
-    """Yield requests of a consumer of one queue: lock it and pull from it, in turn."""
+    """Yield requests of a consumer of one queue: lock it and pull from it, alternately."""
     number = 0
     body = (
         b'{"clientId":"127.0.0.1@%d","consumerGroup":"bench_orderly",'

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Time the client: concurrent sends on one connection, and delivery to a listener.
 
-An in-memory broker runs in a process of its own, so the printed CPU time is the client's alone.
+An in-memory broker runs in a separate process, so the printed CPU time is the client's alone.
 The rate of messages also depends on other work on the machine.
 """
 
@@ -54,7 +54,7 @@ async def time_sends(producer: Producer, in_flight: int, count: int) -> None:
 
 
 async def time_listener(namesrv: str, batch_count_max: int, count: int) -> None:
-    """Consume `count` messages that are stored already."""
+    """Consume `count` messages that are already stored."""
     seen = 0
     done = asyncio.Event()
 

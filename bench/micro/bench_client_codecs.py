@@ -113,7 +113,7 @@ def decode() -> list[MessageExt]:
 
 
 def create() -> MessageExt:
-    """Create a message whose fields are known already."""
+    """Create a message whose fields are already known."""
     return MessageExt(
         "T", BODY, None, (), {}, "id", "offset id", QUEUE, 7, 4_096, 0, 0, 0, 1, "h", 2, "h"
     )

@@ -69,7 +69,7 @@ def compiled(text: str) -> SqlFilter:
 
 
 def message(number: int) -> NewMessage:
-    """Return a message with the usual properties and some for filters."""
+    """Build a message with the usual properties and some for filters."""
     properties = {
         "KEYS": f"order-{number}",
         "UNIQ_KEY": f"7F0000010D5A18B4AAC2{number:012X}",

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Time a send in the server without a store: sockets, frames, headers, dispatch, answers.
 
-The native load generator (built by `make bench`) sends to a server in a process of its own. The
+The native load generator (built by `make bench`) sends to a server in a separate process. The
 server answers either in the handler or, as the broker does after a commit, once per turn of the
 loop. Compare the CPU time per message, which hardly depends on other work on the machine.
 """

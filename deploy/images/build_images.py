@@ -3,7 +3,8 @@
 
 Wheels are made and verified here, so the engine builds without network. Each image is then
 rewritten so that the same sources and the same base image give the same digest on every machine
-(`reproducible.py`). The archive for `docker load` and the list of contents stay in `dist/images`.
+(`reproducible.py`). The archive for `docker load` and the list of contents are kept in
+`dist/images`.
 """
 
 import argparse

@@ -2,9 +2,9 @@
 """Rewrite an image archive so that the same files always give the same digest.
 
 Builders record when they ran: in the time stamps of files, in the history and in the names of
-intermediate containers. `normalise` replaces all times after the given one by it, and drops fields
-that describe the build rather than the image. It works on the archives of `docker save`, so it does
-not depend on the builder's version.
+intermediate containers. `normalise` replaces all times after the given one with it, and drops
+fields that describe the build rather than the image. It works on the archives of `docker save`, so
+it does not depend on the builder's version.
 """
 
 import hashlib

@@ -72,7 +72,7 @@ class Board:
 
 
 def as_json(board: Board) -> dict[str, Any]:
-    """Return the dashboard in the form that Grafana imports."""
+    """Build the JSON object that Grafana imports."""
     return {
         "uid": board.uid,
         "title": board.title,

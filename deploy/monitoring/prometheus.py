@@ -22,7 +22,7 @@ def program() -> str:
 
 
 def configuration(jobs: Mapping[str, Sequence[str]], *, interval_s: int) -> dict[str, Any]:
-    """Return a configuration that scrapes the addresses of each job and evaluates our alerts."""
+    """Build a configuration that scrapes the addresses of each job and evaluates our alerts."""
     return {
         "global": {"scrape_interval": f"{interval_s}s", "evaluation_interval": f"{interval_s}s"},
         "rule_files": [str(RULES)],

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Messages that a broker deletes during a query: losses are reported, never silent.
 
-The test knows beforehand which messages will be deleted: a broker keeps only the last file of its
+The test predicts which messages will be deleted: a broker keeps only the last file of its
 commit log, and each row has the commit log offset of its message.
 """
 
@@ -37,7 +37,7 @@ UPDATE_BROKER_CONFIG = 25
 COUNT = 12_000
 FILE_BYTES = 1 << 20
 DELETED_S = 120
-"""RocketMQ first looks for old files a minute after its start."""
+"""RocketMQ first checks for old files a minute after its start."""
 DELETES: dict[type[Cluster], tuple[str, str]] = {
     # CometMQ keeps messages for an hour, unless it considers its disk full.
     CometCluster: ("cleanFileForciblyEnable=false", "cleanFileForciblyEnable=true"),

@@ -18,7 +18,7 @@ EXAMPLES = sorted((CHART / "ci").glob("*-values.yaml"))
 KUBERNETES = "1.34"
 
 BAD_VALUES = [
-    # values as JSON, the path in the message, and another part of the message
+    # values as JSON, the path in the message, and a further part of the message
     ("replicas=0", "/replicas", "minimum: got 0, want 1"),
     ("replica=2", "'replica' not allowed", ""),
     ('watchNamespaces="prod"', "/watchNamespaces", "got string, want array"),

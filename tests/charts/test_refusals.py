@@ -4,7 +4,7 @@
 import pytest
 
 BAD_VALUES = [
-    # values as JSON, the path in the message, and another part of the message
+    # values as JSON, the path in the message, and a further part of the message
     ('namesrv={"replicas": 0}', "/namesrv/replicas", "minimum: got 0, want 1"),
     ('namesrv={"replicas": "two"}', "/namesrv/replicas", "got string, want integer"),
     ('namesrv={"replica": 2}', "/namesrv", "'replica' not allowed"),

@@ -134,7 +134,7 @@ def _same_accounts_for_all(guarded: Cluster) -> Iterator[None]:
 
 
 def accounts_file(cluster: Cluster) -> Path:
-    """Return the path of the broker's accounts: below its home, or beside its own file."""
+    """Return the path of the broker's accounts: under its home, or beside its own file."""
     home = "home/conf/" if isinstance(cluster, JavaCluster) else ""
     return cluster.directory / f"{home}plain_acl.yml"
 

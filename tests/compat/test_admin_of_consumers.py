@@ -104,7 +104,7 @@ def scene(cluster: Cluster, java: ClientProgram, mqadmin: MqAdmin) -> Iterator[S
 def test_a_connected_group_is_reset(
     cluster: Cluster, java: ClientProgram, mqadmin: MqAdmin, topic: str, group: str
 ) -> None:
-    """Codes 222 and 220: back to the first message, so that all messages are redelivered."""
+    """A reset (222, 220) to the first message makes the consumer receive all messages again."""
     with online(cluster, java, topic, group) as scene:
         output = mqadmin.run("resetOffsetByTime", "-g", group, "-t", topic, "-s", "0")
         scene.consumer.wait_for("received", COUNT)
@@ -117,7 +117,7 @@ def test_a_connected_group_is_reset(
 
 
 def test_without_force_nothing_is_skipped(mqadmin: MqAdmin, scene: Scene) -> None:
-    """Code 222: the end of the queues is not before the group's offset."""
+    """A reset (222) to the queues' ends without force leaves the group's offsets unchanged."""
     answer = mqadmin.run(
         "resetOffsetByTime", "-g", scene.group, "-t", scene.topic, "-s", "now", "-f", "false"
     )
@@ -129,7 +129,7 @@ def test_without_force_nothing_is_skipped(mqadmin: MqAdmin, scene: Scene) -> Non
 def test_a_group_that_is_away_is_reset_by_its_stored_offsets(
     cluster: Cluster, java: ClientProgram, mqadmin: MqAdmin, topic: str, group: str
 ) -> None:
-    """Code 206 makes the tool write offsets (15); the next consumer starts there."""
+    """After CONSUMER_NOT_ONLINE (206), the tool writes offsets (15) for the next consumer."""
     server = {"namesrv": cluster.namesrv_addr, "topic": topic, "group": group}
     messages = sent(java.run("send", count=COUNT, namesrv=cluster.namesrv_addr, topic=topic))
     assert received(java.run("consume", count=COUNT, **server)) == messages
@@ -142,7 +142,7 @@ def test_a_group_that_is_away_is_reset_by_its_stored_offsets(
 
 
 def test_an_unknown_group_cannot_be_reset(mqadmin: MqAdmin, topic: str) -> None:
-    """Code 222 answers 1; the tool shows the remark."""
+    """The broker answers the reset (222) with code 1, and the tool shows the remark."""
     errors = mqadmin.run("resetOffsetByTime", "-g", "Nobody", "-t", topic, "-s", "0").errors
 
     assert "CODE: 1" in errors
@@ -151,7 +151,7 @@ def test_an_unknown_group_cannot_be_reset(mqadmin: MqAdmin, topic: str) -> None:
 
 @pytest.mark.parametrize("with_stacks", [False, True], ids=["plain", "stacks"])
 def test_the_state_of_a_consumer(mqadmin: MqAdmin, scene: Scene, with_stacks: bool) -> None:
-    """Code 307, passed on to the client."""
+    """The broker forwards GET_CONSUMER_RUNNING_INFO (307) to the client."""
     options = ["-g", scene.group, "-i", scene.client_id, *(["-s"] if with_stacks else [])]
 
     output = mqadmin.run("consumerStatus", *options).output
@@ -165,7 +165,7 @@ def test_the_state_of_a_consumer(mqadmin: MqAdmin, scene: Scene, with_stacks: bo
 
 
 def test_how_far_members_say_they_are(java: ClientProgram, scene: Scene) -> None:
-    """Code 223, for which the broker asks each member (221)."""
+    """To answer INVOKE_BROKER_TO_GET_CONSUMER_STATUS (223), the broker asks each member (221)."""
     asked = {
         "namesrv": scene.cluster.namesrv_addr,
         "topic": scene.topic,
@@ -181,7 +181,6 @@ def test_how_far_members_say_they_are(java: ClientProgram, scene: Scene) -> None
 
 
 def test_an_unknown_group_has_no_progress(scene: Scene) -> None:
-    """Code 223 answers 1."""
     fields = {"group": "Nobody", "topic": scene.topic}
 
     answer = call(scene.cluster.broker_addrs[0], INVOKE_BROKER_TO_GET_CONSUMER_STATUS, fields)
@@ -190,7 +189,7 @@ def test_an_unknown_group_has_no_progress(scene: Scene) -> None:
 
 
 def test_a_message_is_consumed_once_more(mqadmin: MqAdmin, scene: Scene) -> None:
-    """Code 309: the listener of the given client gets the stored message."""
+    """CONSUME_MESSAGE_DIRECTLY (309) gives the stored message to the named client's listener."""
     one = scene.messages[5]
     before = len(scene.consumer.events("received"))
 
@@ -206,7 +205,7 @@ def test_a_message_is_consumed_once_more(mqadmin: MqAdmin, scene: Scene) -> None
 
 
 def test_a_client_that_is_not_there_consumes_nothing(mqadmin: MqAdmin, scene: Scene) -> None:
-    """Code 309 answers 1 with the names of the group and the client."""
+    """The broker answers 309 with code 1, and its remark names the group and the client."""
     message_id = scene.messages[0]["offset_msg_id"]
 
     errors = mqadmin.run("queryMsgById", "-i", message_id, "-g", scene.group, "-d", "nobody").errors
@@ -228,7 +227,7 @@ def test_a_group_begins_where_another_is(mqadmin: MqAdmin, scene: Scene) -> None
 
 @pytest.mark.parametrize("offline", ["false", "true"])
 def test_a_broker_copies_offsets(scene: Scene, offline: str) -> None:
-    """Code 314, which no tool sends."""
+    """No tool sends CLONE_GROUP_OFFSET (314), so the test sends it."""
     clone = f"{scene.group}Copy{offline}"
     fields = {
         "srcGroup": scene.group,
@@ -252,7 +251,7 @@ def test_requests_get_their_replies(
     group: str,
     version: str,
 ) -> None:
-    """Codes 325 and 326: each request gets its own answer, and the reply topic keeps it."""
+    """Each request gets its own reply (codes 325, 326), and the reply topic keeps it."""
     server = {"namesrv": cluster.namesrv_addr, "topic": topic}
     with clients[version].start("reply", group=group, count=3, **server) as replier:
         replier.wait_for("started")

@@ -385,7 +385,7 @@ def test_settings_are_exported_the_same(ours: CometCli, mqadmin: MqAdmin, tmp_pa
 
 
 def test_figures_are_exported_the_same(ours: CometCli, mqadmin: MqAdmin, tmp_path: Path) -> None:
-    """exportMetrics: the names are the same, and so are the values that stay constant."""
+    """exportMetrics: the names are the same, and so are the values that do not change."""
     mine = exported(ours, "exportMetrics", tmp_path / "mine")
     theirs = exported(mqadmin, "exportMetrics", tmp_path / "theirs")
 

@@ -54,7 +54,7 @@ def ours(cluster: Cluster) -> Ask:
 
 @dataclass(frozen=True)
 class Scene:
-    """Messages that a group has consumed; one member of the group stays connected."""
+    """Messages that a group has consumed; one member of the group remains connected."""
 
     messages: list[Event]
     member: Running

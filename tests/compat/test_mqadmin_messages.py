@@ -51,7 +51,7 @@ def scene(cluster: Cluster, java: ClientProgram) -> Iterator[Scene]:
 
 
 def test_topic_status(cluster: Cluster, mqadmin: MqAdmin, scene: Scene) -> None:
-    """Code 202: the minimum, the maximum and the last time of each queue."""
+    """topicStatus (202) shows each queue's minimum and maximum offsets and last store time."""
     rows = mqadmin.run("topicStatus", "-t", TOPIC).rows()
 
     assert [row[:3] for row in rows] == [[cluster.broker_names[0], str(n), "0"] for n in range(4)]
@@ -60,7 +60,7 @@ def test_topic_status(cluster: Cluster, mqadmin: MqAdmin, scene: Scene) -> None:
 
 
 def test_broker_status(cluster: Cluster, mqadmin: MqAdmin, scene: Scene) -> None:
-    """Code 28: the keys that dashboards read."""
+    """brokerStatus (28) contains the keys that dashboards read."""
     output = mqadmin.run("brokerStatus", "-b", cluster.broker_addrs[0]).output
     pairs = (line.split(":", 1) for line in output.splitlines() if ":" in line)
     status = {key.strip(): value.strip() for key, value in pairs}
@@ -87,7 +87,7 @@ def test_broker_status(cluster: Cluster, mqadmin: MqAdmin, scene: Scene) -> None
 
 
 def test_consumer_progress(mqadmin: MqAdmin, scene: Scene) -> None:
-    """Code 208: every queue consumed to its end."""
+    """consumerProgress (208) shows that every queue is consumed completely."""
     output = mqadmin.run("consumerProgress", "-g", GROUP)
     rows = [row for row in output.rows() if row[0] == TOPIC]
     groups = {row[0]: row for row in mqadmin.run("consumerProgress").rows()}
@@ -100,7 +100,7 @@ def test_consumer_progress(mqadmin: MqAdmin, scene: Scene) -> None:
 
 @pytest.mark.usefixtures("scene")
 def test_consumer_connection(mqadmin: MqAdmin) -> None:
-    """Code 203: client, language, version and subscription."""
+    """consumerConnection (203) shows each client's language and version, and the subscription."""
     output = mqadmin.run("consumerConnection", "-g", GROUP).output
 
     assert re.search(r"127\.0\.0\.1:\d+ +JAVA +V4_9_4", output)
@@ -113,7 +113,7 @@ def test_consumer_connection(mqadmin: MqAdmin) -> None:
 
 @pytest.mark.usefixtures("scene")
 def test_producer_connection(mqadmin: MqAdmin) -> None:
-    """Code 204: every Java client contains this producer."""
+    """producerConnection (204) lists the producer that every Java client contains."""
     output = mqadmin.run("producerConnection", "-g", "CLIENT_INNER_PRODUCER", "-t", TOPIC).output
 
     assert re.search(r"127\.0\.0\.1:\d+ +JAVA +V4_9_4", output)
@@ -138,7 +138,7 @@ def _assert_is_the_one(output: str, scene: Scene) -> None:
 
 
 def test_message_by_offset_id(mqadmin: MqAdmin, scene: Scene, tmp_path: Path) -> None:
-    """Code 33."""
+    """queryMsgById sends VIEW_MESSAGE_BY_ID (33) and finds the message."""
     answer = mqadmin.run("queryMsgById", "-i", scene.one["offset_msg_id"], "-d", str(tmp_path))
 
     _assert_is_the_one(answer.output, scene)
@@ -146,7 +146,7 @@ def test_message_by_offset_id(mqadmin: MqAdmin, scene: Scene, tmp_path: Path) ->
 
 
 def test_message_by_key(mqadmin: MqAdmin, scene: Scene) -> None:
-    """Code 12."""
+    """queryMsgByKey sends QUERY_MESSAGE (12) and finds the message."""
     rows = mqadmin.run("queryMsgByKey", "-t", TOPIC, "-k", scene.one["key"]).rows()
 
     one = scene.one
@@ -154,14 +154,14 @@ def test_message_by_key(mqadmin: MqAdmin, scene: Scene) -> None:
 
 
 def test_message_by_unique_key(mqadmin: MqAdmin, scene: Scene) -> None:
-    """Code 12 with the unique-key flag."""
+    """queryMsgByUniqueKey sends QUERY_MESSAGE (12) with the flag for unique keys."""
     answer = mqadmin.run("queryMsgByUniqueKey", "-t", TOPIC, "-i", scene.one["msg_id"])
 
     _assert_is_the_one(answer.output, scene)
 
 
 def test_message_by_queue_offset(cluster: Cluster, mqadmin: MqAdmin, scene: Scene) -> None:
-    """Code 11 for one message."""
+    """queryMsgByOffset pulls (11) a single message."""
     answer = mqadmin.run(
         "queryMsgByOffset", "-t", TOPIC, "-b", cluster.broker_names[0], *scene.place
     )
@@ -186,7 +186,7 @@ def test_all_messages_are_printed(cluster: Cluster, mqadmin: MqAdmin, scene: Sce
 
 
 def test_a_message_is_sent_by_hand(cluster: Cluster, mqadmin: MqAdmin, topic: str) -> None:
-    """Code 310, then found by its key."""
+    """sendMessage (310) stores a message that is then found by its key."""
     ((broker, queue, status, unique_id),) = mqadmin.run(
         "sendMessage", "-t", topic, "-p", "by hand", "-k", "hand", "-c", "TagX"
     ).rows()
@@ -201,7 +201,7 @@ def test_a_message_is_sent_by_hand(cluster: Cluster, mqadmin: MqAdmin, topic: st
 @pytest.mark.slow
 @pytest.mark.usefixtures("scene")
 def test_monitoring(cluster: Cluster, tmp_path: Path) -> None:
-    """Codes 206, 203, 208 and 307, for each group; the first round begins after 20 s."""
+    """A round sends code 206, then 203, 208 and 307 for each group; the first begins after 20 s."""
     log = tmp_path / "logs" / "rocketmqlogs" / "rocketmq_client.log"
     with MqAdmin(cluster.namesrv_addr, properties={"user.home": str(tmp_path)}) as tool:
         tool.run("startMonitoring")

@@ -47,7 +47,7 @@ QUERY_TOPIC_CONSUME_BY_WHO, QUERY_CONSUME_TIME_SPAN, REGISTER_FILTER_SERVER = 30
 
 @dataclass(frozen=True)
 class Scene:
-    """A topic whose messages a group has consumed, and a member that stays connected."""
+    """A topic whose messages a group has consumed, and a member that remains connected."""
 
     cluster: Cluster
     messages: list[Event]
@@ -94,7 +94,7 @@ def scene(cluster: Cluster, java: ClientProgram) -> Iterator[Scene]:
 
 
 def test_broker_status_has_all_that_exporters_read(mqadmin: MqAdmin, scene: Scene) -> None:
-    """Code 28: every key that rocketmq-exporter reads, with values that it can parse."""
+    """brokerStatus (28) contains every key that rocketmq-exporter reads, in its syntax."""
     output = mqadmin.run("brokerStatus", "-b", scene.broker).output
     pairs = (line.split(":", 1) for line in output.splitlines() if ":" in line)
     status = {key.strip(): value.strip() for key, value in pairs}
@@ -110,7 +110,7 @@ def test_broker_status_has_all_that_exporters_read(mqadmin: MqAdmin, scene: Scen
 
 
 def test_consume_stats_of_all_groups(mqadmin: MqAdmin, scene: Scene) -> None:
-    """Code 317: a row for each queue of each group, and the total lag."""
+    """brokerConsumeStats (317) shows a row for each queue of each group, and the total lag."""
     answer = mqadmin.run("brokerConsumeStats", "-b", scene.broker)
 
     rows = [row for row in answer.rows() if row[0] == TOPIC and row[1] == GROUP]
@@ -121,7 +121,7 @@ def test_consume_stats_of_all_groups(mqadmin: MqAdmin, scene: Scene) -> None:
 
 
 def test_consume_stats_of_ordered_topics(mqadmin: MqAdmin, scene: Scene) -> None:
-    """Code 317 with isOrder: the topic is not ordered."""
+    """With isOrder, brokerConsumeStats (317) omits the topic, which is not ordered."""
     rows = mqadmin.run("brokerConsumeStats", "-b", scene.broker, "-o", "true").rows()
 
     assert [row for row in rows if row[0] == TOPIC] == []
@@ -130,7 +130,7 @@ def test_consume_stats_of_ordered_topics(mqadmin: MqAdmin, scene: Scene) -> None
 def test_stats_of_all_topics(
     cluster: Cluster, java: ClientProgram, mqadmin: MqAdmin, scene: Scene, topic: str, group: str
 ) -> None:
-    """Codes 300, 315 and 208: messages of the last 24 hours count from the first whole hour.
+    """statsAll sends codes 300, 315 and 208; the 24-hour count starts at the first whole hour.
 
     Rates cover the last minute, so the consumer starts before the messages are sent.
     """
@@ -151,7 +151,7 @@ def test_stats_of_all_topics(
 
 
 def test_statistics_by_name(java: ClientProgram, scene: Scene, topic: str) -> None:
-    """Code 315: sums, averages per request, and unknown names."""
+    """VIEW_BROKER_STATS_DATA (315) returns sums and averages, and refuses unknown names."""
     java.run("send", namesrv=scene.cluster.namesrv_addr, topic=topic, count=COUNT)
     scene.wait_for_minute(("TOPIC_PUT_NUMS", topic), ("BROKER_PUT_NUMS", CLUSTER_NAME))
 
@@ -167,7 +167,7 @@ def test_statistics_by_name(java: ClientProgram, scene: Scene, topic: str) -> No
 
 
 def test_producers(mqadmin: MqAdmin, scene: Scene) -> None:
-    """Code 328: the connected consumer is a producer too, of its inner group."""
+    """`producer` (328) lists the connected consumer as a producer of its inner group."""
     output = mqadmin.run("producer", "-b", scene.broker).output
 
     lines = [line for line in output.splitlines() if "CLIENT_INNER_PRODUCER" in line]
@@ -185,7 +185,7 @@ def test_producers(mqadmin: MqAdmin, scene: Scene) -> None:
 
 
 def test_consume_queue(mqadmin: MqAdmin, scene: Scene) -> None:
-    """Code 321: the entries of a queue, and of one that the topic does not have."""
+    """QUERY_CONSUME_QUEUE (321) returns the requested entries of a queue."""
     options = ["-t", TOPIC, "-b", scene.broker, "-g", GROUP, "-i", "0", "-c", "2"]
     output = mqadmin.run("queryCq", *options, "-q", "0").output
     answer = scene.ask(
@@ -214,7 +214,7 @@ def test_consume_queue_without_such_an_index(scene: Scene) -> None:
     "command", ["cleanExpiredCQ", "cleanUnusedTopic", "deleteExpiredCommitLog"]
 )
 def test_orders_to_clean_up(mqadmin: MqAdmin, scene: Scene, command: str) -> None:
-    """Codes 306, 316 and 329: nothing in use is deleted."""
+    """The clean-up requests (306, 316, 329) delete nothing that is in use."""
     output = mqadmin.run(command, "-b", scene.broker).output
 
     assert "success" in output
@@ -223,7 +223,6 @@ def test_orders_to_clean_up(mqadmin: MqAdmin, scene: Scene, command: str) -> Non
 
 
 def test_topic_status(mqadmin: MqAdmin, scene: Scene) -> None:
-    """Code 202."""
     rows = mqadmin.run("topicStatus", "-t", TOPIC).rows()
 
     assert [(row[0], int(row[1]), int(row[2]), int(row[3])) for row in rows] == [
@@ -233,14 +232,13 @@ def test_topic_status(mqadmin: MqAdmin, scene: Scene) -> None:
 
 
 def test_the_consumers_of_a_topic(scene: Scene) -> None:
-    """Code 300."""
     answer = scene.ask(QUERY_TOPIC_CONSUME_BY_WHO, topic=TOPIC)
 
     assert (answer.code, json.loads(answer.body)) == (0, {"groupList": [GROUP]})
 
 
 def test_time_spans(scene: Scene) -> None:
-    """Code 303: everything is consumed, so nothing is late."""
+    """Everything is consumed, so QUERY_CONSUME_TIME_SPAN (303) reports no delay."""
     answer = scene.ask(QUERY_CONSUME_TIME_SPAN, topic=TOPIC, group=GROUP)
 
     spans = parse(answer.body.decode())["consumeTimeSpanSet"]
@@ -252,7 +250,7 @@ def test_time_spans(scene: Scene) -> None:
 
 
 def test_dead_codes(scene: Scene) -> None:
-    """Code 301 is still answered; 22 and 27 never were."""
+    """The broker still answers code 301, and rejects 22 and 27 as unsupported."""
     answer = scene.ask(REGISTER_FILTER_SERVER, filterServerAddr="127.0.0.1:1")
 
     assert answer.code == 0

@@ -70,7 +70,7 @@ def test_topic_route_in_both_forms(cluster: Cluster, mqadmin: MqAdmin, topic: st
 def test_a_topic_is_created_changed_and_deleted(
     cluster: Cluster, mqadmin: MqAdmin, fresh_name: Callable[[str], str]
 ) -> None:
-    """Codes 17, 105, 215 and 216."""
+    """The commands send codes 17, 105, 215 and 216."""
     topic, address = fresh_name("AdminTopic"), cluster.broker_addrs[0]
 
     created = mqadmin.run("updateTopic", "-b", address, "-t", topic, "-r", "3", "-w", "2")
@@ -91,7 +91,7 @@ def test_a_topic_is_created_changed_and_deleted(
 def test_a_group_is_created_changed_and_deleted(
     cluster: Cluster, mqadmin: MqAdmin, group: str
 ) -> None:
-    """Codes 200, 201 and 207; without -m and -d both flags become false."""
+    """The commands send codes 200, 201 and 207; without -m and -d both flags are set to false."""
     address = cluster.broker_addrs[0]
 
     created = mqadmin.run("updateSubGroup", "-b", address, "-g", group, "-r", "3", "-q", "2")
@@ -127,7 +127,7 @@ def _group_config(mqadmin: MqAdmin, group: str) -> dict[str, str]:
 
 
 def test_broker_config_is_shown_and_changed(cluster: Cluster, mqadmin: MqAdmin) -> None:
-    """Codes 26 and 25."""
+    """getBrokerConfig sends code 26, updateBrokerConfig code 25."""
     address = cluster.broker_addrs[0]
     config = _properties(mqadmin.run("getBrokerConfig", "-b", address).output)
     assert config["brokerName"] == cluster.broker_names[0]
@@ -144,7 +144,7 @@ def test_broker_config_is_shown_and_changed(cluster: Cluster, mqadmin: MqAdmin) 
 
 
 def test_namesrv_config_is_shown_and_changed(cluster: Cluster, mqadmin: MqAdmin) -> None:
-    """Codes 319 and 318."""
+    """getNamesrvConfig sends code 319, updateNamesrvConfig code 318."""
     config = _properties(mqadmin.run("getNamesrvConfig").output)
     assert config["listenPort"] == cluster.namesrv_addr.rpartition(":")[2]
     assert config["orderMessageEnable"] == "false"
@@ -163,7 +163,7 @@ def _properties(output: str) -> dict[str, str]:
 
 
 def test_key_values(cluster: Cluster, mqadmin: MqAdmin) -> None:
-    """Codes 100 and 102, seen with 101 as any client would."""
+    """The commands send codes 100 and 102; a client reads the effect with GET_KV_CONFIG (101)."""
     names = {"namespace": "CompatSpace", "key": "colour"}
 
     mqadmin.run("updateKvConfig", "-s", "CompatSpace", "-k", "colour", "-v", "grün 绿")
@@ -196,7 +196,7 @@ def _without_write_permission(mqadmin: MqAdmin, broker: str) -> Iterator[str]:
 def test_write_permission_is_wiped_and_added(
     cluster: Cluster, mqadmin: MqAdmin, topic: str
 ) -> None:
-    """Codes 205 and 327 change the name server's answers."""
+    """wipeWritePerm (205) and addWritePerm (327) change the routes at the name server."""
     broker = cluster.broker_names[0]
     wiped = f"wipe write perm of broker[{broker}] in name server[{cluster.namesrv_addr}] OK, "
 

@@ -231,7 +231,7 @@ async def test_a_message_that_our_consumer_refuses_comes_back(
 async def test_our_consumer_shares_with_a_java_consumer(
     cluster: Cluster, java: ClientProgram, topic: str, group: str
 ) -> None:
-    """Clients of both kinds are members of one group: each message goes to one of them."""
+    """Clients of both kinds are members of one group: each message is delivered to one of them."""
     theirs = java.start(
         "consume",
         namesrv=cluster.namesrv_addr,

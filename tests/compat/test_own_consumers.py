@@ -122,7 +122,7 @@ async def until(condition: Callable[[], bool], what: str) -> None:
 async def test_queues_are_consumed_in_order_while_members_change(
     cluster: Cluster, topic: str, group: str
 ) -> None:
-    """Only our client; each message is consumed once, though a second member comes and goes."""
+    """Only our client; each message is consumed once while a second member joins and leaves."""
     first, second = Seen(), Seen()
     async with orderly(cluster, group, topic, first):
         await send_in_order(cluster, topic, 400)
@@ -196,7 +196,7 @@ async def test_a_message_that_fails_too_often_is_dead_and_can_be_consumed_as_suc
     assert message.properties["RETRY_TOPIC"] == topic
 
 
-# -- to everybody -----------------------------------------------------------------------------
+# -- broadcasting -----------------------------------------------------------------------------
 
 
 async def test_java_and_ours_continue_from_each_others_files(
@@ -252,7 +252,7 @@ async def test_java_and_ours_continue_from_each_others_files(
 
 
 async def test_a_pull_consumer_reads_any_queue(cluster: Cluster, topic: str, group: str) -> None:
-    """Offsets are kept by hand; a message sent back arrives in the retry topic."""
+    """The program keeps the offsets itself; a message sent back arrives in the retry topic."""
     await send_in_order(cluster, topic, 40)
     await asyncio.to_thread(wait_for_dispatch, cluster)
     consumer = PullConsumer(group, cluster.namesrv_addr)

@@ -282,7 +282,7 @@ async def test_we_read_messages_of_java_in_a_namespace(
 async def test_a_group_of_a_namespace_is_shared_with_java(
     cluster: Cluster, java: ClientProgram, topic: str, group: str, tenant: str
 ) -> None:
-    """Clients of both kinds are members of one group: each message goes to one of them."""
+    """Clients of both kinds are members of one group: each message is delivered to one of them."""
     receiver = Receiver(1)
     server = {"namesrv": cluster.namesrv_addr, "topic": topic, "namespace": tenant}
     consumer = _consumer(cluster, group, topic, receiver, namespace=tenant)

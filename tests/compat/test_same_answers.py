@@ -111,7 +111,7 @@ def test_both_answer_alike(sides: list[Side], probe: Probe) -> None:
 
 
 def test_half_messages_are_resumed_and_committed_alike(sides: list[Side]) -> None:
-    """Codes 323 and 37: the answers, and the message that consumers get."""
+    """Both servers give the same answers to codes 323 and 37, and deliver the same message."""
     expected, actual = (_transaction(side.broker) for side in sides)
 
     assert actual == expected

@@ -2,7 +2,7 @@
 """Bytes that change in the log of a killed broker, above and below its progress.
 
 Bytes below the progress were synced, and RocketMQ's CRC covers only bodies. The boot id in the
-abort file tells the next start whether the host has crashed too; if so, that start compares the
+abort file shows the next start whether the host has crashed too; if so, that start compares the
 last files.
 """
 

@@ -179,7 +179,7 @@ class World:
         self.until_ready()
 
     def until_master_other_than(self, pod: str) -> str:
-        """Wait until another pod is the master; return its name."""
+        """Wait until a different pod is the master; return its name."""
 
         def other() -> str:
             found = str(self.status()["master"])

@@ -148,7 +148,7 @@ def test_a_standby_operator_fails_over(ready, under_load, report):
 
 
 def test_a_fenced_master(ready, under_load, report):
-    """The order stops it at once, and another broker is elected."""
+    """The order stops the master at once, and another broker is elected."""
     with under_load() as load:
         before, since = ready.status(), load.settle()
         ready.mq.annotate(f"bg/{GROUP}", "cometmq.io/fence", before["master"])
@@ -161,7 +161,7 @@ def test_a_fenced_master(ready, under_load, report):
 
 
 def test_a_rebuilt_slave(ready, under_load, report):
-    """A slave discards its store and copies everything, while the others go on."""
+    """A slave discards its store and copies everything, while the others continue."""
 
     def restarts(pod):
         (container,) = ready.pods()[pod]["status"]["containerStatuses"]
@@ -184,7 +184,7 @@ def test_a_rebuilt_slave(ready, under_load, report):
 
 
 def test_volumes_that_cannot_grow(ready):
-    """The condition says why, and the volumes grow once their class allows it."""
+    """The condition gives the reason, and the volumes grow once their class allows it."""
     name, storage_class = "small", "cometmq-e2e-growing"
     classes = json.loads(run("kubectl", "get", "storageclass", "--output=json"))["items"]
     default = "storageclass.kubernetes.io/is-default-class"

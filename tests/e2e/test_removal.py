@@ -10,7 +10,7 @@ COUNT = 25
 
 
 def produce(world):
-    """Send messages that nobody has consumed yet."""
+    """Send messages and leave them unconsumed."""
     world.mq.kubectl(
         "exec", "load", "--", "cometmq", "produce", TOPIC, "1", "--count", str(COUNT),
         "-n", world.namesrv,
@@ -18,7 +18,7 @@ def produce(world):
 
 
 def consume(world):
-    """Consume them in the group that has consumed everything else."""
+    """Consume them with the group that has consumed all other messages."""
     output = world.mq.kubectl(
         "exec", "load", "--", "cometmq", "consume", TOPIC, "--group", "ledger-readers",
         "--max", str(COUNT), "--timeout", "120", "-n", world.namesrv,
@@ -51,7 +51,7 @@ def uids(world):
 
 
 def test_deletion_waits_for_consumers(ready):
-    """A deleted group goes when its consumers have everything, and its volumes with it."""
+    """A deleted group is removed, with its volumes, once its consumers have received everything."""
     produce(ready)
     ready.mq.kubectl("delete", "bg", GROUP, "--wait=false")
 

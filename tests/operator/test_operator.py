@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The operator against a real API server, with the StatefulSet controller and without nodes.
 
-Brokers are real and run in this process. There is no kubelet, so the tests set the pods that stand
-for the brokers to ready.
+Brokers are real and run in this process. Without a kubelet, the tests themselves set the pods that
+stand for the brokers to ready.
 """
 
 import asyncio

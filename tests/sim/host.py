@@ -121,7 +121,7 @@ class Host:
         self.world.note(self.name, "host crashes", files_cut=lost)
 
     def mount(self, disk: SimDisk, files: SimFiles) -> None:
-        """Start again with another store."""
+        """Restart with a different store."""
         self.kill()
         self.disk, self.files = disk, files
         self.surroundings = self.surroundings._replace(files=files)
@@ -183,7 +183,7 @@ class SimServer:
         self.group.tick()
 
     def close_slaves(self) -> None:
-        """Do nothing: there are no slaves of RocketMQ's kind."""
+        """Do nothing: the simulation has no slaves of RocketMQ's kind."""
 
 
 class BrokerProcess:

@@ -83,7 +83,7 @@ class Callback:
 
 
 class ProcessLoop:
-    """The event loop of one process; its clock may run at another rate than the world's.
+    """The event loop of one process; its clock may run at a different rate from the world's.
 
     It has the methods of asyncio's loops that the programs use.
     """

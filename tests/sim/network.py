@@ -64,7 +64,7 @@ class Network:
             arrive(*args)
 
     def heal(self) -> None:
-        """End all partitions; connections go on."""
+        """End all partitions; connections continue to work."""
         self.blocked.clear()
         self.retry()
 
@@ -259,7 +259,7 @@ class SimTransport(asyncio.Transport):
         if peer is None or self._is_gone or not self._network.is_open(self.here, self.there):
             return
         if peer._is_gone:
-            # A rebooted kernel does not know the connection.
+            # A rebooted kernel has no state of the connection.
             if self._network._hosts[self.there].is_up:
                 self.reset()
             return

@@ -30,7 +30,7 @@ class Place:
         self.past_holders: list[tuple[int, int]] = []
         """Each epoch with the ordinal of its holder, oldest first."""
         self.unknown_chance = 0.0
-        """Probability that a write gets no answer although the place is reachable."""
+        """Probability that a write goes unanswered even though the place is reachable."""
         self.broker_unknown_chance = 0.0
         """The same probability for writes by brokers, throughout the run."""
         self.lands_chance = 0.3

@@ -79,7 +79,7 @@ class Plan(msgspec.Struct, kw_only=True):
     late_chance: float = 0.0
     twice_chance: float = 0.0
     unknown_chance: float = 0.0
-    """The share of record writes by brokers that get no answer, during the whole run."""
+    """Share of the brokers' record writes that go unanswered, during the whole run."""
     lands_chance: float = 0.3
     """The share of unanswered writes that take effect at once."""
     slice_bytes: int = 256 << 10

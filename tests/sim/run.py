@@ -45,7 +45,6 @@ class Runs(NamedTuple):
 
 
 def run_seed(seed: int, runs: Runs) -> World:
-    """Run one seed."""
     rule = mutations.ALL.get(runs.mutation)
     random = Random(f"plan {seed}")
     plan = draw(random) if rule is None else rule.plan(random)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The simulator repeats runs, and notices each rule of the protocol that is dropped.
 
-Each run has a process of its own, because a run leaves coroutines behind that never end.
+Each run has its own process, because a run leaves coroutines behind that never end.
 """
 
 import subprocess

@@ -317,7 +317,7 @@ def test_offsets_that_outlive_their_topic_are_named(ask, topic, tmp_path):
     ask("produce", topic, *range(6))
     ask("consume", topic, "-g", group, "--from", "first", "--max", 6, "--timeout", 60)
     (row,) = [it for it in ask("group", "list", "--json").json if it["group"] == group]
-    assert topic in row["topics"].split(",")  # although no member is connected
+    assert topic in row["topics"].split(",")  # even though no member is connected
     fix = f"cometmq group reset {group} {topic} --to first"
     deleted = ask("topic", "delete", topic, "--yes")
     assert f"the offsets of {group} in {topic} stay" in deleted.err
@@ -367,7 +367,7 @@ def test_a_reset_to_a_time_in_the_future_reads_the_last_message_again(ask, topic
 
 
 def test_numbers_that_are_no_times_are_refused(ask, topic):
-    """Seconds and offsets would mean 1970: the group would read everything again."""
+    """Seconds or an offset, taken as a time, mean 1970 and rewind the group completely."""
     group = f"{topic}-readers"
     assert ask("group", "create", group).status == 0
     ask("produce", topic, *range(4))

@@ -97,7 +97,7 @@ def test_a_hung_broker_is_named_and_the_other_one_shown(run, hung, cluster, args
 
 
 def test_lag_names_a_broker_that_is_left_out_half_way(run, cluster, monkeypatch, tmp_path):
-    """The first requests are answered; a later one is refused, or gets no answer."""
+    """The first requests are answered; a later one is refused, or goes unanswered."""
 
     def fails_at_b(method, error):
         original = getattr(BrokerAdmin, method)

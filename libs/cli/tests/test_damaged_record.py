@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Commands on a queue with a record that was damaged after a stop in order."""
+"""Commands on a queue with a record that was damaged after a clean stop."""
 
 import struct
 

@@ -139,7 +139,7 @@ def test_a_group_survives_a_kill_and_a_switchover_without_losing_a_message(proce
     processes.children[f"broker-{master}"].kill()
     after = processes.until(lambda it: it["master"] == 1 - master, "failed over")
     assert after["epoch"] > first["epoch"]
-    # The name server knows the new master then, and sends wait for one copy only.
+    # By then the name server lists the new master, and sends wait for one copy only.
     missing = processes.until_listed(f"lacks copies: {master}", status=1)
     processes.send("three")
     line = f"cometmq: broker group orders lacks copies: brokerId {master} is not in sync (1 of 2 "

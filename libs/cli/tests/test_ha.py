@@ -126,7 +126,7 @@ async def test_status_names_what_is_missing_and_ends_with_1(group):
 
 
 class Greeter(asyncio.Protocol):
-    """A server of another protocol, which speaks first."""
+    """A server of a different protocol, which sends first."""
 
     def connection_made(self, transport):
         transport.write(b"SSH-2.0-OpenSSH_9.6\r\n")
@@ -135,7 +135,7 @@ class Greeter(asyncio.Protocol):
 
 @pytest.fixture
 async def other_program():
-    """Listen on a port and send what another protocol begins with; return the port."""
+    """Listen on a port and send the opening bytes of a different protocol; return the port."""
     loop = asyncio.get_running_loop()
     async with await loop.create_server(Greeter, "127.0.0.1", 0) as server:
         yield server.sockets[0].getsockname()[1]
@@ -217,7 +217,7 @@ async def test_a_switchover_waits_until_the_next_master_is_open(group):
     await group.lead()
     group.members[1].becomes(lag_bytes=9)
 
-    async def elect():  # acts like an elector when the record names another holder
+    async def elect():  # acts like an elector when the record names a different holder
         while (await group.found()).record.epoch != 5:  # noqa: ASYNC110
             await asyncio.sleep(0.01)
         await group.members[2].promote(5)

@@ -306,7 +306,7 @@ def options_of(name, command):
 def test_every_number_of_our_commands_has_a_lower_bound():
     for name, info in OWN.items():
         if info.panel == "Programs":
-            continue  # their settings have bounds of their own
+            continue  # their settings have separate bounds
         for path, param in options_of(name, load_command(name, info)):
             if param.type.name.startswith(("int", "float")):
                 assert param.type.min is not None, f"{path} {param.opts}"

@@ -322,7 +322,7 @@ def test_messages_stored_without_a_confirmation_are_counted(capsys):
     assert json.loads(shown.out)["unconfirmed"] == 99
     line = "cometmq: 99 messages stored without the confirmation that the broker waits for"
     assert shown.err.startswith(f"{line} (FLUSH_SLAVE_TIMEOUT 1, SLAVE_NOT_AVAILABLE 98): ")
-    assert "when they were sent" in shown.err  # the slave may have copied them by now
+    assert "when they were sent" in shown.err  # the slave may already have copied them
     _print(Sent(count=100), as_json=True)
     shown = capsys.readouterr()
     assert ("unconfirmed" in shown.out, shown.err) == (False, "")
@@ -401,7 +401,7 @@ def test_a_new_group_starts_where_from_says(ask, topic):
     ask("produce", topic, "new")
     args = ("consume", topic, "-g", group, "--max", 1, "--timeout", 60)
     again = ask(*args, "--from", "first")
-    # The group has offsets: --from has no effect, and the command says so.
+    # The group has offsets: --from has no effect, and the command reports this.
     assert again.out == "new\n"
     assert f"to move it: cometmq group reset {group} {topic} --to first" in again.err
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The same rows are a table for people and JSON for scripts."""
+"""The same rows are printed as a table for users and as JSON for scripts."""
 
 import json
 import os
@@ -76,7 +76,7 @@ def on_terminal(columns, row):
         while True:
             try:
                 chunk = os.read(ours, 65536)
-            except OSError:  # Linux reports the closed other end this way
+            except OSError:  # Linux reports this when the other end is closed
                 break
             if not chunk:
                 break

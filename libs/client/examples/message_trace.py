@@ -33,7 +33,7 @@ async def main() -> None:
         sent = await producer.send(Message("Orders", b"one book", keys="order-17"))
         await consumed.wait()
 
-    # The clients are closed: what they traced is at the broker.
+    # The clients are closed: the broker has their traces.
     async with AdminClient() as admin:
         for message in await admin.query_by_key("RMQ_SYS_TRACE_TOPIC", sent.message_id):
             for record in decode_trace(message.body):

@@ -25,7 +25,7 @@ async def main() -> None:
 
     @consumer.on_assigned
     async def assigned(queues: list[MessageQueue]) -> None:
-        counts.update(dict.fromkeys(queues, 0))  # here one would load what another has stored
+        counts.update(dict.fromkeys(queues, 0))  # here a program would load the stored counts
 
     @consumer.on_revoked
     async def revoked(queues: list[MessageQueue]) -> None:

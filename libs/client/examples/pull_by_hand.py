@@ -10,7 +10,7 @@ from cometmq.client import Message, MessageQueue, Producer, PullConsumer, Schedu
 
 
 async def look_back(topic: str) -> None:
-    """Read the newest message of each queue again; the group's offsets stay as they are."""
+    """Read the newest message of each queue again; the group's offsets are left unchanged."""
     async with PullConsumer("looking") as consumer:
         for queue in await consumer.queues_of(topic):
             end = await consumer.max_offset(queue)

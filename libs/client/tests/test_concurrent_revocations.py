@@ -170,7 +170,7 @@ async def test_a_poll_that_waits_returns_at_the_end(cluster: MemoryCluster) -> N
 async def test_a_topic_that_is_unsubscribed_while_its_queues_are_taken_is_left(
     cluster: MemoryCluster,
 ) -> None:
-    """Otherwise its queues would stay locked, and block the other members."""
+    """Otherwise its queues remain locked, and block the other members."""
     asked, go_on = asyncio.Event(), asyncio.Event()
     consumer = named(cluster, Recorder(), "a", orderly=True)
     cluster.create_topic("U")

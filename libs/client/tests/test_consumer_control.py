@@ -92,7 +92,7 @@ async def test_assigned_consumers_learn_of_new_queues(cluster: MemoryCluster) ->
         counts = iter(range(5, 10_000))
 
         def is_told() -> bool:
-            if not told:  # again: the watch tells changes only after it has seen the topic once
+            if not told:  # again: the watch reports changes only after it has seen the topic once
                 cluster.create_topic("T", queue_count=next(counts))
             return bool(told)
 

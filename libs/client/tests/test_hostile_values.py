@@ -66,7 +66,7 @@ def test_topics_of_callbacks_are_names(topic: Any) -> None:
 async def test_a_oneway_send_does_not_lose_a_message_in_a_wrong_queue(
     cluster: MemoryCluster,
 ) -> None:
-    """No answer would say so."""
+    """A oneway request gets no reply that could report the loss."""
     cluster.create_topic("U")
     message = Message("T", b"x")
     async with Producer("pg", cluster.namesrv, options=PATIENT) as producer:

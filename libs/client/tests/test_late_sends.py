@@ -120,7 +120,7 @@ async def test_a_master_that_hands_over_is_not_dropped(brokers: Brokers, late: L
 
 
 async def test_answered_sends_cause_no_lookups(brokers: Brokers, late: LateSends) -> None:
-    """Each tick sees another answer, although a send is always in flight."""
+    """Each tick sees a new answer, even though a send is always in flight."""
     flight = late.begin(OLD, "broker-a", "T")
     for _ in range(20):
         late.begin(OLD, "broker-a", "T")

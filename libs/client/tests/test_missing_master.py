@@ -148,13 +148,13 @@ async def test_a_send_outlives_a_master_that_the_name_servers_keep(cluster: Memo
     """In a group with failover, name servers keep a lost master until the next one registers."""
     async with Producer("pg", cluster.namesrv, options=SLOW) as producer:
         await producer.send(Message("T", b"x"))
-        await cluster.broker.stop()  # its address stays in the route
+        await cluster.broker.stop()  # its address is kept in the route
         async with asyncio.TaskGroup() as group:
             sends = [group.create_task(producer.send(Message("T", b"y"))) for _ in range(20)]
             await asyncio.sleep(0.3)
             assert not any(send.done() for send in sends)
             with socket.create_server(("127.0.0.1", 0)) as free:
-                cluster.broker.port = free.getsockname()[1]  # the next master has another address
+                cluster.broker.port = free.getsockname()[1]  # the next master's address differs
             await cluster.broker.start()
     assert len(cluster.messages("T")) == 21
 

@@ -145,7 +145,7 @@ async def test_moves_during_a_write_are_written_next(
 
 
 class FakeInstance:
-    """A client instance and broker that refuses commits, or changes state meanwhile, on request."""
+    """A client instance, and a broker that refuses or disturbs commits on request."""
 
     def __init__(self) -> None:
         self.log = NO_LOG

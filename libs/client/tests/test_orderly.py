@@ -53,7 +53,7 @@ def orderly(cluster: MemoryCluster, listener: Any, **fields: Any) -> PushConsume
 
 
 class InOrder:
-    """Records an error if two calls for one queue overlap or the offsets go back."""
+    """Records an error if two calls for one queue overlap or an offset decreases."""
 
     def __init__(self) -> None:
         self.running: Counter[MessageQueue] = Counter()
@@ -320,7 +320,7 @@ async def test_a_restarted_broker_gets_the_locks_again(cluster: MemoryCluster) -
     assert seen.errors == []
 
 
-# -- members that come and go -----------------------------------------------------------------
+# -- members that join and leave -----------------------------------------------------------------
 
 
 async def test_order_holds_while_members_come_and_go(pair: MemoryCluster) -> None:

@@ -175,7 +175,7 @@ async def test_unsettled_polled_messages_reach_the_new_owner(cluster: MemoryClus
         async with second:
             await eventually(lambda: ("revoked", [2, 3]) in told.events)
             (committed,) = told.committed
-            for queue in QUEUES[2:]:  # the last message was in work when its queue went
+            for queue in QUEUES[2:]:  # the last message was being processed when its queue moved
                 settled = sum(one == queue for one, _ in polled[:-1])
                 assert committed.get(queue, 0) == settled
             await eventually(lambda: len(second.queues) == 2)

@@ -76,7 +76,7 @@ async def test_offsets_are_kept_by_hand(cluster: MemoryCluster) -> None:
         assert await consumer.fetch_offset(QUEUE_0, from_store=True) == 0
         await consumer.commit()
         assert await consumer.fetch_offset(QUEUE_0, from_store=True) == 7
-        consumer.update_offset(QUEUE_0, 5)  # applications may go back
+        consumer.update_offset(QUEUE_0, 5)  # applications may seek backwards
     assert cluster.committed("pull", "T") == {QUEUE_0: 5}
 
 

@@ -150,7 +150,7 @@ async def test_a_refused_renewal_loses_the_queue(locked: Locked, cluster: Memory
 
 
 async def test_an_unconfirmed_lock_is_released_too(locked: Locked, cluster: MemoryCluster) -> None:
-    """The broker may have granted the request although it was cancelled."""
+    """The broker may have granted the request even though it was cancelled."""
     cluster.broker.fail(LOCK, HANG)
     async with asyncio.TaskGroup() as group:
         asking = group.create_task(locked.locks.acquire(QUEUES[:1]))

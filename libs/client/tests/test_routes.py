@@ -109,7 +109,7 @@ async def test_a_client_sees_the_queues_that_it_creates_or_asks_for(
         await eventually(lambda: len(consumer.queues) == 4, 60)
         await consumer.admin.create_topic("T", queue_count=5)
         await eventually(lambda: len(consumer.queues) == 5, 60, what="five queues")
-        # Changed elsewhere: the consumer gets no notice.
+        # Changed elsewhere: the consumer is not notified.
         await admin.create_topic("T", queue_count=6)
         assert len(await consumer.queues_of("T")) == 6
         await eventually(lambda: len(consumer.queues) == 6, 60, what="six queues")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A bool, float or text in place of a number is refused at the call, in every argument."""
+"""A bool, float or string where an int is required is refused at the call, in every argument."""
 
 import re
 from typing import Any

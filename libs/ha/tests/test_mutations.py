@@ -89,7 +89,7 @@ class KeepsAcks(Model):
 
 
 class AcceptsLoss(Model):
-    """The elector creates a record although the last copy of something may be lost."""
+    """The elector creates a record even though the last copy of some data may be lost."""
 
     def restore(self, statuses, fence_epoch):
         return missing_record.restore(self.group, statuses, fence_epoch, "u2", accept_loss=True)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Saves are coalesced: while one runs, at most one waits, and it encodes only when it starts."""
+"""Saves are coalesced: while one is running, at most one is waiting, and not yet encoded."""
 
 import asyncio
 import errno
@@ -67,7 +67,7 @@ def saver(worker: Worker) -> Saver:
 
 
 async def hold(saver: Saver, table: Table, group: asyncio.TaskGroup) -> asyncio.Task[str]:
-    """Start a save that stays in flight until the gate opens."""
+    """Start a save that is in flight until the gate opens."""
     table.gate.clear()
     table.is_writing.clear()
     task = group.create_task(outcome(saver.save(PATH, table.begin)))

@@ -257,7 +257,7 @@ class StalledWorker:
 
 
 async def test_a_drain_waits_for_a_running_checkpoint() -> None:
-    """The store is closed on a thread, so the loop must not touch it meanwhile."""
+    """The store is closed on a thread, so the loop must not touch it during that time."""
     clock = FakeClock()
     rig = StoreRig(MemoryDisk())
     stalled = StalledWorker()

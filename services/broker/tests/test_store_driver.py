@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The driver of a store: confirmation by replicas, and truncation while the broker runs."""
+"""The driver of a store: confirmation by replicas, and truncation while the broker is running."""
 
 import asyncio
 from typing import Any

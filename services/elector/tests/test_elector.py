@@ -22,7 +22,7 @@ async def rounds(elector, count=6):
 
 
 async def started(group, **options):
-    """Return an elector whose group has a master with every other member in sync."""
+    """Build an elector whose group has a master with every other member in sync."""
     elector = group.elector(**options)
     await rounds(elector)
     group.in_sync(*range(len(group.members)))
@@ -109,7 +109,7 @@ async def test_a_copy_in_sync_that_controlmembers_leaves_out_needs_a_person(pair
     await rounds(elector)
     assert pair.place.current is None
     assert elector.stats.waiting.reason is Blocked.COPY_LEFT_OUT
-    assert [member.orders for member in pair.members] == given  # the master stays
+    assert [member.orders for member in pair.members] == given  # the master is kept
 
 
 async def test_a_fence_epoch_that_another_elector_has_passed_is_chosen_again(pair):

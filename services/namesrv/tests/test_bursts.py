@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A burst of changes sent to a name server process: all are answered, and memory stays bounded."""
+"""A burst of changes sent to a name server process: all are answered in bounded memory."""
 
 import asyncio
 import json

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The status that people read."""
+"""The status that users read."""
 
 import msgspec
 import pytest

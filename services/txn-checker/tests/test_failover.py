@@ -105,7 +105,7 @@ async def test_a_group_without_a_master_is_a_fault(
 
 
 async def test_a_request_without_an_answer_drops_the_connection(suite: Any, until: Any) -> None:
-    """The connection to a lost host never closes, and its name may resolve to another address."""
+    """The connection to a lost host never closes, and its name may resolve to a new address."""
     producer = await suite.producer()
     await producer.prepare("a")
     checker = await suite.checker(**HOUR)

@@ -98,7 +98,7 @@ def say(text: str) -> None:
 
 def report_on(history: Path, out: Path, rules: Rules) -> dict[str, str]:
     """Write the report of the snapshots; return the status of each group."""
-    # There are few rows: two partitions are enough.
+    # Two partitions are enough for these few rows.
     spark = session(settings={"spark.sql.shuffle.partitions": "2"}, name="lag-demo")
     try:
         report = build(spark, History(history), rules, lambda step: say(f"  report: {step}"))

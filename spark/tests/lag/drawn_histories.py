@@ -2,7 +2,7 @@
 """Histories drawn by Hypothesis: few minutes, few groups, and every event that can happen.
 
 A report costs seconds but can cover a thousand histories, so they are drawn first and then
-analysed together, each in a cluster of its own.
+analysed together, each in its own cluster.
 """
 
 from collections.abc import Sequence

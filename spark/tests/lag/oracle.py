@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Computes the same figures a second time, in plain Python on DuckDB rows, without shared code.
 
-Each queue is processed alone, point by point, as one would do by hand.
+Each queue is processed alone, point by point, as in a manual calculation.
 """
 
 import itertools

@@ -86,7 +86,7 @@ async def commit(cluster: Cluster) -> None:
 
 
 def lag(*words: object) -> tuple[int, str, list[str]]:
-    """Run a command to its end; return exit status, output, and progress lines."""
+    """Run a command to completion; return exit status, output, and progress lines."""
     done = subprocess.run(
         [PROGRAM, *map(str, words)], capture_output=True, text=True, timeout=800, check=False
     )

@@ -139,7 +139,7 @@ def test_report_does_not_depend_on_date_order_duplicates_or_compaction(
         pq.write_table(table.take(pa.array(indices, pa.int64())), path)
     assert (
         len(compact(History(tmp_path), END + LATER)) == 1
-    )  # of the previous hour; one hour stays raw
+    )  # of the previous hour; one hour is left raw
 
     _assert_same(_report(spark, tmp_path), base, but=("read_ts",))
 

@@ -63,7 +63,7 @@ def test_special_characters_are_escaped(a_report: Any, a_group: Any) -> None:
 
 
 class Gateway(ThreadingHTTPServer):
-    """Records requests; rejects them if the test says so."""
+    """Records requests; rejects them if the test requires it."""
 
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), GatewayHandler)

@@ -84,7 +84,7 @@ async def test_peers_that_never_read_stay_within_the_budget(
     await eventually(lambda: server.stats().unsent_bytes <= BUDGET)
     await ask(*witness)
     assert server.stats().stalled_closed == 0
-    assert len(server.peers) > 1  # peers within the budget stay connected
+    assert len(server.peers) > 1  # peers within the budget remain connected
 
 
 async def test_a_slow_reader_is_paused_and_gets_everything(

@@ -245,7 +245,7 @@ async def test_a_lost_connection_fails_what_waits_and_is_made_anew(
 
 
 class Greeter(asyncio.Protocol):
-    """A server of another protocol, which speaks first."""
+    """A server of a different protocol, which sends first."""
 
     def connection_made(self, transport: Any) -> None:
         transport.write(b"SSH-2.0-OpenSSH_9.6\r\n")

@@ -51,7 +51,7 @@ properties = st.lists(st.tuples(names, values), max_size=6)
 
 
 def record(text: bytes) -> bytes:
-    """Return a record with these properties and arbitrary other fields."""
+    """Build a record with these properties and arbitrary other fields."""
     fixed = bytearray(88)
     struct.pack_into(">i", fixed, 4, MAGIC_V1)
     return bytes(fixed) + b"\x01T" + struct.pack(">h", len(text)) + text

@@ -79,7 +79,7 @@ def test_any_condition_ends_at_the_same_token(text: str) -> None:
 
 @given(texts | cut_texts)
 def test_exactly_the_conditions_that_are_cut_off_are_reported_so(text: str) -> None:
-    """A comment cut off at the end is harmless, although it lacks the required line end."""
+    """A comment cut off at the end is harmless, even though it lacks the required line end."""
     end = end_for_broker(text)
     is_cut = end is not None and re.fullmatch(r"(--[^\n\r]*)?", text[end:]) is None
     doubt = "" if end is None else doubt_of_condition(text)

@@ -361,7 +361,7 @@ async def test_a_status_never_mixes_two_states(tmp_path: Path, monkeypatch: pyte
 
 
 async def test_a_member_keeps_the_in_sync_set_of_a_record_that_is_deleted(tmp_path: Path):
-    """Without a record, the set tells which stores may have the newest messages (R10)."""
+    """Without a record, the set shows which stores may have the newest messages (R10)."""
     async with running(tmp_path) as rig:
         rig.write(record(4, holder=X, in_sync=(ME, X)))
         await rig.until(lambda: rig.saved.last_in_sync == (ME, X))

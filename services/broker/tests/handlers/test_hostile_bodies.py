@@ -29,7 +29,7 @@ HEAD_BYTES = 8
 
 
 def damaged(frame: bytes, chance: random.Random) -> bytes:
-    """Return the frame with a few bytes changed after its length fields, which stay correct."""
+    """Return the frame with a few bytes changed after its length fields, which remain correct."""
     changed = bytearray(frame)
     for _ in range(chance.randint(1, 4)):
         at = chance.randrange(HEAD_BYTES, len(changed))

@@ -66,7 +66,7 @@ def join(
 
 
 def broker_with(queue_count: int = 2, *, max_offset: int = 10) -> Broker:
-    """Return a broker with a topic T; all messages in a queue have the same store time."""
+    """Build a broker with a topic T; all messages in a queue have the same store time."""
     store = MemoryStore()
     broker = memory_broker(store)
     broker.topics.create("T", queue_nums=queue_count)

@@ -20,7 +20,7 @@ TIMEOUT_S = 60
 
 
 def send_frame(value: str, *, has_reconsume_times: bool) -> bytes:
-    """Return a frame in ROCKETMQ encoding that sends a message with one property, K."""
+    """Build a frame in ROCKETMQ encoding that sends a message with one property, K."""
     more = {"j": "0"} if has_reconsume_times else {}
     entries = encode_binary_ext(
         FIELDS | {"i": f"K\x01{value}"} | more | {"k": "false", "m": "false"}

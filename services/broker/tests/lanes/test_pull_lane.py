@@ -56,7 +56,7 @@ def disturb(broker: ScriptedBroker, step: Step) -> None:
             middle = (log.min_offset + log.end) // 2
             log.set_damage((DamagedRange(middle, middle + step.amount),))
             store.pulls.forget()
-        case "rot":  # like damage on a disk: bytes already read stay unchanged
+        case "rot":  # like damage on a disk: bytes already read do not change
             store.pulls.forget()
             middle = (log.min_offset + log.end) // 2
             path = log.files.file_at(middle).path

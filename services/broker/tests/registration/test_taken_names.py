@@ -69,7 +69,7 @@ async def test_a_refusal_proves_that_the_holder_runs(
     [
         (ME.broker_addr, "brokerName=broker-a"),  # restarted before the name server noticed
         ("10.0.0.7:10911", "brokerName=broker-a"),  # restarted at a new address
-        (HOLDER, "brokerName=broker-b"),  # another broker got the old address
+        (HOLDER, "brokerName=broker-b"),  # a different broker got the old address
     ],
 )
 async def test_an_address_without_a_broker_of_this_name_is_replaced(

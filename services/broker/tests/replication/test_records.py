@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Record borders in a log that arrives in pieces."""
+"""Record boundaries in a log that arrives in pieces."""
 
 import itertools
 from typing import Any

@@ -113,7 +113,7 @@ async def test_a_log_that_does_not_fit_is_refused_in_words(report: int, reason: 
         for _ in range(2):
             async with slave_of(node, report) as slave:
                 assert await slave.is_closed()
-        (fact,) = node.log.named("slave.refused")  # logged once, although the slave reconnects
+        (fact,) = node.log.named("slave.refused")  # logged once, even though the slave reconnects
         assert fact["reason"] == reason.value
         assert fact["action"]
         assert node.state.slaves.refused_counts[reason] == 2

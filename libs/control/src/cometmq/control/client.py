@@ -40,8 +40,8 @@ OTHER_PROGRAM: Final = ("Failed parsing HTTP/2", "receiving SETTINGS", "Socket c
 class MemberClient:
     """Calls one member over one connection, which is reopened as needed.
 
-    Every call raises MemberUnreachable if there is no answer, WrongMember if another member
-    answers, and OrderRefused with the member's reason.
+    Every call raises MemberUnreachable if the member does not answer, WrongMember if a different
+    member does, and OrderRefused with the member's reason.
     """
 
     def __init__(

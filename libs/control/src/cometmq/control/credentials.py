@@ -40,7 +40,7 @@ def server_credentials(settings: TlsSettings) -> grpc.ServerCredentials | None:
         seen = now
         try:
             return _server_files(settings)
-        except SettingsError:  # half replaced, or unusable: the old files stay in use
+        except SettingsError:  # half replaced, or unusable: the old files remain in use
             return None
 
     is_required = settings.need_client_auth == "require"

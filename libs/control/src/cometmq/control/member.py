@@ -101,4 +101,4 @@ class MemberUnreachable(CometError):
 
 
 class WrongMember(CometError):
-    """Another member answers at this address."""
+    """A different member answers at this address."""

@@ -144,7 +144,7 @@ class ControlServer:
     # ---- shared ------------------------------------------------------------------------------
 
     async def _check(self, request: Any, context: Any) -> None:
-        """Refuse a request for another member."""
+        """Refuse a request addressed to a different member."""
         report = self._member.report()
         mine = Target(report.group, report.status.copy.ordinal)
         meant = Target(request.target.group, request.target.ordinal)

@@ -33,7 +33,7 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
     has_lost_master: bool = False
     """The member follows a master but has not heard from it for a while."""
     lag_bytes: int = 0
-    """Number of bytes by which the member's log is behind its master's; for planned switchovers."""
+    """Bytes by which the member's log lags behind its master's; for planned switchovers."""
     last_in_sync: tuple[Copy, ...] = ()
     """The in-sync set in the record that the member saw last; that record may be deleted by now."""
 
@@ -116,7 +116,7 @@ class Drop(msgspec.Struct, frozen=True):
 
 
 class Resize(msgspec.Struct, frozen=True):
-    """Order the master to record another number of copies."""
+    """Order the master to record a different number of copies."""
 
     master: int
     copies: int

@@ -2,7 +2,7 @@
 """The actions of an elector, given a record and the states of the members (pure).
 
 `cometmq elector` and the Kubernetes operator repeatedly read the record and the members' states,
-and perform what `decide` returns. Nothing has to be remembered between two calls except `Watched`
+and perform what `decide` returns. Only two values are kept between two calls: `Watched`
 and, while a record is missing, the epoch of `restore_epoch`. An elector may therefore die at any
 point, and the worst that two electors can do is make each other's compare-and-swap fail.
 
@@ -126,7 +126,7 @@ def decide(
 
 
 def promises_beyond(record: Record, statuses: Statuses) -> int:
-    """Return the highest promise above the record's epoch of a member that should follow; else 0.
+    """Return the highest promise above the record's epoch of a member that should follow, or 0.
 
     Such a member was fenced for an election that did not take place. It can never follow the
     present epoch again. The result is 0 while the recorded master does not lead.
@@ -170,7 +170,7 @@ def complete(record: Record, statuses: Statuses) -> Actions:
 
 
 def elect(found: Versioned, statuses: Statuses, *, removing: Collection[int] = ()) -> Actions:
-    """Return the actions that elect another holder, or the conditions still unmet."""
+    """Return the actions that elect a new holder, or the conditions that are still unmet."""
     record = found.record
     voters = tuple(one for one in statuses if may_vote(record, one))
     if record.policy is Policy.MAJORITY:
@@ -205,7 +205,7 @@ def may_vote(record: Record, status: Status) -> bool:
 def may_promise(record: Record, status: Status) -> bool:
     """Return whether a member can be asked for a promise, even while it leads or prepares to (R11).
 
-    A winner that cannot fetch its tables stays in `Role.PROMOTING`, and its vote is needed again.
+    A winner that cannot fetch its tables remains in `Role.PROMOTING`, and its vote is needed again.
     """
     return may_vote(record, status) or (status.copy in record.in_sync and status.role in LIVE_ROLES)
 

@@ -1,11 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """The epochs of a commit log: which master wrote which part of it (pure), and the epoch file.
 
-An entry (epoch, start) says that the bytes from physical offset `start` onwards were written by the
-master of `epoch`. Two logs with an equal entry agree up to the end of that epoch in the shorter
-one. Histories therefore tell a follower where to truncate, and the elector which log is more
-complete. Bytes before the first entry belong to epoch 0: they were written before the store joined
-a group.
+An entry (epoch, start) records that the master of `epoch` wrote the bytes from physical offset
+`start` onwards. Two logs with an equal entry agree up to the end of that epoch in the shorter one.
+Histories therefore show a follower where to truncate, and the elector which log is more complete.
+Bytes before the first entry belong to epoch 0: they were written before the store joined a group.
 
 The broker keeps the file beside the checkpoint. A new master calls `begun`. A follower calls
 `common_point` at each handshake and `reached` when its log has grown. Recovery calls `truncated`

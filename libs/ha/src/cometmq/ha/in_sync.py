@@ -64,7 +64,7 @@ class Leadership(msgspec.Struct, frozen=True, kw_only=True):
     successors: Copies = ()
     """Copies that an unsettled hand-over may have made master."""
     must_read: bool = False
-    """The last write met a conflict or got no answer, so the record must be read before a write."""
+    """The last write met a conflict or went unanswered: read the record before writing again."""
 
 
 def lead(me: Copy, found: Versioned, *, start: int, confirmed: int = 0) -> Leadership:
@@ -197,7 +197,7 @@ def is_deposed_holder(leadership: Leadership, copy: Copy) -> bool:
 def wanted_set(leadership: Leadership, unfit: Collection[Copy]) -> Copies:
     """Return the set that the record should hold.
 
-    `unfit` contains copies that are silent, too far behind, being removed, or replaced by another
+    `unfit` contains copies that are silent, too far behind, being removed, or replaced by a new
     incarnation. Under `Policy.MAJORITY` a member is replaced only by the same broker's new
     incarnation.
     """
@@ -243,8 +243,8 @@ def proposal(
 def hand_over(leadership: Leadership, target: Copy, *, leaves: bool = False) -> Record | None:
     """Return the record that makes `target` the master; None until the target has caught up.
 
-    The master has stopped appending and has answered everything that it appended. The set stays the
-    same. `leaves` lets the target remove the old master at once, because it is being deleted.
+    The master has stopped appending and has answered everything that it appended. The set is left
+    unchanged. `leaves` lets the target remove the old master at once, because it is being deleted.
     """
     ack = _ack_of(leadership, target)
     everything = (leadership.end, leadership.tables)
@@ -262,7 +262,7 @@ def hand_over(leadership: Leadership, target: Copy, *, leaves: bool = False) -> 
 def written(leadership: Leadership, record: Record) -> Leadership:
     """Record that `record` is about to be written: from now on its set is possible, too.
 
-    In a hand-over, so is its holder. If the hand-over gets no answer, a majority without the new
+    In a hand-over, so is its holder. If the hand-over goes unanswered, a majority without the new
     master must not confirm what the old master appends afterwards.
     """
     possible, successors = leadership.possible, leadership.successors
@@ -281,7 +281,7 @@ def answered(leadership: Leadership, outcome: Outcome) -> Leadership:
 
 
 def is_deposed(leadership: Leadership, found: Versioned) -> bool:
-    """Return whether the record says that this master is no longer the master."""
+    """Return whether the record shows that this master is no longer the master."""
     record = found.record
     return (record.uid, record.epoch, record.holder) != (
         leadership.base.record.uid,
@@ -295,7 +295,7 @@ def found(leadership: Leadership, read: Versioned | None) -> Leadership:
 
     A new version settles all outstanding writes, because a write based on the previous version can
     no longer be applied (R1). The master adopts the recorded set and never restores its own. If the
-    record is missing, the set stays the same, and nothing is written until there is a record
+    record is missing, the set is left unchanged, and nothing is written until a record exists
     (decision 7).
     """
     if read is None:

@@ -6,10 +6,10 @@ then performs the actions in order. Each action is complete (on disk, where spec
 next one begins and before the next event is passed. `SavePromise` comes before everything that
 depends on it. The simulator and the exhaustive check follow the same order with their own disks.
 
-The driver itself performs the reads of the record, which are linearizable. It passes on an answer
-only if the member's state has not changed since the read began; otherwise it reads again. An
-elector's orders carry no facts that a member relies on: the master and its set come from the read
-(R4).
+The driver itself performs the reads of the record, which are linearizable. It hands an answer to
+`react` only if the member's state has not changed since the read began; otherwise it reads again.
+An elector's orders carry no facts that a member relies on: the master and its set come from the
+read (R4).
 """
 
 from collections.abc import Callable, Mapping
@@ -181,7 +181,7 @@ class BeginEpoch(msgspec.Struct, frozen=True):
     """Fetch tables, append the epoch's entry at the end of the log, save both, and dispatch.
 
     `Opened` follows. Tables are fetched if `tables` is ahead of the member's own, and only from
-    that incarnation; without them the member stays in `Role.PROMOTING` until it is replaced.
+    that incarnation; without them the member remains in `Role.PROMOTING` until it is replaced.
     """
 
     epoch: int
@@ -307,14 +307,14 @@ def _record_while_no_master(member: Member, event: RecordRead) -> Reaction:
 
 
 def _record_while_promoting(member: Member, event: RecordRead) -> Reaction:
-    """Give up if the record has moved on to a later epoch."""
+    """Abandon the promotion if the record has moved on to a later epoch."""
     if event.found is None or event.found.record.epoch <= member.epoch:
         return member, ()
     return _changed(member, Role.FENCED), (ReadRecord(),)
 
 
 def _record_while_master(member: Member, event: RecordRead) -> Reaction:
-    """Stop if the record names another master or epoch; a missing record changes nothing."""
+    """Stop if the record names a different master or epoch; a missing record changes nothing."""
     if event.found is None or member.found is None:
         return member, ()
     mine, read = member.found.record, event.found.record
@@ -399,7 +399,7 @@ def _unparked(member: Member, event: Unparked) -> Reaction:
 
 
 def _handed_over(member: Member, event: HandedOver) -> Reaction:
-    """Follow the target, or stay master, which is safe even without an answer (decision 6)."""
+    """Follow the target, or remain master, which is safe after an unanswered write (decision 6)."""
     if event.answer is not Answer.APPLIED:
         after = msgspec.structs.replace(member, role=Role.MASTER)
         return after, (Unpark(), ReadRecord())

@@ -52,9 +52,9 @@ def switch_over(
 def retire(group: Group, record: Record, statuses: Statuses, removing: Collection[int]) -> Actions:
     """Return the next step in removing members from the group; nothing once they are out.
 
-    The master itself changes the set, so that its counts stay correct (R8); a master that is being
-    removed hands over first. `min_in_sync` is preserved: if necessary, the set first gets room for
-    a successor of the member that leaves.
+    The master itself changes the set, so that its counts remain correct (R8); a master that is
+    being removed hands over first. `min_in_sync` is preserved: if necessary, the set first gets
+    room for a successor of the member that leaves.
     """
     leaving = [copy for copy in record.in_sync if copy.ordinal in removing]
     if not leaving:
@@ -75,7 +75,7 @@ def retire(group: Group, record: Record, statuses: Statuses, removing: Collectio
 
 
 def resize(group: Group, record: Record) -> Actions:
-    """Return the step towards the configured number of copies, if the record has another one."""
+    """Return the step towards the configured number of copies, if the record's number differs."""
     if group.copies == record.copies:
         return ()
     if record.policy is Policy.MAJORITY:

@@ -28,8 +28,8 @@ class Answer(Enum):
     CONFLICT = "conflict"
     """The write is not in the record and never will be: another write came first."""
     UNKNOWN = "unknown"
-    """No answer: the write was applied, may be applied later, or never will be. Read and decide
-    again; reading the version on which the write was based settles nothing (R1).
+    """The write went unanswered: it was applied, may be applied later, or never will be. Read and
+    decide again; reading the version on which the write was based settles nothing (R1).
     """
 
 
@@ -39,7 +39,7 @@ class Outcome(msgspec.Struct, frozen=True):
     answer: Answer
     written: Versioned | None = None
     reason: str = ""
-    """Why the outcome is unknown, for people; empty if the backend gives no reason."""
+    """Why the outcome is unknown, for operators; empty if the backend gives no reason."""
 
 
 CONFLICT = Outcome(Answer.CONFLICT)
@@ -52,7 +52,7 @@ def applied(record: Record, version: str) -> Outcome:
 
 
 def unknown(reason: str) -> Outcome:
-    """Return the outcome of a write without an answer."""
+    """Return the outcome of an unanswered write."""
     return Outcome(Answer.UNKNOWN, reason=reason)
 
 

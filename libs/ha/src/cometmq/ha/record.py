@@ -89,7 +89,7 @@ class Record(msgspec.Struct, frozen=True, rename="camel", omit_defaults=False):
     ) -> Self:
         """Return the record that makes `winner` the holder of `epoch`; the set is unchanged (R9).
 
-        A hand-over passes `deposes=False`: the old holder follows and stays in the set.
+        A hand-over passes `deposes=False`: the old holder follows and remains in the set.
         """
         if epoch <= self.epoch:
             raise ValueError(f"epoch {epoch} is not above {self.epoch}, the epoch of the record")

@@ -3,7 +3,7 @@
 
 At startup the broker loads the file, calls `started` with the result of recovery, and saves the
 result before it opens or answers any connection. Later it saves a promise whenever
-`cometmq.ha.member` says so, and the membership when a record first names this incarnation.
+`cometmq.ha.member` requires it, and the membership when a record first names this incarnation.
 """
 
 from collections.abc import Callable
@@ -21,7 +21,7 @@ STATE_FILE: Final = "haState.json"
 
 
 class StateDamaged(CometError):
-    """The state file cannot be read or belongs to another store; the message says what to do."""
+    """The state file cannot be read or belongs to another store; the message names the remedy."""
 
 
 class Standing(StrEnum):
@@ -61,7 +61,7 @@ class State(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
     """
     standing: Standing = Standing.NEW
     last_in_sync: tuple[Copy, ...] = ()
-    """The in-sync set in the record that this member saw last. If the record is lost, it tells
+    """The in-sync set in the record that this member saw last. If the record is lost, it shows
     which stores may have the newest messages (R10).
     """
 

@@ -100,7 +100,7 @@ class Peer(Protocol):
         body: Body = b"",
         ext: Mapping[str, str] | None = None,
     ) -> bool:
-        """Send a oneway request; return False if the connection is gone or not writable."""
+        """Send a oneway request; return False if the connection is closed or not writable."""
 
     async def invoke(
         self,
@@ -147,7 +147,7 @@ class Call(msgspec.Struct, Generic[HeaderT], gc=False, rename={"header": "extFie
 
     @property
     def is_oneway(self) -> bool:
-        """Whether the sender expects no answer."""
+        """Whether the sender expects no reply."""
         return bool(self.flag & FLAG_ONEWAY)
 
     @property

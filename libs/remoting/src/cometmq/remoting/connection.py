@@ -2,7 +2,7 @@
 """One connection without its socket: turns bytes into calls, and answers and requests into bytes.
 
 The transport passes the peer's bytes to ``receive``, serves the calls that it returns, and sends
-what accumulates in ``out``. Requests to the peer stay in a table, keyed by opaque, until their
+what accumulates in ``out``. Requests to the peer are kept in a table, keyed by opaque, until their
 answer, their deadline (``expire``) or the end of the connection (``lost``).
 
 Invariants: a request's ``done`` is called exactly once, with a ``Response`` or an error. Nothing

@@ -34,7 +34,7 @@ class Outage(CometError):
 
 
 class TransportError(Outage):
-    """A request got no answer because the transport failed."""
+    """A request went unanswered because the transport failed."""
 
     address: str = ""
     """The server's address, if a client raised the error."""
@@ -49,7 +49,7 @@ class ConnectionLost(TransportError):
 
 
 class RequestTimeout(TransportError):
-    """No answer came in time; the request may have been served."""
+    """The answer did not arrive in time; the request may have been served."""
 
 
 class Overloaded(TransportError):
@@ -101,7 +101,7 @@ class CodedError(CommandError):
 
 
 class ServerError(CodedError):
-    """The server failed, or refused the request for a reason that has no code of its own."""
+    """The server failed, or refused the request for a reason without its own code."""
 
     CODE = ResponseCode.SYSTEM_ERROR
 
@@ -186,7 +186,7 @@ class TopicExistAlready(CodedError):
 
 
 class PullNotFound(CodedError):
-    """There is no message at this offset yet."""
+    """The queue has no message at this offset yet."""
 
     CODE = ResponseCode.PULL_NOT_FOUND
 

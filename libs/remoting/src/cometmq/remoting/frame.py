@@ -62,7 +62,7 @@ class FrameReader:
         if not self._tail:
             return data
         self._tail += data
-        if len(self._tail) < self._need:  # do not parse a long frame again for every chunk
+        if len(self._tail) < self._need:  # do not reparse a long frame for every chunk
             return b""
         data = bytes(self._tail)
         self._tail.clear()

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Names that have a meaning in RocketMQ: topics, groups and others, each defined once.
 
-This module only defines the names and tells which are reserved. The broker's `names.py` and the
+This module only defines the names and checks which are reserved. The broker's `names.py` and the
 client's `namespace.py` decide which names a client may use.
 """
 
@@ -22,7 +22,7 @@ TRACE_PRODUCER_PREFIX: Final = "_INNER_TRACE_PRODUCER"
 # Topics
 
 AUTO_CREATE_TOPIC: Final = "TBW102"
-"""The topic whose configuration is the template for every topic that a send creates."""
+"""The topic whose configuration is the template for topics created by sends."""
 SELF_TEST_TOPIC: Final = "SELF_TEST_TOPIC"
 BENCHMARK_TOPIC: Final = "BenchmarkTest"
 OFFSET_MOVED_TOPIC: Final = "OFFSET_MOVED_EVENT"

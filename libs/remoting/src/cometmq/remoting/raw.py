@@ -36,5 +36,5 @@ class RawCommand(msgspec.Struct, kw_only=True):
 
     @property
     def is_oneway(self) -> bool:
-        """Whether the sender expects no answer."""
+        """Whether the sender expects no reply."""
         return bool(self.flag & FLAG_ONEWAY)

@@ -51,7 +51,7 @@ _SQL_IS_OFF: Final = filter_refused("SQL92")
 
 
 def is_access_refusal(remark: str) -> bool:
-    """Return whether access control refused the request, which the code alone does not tell."""
+    """Return whether access control refused the request, which the code alone does not show."""
     return ACL_PACKAGE in remark
 
 

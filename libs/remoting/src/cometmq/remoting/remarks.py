@@ -147,12 +147,12 @@ def system_topic_conflict(topic: str) -> str:
 
 
 def message_not_found(physical_offset: int) -> str:
-    """Answer to a query for a message that is gone."""
+    """Answer to a query for a message that no longer exists."""
     return f"can not find message by the offset, {physical_offset}"
 
 
 def send_back_not_found(physical_offset: int) -> str:
-    """Answer to an attempt to send back a message that is gone."""
+    """Answer to an attempt to send back a message that no longer exists."""
     return f"look message by offset failed, {physical_offset}"
 
 

@@ -5,7 +5,7 @@ The signed content consists of the values of all ext fields except the signature
 name, followed by the body. The signature is its HMAC-SHA1 in Base64.
 
 Compatibility: brokers disagree about the field `_UNIQUE_KEY_QUERY` of a QUERY_MESSAGE. Versions
-before 5.0 leave it out of the content although their own clients sign it; later ones include it.
+before 5.0 leave it out of the content even though their own clients sign it; later ones include it.
 Therefore `Signer.add_to` does not send this field, which only raises the limit to 32 messages, and
 `Signer.has_signed` accepts either content.
 """

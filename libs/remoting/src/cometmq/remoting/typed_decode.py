@@ -11,7 +11,7 @@ Hot path
 Compatibility
     Java converts ext strings to numbers and booleans leniently (any string but "true" is false;
     a number may have a plus sign and leading zeros). A request that lacks a required field is
-    answered with code 1 and the field's name, and the connection stays open; Java logs the
+    answered with code 1 and the field's name, and the connection is kept open; Java logs the
     fault and continues with null or 0.
 """
 

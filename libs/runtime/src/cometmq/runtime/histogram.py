@@ -17,7 +17,7 @@ class Buckets:
         self.sum = 0.0
 
     def observe(self, value: float, count: int = 1) -> None:
-        """Count a value `count` times; values above the last bound go into `+Inf`."""
+        """Count a value `count` times; values above the last bound are counted in `+Inf`."""
         self.counts[bisect_left(self.bounds, value)] += count
         self.sum += value * count
 

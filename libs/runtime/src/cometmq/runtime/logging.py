@@ -70,7 +70,7 @@ class RateLimit:
         self._windows: dict[tuple[object, ...], list[int]] = {}
 
     def __call__(self, _logger: object, method: str, event: EventDict) -> EventDict:
-        """Pass the event on as a structlog processor, or raise DropEvent."""
+        """Act as a structlog processor: return the event, or raise DropEvent."""
         if method not in _LIMITED:
             return event
         now_ms = self._clock.monotonic_ms()

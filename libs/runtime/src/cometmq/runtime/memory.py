@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The memory limit of this process: its control group's limit, or else the machine's memory.
+"""The memory limit of this process: its control group's limit, or the machine's memory.
 
 RocketMQ sizes its page-cache window by *physical* memory, which is wrong in a container.
 """

@@ -151,8 +151,8 @@ class StatsCollector(Generic[S]):
         constant_labels: Mapping[str, str] | None = None,
         limit: RowLimit | None = None,
     ) -> None:
-        """`limit` keeps only the first rows of each family; the order of rows must be stable, so
-        that a series does not come and go.
+        """`limit` keeps only the first rows of each family; their order must be stable, so that no
+        series is intermittent.
         """
         self._families = families
         self._limit = limit or RowLimit()

@@ -4,7 +4,7 @@
 The exit status is 0 after a requested stop. It is 2, with one line on standard error, if the user
 can fix what prevented the start (settings, a port, a folder, a lock). Otherwise it is 1, with the
 error in the log. A second signal ends the process at once, unless it arrives within a second of the
-first: `make` and its process group both pass on the same Ctrl-C or SIGTERM.
+first: `make` and its process group both forward the same Ctrl-C or SIGTERM.
 """
 
 import asyncio

@@ -56,7 +56,7 @@ class Loaded(msgspec.Struct, Generic[S], frozen=True):
         """Return new settings with all changes applied; an invalid change rejects all of them.
 
         As in RocketMQ, a key that is neither a setting nor in the file is ignored. Raise
-        SettingsError for an invalid value, and for a setting that is fixed while a program runs.
+        SettingsError for an invalid value, and for a setting that cannot change at run time.
         """
         fields = fields_of(type(self.value))
         given: Given = {}
@@ -142,7 +142,7 @@ class Loaded(msgspec.Struct, Generic[S], frozen=True):
         return properties.render({**self.unknown, **set_values})
 
     def as_table(self) -> str:
-        """Render `name=value  # source` lines for people; secrets are masked."""
+        """Render `name=value  # source` lines for operators; secrets are masked."""
         rows = []
         for field in fields_of(type(self.value)).values():
             text = _text(field.read(self.value))

@@ -4,8 +4,9 @@
 A settings type is a frozen `msgspec.Struct`. Its groups are fields whose type is another struct,
 and the external names of all groups together form one flat namespace, as in RocketMQ's files. Facts
 beyond the type go into `Annotated[..., Meta(description=..., extra={...})]`. The keys of `extra`
-are `mutable` (may change at run time), `secret` (never shown), `env` (another environment variable
-that sets it) and `ineffective` (accepted, but without effect; the description says why).
+are `mutable` (may change at run time), `secret` (never shown), `env` (a further environment
+variable that sets it) and `ineffective` (accepted, but without effect; the description gives the
+reason).
 """
 
 import enum

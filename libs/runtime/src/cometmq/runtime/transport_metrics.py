@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Metric families of a remoting server; each program adds them under a label of its own."""
+"""Metric families of a remoting server; each program adds them under its own label."""
 
 from typing import Final
 

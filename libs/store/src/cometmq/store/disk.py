@@ -60,7 +60,7 @@ class DiskFile(Protocol):
         """Return up to `count` bytes, fewer at the end of the file; may block."""
 
     def read_cached(self, offset: int, count: int) -> Buffer | None:
-        """Return exactly `count` bytes if they are in memory, else None; never block."""
+        """Return exactly `count` bytes if they are in memory, otherwise None; never block."""
 
     def next_data(self, offset: int) -> int | None:
         """Return the offset of the first data at or after `offset`; None if there is none."""
@@ -193,7 +193,7 @@ class OsFile:
         return data
 
     def read_cached(self, offset: int, count: int) -> Buffer | None:
-        """Return exactly `count` bytes if the page cache has them, else None; never blocks."""
+        """Return exactly `count` bytes if the page cache has them, otherwise None; never block."""
         # If RWF_NOWAIT is missing (some file systems, old kernels), every read counts as cached:
         # the loop may then wait for the disk, but pulls work.
         if not self._disk.can_read_no_wait:
@@ -274,14 +274,14 @@ class _OsLock:
 
 
 def _held_text(path: str, process: int | None) -> str:
-    user = f"process {process}" if process else "another process"  # 0: it runs in another container
+    user = f"process {process}" if process else "another process"  # 0: in a different container
     return f"{path} is locked: {user} uses this folder"
 
 
 class OsDisk:
     """The file system of the operating system.
 
-    At most `open_files_max` files stay open; above that limit, the file opened first is closed.
+    At most `open_files_max` files are kept open; above that limit, the file opened first is closed.
     """
 
     def __init__(self, *, open_files_max: int = 512, read_only: bool = False) -> None:

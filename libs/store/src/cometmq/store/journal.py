@@ -2,7 +2,7 @@
 """The entries of a broker's journal: changes to its tables since their files were last saved.
 
 Entries are numbered without gaps. An entry sets or removes values and never depends on earlier
-values, so applying an entry that a table's file already includes does no harm. To get the state
+values, so applying an entry that a table's file already includes changes nothing. To get the state
 after the last entry, take the content of the files at any moment and apply all entries after the
 number of that moment.
 
@@ -68,7 +68,7 @@ class JournalContent(msgspec.Struct):
     """The position of the tables after the last usable record; None if it is unknown."""
     size_bytes: int = 0
     cut: Cut | None = None
-    """The place where reading stopped although bytes follow; None if everything is readable."""
+    """The place where reading stopped before the last byte; None if everything is readable."""
     fault: str = ""
     """The reason why some intact records are unusable; empty if all are usable."""
 

@@ -212,7 +212,7 @@ class MessageStore:
     def scrub_job(self, now_ms: int) -> Job | None:
         """Return the comparison with the log's checksums that is due, if any.
 
-        It may run at the same time as all other jobs, so it has a worker of its own.
+        It may run at the same time as all other jobs, so it has its own worker.
         """
         return self._scrubber.job(now_ms)
 
@@ -467,13 +467,13 @@ class MessageStore:
     def close(self) -> None:
         """Commit, write everything to the disk and release the lock; blocks.
 
-        If that fails, the abort file stays, and the next start recovers the store.
+        If that fails, the abort file is kept, and the next start recovers the store.
         """
         if not self._folder.is_claimed:
             return
         self.commit()
-        # The abort file may go only after everything is on the disk: its absence makes the next
-        # start skip most checks.
+        # The abort file may be removed only after everything is on the disk: its absence makes the
+        # next start skip most checks.
         is_clean = self._housekeeping.finish()
         self._scrubber.finish()
         self.write_state.set(Refusal.CLOSED, holds=True)

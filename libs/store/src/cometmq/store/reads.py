@@ -26,7 +26,7 @@ class Read(NamedTuple):
     size: int
 
     def cached(self) -> Buffer | None:
-        """Return the bytes if they are in memory, else None; never blocks."""
+        """Return the bytes if they are in memory, otherwise None; never block."""
         return self.file.read_cached(self.position, self.size)
 
     def load(self) -> Buffer:
@@ -39,7 +39,7 @@ Lookup: TypeAlias = Generator[Read, Buffer, T]
 
 
 def finish(lookup: Lookup[T]) -> T:
-    """Run a lookup to its end and return its result; blocks."""
+    """Run a lookup to completion and return its result; blocks."""
     try:
         read = next(lookup)
         while True:

@@ -28,7 +28,7 @@ class Record(NamedTuple):
 
 
 class Cut(NamedTuple):
-    """The place where a log ends although bytes follow."""
+    """The place where the valid records of a log end, if bytes follow them."""
 
     path: str
     position: int
@@ -50,7 +50,7 @@ class RedoLog:
         self._file: DiskFile | None = None
         self._position = 0  # append position in the last file
         self.cut: Cut | None = None
-        """The place where the last `replay` or `records` ended although bytes follow."""
+        """The place where the last `replay` or `records` ended, if bytes follow it."""
 
     @property
     def payload_bytes_max(self) -> int:

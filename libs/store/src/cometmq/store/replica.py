@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Append bytes of another broker's log at the end of this one, and dispatch their records.
 
-The bytes arrive in pieces of any size, so the log may end inside a record. The confirm offset stays
-at the end of the last whole record, and a restart truncates the rest. In a broker group, the master
-announces the offset up to which records are confirmed; later records stay in the log without being
-dispatched.
+The bytes arrive in pieces of any size, so the log may end inside a record. The confirm offset
+remains at the end of the last whole record, and a restart truncates the rest. In a broker group,
+the master announces the offset up to which records are confirmed; later records remain in the log
+without being dispatched.
 """
 
 from typing import NamedTuple

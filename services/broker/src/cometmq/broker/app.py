@@ -332,7 +332,7 @@ class BrokerApp:
         self._stack.push_async_callback(self._group.close)
 
     async def _serve_control(self, broker: Broker) -> None:
-        """Serve the control API; it stops first, so that electors then choose another master."""
+        """Serve the control API; it stops first, so that electors then choose a new master."""
         if self._group is None or broker.settings.control_port < 0:
             return
         try:

@@ -111,7 +111,7 @@ class Broker:
     disk_watch: DiskWatch = field(default_factory=DiskWatch)
     started_ms: int = 0
     is_stopping: bool = False
-    is_diverting: bool = False  # requests that change anything wait, or go to a new master
+    is_diverting: bool = False  # requests that change anything wait or are forwarded
     lane: LearningLane | None = None  # None: handlers serve every request
     send_path: str = "python"  # for operators: `native`, or `python` and why
 

@@ -255,7 +255,7 @@ class DelayService:
             return
         level.is_behind = len(due) == BATCH_COUNT_MAX
         # Count the whole batch first: a put may commit at once and call `_stored`, which must not
-        # take the batch for finished and start the next one.
+        # treat the batch as finished and start the next one.
         for entry in due:
             if entry.message is not None:
                 level.pending_count += 1

@@ -163,7 +163,8 @@ class DueRun:
             )
         except accel.PanicException as error:
             self._runs.fail(error)
-            # The run counts as placed but writes no byte, so the level stays where it is.
+            # The run counts as placed but writes no byte, so the level's position is left
+            # unchanged.
             failed = partial(self._refuse_placed, first, count)
             return count, 0, b"", [], KeyedRows(), [(False, failed, count)]
         next_offset = self._first_offset + first + placed
@@ -172,7 +173,7 @@ class DueRun:
         return placed, placed, records, entries, keys, [(False, answer, placed)]
 
     def refuse(self, first: int, count: int, result: PutResult) -> None:
-        """Tell the level that messages were not placed."""
+        """Notify the level that messages were not placed."""
         self.done(Delivered(count, self._first_offset + first, -1, ()), result)
 
     def release(self) -> None:

@@ -97,6 +97,6 @@ def slave_side(broker: Broker, client: Invoker) -> tuple[Follower, MasterCopies]
 
 
 def master_ha_address(broker: Broker) -> str:
-    """Return the master's HA address: the configured one, or else the one from the name servers."""
+    """Return the master's HA address: the configured one, or the one that name servers report."""
     address = broker.settings.ha_master_address or broker.registration.master_ha_address
     return "" if address == broker.registration.identity.ha_server_addr else address

@@ -8,7 +8,7 @@ loop, and are not held a second time.
 An SQL filter needs the message's record; the tag code is not enough. Pulls with such a filter go to
 `unsure`; the caller tests the messages and calls `release` when one matches.
 
-Compatibility: a message with another tag leaves the pull held. `sweep` (every 5 s) wakes a pull
+Compatibility: a message with a different tag leaves the pull held. `sweep` (every 5 s) wakes a pull
 whose queue has grown at all, so that the offset of a filtering consumer advances.
 
 Idle cost: `expire` visits only pulls that are due, and `sweep` only queues with a new message or a

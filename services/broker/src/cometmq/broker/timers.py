@@ -101,7 +101,7 @@ def expire_pulls(broker: Broker) -> None:
 
 
 def sweep_pulls(broker: Broker) -> None:
-    """Answer held pulls whose queue has grown although no new message passed their filter."""
+    """Answer held pulls whose queue has grown even though no new message passed their filter."""
     broker.hold.sweep(broker.clock.monotonic_ms(), broker.store.max_offset)
     broker.driver.after_commit()
 

@@ -42,7 +42,7 @@ _ENTRIES_READ: Final = 1_024
 def prepare(message: NewMessage, *, wait: str | None) -> None:
     """Turn a message into a half message; the real topic and queue are kept in its properties.
 
-    Compatibility: WAIT stays in the properties, as in RocketMQ. A delay is removed; RocketMQ's
+    Compatibility: WAIT is kept in the properties, as in RocketMQ. A delay is removed; RocketMQ's
     broker delays the half message and then drops it.
     """
     text = without_delay(message.properties)
@@ -88,13 +88,13 @@ class Half(Protocol):
         """Size of its record in bytes."""
 
     def to_new_message(self) -> NewMessage:
-        """Return the message in a form that can be stored again."""
+        """Build a new message, to be stored again."""
 
 
 def committed(half: Half, place: tuple[str, int], *, host: bytes) -> NewMessage:
     """Return the message that consumers receive.
 
-    Compatibility: REAL_TOPIC, REAL_QID and TRAN_MSG stay in its properties.
+    Compatibility: REAL_TOPIC, REAL_QID and TRAN_MSG are kept in its properties.
     """
     message = half.to_new_message()
     message.topic, message.queue_id = place

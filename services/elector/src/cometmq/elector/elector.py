@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """One elector: each round reads the record, asks all members, and performs what `election` decides.
 
-Nothing has to survive between two rounds but `Watched` and the epoch of fence orders, so an elector
-may be killed at any point. Several electors of a group do not interfere: a write of the record
-fails if another came first, and orders are idempotent.
+Only `Watched` and the epoch of fence orders are kept between two rounds, so an elector may be
+killed at any point. Several electors of a group do not interfere: a write of the record fails if
+another came first, and orders are idempotent.
 """
 
 import asyncio

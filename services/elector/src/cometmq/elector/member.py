@@ -39,7 +39,7 @@ class Member:
         self.report: Report | None = None
         """The answer of this round."""
         self.fault = "has not been asked yet"
-        """Why there is no answer; empty if there is one."""
+        """Why the member did not answer; empty if it did."""
         self.silent_since_ms: int | None = None
         self.given: tuple[object, ...] = ()
         """The last order and its outcome, so that repetitions are not logged."""

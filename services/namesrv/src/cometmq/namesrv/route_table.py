@@ -5,11 +5,12 @@ Invariants: an address occurs at most once in a broker group. Groups without add
 without groups and topics without queues are removed. The live table contains exactly the groups'
 addresses. Kept masters (see below) are an exception to both rules.
 
-A group whose brokers register with an epoch (`groupEpoch`) fails over by itself. The caller refuses
-registrations below the group's highest epoch, such as those of a deposed master. When such a group
-loses its master, the master's address stays in the routes for a while, so that its queues do not
-disappear for clients that request a route during the failover. The next master replaces it at once.
-Groups without epochs, which include all RocketMQ groups, are treated as in RocketMQ.
+A group whose brokers register with an epoch (`groupEpoch`) fails over without operator action. The
+caller refuses registrations below the group's highest epoch, such as those of a deposed master.
+When such a group loses its master, the master's address is kept in the routes for a while, so that
+its queues do not disappear for clients that request a route during the failover. The next master
+replaces it at once. Groups without epochs, which include all RocketMQ groups, are treated as in
+RocketMQ.
 
 Compatibility: topics come from masters (id 0) only, and only if their data version differs from the
 stored version or the address is new. A topic missing from a registration is *not* removed, because
@@ -115,13 +116,13 @@ class RouteTable:
     ) -> Master | None:
         """Add or refresh a broker; for a slave, return its master if known.
 
-        A master that registers as a slave of its group stays in the routes as the master, too, for
-        `keep_ms`: after a planned switchover it forwards requests.
+        A master that registers as a slave of its group is kept in the routes as the master, too,
+        for `keep_ms`: after a planned switchover it forwards requests.
         """
         broker = registration.broker
         known = self._live.get(broker.address)
         if known is not None and known.broker.broker_name != broker.broker_name:
-            self._drop(known.broker.address)  # renamed: must not stay in two groups
+            self._drop(known.broker.address)  # renamed: must not remain in two groups
             known = None
         if registration.epoch is not None:
             self._epochs[broker.broker_name] = registration.epoch
@@ -187,7 +188,7 @@ class RouteTable:
     ) -> list[str]:
         """Drop every broker that last used this connection; return their addresses.
 
-        The address of a master with an epoch stays in the routes for `keep_ms`, until `expire`.
+        The address of a master with an epoch is kept in the routes for `keep_ms`, until `expire`.
         """
         gone = [address for address, live in self._live.items() if live.connection is connection]
         for address in gone:
@@ -201,7 +202,7 @@ class RouteTable:
     def expire(self, *, now_ms: int, silence_ms_max: int) -> list[Live]:
         """Drop brokers that have been silent for too long; the caller closes their connections.
 
-        Kept masters whose time has expired leave the routes, too.
+        Kept masters whose time has expired are removed from the routes, too.
         """
         for name in [name for name, until_ms in self._kept.items() if until_ms <= now_ms]:
             self._end_keeping(name)

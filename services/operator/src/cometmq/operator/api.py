@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Calls to the Kubernetes API: get, list, server-side apply, merge patch, create, delete.
 
-A client of its own, because the official one costs more memory than the rest of the operator, and
-kopf has no interface for calls. Nothing is retried here: callers read again and decide again.
+The operator has its own client, because the official one costs more memory than the rest of the
+operator, and kopf has no interface for calls. Nothing is retried here: callers read again and
+decide again.
 """
 
 import ssl
@@ -52,7 +53,7 @@ class ApiRefused(CometError):
 
 
 class ApiUnreachable(CometError):
-    """There is no usable response; the server may have performed the request."""
+    """The response is missing or unusable; the server may have performed the request."""
 
 
 class Server(msgspec.Struct, frozen=True):
@@ -129,7 +130,7 @@ class KubeApi:
     async def patch(
         self, kind: str, namespace: str, name: str, body: Body, *, part: str = ""
     ) -> Body | None:
-        """Merge `body` into an object, or into its subresource `part`; None if it is gone."""
+        """Merge `body` into an object, or into its subresource `part`; None if it was deleted."""
         path = _path(kind, namespace, name) + (f"/{part}" if part else "")
         return await self._found("PATCH", path, body, content_type=MERGE)
 
@@ -139,7 +140,7 @@ class KubeApi:
         try:
             await self._found("DELETE", _path(kind, namespace, name), body)
         except ApiRefused as error:
-            if error.status != 409:  # another object has taken its name
+            if error.status != 409:  # a new object has taken its name
                 raise
 
     async def _found(

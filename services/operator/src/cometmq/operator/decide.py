@@ -33,7 +33,7 @@ class PodSeen(msgspec.Struct, frozen=True):
 
     @property
     def is_fit(self) -> bool:
-        """Whether the pod is ready, will stay, and needs no restart."""
+        """Whether the pod is ready, is to be kept, and needs no restart."""
         return self.is_ready and self.is_current and not self.is_terminating
 
 
@@ -83,7 +83,7 @@ class Nothing(msgspec.Struct, frozen=True):
 
 
 class Wait(msgspec.Struct, frozen=True):
-    """A change is due but must wait; `text` says for what."""
+    """A change is due but must wait; `text` gives the reason."""
 
     reason: Reason
     text: str
@@ -109,7 +109,8 @@ Ending = Wait | Release
 def leaving(group: BrokerGroup, seen: Seen) -> frozenset[int]:
     """Return the ordinals that the elector has to keep out of the in-sync set.
 
-    A pod counts until it is gone: otherwise a broker that is still stopping would rejoin the set.
+    A pod counts until it is deleted: otherwise a broker that is still stopping would rejoin the
+    set.
     """
     if group.is_deleting:
         return frozenset()
@@ -121,8 +122,8 @@ def leaving(group: BrokerGroup, seen: Seen) -> frozenset[int]:
 def replicas(group: BrokerGroup, seen: Seen) -> int:
     """Return the number of pods that the StatefulSet should have now.
 
-    New pods start at once. Pods to be removed stay until the elector has taken all of them out of
-    the in-sync set; a leaving master is taken out after a switchover.
+    New pods start at once. Pods to be removed are kept until the elector has taken all of them out
+    of the in-sync set; a leaving master is taken out after a switchover.
     """
     wanted, now = group.spec.replicas, seen.replicas
     if now is None or wanted > now:
@@ -151,8 +152,8 @@ def bytes_of(size: str) -> int:
 def next_step(group: BrokerGroup, seen: Seen) -> Step:
     """Return the next step of a rolling update: slaves by descending ordinal, the master last.
 
-    A pod may go only while all others are ready and in sync, so one broken pod stops the update
-    before it reaches the master. A broken pod itself may always be replaced.
+    A pod may be deleted only while all others are ready and in sync, so one broken pod stops the
+    update before it reaches the master. A broken pod itself may always be replaced.
     """
     stale = sorted(one for one, pod in seen.pods.items() if not pod.is_current)
     if group.spec.update_strategy.type is Rollout.ON_DELETE or not seen.pods:

@@ -73,7 +73,7 @@ class BrokerGroup(msgspec.Struct, frozen=True, kw_only=True):
         return f"{self.pod(ordinal)}.{self.peers}.{self.namespace}.svc"
 
     def ordinal(self, pod: str) -> int | None:
-        """Return the ordinal of a pod of this group, by its name."""
+        """Return the ordinal in a pod's name; None if the pod does not belong to this group."""
         prefix, _, number = pod.rpartition("-")
         return int(number) if prefix == self.name and number.isdecimal() else None
 

@@ -76,7 +76,6 @@ class Groups:
             looked.wake.set()
 
     def figures(self) -> list[GroupFigures]:
-        """Return the figures of all groups."""
         return [
             GroupFigures(
                 namespace=namespace,

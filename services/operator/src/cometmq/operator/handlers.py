@@ -5,7 +5,7 @@ Handlers only wake: all logic is in passes that read the current state, so a los
 event changes nothing. kopf stores nothing in the objects. Its peering is not used, because it is
 not a lock: see `leader.py`.
 
-kopf runs on a thread with a loop of its own: in the program's loop, it would replace the signal
+kopf runs on a thread with its own loop: in the program's loop, it would replace the signal
 handlers and, at its end, cancel every task that started after it.
 """
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Elects the active operator: the holder of a Lease.
 
-Two active operators would not harm the groups, because elections are compare-and-swap and both
+Two active operators cause no damage to groups, because elections are compare-and-swap and both
 apply the same objects. The Lease avoids duplicate work, and keeps an old operator from undoing the
 work of a newer one. Wall clocks are not compared: a candidate waits until the Lease has not changed
 for its whole duration on the candidate's own clock.
@@ -43,7 +43,7 @@ class Leadership:
         log: Log,
         sleep: Sleep = asyncio.sleep,
     ) -> None:
-        """`wall_time` returns the time in the API's format, for people who read the Lease."""
+        """`wall_time` returns the time in the API's format, for users who read the Lease."""
         self._api = api
         self._namespace = namespace
         self._name = name
@@ -91,7 +91,7 @@ class Leadership:
                 raise LeadershipLost(f"the lease of the operators is lost: {error}")
 
     async def release(self) -> None:
-        """Give up the Lease, so that another operator can take over at once."""
+        """Release the Lease, so that another operator can take over at once."""
         if not self.is_leader:
             return
         self.is_leader = False

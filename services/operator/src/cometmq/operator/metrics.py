@@ -37,8 +37,6 @@ class GroupFigures(msgspec.Struct):
 
 
 class OperatorFigures(msgspec.Struct):
-    """Figures of one operator."""
-
     is_acting: bool = False
     passes: Counter[str] = msgspec.field(default_factory=Counter)
     """Passes over groups by result: done or failed."""

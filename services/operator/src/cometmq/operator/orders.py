@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Plans the orders that people give by annotations: switchover-to, fence, rebuild (pure)."""
+"""Plans the orders given by users' annotations: switchover-to, fence, rebuild (pure)."""
 
 from enum import StrEnum
 from typing import Final
@@ -38,7 +38,7 @@ class Discard(msgspec.Struct, frozen=True):
 
 
 class Refused(msgspec.Struct, frozen=True):
-    """The order cannot be carried out; `text` says why, and what to do."""
+    """The order cannot be carried out; `text` gives the reason and the remedy."""
 
     text: str
 

@@ -72,7 +72,7 @@ class Pass:
         self.status: GroupStatus | None = None
         """The status of the last complete pass."""
         self.operations: Counter[tuple[str, str]] = Counter()
-        """Orders of people by verb and result."""
+        """Number of users' orders by verb and result."""
 
     def forget(self, kind: str, name: str, version: str) -> None:
         """Note an owned object's version; the next pass repairs it if another client wrote it."""
@@ -81,7 +81,7 @@ class Pass:
             del self._applied[kind, name]
 
     async def run(self, namespace: str, name: str) -> int | None:
-        """Reconcile a group once; return the pause before the next pass, None if the group is gone.
+        """Reconcile a group once; return the pause before the next pass, None if it was deleted.
 
         Raises ApiUnreachable; the next pass starts again.
         """
@@ -217,8 +217,8 @@ class Pass:
     async def _obey(self, group: BrokerGroup, seen: Seen) -> LastOperation | None:
         """Carry out the order that an annotation gives.
 
-        The annotation is removed first: an operator that dies here loses the order, and does not
-        repeat it, as a second fence or rebuild would do harm.
+        The annotation is removed first: an operator that dies here loses the order instead of
+        repeating it, because a second fence or rebuild causes damage.
         """
         order = orders.given(group)
         if order is None or group.is_deleting:

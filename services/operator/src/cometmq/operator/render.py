@@ -59,7 +59,7 @@ def broker_conf(group: BrokerGroup) -> str:
 
 
 def config_hash(group: BrokerGroup) -> str:
-    """Return a hash of the settings; pods with another hash must restart."""
+    """Return a hash of the settings; pods with a different hash must restart."""
     return hashlib.sha256(broker_conf(group).encode()).hexdigest()[:16]
 
 
@@ -69,7 +69,7 @@ def objects(
     """Return the objects to apply, in this order.
 
     `replicas` and `volume_size` go into the StatefulSet. They may differ from the spec for a while:
-    a pod stays until it has left the group, and templates of volumes cannot change.
+    a pod is kept until it has left the group, and templates of volumes cannot change.
     """
     found = [
         _object(group, "v1", "ServiceAccount", group.account, automountServiceAccountToken=False),
@@ -200,7 +200,7 @@ def _stateful_set(group: BrokerGroup, image: str, replicas: int, volume_size: st
         "serviceName": group.peers,
         "replicas": replicas,
         "podManagementPolicy": "Parallel",
-        # Only the operator knows which pod may go next.
+        # Only the operator decides which pod is deleted next.
         "updateStrategy": {"type": "OnDelete"},
         "selector": {"matchLabels": group.labels},
         "persistentVolumeClaimRetentionPolicy": {

@@ -223,7 +223,8 @@ class TxnCheckerApp:
         try:
             return await broker.invoke(code, header, ok=ok, timeout_ms=timeout_ms)
         except RequestTimeout as error:
-            # A lost host never closes its connections, and its name may now have another address.
+            # A lost host never closes its connections, and its name may now resolve to a different
+            # address.
             self._admin.drop(address, describe(error))
             raise
 

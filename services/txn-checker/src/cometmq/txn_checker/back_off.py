@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """How long a follower waits before it tries a failed broker again.
 
-During a failover the old master refuses requests or is gone, and the new master may have the same
-address. Such failures say nothing about the next attempt, so their pauses stay short. All other
-failures, such as a refused account or a failing disk, last until an operator acts.
+During a failover the old master refuses requests or has stopped, and the new master may have the
+same address. Such failures say nothing about the next attempt, so their pauses remain short. All
+other failures, such as a refused account or a failing disk, last until an operator acts.
 """
 
 from collections.abc import Iterable
@@ -36,7 +36,7 @@ class BackOff:
         self.pause_ms = 0
 
     def failed(self, errors: Iterable[BaseException], *, may_be_back_soon: bool) -> None:
-        """Choose the next pause; it stays short if the broker may be back soon."""
+        """Choose the next pause; it remains short if the broker may be back soon."""
         longest_ms = self._longest_ms
         if may_be_back_soon and all(isinstance(error, _OF_FAILOVERS) for error in errors):
             longest_ms = min(longest_ms, FAILOVER_MAX_MS)

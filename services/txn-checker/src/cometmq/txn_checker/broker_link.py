@@ -89,7 +89,7 @@ class Pulled(NamedTuple):
 
 class Asked(NamedTuple):
     is_open: bool
-    """Whether the transaction is open; False if the half message is gone from the log."""
+    """Whether the transaction is open; False if the half message is no longer in the log."""
     producer: str | None
     """The producer that was asked; None if no member of the producer group is connected."""
     refusal: str | None = None
@@ -116,8 +116,7 @@ class BrokerLink:
         return True
 
     async def examined(self, topic: str) -> int:
-        """Return the offset below which no work is left: the committed one, or else the queue's
-        minimum.
+        """Return the offset below which no work is left: the committed one, or the queue's minimum.
 
         The committed offset is capped, because it may lie past the end of a queue that lost its
         tail.

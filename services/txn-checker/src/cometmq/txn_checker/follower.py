@@ -4,8 +4,8 @@
 A failure of the broker, the network or the local disk stops all work for this broker; after a
 back-off, work resumes from the ledger. Other brokers are not affected.
 
-In a group with failover another broker becomes the master. Work resumes there without a back-off,
-as soon as the name servers know the new master.
+In a group with failover, a different broker becomes the master. Work resumes there without a
+back-off, as soon as the name servers know the new master.
 """
 
 import asyncio
@@ -70,7 +70,7 @@ class Follower:
         self.fault: str | None = "has not answered yet"
         """The reason why the broker is not being followed; None while it is."""
         self.lost: Callable[[], None] = lambda: None
-        """Called when the broker fails, because another broker may be the master now."""
+        """Called when the broker fails, because a different broker may be the master now."""
         self.is_registered = True
         """Whether the name servers know a master; if not, attempts are rarer."""
         self.tried = asyncio.Event()
@@ -102,7 +102,7 @@ class Follower:
     async def _attempt(self) -> Exception | None:
         """Follow the broker until it fails or its route changes; return the failure.
 
-        No error affects other followers. The work runs in a task of its own, because a task group
+        No error affects other followers. The work runs in a separate task, because a task group
         of Python 3.11 loses the cancellation of its task if the group fails at the same time.
         """
         failures: list[Exception] = []

@@ -229,7 +229,7 @@ class Ledger:
             self._change(Kind.ASKED, payload)
 
     def close(self, offsets: Iterable[int]) -> None:
-        """Mark half messages as ended because they were set aside or are gone from the log."""
+        """Mark half messages as ended because they were set aside or are no longer in the log."""
         known = [_INDEX.pack(offset) for offset in offsets if self._is_open(offset)]
         for start in range(0, len(known), self._part):
             self._change(Kind.CLOSED, b"".join(known[start : start + self._part]))
@@ -348,7 +348,7 @@ class Ledger:
 
     @property
     def newest(self) -> Entry | None:
-        """Return the half message read last; None if its entry is gone."""
+        """Return the half message read last; None if its entry no longer exists."""
         if not self.half_next:
             return None
         entry = self._entry(self.half_next - 1)

@@ -138,7 +138,7 @@ class _Round:
         }
 
     async def _ask_consumed(self, pair: Pair) -> None:
-        """Query store times of the last consumed messages; the next message's age stays unknown."""
+        """Query store times of the last consumed messages; leave the next message's age unknown."""
         topic, group = pair
         try:
             stats = await self._broker.consume_stats(group, topic)

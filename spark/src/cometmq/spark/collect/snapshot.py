@@ -57,7 +57,7 @@ def snapshot_id_of(now_ms: int) -> int:
 async def take(settings: CollectSettings, snapshot_id: int | None = None) -> Snapshot:
     """Query every broker once.
 
-    A broker that fails stays in the snapshot with its error and without rows. Raises
+    A broker that fails is kept in the snapshot, with its error and without rows. Raises
     NothingCollected if all brokers fail, or the error of the name servers.
     """
     number = snapshot_id_of(wall_ms()) if snapshot_id is None else snapshot_id
@@ -101,7 +101,7 @@ def _chosen(info: ClusterInfo, cluster: str | None) -> list[BrokerData]:
 
 
 def _state_of(number: int, data: BrokerData) -> BrokerState:
-    broker_id = min(data.broker_addrs)  # the master, else a slave: it has copies of the offsets
+    broker_id = min(data.broker_addrs)  # the master, or a slave, which has copies of the offsets
     return BrokerState(
         snapshot_id=number,
         cluster=data.cluster,

@@ -221,7 +221,7 @@ def main() -> None:
 
 def _status() -> int:
     try:
-        status = app(standalone_mode=False)  # the code of `typer.Exit`, else None
+        status = app(standalone_mode=False)  # the code of `typer.Exit`, otherwise None
     except (typer.Abort, KeyboardInterrupt):
         return Exit.INTERRUPTED
     except (CometError, OSError, msgspec.ValidationError) as error:

@@ -3,7 +3,7 @@
 
 `report.build` returns a `Report`, the only input of every output form. The tables are Arrow
 tables with exactly these columns, sorted worst first. Durations are seconds; null means unknown
-unless the column says otherwise. The tables of a snapshot are in `tables/columns.py`.
+unless the column's description says otherwise. The tables of a snapshot are in `tables/columns.py`.
 """
 
 from datetime import datetime

@@ -54,7 +54,7 @@ def worst_groups(report: Report) -> list[tuple[str, str]]:
 
 
 async def query_members(report: Report, settings: CollectSettings) -> list[GroupAnswers]:
-    """Query the members of the worst groups; a group that was deleted meanwhile has no answers."""
+    """Query the members of the worst groups; a group deleted meanwhile gets an empty result."""
     options = ClientOptions(credentials=settings.credentials, tls=settings.tls)
     groups = worst_groups(report)
     try:

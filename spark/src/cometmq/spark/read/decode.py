@@ -148,7 +148,7 @@ class RecordColumns:
         return pa.array(ms * 1000, pa.int64()).cast(kind)
 
     def hosts(self, name: str) -> pa.Array:
-        """Format hosts as text, once per distinct host: there are few."""
+        """Format hosts as text, once per distinct host, because few are distinct."""
         encoded = pa.array(self.fixed[name].astype(np.uint64)).dictionary_encode()
         texts = [host_text(host.to_bytes(8, "big")) for host in encoded.dictionary.to_pylist()]
         return pa.array(texts, pa.string()).take(encoded.indices)

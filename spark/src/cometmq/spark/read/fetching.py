@@ -218,7 +218,7 @@ class Fetcher:
         self.lost_count += min(end, chunk.end) - chunk.cursor
 
     def _lose_front(self, chunk: _Chunk, end: int, what: str) -> None:
-        """Lose everything before `end`, including chunks that have no answer yet."""
+        """Lose everything before `end`, including chunks whose pulls are still unanswered."""
         if self._options.fail_on_data_loss:
             first = next(one.cursor for one in self._chunks if not one.is_done)
             raise data_loss(self._span.queue, first, min(end, self._span.end) - first, what)

@@ -56,7 +56,7 @@ class BrokerState(msgspec.Struct, kw_only=True):
     """Only for groups with a filter."""
 
     def emptied(self, error: str) -> "BrokerState":
-        """Copy this broker's identity, with an error and without answers."""
+        """Copy this broker's identity, with an error and no figures."""
         return BrokerState(
             snapshot_id=self.snapshot_id,
             cluster=self.cluster,

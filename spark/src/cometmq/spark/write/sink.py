@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Writes rows as messages, at least once.
 
-If Spark repeats a batch, it is sent again. `dedupId` gives its messages the same ids as before, so
+If Spark repeats a batch, its messages are resent. `dedupId` gives them the same ids as before, so
 that consumers can drop duplicates; this requires the same row order in each task.
 """
 

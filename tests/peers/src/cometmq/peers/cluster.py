@@ -43,7 +43,7 @@ class Layout:
 
     @classmethod
     def fresh(cls, directory: Path, *, broker_count: int) -> Self:
-        """Choose free ports, and store folders below `directory`."""
+        """Choose free ports, and store folders under `directory`."""
         names = [f"broker-{letter}" for letter in "abcdefgh"[:broker_count]]
         return cls(
             namesrv_port=free_port(),

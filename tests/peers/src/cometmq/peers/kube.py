@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """A Kubernetes API on loopback without nodes: etcd, kube-apiserver, kube-controller-manager.
 
-Pods stay pending, so tests of controllers and custom resources set what a kubelet would report. The
-programs are built from Go modules, once for each content of tests/peers/kube.
+Pods remain pending, so tests of controllers and custom resources set what a kubelet would report.
+The programs are built from Go modules, once for each content of tests/peers/kube.
 """
 
 import hashlib

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Free loopback ports that stay free while a server is down.
+"""Free loopback ports that remain free while a server is down.
 
 The kernel assigns ephemeral ports to outgoing connections, so a server that restarts on such a port
-may find it taken. Ours are drawn at random from below that range, skipping ports in use. A port
-given out stays reserved until this process ends, whether a server is up or down: all test runs on a
-machine reserve ports by locks on files in one folder.
+may find it taken. Ours are drawn at random from below that range, skipping ports in use. An
+assigned port remains reserved until this process ends, whether a server is up or down: all test
+runs on a machine reserve ports by locks on files in one folder.
 """
 
 import contextlib

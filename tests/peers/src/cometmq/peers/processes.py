@@ -31,7 +31,7 @@ def wait_until(condition: Callable[[], bool], timeout_s: float, what: str) -> No
 
 
 def run_to_end(command: Sequence[str], *, timeout_s: float, cwd: Path | None = None) -> None:
-    """Run a program to its end; if it fails, raise an error with its output."""
+    """Run a program to completion; if it fails, raise an error with its output."""
     done = subprocess.run(
         command,
         cwd=cwd,
@@ -88,7 +88,7 @@ class Child:
 
     @property
     def exit_status(self) -> int | None:
-        """Return the exit status, or None while the program runs."""
+        """Return the exit status, or None while the program is running."""
         return self._process.poll()
 
     def log(self) -> str:

@@ -22,7 +22,7 @@ from cometmq.ha.record import Record, Versioned, decode_record, encode_record
 ABSENT: Final = "0"
 """The revision of a key that does not exist, in etcd's comparisons."""
 UNAUTHENTICATED: Final = (401, 16)
-"""The HTTP status, and the gRPC code in the body of a response with another status."""
+"""The HTTP status, and the gRPC code in the body of a response with any other status."""
 
 
 class _KeyValue(msgspec.Struct):

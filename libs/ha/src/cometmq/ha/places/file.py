@@ -2,7 +2,7 @@
 """A record in files, for the processes of one host (demos, tests, single machines).
 
 `FILE` names a folder in `FILE.d` that holds the versions of the record (`places.versions`).
-Removing `FILE` deletes the record atomically. The next record gets another folder, so a late write
+Removing `FILE` deletes the record atomically. The next record gets a new folder, so a late write
 to a deleted record never reaches its successor (R10). The folder must be on a local file system
 with hard links: network file systems answer link(2) from caches, or more than once.
 

@@ -16,7 +16,7 @@ JSON: Final = "application/json"
 
 
 class HttpError(CometError):
-    """There is no usable response; the server may have served the request."""
+    """The response is missing or unusable; the server may have served the request."""
 
 
 class NotSent(HttpError):

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """A record in a Lease of the Kubernetes API, for brokers and electors that run in pods.
 
-The record is a JSON annotation of the Lease. The fields of the Lease repeat what people look for:
-the holder's pod and, as `leaseTransitions`, the epoch. `renewTime` stays empty, because no decision
-may depend on a wall clock.
+The record is a JSON annotation of the Lease. The fields of the Lease repeat what users look for:
+the holder's pod and, as `leaseTransitions`, the epoch. `renewTime` is left empty, because no
+decision may depend on a wall clock.
 
 A write is a merge patch that names the resource version and the uid of the Lease as read, so it
 changes exactly this object or nothing, keeps labels set by other programs, and, unlike a PUT, can
@@ -87,7 +87,7 @@ class KubernetesRecord:
             return CONFLICT
         uid, _, resource_version = base.version.partition("/")
         lease = self._lease(record, {"uid": uid, "resourceVersion": resource_version})
-        # 404: the Lease was deleted; it may exist again, but with another uid.
+        # 404: the Lease was deleted; it may exist again, but with a different uid.
         return await self._write("PATCH", f"/{self._name}", lease, record, lost=(404, 409))
 
     async def create(self, record: Record) -> Outcome:

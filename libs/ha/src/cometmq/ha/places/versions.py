@@ -3,11 +3,11 @@
 
 Each version is a file named by its number; the highest number is the record. A writer creates a
 proposal, syncs it, and links it to the number after the version on which its write is based;
-link(2) fails if another writer came first. No process waits for another one, so a writer that is
+link(2) fails if another writer came first. No process waits for another, so a writer that is
 stopped (SIGSTOP) or killed at any point blocks no other.
 
 Old versions are removed, so a writer that was stopped for long may link a number whose file was
-already removed. Such a file is below the highest number, and no reader uses it. The writer detects
+already removed. Such a file is below the highest number, and readers ignore it. The writer detects
 this case: versions are removed in ascending order, and no version string is used twice. If the
 version on which the write is based still exists after the link, the next number was never removed,
 so no other writer had linked it before. Otherwise the outcome is unknown.
@@ -113,7 +113,7 @@ class Versions:
 
 
 def _number(version: str) -> int:
-    """Return the number of a version; 0 if it has another backend's form."""
+    """Return the number of a version; 0 if it is formatted as by a different backend."""
     number = version.partition("-")[0]
     return int(number) if number.isdigit() else 0
 

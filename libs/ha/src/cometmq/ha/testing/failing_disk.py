@@ -95,7 +95,7 @@ class Process:
         return list(self.disk.folder(folder))
 
     def create(self, path: Path, data: bytes) -> None:
-        """Create a file, torn if the process dies half way."""
+        """Create a file, torn if the process dies midway."""
         self._step()
         self.disk.set(path, data[: len(data) // 2])  # torn, if the process ends here
         self._step()

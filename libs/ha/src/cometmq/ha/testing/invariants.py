@@ -12,7 +12,7 @@ Messages = frozenset[tuple[int, int]]
 
 
 class Violated(Exception):
-    """A promise to clients was broken; the message says which one."""
+    """A promise to clients was broken; the message names it."""
 
 
 def check_opening(world: World, ordinal: int) -> None:

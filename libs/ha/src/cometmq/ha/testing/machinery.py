@@ -187,7 +187,7 @@ class Machinery:
             return world, CONFLICT
         outcome = applied(record, str(world.writes + 1))
         late = world.late
-        if not self.bounds.deletions:  # the other writes were based on a version that is gone
+        if not self.bounds.deletions:  # all other writes were based on a removed version
             late = frozenset()
         world = replace(world, cell=outcome.written, writes=world.writes + 1, late=late)
         return world, outcome

@@ -25,7 +25,7 @@ _decoders: dict[Any, msgspec.json.Decoder[Any]] = {}
 
 
 def decode_json(type_: type[T], data: Buffer) -> T:
-    """Decode a body to a typed value; raise RemoteProtocolError if it has another shape.
+    """Decode a body to a typed value; raise RemoteProtocolError if it does not fit the type.
 
     Decoding is as lenient as in Java: unknown members are ignored, missing ones take their
     defaults, and numbers and booleans may be strings.

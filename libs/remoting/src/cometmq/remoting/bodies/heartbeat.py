@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Heartbeats: the groups and subscriptions of a client.
 
-Enumerations stay strings, so that an unknown value does not cause a newer client's heartbeat to be
-rejected.
+Enumerations are kept as strings, so that an unknown value does not cause a newer client's heartbeat
+to be rejected.
 
 Compatibility: Java reads an enumeration by name or by ordinal, and the C++ client sends ordinals.
 Decoded values always hold the name.

@@ -57,7 +57,7 @@ class QueryTopicConsumeByWho(msgspec.Struct, frozen=True, gc=False, rename="came
 
 
 class RegisterFilterServer(msgspec.Struct, frozen=True, gc=False, rename="camel"):
-    """Register a filter server; the feature is gone, but the request is still answered."""
+    """Register a filter server; the feature was removed, but the request is still answered."""
 
     filter_server_addr: str | None = None
 

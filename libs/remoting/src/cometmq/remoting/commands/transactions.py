@@ -34,7 +34,7 @@ class CheckTransactionState(msgspec.Struct, frozen=True, gc=False, rename="camel
 
 
 class ResumeCheckHalfMessage(msgspec.Struct, frozen=True, gc=False, rename="camel"):
-    """Make the broker resume asking about a half message that it had given up."""
+    """Make the broker resume asking about a half message that it had set aside."""
 
     msg_id: str | None = None
 
@@ -55,7 +55,7 @@ class AskTransactionStateReply(msgspec.Struct, frozen=True, gc=False, rename="ca
 
 
 class SetTransactionAside(msgspec.Struct, frozen=True, gc=False, rename="camel"):
-    """Make the broker give up a half message whose outcome no producer knows."""
+    """Make the broker set aside a half message whose outcome no producer knows."""
 
     commit_log_offset: Int64
     tran_state_table_offset: Int64

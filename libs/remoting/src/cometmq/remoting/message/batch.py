@@ -30,8 +30,8 @@ class BatchItem(msgspec.Struct, frozen=True, gc=False):
 def split_batch(body: Buffer) -> list[BatchItem]:
     """Return the items of a batch body; their bodies are slices of `body`, not copies.
 
-    A malformed batch raises CorruptRecord: the sender gets MESSAGE_ILLEGAL, and the connection
-    stays open.
+    A malformed batch raises CorruptRecord: the sender gets MESSAGE_ILLEGAL, and the connection is
+    kept open.
     """
     view = memoryview(body)
     end = len(view)

@@ -99,7 +99,7 @@ class MessageRecord(msgspec.Struct, gc=False):
         return decompress(self.body, compression_type(self.sys_flag), bytes_max=bytes_max)
 
     def to_new_message(self) -> NewMessage:
-        """Return the message in a form that can be stored again for redelivery."""
+        """Build a new message from the record, to be stored again for redelivery."""
         return NewMessage(
             topic=self.topic,
             queue_id=self.queue_id,

@@ -46,7 +46,7 @@ class Exchange(msgspec.Struct, frozen=True, rename={"sender": "from", "receiver"
 
 
 def load_exchanges(root: Path, pattern: str = "*.jsonl") -> Iterator[Exchange]:
-    """Yield the exchanges below `root` (the folder that holds `wire`), in file order."""
+    """Yield the exchanges under `root` (the folder that holds `wire`), in file order."""
     decoder = msgspec.json.Decoder(Exchange)
     for path in sorted((root / "wire").glob(pattern)):
         if path.name == "ha-stream.jsonl":

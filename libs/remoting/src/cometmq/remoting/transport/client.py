@@ -134,7 +134,7 @@ class RemotingClient:
         timeout_ms: int,
         ext: Mapping[str, str] | None = None,
     ) -> None:
-        """Send a request that gets no answer; ``timeout_ms`` bounds the time to connect."""
+        """Send a request that gets no reply; ``timeout_ms`` bounds the time to connect."""
         try:
             peer = await self._connected(address, timeout_ms)
             header, ext = self._prepared(code, header, body, ext)

@@ -56,8 +56,8 @@ class Lane(Protocol):
     def answer(self, first: int, count: int, room: int) -> Answered:
         """Answer requests of the chunk that was staged last, until more than `room` bytes are due.
 
-        `first` counts the requests of all negative parts of the chunk. Requests that are not
-        answered stay staged, and the caller may ask for them again.
+        `first` counts the requests of all negative parts of the chunk. Unanswered requests remain
+        staged, and the caller may ask for them again.
         """
 
     def drop(self) -> None:

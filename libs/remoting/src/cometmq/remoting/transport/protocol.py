@@ -173,7 +173,7 @@ class PeerProtocol(asyncio.Protocol):
         body: Body = b"",
         ext: Mapping[str, str] | None = None,
     ) -> bool:
-        """Send a oneway request; return False if the connection is gone or not writable."""
+        """Send a oneway request; return False if the connection is closed or not writable."""
         if not self.is_writable:
             return False
         self._connection.send(Request(code, header, body, ext, is_oneway=True))
@@ -438,7 +438,7 @@ class PeerProtocol(asyncio.Protocol):
     def _answer_refused(self, data: bytes, reason: str) -> None:
         """Answer any requests on a refused connection with the reason for the refusal.
 
-        Compatibility: RocketMQ closes the connection without an answer. Its clients report this
+        Compatibility: RocketMQ closes the connection without a reply. Its clients report this
         answer as the failure of their request, and then see the connection close.
         """
         with contextlib.suppress(RemoteProtocolError):

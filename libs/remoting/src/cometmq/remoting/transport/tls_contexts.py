@@ -54,7 +54,7 @@ class WatchedContext:
 
         Blocks. A certificate and its key are replaced one after the other, so a change counts only
         when the next call finds the same content. Unusable files raise SettingsError once, and the
-        old context stays in use until they change again.
+        old context remains in use until they change again.
         """
         contents = tuple(self._digests())
         is_at_rest = contents == self._changing

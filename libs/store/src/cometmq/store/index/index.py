@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A store's hash index: a sequence of files, of which only the newest grows.
+"""A store's hash index: a sequence of files; only the newest is being filled.
 
 Compatibility: as in RocketMQ, a new file inherits the previous file's end as its begin and end
 until it gets its first entry; files are named after their local creation time.
@@ -108,7 +108,7 @@ class Index:
             self.catch_up()
 
     def catch_up(self) -> None:
-        """Add the queued keys to the files; after a DiskError the rest stays queued."""
+        """Add the queued keys to the files; after a DiskError the rest remains queued."""
         backlog = self._backlog
         while backlog:
             keys = backlog[0]
@@ -168,7 +168,8 @@ class Index:
     ) -> None:
         """Keep the entries of records before `offset_end`; the caller adds the rest again.
 
-        `name` and `written_count` are what the last checkpoint recorded about the growing file.
+        `name` and `written_count` are what the last checkpoint recorded about the file being
+        filled.
         """
         while self.files and self.files[-1].begins_at_or_after(offset_end):
             file = self.files.pop()
@@ -208,5 +209,5 @@ class Index:
         return paths
 
     def position(self) -> tuple[str, int]:
-        """Return the growing file's name and entry count, for the checkpoint."""
+        """Return the name and entry count of the file being filled, for the checkpoint."""
         return (self.files[-1].name, self.files[-1].header.next_number) if self.files else ("", 0)

@@ -6,10 +6,10 @@ newest entry, 0 = none), then the entries (int32 hash, int64 physical offset, in
 the file's first message, int32 number of the previous entry in the same slot). Entry 0 is never
 used, so the header holds the next free number.
 
-Invariants: the growing file keeps its slots in memory; new entries stay in `_unwritten` until they
-are appended. Slots and header reach the disk after all entries they refer to, so recovery can
-repair any crash. Recovery relinks the entries that the header does not count, and a slot that
-points at an uncounted entry leads through the chain to a counted one.
+Invariants: the file being filled keeps its slots in memory; new entries are kept in `_unwritten`
+until they are appended. Slots and header reach the disk after all entries they refer to, so
+recovery can repair any crash. Recovery relinks the entries that the header does not count, and a
+slot that points at an uncounted entry leads through the chain to a counted one.
 """
 
 import struct

@@ -65,7 +65,7 @@ class JournalSummary(NamedTuple):
 
 
 class Damage(NamedTuple):
-    """A range of the log that no longer holds a valid record, although records follow it."""
+    """A range of the log that no longer holds a valid record but is followed by records."""
 
     path: str
     position: int

@@ -30,7 +30,7 @@ class OverlayFile:
         self._pages: dict[int, bytearray] = {}
 
     def close(self) -> None:
-        """Close the underlying file; the pages stay."""
+        """Close the underlying file; keep the pages."""
         if self._base is not None:
             self._base.close()
 
@@ -194,7 +194,7 @@ class OverlayDisk:
         return self._base.usage(path)
 
     def lock(self, path: str) -> _NoLock:
-        """Return a lock that excludes no process, because changes to the overlay stay in memory."""
+        """Return a lock that excludes no process, because the overlay keeps changes in memory."""
         return _NoLock()
 
     def locked_by(self, path: str) -> int | None:

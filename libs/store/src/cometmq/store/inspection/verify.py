@@ -242,7 +242,7 @@ def _configured_topics(view: StoreView) -> set[str] | None:
 class _Verifier:
     """One check. If the store was not stopped cleanly, only its safe part is checked.
 
-    `is_complete` says that no queue lacks entries, so a queue that is missing was deleted.
+    `is_complete` means that no queue lacks entries, so a queue that is missing was deleted.
     """
 
     def __init__(
@@ -398,7 +398,7 @@ class _Verifier:
                 )
 
     def _filler_count(self, queue: ConsumeQueue) -> int:
-        """Count the fillers that a recovery put in place of lost messages."""
+        """Count the fillers with which a recovery replaced lost messages."""
         count = 0
         for start in range(queue.min_offset, queue.max_offset, _READ_COUNT):
             entries = queue.read_entries(start, _READ_COUNT)

@@ -8,7 +8,7 @@ computed (`extend`). The scrubber, and startup in some cases, compare blocks wit
 
 Invariants:
 
-- An entry covers the first `length` bytes of its block and has a CRC of its own. If an entry fails
+- An entry covers the first `length` bytes of its block and has its own CRC. If an entry fails
   its CRC, is torn or is missing, its block counts as unknown, never as damaged.
 - Entries are written after the bytes they cover are synced, and removed durably before these bytes
   are cut or overwritten.
@@ -128,7 +128,7 @@ class Checksums:
         self._disk.remove(self._layout.checksum_file(start))
 
     def extend(self, parts: Sequence[Span], generation: int) -> None:
-        """Compute and sync checksums of synced bytes; may block. Unreadable blocks stay unknown."""
+        """Compute and sync checksums of synced bytes, except of unreadable blocks; may block."""
         for span in parts:
             for chunk in _chunks(span):
                 fresh = _computed(chunk, self._read(chunk))

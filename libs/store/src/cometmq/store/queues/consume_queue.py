@@ -143,7 +143,7 @@ class ConsumeQueue:
         """Assign the next offset to a record that is about to be written.
 
         Return whether this is the first entry staged since the last publish. Entries of delayed
-        messages hold the delivery time in place of the tag code.
+        messages hold the delivery time instead of the tag code.
         """
         staged = self._staged
         is_first = not staged
@@ -177,7 +177,7 @@ class ConsumeQueue:
         return count
 
     def hold(self) -> int:
-        """Keep the staged entries invisible although their records are in the log; return their
+        """Keep the staged entries invisible while their records are in the log; return their
         number.
         """
         staged = self._staged

@@ -121,7 +121,7 @@ def _search(
         if found.is_full(rows[at][1], rows[at][0], place):
             return False
         stop = _block(rows, at, place)
-        if stop == at:  # the record is gone, or known to be damaged
+        if stop == at:  # the record was deleted, or is known to be damaged
             found.damaged_count += _is_in(*rows[at][:2], place.log)
             found.status = GetStatus.MESSAGE_WAS_REMOVING
             found.scanned_count += 1

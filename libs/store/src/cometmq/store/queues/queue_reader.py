@@ -21,7 +21,7 @@ from cometmq.store.results import GetResult, GetStatus, TagFilter
 from cometmq.store.settings import StoreSettings
 
 SCAN_COUNT_MIN: Final = 800  # entries that a filtered read examines, as in RocketMQ
-GAP_BYTES_MAX: Final = 8192  # copying that many takes 0.3 us, another read 1 us
+GAP_BYTES_MAX: Final = 8192  # copying that many takes 0.3 us, a second read 1 us
 SPAN_BYTES_MAX: Final = 1 << 20
 _size_and_offset: Final = struct.Struct(">i24xq").unpack_from
 _EXTENDED_TAG_MAX: Final = -2147483649  # smaller tag codes are addresses of extended entries

@@ -125,7 +125,7 @@ class CheckpointFiles:
     def save(self, progress: Progress) -> None:
         """Write and sync both files; runs on a worker thread.
 
-        The progress file goes first, so a crash in between leaves the older checkpoint.
+        The progress file is written first, so a crash in between leaves the older checkpoint.
         """
         self._progress.write(0, [progress.encode()])
         self._progress.sync()

@@ -271,7 +271,7 @@ class Recovery:
             self._publish()
 
     def _publish(self) -> None:
-        """Publish the dispatched entries; keys stay queued if the disk is full."""
+        """Publish the dispatched entries; keys remain queued if the disk is full."""
         self._published_count = self._dispatcher.record_count
         self._dispatcher.publish()
         keyed, self._dispatcher.keyed = self._dispatcher.keyed, []

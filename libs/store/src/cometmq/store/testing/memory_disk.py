@@ -191,5 +191,5 @@ class MemoryDisk:
         return _MemoryLock(self._locks, path)
 
     def locked_by(self, path: str) -> int | None:
-        """Return 0 (an unknown process) if the path is locked, else None."""
+        """Return 0 (an unknown process) if the path is locked, otherwise None."""
         return 0 if path in self._locks else None

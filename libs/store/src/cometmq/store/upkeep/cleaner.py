@@ -20,7 +20,7 @@ from cometmq.store.upkeep.jobs import Job, RemoveJob
 from cometmq.store.upkeep.retention import FILES_PER_ROUND_MAX, DiskState, decide
 from cometmq.store.writing.write_state import Refusal
 
-ROUNDS_ASKED_FOR: Final = 20  # number of rounds that a delete request stays active, as in RocketMQ
+ROUNDS_ASKED_FOR: Final = 20  # rounds that a delete request remains active, as in RocketMQ
 
 
 class Cleaner:

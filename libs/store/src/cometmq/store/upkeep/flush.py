@@ -173,7 +173,7 @@ class Flusher:
         self._pending.advance(Condition.FLUSHED, job.offset)
 
     def fail(self, error: Exception) -> None:
-        """Fail all waiting puts; the store stays read-only."""
+        """Fail all waiting puts; the store remains read-only."""
         self.has_failed = True
         parts = self._parts
         if parts.write_state.set(Refusal.SYNC_FAILED, holds=True):

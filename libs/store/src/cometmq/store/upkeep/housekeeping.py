@@ -185,7 +185,8 @@ class Housekeeping:
 
     def finish(self) -> bool:
         """Write everything to the disk; return whether that succeeded."""
-        # The kernel may have dropped dirty pages: only recovery can tell what reached the disk.
+        # The kernel may have dropped dirty pages: only recovery can determine what reached the
+        # disk.
         if self._write_state.has(Refusal.SYNC_FAILED):
             return False
         try:

@@ -2,7 +2,7 @@
 """Compute the checksums of the log's new blocks, as a step of each checkpoint.
 
 Every byte below the progress of a checkpoint therefore has a checksum, and recovery reads the bytes
-above it. If a step fails, its blocks stay unknown until the scrubber computes them, and the
+above it. If a step fails, its blocks remain unknown until the scrubber computes them, and the
 checkpoint is still written.
 """
 

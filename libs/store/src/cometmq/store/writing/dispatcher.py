@@ -82,7 +82,7 @@ class Dispatcher:
         self.gaps: set[ConsumeQueue] = set()
 
     def dispatch(self, scan: Scan, *, is_from_head: bool = False) -> None:
-        """Dispatch one record; `is_from_head` says that the scan began at the head of the log.
+        """Dispatch one record; `is_from_head` means that the scan began at the head of the log.
 
         A queue that lacks entries before this record is added to `gaps` and gets no more entries
         until it is rebuilt from an earlier offset. In a scan from the head of the log, missing

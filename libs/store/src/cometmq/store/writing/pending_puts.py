@@ -4,7 +4,7 @@
 A put may wait until its record is synced, until the replicas have it, or both. For each condition
 there is an offset up to which the log fulfils it; these offsets grow, except when the log is
 truncated. Puts are answered in log order, so a put never overtakes an earlier one that is still
-waiting for another condition.
+waiting for a different condition.
 """
 
 from collections import deque

@@ -1,7 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Accounts in the form that checks use: a snapshot that is replaced as a whole when files
-change.
-"""
+"""Accounts as checks use them: a snapshot that is replaced as a whole when files change."""
 
 from collections.abc import Mapping, Sequence
 from typing import Final

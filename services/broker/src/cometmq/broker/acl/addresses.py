@@ -89,7 +89,7 @@ def _pattern(text: str) -> Ranges:
 
 
 def _expanded(text: str) -> list[str]:
-    """Return the eight parts of an IPv6 pattern, replacing `::` by the omitted zeros."""
+    """Return the eight parts of an IPv6 pattern, replacing `::` with the omitted zeros."""
     left, gap, right = text.partition("::")
     before, after = (side.split(":") if side else [] for side in (left, right))
     zeros = max(0, _V6_PARTS - len(before) - len(after)) if gap else 0

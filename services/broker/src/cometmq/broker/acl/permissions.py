@@ -55,7 +55,7 @@ def check_resources(texts: Iterable[str]) -> None:
 
 
 def resource_text(resource: str) -> str:
-    """Return a topic or group in the form that error texts use."""
+    """Return a topic or group as error texts show it."""
     if resource.startswith(RETRY_PREFIX):
         return f"group:{resource.removeprefix(RETRY_PREFIX)}"
     return f"topic:{resource}"

@@ -54,7 +54,7 @@ class QueueLocks:
         return granted
 
     def unlock(self, group: str, client_id: str, queues: Iterable[MessageQueue]) -> None:
-        """Release the queues that the client holds; queues of other clients stay locked."""
+        """Release the queues that the client holds; queues of other clients remain locked."""
         table = self._groups.get(group)
         if table is None:
             return

@@ -224,7 +224,7 @@ class FilterSubscriptions:
         self.is_dirty = True
 
     def become(self, pieces: Sequence[msgspec.Raw]) -> None:
-        """Replace all filters by those from another broker's `whole`; note the differences."""
+        """Replace all filters with those in another broker's `whole`; note the differences."""
         found = [decode_json(FilterChanges, bytes(piece)) for piece in pieces]
         wanted = {(data.consumer_group, data.topic): data for one in found for data in one.changed}
         known = [(group, topic) for group, ts in self._filters.items() for topic in ts]
@@ -294,7 +294,7 @@ class FilterSubscriptions:
 
     def _load(self, data: FilterData) -> None:
         if self.get(data.topic, data.consumer_group) is not None:
-            return  # a duplicate in a file that was edited by hand
+            return  # a duplicate in a file that was edited manually
         if data.dead_time == 0:
             data.dead_time = max(data.born_time, self._clock_ms() - _DEAD_BEFORE_START_MS)
         data.dead = data.is_dead

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """When a group member serves a request: now, once something is confirmed, later, or elsewhere.
 
-`KINDS` says what each request needs. Everything else is served as in a broker without a group.
+`KINDS` lists what each request needs. Everything else is served as in a broker without a group.
 While a planned switchover is in progress, requests that change anything wait; afterwards they are
 served here or forwarded to the new master, never both. Producers and consumers keep their
 connections and notice nothing but the pause.
@@ -62,7 +62,7 @@ class Kind(Enum):
     losing a commit with the last copy only causes redelivery.
     """
     READ = "read"
-    """The answer shows where queues end, which must not go back (R6)."""
+    """The answer shows where queues end, and an end must not decrease (R6)."""
 
 
 KINDS: Final[Mapping[int, Kind]] = {
@@ -114,7 +114,7 @@ class Gate:
         now_ms: Callable[[], int],
     ) -> None:
         """`changes` makes pending changes of tables durable and returns their number in the epoch;
-        `may_read_copy` tells whether a slave may show its queues.
+        `may_read_copy` returns whether a slave may show its queues.
         """
         self.leader: Leader | None = None
         self._client = client
@@ -132,7 +132,7 @@ class Gate:
 
     @property
     def is_forwarding(self) -> bool:
-        """Whether requests that change anything go to another broker."""
+        """Whether requests that change anything are forwarded to another broker."""
         return bool(self._target)
 
     def park(self) -> None:
@@ -211,8 +211,8 @@ class Gate:
     async def _forwarded(self, call: Call[Any]) -> Reply:
         """Repeat a request at the new master until it accepts it.
 
-        It is sent again only if the new master refused it or was not reached, so that it is not
-        served twice.
+        It is resent only if the new master refused it or was not reached, so that it is not served
+        twice.
         """
         deadline_ms = self._now_ms() + self.forward_ms_max
         while True:
@@ -265,7 +265,7 @@ class Gate:
     ) -> Any:
         """Return an answer once the copies have the table changes that the request made.
 
-        `has_enough` tells whether enough copies are in sync at that time.
+        `has_enough` returns whether enough copies are in sync at that time.
         """
         answer = await _settled(result)
         await asyncio.sleep(0)  # all changes of this turn become one entry of the journal

@@ -53,7 +53,7 @@ class Reign(Protocol):
         """This master may no longer acknowledge anything."""
 
     def deposed(self) -> None:
-        """The record names another master or epoch."""
+        """The record names a different master or epoch."""
 
 
 class Leader:
@@ -272,7 +272,7 @@ class Leader:
     # The record
 
     def _unfit(self) -> frozenset[Copy]:
-        """Return the members that are late, silent, stopping, dropped, or of another store."""
+        """Return the members that are late, silent, stopping, dropped or on a different store."""
         view, now_ms = self._view, self._now_ms()
         heard_since_ms = now_ms - SILENT_FACTOR * self._timing.heard_within_ms
         acked = {ack.copy.ordinal: ack.copy for ack in view.acks}
@@ -351,8 +351,8 @@ class Leader:
     ) -> tuple[Answer, int] | None:
         """Write the record that makes a caught-up member the master; None if nothing was written.
 
-        The caller has stopped appending. Puts that wait are answered while the target catches up,
-        and `is_ready` tells whether all have been answered and the target has caught up.
+        The caller has stopped appending. Waiting puts are answered while the target catches up, and
+        `is_ready` returns whether all have been answered and the target has caught up.
         """
         while not self.has_ended():
             progress = self._confirmed_more

@@ -174,7 +174,6 @@ class GroupMember:
         return await self._obey(rules.PromoteOrder(epoch))
 
     async def follow(self, epoch: int, master: int) -> Status:
-        """Follow the master of an epoch."""
         return await self._obey(rules.FollowOrder(epoch, master))
 
     async def fence(self, epoch: int) -> Status:
@@ -406,7 +405,7 @@ class GroupMember:
                 await self._sleep(RETRY_MS / 1000)
 
     def _look(self, found: Versioned | None) -> None:
-        """Read the record if a watch shows another master."""
+        """Read the record if a watch shows a different master."""
         self._duties.record_seen(found)
         self._note_seen(found)
         if found is None:
@@ -417,7 +416,7 @@ class GroupMember:
             self._is_read_wanted.set()
 
     def _note_seen(self, found: Versioned | None) -> None:
-        """Save what the record says, in case it is deleted (R10)."""
+        """Save the record's content, in case it is deleted (R10)."""
         self._record_uid = "" if found is None else found.record.uid
         if found is None:
             return

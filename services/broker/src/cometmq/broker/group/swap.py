@@ -6,7 +6,7 @@ from cometmq.ha.record import Record, RecordDamaged, Versioned
 
 
 async def swap(port: RecordPort, base: Versioned, record: Record) -> Outcome:
-    """Compare and swap; a damaged record counts as no answer."""
+    """Compare and swap; a damaged record counts as an unknown outcome."""
     try:
         return await port.replace(base, record)
     except RecordDamaged:

@@ -67,7 +67,7 @@ async def invoke_broker_to_get_consumer_status(
 ) -> Reply:
     """Collect a group's offsets in a topic from all of its members, or from one of them.
 
-    Members that do not answer in time are left out.
+    The result omits members that do not answer in time.
     """
     header = call.header
     group = broker.consumers.group(header.group)

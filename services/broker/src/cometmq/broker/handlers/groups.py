@@ -30,9 +30,9 @@ async def update_and_create_subscriptiongroup(broker: Broker, call: Call[NoHeade
 
 
 async def delete_subscriptiongroup(broker: Broker, call: Call[DeleteSubscriptiongroup]) -> Reply:
-    """Delete a group, and also its offsets if the request says so.
+    """Delete a group, and also its offsets if requested.
 
-    Compatibility: connected consumers stay connected. If groups are created automatically, their
+    Compatibility: connected consumers remain connected. If groups are created automatically, their
     next heartbeat creates the group again.
     """
     refuse_on_slave(broker)

@@ -20,7 +20,7 @@ def clean_expired_consume_queue(broker: Broker, _call: Call[NoHeader]) -> Reply:
     """Drop queue entries and files that point to messages no longer in the log.
 
     Compatibility: RocketMQ deletes a queue that has no messages left, so its offsets restart at 0
-    although consumers have committed higher ones. Here the queue keeps its last file and its
+    even though consumers have committed higher ones. Here the queue keeps its last file and its
     offsets.
     """
     broker.store.clean_queues()

@@ -63,7 +63,7 @@ def _starts_at_zero(
     if by_rocketmq_rule or broker.settings.young_queue_starts_at_zero:
         return (yield from _is_in_memory(broker, topic, queue_id))
     if broker.offsets.queues(header.consumer_group, topic):
-        return True  # the topic got another queue while the group consumed the others
+        return True  # the topic got a new queue while the group consumed the others
     age_ms = _subscription_age_ms(broker, header.consumer_group, topic)
     if age_ms is None:
         return False

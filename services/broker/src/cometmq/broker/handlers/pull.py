@@ -226,7 +226,7 @@ def _conclude(broker: Broker, pull: AdmittedPull, result: GetResult) -> Reply | 
     broker.stats.pull_seconds.observe(perf_counter() - pull.started_s)
     next_offset, suggested = result.next_offset, _suggested_broker(broker, pull.group, result)
     if code != 0 and broker.is_slave and not broker.settings.offset_check_in_slave:
-        # Compatibility: this log may be behind its master's, so only the master corrects offsets.
+        # Compatibility: this log may lag behind its master's, so only the master corrects offsets.
         next_offset = header.queue_offset if result.status in _CORRECTED else next_offset
         if code == _MOVED:
             code, suggested = _RETRY, pull.group.broker_id

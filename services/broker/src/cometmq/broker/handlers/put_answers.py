@@ -70,7 +70,7 @@ def group_refusal(broker: Broker) -> str | None:
     """Return why the broker's place in its group forbids writes; None if it does not.
 
     The code is RocketMQ's for every state in which a store takes no messages, so only the remark
-    tells an election from a full disk.
+    distinguishes an election from a full disk.
     """
     reasons = broker.store.stats().refusals
     if Refusal.TOO_FEW_COPIES in reasons:

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """SEND_REPLY_MESSAGE (324, 325): pushes a reply to the requesting client (326), and stores it.
 
-Compatibility: as in RocketMQ, the answer's code says whether the requester accepted the reply, and
-its fields say where the reply is stored. The reply is stored even if the requester did not accept
-it, and it is stored unchanged: no cluster property is added, and it is never delayed. Unlike in
-RocketMQ, a stored reply keeps the flag that says how its body is compressed.
+Compatibility: as in RocketMQ, the answer's code reports whether the requester accepted the reply,
+and its fields report where the reply is stored. The reply is stored even if the requester did not
+accept it, and it is stored unchanged: no cluster property is added, and it is never delayed. Unlike
+in RocketMQ, a stored reply keeps the flag for the compression of its body.
 """
 
 import asyncio

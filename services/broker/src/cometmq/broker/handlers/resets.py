@@ -117,7 +117,7 @@ def _reset(
 ) -> Reply:
     """Send the new offsets to the members; C++ clients get them in their own form.
 
-    Compatibility: RocketMQ sends isForce=false whatever the request says. It chooses the form by
+    Compatibility: RocketMQ sends isForce=false regardless of the request. It chooses the form by
     the tool's language, so members written in other languages cannot read it.
     """
     header = call.header
@@ -137,7 +137,7 @@ def _reset(
         peer=call.peer.address,
         group=header.group,
         topic=header.topic,
-        to_ms=header.timestamp,  # an entry of the log has a timestamp of its own
+        to_ms=header.timestamp,  # each entry of the log has its own timestamp
         is_force=header.is_force,
         queues=len(targets),
     )

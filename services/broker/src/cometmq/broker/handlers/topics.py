@@ -56,8 +56,8 @@ async def update_and_create_topic(broker: Broker, call: Call[UpdateAndCreateTopi
 async def delete_topic_in_broker(broker: Broker, call: Call[DeleteTopicInBroker]) -> Reply:
     """Delete a topic and its queues.
 
-    Compatibility: committed offsets stay, and name servers keep the topic until they receive their
-    own request (216).
+    Compatibility: committed offsets are kept, and name servers keep the topic until they receive
+    their own request (216).
     """
     topic = call.header.topic
     refuse_on_slave(broker)

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The native message path: `cometmq-accel` serves plain sends and pulls, handlers the others."""
+"""The native message path: `cometmq-accel` serves plain sends and pulls, handlers the rest."""

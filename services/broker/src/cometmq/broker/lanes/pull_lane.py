@@ -150,7 +150,7 @@ class BrokerPulls:
         self._budget = TURN_EXAMINED_MAX
 
     def fail(self, error: BaseException) -> None:
-        """Leave all pulls to the handlers from now on, so that a bug costs no answers."""
+        """Leave all pulls to the handlers from now on: no pull goes unanswered because of a bug."""
         self._has_failed = True
         self._broker.log.error("lane.failed", error=describe(error), action="report this bug")
 

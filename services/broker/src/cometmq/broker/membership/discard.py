@@ -67,7 +67,7 @@ def why_not(settings: BrokerSettings) -> str:
 def move_aside(settings: BrokerSettings, now_ms: int) -> Path:
     """Move all files of a closed store into a new folder below it; return the new folder; blocks.
 
-    Accounts and other files that users put into `config` stay.
+    Accounts and other files that users put into `config` are kept.
     """
     root = Path(settings.store_path_root_dir).expanduser()
     aside = root / f"{ASIDE}{now_ms}"

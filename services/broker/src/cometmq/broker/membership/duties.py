@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Carries out a group member's role changes in its store, for its clients and at name servers.
 
-When a broker becomes master, all records of its log are dispatched, although the copies may not
-have confirmed the last records. The gate refuses reads until the copies have confirmed them (R6).
-From then on, readers see only records below the confirm offset, and only their puts are answered.
+When a broker becomes master, all records of its log are dispatched, even though the copies may not
+have confirmed the last ones. The gate refuses reads until the copies have confirmed them (R6). From
+then on, readers see only records below the confirm offset, and only their puts are answered.
 
 A demotion may cut the end of the log, so it drops all state that depends on that end: pending puts,
 positions of delay levels, known ends of transactions, locks. A promotion rebuilds it.

@@ -65,7 +65,7 @@ def open_state(
     """Load a store's state in its group after recovery, update it and save it; blocks.
 
     Raise OSError, StateDamaged or EpochsDamaged. A store that may have lost bytes becomes a new
-    copy (R2), and epochs whose bytes are gone are forgotten (R5).
+    copy (R2), and epochs whose bytes were lost are forgotten (R5).
     """
     folder, files = Path(settings.store_path_root_dir).expanduser(), host.files
     epoch_file, state_file = EpochFile(folder, files), StateFile(folder, files)
@@ -132,7 +132,7 @@ class Grouping:
             await self.gate.linger(self.linger_ms)
             if self.duties.leader is None:
                 return
-            # An elector made it the master meanwhile: it does not know that this broker stops.
+            # An elector made it the master meanwhile, unaware that this broker is stopping.
 
     async def _hand_over(self, leader: Leader) -> bool:
         """Return whether another broker is the master now."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A broker's identity at the name servers, and the search for another broker that has it.
+"""A broker's identity at the name servers, and the search for another broker that uses it.
 
 Compatibility: a name server lists one address per brokerName and brokerId, and a registration
 replaces the address of another broker, running or not. RocketMQ's brokers register without
@@ -63,9 +63,9 @@ async def other_holder(client: Invoker, namesrv: str, me: Identity) -> str | Non
 async def is_running(client: Invoker, address: str, broker_name: str) -> bool:
     """Return whether a broker of this name answers at the address.
 
-    The address may now belong to a broker of another name, as when pods reuse addresses. A refusal
-    by access control counts as an answer. So does a closed connection, which is how RocketMQ
-    refuses plaintext.
+    The address may now belong to a broker with a different name, as when pods reuse addresses. A
+    refusal by access control counts as an answer. So does a closed connection, which is how
+    RocketMQ refuses plaintext.
     """
     try:
         response = await client.invoke(

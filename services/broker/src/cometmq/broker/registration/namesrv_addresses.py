@@ -2,7 +2,7 @@
 """The addresses of the name servers: the entries of `namesrvAddr`, resolved at each use.
 
 A DNS name stands for all its addresses: behind a headless service, the broker must register with
-each name server. If a lookup fails, the addresses from the previous one stay in use.
+each name server. If a lookup fails, the addresses from the previous one remain in use.
 """
 
 import asyncio

@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Registration with all name servers: at startup, after each change, and periodically.
 
-There is one link per name server, so that an unreachable one does not delay the others. A link
+Each name server has its own link, so that an unreachable one does not delay the others. A link
 remembers which version of the topic table its name server has acknowledged, and sends only later
 changes. After a lost connection it sends the whole table, because the name server may have
 restarted or may have dropped the broker together with the connection.
 
 Before its first registration with a name server, the broker checks whether another running broker
-has its name and id. If so, it does not register, unless takeOverName is set. Later it checks every
+uses its name and id. If so, it does not register, unless takeOverName is set. Later it checks every
 WATCH_MS whether another broker has taken its place, and if so registers again at once.
 
 Compatibility: REGISTER_BROKER (103) plain or compressed, UNREGISTER_BROKER (104), and
@@ -123,7 +123,7 @@ class Registration:
 
     @property
     def name_fault(self) -> str | None:
-        """Return why this broker is not registered although a name server answers."""
+        """Return why this broker is not registered even though a name server answers."""
         for link in self.links.values():
             if link.holder is not None:
                 me = self.identity
@@ -179,7 +179,7 @@ class Registration:
         return known_count + sum([await waiter for waiter in waiters])
 
     def use_role(self, broker_id: int, epoch: int) -> None:
-        """Register under another id; a name server drops the old id of the same address.
+        """Register under a new id; a name server drops the old id of the same address.
 
         `epoch` is the epoch of the role in a broker group; our name servers refuse registrations of
         an earlier epoch.
@@ -209,7 +209,7 @@ class Registration:
             link.wake.set()
 
     async def unregister(self) -> None:
-        """Tell all name servers that this broker is leaving; no registration follows."""
+        """Unregister from all name servers; no registration follows."""
         self._is_leaving = True
         for address, task in self._tasks.items():
             task.cancel()

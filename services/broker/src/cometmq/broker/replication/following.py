@@ -35,7 +35,7 @@ RETRY_FIRST_MS: Final = 200
 RETRY_MAX_MS: Final = 5_000
 IDLE_MS: Final = 500
 REFUSED_COUNT_MAX: Final = 2
-"""Connections closed by the master without an answer before a warning is logged."""
+"""Number of connections that the master closes without a reply before a warning is logged."""
 
 RECORD_OVERHEAD_BYTES: Final = 256 << 10
 """Header, topic and properties of a record, rounded up."""
@@ -148,7 +148,7 @@ class Follower:
     def _note_lost(self, address: str, error: ConnectionLost) -> None:
         status, stream = self.status, self._stream
         self._stream = None
-        # A Java master closes without a word if the report is beyond the end of its log.
+        # A Java master silently closes the connection if the report is beyond the end of its log.
         is_refused = stream is not None and not stream.has_heard
         self._refused_count = self._refused_count + 1 if is_refused else 0
         if self._refused_count >= REFUSED_COUNT_MAX:

@@ -4,7 +4,8 @@
 A slave sends reports of 8 bytes: the offset at which its log ends. The first report requests the
 log from there on; later ones acknowledge. The master sends transfers: a physical offset, a size,
 and that many bytes of the log. A transfer of size 0 is a heartbeat that carries the next offset.
-There is nothing else: no handshake, no identity, no checksum (docs/protocol/replication.md).
+The stream contains nothing else: no handshake, no identity, no checksum
+(docs/protocol/replication.md).
 """
 
 import struct

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Record borders in a stream of log bytes (pure).
+"""Record boundaries in a stream of log bytes (pure).
 
 RocketMQ's stream cuts the log anywhere. A log that ends inside a record is indistinguishable from a
 log that has diverged, so a CometMQ slave appends only whole records, and a CometMQ master ends its
@@ -32,7 +32,7 @@ class Cut(NamedTuple):
     """The point at which a piece of the log may be cut."""
 
     whole_bytes: int  # of the records at its beginning
-    next_size: int  # of the record behind them; 0 if its header is incomplete
+    next_size: int  # of the record after them; 0 if its header is incomplete
 
 
 def whole_records(data: Buffer, offset: int, file_size: int, bytes_max: int) -> Cut:
@@ -74,8 +74,8 @@ def is_border(head: Buffer, offset: int, file_size: int) -> bool:
 
 
 FollowHeaders: TypeAlias = Callable[[bytes, int, int, int], tuple[int, int] | None]
-"""Takes the arguments of `whole_records`; returns the fields of a `Cut`, or None if it cannot
-tell.
+"""Takes the arguments of `whole_records`; returns the fields of a `Cut`, or None if they are
+unknown.
 """
 
 

@@ -153,7 +153,7 @@ class LogServer:
     def opened_by_member(
         self, opening: "_Opening", transport: asyncio.Transport, version: int, data: bytes
     ) -> bool:
-        """Pass on the connection of a broker group's member; return False if there is no group."""
+        """Hand the connection of a group member to the group; return False if there is no group."""
         if self._group is None:
             return False
         self._openings.discard(opening)
@@ -161,7 +161,7 @@ class LogServer:
         return True
 
     def opened(self, opening: "_Opening", stream: "SlaveStream") -> None:
-        """Replace an opening connection by the stream that its first bytes request."""
+        """Replace an opening connection with the stream that its first bytes request."""
         self._openings.discard(opening)
         self._streams.add(stream)
         self.slaves.connected.add(stream.slave)
@@ -331,7 +331,7 @@ class SlaveStream(asyncio.Protocol):
             self._requested = offset
             self._check_request(offset)
         elif not slave.is_following:
-            # While the border is checked, heartbeats repeat the first report; anything else would
+            # While the boundary is checked, heartbeats repeat the first report; anything else would
             # acknowledge bytes that were never sent.
             if offset != self._requested:
                 raise UnfitLog(Unfit.ACK, f"report {offset} follows {self._requested} unasked")
@@ -376,7 +376,7 @@ class SlaveStream(asyncio.Protocol):
         self.slave.acked_offset = acked_offset
         self._server.started(self)
         if offset == self._commit_log.confirm_offset:
-            self._beat()  # tells the slave at once that its log fits
+            self._beat()  # shows the slave at once that its log fits
         self.pump()
 
     # The log
@@ -438,7 +438,7 @@ class SlaveStream(asyncio.Protocol):
             return count
         end = place + len(rest)
         if len(rest) <= batch_bytes and end == self._commit_log.confirm_offset:
-            return len(rest)  # the newest records: no border needs to be searched
+            return len(rest)  # the newest records: no search for a boundary is needed
         cut = whole_records(rest, place, self._file_size, batch_bytes)
         if cut.whole_bytes:
             return cut.whole_bytes

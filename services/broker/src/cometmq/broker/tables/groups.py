@@ -78,7 +78,7 @@ class Groups(VersionedTable[GroupTable, SubscriptionGroupConfig]):
         return True
 
     def replace(self, table: GroupTable) -> None:
-        """Replace the table and its version by the master's."""
+        """Replace the table and its version with the master's."""
         self._become(table.subscription_group_table, table.data_version)
 
     def disable(self, name: str) -> bool:

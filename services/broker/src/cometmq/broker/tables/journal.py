@@ -8,16 +8,16 @@ sent. A write reaches the page cache, which survives the process. With SYNC_FLUS
 synced twice a second; no answer waits for that, because a lost offset causes a redelivery, never a
 lost message.
 
-At startup the entries are applied to the tables' files (`cometmq.store.journal` says which
+At startup the entries are applied to the tables' files (`cometmq.store.journal` defines which
 entries). A follower of another broker copies its tables in the same way. It takes a snapshot of the
 tables together with `number`, in one turn. From then on it applies the changes of each entry with
 the next number, in the turn in which the entry arrives (`Journaled.apply_changes`). If a number
 does not follow the last one, or the other broker restarts, the follower takes a new snapshot. Marks
 belong to the files of one broker and are not sent.
 
-In a group, entries and marks also tell how recent the tables are (`position`). Entry and position
-are one record, so a kill or a full disk leaves both or neither. Therefore the journal is the only
-place that can tell, and a stop leaves one file of it. The position is unknown if the journal is
+In a group, entries and marks also record how recent the tables are (`position`). Entry and position
+are one record, so a kill or a full disk leaves both or neither. The position is therefore recorded
+nowhere else, and a stop leaves one file of the journal. The position is unknown if the journal is
 damaged or missing, and if a table's file was written by another program or by a run without a
 group.
 
@@ -57,7 +57,7 @@ SYNC_INTERVAL_MS: Final = 500
 RETRY_INTERVAL_MS: Final = 1_000
 FILES_MAX: Final = 16
 """Maximum number of files while tables cannot be saved; usually there are one or two."""
-_MARKS_MAX: Final = 8  # of one table: saves that failed may have replaced the file all the same
+_MARKS_MAX: Final = 8  # of one table: failed saves may still have replaced the file
 
 
 class Journaled(Saved, Protocol):
@@ -198,7 +198,7 @@ class Journal:
     async def close(self) -> None:
         """Delete the entries if all tables are saved; call this only if no save has failed.
 
-        A file with the marks and the position stays if the position is known.
+        A file with the marks and the position is kept if the position is known.
         """
         await self._worker.submit(lambda: None)  # after a sync and a deletion before it
         self._delete()  # files that became obsolete during that deletion
@@ -213,7 +213,7 @@ class Journal:
             await self._worker.submit(partial(self._attempt, self._condense))
 
     def _condense(self) -> None:
-        """Replace the files by one that holds only the marks and the position; blocks.
+        """Replace the files with one that holds only the marks and the position; blocks.
 
         It is synced before the store counts as closed: after a clean stop, a crash of the host does
         not make the store a new copy.
@@ -226,7 +226,7 @@ class Journal:
         except DiskError:  # what a crash of the host would leave could have an earlier position
             files.clear()
             raise
-        if not self._doomed:  # else the entries would have a gap
+        if not self._doomed:  # otherwise the entries would have a gap
             files.drop_below(files.file_start)
 
     # Changes
@@ -244,8 +244,8 @@ class Journal:
         """
         if position is not None:
             self._due = position
-        # After a failure the changes stay noted until `retry`: a failing disk costs one attempt per
-        # second instead of one per request.
+        # After a failure the changes remain noted until `retry`: a failing disk costs one attempt
+        # per second instead of one per request.
         has_entry = bool(self._changed or self._owed) or self._due is not None
         if (has_entry or self._has_new_marks) and not self.fault:
             self._attempt(self._write)
@@ -400,7 +400,7 @@ class Journal:
     def _delete(self) -> None:
         """Delete unneeded files on the worker: freeing the blocks of one may take 30 ms.
 
-        The oldest file goes first, so that the remaining entries have no gap.
+        The oldest file is deleted first, so that the remaining entries have no gap.
         """
         paths = list(self._doomed)
         if not paths or self._is_deleting:
@@ -420,7 +420,7 @@ class Journal:
     # Syncs
 
     def sync(self) -> None:
-        """Sync all writes since the last sync on the worker; do nothing while a sync runs."""
+        """Sync all writes since the last sync on the worker; do nothing while a sync is running."""
         file = self._files.file
         if self._syncing is not None or self._is_synced or file is None:
             return

@@ -18,7 +18,7 @@ PART_ENTRIES: Final = 512
 def encode_large(
     around: msgspec.Struct, table: Mapping[str, V], weigh: Callable[[V], int] = lambda _: 8
 ) -> Steps[bytes]:
-    """Return the JSON of a struct, with the table in place of its last empty map.
+    """Return the JSON of a struct, with its last empty map replaced by the table.
 
     `weigh` returns the number of values in an entry. Entries that are added, changed or removed
     during the encoding may or may not appear in the result.

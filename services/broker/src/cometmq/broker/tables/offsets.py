@@ -121,9 +121,7 @@ class Offsets:
         return self._groups.get(topic, NO_NAMES)
 
     def clone(self, source: str, target: str, topic: str) -> None:
-        """Replace a group's offsets in a topic by another group's, unless the other group
-        has none.
-        """
+        """Replace a group's offsets in a topic with another group's, if that group has any."""
         offsets = self.queues(source, topic)
         if not offsets:
             return
@@ -189,7 +187,7 @@ class Offsets:
         self.is_dirty = True
 
     def become(self, pieces: Sequence[msgspec.Raw]) -> None:
-        """Replace all offsets by those from another broker's `whole`; note the differences."""
+        """Replace all offsets with those in another broker's `whole`; note the differences."""
         table: OffsetTable = {}
         for piece in pieces:
             table |= _TABLE_DECODER.decode(piece)

@@ -161,7 +161,7 @@ class Topics(VersionedTable[TopicConfigTable, TopicConfig]):
         return True
 
     def replace(self, table: TopicConfigTable) -> None:
-        """Replace the table and its version by the master's.
+        """Replace the table and its version with the master's.
 
         The caller then registers with all name servers again, because changes since one of our own
         earlier versions are unknown.

@@ -79,7 +79,7 @@ class MemoryStore:
         return stored_ms if low <= offset < high else -1
 
     def offset_by_time(self, topic: str, queue_id: int, timestamp: int) -> Lookup[int]:
-        """Return the first offset if the messages are from this time or later, else the end."""
+        """Return the first offset if the messages are from this time or later, or the end."""
         low, high, stored_ms = self.queues.get((topic, queue_id), (0, 0, -1))
         yield from ()
         return low if timestamp <= stored_ms else high
@@ -169,7 +169,7 @@ class MemoryDelay:
 
 
 def memory_broker(store: MemoryStore | None = None, /, **settings: str) -> Broker:
-    """Return a broker with these settings, given by their external names, on top of the
+    """Build a broker with these settings, given by their external names, on top of the
     defaults.
     """
     loaded = load(BrokerSettings, prefix="COMETMQ_TEST", env={}, cli={**SETTINGS, **settings})

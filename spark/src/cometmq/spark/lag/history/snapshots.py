@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Locates and reads the files that hold the snapshots of a time range.
 
-An hour is read from `hour/` if its manifest exists, else from `raw/`.
+An hour is read from `hour/` if its manifest exists, otherwise from `raw/`.
 """
 
 from collections.abc import Iterator
@@ -31,7 +31,7 @@ class HistoryError(CometError):
 
 
 class History:
-    """The history of snapshots below a folder, which need not exist yet."""
+    """The history of snapshots under a folder, which need not exist yet."""
 
     def __init__(self, root: Path) -> None:
         self.root = root

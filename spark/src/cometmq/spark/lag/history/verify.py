@@ -51,7 +51,7 @@ def _of_file(path: Path, name: str) -> Iterator[str]:
 
 
 def _of_snapshots(root: Path, folder: str) -> Iterator[str]:
-    """Report snapshots marked complete (their last table exists) that lack another table."""
+    """Report snapshots whose last table exists, which marks them complete, but that lack others."""
     *others, last = WRITE_ORDER
     for path in sorted((root / RAW / last / folder).glob("snap-*.parquet")):
         for name in others:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Output forms of a report: pages for people, JSON for programs, metrics for Prometheus."""
+"""Output forms of a report: pages for readers, JSON for programs, metrics for Prometheus."""
 
 from collections.abc import Callable, Collection, Mapping
 from pathlib import Path

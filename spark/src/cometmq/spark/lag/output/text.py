@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Formats numbers and durations for people."""
+"""Formats numbers and durations for readers."""
 
 import math
 from datetime import UTC, datetime

@@ -112,7 +112,7 @@ class Sink:
     def __init__(
         self, root: Path, tell: Callable[[Change], None], alerts: Mapping[str, str] | None = None
     ) -> None:
-        """Write below `root`; with `alerts` (options of the sink) also send changes as messages."""
+        """Write under `root`; with `alerts` (options of the sink) also send changes as messages."""
         self._root = root
         self._tell = tell
         self._alerts = alerts

@@ -91,6 +91,6 @@ class ClientProgram(ABC):
         run_timeout_s: Any = RUN_TIMEOUT_S,  # a float; Any lets callers pass **dict[str, str]
         **options: object,
     ) -> list[dict[str, Any]]:
-        """Run a subcommand to its end; return its events."""
+        """Run a subcommand to completion; return its events."""
         with self.start(subcommand, **options) as running:
             return running.finish(timeout_s=run_timeout_s)

@@ -28,8 +28,8 @@ class Progress:
         self.answered = 0  # offset of the last commit that the broker has answered
         self.got = 0  # end of the messages that were delivered
         self.delivered_count = 0
-        self.in_flight_count = 0  # redelivered, and the commit was never answered
-        self.again_count = 0  # redelivered although the commit was answered
+        self.in_flight_count = 0  # redelivered, and the commit went unanswered
+        self.again_count = 0  # redelivered even though the commit was answered
 
 
 class Committing:

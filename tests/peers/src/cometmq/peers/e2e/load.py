@@ -20,7 +20,7 @@ SOURCES: Final = ROOT / "tests/peers/src"
 MODULES: Final = ("", "processes", "ha/", "ha/ledger", "ha/load", "e2e/", "e2e/in_pod")
 """Modules of cometmq.peers that the pod needs; a trailing slash marks a package."""
 ANSWER_TIMEOUT_S: Final = 300
-"""Longer than the drain of the load, so that its faults are told."""
+"""Longer than the drain of the load, so that its faults are reported."""
 
 
 def pod(image: str) -> list[dict[str, Any]]:

@@ -11,7 +11,7 @@ from cometmq.peers.processes import PeerError
 
 @contextmanager
 def frozen(node: str) -> Iterator[None]:
-    """Freeze all processes of a node: its peers get no answer, as after a loss of power."""
+    """Freeze all processes of a node: its peers get no reply, as after a power failure."""
     _docker("pause", node)
     try:
         yield

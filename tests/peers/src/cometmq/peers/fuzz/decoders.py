@@ -50,7 +50,7 @@ def fuzz_decoders(*, inputs: int, seed: int, processes: int) -> bool:
 
 
 def say(line: str) -> None:
-    """Print a line and flush, because people watch long runs."""
+    """Print a line and flush, so that the progress of long runs is visible."""
     sys.stdout.write(f"{line}\n")
     sys.stdout.flush()
 

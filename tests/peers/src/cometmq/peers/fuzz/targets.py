@@ -150,7 +150,7 @@ def json_body(data: bytes) -> None:
     codec = _JSON_BODIES[data[0] % len(_JSON_BODIES) if data else 0]
     value = codec.decode(data[1:])
     again = codec.decode(encode_json(value))
-    # JSON has no infinity: it becomes null, as in Java.
+    # JSON has no infinity: it is encoded as null, as in Java.
     assert again == value or "inf" in repr(value), "a body changes its meaning"
 
 

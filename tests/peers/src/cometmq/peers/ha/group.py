@@ -143,7 +143,7 @@ class BrokerGroup:
         return _confirmed(status)
 
     async def until_master_is_not(self, ordinal: int) -> Status:
-        """Wait until the record names another master."""
+        """Wait until the record names a different master."""
         return await self._until(lambda it: it["master"] not in (None, ordinal), "another master")
 
     async def _until(self, condition: Callable[[Status], bool], what: str) -> Status:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Members join, leave, freeze and are killed at random under a constant stream of messages.
 
-Brokers freeze as well. There are three brokers, one name server and six members; each member
+Brokers freeze as well. The cluster has three brokers, one name server and six members; each member
 consumes one topic concurrently and another in order. The history of all deliveries is judged at the
 end.
 """

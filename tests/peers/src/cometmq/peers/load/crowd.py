@@ -37,7 +37,7 @@ VANISHED_COUNT: Final = 50
 BIG_COUNT: Final = 512
 BIG_BODY: Final = b"b" * 16_384
 FEED_PAUSE_S: Final = 0.25
-"""Each message goes to all groups: four per second are two thousand deliveries."""
+"""Each message is delivered to all groups: four per second are two thousand deliveries."""
 IDLE_S: Final = 20
 STALL_S: Final = 30
 SETTLE_S: Final = 60

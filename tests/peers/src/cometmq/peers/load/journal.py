@@ -49,13 +49,13 @@ class Delivery(msgspec.Struct):
 
 
 class Handover(NamedTuple):
-    """A member gave up a queue cleanly, with its offset stored."""
+    """A member released a queue cleanly, with its offset stored."""
 
     member: str
     queue: Queue
     moment_ns: int
     offset: int | None = None
-    """None: the offset behind the last message of its listener."""
+    """None: the offset after the last message of its listener."""
 
 
 class JournalWriter:

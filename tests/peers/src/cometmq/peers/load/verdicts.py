@@ -41,7 +41,7 @@ class Life(NamedTuple):
 class Cause(StrEnum):
     KILL = "kill"
     EARLY = "early"
-    """A Java client that gives up a queue stores its offset first, and ignores the result of the
+    """A Java client that releases a queue stores its offset first, and ignores the result of the
     message in process, which the next owner then gets again."""
     LEAVE = "leave"
     MOVE = "move"
@@ -71,7 +71,7 @@ def judge_order(deliveries: Sequence[Delivery], lives: Mapping[str, Life]) -> li
     """Return ordering violations in one queue of an orderly topic.
 
     Only one listener runs at a time, offsets are consecutive, and a new owner begins at most one
-    offset behind the last delivery.
+    offset past the last delivery.
     """
     wrong: list[str] = []
     owner, last, top, busy_until = ("", 0), -1, -1, 0.0
@@ -153,7 +153,7 @@ class Explainer:
         return Cause.MOVE if is_near else None
 
     def _is_stored_early(self, repeat: Repeat) -> bool:
-        """Return whether the former owner gave up the queue before it finished the message."""
+        """Return whether the former owner released the queue before it finished the message."""
         before, again = repeat
         return any(
             one.offset == before.offset

@@ -40,7 +40,7 @@ class SqlFilter:
         node = node or parse(expression)
         self.expression = expression
         self.program: Program | None = program_of(node)
-        """The expression in the form that native code evaluates; None for uncommon expressions."""
+        """The expression encoded for native code; None for uncommon expressions."""
         self.comparison_count = max(1, comparison_count(node))
         self.names: tuple[str, ...]
         self.matches_values: Callable[[Values], bool]

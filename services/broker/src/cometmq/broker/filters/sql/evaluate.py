@@ -5,8 +5,8 @@ A node becomes a closure over the values of the properties that the expression u
 `names`. Conditions follow three-valued logic: true, false or None (unknown); only true matches.
 
 Hot path: runs once per message that a filtered pull tests (budget 1 us for two comparisons); see
-bench/micro/bench_sql.py. The most common comparisons (a property with a constant) have closures of
-their own.
+bench/micro/bench_sql.py. The most common comparisons (a property with a constant) have their own
+closures.
 """
 
 import operator

@@ -160,7 +160,7 @@ class GroupFollower:
             self._stream.resume()
 
     async def leave(self) -> None:
-        """Tell the master that this broker stops, so that no send waits for it; then stop."""
+        """Notify the master of the stop, so that no send waits for this broker; then stop."""
         if self._stream is not None and self.status.state is FollowState.FOLLOWING:
             self._stream.refuse(UnfitLog(Unfit.STOPPING, "this broker stops"))
             self._stream.end(ConnectionLost("this broker stops"))

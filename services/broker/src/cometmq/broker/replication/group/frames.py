@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Frames of the replication stream between members of a group: bytes in, values out (pure).
 
-A follower opens with 8 bytes, whose top bit is set and so tells the stream from RocketMQ's on the
+A follower opens with 8 bytes, whose top bit is set to distinguish the stream from RocketMQ's on the
 same port, and a `Hello`. Then both sides send frames: a kind, the length of the body, the body
-(docs/protocol/group-replication.md). Numbers are unsigned and big-endian. The length of each
-kind is bounded, and a frame above its bound is refused as soon as its header arrives.
+(docs/protocol/group-replication.md). Numbers are unsigned and big-endian. The length of each kind
+is bounded, and a frame above its bound is refused as soon as its header arrives.
 """
 
 from collections.abc import Mapping, Sequence
@@ -94,7 +94,7 @@ class Confirm(NamedTuple):
 
     epoch: int
     confirmed: int
-    """Readers may see the log up to this offset, as far as they have it."""
+    """Readers may see the log up to this offset, or up to the follower's end if that is lower."""
     end: int
     """The end of the master's log."""
     sent_ms: int
@@ -124,7 +124,7 @@ def encode_opening(version: int = VERSION) -> bytes:
 
 
 def decode_opening(data: Buffer) -> int | None:
-    """Return the version in the first 8 bytes of a connection; None if it is another stream."""
+    """Return the version in the first 8 bytes of a connection; None if it is a different stream."""
     magic, version = _OPENING.unpack(data)
     return int(version) if magic == MAGIC else None
 
@@ -235,7 +235,7 @@ class FrameReader:
     def feed(self, data: Buffer) -> list[Frame]:
         """Return the newly completed frames; raise RemoteProtocolError if one is not allowed.
 
-        The bodies refer to `data` or to a copy, and stay valid.
+        The bodies refer to `data` or to a copy, and remain valid.
         """
         self._parts.append(data)
         self._count += len(data)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The handshake of a follower with its master (pure).
 
-The follower says who it is, what it promised, which epoch it wants to follow, and what its log
+The follower sends its identity, its promise, the epoch that it wants to follow, and what its log
 contains. The master answers with its own log, and with the offset at which it will continue: the
 newest point that both logs have in common, proven by a digest of the bytes before it. Both sides
 compute the point. The side that finds a contradiction sends the reason and closes the connection;

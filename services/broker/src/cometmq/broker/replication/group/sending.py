@@ -3,7 +3,7 @@
 
 Each follower has a connection, which begins with the handshake. After its first report the follower
 gets the tables and the log, both live; bytes are sent before they are confirmed. All reports of one
-turn of the loop are passed on together, and a new confirm offset is sent once per turn.
+turn of the loop are handed to the leader together, and a new confirm offset is sent once per turn.
 """
 
 import asyncio
@@ -138,7 +138,7 @@ class GroupSender:
         self.confirmed = confirmed
 
     def confirm(self, offset: int) -> None:
-        """Tell the followers the confirm offset, once per turn; it never decreases."""
+        """Send the followers the confirm offset, once per turn; it never decreases."""
         if offset > self.confirmed:
             self.confirmed = offset
             self._announce()
@@ -227,7 +227,7 @@ class GroupSender:
             self.events.heard(list(reports.values()))
 
     def left(self, copy: Copy) -> None:
-        """Pass on that a follower stops; its last report would say that it is there."""
+        """Report that a follower stops; its last report would claim that it is still running."""
         self._reports.pop(copy, None)
         self.events.left(copy)
 
@@ -410,7 +410,7 @@ class FollowerStream(asyncio.Protocol):
     # Output to the follower
 
     def wake(self) -> None:
-        """Send what the follower lacks, as far as it accepts it."""
+        """Send what the follower lacks, up to what it accepts."""
         if self.is_following and not self._transport.is_closing():
             self._send_tables()
             self._pump.wake()
@@ -492,5 +492,5 @@ def _epoch_at(history: History, offset: int) -> int:
 
 
 def _next_start(history: Sequence[Entry], offset: int) -> int:
-    """Return where the epoch of the byte at an offset ends at the latest."""
+    """Return an upper bound for the end of the epoch that contains the byte at an offset."""
     return min((entry.start for entry in history if entry.start > offset), default=1 << 63)

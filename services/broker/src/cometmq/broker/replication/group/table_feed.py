@@ -4,17 +4,17 @@
 A change is what the journal stores in one turn: the new values of what has changed, never a
 difference (`tables/journal.py`). The master of an epoch counts its changes from 0. A follower first
 gets all tables whole, as of some change, and then each later change. While the pieces of the whole
-are sent, tables go on changing, so that a piece may already contain a later change; applying that
-change again alters nothing.
+are sent, tables continue to change, so that a piece may already contain a later change; applying
+that change again alters nothing.
 
 A follower writes the same changes to its own journal before it acknowledges them.
 
 The position of the tables is in the journal, in the record of the change that it counts, so a
 restarted copy knows which answered changes it has. It is a lower bound: the tables contain every
-answered change up to there. That stays true while a follower adopts later tables one by one,
-because those contain the answered changes, too. To go on with single changes, a follower must have
-exactly the master's tables. Only tables that it adopted in this process count as such: at a start,
-a broker adds topics that are missing.
+answered change up to there. That remains true while a follower adopts later tables one by one,
+because those contain the answered changes, too. To continue with single changes, a follower must
+have exactly the master's tables. Only tables that it adopted in this process count as such: at a
+start, a broker adds topics that are missing.
 """
 
 from collections import deque
@@ -40,9 +40,9 @@ class Replicated(Journaled, Protocol):
         """Yield the whole content as JSON, in pieces of the same form as `noted_changes`."""
 
     def become(self, pieces: Sequence[msgspec.Raw]) -> None:
-        """Replace the content by the pieces of another broker's `whole`, and note the difference.
+        """Replace the content with the pieces of another broker's `whole`, and note the difference.
 
-        Raises ValueError or CometError if the JSON has another shape; nothing has changed then.
+        Raise ValueError or CometError if the JSON has the wrong shape; nothing has changed then.
         """
 
 
@@ -141,7 +141,7 @@ class TableFeed:
         return self.position.changes if is_current else -1
 
     def adopt(self, epoch: int, number: int, pieces: Mapping[str, Sequence[msgspec.Raw]]) -> None:
-        """Replace all tables by the master's, as of change `number` or later.
+        """Replace all tables with the master's, as of change `number` or later.
 
         Raise TablesLost if that cannot be done, or cannot be saved.
         """
