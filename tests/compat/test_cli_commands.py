@@ -107,7 +107,7 @@ def test_routes_read_the_same(ours: CometCli, mqadmin: MqAdmin, topic: str) -> N
 def test_the_state_of_queues_reads_the_same(
     cluster: Cluster, ours: CometCli, mqadmin: MqAdmin, java: ClientProgram, topic: str
 ) -> None:
-    """topicStatus, with the time of the last message to the millisecond."""
+    """topicStatus shows the time of the last message to the millisecond."""
     java.run("send", namesrv=cluster.namesrv_addr, topic=topic, count=10)
     wait_for_dispatch(cluster)
     mine, theirs = ours.run("topicStatus", "-t", topic), mqadmin.run("topicStatus", "-t", topic)
@@ -139,7 +139,7 @@ def test_topics_are_listed_the_same(
 
 
 def test_queues_are_shared_the_same(ours: CometCli, mqadmin: MqAdmin, topic: str) -> None:
-    """allocateMQ gives each member the same number of queues; Java does not sort members first."""
+    """allocateMQ gives each member the same number of queues; Java leaves members unsorted."""
     arguments = ("allocateMQ", "-t", topic, "-i", "a,b,c")
     mine, theirs = (json.loads(tool.run(*arguments).output) for tool in (ours, mqadmin))
 
@@ -172,7 +172,7 @@ def test_settings_of_brokers_read_the_same_and_are_changed(
 def test_figures_of_brokers_have_the_same_names(
     cluster: Cluster, ours: CometCli, mqadmin: MqAdmin
 ) -> None:
-    """brokerStatus in both forms: values change, names do not."""
+    """brokerStatus of a broker and of a cluster: values change, names do not."""
     address = cluster.broker_addrs[0]
     mine = ours.run("brokerStatus", "-b", address).output.splitlines()
     theirs = mqadmin.run("brokerStatus", "-b", address).output.splitlines()
@@ -197,7 +197,7 @@ def test_the_list_of_brokers_reads_the_same(ours: CometCli, mqadmin: MqAdmin) ->
 def test_progress_of_all_groups_reads_the_same(
     cluster: Cluster, ours: CometCli, mqadmin: MqAdmin, java: ClientProgram, topic: str, group: str
 ) -> None:
-    """brokerConsumeStats: the rows of a group that has consumed."""
+    """brokerConsumeStats shows the same rows for a group that has consumed."""
     server = {"namesrv": cluster.namesrv_addr, "topic": topic, "group": group}
     java.run("send", namesrv=cluster.namesrv_addr, topic=topic, count=9)
     java.run("consume", count=9, **server)
@@ -403,7 +403,7 @@ def test_figures_are_exported_the_same(ours: CometCli, mqadmin: MqAdmin, tmp_pat
 def test_statistics_read_the_same(
     cluster: Cluster, ours: CometCli, mqadmin: MqAdmin, java: ClientProgram, topic: str, group: str
 ) -> None:
-    """statsAll: a topic with a group, one without; rates change, so only counts are compared.
+    """statsAll of topics with and without a group; rates change, so only counts are compared.
 
     The counts cover the last minute, so the consumer starts before the messages are sent.
     """

@@ -51,7 +51,7 @@ def test_every_command_exists() -> None:
 
 @pytest.mark.parametrize("name", sorted(set(COMMANDS) - UNREGISTERED))
 def test_every_option_exists(helping: MqAdmin, name: str) -> None:
-    """Short and long, with or without value, required or not."""
+    """Short and long names, options with and without a value, required and optional ones."""
     theirs = set(_their_options(helping.run("help", name).output))
     mine = load_command(name, COMMANDS[name])
     known = {spelling for param in mine.params for spelling in param.opts} | {"-h", "--help"}

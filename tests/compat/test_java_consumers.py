@@ -51,7 +51,7 @@ def test_a_refused_message_comes_back(
     group: str,
     consumer: str,
 ) -> None:
-    """Once refused, sent back (36), delayed for 10 s, delivered from the retry topic.
+    """A refused message is sent back (36), delayed for 10 s, and delivered from the retry topic.
 
     The C++ client also sends back, unprocessed, the messages it pulled together with a refused one.
     """
@@ -163,7 +163,7 @@ def test_progress_survives_a_consumer(
 def test_two_consumers_share_a_topic(
     cluster: Cluster, clients: dict[str, ClientProgram], java: ClientProgram, topic: str, group: str
 ) -> None:
-    """Both are notified of each other (40) and take half of the queues; one takes over all."""
+    """Each is notified of the other (40) and takes half of the queues; later one takes over all."""
     options = {
         "namesrv": cluster.namesrv_addr,
         "topic": topic,
@@ -224,7 +224,7 @@ def test_every_broadcasting_consumer_gets_everything(
 def test_namespaces_are_apart(
     cluster: Cluster, java: ClientProgram, topic: str, group: str
 ) -> None:
-    """Topics and groups with equal names are independent with and without a namespace."""
+    """Topics and groups of the same name are independent with and without a namespace."""
     namespace = "Compat-Space"
     create_topic(cluster.namesrv_addr, cluster.broker_addrs, f"{namespace}%{topic}")
     consume = {"namesrv": cluster.namesrv_addr, "topic": topic, "group": group, "count": COUNT}

@@ -91,7 +91,7 @@ WAYS = {
 async def test_the_java_client_receives_what_our_producer_sent(
     cluster: Cluster, java: ClientProgram, topic: str, group: str, way: str
 ) -> None:
-    """Bodies by SHA-256, tags, flags and properties."""
+    """The test compares SHA-256 digests of bodies, and tags, flags and properties."""
     messages = _messages(topic)
     async with Producer(f"{group}Producer", cluster.namesrv_addr) as producer:
         results = await WAYS[way](producer, messages)
@@ -215,7 +215,7 @@ async def test_our_push_consumer_filters_by_tag(
 async def test_a_message_that_our_consumer_refuses_comes_back(
     cluster: Cluster, java: ClientProgram, topic: str, group: str
 ) -> None:
-    """It returns through the broker's retry topic, ten seconds later."""
+    """It is redelivered through the broker's retry topic, ten seconds later."""
     wanted = await _send_by_java(cluster, java, topic, count=3)
     listener = Collector(set(wanted), fail_first=1)
 

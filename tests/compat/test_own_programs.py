@@ -86,7 +86,7 @@ def test_the_command_line_sends_receives_and_looks_after_topics(
 
 
 def test_the_synchronous_clients(cluster: Cluster, topic: str, group: str) -> None:
-    """Send and consume on threads, without an event loop of the caller's."""
+    """Send and consume on threads of a caller without an event loop."""
     bodies = {f"{number}: gr\u00fcn".encode() for number in range(COUNT)}
     arrived: set[bytes] = set()
 

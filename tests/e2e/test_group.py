@@ -19,7 +19,7 @@ def assert_clean(load):
 
 
 def test_install(world):
-    """Everything becomes ready, in namespaces with the strictest pod security standard."""
+    """Everything reaches readiness in namespaces with the strictest pod security standard."""
     status = world.until_ready()
     assert status["inSyncCount"] == 3
     assert status["master"] in world.pods()
@@ -50,7 +50,7 @@ def test_killed_masters(ready, under_load, report, rounds):
 
 
 def test_deleted_master_pod(ready, under_load, report):
-    """A pod that is stopped hands over: no send fails."""
+    """A pod that is being stopped hands over: no send fails."""
     with under_load() as load:
         since, master = load.settle(), ready.status()["master"]
         ready.mq.kubectl("delete", "pod", master, "--wait=false")

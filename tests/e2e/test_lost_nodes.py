@@ -66,7 +66,7 @@ def until_later(load, moment):
 
 
 def test_a_master_without_the_api_server(ready, under_load, report):
-    """While its slaves acknowledge, the master needs no API server: nothing happens."""
+    """While its slaves acknowledge, the master needs no API server, and no failover happens."""
     master, node = master_apart(ready)
     epoch, here = ready.status()["epoch"], address(ready.pods()[master])
     with under_load() as load:

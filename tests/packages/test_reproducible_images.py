@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Archives that differ only in times and in the names of builds become equal."""
+"""Normalised archives are equal if they differ only in times and in the names of builds."""
 
 import hashlib
 import io

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Records the promises made to clients, and checks that every promise is kept.
 
-The checks run at the moment at which something could break a promise: an answer leaves, a master
+The checks run whenever a promise could be broken: an answer leaves, a master
 opens, or a confirm offset advances. They need no clock. Every check compares with facts that were
 collected outside the brokers.
 """

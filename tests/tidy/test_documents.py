@@ -174,7 +174,7 @@ def test_tables_of_the_benchmark_are_those_of_the_kept_run() -> None:
 
 
 def test_the_readme_shows_every_workload_of_the_benchmark() -> None:
-    """Including the workloads that Java wins."""
+    """The README must include the workloads that Java wins."""
     titles = [workload.title for workload in WORKLOADS]
     assert [title for title in titles if title not in PAGES["README.md"]] == []
 

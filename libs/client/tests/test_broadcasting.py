@@ -194,7 +194,7 @@ async def consumed_once(cluster: MemoryCluster, folder: Path, body: bytes) -> li
 async def test_damaged_offsets_refuse_the_start(
     cluster: MemoryCluster, tmp_path: Path, damage: bytes
 ) -> None:
-    """A start without offsets would skip the unread messages or repeat all others."""
+    """Starting without offsets would skip the unread messages or repeat the others."""
     path = tmp_path / "10.0.0.1@DEFAULT" / "cg" / "offsets.json"
     backup = path.with_name("offsets.json.bak")
     for number in range(2):

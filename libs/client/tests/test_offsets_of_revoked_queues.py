@@ -215,7 +215,7 @@ async def test_close_stores_the_offset_of_a_busy_queue_that_is_leaving(
 async def test_without_a_lock_the_offset_is_stored_at_once_and_never_later(
     leaving: Leaving,
 ) -> None:
-    """The next owner starts meanwhile, so a later store would reset its progress."""
+    """The next owner has started by then, so a later store would reset its progress."""
     busy, owner = held_to(leaving.store, A, 7), leaving.owner(orderly=False)
     busy.calls.began()
     await owner.leave([busy])

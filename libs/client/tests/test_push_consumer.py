@@ -192,7 +192,7 @@ async def test_an_unreadable_message_goes_back_until_it_is_dead(cluster: MemoryC
 async def test_an_unreadable_message_without_a_taker_blocks_the_offset(
     cluster: MemoryCluster,
 ) -> None:
-    """If it were sent as a new message, its broken bytes would be taken for its body."""
+    """If it were sent as a new message, its broken bytes would be treated as its body."""
     cluster.broker.fail(BACK, ServerError("no such message"))
     seen = Recorder()
     store_unreadable(cluster)

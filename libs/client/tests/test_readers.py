@@ -35,7 +35,7 @@ class NoMessages:
 
 
 class Script:
-    """Pulls that return prepared answers, then never return again."""
+    """Pulls that return prepared answers, and block after the last one."""
 
     def __init__(self, answers: Iterable[Pulled]) -> None:
         self.answers = iter(answers)

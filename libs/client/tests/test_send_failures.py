@@ -87,7 +87,7 @@ async def test_a_refusal_by_access_control_is_final(cluster: MemoryCluster, code
 
 
 async def test_only_codes_that_may_pass_are_retried(cluster: MemoryCluster) -> None:
-    """The list is the same as that of Java's DefaultMQProducer."""
+    """The list equals that of Java's DefaultMQProducer."""
     async with Producer("pg", cluster.namesrv) as producer:
         for code in ResponseCode:
             if int(code) in {int(status) for status in SendStatus}:

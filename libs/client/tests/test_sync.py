@@ -155,7 +155,7 @@ def test_a_coroutine_that_calls_exit_does_not_end_the_loop_of_all_clients(
 def test_an_interrupt_in_a_listener_fails_all_calls(
     served: MemoryCluster, monkeypatch: pytest.MonkeyPatch, *, is_coroutine: bool
 ) -> None:
-    """The loop of all clients ends with the interrupt, so no call would ever return."""
+    """The interrupt ends the loop of all clients, so pending calls would never return."""
     monkeypatch.setitem(loop._LOOPS, os.getpid(), loop.LoopThread())
 
     def listener(_: list[MessageExt]) -> None:

@@ -140,7 +140,7 @@ def test_the_pauses_of_a_failover_stay_short(refusal: Exception) -> None:
 
 @pytest.mark.parametrize("is_registered", [False, True])
 def test_the_pauses_of_other_failures_double(is_registered: bool) -> None:
-    """The same holds for a broker that no name server knows any more."""
+    """The same holds for a broker that is no longer known to any name server."""
 
     async def test() -> None:
         broker = Broker()

@@ -214,7 +214,7 @@ def test_a_damaged_table_is_detected(disk: MemoryDisk) -> None:
 
 
 def test_a_log_with_a_gap_is_detected(disk: MemoryDisk) -> None:
-    """A power loss may destroy the end of one log file and leave the next file intact."""
+    """A power failure may destroy the end of one log file and leave the next file intact."""
     ledger = begun(disk)
     ledger.add_halves([half(number) for number in range(10)])
     end = len(bytes(disk.contents[f"{FOLDER}/redolog/{0:020d}"]).rstrip(b"\0"))

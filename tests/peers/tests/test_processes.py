@@ -41,7 +41,7 @@ def test_output_of_an_earlier_start_does_not_count(tmp_path: Path) -> None:
 
 
 def test_a_deaf_program_is_killed(tmp_path: Path) -> None:
-    """SIGTERM first; SIGKILL after the timeout."""
+    """First SIGTERM is sent; SIGKILL after the timeout."""
     child = _python(IGNORES_SIGTERM, tmp_path / "log")
     child.wait_for_log("deaf", 60)
 

@@ -188,7 +188,7 @@ async def test_a_send_to_a_broker_that_is_not_the_master_names_the_election(tmp_
     ],
 )
 def test_brokers_that_the_group_may_grow_to_are_not_missing(in_sync, copy_count, expected):
-    """An operator lists nine members in every broker; the record holds the actual number."""
+    """An operator configures nine members in every broker; the record holds the actual number."""
     assert expected_members(range(9), in_sync, copy_count) == expected
 
 

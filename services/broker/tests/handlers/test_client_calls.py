@@ -69,7 +69,7 @@ def clients_in(reply: Reply) -> set[str]:
 
 @pytest.mark.parametrize("exchange", exchanges("223-*"), ids=name_of)
 async def test_captured_queries_of_offsets(exchange: Exchange) -> None:
-    """For an unknown group, the answer is a remark; Java's shows its exception."""
+    """For an unknown group, the answer is a remark; Java's remark contains its exception."""
     broker, ext = memory_broker(), exchange.request.ext
     expected = expected_answer(exchange)
     wanted = decode_json(ConsumerStatus, expected.body) if expected.body else ConsumerStatus()

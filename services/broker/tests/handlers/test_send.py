@@ -366,7 +366,7 @@ async def test_captured_sends(broker: Broker, exchange: Exchange) -> None:
 async def test_the_request_decides_whether_a_batch_waits_for_the_flush(
     tmp_path: Path, item: str, request_text: str, waiting: int
 ) -> None:
-    """The WAIT property of one message must not decide for the rest of the batch."""
+    """The WAIT property of one message must not apply to the rest of the batch."""
     async with stored_broker(tmp_path, flushDiskType="SYNC_FLUSH") as broker:
         items = [BatchItem(0, b"a", item), BatchItem(0, b"b")]
         header = msgspec.structs.replace(HEADER, batch=True, properties=request_text)

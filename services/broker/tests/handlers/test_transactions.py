@@ -222,7 +222,7 @@ def test_only_half_messages_can_be_ended(broker: Broker) -> None:
 
 
 def test_a_half_message_forged_in_a_body_is_refused(broker: Broker) -> None:
-    """A client that guesses the log offset of its message body can write a whole record into it."""
+    """A client that guesses the log offset of its message's body can send a whole record in it."""
     genuine = prepared(broker)
     plain = "TAGS\x01A"
     send(broker, plain, sys_flag=0)

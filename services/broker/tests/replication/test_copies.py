@@ -229,7 +229,7 @@ async def test_a_log_without_a_common_place_is_refused(
 
 
 async def test_a_log_that_is_ahead_is_noticed_while_it_is_followed(rig: Rig) -> None:
-    """RocketMQ's master sends heartbeats forever to a slave that is ahead of it."""
+    """RocketMQ's master keeps sending heartbeats to a slave that is ahead of it."""
     rig.master.set_log(0, 499)
     await rig.copies.step()
     assert [error.reason for error in rig.unfit] == [Unfit.AHEAD]

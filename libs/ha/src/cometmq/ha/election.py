@@ -218,9 +218,9 @@ def has_promised(record: Record, status: Status) -> bool:
 def without_fenced_holder(record: Record, voters: Statuses) -> Statuses:
     """Return the voters that may win; a fenced holder is one only if the others cannot elect.
 
-    A recorded holder that promised a later epoch was stopped by an order, of an administrator or,
-    under `Policy.MAJORITY`, of an elector. Under that policy, the votes without the holder's must
-    still form a quorum (R11).
+    A recorded holder that promised a later epoch was stopped by an order of an administrator, or of
+    an elector under `Policy.MAJORITY`. Under that policy, the votes without the holder's must still
+    form a quorum (R11).
     """
     others = tuple(one for one in voters if not is_fenced_holder(record, one))
     needed = promise_quorum(record) if record.policy is Policy.MAJORITY else 1
@@ -249,7 +249,7 @@ def rank(record: Record, status: Status, removing: Collection[int] = ()) -> tupl
 
 
 def sources_of_tables(record: Record, voters: Statuses) -> Statuses:
-    """Return the voters of which one has every answered change of the tables (R11).
+    """Return the voters one of which has every answered change of the tables (R11).
 
     These are the voters that may win, if a quorum of them knows how recent its tables are. A copy
     keeps this in its journal and does not know it if the journal was damaged or removed, if its

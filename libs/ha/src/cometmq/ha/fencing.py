@@ -53,7 +53,7 @@ def valid_until_ms(leadership: Leadership, *, renewed_ms: int, heard: Heard, tim
 
     `renewed_ms` is the *start* of the last write of the record that was applied. A master whose
     copies all answer continues without the record, because none of them has promised a different
-    one.
+    epoch.
     """
     return max(
         renewed_ms + timing.renew_deadline_ms,

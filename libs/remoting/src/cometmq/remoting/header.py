@@ -4,11 +4,11 @@
 This codec is complete and lenient. ``typed_decode.py`` is the fast path for known commands and
 falls back to it.
 
-Compatibility: the decoder accepts what Java accepts. Language and version may be missing, and names
-may be unknown. Ext values may be JSON numbers or booleans; nulls are dropped. In a binary header an
-empty string means null, and the last value of a repeated field (as in signed requests) wins. The
-encoder follows Java: JSON fields are sorted by name, nulls are omitted, and there are no spaces. A
-code that does not fit into the binary header's 16-bit field is sent as JSON.
+Compatibility: the decoder accepts the same headers as Java. Language and version may be missing,
+and names may be unknown. Ext values may be JSON numbers or booleans; nulls are dropped. In a binary
+header an empty string means null, and the last value of a repeated field (as in signed requests)
+wins. The encoder follows Java: JSON fields are sorted by name, nulls are omitted, and there are no
+spaces. A code that does not fit into the binary header's 16-bit field is sent as JSON.
 
 Hot path: ``parse_ext`` runs for every binary request; budget 0.2 us per field
 (bench/micro/bench_header.py).

@@ -11,7 +11,7 @@ def hidden_module(name: str) -> Iterator[None]:
     """Make `import name` fail inside the block, as if the module were not installed.
 
     None in `sys.modules` is the import system's documented way to block a module. If the
-    module is already loaded, do nothing, because its import cannot be avoided any more.
+    module is already loaded, do nothing, because its import can no longer be avoided.
     """
     if name in sys.modules:
         yield

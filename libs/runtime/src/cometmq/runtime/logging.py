@@ -17,8 +17,8 @@ from cometmq.remoting.log import Log
 from cometmq.runtime.clock import Clock, SystemClock
 from cometmq.runtime.hidden_imports import hidden_module
 
-# structlog imports rich for console tracebacks if it is installed. That costs 110 of the import's
-# 200 ms, and 5 MB; plain tracebacks suffice.
+# structlog imports rich for console tracebacks if it is installed. That costs 110 ms of the
+# import's 200 ms, and 5 MB; plain tracebacks suffice.
 with hidden_module("rich"):
     import structlog
     from structlog.typing import Processor

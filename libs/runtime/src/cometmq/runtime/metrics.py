@@ -152,7 +152,7 @@ class StatsCollector(Generic[S]):
         limit: RowLimit | None = None,
     ) -> None:
         """`limit` keeps only the first rows of each family; their order must be stable, so that no
-        series is intermittent.
+        series comes and goes.
         """
         self._families = families
         self._limit = limit or RowLimit()

@@ -5,8 +5,8 @@ Handlers only wake: all logic is in passes that read the current state, so a los
 event changes nothing. kopf stores nothing in the objects. Its peering is not used, because it is
 not a lock: see `leader.py`.
 
-kopf runs on a thread with its own loop: in the program's loop, it would replace the signal
-handlers and, at its end, cancel every task that started after it.
+kopf runs on a thread with its own loop: in the program's loop, it replaces the signal handlers and,
+at its end, cancels every task that started after it.
 """
 
 import asyncio
@@ -45,7 +45,7 @@ CLOSE_S: Final = 0.5
 
 
 class WatchesEnded(CometError):
-    """kopf has ended by itself: without events, passes over groups would be too rare."""
+    """kopf ended unexpectedly: without events, passes over groups are too rare."""
 
 
 async def watch(groups: Groups, server: Server, namespaces: tuple[str, ...]) -> None:

@@ -33,7 +33,7 @@ from cometmq.operator.status_types import GroupStatus, LastOperation
 from cometmq.remoting.errors import CometError
 
 SOON_MS: Final = 1_000
-"""Pause before the next pass while a change is under way."""
+"""Pause before the next pass while a change is in progress."""
 
 
 class Context(msgspec.Struct, frozen=True):
@@ -43,7 +43,7 @@ class Context(msgspec.Struct, frozen=True):
     image: str
     operator_namespace: str
     resync_ms: int
-    """Pause between passes over a group in which nothing happens."""
+    """Pause between passes over an idle group."""
     quiet_ms: int
     """A read-only group without a new message for this long counts as left by its producers."""
     wall_time: Callable[[], str]

@@ -2,7 +2,7 @@
 """Compare a txn-checker's folder with the queues of its brokers.
 
 The checker may be running: the folder is copied first, and the copy is recovered as after a crash.
-The brokers remain online, so messages that are missing from the copy do not count as differences.
+The brokers remain online, so messages missing from the copy do not count as differences.
 """
 
 import asyncio

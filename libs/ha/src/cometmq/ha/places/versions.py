@@ -34,8 +34,8 @@ KEPT: Final = 32
 writer is stopped, the writer cannot tell whether its own write was applied.
 """
 READ_ATTEMPTS: Final = 20
-"""A read fails after this many attempts, in each of which `KEPT` writes removed the version that it
-was about to open.
+"""A read fails after this many attempts, if each time `KEPT` writes removed the version that it was
+about to open.
 """
 
 

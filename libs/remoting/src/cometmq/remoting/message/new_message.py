@@ -98,8 +98,8 @@ def encode_record(
 ) -> bytes:
     """Return the record of a message.
 
-    The layout bits of sysFlag follow the lengths of the hosts, whatever a client sent. Raises
-    ValueError or struct.error if a value does not fit its field in the record.
+    The layout bits of sysFlag follow the lengths of the hosts, regardless of the client's values.
+    Raises ValueError or struct.error if a value does not fit its field in the record.
     """
     body = message.body
     text = message.properties

@@ -146,7 +146,7 @@ class Index:
         ]
 
     def mark_flushed(self, flushes: Iterable[IndexFlush]) -> None:
-        """Release what the flushes have written; full files stop growing."""
+        """Release the entries that the flushes have written; full files stop growing."""
         by_file = {flush.file: flush for flush in flushes}
         for file in self.files:
             flush = by_file.get(file.file)

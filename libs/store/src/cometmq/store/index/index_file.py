@@ -196,7 +196,7 @@ class IndexFile:
         return IndexFlush(self.file, self.shape, self.written_count, entries, slots, header)
 
     def mark_flushed(self, flush: IndexFlush) -> None:
-        """Release what a flush has written."""
+        """Release the entries that a flush has written."""
         end = flush.first_number + len(flush.entries) // ENTRY.size
         del self._unwritten[: (end - self.written_count) * ENTRY.size]
         if flush.header is not None:

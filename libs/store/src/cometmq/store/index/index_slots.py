@@ -50,7 +50,7 @@ class SlotTable(Generic[Mark]):
     __slots__ = ("_mark", "_sweep", "dirty", "values")
 
     def __init__(self, slot_count: int, data: bytes | None = None) -> None:
-        """Start with a file's bytes, or with zeros, whose memory is allocated on first change."""
+        """Start with a file's bytes, or with zeros that take no memory until changed."""
         if data is None:
             self.values = memoryview(bytearray(slot_count * SLOT_BYTES)).cast("i")
         else:

@@ -341,7 +341,7 @@ class ConsumeQueue:
         self.min_offset = self.max_offset = self.next_offset = 0
 
     def fill_to(self, queue_offset: int) -> None:
-        """Fill a gap whose records are lost with entries that every reader skips."""
+        """Fill a gap left by lost records with entries that every reader skips."""
         assert not self._staged
         self._tail += FILLER * (queue_offset - self.max_offset)
         self.max_offset = self.next_offset = queue_offset

@@ -110,7 +110,7 @@ class Housekeeping:
             self._note_derived_failed(error)
 
     def _put_index_backlog(self) -> bool:
-        """Write the queued keys again; no checkpoint may be written without them."""
+        """Retry writing the queued keys; no checkpoint may be written without them."""
         try:
             self._index.catch_up()
         except DiskError as error:

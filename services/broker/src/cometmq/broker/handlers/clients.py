@@ -67,7 +67,7 @@ def unregister_client(broker: Broker, call: Call[UnregisterClient]) -> Reply:
 
 
 def get_consumer_list_by_group(broker: Broker, call: Call[GetConsumerListByGroup]) -> Reply:
-    """Return the client ids of a group; its members use this list to share out the queues."""
+    """Return the client ids of a group; its members use this list to divide the queues."""
     group = broker.consumers.group(call.header.consumer_group)
     if group is None:
         raise ServerError(remarks.consumers_offline(call.header.consumer_group))

@@ -37,7 +37,7 @@ from cometmq.remoting.types import Language
 from cometmq.store.reads import Lookup
 
 END: Final = -1  # as a time: the end of each queue
-BEHIND: Final = (1 << 63) - 1  # as a corrected offset: the group is behind all others
+BEHIND: Final = (1 << 63) - 1  # as a corrected offset: the group lags behind all others
 
 
 def invoke_broker_to_reset_offset(broker: Broker, call: Call[InvokeBrokerToResetOffset]) -> None:
@@ -151,7 +151,7 @@ def _row(queue: MessageQueue, offset: int) -> QueueOffset:
 def query_correction_offset(broker: Broker, call: Call[QueryCorrectionOffset]) -> Reply:
     """Return the lowest offset of any group in each queue of a topic.
 
-    If the compared group is behind all others, the answer contains RocketMQ's largest number.
+    If the compared group lags behind all others, the answer contains RocketMQ's largest number.
 
     Compatibility: RocketMQ deletes the offsets of the filtered groups. Here they are only left out
     of the answer.

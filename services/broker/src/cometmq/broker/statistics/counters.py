@@ -182,8 +182,8 @@ class BrokerStats:
         level.put_bytes += size
 
     def count_delivered(self, topic: str, queue_id: int, count: int, size: int) -> None:
-        """Count messages of one topic whose delay has ended, both as read from their level, each by
-        a pull, and as stored in their topic, each by a request.
+        """Count messages of one topic whose delay has ended: as read from their level, one pull
+        each, and as stored in their topic, one request each.
         """
         level = self.level(queue_id)
         level.get_count += count

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """How old each group's oldest unread message is, measured in the background for metrics.
 
-A store time is a read of the log, possibly from the disk, so a scrape cannot look it up. Each step
-searches a bounded number of queues; a round visits all groups that are behind. A message that is
-still the next one of its queue is not searched again, so only queues whose offset moves cost reads.
+Finding a store time takes a read of the log, possibly from the disk, so a scrape cannot look it up.
+Each step searches a bounded number of queues; a round visits all groups that are behind. A message
+that is still the next one of its queue is not searched again, so only queues whose offset moves
+cost reads.
 """
 
 from collections.abc import Callable, Iterator

@@ -58,7 +58,7 @@ UNKNOWN_MS: Final = 100
 """Interval at which an unknown address of the master is looked up again."""
 
 _PASSING: Final = frozenset({Unfit.STALE_EPOCH, Unfit.NOT_MASTER})
-"""Reasons that end by themselves, because a member learns about the next master elsewhere."""
+"""Temporary reasons: a member learns about the next master elsewhere."""
 
 
 class MasterEvents(Protocol):
@@ -142,7 +142,7 @@ class GroupFollower:
         self._following.spawn(run, name="follow-master", is_endless=True)
 
     async def stop(self) -> None:
-        """Close the connection. Afterwards nothing is appended, truncated or saved any more."""
+        """Close the connection. From then on, nothing is appended, truncated or saved."""
         await self._following.close()
         if self._stream is not None:
             self._stream.end(ConnectionLost("this broker stopped following"))

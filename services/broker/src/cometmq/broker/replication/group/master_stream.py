@@ -38,7 +38,7 @@ REPORT_MS: Final = 200
 SILENT_MS: Final = 5_000
 FAR_BEHIND_BYTES: Final = 16 << 20
 """Distance from the master's end above which the connection is not read while the store is crowded;
-a copy in sync is never that far behind, and sends would have to wait for it.
+an in-sync copy never lags that far, and sends would have to wait for it.
 """
 
 WHOLE_BYTES_MAX: Final = 256 << 20
@@ -63,7 +63,7 @@ class Target(Protocol):
         """Run work that `stop` waits for."""
 
     def heard(self, confirm: frames.Confirm, received_bytes: int) -> None:
-        """Note the master's progress; its epoch is 0 until the master has reported its progress."""
+        """Note the master's progress; its epoch is 0 until the master's first report."""
 
     def failed(self, error: Exception) -> None:
         """Note that a file of the group cannot be written."""
