@@ -42,7 +42,7 @@ def cluster(maker: type[Cluster]) -> Iterator[Cluster]:
 
 @pytest.fixture
 def make_topic(cluster: Cluster) -> Callable[[str], str]:
-    """Creates topics with two queues per broker, and waits until the name server knows them."""
+    """Creates topics with two queues per broker, and waits until the name server lists them."""
 
     def make(name: str) -> str:
         create_topic(cluster.namesrv_addr, cluster.broker_addrs, name, queue_count=2)

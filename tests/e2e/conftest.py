@@ -197,7 +197,7 @@ class World:
         until(is_later, READY_TIMEOUT_S, f"an epoch after {epoch}")
 
     def until_registered(self) -> None:
-        """Wait until every name server knows the master; one that has restarted knows nothing."""
+        """Wait until every name server lists the master; one that has restarted lists nothing."""
 
         def knows(namesrv: str) -> bool:
             command = ("cometmq", "cluster", "--json", "-n", namesrv)

@@ -176,7 +176,7 @@ class World:
 
     @property
     def has_settled(self) -> bool:
-        """Return whether the group has formed and its master knows it."""
+        """Return whether the group has formed and its master has learned this."""
         return self.scheduler.now > self._formed_s + SETTLE_IN_S
 
     def _has_formed(self) -> bool:

@@ -41,7 +41,7 @@ def hung(cluster):
 
 @pytest.fixture(scope="module", autouse=True)
 def orders(cluster):
-    """A topic on both brokers, with a group that is behind."""
+    """A topic on both brokers, with a group that lags behind."""
 
     def say(*args):
         command = [str(PROGRAM), *args, "-n", cluster.namesrv]

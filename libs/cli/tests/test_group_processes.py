@@ -85,7 +85,8 @@ class Processes:
         return json.loads(self.run("ha", "status", "-c", "elector.conf", "--json", status=None))
 
     def until_listed(self, state, status):
-        """Wait until `cometmq cluster` shows this state of the master and ends with this status."""
+        """Wait until `cometmq cluster` shows the master in this state and exits with this
+        status."""
         command = ("cluster", "--json", "-n", f"127.0.0.1:{self.namesrv_port}")
         deadline = time.monotonic() + FAILOVER_TIMEOUT_S
         while True:

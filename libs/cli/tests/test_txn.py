@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`txn` against a running suite whose txn-checker makes no checks during the tests."""
+"""`txn` against a running suite whose txn-checker performs no checks during the tests."""
 
 import asyncio
 import shutil

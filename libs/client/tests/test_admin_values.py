@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Values that brokers and name servers accept but that cannot be meant are refused at the call."""
+"""Values that servers accept but that cannot be intended are refused at the call."""
 
 import re
 from typing import Any

@@ -71,7 +71,7 @@ async def test_delivery_stays_in_order_and_noted_offsets_are_stored(
 
 
 class Refuses:
-    """Never consumes the first message, and at first fails to make it a dead letter."""
+    """Never consumes the first message, and at first fails to dead-letter it."""
 
     def __init__(self) -> None:
         self.offsets: list[int] = []

@@ -2,7 +2,7 @@
 """Two stores get the same log, one with native dispatch, and must write the same files.
 
 The log has records of every kind: with tags and keys in any encoding, delayed, half and ended
-messages, several versions, queues that begin again or have gaps, torn and damaged records.
+messages, several versions, queues that restart or have gaps, torn and damaged records.
 """
 
 import struct
@@ -53,7 +53,7 @@ class Fields(NamedTuple):
     topic: bytes = b"T"
     queue_id: int = 0
     shift: int | None = 0
-    """From the expected queue offset; None for a queue that begins again."""
+    """From the expected queue offset; None for a queue that restarts."""
     sys_flag: int = 0
     elapsed_ms: int = 0
     properties: bytes = b"UNIQ_KEY\x01A1"

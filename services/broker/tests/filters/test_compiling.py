@@ -13,7 +13,7 @@ from cometmq.runtime.clock import FakeClock
 
 
 class Rig:
-    """A compiler whose loop turns the test runs."""
+    """A compiler; the test runs the turns of its loop."""
 
     def __init__(self) -> None:
         self.clock = FakeClock()

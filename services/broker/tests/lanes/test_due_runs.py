@@ -4,7 +4,7 @@ as one that delivers them in Python.
 
 The messages are plain, or odd in a way that the native code leaves to Python: other hosts, text
 outside UTF-8, queues and topics in unusual forms. Between them the log has other messages, damage
-and the ends of files; the disk fails, and levels go back to their saved positions.
+and the ends of files; the disk fails, and levels return to their saved positions.
 """
 
 import asyncio

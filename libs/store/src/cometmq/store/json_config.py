@@ -142,7 +142,7 @@ class JsonTable(Generic[T]):
         """Return whether the content may become the backup.
 
         Content that this process wrote is recognised by its digest. Parsing a large table instead
-        would hold the interpreter lock, and block the loop, for as long as it takes.
+        would hold the interpreter lock, and block the loop, until it is done.
         """
         return content_digest(data) == self._readable_digest or self._readable(data) is not None
 

@@ -13,7 +13,7 @@ replaces it at once. Groups without epochs, which include all RocketMQ groups, a
 RocketMQ.
 
 Compatibility: topics come from masters (id 0) only, and only if their data version differs from the
-stored version or the address is new. A topic missing from a registration is *not* removed, because
+stored version or the address is new. A topic that a registration lacks is *not* removed, because
 brokers may register single topics. Write permission removed by WIPE_WRITE_PERM_OF_BROKER returns
 when the broker next registers a change.
 """

@@ -113,7 +113,7 @@ class KubeApiServer:
         server.wait_until(self._has_default_namespace, START_TIMEOUT_S, "default namespace")
 
     def stop(self) -> None:
-        """Kill all programs: their data is not kept, and a graceful end takes 20 s."""
+        """Kill all programs: their data is not kept, and a graceful stop takes 20 s."""
         for child in reversed(self._children):
             child.kill()
         self._children.clear()

@@ -284,7 +284,7 @@ class Leader:
             for copy in copies
             if copy.ordinal in self._dropped
             or copy in self._left
-            # The first report of a connection names no time: its copy has heard nothing yet.
+            # The first report of a connection contains no time: its copy has received nothing yet.
             or max(self._heard.get(copy, 0), self._opened_ms) < heard_since_ms
             or acked.get(copy.ordinal, copy) != copy
         }

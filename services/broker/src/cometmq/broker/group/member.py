@@ -61,7 +61,7 @@ class _Seen(NamedTuple):
 
 
 class _Retry(NamedTuple):
-    """Time to try again to save the state that did not fit on the disk."""
+    """Time to retry saving the state that did not fit on the disk."""
 
 
 class _Job(NamedTuple):

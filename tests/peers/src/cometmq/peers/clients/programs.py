@@ -51,7 +51,7 @@ class Running:
         return self.events()
 
     def stop(self, *, timeout_s: float = 20.0) -> None:
-        """End with SIGTERM, so that the client can unregister."""
+        """Stop with SIGTERM, so that the client can unregister."""
         self._child.stop(timeout_s)
 
     def kill(self) -> None:

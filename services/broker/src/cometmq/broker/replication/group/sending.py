@@ -444,7 +444,7 @@ class FollowerStream(asyncio.Protocol):
             else:
                 frame = frames.encode_tables(Kind.TABLES, self._whole_number, [piece])
                 self._transport.write(frame)
-                # A piece takes up to 5 ms to encode; senders have their turn before the next one.
+                # A piece takes up to 5 ms to encode; senders are served before the next one.
                 asyncio.get_running_loop().call_soon(self.wake)
                 return
 
