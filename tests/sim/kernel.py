@@ -43,7 +43,7 @@ class Scheduler:
         heapq.heappush(self._heap, (self.now + delay_s, self._count, action, args))
 
     def run(self, until: float, is_done: Callable[[], bool] | None = None) -> bool:
-        """Run until a time or until `is_done` holds, asked every 50 ms; return whether it held."""
+        """Run until a time or until `is_done` holds, tested every 50 ms; return whether it held."""
         heap, pop = self._heap, heapq.heappop
         next_look = self.now
         while heap and heap[0][0] <= until and not self.is_stopped:

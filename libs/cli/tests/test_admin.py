@@ -22,7 +22,7 @@ from cometmq.peers.comet import PROGRAM
 from cometmq.peers.ports import free_port
 from cometmq.peers.processes import Child, wait_until
 
-COMMAND_CPU_S_MAX = 3.0  # measured: 0.2; 0.4 without cached byte code
+COMMAND_CPU_S_MAX = 3.0  # measured: 0.2 s, or 0.4 s without cached byte code
 
 
 # -- topics -----------------------------------------------------------------------------------

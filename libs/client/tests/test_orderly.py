@@ -320,7 +320,7 @@ async def test_a_restarted_broker_gets_the_locks_again(cluster: MemoryCluster) -
     assert seen.errors == []
 
 
-# -- members that join and leave -----------------------------------------------------------------
+# -- members that join and leave --------------------------------------------------------------
 
 
 async def test_order_holds_while_members_come_and_go(pair: MemoryCluster) -> None:

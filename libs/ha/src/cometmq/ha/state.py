@@ -36,7 +36,7 @@ class Standing(StrEnum):
 
 
 class Boot(msgspec.Struct, frozen=True, kw_only=True):
-    """What the broker knows about its store after recovery."""
+    """The facts about its store that the broker has after recovery."""
 
     boot_id: str
     """The kernel's /proc/sys/kernel/random/boot_id, which changes when the host restarts."""

@@ -10,7 +10,7 @@ from enum import IntEnum
 
 
 class RequestCode(IntEnum):
-    """The operation that a request asks for."""
+    """The operation that a request requires."""
 
     SEND_MESSAGE = 10
     PULL_MESSAGE = 11

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Headers for ending transactions and for asking about their state.
 
-`AskTransactionState` and `SetTransactionAside` are CometMQ's own. A RocketMQ broker decides by
-itself when to ask a producer; here the txn-checker decides and instructs the broker.
+`AskTransactionState` and `SetTransactionAside` are CometMQ's own. A RocketMQ broker decides itself
+when to ask a producer; here the txn-checker decides and instructs the broker.
 """
 
 import msgspec

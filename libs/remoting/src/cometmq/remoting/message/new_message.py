@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Messages that are not stored yet, and the encoder for commit log records.
 
-`encode_record` is a pure function from values to bytes: it does not know queues, files or clocks.
+`encode_record` is a pure function from values to bytes: it uses no queues, files or clocks.
 The store chooses the position of each record (`cometmq.store.writing.append`).
 
 Hot path: `encode_record` runs once per message (budget 0.6 us, bench/micro/bench_record.py).

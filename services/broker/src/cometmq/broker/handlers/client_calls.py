@@ -2,9 +2,9 @@
 """Requests that the broker forwards to clients: read offsets (223), report state (307), consume one
 message (309).
 
-Compatibility: RocketMQ asks the members of a group one after the other. Here all are asked at once,
-so the answer takes no longer than the slowest member. Only the fields that the command defines are
-forwarded, whereas RocketMQ forwards signatures too.
+Compatibility: RocketMQ queries the members of a group one after the other. Here all are queried at
+once, so the answer takes no longer than the slowest member. Only the fields that the command
+defines are forwarded, whereas RocketMQ forwards signatures too.
 """
 
 import asyncio

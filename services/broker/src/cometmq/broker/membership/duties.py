@@ -116,9 +116,10 @@ class BrokerDuties:
 
     @property
     def confirm_offset(self) -> int:
-        """The confirm offset that this member knows, within its own log; 0 if it knows none.
+        """The last confirm offset that this member learned, within its own log, or 0.
 
-        A slave knows the offset from its master's stream, a fenced member from its last role.
+        A slave learns the offset from its master's stream; a fenced member keeps that of its last
+        role.
         """
         if self._leader is not None:
             return self._leader.view.confirmed

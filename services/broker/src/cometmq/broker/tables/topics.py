@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Topics: their configuration, its version and its file.
 
-Invariants: each change gives the table a new version. The table knows which topics have changed
+Invariants: each change gives the table a new version. The table tracks which topics have changed
 since any of its versions in this run, and only these topics are sent to name servers.
 
 Compatibility: topics.json has RocketMQ's format, and a first send creates a topic as in RocketMQ. A

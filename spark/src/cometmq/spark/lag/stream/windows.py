@@ -2,8 +2,8 @@
 """The streaming job: recomputes the status of every queue each minute and reports changes.
 
 It sees only the snapshots of the last W, neither the history nor the disks. It therefore cannot
-know the time to loss and never reports AT_RISK; the report does. After a restart it continues from
-the checkpoint and announces every status other than OK once more.
+compute the time to loss and never reports AT_RISK; the report does. After a restart it continues
+from the checkpoint and announces every status other than OK once more.
 """
 
 from collections.abc import Callable, Iterable, Mapping
