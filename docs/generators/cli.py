@@ -85,7 +85,7 @@ def _page(title: str, name: str, introduction: str, commands: Mapping[str, Comma
 
 def _section(command: Any, path: str) -> Iterator[str]:
     """Yield the lines of a command's help page, followed by its subcommands' pages."""
-    command.rich_markup_mode = None  # plain text, whatever the terminal
+    command.rich_markup_mode = None  # plain text on every terminal
     context = _context(command, path)
     level = "#" * (path.count(" ") + 1)
     yield from ("", f"{level} {path}", "", "```text", command.get_help(context).rstrip(), "```")

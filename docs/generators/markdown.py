@@ -17,7 +17,7 @@ def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
 
 
 def code(text: str) -> str:
-    """Return the text as inline code; an empty text stays empty."""
+    """Return the text as inline code; an empty text remains empty."""
     return f"`{text}`" if text else ""
 
 

@@ -75,7 +75,7 @@ class Access(NamedTuple):
     """Whether the account comes from options; otherwise from the environment."""
 
     def with_account(self, said: Mapping[str, Any]) -> "Access":
-        """Add account options; the first replace the environment's account as a whole."""
+        """Add account options; the first one replaces the environment's account as a whole."""
         if not said:
             return self
         before = {} if self.is_account_said else ACCOUNT_DEFAULTS
@@ -97,7 +97,7 @@ def is_said(ctx: typer.Context, name: str | None) -> bool:
 
 
 def namesrv_or_global(ctx: typer.Context, param: typer.CallbackParam, namesrv: Any) -> Any:
-    """Return the name servers given after the command, else before it, else the default."""
+    """Return the name servers given after the command, or before it, or the default."""
     if is_said(ctx, param.name):
         return namesrv
     if ACCESS.get().namesrv:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The admin client of commands: a command continues without brokers that do not answer."""
+"""The commands' admin client, which continues without brokers that do not answer."""
 
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Final, TypeVar
@@ -101,7 +101,8 @@ class CommandAdmin(AdminClient):
         note_missing(broker.name, broker.address, error)
 
     def refused(self, broker: BrokerAdmin, error: CometError) -> None:
-        """Record that the command continues without a broker that cannot serve now; raise else."""
+        """Record that the command continues without a broker that cannot serve now; raise any other
+        error."""
         if type(error) not in _CANNOT_SERVE:
             raise error
         place = f"{broker.name} ({broker.address})"
@@ -111,7 +112,7 @@ class CommandAdmin(AdminClient):
         )
 
     def damaged(self, _event: str, text: str) -> None:
-        """Print the damage, and let the command fail at its end."""
+        """Print the damage, and let the command fail when it ends."""
         note_damage(text)
 
     async def ask_each(
@@ -143,7 +144,7 @@ def no_broker_text(namesrvs: Iterable[str]) -> str:
 
 
 def note_no_master(name: str, slaves: Sequence[str]) -> None:
-    """Record a broker of which only slaves are registered, with a remedy."""
+    """Record a broker whose slaves alone are registered, with a remedy."""
     registered = ""
     if slaves:
         word = "slave is" if len(slaves) == 1 else "slaves are"

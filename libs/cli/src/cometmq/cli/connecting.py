@@ -80,9 +80,9 @@ def with_access(options: OptionsT) -> OptionsT:
 
 
 def _credentials(access: Access) -> SessionCredentials | None:
-    """Return the credentials of the options, or else of the environment.
+    """Return the credentials from the options, or from the environment.
 
-    Refuse half a pair, and a pair beside a file: an account that is not used is usually a mistake.
+    Refuse half a pair, and a pair together with a file: an unused account is usually a mistake.
     """
     key, secret, token, file = "--access-key", "--secret-key", "--security-token", "--credentials"
     if not access.is_account_said:
@@ -166,7 +166,7 @@ class Complaints:
     def error(self, event: str, /, **facts: object) -> None:
         """Print the event, unless its cause has been printed before.
 
-        Damaged messages make the command fail at its end.
+        Damaged messages make the command fail when it ends.
         """
         if event in DAMAGE:
             note_damage(str(facts.get("error", event)))
@@ -209,7 +209,7 @@ def wrong_usage(line: str) -> typer.Exit:
 
 
 def _first(errors: BaseExceptionGroup[BaseException]) -> BaseException:
-    """Return the first error that the user can fix, or else the first error."""
+    """Return the first error that the user can fix, or the first error if there is none."""
 
     fixable, others = errors.split(CometError)
     group = fixable or others

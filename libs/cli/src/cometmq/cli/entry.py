@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Entry point of `cometmq`: Ctrl-C gives no traceback, even while modules are imported."""
+"""Entry point of `cometmq`: Ctrl-C prints no traceback, even while modules are being imported."""
 
 import sys
 from importlib import import_module

@@ -2,7 +2,7 @@
 """`cometmq ha`: inspect and control a broker group with failover.
 
 The commands read the same record and query the same members as an elector; they work whether or not
-an elector runs.
+an elector is running.
 """
 
 import asyncio
@@ -115,7 +115,7 @@ def _row(open_group: OpenGroup, record: Record | None, ordinal: int) -> list[Cel
 
 
 def _knows_lag(open_group: OpenGroup, record: Record | None, report: Report) -> bool:
-    """Return whether a member hears from an open master; its lag is that of the last news."""
+    """Return whether a member hears from an open master; its lag dates from the last message."""
     now = report.status
     return (
         now.role is Role.SLAVE

@@ -56,7 +56,7 @@ def load_command(name: str, info: CommandInfo) -> Any:
 
 
 def require_finite(command: Any) -> None:
-    """Make a command and its subcommands refuse nan and inf: bounds do not exclude them."""
+    """Make a command and its subcommands refuse nan and inf, which bounds do not exclude."""
     for param in command.params:
         if isinstance(getattr(param, "nargs", None), int) and "float" in param.type.name:
             param.type = _Finite(param.type)
@@ -65,7 +65,7 @@ def require_finite(command: Any) -> None:
 
 
 class _Finite:
-    """A type of click for finite numbers within the bounds of another one."""
+    """A click type for finite numbers within the bounds of the wrapped type."""
 
     def __init__(self, bounded: Any) -> None:
         self._bounded = bounded
@@ -85,7 +85,7 @@ class _Finite:
 
 
 def refuse_empty(command: str, args: Sequence[str]) -> None:
-    """Exit with one line if an argument is empty, as left by an unset variable in a script."""
+    """Exit with one line if an argument is empty, as after an unset variable in a script."""
     for number, arg in enumerate(args, 1):
         before = args[number - 2] if number > 1 else ""
         if not arg:
@@ -108,7 +108,7 @@ class LazyGroup(TyperGroup):
     aliases: Mapping[str, str] = {}
     """Other names of commands, in lower case."""
     suggestions: Mapping[str, Sequence[str]] = {}
-    """Commands to name for words that are no command."""
+    """Commands to suggest for unknown words."""
     hidden_panels: Collection[str] = ()
     """Panels that the help page omits."""
 

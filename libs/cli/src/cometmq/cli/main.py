@@ -108,7 +108,7 @@ HINTS: Final[Mapping[str, str]] = {
 """Class name of an error -> remedy. By name, since the help page does not import the client."""
 
 HUNG_HINT: Final = "; look at its log, or give another one with -n or NAMESRV_ADDR"
-"""Remedy if a name server is there but does not answer."""
+"""Remedy if a name server accepts connections but does not answer."""
 
 
 NO_ACCOUNT_HINT: Final = (
@@ -119,7 +119,8 @@ NO_ACCOUNT_HINT: Final = (
 
 
 def _access_hint(text: str) -> str:
-    """Return how to give an account, if access control refused; the account, if one is given."""
+    """If access control refused, return how to give an account, or name the account that was
+    given."""
     access = ACCESS.get()
     if not is_access_text(text):
         return ""

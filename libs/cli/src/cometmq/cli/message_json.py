@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Messages as JSON lines: `produce --json-lines` reads the output of `consume --json`.
 
-A body that is not UTF-8 is written as `body_base64`. Sending a received message again keeps only
-the fields that a sender chooses; its position and its times are for information.
+A body that is not UTF-8 is written as `body_base64`. Resending a received message keeps only the
+fields that a sender chooses; its position and its times are for information.
 """
 
 from base64 import b64decode, b64encode

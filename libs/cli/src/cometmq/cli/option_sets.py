@@ -14,7 +14,7 @@ class OptionSet(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def with_option_sets(command: Callable[..., None]) -> Callable[..., None]:
-    """Replace each parameter that is an OptionSet by the options in it, for Typer to read."""
+    """Replace each OptionSet parameter with the options in it, for Typer to read."""
     hints = get_type_hints(command, include_extras=True)
     sets = {name: kind for name, kind in hints.items() if _is_set(kind)}
     signature = inspect.signature(command)

@@ -18,7 +18,7 @@ DAMAGES: Final[dict[str, None]] = {}
 
 
 def note_damage(text: str) -> None:
-    """Print which messages are damaged, once, and make the command fail at its end."""
+    """Print once which messages are damaged, and make the command fail when it ends."""
     if text in DAMAGES:
         return
     if len(DAMAGES) < DAMAGES_MAX:

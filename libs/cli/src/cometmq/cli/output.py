@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Output of commands: tables for people and JSON for scripts, from the same rows."""
+"""Output of commands: tables for terminals and JSON for scripts, from the same rows."""
 
 import sys
 from collections.abc import Iterable, Mapping, Sequence
@@ -30,7 +30,7 @@ def print_rows(
 ) -> None:
     """Print a table or, in JSON, a list of objects with snake_case keys.
 
-    If there are no rows, `empty` is printed on standard error; it says what may have been expected.
+    If there are no rows, `empty` is printed on standard error; it states what was not found.
     """
     if as_json:
         print_json(as_objects(columns, rows))

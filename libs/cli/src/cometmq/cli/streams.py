@@ -33,7 +33,7 @@ class OutputClosed(OutputFailed):
 
 
 class _Output(io.FileIO):
-    """Standard output that raises errors of its own types, which no other file raises."""
+    """Standard output whose errors have types that no other file raises."""
 
     def write(self, data: Buffer, /) -> int | None:  # type: ignore[override]
         try:
@@ -83,8 +83,8 @@ def checked_streams() -> Iterator[None]:
 async def fail_if_output_closes() -> None:
     """Wait, and raise OutputClosed when the reader of standard output has closed it.
 
-    A command that waits for messages notices it only so: it may not write for a long time. Returns
-    at once if the output is not a pipe or a socket.
+    A command that waits for messages would not notice otherwise: it may write nothing for a long
+    time. Returns at once if the output is not a pipe or a socket.
     """
     import asyncio  # noqa: PLC0415  # `--help` loads this module, but not asyncio
 
@@ -126,7 +126,7 @@ def _checked(stream: TextIO | None) -> TextIO:
     stream.flush()
     raw = _Output(_STDOUT, "wb", closefd=False)
     return io.TextIOWrapper(
-        io.BufferedWriter(raw),  # type: ignore[type-var]  # write's parameter has another name
+        io.BufferedWriter(raw),  # type: ignore[type-var]  # write's parameter has a different name
         encoding=stream.encoding,
         errors=stream.errors,
         line_buffering=stream.line_buffering,

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Commands to suggest for words that are no command, although users of other tools try them.
+"""Commands to suggest for words that are not commands here, but that users of other tools try.
 
 A similar spelling is suggested without this table.
 """

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Words in tables and errors that depend on a number."""
+"""Words whose form depends on a number, in tables and errors."""
 
 
 def counted(count: int, noun: str) -> str:

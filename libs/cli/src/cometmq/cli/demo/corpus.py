@@ -15,7 +15,7 @@ class SourceFile(msgspec.Struct, frozen=True):
 
     path: Path
     name: str
-    """Path below the library's folder; spaces, which keys cannot have, are escaped."""
+    """Path under the library's folder; spaces, which keys cannot have, are escaped."""
     package: str
     line_count: int
     byte_count: int

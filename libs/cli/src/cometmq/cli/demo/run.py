@@ -139,7 +139,8 @@ class Demo:
 
 
 async def _send_line(producer: Producer, message: Message, name: str) -> None:
-    """Send one line; retry on a busy broker or a lost answer, so a line may arrive twice."""
+    """Send one line; retry if the broker is busy or its answer is lost, so a line may arrive
+    twice."""
     for attempt in range(SEND_ATTEMPTS):
         try:
             await producer.send_ordered(message, name)

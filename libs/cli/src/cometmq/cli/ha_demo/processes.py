@@ -135,7 +135,7 @@ class Group:
         return answer
 
     async def _run(self, name: str, *words: str) -> None:
-        """Start a program in a session of its own, and wait until it is ready."""
+        """Start a program in its own session, and wait until it is ready."""
         log = self._folder / f"{name}.log"
         written = log.stat().st_size if log.exists() else 0
         with log.open("ab") as output:

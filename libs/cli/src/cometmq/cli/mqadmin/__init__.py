@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The commands of RocketMQ's mqadmin, with their original names and options.
 
-There is one module per family of commands. The help page needs only this table; a module is
+Each family of commands has a module. The help page needs only this table; a module is
 imported when one of its commands is called.
 """
 

@@ -180,7 +180,7 @@ def _show_members(
 
 
 async def members_say(admin: AdminClient, group: str, broker: str | None, *, jstack: bool) -> Said:
-    """Return the running state of each connected member of a group."""
+    """Query the running state of each connected member of a group."""
     members = sorted(
         (await _members(admin, group, broker)).connection_set, key=lambda m: m.client_id
     )

@@ -31,10 +31,10 @@ S = TypeVar("S", BrokerAdmin, NamesrvAdmin)
 F = TypeVar("F", bound=Callable[..., Any])
 
 Answers: TypeAlias = tuple[dict[str, T], dict[str, CometError]]
-"""Results, and failures, by address of the server."""
+"""Results and failures, each by the server's address."""
 
 TrueFalse = Literal["true", "false"]
-"""A switch that mqadmin takes as a word."""
+"""A switch that mqadmin reads from a word, such as `true`."""
 
 Namesrv = Annotated[
     str,
@@ -160,7 +160,7 @@ def ask_namesrvs(namesrv: str, question: Callable[[NamesrvAdmin], Awaitable[T]])
 
 
 def exit_if_any(failures: Mapping[str, CometError]) -> None:
-    """Print failed servers, one per line, and exit with status 1; return if there are none."""
+    """Print failed servers, one per line, and exit with status 1; do nothing if none failed."""
     for address, error in failures.items():
         text = str(error)
         line = text if text.startswith(address) else f"{address}: {text}"
@@ -189,13 +189,13 @@ class Column(NamedTuple):
     form: str
     """`%` format including the trailing spaces: `%-32.32s  `."""
     text: Callable[[Any], Any] = lambda cell: cell
-    """Converts the value to text for people."""
+    """Converts the value to readable text."""
     data: Callable[[Any], Any] = lambda cell: cell
     """Converts the value to JSON data."""
 
 
 def time_column(key: str, title: str, form: str = "%s", *, with_ms: bool = False) -> Column:
-    """Return a time column: local time for people, UTC in JSON."""
+    """Return a time column: local time in tables, UTC in JSON."""
     return Column(key, title, form, lambda moment: local_time(moment, with_ms=with_ms), shown)
 
 

@@ -2,7 +2,7 @@
 """Known settings of servers, because a mistyped key would be accepted without effect.
 
 A server's answer lists its own settings, so keys of other RocketMQ versions are known, too. Keys
-missing from the answer, because they are unset in RocketMQ or have no effect in CometMQ, are in our
+that the answer lacks, because they are unset in RocketMQ or have no effect in CometMQ, are in our
 settings or listed here.
 """
 

@@ -109,14 +109,14 @@ async def _owners(admin: AdminClient, group: str) -> dict[MessageQueue, str]:
     try:
         said = await members_say(admin, group, None, jstack=False)
     except CommandError:
-        return owners  # no member is connected, or it is too old to tell
+        return owners  # no member is connected, or its version does not report it
     for client_id, (_, info) in said.items():
         owners.update(dict.fromkeys(info.mq_table, client_id.partition("@")[0]))
     return owners
 
 
 async def _all_progress(admin: AdminClient) -> list[list[object]]:
-    """Return a row for each group that has a retry topic, because groups are found that way."""
+    """Return a row for each group with a retry topic: mqadmin finds groups by that topic."""
     rows: list[list[object]] = []
     for topic in await admin.topics():
         if topic.startswith(RETRY_PREFIX):

@@ -110,7 +110,7 @@ def _producer(namesrv: str, *, is_traced: bool = False) -> Producer:
 
 
 class Timed(NamedTuple):
-    """One attempt to send."""
+    """One timed attempt to send."""
 
     rt_ms: int
     result: SendResult | None

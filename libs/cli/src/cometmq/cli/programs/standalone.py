@@ -183,5 +183,5 @@ def banner(suite: Suite, host: str, port: int, broker: Sequence[str], admin: Adm
 
 
 def program() -> str:
-    """Return the name of this program if the shell finds it, else its path."""
+    """Return the name of this program if the shell finds it, or else its path."""
     return "cometmq" if shutil.which("cometmq") is not None else sys.argv[0]

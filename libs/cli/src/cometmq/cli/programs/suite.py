@@ -34,7 +34,7 @@ DECIDED: Final = {
 }  # fmt: skip
 NAMESRV_DECIDED: Final = {**NAMESRV_OPTIONS, "bindAddress": "--host"}
 CHECKER_DECIDED: Final = {"storePathRootDir": "--data", "namesrvAddr": "--namesrv-port"}
-"""Settings that options of `standalone` decide, whatever the file and the environment say."""
+"""Settings that options of `standalone` decide, whatever the file and the environment contain."""
 
 BROKER_PREFIX: Final = "COMETMQ_BROKER"
 NAMESRV_PREFIX: Final = "COMETMQ_NAMESRV"
@@ -153,7 +153,8 @@ def _load_broker(file: Path | None, options: dict[str, str]) -> Loaded[BrokerSet
 def _load_checker(
     folder: Path, tls: dict[str, str], account: Account | None
 ) -> Loaded[TxnCheckerSettings]:
-    """Load the txn-checker's settings; without its own account it uses that of the process."""
+    """Load the txn-checker's settings; without its own account, it uses the account of the
+    process."""
 
     def read(options: dict[str, str]) -> Loaded[TxnCheckerSettings]:
         return load(

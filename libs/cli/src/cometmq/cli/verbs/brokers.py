@@ -63,7 +63,7 @@ def show_cluster(
 
 
 def _note_faults(member: ClusterMember) -> None:
-    """Record why a broker that answers is not fit, with a remedy."""
+    """Record what is wrong with a broker that answers, with a remedy."""
     place = f"{member.broker_name} ({member.address})"
     if reasons := _refusal(member):
         MISSING[member.address] = f"broker {place} takes no messages: {reasons}; {REMEDY}"
@@ -87,7 +87,7 @@ def _note_faults(member: ClusterMember) -> None:
 
 
 def _without_master(members: list[ClusterMember]) -> dict[str, list[str]]:
-    """Return the brokers of which only slaves are registered -> the slaves' addresses."""
+    """Return the brokers without a registered master -> the addresses of their slaves."""
     led = {member.broker_name for member in members if member.broker_id == MASTER_ID}
     found: dict[str, list[str]] = {}
     for member in members:

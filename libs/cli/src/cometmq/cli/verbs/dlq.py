@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`cometmq dlq`: list, export and replay messages that consumer groups gave up."""
+"""`cometmq dlq`: list, export and replay messages that consumer groups gave up on."""
 
 import sys
 from collections.abc import AsyncIterator, Iterator

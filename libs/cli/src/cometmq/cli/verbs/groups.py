@@ -404,7 +404,7 @@ def clone(
     async def question(admin: AdminClient) -> dict[MessageQueue, int]:
         for group in (source, destination):
             await known_group(admin, group)
-        await admin.route(topic)  # raises if there is no such topic
+        await admin.route(topic)  # raises if the topic does not exist
         if topic not in (await topics_by_group(admin)).get(source, ()):
             raise ClientError(f"the consumer group {source} has no offsets in {topic}")
         await _ask_to_move(admin, destination, topic, is_confirmed=yes)
@@ -431,8 +431,9 @@ async def _move_queue(
 
 
 async def _ask_to_move(admin: AdminClient, group: str, topic: str, *, is_confirmed: bool) -> None:
-    """Ask before the offsets of a group in an existing topic change; say if there are none yet."""
-    await admin.masters_to_change_of(topic)  # raises if there is no such topic
+    """Ask before the offsets of a group in an existing topic change; print a note if it has none
+    yet."""
+    await admin.masters_to_change_of(topic)  # raises if the topic does not exist
     is_new = topic not in (await topics_by_group(admin)).get(group, ())
     text = f"{group} has no offsets in {topic} yet"
     if is_new and is_confirmed:

@@ -42,7 +42,7 @@ tbody th { font-weight: normal; }
 summary { cursor: pointer; }
 """
 MARK: Final = '<meta name="generator" content="cometmq lag">'
-"""Tells a report, which the next one may replace, from other files."""
+"""Distinguishes a report, which the next one may replace, from other files."""
 
 _MARKS: Final = {"critical": "▲▲", "error": "▲", "warn": "◆", "info": "○", "ok": "✓"}
 _COLUMNS: Final = (

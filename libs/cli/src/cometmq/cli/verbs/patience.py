@@ -19,7 +19,7 @@ BUSY: Final = frozenset({ResponseCode.SERVICE_NOT_AVAILABLE, ResponseCode.SYSTEM
 
 
 class MaybeStored(ClientError):
-    """A message was not confirmed, and an attempt that was not answered may have stored it."""
+    """A message was not confirmed, and an unanswered attempt may have stored it."""
 
 
 class Patience:
@@ -34,7 +34,7 @@ class Patience:
         """Store a message; raise ClientError if it is not stored in time.
 
         If a broker stores a message but does not answer, the retry stores it a second time. Raise
-        MaybeStored if any attempt was not answered, whatever the last one failed with.
+        MaybeStored if any attempt went unanswered, whatever error the last one had.
         """
         deadline = monotonic() + self._limit_s
         pause_s = FIRST_PAUSE_S
@@ -66,7 +66,7 @@ class Patience:
     def _may_pass(self, error: CometError) -> bool:
         """Return whether waiting may help.
 
-        Until a message has been stored, a topic that no name server knows may be a typing error.
+        Until a message has been stored, a topic that no name server knows may be misspelt.
         """
         cause = (error.__cause__ or error) if isinstance(error, SendFailed) else error
         if isinstance(cause, CommandError):
@@ -85,7 +85,7 @@ class Patience:
 
 
 def _uncertain_text(message: Message, error: CometError) -> str:
-    """Return the text for an error that says nothing about an earlier attempt without an answer."""
+    """Return the text for an error that does not mention an earlier, unanswered attempt."""
     reason = (error.__cause__ or error) if isinstance(error, SendFailed) else error
     return (
         f"no broker has confirmed the message to the topic {message.topic}, which may be stored:"

@@ -38,9 +38,9 @@ from cometmq.runtime.service import new_event_loop
 
 GROUP: Final = "CLI_PRODUCER"
 RESULTS_MAX: Final = 20
-"""Up to this many messages are listed; beyond it only the count is shown."""
+"""Up to this many messages are listed; above it, only the count is shown."""
 LOOKUP_S: Final = 2.0
-"""Time to learn whether the topic exists; the sends do not depend on it."""
+"""Time limit for learning whether the topic exists; the sends do not depend on it."""
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
@@ -103,7 +103,7 @@ class Sent(msgspec.Struct):
     new_topic: str = ""
     """The topic, if no broker had it before the run."""
     uncertain_count: int = 0
-    """Messages that failed although an attempt that was not answered may have stored them."""
+    """Messages that failed, but that an unanswered attempt may have stored."""
     results: list[SendResult] = []
     seconds: float = 0.0
 
@@ -222,7 +222,7 @@ async def _messages(
 
 
 async def _is_missing(producer: Producer, topic: str) -> bool:
-    """Return whether no broker has a topic; false if no name server says so in time."""
+    """Return whether no broker has a topic; false if no name server confirms it in time."""
     try:
         async with asyncio.timeout(LOOKUP_S):
             await producer.admin.queues(topic)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How far groups are in their queues, and committed offsets that have outlived their topic.
+"""The progress of groups in their queues, and committed offsets that outlived their topic.
 
 A broker keeps the offsets of groups when a topic is deleted, as RocketMQ does. If the topic is
 created again, these offsets are beyond its end or in the middle of new messages, and groups skip
@@ -28,7 +28,7 @@ from cometmq.remoting.names import retry_topic
 
 
 class QueueState(msgspec.Struct, frozen=True):
-    """How far a group is in one queue."""
+    """The progress of a group in one queue."""
 
     queue: MessageQueue
     min_offset: int
@@ -58,7 +58,7 @@ class QueueState(msgspec.Struct, frozen=True):
 async def queue_states(
     admin: AdminClient, group: str, topic: str | None = None
 ) -> list[QueueState]:
-    """Return how far a group is in each of its queues.
+    """Return the progress of a group in each of its queues.
 
     Brokers report the topics in which the group has an offset. The retry topic is added, because
     messages can wait there before the group has an offset in it. `admin` records the brokers that
@@ -72,7 +72,7 @@ async def queue_states(
         lags += lags_in(await admin.consume_stats(group, retry))
     masters = await admin.masters()
     for name in sorted({found.queue.broker_name for found in lags} - masters.keys()):
-        admin.without_master(name, ())  # it has gone meanwhile
+        admin.without_master(name, ())  # it was removed meanwhile
     known = [found for found in lags if found.queue.broker_name in masters]
     states: list[QueueState] = []
     for found, outcome in zip(known, await _outcomes(masters, known), strict=True):
@@ -102,7 +102,7 @@ async def _outcomes(
 
 
 async def topics_by_group(admin: AdminClient) -> dict[str, set[str]]:
-    """Return the topics in which groups have offsets; sends one request to each master."""
+    """Return the topics in which groups have offsets, with one request to each master."""
     found: dict[str, set[str]] = {}
     masters = (await admin.masters()).values()
     for _, table in await admin.ask_each(masters, lambda it: it.consumer_offsets()):

@@ -26,7 +26,7 @@ NAMES_MAX: Final = 8
 """Number of queues that are named in one line."""
 
 RECENT_S: Final = 15.0
-"""Age up to which a failed pull counts; clients try again every 3 s."""
+"""Age up to which a failed pull counts; clients retry every 3 s."""
 
 _UNANSWERED: Final = frozenset(
     error.__name__ for error in (ConnectFailed, ConnectionLost, RequestTimeout)
@@ -45,12 +45,12 @@ class Printed:
 
 
 class Unread(msgspec.Struct):
-    """The queues that may have messages that were not read."""
+    """The queues that may have unread messages."""
 
     lines: dict[str, str] = {}
-    """Name of a broker -> its queues, the reason, and a remedy."""
+    """A broker's name -> its queues, the reason, and a remedy."""
     is_coming: bool = False
-    """A broker that answers has more messages, which the next pull may bring."""
+    """A broker that answers has more messages, which the next pull may return."""
 
 
 class Ends:
@@ -78,7 +78,7 @@ class Ends:
         async with AdminClient(
             self._namesrv, options=with_access(ClientOptions()), log=NO_LOG
         ) as admin:
-            with suppress(CometError):  # the addresses from the start are asked
+            with suppress(CometError):  # the addresses known at the start are asked
                 self._addresses |= {
                     name: broker.address
                     for name, broker in (await readable(admin, self._topic)).items()
@@ -194,7 +194,7 @@ class Source(asyncio.Queue[Printed]):
         self._positions = positions
 
     async def unread(self) -> Unread:
-        """Return the queues that may have messages that were not read."""
+        """Return the queues that may have unread messages."""
         texts = {} if self.faults is None else self.faults.texts
         return await self._ends.unread(await self._positions(), texts)
 

@@ -170,7 +170,7 @@ def verify(folder: Folder, config: Config = None, *, as_json: AsJson = False) ->
 
 
 def _last_run(in_use_by: int | None, *, was_clean: bool) -> dict[str, Cell]:
-    """Return the facts about the process that has the store open or was the last to open it."""
+    """Return the facts about the process that has the store open, or that opened it last."""
     if in_use_by is None:
         return {"stopped_in_order": was_clean}
     return {"in_use_by": f"process {in_use_by}" if in_use_by else "unknown process"}
@@ -274,14 +274,14 @@ def dump(
 
 
 class DumpFaults:
-    """Names what a dump cannot show."""
+    """Prints what a dump cannot show."""
 
     def __init__(self, start: int | None) -> None:
         self._start = start
         self.status = 0
 
     def note(self, text: str) -> None:
-        """Print a damage."""
+        """Print one case of damage."""
         typer.echo(f"cometmq: damaged: {text}", err=True)
         self.status = EXIT_STATUS[StoreState.DAMAGED]
 

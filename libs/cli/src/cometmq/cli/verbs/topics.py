@@ -295,7 +295,7 @@ def delete(
     """
 
     async def question(admin: AdminClient) -> list[str]:
-        await admin.route(topic)  # raises if there is no such topic
+        await admin.route(topic)  # raises if the topic does not exist
         masters = (await admin.masters_to_change(cluster)).values()
         groups = list(await offsets_by_group(admin, masters, topic))
         if reset_groups:
