@@ -101,7 +101,7 @@ async def on_thread(
 
 
 async def outlive(work: Coroutine[Any, Any, None], *, callback: str, group: str, log: Log) -> None:
-    """Wait for a call of `callback`, which runs in a task of its own.
+    """Wait for a call of `callback`, which runs in its own task.
 
     If this task is cancelled, so is the call. A call that suppresses the cancellation is logged and
     left running after CANCEL_GRACE_MS, because `close` would otherwise wait for it.

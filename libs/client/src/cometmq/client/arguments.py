@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Checks the arguments of calls, so that a wrong one is reported at the call, not deep inside."""
+"""Checks the arguments of calls, so that a wrong one is reported at the call, not deep inside the
+client."""
 
 from collections.abc import Iterable
 from typing import Any, TypeVar
@@ -25,13 +26,14 @@ def whole(value: Any, name: str, *, low: int = 0, high: int | None = None) -> in
 
 
 def check_seconds(value: object, name: str) -> None:
-    """Raise InvalidArgument unless `value` is a number above 0; NaN is none."""
+    """Raise InvalidArgument unless `value` is a number above 0; NaN is refused."""
     if not isinstance(value, int | float) or isinstance(value, bool) or not value > 0:
         raise InvalidArgument(f"{name} must be a number of seconds above 0, not {shown(value)}")
 
 
 def check_encodable(text: str, name: str) -> None:
-    """Raise InvalidArgument for a lone surrogate: UTF-8, the encoding of the wire, has none."""
+    """Raise InvalidArgument for a lone surrogate, which UTF-8, the encoding of the wire,
+    excludes."""
     try:
         text.encode()
     except UnicodeEncodeError as error:

@@ -81,7 +81,7 @@ class NoNamesrv(ClientError, Outage):
 
 
 class WrongServer(NoNamesrv):
-    """A broker's address was given where a name server's is needed, or the other way round."""
+    """A broker's address was given where a name server's is needed, or vice versa."""
 
 
 class NoRoute(ClientError):

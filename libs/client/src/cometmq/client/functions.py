@@ -38,7 +38,7 @@ def check_function(
 
 
 def check_plain_function(function: object, name: str, *parameters: str) -> None:
-    """Like `check_function`, and raise for a coroutine function: no event loop runs here."""
+    """Like `check_function`, and raise for a coroutine function: no event loop is running here."""
     check_function(function, name, *parameters, kinds="not async")
     if is_coroutine_function(function):
         raise InvalidArgument(

@@ -16,7 +16,7 @@ DEFAULT_INSTANCE: Final = "DEFAULT"
 _NOBODY: Final = (
     ("192.0.2.1", 9),
     ("2001:db8::1", 9),
-)  # documentation addresses (RFC 5737, RFC 3849): nothing answers there
+)  # documentation addresses (RFC 5737, RFC 3849), which belong to no host
 
 
 def local_ip() -> str:

@@ -36,7 +36,7 @@ class ConsumeResult(msgspec.Struct, frozen=True):
     """The delay of redelivery: 0 means longer each time, 1 to 18 is one of the delay levels."""
 
     def __post_init__(self) -> None:
-        """Raise InvalidArgument for values that mean nothing."""
+        """Raise InvalidArgument for values without a meaning."""
         if self.consumed_count is not None:
             whole(self.consumed_count, "the count of consumed messages")
         redelivery_level(self.delay_level)
@@ -72,7 +72,7 @@ ConsumeResult.DEAD_LETTER = ConsumeResult(0, DEAD_LETTER_LEVEL)
 
 
 class OrderlyAction(Enum):
-    """How a consumer treats the messages after an orderly listener has returned."""
+    """The consumer's action on the messages after an orderly listener has returned."""
 
     COMMIT = auto()
     HOLD = auto()
@@ -183,7 +183,7 @@ class ListenerCaller(Generic[R]):
     async def call(self, messages: list[MessageExt]) -> R:
         """Return the listener's result; its exceptions propagate.
 
-        The listener gets a list of its own, because it may change the list.
+        The listener gets a copy of the list, because it may change the list.
         """
         given = list(messages)
         call = calling(self._client, "the listener")

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Client logging: the program's structlog if it is configured, else `logging`.
+"""Client logging, through the program's structlog if it is configured, or through `logging`.
 
-The logger "cometmq" has no handler of its own. If logging is not configured, Python's handler of
+The logger "cometmq" has no handler. If logging is not configured, Python's handler of
 last resort therefore writes warnings and errors to standard error.
 """
 
@@ -88,7 +88,8 @@ class LoggerLog:
 
 
 def log_of(log: AnyLog) -> Log:
-    """Return the `Log` for the argument `log` of a client; raise InvalidArgument for others."""
+    """Return the `Log` for the argument `log` of a client; raise InvalidArgument for other
+    objects."""
     if log is None:
         return PROGRAM_LOG
     if isinstance(log, logging.Logger | logging.LoggerAdapter):
@@ -140,7 +141,8 @@ class _Window(msgspec.Struct):
 
 
 class LimitedLog:
-    """Limits repeated warnings and errors; the next one that is logged has the suppressed count.
+    """Limits repeated warnings and errors; the next one that is logged reports the number of
+    suppressed events.
 
     Only the first failure of a kind has its traceback: a listener that fails for each of a million
     messages must not fill the disk.
@@ -152,19 +154,19 @@ class LimitedLog:
         self._windows: dict[tuple[object, ...], _Window] = {}
 
     def debug(self, event: str, /, **facts: object) -> None:
-        """Pass the event on."""
+        """Forward the event."""
         self._log.debug(event, **facts)
 
     def info(self, event: str, /, **facts: object) -> None:
-        """Pass the event on."""
+        """Forward the event."""
         self._log.info(event, **facts)
 
     def warning(self, event: str, /, **facts: object) -> None:
-        """Pass the event on, or count it as suppressed."""
+        """Forward the event, or count it as suppressed."""
         self._limited(self._log.warning, event, facts)
 
     def error(self, event: str, /, **facts: object) -> None:
-        """Pass the event on, or count it as suppressed."""
+        """Forward the event, or count it as suppressed."""
         self._limited(self._log.error, event, facts)
 
     def flush(self) -> None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Messages as applications see them: those to send, send results, and received messages."""
+"""Messages as applications see them: outgoing messages, send results, and received messages."""
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -53,8 +53,8 @@ class Message(msgspec.Struct):
     wait_store_ok: bool = True
     """Wait until the message is flushed and replicated as the broker's settings require."""
     message_id: str | None = None
-    """The unique key; None creates one per send. To send a message again after an error, set one
-    from `Producer.new_message_id()`, so that consumers can recognize the duplicate.
+    """The unique key; None creates one per send. To resend a message after an error, set one from
+    `Producer.new_message_id()`, so that consumers can recognize the duplicate.
     """
 
 
@@ -125,8 +125,8 @@ def _joined(keys: Any) -> str:
 class SendStatus(IntEnum):
     """How safely a message is stored; every status means that the master has stored it.
 
-    In a group with failover, only SEND_OK is an acknowledgement: with another status, the next
-    master may lack the message.
+    In a group with failover, only SEND_OK is an acknowledgement: with any other status, the
+    next master may lack the message.
     """
 
     SEND_OK = ResponseCode.SUCCESS
@@ -163,7 +163,7 @@ class MessageExt(msgspec.Struct, frozen=True):
     flag: int
     sys_flag: int
     reconsume_times: int
-    """How often the message was delivered before."""
+    """How many times the message was delivered before."""
     born_timestamp: int
     born_host: str
     store_timestamp: int
@@ -173,8 +173,8 @@ class MessageExt(msgspec.Struct, frozen=True):
 class DamagedMessage(MessageExt, frozen=True):
     """A received message whose body differs from the one that the broker stored.
 
-    The CRC in its record does not match. Listeners get the message as any other, because
-    RocketMQ's client does not check; `isinstance(message, DamagedMessage)` tells.
+    The CRC in its record does not match. Listeners get the message like any other, because
+    RocketMQ's client does not check; test for it with `isinstance(message, DamagedMessage)`.
     """
 
 
@@ -236,7 +236,7 @@ def _as_message(
 
 
 def check_received(message: object) -> None:
-    """Raise InvalidArgument unless `message` is one that a consumer received."""
+    """Raise InvalidArgument unless `message` is a message that a consumer received."""
     if not isinstance(message, MessageExt):
         raise InvalidArgument(
             f"message must be a MessageExt that a consumer received, not {shown(message)}"
@@ -268,7 +268,8 @@ def _check_name(kind: str, name: object, chars_max: int) -> None:
 
 
 def _check_numbers(message: Message) -> None:
-    """Raise InvalidArgument for a bool or float in place of a number, which brokers misread."""
+    """Raise InvalidArgument for a bool or a float where an int is required: brokers misread
+    them."""
     flag: Any = message.flag
     if type(flag) is not int or not _FLAG_MIN <= flag <= _FLAG_MAX:
         raise InvalidArgument(

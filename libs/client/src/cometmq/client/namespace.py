@@ -3,7 +3,7 @@
 
 Invariants
     Inside the client every topic and group has its full name, `ns%name`, as brokers see it;
-    applications use the short name. The prefix of a retry or dead-letter topic stays in front.
+    applications use the short name. The prefix of a retry or dead-letter topic remains in front.
     RocketMQ's own names are shared by all namespaces.
 """
 
@@ -36,7 +36,7 @@ class Namespace(msgspec.Struct, frozen=True):
         return bool(self.name)
 
     def wrap(self, resource: str) -> str:
-        """Return the full name of a topic or group; a full name stays as it is."""
+        """Return the full name of a topic or group; a full name is left unchanged."""
         if not self.name or not resource or is_system(resource):
             return resource
         prefix, rest = _split(resource)
@@ -45,7 +45,7 @@ class Namespace(msgspec.Struct, frozen=True):
         return f"{prefix}{self.name}{NAMESPACE_SEPARATOR}{rest}"
 
     def unwrap(self, resource: str) -> str:
-        """Return the short name; a name of another namespace stays as it is."""
+        """Return the short name; a name of a different namespace is left unchanged."""
         if not self.name or is_system(resource):
             return resource
         prefix, rest = _split(resource)
@@ -53,8 +53,8 @@ class Namespace(msgspec.Struct, frozen=True):
         return prefix + rest[len(mark) :] if rest.startswith(mark) else resource
 
     def wrap_queue(self, queue: MessageQueue) -> MessageQueue:
-        """Return a queue with the full name of its topic; raise InvalidArgument if it is no
-        queue.
+        """Return a queue with the full name of its topic; raise InvalidArgument if it is
+        not a queue.
         """
         check_queue(queue)
         if not self.name:

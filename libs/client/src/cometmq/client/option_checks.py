@@ -22,7 +22,7 @@ _WORDS: Final = (
     ("Expected `array`, got ", "it must be a set, not "),
     ("Expected `Path`, got ", "it must be a Path or a string, not "),
 )
-"""The beginnings of msgspec's error texts, each with our replacement."""
+"""The first words of msgspec's error texts, each with our replacement."""
 
 
 def checked(
@@ -34,8 +34,8 @@ def checked(
 ) -> OptionsT:
     """Return the options with `namesrv` filled in; raise InvalidArgument if one is out of bounds.
 
-    The argument and the option `namesrv` may be given both only if they name the same servers. If
-    `is_exact`, options of another client are refused even if they derive from `kind`. msgspec
+    The argument and the option `namesrv` may both be given only if they name the same servers. If
+    `is_exact`, options of a different client are refused even if they derive from `kind`. msgspec
     checks bounds only on conversion, not on construction, so the options are converted here.
     """
     if not isinstance(options, kind) or (is_exact and type(options) is not kind):
@@ -112,7 +112,7 @@ def _in_words(text: str) -> str:
 
 
 def _meant(options: object, kind: type[ClientOptions]) -> str:
-    """Return a hint that names the right class if the options belong to another client."""
+    """Return a hint that names the right class if the options belong to a different client."""
     if isinstance(options, Mapping):
         return f": did you mean {kind.__name__}(**options)?"
     if not isinstance(options, ClientOptions):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The metaclass of options, which suggests the right name for a misspelt option."""
+"""The metaclass of options; it suggests the right name for a misspelt option."""
 
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, get_args, get_type_hints
@@ -20,7 +20,8 @@ class OptionsMeta(msgspec.StructMeta):
     if not TYPE_CHECKING:  # type checkers would take this signature, which accepts any option
 
         def __call__(cls, *args: object, **options: object) -> object:  # noqa: N805
-            """Return the options; raise InvalidArgument for a name that is not an option here."""
+            """Return the options; raise InvalidArgument for a name that is not an option of this
+            class."""
             _check_names(cls, args, options)
             return super().__call__(**options)
 
@@ -39,7 +40,8 @@ def _check_names(
 
 
 def _meant(kind: OptionsMeta, name: str) -> str:
-    """Return a hint: a similar name, the name for one of Java's, or the class that has it."""
+    """Return a hint: a similar name, our name for a name of Java's, or the class that has the
+    option."""
     for own, description in _descriptions(kind):
         if f"({name})" in description:
             return f": RocketMQ's {name} is {own} here"

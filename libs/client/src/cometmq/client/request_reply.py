@@ -38,7 +38,7 @@ class ReplyMessage(Message):
 def reply_message(request: MessageExt, body: bytes) -> ReplyMessage:
     """Return the reply to a consumed request, which any producer may send.
 
-    Raise NotARequest for any other message, because no client waits for a reply to it.
+    Raise NotARequest for any other message, because no client is waiting for a reply to it.
     """
     if not isinstance(request, MessageExt):
         raise NotARequest(
@@ -61,7 +61,7 @@ def reply_message(request: MessageExt, body: bytes) -> ReplyMessage:
 
 
 def is_request(message: MessageExt) -> bool:
-    """Return whether the sender of a consumed message waits for a reply."""
+    """Return whether the sender of a consumed message is waiting for a reply."""
     check_received(message)
     return PropertyKey.REPLY_TO_CLIENT in message.properties
 

@@ -36,7 +36,7 @@ RETRY_CODES: Final = frozenset(
         ResponseCode.NOT_IN_CURRENT_UNIT,
     )
 )
-"""Refusals after which another broker may accept a message; SYSTEM_BUSY is not one of them."""
+"""Refusals after which a different broker may accept a message; SYSTEM_BUSY is not included."""
 
 
 class MessageModel(StrEnum):
@@ -444,6 +444,6 @@ OptionsT = TypeVar("OptionsT", bound=ClientOptions)
 
 
 def producer_options(options: ClientOptions) -> ProducerOptions:
-    """Convert the options of another client; options that producers lack are dropped."""
+    """Convert the options of a different client; options that producers lack are dropped."""
     names = ClientOptions.__struct_fields__
     return ProducerOptions(**{name: getattr(options, name) for name in names})

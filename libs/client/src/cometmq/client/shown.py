@@ -10,7 +10,7 @@ _END_CHARS: Final = 20
 def shown(value: object) -> str:
     """Return the repr of a value; the middle of a long one is left out.
 
-    A message by mistake in place of a queue would otherwise print its whole body.
+    Otherwise, a message passed as a queue by mistake would be printed with its whole body.
     """
     text = repr(value)
     if len(text) <= CHARS_MAX:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Orderly shutdown on a signal: finish the current messages, commit, leave the group.
+"""Graceful shutdown on a signal: finish the current messages, commit, leave the group.
 
 async with consumer:
     await until_signal()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""SQL92 conditions that brokers accept but whose author probably meant something else (pure).
+"""SQL92 conditions that brokers accept, but that probably contain a mistake (pure functions).
 
 RocketMQ's parser ends an expression at the first token that cannot continue it, and ignores the
 rest without an error.

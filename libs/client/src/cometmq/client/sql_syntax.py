@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where brokers end an SQL92 condition, and where they find a syntax error (pure).
+"""Where brokers end an SQL92 condition, and where they find a syntax error (pure functions).
 
-The client has only this recognizer: a table instead of a parser, without trees and values. A test
-of the broker shows that it agrees with the broker's grammar.
+This recognizer is a table, not a parser: it builds no trees and reads no values. A test of the
+broker shows that it agrees with the broker's grammar.
 """
 
 from collections.abc import Mapping

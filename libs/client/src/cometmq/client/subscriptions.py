@@ -47,7 +47,7 @@ class MessageSelector(msgspec.Struct, frozen=True):
     def by_sql(cls, condition: str) -> Self:
         """Select messages whose properties meet a condition: `price > 5 AND color = 'red'`.
 
-        Evaluated by the broker, which must have enablePropertyFilter on.
+        The broker evaluates the condition; its enablePropertyFilter must be on.
         """
         return cls(condition, ExpressionType.SQL92)
 
@@ -99,9 +99,9 @@ def subscription(
 
 
 def doubt(wanted: SubscriptionData) -> str:
-    """Return why a tag filter probably matches nothing, and what to write instead; else "".
+    """Return why a tag filter probably matches nothing and what to write instead, or "".
 
-    Brokers accept any text as a tag, and a condition of which they can parse only the beginning.
+    Brokers accept any text as a tag, and a condition even if they can parse only its beginning.
     Such a consumer waits forever, or gets other messages, without an error.
     """
     if wanted.expression_type == ExpressionType.SQL92:

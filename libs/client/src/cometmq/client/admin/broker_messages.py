@@ -59,7 +59,7 @@ class BrokerMessages(BrokerCalls):
     ) -> list[MessageExt]:
         """Return messages of a topic by key.
 
-        Brokers search by hash; messages with the same hash but another key are left out here.
+        Brokers search by hash; messages with the same hash but a different key are left out here.
         """
         header = queries.QueryMessage(
             topic, key, count_max, begin_ms, end_ms, True if is_unique_key else None

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Administration of dead letters: read them and send them again."""
+"""Administration of dead letters: read and resend them."""
 
 from collections.abc import AsyncIterator
 from typing import Final
@@ -30,7 +30,7 @@ from cometmq.remoting.message.properties import PropertyKey
 from cometmq.remoting.names import DLQ_PREFIX, RETRY_PREFIX, dead_letter_topic, retry_topic
 
 SENDER_GROUP: Final = "ReSendMsgById"
-"""The producer group used to send stored messages again."""
+"""The producer group that resends stored messages."""
 _LEFT_OUT: Final = frozenset(
     {
         PropertyKey.TRANSACTION_PREPARED,
@@ -149,7 +149,7 @@ class DeadLetterAdmin(MessageAdmin, TopicAdmin):
     ) -> SendResult:
         """Send a dead letter again with its keys, properties and original id.
 
-        By default only the group that gave it up receives it, with the full number of attempts.
+        By default, only the group that gave up on it receives it, with the full number of attempts.
         With `topic`, all groups that consume that topic receive it. Raise ClientError, without
         sending, if brokers would turn it into a dead letter again (`check_replay`).
         """
@@ -158,7 +158,7 @@ class DeadLetterAdmin(MessageAdmin, TopicAdmin):
         if topic is None:
             kept[PropertyKey.RETRY_TOPIC] = origin_topic(message)
         target = _replay_target(group, topic)
-        if target not in self._replay_targets:  # once for each target, not for each message
+        if target not in self._replay_targets:  # once per target, not per message
             await self.check_replay(group, topic=topic)
             self._replay_targets |= {target}
         return await self._send_anew(message, target, kept)

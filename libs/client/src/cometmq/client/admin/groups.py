@@ -81,7 +81,7 @@ class GroupAdmin(AdminBase):
             try:
                 answer = await broker.producer_connections(group)
             except ServerError as error:
-                refusal = error  # this broker does not know the group: another may
+                refusal = error  # this broker does not know the group, but a different one may
                 continue
             known = {connection.client_id for connection in found.connection_set}
             found.connection_set += [c for c in answer.connection_set if c.client_id not in known]
@@ -136,8 +136,8 @@ class GroupAdmin(AdminBase):
 def _check_numbers(config: SubscriptionGroupConfig) -> None:
     """Raise InvalidArgument for a negative number.
 
-    With a negative `retry_max_times` every failed message would become a dead letter at once,
-    although -1 means the default in the options of consumers.
+    With a negative `retry_max_times`, every failed message would become a dead letter at
+    once; in the options of consumers, -1 means the default.
     """
     for name in (
         "retry_max_times",

@@ -66,7 +66,7 @@ class MessageAdmin(AdminBase):
     async def query_by_unique_key(self, topic: str, unique_key: str) -> list[MessageExt]:
         """Return the messages with a unique key, oldest first.
 
-        A message that was sent again appears once per send.
+        A message that was resent appears once per send.
         """
         check_text(unique_key, "unique_key")
         return await self._query(

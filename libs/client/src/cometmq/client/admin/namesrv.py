@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Administration of the name servers: reads go to one of them, changes to all."""
+"""Administration of the name servers: reads are sent to one of them, changes to all."""
 
 from collections.abc import Mapping
 from typing import Final

@@ -55,7 +55,7 @@ class Rollback(msgspec.Struct, frozen=True):
 class OffsetAdmin(AdminBase):
     """Manages offsets."""
 
-    # -- how far groups are -------------------------------------------------------------------
+    # -- progress of groups ------------------------------------------------------------------
 
     async def consume_stats(self, group: str, topic: str | None = None) -> ConsumeStats:
         """Return a group's progress and consumption rate across all masters."""

@@ -33,14 +33,14 @@ T = TypeVar("T")
 
 
 class AdminBase(Client):
-    """Finds the servers to which admin calls go."""
+    """Finds the servers that admin calls address."""
 
     KIND = "admin"
 
     def __init__(
         self, namesrv: str = "", *, options: ClientOptions | None = None, log: AnyLog = None
     ) -> None:
-        """Use the name servers in `namesrv`, or else those in the option `namesrv`."""
+        """Use the name servers in `namesrv`; if it is empty, use the option `namesrv`."""
         super().__init__(log)
         given = ClientOptions() if options is None else options
         self.options = checked(given, namesrv, is_exact=True)
@@ -161,7 +161,7 @@ class AdminBase(Client):
         raise error
 
     def damaged(self, event: str, text: str) -> None:
-        """Log damage in messages that a broker returned; the call goes on with the others."""
+        """Log damage in messages that a broker returned; the call continues with the others."""
         self._log.error(event, error=text)
 
     async def ask_all(

@@ -126,7 +126,7 @@ class TopicAdmin(AdminBase):
         clusters = (await self.cluster()).cluster_addr_table
         return sorted(cluster for cluster, members in clusters.items() if names & set(members))
 
-    # -- topics whose queues stay the same when brokers change ---------------------------------
+    # -- topics that keep their queues when brokers change -----------------------------------
 
     async def order_config(self, topic: str) -> str | None:
         """Return the order configuration of a topic, or None."""

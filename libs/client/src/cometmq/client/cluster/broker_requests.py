@@ -51,7 +51,7 @@ class ConsumerMember(Protocol):
     async def consume_directly(
         self, record: MessageRecord, broker_name: str
     ) -> ConsumeMessageDirectlyResult:
-        """Pass one message to the listener now, bypassing the queues."""
+        """Call the listener with one message now, bypassing the queues."""
 
 
 class TransactionMember(Protocol):
@@ -117,7 +117,7 @@ async def consume_message_directly(members: Members, call: Call[ConsumeMessageDi
 
 
 def check_transaction_state(members: Members, call: Call[CheckTransactionState]) -> Reply:
-    """Start a transaction check; the producer reports the result in a request of its own."""
+    """Start a transaction check; the producer reports the result in a separate request."""
     record = decode_record(call.body)
     group = record.properties.get(PropertyKey.PRODUCER_GROUP, "")
     producer = members.transaction_producers.get(group)

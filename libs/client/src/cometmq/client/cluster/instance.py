@@ -160,7 +160,8 @@ class ClientInstance:
             raise ClientStateError("this client was started before a fork: start one in the child")
 
     def check_loop(self, kind: str) -> None:
-        """Raise in an event loop other than the client's own, where no call would ever return."""
+        """Raise ClientStateError in an event loop other than the client's, where no call would
+        return."""
         try:
             loop = asyncio.get_running_loop()
         except RuntimeError:
@@ -243,7 +244,7 @@ class ClientInstance:
         self.routes.look_soon()
         self._heartbeat_due.set()
 
-    # -- what late sends need: Brokers ----------------------------------------------------------
+    # -- the interface `Brokers` of late sends -----------------------------------------------
 
     def current_master(self, broker_name: str) -> str | None:
         """Return the address for requests to a master, or None if there is none."""
@@ -253,7 +254,8 @@ class ClientInstance:
             return None
 
     async def look_up(self, topic: str) -> None:
-        """Refresh the route of a topic; without an answer, the routes stay as they are."""
+        """Refresh the route of a topic; if no name server answers, the routes are left
+        unchanged."""
         try:
             await self.routes.refresh(topic)
         except CometError as error:
@@ -264,7 +266,7 @@ class ClientInstance:
         code, body = RequestCode.HEART_BEAT, self._heartbeat_body()
         try:
             await self.remoting.invoke(address, code, None, body, timeout_ms=timeout_ms)
-        except Overloaded:  # nothing can be sent, so the probe is whether sends end meanwhile
+        except Overloaded:  # nothing can be sent, so the probe checks whether sends end meanwhile
             await asyncio.sleep(timeout_ms / 1000)
             return False
         except TransportError:
@@ -376,7 +378,7 @@ class ClientInstance:
         if peer.address in self._greeted:
             self._greeted.discard(peer.address)
         else:
-            self._greeted.clear()  # the routes have another address for it: greet all brokers
+            self._greeted.clear()  # the routes have a different address for it: greet all brokers
         self._heartbeat_due.set()
         for consumer in self.consumers.values():
             consumer.wake()

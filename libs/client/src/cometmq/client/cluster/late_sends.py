@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Detects brokers that leave sends unanswered, and drops them once another master replaces them.
+"""Detects brokers that leave sends unanswered, and drops them once a new master replaces them.
 
-A frozen machine and a cut cable close no connection: sends would wait for their timeout although
-another member of the broker group has become master.
+A frozen machine and a cut cable close no connection: sends would wait for their timeout, even
+though a different member of the broker group is master by then.
 """
 
 import asyncio
@@ -16,7 +16,8 @@ from cometmq.remoting.transport.tasks import TaskSet
 
 TICK_MS: Final = 250
 LATE_TICKS: Final = 3
-"""Ticks without an answer until sends are late; the first may follow the send at once, so 2 pass.
+"""Number of unanswered ticks after which sends are late; the first tick may follow the send at
+once, so 2 pass.
 
 Ticks are counted, rather than time, so that a client that was suspended itself blames no broker.
 """
@@ -57,7 +58,7 @@ class Flight(msgspec.Struct):
     late_ticks: int = 0
     """Ticks since the last end of a send."""
     is_silent: bool = False
-    """The last probe was not answered."""
+    """The last probe went unanswered."""
     is_pursued: bool = False
 
     @property
@@ -140,7 +141,7 @@ class LateSends:
             await asyncio.sleep(flight.pause_ms / 1000)
 
     async def _replace(self, flight: Flight) -> None:
-        """Drop the broker once another one is master and it is silent.
+        """Drop the broker if it is silent and a different one is master.
 
         A master that hands over leaves sends unanswered too, but it answers probes, and it answers
         the sends as soon as its successor has their messages.

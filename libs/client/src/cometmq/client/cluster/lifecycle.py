@@ -119,10 +119,10 @@ class Client(ABC):
         """Start the client, pushing the steps of `close` onto the stack in reverse order."""
 
     def _running(self) -> ClientInstance:
-        """Return the instance.
+        """Return the client's instance.
 
-        Raise ClientStateError before the start, after the close, after a fork, or in another
-        event loop.
+        Raise ClientStateError before the start, after the close, after a fork, or in a
+        different event loop.
         """
         instance = self._owned()
         instance.check_loop(self.KIND)
@@ -136,7 +136,7 @@ class Client(ABC):
         return self._instance
 
     def __enter__(self) -> Self:
-        """Raise an error that tells the user to write `async with` instead of `with`."""
+        """Raise an error that asks for `async with` instead of `with`."""
         raise TypeError(
             f"an asynchronous {self.KIND} is started by `async with`; for a plain `with`, use the "
             "class of the same name in cometmq.client.sync"

@@ -34,7 +34,8 @@ _SUCCESS: Final = (ResponseCode.SUCCESS,)
 
 
 async def find_addresses(text: str, url: str) -> list[str]:
-    """Return the addresses in `text`, else in the environment, else from the server at `url`."""
+    """Return the addresses in `text`, in the environment, or from the server at `url`, in this
+    order."""
     text = text or os.getenv(NAMESRV_VARIABLE, "")
     if not text and url:
         text = await fetch_namesrv_list(url)
@@ -118,7 +119,8 @@ class Namesrv:
         *,
         ok: Collection[int] = _SUCCESS,
     ) -> Response:
-        """Send to the current name server; if its connection fails, try the others in turn."""
+        """Send to the current name server; if its connection fails, try the others one after
+        another."""
         failures: dict[str, TransportError] = {}
         error: TransportError | None = None
         for _ in self.addresses:

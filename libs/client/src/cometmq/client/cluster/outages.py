@@ -19,7 +19,7 @@ REMIND_MS: Final = 30_000
 """Interval between warnings about a server that is still unreachable."""
 
 NAMESRV: Final = "namesrv"
-"""Stands for all name servers, in place of an address."""
+"""Key that stands for all name servers; other keys are addresses."""
 
 _BROKER_ADVICE: Final = (
     "the client tries again every second; consuming goes on from the committed offsets, sends fail "

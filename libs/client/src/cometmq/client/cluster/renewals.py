@@ -61,7 +61,7 @@ class Renewals:
             return _end(renewal)
         try:
             async with asyncio.timeout(wait_ms / 1000), renewal.lock:
-                if renewal.running is not None:  # its caller has given up
+                if renewal.running is not None:  # its caller has stopped waiting
                     await asyncio.wait({renewal.running})
                 if is_found():
                     return None

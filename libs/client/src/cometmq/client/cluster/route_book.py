@@ -2,8 +2,8 @@
 """The cached routes of a client, and the addresses of their brokers.
 
 Invariants
-    A route stays cached even if a name server no longer has it: the server may have restarted, and
-    the brokers will register again soon.
+    A route remains cached even if a name server no longer has it: the server may have restarted,
+    and the brokers will register again soon.
 """
 
 import asyncio
@@ -175,7 +175,7 @@ class RouteBook:
     async def find_other_master(
         self, broker_name: str, topic: str, *, lookup_count: int, wait_ms: int
     ) -> None:
-        """Look up the route of `topic` until another master replaces the current one.
+        """Look up the route of `topic` until a new master replaces the current one.
 
         In a group with failover, name servers keep a lost master until the next one registers. Wait
         up to `wait_ms` for all of the paced lookups.
@@ -232,7 +232,7 @@ class RouteBook:
                     self._report_unknown(topic)
             except (
                 NoNamesrv
-            ) as error:  # the others would fail alike, after another timeout per server
+            ) as error:  # the others would fail too, after one more timeout per server
                 self._outages.note(NAMESRV, error)
                 return
             except CometError as error:

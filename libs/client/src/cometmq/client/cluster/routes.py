@@ -30,7 +30,7 @@ class Route(msgspec.Struct, frozen=True):
     brokers: Mapping[str, Mapping[int, str]]
     """Addresses by broker name and broker id."""
     queue_counts: Mapping[str, int] = {}
-    """How many queues each broker has, whatever their permissions."""
+    """Number of queues of each broker, whatever their permissions."""
 
     def has(self, queue: MessageQueue) -> bool:
         """Return whether the topic has a queue."""
@@ -93,7 +93,7 @@ def _ordered_queues(topic: str, text: str | None) -> list[MessageQueue]:
 def contradicts(error: Exception) -> bool:
     """Return whether a broker lacks the topic or the queue that a route names.
 
-    The refusal of a queue has the code of any failure, so its remark tells.
+    The refusal of a queue has a general error code, so the remark decides.
     """
     if isinstance(error, TopicNotExist):
         return True
@@ -101,10 +101,10 @@ def contradicts(error: Exception) -> bool:
 
 
 def names_former_master(error: Exception) -> bool:
-    """Return whether a broker refuses because its group has, or soon will have, another master.
+    """Return whether a broker refuses because its group has, or soon will have, a new master.
 
     A master that was fenced, as after a freeze, comes back at its address and accepts connections
-    and heartbeats, so only its refusals tell.
+    and heartbeats, so only its refusals reveal the change.
     """
     return isinstance(error, CommandError) and any(
         part in error.remark for part in _OF_ANOTHER_MASTER

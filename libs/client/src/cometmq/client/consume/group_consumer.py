@@ -73,7 +73,7 @@ class GroupConsumer(Client, Generic[OptionsT, MemberT]):
         offsets: OffsetStore | None = None,
         log: AnyLog = None,
     ) -> None:
-        """Use the name servers in `namesrv`, or else those in the option `namesrv`.
+        """Use the name servers in `namesrv`; if it is empty, use the option `namesrv`.
 
         Offsets are stored at the brokers unless `offsets` is given.
         """
@@ -107,7 +107,7 @@ class GroupConsumer(Client, Generic[OptionsT, MemberT]):
     def on_assigned(self, callback: CallbackT) -> CallbackT:
         """Call a function with newly assigned queues, before their first message is delivered.
 
-        A plain function runs on a thread. Can also be used as a decorator.
+        A plain function runs on a thread. Also works as a decorator.
         """
         self._check_unstarted()
         check_function(callback, "on_assigned", "queues")

@@ -166,7 +166,7 @@ class LitePullConsumer(GroupConsumer[LitePullOptions, PullGroup]):
         self._polled().interrupt()
 
     def _requested(self) -> None:
-        """Count the last message as consumed: after `finish` no further poll would do so."""
+        """Count the last message as consumed, because no poll follows `finish`."""
         if self.state is ClientState.RUNNING:
             self._polled().settle()
 

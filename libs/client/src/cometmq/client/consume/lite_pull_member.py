@@ -172,7 +172,7 @@ class PullGroup(GroupMember[LitePullOptions]):
             raise InvalidArgument(
                 f"offset {offset} is outside the queue, which reaches from {begin} to {end}"
             )
-        self.reader(queue)  # another member may own it by now
+        self.reader(queue)  # a different member may own it by now
         if self._held is None:
             self._offsets.update(queue, offset, is_reset=True)
         else:

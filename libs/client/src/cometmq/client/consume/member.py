@@ -146,14 +146,14 @@ class GroupMember(ABC, Generic[OptionsT]):
             await asyncio.wait([self._sharing])
 
     async def _share(self, topic: str, queues: Collection[MessageQueue]) -> bool:
-        """Take our share of a topic; give it up again if the topic was unsubscribed meanwhile."""
+        """Take our share of a topic; release it again if the topic was unsubscribed meanwhile."""
         is_complete = await self._take(topic, queues)
         if topic not in self.topics:
             await self.unsubscribed(topic)
         return is_complete
 
     async def unsubscribed(self, topic: str) -> None:
-        """Give up the queues of a topic."""
+        """Release the queues of a topic."""
         await self._take(topic, [])
 
     async def _take(self, topic: str, queues: Collection[MessageQueue]) -> bool:
@@ -165,7 +165,7 @@ class GroupMember(ABC, Generic[OptionsT]):
         """The owned queues."""
         return self._readers.queues
 
-    # -- what brokers see: ConsumerMember -----------------------------------------------------
+    # -- the interface `ConsumerMember` for brokers ------------------------------------------
 
     @property
     def topics(self) -> Collection[str]:
@@ -238,9 +238,9 @@ class GroupMember(ABC, Generic[OptionsT]):
     async def consume_directly(
         self, record: MessageRecord, broker_name: str
     ) -> ConsumeMessageDirectlyResult:
-        """Pass one message to the listener now, bypassing the queues."""
+        """Call the listener with one message now, bypassing the queues."""
 
-    # -- decided by the kinds of consumers ---------------------------------------------------------
+    # -- defined by each kind of consumer ----------------------------------------------------
 
     @abstractmethod
     def _style(self) -> PullStyle:

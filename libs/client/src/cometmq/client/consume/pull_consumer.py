@@ -64,8 +64,7 @@ class PullConsumer(GroupConsumer[PullOptions, PlainPullGroup]):
     ) -> Pulled:
         """Read a queue from an offset without waiting for messages.
 
-        `status` is the outcome; its `next_offset` is always where to
-        continue.
+        `status` is the outcome; `next_offset` is always the offset at which to continue.
         """
         return await self._pull(queue, offset, count_max, expression, kind, is_waiting=False)
 

@@ -86,7 +86,7 @@ class PlainPullGroup(GroupMember[PullOptions]):
         return sorted(self._shares.get(topic, ()))
 
     async def unsubscribed(self, topic: str) -> None:
-        """Give up the share of a topic."""
+        """Release the share of a topic."""
         await self._take(topic, [])
         self._shares.pop(topic, None)
 
@@ -118,7 +118,7 @@ class PlainPullGroup(GroupMember[PullOptions]):
         *,
         is_waiting: bool,
     ) -> Pulled:
-        """Read a queue from an offset; raise InvalidArgument if there is no such queue."""
+        """Read a queue from an offset; raise InvalidArgument if the queue does not exist."""
         await self._instance.routes.find_queue(queue)
         puller = self._waiting_puller if is_waiting else self._puller
         pulled = await puller.pull(queue, offset, wanted, commit_offset=None, count_max=count_max)
@@ -145,7 +145,7 @@ class PlainPullGroup(GroupMember[PullOptions]):
     async def commit(self) -> None:
         """Store all recorded offsets that may be stored; raise InvalidArgument for the others."""
         for topic in {queue.topic for queue in self._noted}:
-            with suppress(CometError):  # queues whose broker stays unknown fail below
+            with suppress(CometError):  # queues whose broker remains unknown fail below
                 await self._instance.routes.find(topic)
         refused = await self._refused(self._noted)
         await self._offsets.commit(self._noted - refused.keys())

@@ -53,7 +53,7 @@ class PushConsumer(GroupConsumer[PushOptions, PushGroup]):
         offsets: OffsetStore | None = None,
         log: AnyLog = None,
     ) -> None:
-        """Use the name servers in `namesrv`, or else those in the option `namesrv`."""
+        """Use the name servers in `namesrv`; if it is empty, use the option `namesrv`."""
         super().__init__(
             group,
             namesrv,

@@ -172,7 +172,8 @@ class PushGroup(GroupMember[PushOptions]):
         return QueueLocks(self._instance, self._group, self._offsets, lost=self._locks_lost)
 
     def _locks_lost(self, queues: Collection[MessageQueue]) -> None:
-        """Leave queues that another member has locked; rebalancing takes back any that are ours."""
+        """Leave queues that a different member has locked; rebalancing takes back any that are
+        ours."""
         self._background.spawn(self._begin_anew(queues), name="locks-lost")
 
     async def _begin_anew(self, queues: Collection[MessageQueue]) -> None:

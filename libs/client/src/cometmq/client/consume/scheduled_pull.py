@@ -40,7 +40,7 @@ class ScheduledPull:
     """
 
     _GRACE_MS: ClassVar[int | None] = CANCEL_GRACE_MS
-    """How long to wait for cancelled calls; None means until they end."""
+    """Time limit for cancelled calls to end; None means no limit."""
 
     def __init__(
         self,

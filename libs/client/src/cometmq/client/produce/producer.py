@@ -59,7 +59,7 @@ class Producer(Client):
         options: ProducerOptions | None = None,
         log: AnyLog = None,
     ) -> None:
-        """Use the name servers in `namesrv`, or else those in the option `namesrv`."""
+        """Use the name servers in `namesrv`; if it is empty, use the option `namesrv`."""
         super().__init__(log)
         check_group(group)
         if group == DEFAULT_PRODUCER_GROUP:
@@ -148,7 +148,7 @@ class Producer(Client):
         """Send a message and return where it is stored; without `queue`, choose one and retry.
 
         Raise the broker's CommandError if it refuses, SendFailed after the last attempt (its
-        `may_be_stored` says whether a broker may have the message), and InvalidArgument before the
+        `may_be_stored` is true if a broker may have the message), and InvalidArgument before the
         first attempt.
         """
         sender = self._sending()
@@ -167,7 +167,8 @@ class Producer(Client):
         return await sender.send(prepared, timeout_ms=timeout_ms, queue=queue)
 
     def _queue_for(self, queue: MessageQueue, prepared: Prepared) -> MessageQueue:
-        """Return the full name of a queue; raise InvalidArgument if another topic has it."""
+        """Return the full name of a queue; raise InvalidArgument if it belongs to a different
+        topic."""
         queue = self._namespace.wrap_queue(queue)
         if queue.topic != prepared.topic:
             raise InvalidArgument(
@@ -212,7 +213,7 @@ class Producer(Client):
                 chosen = sender.choose(route)
             else:
                 chosen = self._queue_for(queue, prepared)
-                if chosen.broker_name in route.queue_counts:  # another broker may come back
+                if chosen.broker_name in route.queue_counts:  # a different broker may come back
                     await self._running().routes.find_queue(chosen)
             await sender.send_oneway(chosen, prepared, timeout_ms=_left_ms(deadline_ms))
 
@@ -257,7 +258,7 @@ class Producer(Client):
         return [self._namespace.unwrap_queue(queue) for queue in route.publish_queues]
 
     def new_message_id(self) -> str:
-        """Return a unique key for `Message.message_id`, for messages that may be sent twice."""
+        """Return a unique key for `Message.message_id`, for messages that may be resent."""
         return self._sending().outgoing.next_id()
 
     @property
@@ -296,7 +297,7 @@ class Producer(Client):
                         queue = self._namespace.unwrap_queue(chosen)
                     await self._send_by(deadline_ms, prepared, queue)
             except SendFailed:
-                if not reply.done():  # the answer may be lost although the request was served
+                if not reply.done():  # the request may have been served, and only its answer lost
                     raise
             with suppress(TimeoutError):
                 async with asyncio.timeout((deadline_ms - monotonic_ms()) / 1000):
@@ -309,7 +310,7 @@ class Producer(Client):
     async def _route_of_request(self, prepared: Prepared, deadline_ms: int) -> Route:
         """Return the route of a request, once every broker can route the reply to us.
 
-        A broker that hangs does not know us in time; the request may go to another one.
+        A broker that hangs does not know us in time; the request may be sent to a different one.
         """
         left_ms = _left_ms(deadline_ms)
         route = await self._sending().route_once(prepared.topic, timeout_ms=left_ms)

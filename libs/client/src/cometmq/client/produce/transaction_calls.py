@@ -17,13 +17,13 @@ Answer: TypeAlias = TransactionState | None
 Decision: TypeAlias = tuple[TransactionState, BaseException | None]
 
 LocalTransaction: TypeAlias = Callable[[Message, Any], Answer | Awaitable[Answer]]
-"""The local work of a transaction, which the message's id identifies."""
+"""The local work of a transaction; the message's id identifies it."""
 
 SyncLocalTransaction: TypeAlias = Callable[[Message, Any], Answer]
 """Like LocalTransaction, but a plain function."""
 
 CheckListener: TypeAlias = Callable[[MessageExt], Answer | Awaitable[Answer]]
-"""Determines the state of a message's transaction, which another process may have begun."""
+"""Determines the state of a message's transaction, which a different process may have begun."""
 
 
 class StateCaller:

@@ -131,7 +131,7 @@ class _Question(msgspec.Struct, frozen=True):
 class TransactionProducer(Producer, TransactionMember):
     """Sends messages whose delivery depends on a local transaction, as well as ordinary ones.
 
-    Producers of the group must stay connected, because brokers ask them about open transactions.
+    Producers of the group must remain connected, because brokers ask them about open transactions.
     `execute` and `check` may be coroutine functions, or plain functions, which run on threads.
     """
 
@@ -216,7 +216,7 @@ class TransactionProducer(Producer, TransactionMember):
     ) -> TransactionSendResult:
         """Store a half message, run the local transaction, and send its state to the broker.
 
-        If the transaction raises or returns None, it stays open and the broker will ask. If the
+        If the transaction raises or returns None, it remains open and the broker will ask. If the
         half message is not stored safely, the transaction does not run and the result is ROLLBACK.
         """
         if execute is not None:
@@ -237,7 +237,7 @@ class TransactionProducer(Producer, TransactionMember):
         return await transaction.end(state, error)
 
     def note_failure(self, message: Message, error: BaseException) -> None:
-        """Log that a local transaction raised; it stays open, and the broker will ask."""
+        """Log that a local transaction raised; it remains open, and the broker will ask."""
         self._log.warning(
             "transaction.failed",
             group=self.group,
@@ -250,7 +250,7 @@ class TransactionProducer(Producer, TransactionMember):
     async def begin(self, message: Message, *, timeout_ms: int | None = None) -> Transaction:
         """Store a half message; once the outcome is known, call `end` on the returned transaction.
 
-        If a message is sent again after an error, it may be stored twice, and the broker asks about
+        If a message is resent after an error, it may be stored twice, and the broker asks about
         the half message that was never ended.
         """
         sender = self._sending()

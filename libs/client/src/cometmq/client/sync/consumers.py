@@ -87,7 +87,7 @@ class ReadingConsumer(MemberConsumer[GroupT], Generic[GroupT, OptionsT]):
         offsets: OffsetStore | None = None,
         log: AnyLog = None,
     ) -> None:
-        """Use the name servers in `namesrv`, or else those in the option `namesrv`."""
+        """Use the name servers in `namesrv`; if it is empty, use the option `namesrv`."""
         super().__init__(
             self.INNER(group, namesrv, options=options, strategy=strategy, offsets=offsets, log=log)
         )
@@ -107,7 +107,7 @@ class PushConsumer(SubscribingConsumer[client.PushConsumer]):
         offsets: OffsetStore | None = None,
         log: AnyLog = None,
     ) -> None:
-        """Use the name servers in `namesrv`, or else those in the option `namesrv`."""
+        """Use the name servers in `namesrv`; if it is empty, use the option `namesrv`."""
         super().__init__(
             client.PushConsumer(
                 group,

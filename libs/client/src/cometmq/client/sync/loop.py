@@ -19,7 +19,7 @@ from cometmq.client.shown import shown
 from cometmq.remoting.transport.tasks import describe
 
 LOOPS_WITH_SERVERS: Final["WeakKeyDictionary[asyncio.AbstractEventLoop, int]"] = WeakKeyDictionary()
-"""How many in-memory clusters run in each event loop."""
+"""Number of in-memory clusters in each event loop."""
 
 T = TypeVar("T")
 ClientT = TypeVar("ClientT", bound=Client)
@@ -29,7 +29,7 @@ class LoopThread:
     """An event loop that runs in its own thread until the process ends.
 
     A KeyboardInterrupt on the loop, which only application code raises there, ends the loop: all
-    waiting and later calls raise ClientStateError, as no answer can reach them.
+    waiting and later calls raise ClientStateError, because no answer can reach them.
     """
 
     def __init__(self) -> None:
@@ -44,7 +44,7 @@ class LoopThread:
         while True:
             try:
                 self._loop.run_forever()
-            except SystemExit:  # an exception of one coroutine reaches its caller; the loop goes on
+            except SystemExit:  # only one coroutine's error: its caller gets it
                 continue
             except BaseException as error:  # noqa: BLE001  # the waiting threads report it
                 return self._abandon(error)
@@ -117,7 +117,7 @@ def _ended(error: BaseException) -> ClientStateError:
 
 _LOOPS: Final[dict[int, LoopThread]] = {}
 _LOOPS_LOCK: Final = threading.RLock()
-# If another thread held it during a fork, it would stay locked in the child.
+# If a different thread held it during a fork, it would remain locked in the child.
 os.register_at_fork(
     before=_LOOPS_LOCK.acquire,
     after_in_parent=_LOOPS_LOCK.release,
@@ -181,7 +181,7 @@ class SyncClient(Generic[ClientT]):
         self._run(self._inner.__aexit__(exc_type, exc, traceback))
 
     async def __aenter__(self) -> Self:
-        """Raise an error that tells the user to write `with` instead of `async with`."""
+        """Raise an error that asks for `with` instead of `async with`."""
         raise TypeError(
             "a client of cometmq.client.sync is started by `with`; for `async with`, use the class "
             "of the same name in cometmq.client"

@@ -26,7 +26,7 @@ class Producer(WorkingClient[client.Producer]):
         options: ProducerOptions | None = None,
         log: AnyLog = None,
     ) -> None:
-        """Use the name servers in `namesrv`, or else those in the option `namesrv`."""
+        """Use the name servers in `namesrv`; if it is empty, use the option `namesrv`."""
         super().__init__(client.Producer(group, namesrv, options=options, log=log))
 
     def send(
@@ -97,7 +97,7 @@ class Producer(WorkingClient[client.Producer]):
         self._inner.add_forbidden_hook(hook)
 
     def new_message_id(self) -> str:
-        """Return a unique key for a message that may be sent twice."""
+        """Return a unique key for a message that may be resent."""
         return self._on_loop(self._inner.new_message_id)
 
     def queues(self, topic: str) -> list[MessageQueue]:

@@ -152,7 +152,7 @@ class ScheduledPull:
 
         async def call(_: client.PullConsumer, queue: MessageQueue) -> int | None:
             loop = asyncio.get_running_loop()
-            run = contextvars.copy_context().run  # a callback is known by its context
+            run = contextvars.copy_context().run  # the context identifies a callback
             running = loop.run_in_executor(
                 self._pool, run, contained, callback, self.consumer, queue
             )

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Orderly shutdown on a signal, without an event loop."""
+"""Graceful shutdown on a signal, without an event loop."""
 
 import signal
 from collections.abc import Callable, Iterator, Sequence
@@ -24,7 +24,7 @@ def on_signal(
     """Call a function on the main thread when a signal arrives, instead of its default action.
 
     A second signal of the same kind has its default action. The function must not block, because it
-    interrupts the main thread anywhere, perhaps inside a client call.
+    interrupts the main thread at any point, possibly inside a client call.
     """
     before = {number: signal.getsignal(number) for number in signals}
 

@@ -122,7 +122,7 @@ class TransactionProducer(Producer):
     def begin(self, message: Message, *, timeout_ms: int | None = None) -> Transaction:
         """Store a half message; once the outcome is known, call `end` on the returned transaction.
 
-        If a message is sent again after an error, it may be stored twice, and the broker asks about
+        If a message is resent after an error, it may be stored twice, and the broker asks about
         the half message that was never ended.
         """
         return Transaction(self._run(self._transactions.begin(message, timeout_ms=timeout_ms)))

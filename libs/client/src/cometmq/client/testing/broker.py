@@ -2,7 +2,7 @@
 """An in-memory broker that speaks the real protocol over a real socket.
 
 It does what clients rely on (store messages, hold pulls, track groups, keep offsets, take messages
-back, end and check transactions, create and delete topics and groups) and nothing else: no disk,
+back, end and check transactions, create and delete topics and groups) and no more: no disk,
 and no delays, so redelivery is immediate. Tests inject failures with `fail` and inspect `requests`.
 """
 
@@ -90,15 +90,15 @@ class MemoryBroker:
         self.peers: dict[str, Peer] = {}
         """Connections of producers by client id, over which replies are pushed."""
         self.requests: Counter[int] = Counter()
-        """How often each request code has arrived."""
+        """Number of requests by code."""
         self.locks: dict[tuple[str, MessageQueue], str] = {}
         """The client that holds each queue's lock, by group and queue."""
         self.ends: list[EndTransaction] = []
         """The transaction ends that producers have sent."""
         self.may_check_transactions = True
-        """Whether the broker asks by itself about transactions that end with UNKNOWN."""
+        """Whether the broker checks transactions that end with UNKNOWN without being asked."""
         self.check_counts: Counter[int] = Counter()
-        """How often it did, by the offset of the half message."""
+        """Number of these checks by the offset of the half message."""
         self.dead: list[MessageExt] = []
         """Messages moved to a dead-letter topic."""
         self.before: tuple[Before[Any], ...] = ()
@@ -321,7 +321,7 @@ class MemoryBroker:
 
 
 def check_expression_type(kind: str | None) -> None:
-    """Refuse filters that real brokers evaluate but this one does not."""
+    """Refuse filters that real brokers evaluate, and this broker does not."""
     if kind == ExpressionType.SQL92:
         raise SubscriptionParseFailed(
             "MemoryCluster does not evaluate SQL92 conditions: test them against a broker, or "

@@ -29,7 +29,8 @@ def update_and_create_topic(broker: MemoryBroker, call: Call[topics.UpdateAndCre
 
 
 def delete_topic_in_broker(broker: MemoryBroker, call: Call[topics.DeleteTopicInBroker]) -> Reply:
-    """Delete a topic with its messages; the offsets of groups in it stay, as at a real broker."""
+    """Delete a topic with its messages; the offsets of groups in it are kept, as at a real
+    broker."""
     broker.queues.delete(call.header.topic)
     return OK
 
@@ -58,7 +59,7 @@ def update_and_create_subscriptiongroup(broker: MemoryBroker, call: Call[None]) 
 def delete_subscriptiongroup(
     broker: MemoryBroker, call: Call[groups.DeleteSubscriptiongroup]
 ) -> Reply:
-    """Delete a consumer group, with its offsets if requested; its members stay connected."""
+    """Delete a consumer group, with its offsets if requested; its members remain connected."""
     header = call.header
     broker.group_configs.pop(header.group_name, None)
     if not broker.groups.get(header.group_name):

@@ -122,7 +122,7 @@ class MemoryCluster:
         await broker.stop()
 
     async def lose_master(self, broker: MemoryBroker) -> None:
-        """Stop a master. A slave with a full copy stays in the routes, on another port.
+        """Stop a master. A slave with a full copy remains in the routes, on a different port.
 
         Raise ClientStateError if it is not running, or already lost.
         """
@@ -177,9 +177,9 @@ class MemoryCluster:
     def committed(self, group: str, topic: str) -> dict[MessageQueue, int]:
         """Return the offsets that a group has committed; queues without one are missing.
 
-        Consumers commit at intervals (5 s by default) and before `close` returns, so look after
-        the end of `async with consumer`. `await consumer.commit()` of a lite pull consumer commits
-        at once.
+        Consumers commit at intervals (5 s by default) and before `close` returns, so read them
+        after the end of `async with consumer`. `await consumer.commit()` of a lite pull consumer
+        commits at once.
         """
         check_kind(group, str, "group")
         check_kind(topic, str, "topic")
@@ -193,7 +193,7 @@ class MemoryCluster:
     async def check_transactions(self, *, timeout_s: float = 10.0) -> dict[str, TransactionState]:
         """Check all open transactions now; return the answers of `check` by message id.
 
-        Left out are transactions whose producer group has no connected member. Raise TimeoutError
+        Transactions whose producer group has no connected member are left out. Raise TimeoutError
         for an answer that does not arrive in time. A transaction that was left open (UNKNOWN, None,
         or an exception) is also checked without this call; see `MemoryBroker`.
         """

@@ -29,13 +29,13 @@ from cometmq.remoting.message.record import MessageRecord
 from cometmq.remoting.names import HALF_TOPIC
 
 CHECK_COUNT_MAX: Final = 15
-"""Like `transactionCheckMax`: how often the broker checks a transaction by itself."""
+"""Like `transactionCheckMax`: the number of times that the broker checks a transaction unasked."""
 CHECK_AGAIN_S: Final = 0.1
 _FINAL: Final = (TRANSACTION_COMMIT, TRANSACTION_ROLLBACK)
 
 
 def is_half(message: NewMessage) -> bool:
-    """Return whether a message waits for the end of a transaction."""
+    """Return whether a message is waiting for the end of a transaction."""
     return property_value(message.properties, PropertyKey.TRANSACTION_PREPARED) == "true"
 
 

@@ -18,7 +18,7 @@ from cometmq.remoting.transport.tasks import TaskSet, describe
 RECORD_COUNT_MAX: Final = 16_384
 BODY_CHARS_MAX: Final = 118_000
 KEYS_CHARS_MAX: Final = 24_000
-"""Limit per message, whose properties together must stay below 32 KiB."""
+"""Limit per message, because its properties together must not reach 32 KiB."""
 GATHER_MS: Final = 500
 FLUSH_MS: Final = 3_000
 

@@ -25,7 +25,7 @@ _LASTING: Final = frozenset(
         ResponseCode.NOT_IN_CURRENT_UNIT,
     )
 )
-"""Codes of refusals that another broker may not share, but that do not pass with time."""
+"""Codes of refusals that do not pass with time, but that a different broker may not share."""
 
 
 class Attempts(msgspec.Struct, gc=False):
@@ -49,7 +49,7 @@ class Attempts(msgspec.Struct, gc=False):
         """Return the error to raise after the last attempt.
 
         If every attempt was refused for good, it is the last refusal, because SendFailed would
-        invite the caller to try again later.
+        invite the caller to retry later.
         """
         if self.failure is not None and self.lasting_count == self.count:
             return self.failure

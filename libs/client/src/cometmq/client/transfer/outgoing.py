@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Prepares outgoing messages: checks, ids, compression, batches.
+"""Prepares outgoing messages: checks, assigns ids, compresses, and joins batches.
 
 Hot path
     `Outgoing.prepare` runs once per sent message; its budget is 5 us (bench/micro/bench_client.py).
@@ -39,7 +39,7 @@ from cometmq.remoting.message.properties import (
 from cometmq.remoting.names import RETRY_PREFIX
 
 _COMPRESS_AWAY_BYTES: Final = 32 * 1024
-"""Bodies of at least this size are compressed on another thread: zlib takes 1 ms for 50 KiB."""
+"""Bodies of at least this size are compressed on a worker thread: zlib takes 1 ms for 50 KiB."""
 
 _UNIQUE_KEY: Final = PropertyKey.UNIQUE_KEY.value
 _INSTANCE_ID: Final = PropertyKey.INSTANCE_ID.value
@@ -53,7 +53,7 @@ _SOURCES: Final = {
     PropertyKey.KEYS.value: "a key",
     PropertyKey.TAGS.value: "the tag",
 }
-"""What the application sets to give a message these properties."""
+"""What the application has to set to give a message these properties."""
 _BATCH_ITEM_BYTES: Final = 5 * 4 + 2
 """Size of a batch item's fixed fields."""
 _LONGEST_ID: Final = "0" * 56
@@ -248,11 +248,11 @@ def properties_bytes(options: ProducerOptions, namespace: Namespace) -> int:
 def split_messages(
     messages: Iterable[Message], *, bytes_max: int, added_bytes: int = 0
 ) -> Iterator[list[Message]]:
-    """Yield lists of messages whose batches stay below `bytes_max`, in order.
+    """Yield lists of messages whose batches remain below `bytes_max`, in order.
 
-    A message of another topic or with another `wait_store_ok` begins a new list. `added_bytes` is
-    the size of the properties that the producer adds to each message. A message that is too large
-    by itself becomes a list of one, and sending it fails.
+    A message of a different topic or with a different `wait_store_ok` begins a new list.
+    `added_bytes` is the size of the properties that the producer adds to each message. A message
+    that is too large by itself becomes a list of one, and sending it fails.
     """
     if isinstance(messages, Message | str | bytes) or not isinstance(messages, Iterable):
         check_list(messages)

@@ -97,7 +97,7 @@ class Puller:
     ) -> Pulled:
         """Read a queue from an offset.
 
-        If the queue has no new messages, the broker holds the request for as long as `style` says.
+        If the queue has no new messages, the broker holds the request for the time in `style`.
         """
         instance, style = self._instance, self._style
         broker_id, address = instance.routes.any_of(
@@ -234,7 +234,7 @@ class Puller:
         subscription: SubscriptionData,
         pulled: Pulled,
     ) -> None:
-        """Log the messages that the broker left out although the subscription has no filter."""
+        """Log the messages that the broker left out of an unfiltered subscription."""
         if subscription.sub_string != ALL_TAGS:
             return
         gaps = missing_offsets(records, offset, pulled.next_offset, pulled.min_offset)

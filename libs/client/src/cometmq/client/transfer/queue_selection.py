@@ -19,7 +19,7 @@ LATENCY_BOUNDS_MS: Final = (50, 100, 550, 1800, 3000, 5000, 15000)
 """Latencies from which a broker is avoided for the duration at the same index of BACK_OFF_MS."""
 
 BACK_OFF_MS: Final = (0, 0, 2000, 5000, 6000, 10000, 30000)
-"""How long a broker is avoided after such a latency (the table of RocketMQ 5.3)."""
+"""The time for which a broker is avoided after such a latency (the table of RocketMQ 5.3)."""
 
 FAILURE_LATENCY_MS: Final = 30000
 """The latency that a failed send counts as."""
@@ -29,7 +29,7 @@ QueueSelector = Callable[[Sequence[MessageQueue], Any, Any], MessageQueue]
 
 
 class RoundRobin:
-    """Chooses the queues in turn, avoiding the broker that has just failed."""
+    """Chooses the queues round robin, avoiding the broker that has just failed."""
 
     def __init__(self, start: int = 0) -> None:
         """Producers pass a random `start`, so that they spread over the queues."""
@@ -75,7 +75,7 @@ class LatencyFaults:
         now_ms: int,
         not_broker: str | None = None,
     ) -> MessageQueue:
-        """Return a queue of an available broker, else of the better half, else of any."""
+        """Return a queue of an available broker, or else of the better half, or of any broker."""
         assert queues
         for _ in queues:
             queue = queues[round_robin.next_number() % len(queues)]

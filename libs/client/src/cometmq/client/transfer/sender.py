@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sending: choose a queue, send the message, and retry at another broker.
+"""Sending: choose a queue, send the message, and retry at a different broker.
 
 Hot path
     `MessageSender.send` runs once per sent message; its budget is 25 us, including the transport
@@ -62,8 +62,8 @@ _START_DELIVER_TIME: Final = "__STARTDELIVERTIME"
 _ILLEGAL_QUEUE: Final = re.compile(
     r"request queueId\[\d+\] is illegal, .*\bwriteQueueNums=(\d+)", re.DOTALL
 )
-"""The remark about a queue that the topic does not have; its code 1 is also that of transient
-failures.
+"""The remark about a queue that the topic does not have; transient failures share its code
+1.
 """
 _FULL_PAUSE_S: Final = 0.002
 _BUSY_PAUSE_MS: Final = 100  # doubled at each attempt
@@ -131,7 +131,7 @@ class MessageSender:
     async def send(
         self, prepared: Prepared, *, timeout_ms: int, queue: MessageQueue | None = None
     ) -> SendResult:
-        """Send to a chosen queue, and after a failure to a queue of another broker.
+        """Send to a chosen queue; after a failure, retry at a queue of a different broker.
 
         If `queue` is given, send to that queue, once. Raise SendFailed unless the brokers refuse.
         """
@@ -153,7 +153,7 @@ class MessageSender:
                 tried.note(error)
                 if not self._may_retry(error, is_chosen=queue is not None):
                     if tried.may_be_stored:
-                        break  # this refusal says nothing about an earlier attempt
+                        break  # this refusal does not cover an earlier attempt
                     self._refused(error, chosen)
                 if tried.count < attempts:
                     left_ms = max(0, timeout_ms - (monotonic_ms() - begin_ms))
@@ -208,7 +208,7 @@ class MessageSender:
     async def _outlive_route(self, error: Exception, route: Route, left_ms: int) -> None:
         """If a broker refuses a queue because the topic has fewer, wait for its new route.
 
-        Otherwise all attempts would choose queues that are gone.
+        Otherwise, all attempts would choose queues that no longer exist.
         """
         if contradicts(error) and not isinstance(error, TopicNotExist):
             with contextlib.suppress(CometError):  # the next attempt reports it
@@ -455,7 +455,7 @@ def _result(response: Response, queue: MessageQueue, prepared: Prepared) -> Send
     reply = response.header
     if not isinstance(reply, SendMessageReply):
         raise RemoteProtocolError("the broker's answer to a send lacks its fields")
-    if reply.queue_id != queue.queue_id:  # a broker may redirect to another queue
+    if reply.queue_id != queue.queue_id:  # a broker may redirect to a different queue
         queue = MessageQueue(queue.topic, queue.broker_name, reply.queue_id)
     return SendResult(
         SendStatus(response.code),

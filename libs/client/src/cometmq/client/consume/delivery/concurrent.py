@@ -25,7 +25,7 @@ from cometmq.remoting.log import Log
 from cometmq.remoting.transport.tasks import TaskSet
 
 RETRY_HERE_MS: Final = 5_000
-"""Delay before a message that no broker took back is passed to the listener again."""
+"""Delay before a message that no broker took back is redelivered to the listener."""
 
 LATE_COUNT_MAX: Final = 16
 LATE_LEVEL: Final = 3

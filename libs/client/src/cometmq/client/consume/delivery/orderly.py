@@ -54,7 +54,7 @@ class OrderlyLimits(msgspec.Struct, frozen=True):
     batch_count_max: int
     suspend_queue_ms: int
     reconsume_times_max: int | None
-    """How often a message is redelivered before it is given up; None means no limit."""
+    """Number of redeliveries before a message becomes a dead letter; None means no limit."""
 
 
 class _Turn:
@@ -137,7 +137,7 @@ class OrderlyDelivery:
             await self._slots.acquire()
 
     def submit(self, process_queue: ProcessQueue, messages: list[MessageExt]) -> None:
-        """Queue messages behind earlier ones of the same queue."""
+        """Queue messages after earlier ones of the same queue."""
         assert self._background is not None
         turn = self._turns.setdefault(process_queue, _Turn())
         turn.add(messages)
@@ -253,7 +253,7 @@ class OrderlyDelivery:
         *,
         are_dead: bool = False,
     ) -> int:
-        """Put messages back for redelivery; give up messages that have no deliveries left."""
+        """Put messages back for redelivery; dead-letter messages that have no deliveries left."""
         times_max = self._limits.reconsume_times_max
         again: list[MessageExt] = []
         for message in messages:

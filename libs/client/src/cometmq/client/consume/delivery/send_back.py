@@ -58,7 +58,7 @@ class SendBack:
             self._log_return(message, is_dead=delay_level < 0 or times >= self._max_reconsume_times)
             return True
         if isinstance(message, UnreadableMessage):
-            return False  # sent as a new message, its broken bytes would pass for a body
+            return False  # resent as a new message, its broken bytes would look like a valid body
         return await self._is_sent_anew(message)
 
     async def give_up(self, message: MessageExt) -> bool:

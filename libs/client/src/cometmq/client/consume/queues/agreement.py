@@ -87,7 +87,7 @@ class Agreement:
             )
 
     def _differences(self, theirs: ConsumerConnections) -> list[tuple[str, str, str]]:
-        """Return each topic that differs, with our subscription and the broker's in words."""
+        """Return each topic whose subscriptions differ, with ours and the broker's as text."""
         table = theirs.subscription_table
         found = [
             (self._instance.namespace.unwrap(topic), ours, other)

@@ -20,7 +20,7 @@ TakeQueues = Callable[[str, Collection[MessageQueue]], Awaitable[bool]]
 
 
 class Assigner:
-    """Computes which queues this member owns, and recomputes this after every change.
+    """Computes which queues this member owns, and recomputes them after every change.
 
     All members compute the same division from the same sorted lists, so no coordinator is needed.
     While members join and leave, two of them may briefly hold the same queue.

@@ -20,7 +20,7 @@ class FileClaim:
         self._descriptor: int | None = None
 
     def take(self) -> str:
-        """Take the lock and return ""; if another process has it, return that process's id.
+        """Take the lock and return ""; if a different process has it, return that process's id.
 
         A file system without locks grants it to every process. Raise OSError if the file cannot be
         created.
@@ -43,7 +43,7 @@ class FileClaim:
         return ""
 
     def release(self) -> None:
-        """Unlock; the empty file stays, because removing it would race with the next owner."""
+        """Unlock; the empty file is kept, because removing it would race with the next owner."""
         if self._descriptor is not None:
             descriptor, self._descriptor = self._descriptor, None
             with contextlib.suppress(OSError):

@@ -74,7 +74,7 @@ async def first_offset(
     offsets: QueueOffsets,
     options: ConsumerOptions,
 ) -> int:
-    """Return the committed offset, or else the offset at which the options say to start.
+    """Return the committed offset, or the start offset that the options specify.
 
     Raise CometError if the caller must retry later.
 

@@ -4,8 +4,8 @@
 Invariants
     A lock counts as valid for 30 s from the moment of our request; brokers keep it for 60 s. So
     when ours expires, no other member can hold the lock yet, whatever was delayed. An expired lock
-    becomes valid again only if the committed offset is as we left it, because another member may
-    have locked the queue, consumed from it and unlocked it.
+    is valid again only if the committed offset has not changed, because a different member may have
+    locked the queue, consumed from it and unlocked it.
 """
 
 import asyncio
@@ -64,7 +64,8 @@ class QueueLocks:
         # Locks that brokers may attribute to us: requested, and not refused.
         self._asked: set[MessageQueue] = set()
         self._due = Wakeup()
-        # Brokers may process two requests in another order than they were sent.
+        # Brokers may process two requests in a different order from the one in which they were
+        # sent.
         self._calling = asyncio.Lock()
 
     def is_valid(self, queue: MessageQueue) -> bool:
@@ -73,7 +74,7 @@ class QueueLocks:
         return times is not None and self._clock_ms() - times.asked_ms <= VALID_MS
 
     def is_held(self, queue: MessageQueue) -> bool:
-        """Return whether we hold the lock as far as we know, even if it has expired."""
+        """Return whether a broker has granted the lock, even if it has expired."""
         return queue in self._held
 
     def granted_ms(self, queue: MessageQueue) -> int:
@@ -154,12 +155,12 @@ class QueueLocks:
                     group.create_task(self._release(asked))
 
     async def release_all(self) -> None:
-        """Release all locks, including requested ones that were never answered."""
+        """Release all locks, including those whose requests went unanswered."""
         await self.release(tuple(self._asked))
 
     async def _regain(self, queue: MessageQueue, times: LockTimes) -> bool | None:
-        """Revalidate an expired lock unless another member has committed; return None to retry
-        later.
+        """Revalidate an expired lock unless a different member has committed; return None to
+        retry later.
         """
         try:
             stored = await self._offsets.read(queue)
@@ -196,8 +197,8 @@ class QueueLocks:
         except CometError as error:
             if names_former_master(error):
                 instance.routes.outdated(queues[0].topic)
-            # The broker may have granted the locks all the same; they stay in `_asked` for
-            # `release`.
+            # The broker may have granted the locks nevertheless; they are kept in `_asked`
+            # for `release`.
             instance.outages.failed(
                 "lock.failed", error, group=self._group, broker=queues[0].broker_name
             )

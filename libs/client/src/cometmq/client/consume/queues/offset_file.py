@@ -25,10 +25,10 @@ class OffsetFile:
         self.path = path
         self.backup = path.with_name(path.name + ".bak")
         self.damage = ""
-        """Why `load` had to use the backup; empty if it did not."""
+        """The reason why `load` used the backup; empty if it did not."""
 
     def load(self) -> Mapping[MessageQueue, int]:
-        """Return the stored offsets, which are none if there is neither file nor backup.
+        """Return the stored offsets; return none if neither the file nor its backup exists.
 
         Raise OffsetsUnreadable if only unreadable files exist.
         """

@@ -57,11 +57,11 @@ class OffsetStore(Protocol):
         """
 
     def forget(self, queue: MessageQueue) -> None:
-        """Drop the offset in memory, because another member owns the queue now."""
+        """Drop the offset in memory, because a different member owns the queue now."""
 
 
 class Positions:
-    """Offsets in memory, and which of them are not stored yet.
+    """Offsets in memory, and the queues whose offsets are not stored yet.
 
     An offset that was read from the store and has not moved is never written back, because the
     previous owner of the queue may have committed a higher one in the meantime.
@@ -71,11 +71,11 @@ class Positions:
         self.offsets: dict[MessageQueue, int] = {}
         self.unsaved: set[MessageQueue] = set()
         self._told: dict[MessageQueue, int] = {}
-        """How often the current offset was sent oneway."""
+        """How many times the current offset was sent oneway."""
         self._read: dict[MessageQueue, int] = {}
 
     def note_read(self, queue: MessageQueue, offset: int) -> None:
-        """Record the stored offset; brokers also return 0 for queues that have none."""
+        """Record the stored offset; brokers also return 0 for queues without an offset."""
         if offset > 0:
             self._read[queue] = offset
 
@@ -115,7 +115,7 @@ class Positions:
             self.unsaved.add(queue)
 
     def note_saved(self, offsets: Mapping[MessageQueue, int]) -> None:
-        """Mark these offsets as stored; offsets that have moved since stay unsaved."""
+        """Mark these offsets as stored; offsets that have moved since remain unsaved."""
         self.unsaved -= {queue for queue, at in offsets.items() if self.offsets.get(queue) == at}
 
     def forget(self, queue: MessageQueue) -> None:
@@ -242,7 +242,7 @@ class RemoteOffsets(_OffsetsInMemory):
         return response.header.offset
 
     async def persist(self, queues: Iterable[MessageQueue]) -> None:
-        """Send the offsets oneway, and again once another broker is the master."""
+        """Send the offsets oneway, and resend them once a different broker is the master."""
         queues = list(queues)
         for queue in queues:
             if self._is_told_elsewhere(queue):
@@ -355,7 +355,7 @@ class LocalOffsets(_OffsetsInMemory):
         self._stored: Mapping[MessageQueue, int] | None = None
 
     async def claim(self) -> None:
-        """Warn if another process uses the file; call `release` when done.
+        """Warn if a different process uses the file; call `release` when done.
 
         Raise OffsetsUnwritable if no file can be created beside it. Compatibility: Java starts, and
         logs each failed save; at the next start its consumer skips the waiting messages.

@@ -8,8 +8,8 @@ read. To leave a queue: stop reading, finish or disown running calls, store its 
 Invariants
     The offset of a locked queue is stored only while the lock is certainly valid, because the next
     owner may have stored a higher one. A queue without a lock goes to its next owner at once, so
-    its offset is stored immediately, in a single attempt. The lock is released whatever the store
-    or the application does.
+    its offset is stored immediately, in a single attempt. The lock is released even if the store
+    or the application fails.
 """
 
 import asyncio
@@ -35,18 +35,18 @@ QueuesCallback = Callable[[list[MessageQueue]], Awaitable[None] | None]
 """A coroutine function, or a plain function, which is called on a thread."""
 
 FORCED_LEAVE_MS: Final = 60_000
-"""How long to wait for the listener of a queue without a lock, and for an `on_revoked` callback."""
+"""Time limit for the listener of a queue without a lock, and for an `on_revoked` callback."""
 
 LEAVE_COMMIT_MS: Final = 20_000
-"""How long to retry storing the offsets of locked queues that are being left."""
+"""Time limit for storing the offsets of locked queues that are being left, with retries."""
 
 END_COMMIT_MS: Final = 5_000
-"""How long to retry storing offsets on close, while the caller is waiting."""
+"""Time limit for storing offsets on close, with retries, while the caller is waiting."""
 
 COMMIT_RETRY_MS: Final = 500
 
 GIVEN_UP_SHOWN_MAX: Final = 16
-"""How many offsets that were not stored are logged in one event."""
+"""Number of unstored offsets that one event lists."""
 
 
 class OwnershipCallbacks(msgspec.Struct):
@@ -85,7 +85,7 @@ class Ownership:
         self._leaving: dict[MessageQueue, asyncio.Task[None]] = {}
 
     async def claim(self, queues: Collection[MessageQueue]) -> list[MessageQueue]:
-        """Return the queues that may be read now; the others must be tried again."""
+        """Return the queues that may be read now; retry the others later."""
         free = [queue for queue in queues if queue not in self._leaving]
         return free if self._locks is None else await self._locks.acquire(free)
 
@@ -112,7 +112,7 @@ class Ownership:
             )
 
     async def leave(self, held: Collection[ProcessQueue], *, is_lost: bool = False) -> None:
-        """Leave queues; `is_lost` means that another member owns them already.
+        """Leave queues; `is_lost` means that a different member owns them already.
 
         Slow steps continue in the background; until they end, the queues cannot be taken again.
         """
@@ -237,7 +237,7 @@ class Ownership:
                 await self.commit(queues)
             await self._wait(held)
             self._disown(held)
-            # After the wait: the lock keeps others away, so the next owner starts behind the last
+            # After the wait: the lock keeps others away, so the next owner starts after the last
             # call.
             if self._locks is not None:
                 await self._store(queues, LEAVE_COMMIT_MS)

@@ -85,8 +85,8 @@ class ProcessQueue:
             if held.pop(offset, None) is not None:
                 self.body_bytes -= len(message.body)
                 started.pop(offset, None)
-        # A consumed offset stays in `_order` until everything before it is consumed: only the front
-        # may be committed, because messages finish out of order.
+        # A consumed offset is kept in `_order` until everything before it is consumed: only the
+        # front may be committed, because messages finish out of order.
         while order and order[0] not in held:
             order.popleft()
         return self.committable

@@ -79,7 +79,7 @@ class ReadContext(msgspec.Struct):
     failed: FailureLog
     log: Log
     may_commit: Callable[[MessageQueue], bool]
-    """False while another member may own the queue and have committed a higher offset."""
+    """False while a different member may own the queue and have committed a higher offset."""
     pull_interval_ms: int = 0
     commits_by_pull: bool = True
     """Whether pulls carry the committed offset."""
@@ -139,7 +139,7 @@ class Reader:
                 await asyncio.sleep(context.pull_interval_ms / 1000)
 
     async def _pull(self, subscription: SubscriptionData) -> Pulled | None:
-        """Return the answer to a pull; None if it was abandoned for another subscription."""
+        """Return the answer to a pull; None if it was abandoned for a new subscription."""
         held = self.process_queue
         try:
             async with asyncio.timeout(None) as self._pull_scope:
@@ -185,7 +185,7 @@ class Reader:
     def _is_current(self, subscription: SubscriptionData) -> bool:
         """Return whether the topic has had this subscription since the pull was sent.
 
-        The answer for another one lacks messages, but its next offset is beyond them.
+        The answer for a different one lacks messages, but its next offset is beyond them.
         """
         topic = self.process_queue.queue.topic
         return self._context.subscriptions.get(topic) is subscription
@@ -193,8 +193,8 @@ class Reader:
     def _commit_offset(self) -> int | None:
         """Return the offset for a pull to carry: only progress that is not stored yet.
 
-        A Java broker handles pulls and commits on different threads, and another member may already
-        own the queue, so repeating an offset needlessly can undo a later commit.
+        A Java broker handles pulls and commits on different threads, and a different member may
+        already own the queue, so repeating an offset needlessly can undo a later commit.
         """
         context, queue = self._context, self.process_queue.queue
         if not context.commits_by_pull:
@@ -203,7 +203,7 @@ class Reader:
         return offset if offset and context.may_commit(queue) else None
 
     async def _becomes(self, condition: Callable[[], bool]) -> bool:
-        """Wait until the condition holds; return False if the queue is dropped first."""
+        """Wait until the condition is true; return False if the queue is dropped first."""
         held = self.process_queue
         while not held.is_dropped:
             if condition():

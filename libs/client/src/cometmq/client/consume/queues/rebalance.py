@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """RocketMQ's allocation strategies, which decide which member owns a queue, as pure functions.
 
-All members of a group must compute the same division, in whatever language they are written, so
+All members of a group must compute the same division, whatever language they are written in, so
 each strategy matches Java's exactly. Queues are sorted by (topic, broker name, queue id), and
 client ids as strings; a client that is not in the list gets no queues.
 """
@@ -25,7 +25,7 @@ class AllocateStrategy(Protocol):
 
     @property
     def name(self) -> str:
-        """RocketMQ's name of the strategy; all members of a group must use the same."""
+        """RocketMQ's name of the strategy; all members of a group must use the same strategy."""
 
     def allocate(
         self, client_id: str, queues: Sequence[MessageQueue], client_ids: Sequence[str]
@@ -51,7 +51,7 @@ class AllocateAveragely:
 
 
 class AllocateByCircle:
-    """Deals queues like cards: queue i belongs to member ``i mod c``."""
+    """Deals out queues in turns: queue i belongs to member ``i mod c``."""
 
     name: Final = "AVG_BY_CIRCLE"
 
