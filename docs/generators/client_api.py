@@ -125,7 +125,7 @@ def _class(name: str, found: griffe.Class) -> Iterator[str]:
 
 
 def _members(found: griffe.Class) -> Iterator[griffe.Object]:
-    """Yield the public members of a class, then those of bases that the page omits."""
+    """Yield the public members of a class, then the members of bases that the page omits."""
     for name, member in {**found.members, **found.inherited_members}.items():
         if name.startswith("_") or name in HIDDEN:
             continue

@@ -38,7 +38,8 @@ setting takes effect at the next start.
 
 
 def broker_page() -> str:
-    """Return the page of the broker's settings: its own, the store's, those without effect."""
+    """Return the page of the broker's settings: its own, the store's, and settings without
+    effect."""
     lines = ["# Settings of the broker", "", notice("settings-broker"), ""]
     lines += _sources(
         BrokerSettings,

@@ -30,7 +30,7 @@ READ_TIMEOUT_MS: Final = 5_000
 
 
 class HaFailed(CometError):
-    """A command for a group cannot be carried out; the text says what to do."""
+    """A command for a group cannot be carried out; the text contains the remedy."""
 
 
 class GroupOptions(OptionSet, frozen=True, kw_only=True):
@@ -172,7 +172,7 @@ async def opened(options: GroupOptions) -> AsyncIterator[OpenGroup]:
 
 
 def _tls(settings: ElectorSettings) -> TlsSettings:
-    """Return the TLS settings of the file, or those given to `cometmq` itself."""
+    """Return the TLS settings of the file, or the TLS settings of `cometmq` itself."""
     access = ACCESS.get()
     if access.tls_config is not None:
         return client_tls_of_file(access.tls_config)

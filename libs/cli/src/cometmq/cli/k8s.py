@@ -40,7 +40,7 @@ Wait = Annotated[int, typer.Option(min=1, help="Seconds to wait for the outcome.
 
 
 class K8sFailed(CometError):
-    """An order could not be given, or was refused; the text says what to do."""
+    """An order could not be given, or was refused; the text contains the remedy."""
 
 
 class OneGroup:

@@ -137,7 +137,7 @@ def _hint(error: CometError) -> str:
         if isinstance(cause, RequestTimeout):
             return HUNG_HINT
         if cause is not None and isinstance(cause.__cause__, import_module("ssl").SSLError):
-            return ""  # it answers, and the text says what to correct
+            return ""  # it answers, and the text names the correction
     return HINTS.get(type(error).__name__, "")
 
 

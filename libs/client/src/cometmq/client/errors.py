@@ -142,7 +142,7 @@ class SendFailed(ClientError, Outage):
         may_be_stored: bool,
         code: int | None = None,
     ) -> None:
-        """`brokers` were tried in this order; `code` is that of the last answer.
+        """`brokers` were tried in this order; `code` is the code of the last answer.
 
         `may_be_stored` is true if a broker may have received the message without answering.
         """

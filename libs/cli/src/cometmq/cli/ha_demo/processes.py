@@ -99,7 +99,7 @@ class Group:
         )
 
     async def until_master_is_not(self, ordinal: int) -> Status:
-        """Wait until the record names another master."""
+        """Wait until the record names a different master."""
         return await self._until(lambda it: it["master"] not in (None, ordinal), "a new master")
 
     async def _until(self, condition: Callable[[Status], bool], what: str) -> Status:

@@ -27,7 +27,7 @@ Found = list[tuple[MessageExt, list[MessageTrack]]]
 
 
 def print_found(found: Found, *, as_json: bool, with_id: bool = True) -> None:
-    """Print messages with their consumption status; bodies go to files."""
+    """Print messages with their consumption status; bodies are written to files."""
     if as_json:
         print_json([_as_object(message, tracks) for message, tracks in found])
         return

@@ -113,7 +113,7 @@ def misspelt_lines(loaded: Loaded[Any], file: Path | None) -> list[str]:
 
 
 def refuse_file_of_another(name: str, loaded: Loaded[Any], file: Path | None) -> None:
-    """Raise SettingsError if the file has keys that only another program knows."""
+    """Raise SettingsError if the file has keys that only a different program knows."""
     for other, keys in OWN_KEYS.items():
         if other != name and (found := sorted(keys & loaded.unknown.keys())):
             raise SettingsError(

@@ -41,7 +41,7 @@ NAMESRV_PREFIX: Final = "COMETMQ_NAMESRV"
 CHECKER_PREFIX: Final = "COMETMQ_TXN_CHECKER"
 
 LOOPBACK: Final = "127.0.0.1"
-EVERYWHERE: Final = ""  # only if the user names another host
+EVERYWHERE: Final = ""  # only if the user names a different host
 
 
 class Ports(NamedTuple):

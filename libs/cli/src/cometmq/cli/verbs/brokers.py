@@ -63,7 +63,7 @@ def show_cluster(
 
 
 def _note_faults(member: ClusterMember) -> None:
-    """Record what is wrong with a broker that answers, with a remedy."""
+    """Record the faults of a broker that answers, with a remedy."""
     place = f"{member.broker_name} ({member.address})"
     if reasons := _refusal(member):
         MISSING[member.address] = f"broker {place} takes no messages: {reasons}; {REMEDY}"

@@ -207,7 +207,7 @@ class Printer:
         return f"waiting for messages on {self._topic}, Ctrl-C to exit"
 
     def progress(self) -> str:
-        """Return the text shown on a terminal while the output goes elsewhere."""
+        """Return the text shown on a terminal while the output is redirected."""
         shown = rate(self.count, self._begin)
         return f"{shown}; {self._waiting()}" if self._is_waiting else shown
 

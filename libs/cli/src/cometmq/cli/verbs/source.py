@@ -70,7 +70,7 @@ class Ends:
     async def unread(self, positions: Positions, faults: Mapping[MessageQueue, str]) -> Unread:
         """Return the queues that end above their position, or whose broker does not answer.
 
-        A queue without a position is read by another member of its group; its broker is asked.
+        A queue without a position is read by a different member of its group; its broker is asked.
         `faults` are the reasons why the pulls of queues fail.
         """
         found = Unread()

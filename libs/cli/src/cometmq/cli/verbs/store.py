@@ -274,7 +274,7 @@ def dump(
 
 
 class DumpFaults:
-    """Prints what a dump cannot show."""
+    """Prints the damage that a dump cannot show."""
 
     def __init__(self, start: int | None) -> None:
         self._start = start

@@ -110,7 +110,7 @@ class OffsetAdmin(AdminBase):
         offset = await master.committed_offset(group, queue.topic, queue.queue_id)
         if offset:
             return offset
-        # A broker also answers 0 for a young queue without an offset: its table tells them apart.
+        # A broker also answers 0 for a young queue without an offset: its table distinguishes them.
         table = (await master.consumer_offsets()).offset_table
         return table.get(f"{queue.topic}@{group}", {}).get(queue.queue_id)
 

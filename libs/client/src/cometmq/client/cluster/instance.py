@@ -283,7 +283,7 @@ class ClientInstance:
         return sorted(self.producers | self.consumers.keys())
 
     def _is_probed(self, address: str) -> bool:
-        """Return whether heartbeats go to an address."""
+        """Return whether heartbeats are sent to an address."""
         is_member = bool(self.producers or self.consumers)
         return is_member and address in self.routes.addresses(with_slaves=bool(self.consumers))
 

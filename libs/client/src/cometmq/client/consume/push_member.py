@@ -90,7 +90,7 @@ class DropsFailed:
 
 
 class PushGroup(GroupMember[PushOptions]):
-    """A member whose messages go to a listener."""
+    """A member that delivers its messages to a listener."""
 
     CONSUME_TYPE = CONSUME_PASSIVELY
 

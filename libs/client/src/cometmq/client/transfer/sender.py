@@ -191,7 +191,7 @@ class MessageSender:
     async def _outlive_master(
         self, error: Exception, route: Route, queue: MessageQueue, left_ms: int
     ) -> None:
-        """If the only broker of a topic is gone, wait for lookups that may find its successor.
+        """If the only broker of a topic is lost, wait for lookups that may find its successor.
 
         Otherwise all attempts would fail within milliseconds, before a group could fail over. The
         first lookup may come at once, so two are made.

@@ -93,7 +93,8 @@ class Delivery:
     def submit(self, process_queue: ProcessQueue, messages: list[MessageExt]) -> None:
         """Queue messages of one queue for the listener.
 
-        They are either all readable or all unreadable; unreadable messages go back without a call.
+        They are either all readable or all unreadable; unreadable messages are returned to the
+        broker without a call.
         """
         step, put = self._batch_count_max, self._ready.put_nowait
         for start in range(0, len(messages), step):

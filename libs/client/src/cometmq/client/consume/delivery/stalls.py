@@ -4,7 +4,7 @@
 Otherwise a consumer whose listener hangs in all slots looks like one without messages. One warning
 is logged when such a state begins, reminders while it lasts, and one line when it ends.
 
-A blocked loop runs no check, so a thread watches it. The loop's own stack tells whether the
+A blocked loop runs no check, so a thread watches it. The loop's own stack shows whether the
 listener blocks it, and in which line.
 """
 

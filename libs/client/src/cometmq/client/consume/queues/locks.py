@@ -30,7 +30,7 @@ VALID_MS: Final = 30_000
 CALL_TIMEOUT_MS: Final = 1_000
 
 Lost = Callable[[Collection[MessageQueue]], None]
-"""Called with queues that another member has locked, or had locked in the meantime."""
+"""Called with queues that a different member has locked, or had locked in the meantime."""
 
 
 class LockTimes(msgspec.Struct, frozen=True, gc=False):
@@ -100,8 +100,8 @@ class QueueLocks:
         is_complete = True
         async with self._calling:
             for queues in _by_broker(self._held):
-                # Before the request: another member may have had a lock that expired, even if it is
-                # ours again.
+                # Before the request: a different member may have had a lock that expired, even if
+                # it is ours again.
                 valid = set(filter(self.is_valid, queues))
                 granted = await self._ask(queues)
                 if granted is None:
@@ -179,8 +179,8 @@ class QueueLocks:
         return True
 
     async def _ask(self, queues: list[MessageQueue]) -> dict[MessageQueue, LockTimes] | None:
-        """Lock queues of one broker; return those granted, or None if the broker does not
-        answer.
+        """Lock queues of one broker; return the queues granted, or None if the broker
+        does not answer.
         """
         # Taken before the request: the broker counts from its arrival, so our view expires first.
         instance, asked_ms = self._instance, self._clock_ms()

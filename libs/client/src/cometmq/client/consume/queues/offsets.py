@@ -133,8 +133,8 @@ class Positions:
 class HeldOffsets:
     """Withholds progress from an offset store until `release`: only explicit commits store it.
 
-    First offsets and resets pass, as they are not progress of the application. A seek is withheld:
-    until it is committed, a restart continues at the offset committed before.
+    First offsets and resets reach the store, because they are not progress of the application. A
+    seek is withheld: until it is committed, a restart continues at the offset committed before.
     """
 
     def __init__(self, store: OffsetStore) -> None:
@@ -314,7 +314,7 @@ class RemoteOffsets(_OffsetsInMemory):
             self._told_to[queue] = address
 
     def _is_told_elsewhere(self, queue: MessageQueue) -> bool:
-        """Return whether the last offset went to a broker that is no longer the master."""
+        """Return whether the last offset was sent to a broker that is no longer the master."""
         told_to = self._told_to.get(queue)
         if told_to is None:
             return False

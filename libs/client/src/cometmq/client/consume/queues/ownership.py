@@ -7,8 +7,8 @@ read. To leave a queue: stop reading, finish or disown running calls, store its 
 
 Invariants
     The offset of a locked queue is stored only while the lock is certainly valid, because the next
-    owner may have stored a higher one. A queue without a lock goes to its next owner at once, so
-    its offset is stored immediately, in a single attempt. The lock is released even if the store
+    owner may have stored a higher one. A queue without a lock is handed to its next owner at once,
+    so its offset is stored immediately, in a single attempt. The lock is released even if the store
     or the application fails.
 """
 

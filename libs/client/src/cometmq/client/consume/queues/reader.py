@@ -166,7 +166,7 @@ class Reader:
                 next_offset=pulled.next_offset,
             )
             if len(held) and pulled.next_offset < held.next_offset:
-                # The topic was deleted and created again. The held messages are gone;
+                # The topic was deleted and created again. The held messages no longer exist;
                 # committing their offsets would make the group skip all new messages up to them.
                 held = self.process_queue = held.begun_anew(pulled.next_offset)
             held.next_offset = pulled.next_offset

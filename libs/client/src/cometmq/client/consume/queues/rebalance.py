@@ -82,7 +82,7 @@ class AllocateByConfig:
 class AllocateByMachineRoom:
     """Divides the queues of brokers named ``room@name`` in the given rooms; ignores all others.
 
-    The remaining queues, from the end of the list, go one each to the first members.
+    The remaining queues, from the end of the list, are assigned one each to the first members.
     """
 
     name: Final = "MACHINE_ROOM"
@@ -180,7 +180,7 @@ def ring_place(text: str) -> int:
 
 
 def java_queue_text(queue: MessageQueue) -> str:
-    """Return a queue as Java prints it, which is what the ring hashes."""
+    """Return a queue as Java prints it; the ring hashes this text."""
     return (
         f"MessageQueue [topic={queue.topic}, brokerName={queue.broker_name}, "
         f"queueId={queue.queue_id}]"
