@@ -223,6 +223,8 @@ async def test_without_a_name_server_there_is_no_start(monkeypatch: pytest.Monke
         await producer.start()
     assert caught.value.code == 10004
     assert producer.state == "START_FAILED"
+    with pytest.raises(ClientStateError, match="still starting, or failed to start: wait for"):
+        await producer.send(Message("T", b"x"))
 
 
 async def test_the_environment_names_the_name_server(

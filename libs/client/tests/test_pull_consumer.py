@@ -209,6 +209,20 @@ async def test_our_queues_are_pulled_again_and_again(cluster: MemoryCluster) -> 
     assert set(cluster.committed("pull", "T").values()) == {3}
 
 
+async def test_calls_begin_when_the_consumer_has_started(cluster: MemoryCluster) -> None:
+    seen: list[bool] = []
+
+    async def callback(consumer: PullConsumer, _: MessageQueue) -> int:
+        seen.append(consumer.is_running)
+        return 10
+
+    scheduled = ScheduledPull("pull", cluster.namesrv)
+    scheduled.register("T", callback)
+    async with scheduled:
+        await eventually(lambda: len(seen) >= 8)
+    assert all(seen)
+
+
 async def test_another_member_continues_where_we_were(cluster: MemoryCluster) -> None:
     seen: list[bytes] = []
     for round_number in range(2):

@@ -29,8 +29,8 @@ _UNUSABLE: Final = {
     "cometmq.client.sync: `with {kind}:`), or call `start()` first",
     ClientState.SHUTDOWN_ALREADY: "this {kind} is closed and cannot be used again: "
     "create a new one",
-    ClientState.START_FAILED: "this {kind} failed to start: fix what its start raised, then "
-    "create a new one",
+    ClientState.START_FAILED: "this {kind} is still starting, or failed to start: wait for its "
+    "start; if that raised an error, fix the cause and create a new one",
 }
 _ONCE: Final = _UNUSABLE | {
     ClientState.RUNNING: "this {kind} has already been started: `async with` calls "

@@ -60,6 +60,7 @@ class ScheduledPull:
         self._tasks: dict[MessageQueue, asyncio.Task[None]] = {}
         self._left: set[asyncio.Task[None]] = set()
         """Cancelled calls that run on: an event loop has only weak references to its tasks."""
+        self._started = asyncio.Event()
         self._slots = asyncio.Semaphore(whole(concurrency, "concurrency", low=1))
         self._log = LimitedLog(log_of(log))
 
@@ -101,6 +102,7 @@ class ScheduledPull:
 
     async def _run(self, queue: MessageQueue) -> None:
         callback = self._callbacks[queue.topic]
+        await self._started.wait()  # queues are assigned before the consumer can be used
         while True:
             async with self._slots:
                 delay_s = await self._call(callback, queue)
@@ -135,6 +137,7 @@ class ScheduledPull:
         if not self._callbacks:
             raise InvalidArgument("nothing to pull: call `register(topic, callback)` first")
         await self.consumer.start()
+        self._started.set()
 
     async def close(self) -> None:
         """Cancel the calls, store the offsets, and leave the group; not allowed in a callback."""
