@@ -88,7 +88,9 @@ def test_a_transaction_is_ended_by_hand(ask, topic, begun, how, delivered):
 
 
 def test_nothing_is_ended_unasked(ask, topic, begun):
-    ask("txn", "resolve", begun[0]).assert_refused(2, "give --commit or --rollback")
+    for both in ((), ("--commit", "--rollback", "--yes"), ("--rollback", "--commit", "--yes")):
+        refused = ask("txn", "resolve", begun[0], *both)
+        refused.assert_refused(2, "give either --commit or --rollback")
     ask("txn", "resolve", begun[0], "--commit").assert_refused(
         2, "Commit this transaction? Standard input is not a terminal"
     )

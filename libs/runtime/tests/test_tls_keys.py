@@ -161,6 +161,32 @@ def test_a_mistyped_key_of_a_client_s_file_is_refused(tmp_path: Path, key: str) 
         client_tls_of_file(path)
 
 
+@pytest.mark.parametrize("value", ["yes", "1", "on"])
+def test_other_words_than_true_and_false_are_refused(tmp_path: Path, value: str) -> None:
+    path = tmp_path / "tls.properties"
+    path.write_text(f"tls.client.authServer={value}\n")
+    wanted = f"tls.client.authServer={value}: it must be true or false"
+    with pytest.raises(SettingsError, match=wanted):
+        client_tls_of_file(path)
+    with pytest.raises(SettingsError, match=wanted):
+        client_tls(settings(file=str(path)))
+    path.write_text(f"tls.server.authClient={value}\n")
+    with pytest.raises(SettingsError, match=f"tls.server.authClient={value}: it must be"):
+        server_tls(settings(file=str(path)))
+
+
+def test_a_file_cannot_enforce_tls_and_says_so(tmp_path: Path) -> None:
+    """RocketMQ ignores the mode in this file, and would accept plain connections silently."""
+    path = tmp_path / "tls.properties"
+    path.write_text("tls.server.mode=enforcing\n")
+    with pytest.raises(
+        SettingsError, match=r"tls\.server\.mode=enforcing has no effect in this file"
+    ):
+        server_tls(settings(file=str(path)))
+    given = settings(file=str(path), tls__server__mode="enforcing")
+    assert server_tls(given) == TlsSettings(mode=TlsMode.ENFORCING)
+
+
 def test_a_password_is_not_shown() -> None:
     given: dict[str, Any] = {"tls.server.keyPassword": "secret-1"}
     loaded = load(Settings, prefix="COMETMQ_TEST", env={}, cli=given)

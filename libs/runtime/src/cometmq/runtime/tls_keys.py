@@ -76,6 +76,7 @@ AuthServer = Annotated[bool, Meta(description="Verify the certificates of server
 
 _SERVER: Final = "tls.server."
 _CLIENT: Final = "tls.client."
+_AUTH_SERVER: Final = "tls.client.authServer"
 _IDENTITY: Final = ("certPath", "keyPath", "keyPassword", "trustCertPath")
 FILE_KEYS: Final = frozenset(
     {
@@ -100,11 +101,17 @@ def server_tls(settings: Any) -> TlsSettings:
         **_of_settings_file(settings),
     }
     mode = TlsMode(settings.tls_server_mode)
+    wanted = values.get("tls.server.mode")
+    if wanted == TlsMode.ENFORCING and mode is not TlsMode.ENFORCING:
+        raise SettingsError(
+            f"tls.config.file={settings.tls_config_file}: tls.server.mode=enforcing has no effect"
+            " in this file, as in RocketMQ: set it in the settings of the program"
+        )
     test_mode = str(values["tls.test.mode.enable"])
-    if _is_true(test_mode):
+    if _is_true(test_mode, "tls.test.mode.enable"):
         return TlsSettings(mode=mode, test_mode=True)
     need = str(values["tls.server.need.client.auth"]).lower() or "none"
-    if need == "none" and _is_true(values["tls.server.authClient"]):
+    if _is_true(values["tls.server.authClient"], "tls.server.authClient") and need == "none":
         need = "require"
     identity = _identity(values, _SERVER)
     return TlsSettings(
@@ -145,7 +152,7 @@ def client_tls_of_file(path: Path) -> TlsSettings:
 def _client(values: Mapping[str, Any], *, is_on: bool) -> TlsSettings:
     return TlsSettings(
         enable=is_on,
-        auth_server=_is_true(values.get(f"{_CLIENT}authServer")),
+        auth_server=_is_true(values.get(_AUTH_SERVER), _AUTH_SERVER),
         trust_cert_path=_path(values, f"{_CLIENT}trustCertPath"),
         **_identity(values, _CLIENT),
     )
@@ -183,5 +190,9 @@ def _path(values: Mapping[str, Any], name: str) -> Path | None:
     return Path(str(text)).expanduser() if text else None
 
 
-def _is_true(value: Any) -> bool:
-    return value is True or str(value).strip().lower() == "true"
+def _is_true(value: Any, name: str) -> bool:
+    """Read a boolean; refuse other words, because `yes` would turn off what it should turn on."""
+    text = str(value or "false").strip().lower()
+    if text not in {"true", "false"}:
+        raise SettingsError(f"{name}={value}: it must be true or false")
+    return text == "true"

@@ -136,10 +136,8 @@ def resolve(
     transaction: Transaction,
     namesrv: Namesrv = DEFAULT_NAMESRV,
     *,
-    commit: Annotated[
-        bool | None,
-        typer.Option("--commit/--rollback", help="Deliver the message, or drop it."),
-    ] = None,
+    commit: Annotated[bool, typer.Option("--commit", help="Deliver the message.")] = False,
+    rollback: Annotated[bool, typer.Option("--rollback", help="Drop the message.")] = False,
     yes: Yes = False,
     as_json: AsJson = False,
 ) -> None:
@@ -147,8 +145,8 @@ def resolve(
 
     Only the application knows the outcome: look there first.
     """
-    if commit is None:
-        raise wrong_usage("give --commit or --rollback")
+    if commit == rollback:
+        raise wrong_usage("give either --commit or --rollback")
     verb = "Commit" if commit else "Roll back"
 
     async def question(admin: AdminClient) -> dict[str, Any]:
