@@ -47,7 +47,7 @@ _STATES: Final = {
 
 
 class MemoryCluster:
-    """Serves clients over real sockets on loopback; keeps all data in memory, also after it stops."""
+    """Serves clients over real sockets on loopback, from data in memory that outlives its stop."""
 
     def __init__(self, broker_names: Iterable[str] = ("broker-a",)) -> None:
         """Create one master per name."""
