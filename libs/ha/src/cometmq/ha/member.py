@@ -39,7 +39,7 @@ class Role(StrEnum):
     FENCED = "fenced"
     """The member was fenced, by an order or by itself; it follows once it knows the master."""
     FAILED = "failed"
-    """The member stopped because the disk failed; only a restart helps."""
+    """The member stopped because the disk failed; it recovers by itself only from a full disk."""
 
 
 class Refusal(StrEnum):
@@ -80,7 +80,7 @@ class Member(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Recovered(msgspec.Struct, frozen=True):
-    """Recovery is complete; history and state are saved (R2, R5)."""
+    """Recovery at start or from a full disk is complete; history and state are saved (R2, R5)."""
 
 
 class RecordRead(msgspec.Struct, frozen=True):

@@ -4,7 +4,7 @@
 The native code takes the plain messages at the head of a level. `delay.py` delivers any other
 message, and remains responsible for positions and counters.
 
-`services/broker/tests/test_due_runs.py` tests that both ways give the same log.
+`services/broker/tests/lanes/test_due_runs.py` tests that both ways give the same log.
 """
 
 from collections.abc import Callable, Sequence
