@@ -187,7 +187,7 @@ class SimServer:
 
 
 class BrokerProcess:
-    """One life of a broker."""
+    """A broker process, from its start to its exit or crash."""
 
     grouping: Grouping
     store: MessageStore

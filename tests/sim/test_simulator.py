@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The simulator repeats runs, and notices each rule of the protocol that is dropped.
+"""A seed reproduces its run, and the simulator detects the removal of any rule of the protocol.
 
 Each run has its own process, because a run leaves coroutines behind that never end.
 """

@@ -249,7 +249,7 @@ def rank(record: Record, status: Status, removing: Collection[int] = ()) -> tupl
 
 
 def sources_of_tables(record: Record, voters: Statuses) -> Statuses:
-    """Return the voters one of which has every answered change of the tables (R11).
+    """Return the voters one of which has every acknowledged change of the tables (R11).
 
     These are the voters that may win, if a quorum of them knows how recent its tables are. A copy
     keeps this in its journal and does not know it if the journal was damaged or removed, if its
@@ -263,7 +263,7 @@ def sources_of_tables(record: Record, voters: Statuses) -> Statuses:
 
 
 def most_complete_tables(statuses: Statuses) -> TablesAt:
-    """Return the location of the tables that contain every answered change (R11).
+    """Return the location of the tables that contain every acknowledged change (R11).
 
     Tables are confirmed separately from the log, so the winner's own tables may lack a change that
     another majority has confirmed.

@@ -57,7 +57,7 @@ class LearningLane(Protocol):
         """The number of pulls answered since startup."""
 
     def learn(self, config: TopicConfig) -> None:
-        """Serve sends to this topic from now on; a handler has just admitted such a send."""
+        """Let the lane serve later sends to this topic; called after a handler has admitted one."""
 
     def learn_pull(
         self,
@@ -65,7 +65,7 @@ class LearningLane(Protocol):
         group: SubscriptionGroupConfig,
         accept: TagFilter | RecordFilter | None,
     ) -> None:
-        """Serve pulls like this call from now on; a handler has just admitted it."""
+        """Let the lane serve later pulls that match `call`, which a handler has just admitted."""
 
 
 @dataclass(slots=True)

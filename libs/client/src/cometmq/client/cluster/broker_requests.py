@@ -72,7 +72,7 @@ class Members(Protocol):
 
     @property
     def consumers(self) -> Mapping[str, ConsumerMember]:
-        """Return the consumers of this client."""
+        """Return the consumers of this client, by consumer group."""
 
 
 def notify_consumer_ids_changed(members: Members, call: Call[NotifyConsumerIdsChanged]) -> Reply:

@@ -130,7 +130,7 @@ class PlainPullGroup(GroupMember[PullOptions]):
         return await self._send_back.send_back(message, delay_level)
 
     async def offset_of(self, queue: MessageQueue, *, from_store: bool) -> int | None:
-        """Return the offset of the group."""
+        """Return the group's offset, from memory unless `from_store`; None if it has none."""
         position = None if from_store else self._offsets.position(queue)
         if position is not None:
             return position

@@ -63,7 +63,7 @@ async def replay(
 
 
 def frame_of(call: Call[Any], reply: Reply) -> bytes:
-    """Return the frame of an answer."""
+    """Encode an answer as the broker would send it to the caller."""
     parts: list[Buffer] = []
     _CODEC.encoder.encode_reply(parts, call.serialization, call.opaque, reply)
     return b"".join(parts)

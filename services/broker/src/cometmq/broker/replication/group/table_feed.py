@@ -10,11 +10,11 @@ that change again alters nothing.
 A follower writes the same changes to its own journal before it acknowledges them.
 
 The position of the tables is in the journal, in the record of the change that it counts, so a
-restarted copy knows which answered changes it has. It is a lower bound: the tables contain every
-answered change up to there. That remains true while a follower adopts later tables one by one,
-because those contain the answered changes, too. To continue with single changes, a follower must
-have exactly the master's tables. Only tables that it adopted in this process count as such: at a
-start, a broker adds topics that are missing.
+restarted copy knows which acknowledged changes it has. It is a lower bound: the tables contain
+every acknowledged change up to there. That remains true while a follower adopts later tables one
+by one, because those contain the acknowledged changes, too. To continue with single changes, a
+follower must have exactly the master's tables. Only tables that it adopted in this process count as
+such: at a start, a broker adds topics that are missing.
 """
 
 from collections import deque
@@ -47,7 +47,7 @@ class Replicated(Journaled, Protocol):
 
 
 class TablesPosition(NamedTuple):
-    """How recent the tables are: they contain every answered change up to this one."""
+    """How recent the tables are: they contain every acknowledged change up to this one."""
 
     epoch: int
     """The epoch from whose master they come; 0: they were never replicated, or it is unknown."""
