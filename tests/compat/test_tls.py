@@ -160,9 +160,14 @@ def test_java_clients_without_a_certificate_are_refused(
 
 
 def test_java_clients_without_tls_get_the_reason(comet: CometCluster, tmp_path: Path) -> None:
+    """The tool shows its last attempt, which may use a connection that is just being closed."""
     client = JavaClient(tmp_path)
-    with pytest.raises(PeerError, match="TLS is required on this port"):
-        client.run("send", namesrv=comet.namesrv_addr, topic="TlsRefused", count=1)
+    shown: list[str] = []
+    while not any("TLS is required on this port" in text for text in shown):
+        assert len(shown) < 10, shown[-1]
+        with pytest.raises(PeerError) as caught:
+            client.run("send", namesrv=comet.namesrv_addr, topic="TlsRefused", count=1)
+        shown.append(str(caught.value))
 
 
 def test_our_client_on_our_servers(
