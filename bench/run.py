@@ -120,6 +120,8 @@ def publish(result: report.Result, failed: list[str], arguments: argparse.Namesp
 def main() -> int:
     """Run the benchmark in a temporary folder; return the exit status."""
     arguments = parse_arguments()
+    # With this variable, the servers would compile their modules at each start.
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # noqa: TID251
     if arguments.priority:
         prefer(os.getpid())  # the generators inherit the priority
     with tempfile.TemporaryDirectory(prefix="cometmq-bench-", dir=arguments.directory) as name:

@@ -17,6 +17,7 @@ from typer.core import TyperCommand, TyperGroup
 
 from cometmq.cli.access import add_global_options
 from cometmq.runtime.extras import INSTALL_EXTRA, needs_extra
+from cometmq.runtime.imports import no_collections
 
 EXIT_USAGE: Final = 2
 _EMPTY_OPTION: Final = re.compile(r"--[a-z-]+=")
@@ -39,7 +40,8 @@ class CommandInfo(NamedTuple):
 def load_command(name: str, info: CommandInfo) -> Any:
     """Import a command. If its module defines several, build only this one."""
     try:
-        app: typer.Typer = import_module(info.module).app
+        with no_collections():
+            app: typer.Typer = import_module(info.module).app
     except ModuleNotFoundError as error:
         if not needs_extra(error):
             raise

@@ -15,7 +15,7 @@ import msgspec
 
 from cometmq.remoting.log import Log
 from cometmq.runtime.clock import Clock, SystemClock
-from cometmq.runtime.hidden_imports import hidden_module
+from cometmq.runtime.imports import hidden_module
 
 # structlog imports rich for console tracebacks if it is installed. That costs 110 ms of the
 # import's 200 ms, and 5 MB; plain tracebacks suffice.

@@ -9,8 +9,6 @@ both.
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
-import yaml
-
 from cometmq.broker.acl.accounts import Account
 from cometmq.broker.acl.addresses import Addresses
 from cometmq.broker.acl.errors import AclError
@@ -20,8 +18,6 @@ from cometmq.remoting.bodies.topic_config import DataVersion
 ACCOUNTS_MAX: Final = 10_000
 """Maximum number of accounts that administrators may add to a file."""
 
-_Loader: Final = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-_Dumper: Final = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
 _ACCOUNTS: Final = "accounts"
 _WHITE: Final = "globalWhiteRemoteAddresses"
 _VERSION: Final = "dataVersion"
@@ -38,9 +34,12 @@ class Document:
     """An account file's keys and values; raises AclError if the text is not an account file."""
 
     def __init__(self, text: str) -> None:
+        import yaml  # noqa: PLC0415  # 13 ms that brokers without accounts save
+
         self._head = _leading_comments(text)
+        loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
         try:
-            values = yaml.load(text, _Loader)  # noqa: S506  # both are safe loaders
+            values = yaml.load(text, loader)  # noqa: S506  # both are safe loaders
         except yaml.YAMLError as error:
             raise AclError(_one_line(error)) from error
         if values is None:
@@ -76,11 +75,13 @@ class Document:
 
     def text(self, version: DataVersion) -> str:
         """Return the text of the file, with its version replaced."""
+        import yaml  # noqa: PLC0415  # 13 ms that brokers without accounts save
+
         self._values[_VERSION] = [{"counter": version.counter, "timestamp": version.timestamp}]
         return self._head + str(
             yaml.dump(
                 self._values,
-                Dumper=_Dumper,
+                Dumper=getattr(yaml, "CSafeDumper", yaml.SafeDumper),
                 default_flow_style=False,
                 sort_keys=False,
                 allow_unicode=True,
@@ -100,7 +101,7 @@ def _leading_comments(text: str) -> str:
     return "".join(head)
 
 
-def _one_line(error: yaml.YAMLError) -> str:
+def _one_line(error: Exception) -> str:
     mark = getattr(error, "problem_mark", None)
     problem = getattr(error, "problem", None) or str(error).splitlines()[0]
     return f"line {mark.line + 1}: {problem}" if mark is not None else str(problem)

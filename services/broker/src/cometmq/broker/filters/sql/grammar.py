@@ -11,6 +11,9 @@ from typing import Final
 
 from cometmq.remoting.sql.lexer import SYMBOLS
 
+CHARS_MAX: Final = 8_192
+"""Maximum length of an expression: parsing one of this length takes 25 ms, in steps."""
+
 GRAMMAR: Final = r"""
 ?start: or_expression
 
