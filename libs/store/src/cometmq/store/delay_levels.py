@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The delays of RocketMQ's delay levels."""
+"""RocketMQ's delay levels and their delays."""
 
 from typing import Final, NamedTuple
 

@@ -3,12 +3,12 @@
 # Paths are plain strings, because thousands of queues keep one each.
 """The store's interface to the disk, and its implementation on the operating system.
 
-All file access goes through `Disk` and `DiskFile`, so tests can crash, fill and break a disk in
-memory. OSError is translated to DiskError here and nowhere else.
+All file access goes through `Disk` and `DiskFile`, so tests can simulate crashes, full disks and
+I/O errors in memory. OSError is translated to DiskError here and nowhere else.
 
 Invariants: files are never memory-mapped, so no access can end in SIGBUS (docs/adr/0002). Files are
-created with their full size under a temporary name and then renamed, because RocketMQ refuses a
-folder that holds a file of any other size.
+created with their full size under a temporary name and then renamed, because RocketMQ refuses to
+load a folder that contains a file of a different size.
 """
 
 import errno
@@ -38,7 +38,7 @@ class DiskUsage(NamedTuple):
 
     @property
     def percent(self) -> int:
-        """The used share in percent, rounded up as RocketMQ does."""
+        """The used percentage, rounded up as in RocketMQ."""
         total = self.used + self.available
         return -(-100 * self.used // total) if total else 0
 
@@ -66,10 +66,10 @@ class DiskFile(Protocol):
         """Return the offset of the first data at or after `offset`; None if there is none."""
 
     def data_end(self) -> int:
-        """Return the offset after which nothing has been written; at most the size."""
+        """Return the end of the written data, which may lie before the end of the file."""
 
     def write(self, offset: int, buffers: Sequence[Buffer]) -> None:
-        """Write the buffers back to back, starting at `offset`; raise DiskError if that fails."""
+        """Write the buffers back to back, starting at `offset`; raise DiskError on failure."""
 
     def sync(self) -> None:
         """Block until all written bytes are on the disk."""
@@ -116,16 +116,16 @@ class Disk(Protocol):
         """Rename a file, replacing the target."""
 
     def sync_folder(self, path: str) -> None:
-        """Block until the names in a folder are on the disk."""
+        """Sync a folder; created, renamed and removed names then survive a power loss."""
 
     def usage(self, path: str) -> DiskUsage:
         """Return the usage of the file system that holds this path."""
 
     def lock(self, path: str) -> DiskLock:
-        """Lock a folder through its lock file at `path`; raise LockHeld."""
+        """Lock a folder through its lock file at `path`; raise LockHeld if it is already locked."""
 
     def locked_by(self, path: str) -> int | None:
-        """Return the id of the process that holds the lock: 0 if unknown, None without a lock."""
+        """Return the process id of the lock's holder, 0 if it is unknown, None without a lock."""
 
 
 @contextmanager
@@ -137,10 +137,10 @@ def _translated(operation: str, path: str) -> Iterator[None]:
 
 
 class _Descriptor:
-    """An open file descriptor that closes with its last reference.
+    """An open file descriptor that is closed when its last reference is dropped.
 
-    Other threads may still read or sync while the loop evicts or deletes the file. Because the
-    descriptor lives as long as its last user, its number can never refer to another file.
+    Other threads may still read or sync while the loop evicts or deletes the file. They hold a
+    reference, so the kernel cannot assign the descriptor's number to a different file.
     """
 
     __slots__ = ("number",)
@@ -222,7 +222,7 @@ class OsFile:
             raise DiskError("seek in", self.path, error.errno or errno.EIO) from error
 
     def data_end(self) -> int:
-        """Return the offset after which nothing has been written; at most the size."""
+        """Return the end of the written data, which may lie before the end of the file."""
         descriptor = self._open()
         with _translated("seek in", self.path):
             if not os.fstat(descriptor.number).st_size:
@@ -230,7 +230,7 @@ class OsFile:
             return os.lseek(descriptor.number, 0, os.SEEK_HOLE)
 
     def write(self, offset: int, buffers: Sequence[Buffer]) -> None:
-        """Write the buffers back to back, starting at `offset`; raise DiskError."""
+        """Write the buffers back to back, starting at `offset`; raise DiskError on failure."""
         descriptor = self._descriptor or self._open()
         for start in range(0, len(buffers), _IOV_COUNT_MAX):
             part = buffers[start : start + _IOV_COUNT_MAX]
@@ -281,7 +281,8 @@ def _held_text(path: str, process: int | None) -> str:
 class OsDisk:
     """The file system of the operating system.
 
-    At most `open_files_max` files are kept open; above that limit, the file opened first is closed.
+    At most `open_files_max` files are kept open. Beyond that, the file that was opened first is
+    closed.
     """
 
     def __init__(self, *, open_files_max: int = 512, read_only: bool = False) -> None:
@@ -293,7 +294,7 @@ class OsDisk:
         self.open_flags = (os.O_RDONLY if read_only else os.O_RDWR) | os.O_CLOEXEC
 
     def note_open(self, file: OsFile) -> None:
-        """Count an opened file; close the oldest ones above the limit."""
+        """Register an opened file; close the oldest files beyond the limit."""
         open_files = self._open_files
         with self._open_files_lock:  # the loop and the worker threads all open files
             open_files[file] = None
@@ -365,7 +366,7 @@ class OsDisk:
             os.rename(path, target)
 
     def sync_folder(self, path: str) -> None:
-        """Block until the names in a folder are on the disk."""
+        """Sync a folder; created, renamed and removed names then survive a power loss."""
         with _translated("sync", path):
             descriptor = _Descriptor(os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC))
             os.fsync(descriptor.number)
@@ -378,7 +379,7 @@ class OsDisk:
         return DiskUsage(used, stat.f_bavail * stat.f_frsize)
 
     def lock(self, path: str) -> DiskLock:
-        """Lock a folder through its lock file at `path`; raise LockHeld.
+        """Lock a folder through its lock file at `path`; raise LockHeld if it is already locked.
 
         An fcntl lock does not exclude its own process, so the process keeps a list of its locks.
         """
@@ -398,8 +399,9 @@ class OsDisk:
         return _OsLock(path, descriptor)
 
     def check_unlocked(self, path: str) -> None:
-        """Raise LockHeld if the lock is held. Take no lock, create no file, and ignore other
-        errors.
+        """Raise LockHeld if the lock is held.
+
+        The lock is not taken, its file is not created, and other errors are ignored.
         """
         path = os.path.realpath(path)
         if path in _locked_paths:
@@ -412,7 +414,7 @@ class OsDisk:
             raise LockHeld(_held_text(path, process))
 
     def locked_by(self, path: str) -> int | None:
-        """Return the id of the process that holds the lock: 0 if unknown, None without a lock.
+        """Return the process id of the lock's holder, 0 if it is unknown, None without a lock.
 
         A file that this process has locked must not be opened here: closing it would release the
         lock.

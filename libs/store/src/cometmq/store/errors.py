@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Errors of a store, grouped by the phase in which they occur.
 
-While opening: LockHeld, CorruptStore, DiskError. While running, the store handles DiskErrors
-itself; callers get a status, and the store refuses writes.
+Opening a store raises LockHeld, CorruptStore or DiskError. A running store handles DiskErrors
+itself: callers get a status, and the store refuses writes.
 """
 
 import errno as numbers
@@ -29,4 +29,4 @@ class DiskError(StoreError):
 
 
 class CorruptStore(StoreError):
-    """The files contradict each other; opening them would lose or misplace messages."""
+    """The files contradict each other; opening the store would lose or misplace messages."""

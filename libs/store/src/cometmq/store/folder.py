@@ -51,7 +51,8 @@ class StoreFolder:
     def has_rebooted(self, boot_id: str) -> bool:
         """Return whether the host may have crashed while a program had the store open.
 
-        If so, the page cache was lost. RocketMQ's abort file is empty, so its boot id is unknown.
+        A crash of the host loses the page cache. RocketMQ leaves an empty abort file without a boot
+        id, so the result is True after any unclean stop of RocketMQ.
         """
         disk, path = self._disk, self._layout.abort
         if not disk.exists(path):
@@ -59,7 +60,7 @@ class StoreFolder:
         return not boot_id or disk.open(path).read(0, len(boot_id) + 1) != boot_id.encode()
 
     def mark_open(self, boot_id: str) -> None:
-        """Create the abort file durably; a startup that finds it must recover after a kill."""
+        """Create and sync the abort file; a startup that finds it runs a recovery."""
         disk, layout = self._disk, self._layout
         temporary = layout.temporary(layout.abort)
         file = disk.create(layout.abort, len(boot_id), temporary=temporary)

@@ -2,18 +2,18 @@
 """The entries of a broker's journal: changes to its tables since their files were last saved.
 
 Entries are numbered without gaps. An entry sets or removes values and never depends on earlier
-values, so applying an entry that a table's file already includes changes nothing. To get the state
-after the last entry, take the content of the files at any moment and apply all entries after the
-number of that moment.
+values, so applying an entry that a table's file already includes changes nothing. To restore the
+state after the last entry, take a copy of the files from any moment and apply all entries written
+after that moment.
 
-A mark holds the digest of a file's content and the number of the last entry that this content
-certainly includes. The mark is written before the file. A file without a mark was written by
-another program, restored from a backup, or saved while the journal could not be written. Such a
-file is newer than the journal or unrelated to it, so the entries of its table are not applied.
+A mark holds the digest of a file's content and the number of the last entry that this content is
+known to include. The mark is written before the file. A file without a mark was written by another
+program, restored from a backup, or saved while the journal could not be written. Such a file is
+newer than the journal or unrelated to it, so the entries of its table are not applied.
 
-In a group of brokers, an entry also holds the position of the tables: how many changes of which
-epoch they contain (`TablesPosition` of the broker). Marks repeat the last position. A broker
-without a group writes marks without one, so that its changes make the position unknown.
+In a group of brokers, an entry also holds the position of the tables: their epoch and the number of
+changes that they contain (`TablesPosition` of the broker). Marks repeat the last position. A broker
+outside a group writes marks without a position: its changes make the position unknown.
 
 The format is in docs/protocol/store.md#journal.
 """
@@ -32,7 +32,7 @@ VERSION: Final = 1
 FILE_BYTES: Final = 16 << 20
 
 Marks = dict[str, dict[str, int]]
-"""Table -> digest of content -> number of the last entry that the content certainly includes."""
+"""Table -> digest of content -> number of the last entry that the content is known to include."""
 
 Position = tuple[int, int]
 """An epoch, and the number of changes of its master."""
@@ -42,7 +42,7 @@ _POSITION: Final = "position"  # beside the tables' names, which are names of fi
 
 
 class Kind(IntEnum):
-    """The kinds of records, named after the payload that follows the number."""
+    """The kinds of records, named after the payload that follows the record's number."""
 
     MARKS = 1
     """The marks of all tables, which replace earlier marks; the number is the last entry's."""
@@ -74,7 +74,7 @@ class JournalContent(msgspec.Struct):
 
     @property
     def damage(self) -> str:
-        """The damage to written entries; empty if at most one torn entry is missing."""
+        """A description of the damage; empty if at most one torn entry is missing."""
         if self.fault:
             return self.fault
         if self.cut is not None and self.cut.is_damage:
@@ -82,7 +82,10 @@ class JournalContent(msgspec.Struct):
         return ""
 
     def base(self, table: str, digest: str) -> int | None:
-        """Return the last entry included in a file with this content; None without a mark."""
+        """Return the number of the last entry that a file with this content includes.
+
+        Return None for content without a mark.
+        """
         return self.marks.get(table, {}).get(digest)
 
     def entries_of(self, table: str) -> list[Entry]:
@@ -123,7 +126,7 @@ def read_journal(disk: Disk, folder: str) -> JournalContent:
 
 
 def collect(log: RedoLog, records: Iterable[Record]) -> JournalContent:
-    """Read records of a log up to the first one that cannot be used."""
+    """Collect the records of a log up to the first unusable one."""
     found = JournalContent()
     number: int | None = None
     for record in records:

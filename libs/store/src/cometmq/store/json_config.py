@@ -5,8 +5,9 @@ Invariants: a reader finds either the old or the new content, never a mixture (t
 fsync, rename, fsync of the folder). `.bak` holds the last content that could be parsed; a damaged
 file never replaces it.
 
-Compatibility: the names and `.bak` are RocketMQ's (docs/protocol/store.md#config-files). The codec
-interprets the content: it writes strict JSON and also reads Java's dialect.
+Compatibility: the file names, including `.bak`, are RocketMQ's
+(docs/protocol/store.md#config-files). The codec defines the format: it writes strict JSON and also
+reads Java's dialect.
 """
 
 import hashlib
@@ -142,7 +143,7 @@ class JsonTable(Generic[T]):
         """Return whether the content may become the backup.
 
         Content that this process wrote is recognised by its digest. Parsing a large table instead
-        would hold the interpreter lock, and block the loop, until it is done.
+        would hold the interpreter lock and block the loop.
         """
         return content_digest(data) == self._readable_digest or self._readable(data) is not None
 

@@ -18,7 +18,7 @@ def file_name(offset: int) -> str:
 
 
 def is_topic(topic: str) -> bool:
-    """Return whether the topic can be a folder's name; topics of stored messages must be."""
+    """Return whether the topic is a valid folder name, as the topic of a stored message must be."""
     return bool(topic) and "\0" not in topic and "/" not in topic and topic not in {".", ".."}
 
 
@@ -63,7 +63,7 @@ class Layout:
         return f"{self.consume_queue}/{topic}/{queue_id}"
 
     def checksum_file(self, start: int) -> str:
-        """Return the file with the checksums of the log file that begins at `start`."""
+        """Return the path of the checksums of the log file that begins at `start`."""
         return f"{self.checksums}/{file_name(start)}"
 
     def temporary(self, path: str) -> str:

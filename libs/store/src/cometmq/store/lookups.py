@@ -54,8 +54,9 @@ class Lookups:
         return record if record.physical_offset == physical_offset else None
 
     def read_span(self, physical_offset: int, size: int) -> Lookup[Buffer | None]:
-        """Find the bytes of a part of the log that lies within one file; None if readers may not
-        have all of it.
+        """Find the bytes of a range of the log that lies within one file.
+
+        Return None if readers may not have the whole range.
         """
         log = self._commit_log.view()
         if not log.first <= physical_offset <= log.end - size:
@@ -121,8 +122,9 @@ class Lookups:
         """Search one file of the queue, as RocketMQ does.
 
         If several messages have exactly this store time, the search may find any of them, but
-        always the same one. The file is the first whose last message is not older than the time.
-        RocketMQ uses the file's modification time instead, which a copy of the store changes.
+        always the same one. The file is the first one whose last message is not older than the
+        time. RocketMQ selects it by the files' modification times instead, which copying a store
+        changes.
         """
         low, high = yield from self._file_of_time(queue, timestamp)
         before: tuple[int, int] | None = None
@@ -204,7 +206,7 @@ def _log_read(log: LogView, offset: int, count: int) -> Read:
 
 
 def _place_of(queue: ConsumeQueue, offset: int) -> Lookup[int]:
-    """Find an entry's physical offset; -1 for a filler or an offset outside the queue."""
+    """Find an entry's physical offset; -1 for a filler entry or an offset outside the queue."""
     if not queue.min_offset <= offset < queue.max_offset:
         return -1
     data = yield from queue.plan(offset, 1).entries()

@@ -97,9 +97,10 @@ class MessageStore:
     ) -> Self:
         """Lock, load and recover a store; blocks. Raise LockHeld, CorruptStore or DiskError.
 
-        `boot_id` changes with every boot of the host. Without it, every kill counts as a crash of
-        the host, after which the last files are compared with their checksums. `read_range` speeds
-        up the dispatch of records that are in the log; without it, Python reads each of them.
+        `boot_id` changes with every boot of the host. Without it, every kill is treated as a crash
+        of the host, after which the last files are compared with their checksums. `read_range`
+        speeds up the dispatch of records that are already in the log; without it, Python reads each
+        of them.
         """
         parts = build_parts(settings, disk=disk, clock_ms=clock_ms, log=log, read_range=read_range)
         counters = Counters()
@@ -126,7 +127,7 @@ class MessageStore:
         return self._appender.put(message, done)
 
     def put_batch(self, messages: Sequence[NewMessage], done: PutDone) -> None:
-        """Stage messages for any queues as a unit: all are stored contiguously, or none is."""
+        """Stage messages of any queues as a unit: all are stored contiguously, or none is."""
         self._appender.put_batch(messages, done)
 
     def put_run(self, source: RunSource, first: int, count: int, staged_bytes: int) -> int:
@@ -210,7 +211,7 @@ class MessageStore:
         return self._housekeeping.jobs(now_ms)
 
     def scrub_job(self, now_ms: int) -> Job | None:
-        """Return the comparison with the log's checksums that is due, if any.
+        """Return the comparison of the log with its checksums that is due, or None.
 
         It may run at the same time as all other jobs, so it has its own worker.
         """
@@ -237,14 +238,14 @@ class MessageStore:
         bytes_max: int | None = None,
         joined: bool = False,
     ) -> GetResult:
-        """Return messages of a queue, starting at this offset; `GetResult` describes cold reads.
+        """Return messages of a queue, starting at this offset; see `GetResult` for cold reads.
 
         `joined` allows one buffer with all records, for callers that concatenate them anyway.
         """
         return self.pulls.get(topic, queue_id, offset, count_max, accept, bytes_max, joined=joined)
 
     def note_loaded(self, topic: str, queue_id: int, offset: int, result: GetResult) -> None:
-        """Log the damaged records that a cold read, run on a worker thread, has left out."""
+        """Log the damaged records that a cold read on a worker thread has left out."""
         queue = self._queues.get(topic, queue_id)
         if queue is not None and result.damaged_count:
             self.pulls.note_damaged(queue, offset, result.damaged_count)
@@ -266,7 +267,7 @@ class MessageStore:
         return self.pulls.find(topic, queue_id, offset, count_max, test, block_count)
 
     def queue(self, topic: str, queue_id: int) -> ConsumeQueue | None:
-        """Return a queue; None if no message was ever stored in it."""
+        """Return a queue; None if it has never held a message."""
         return self._queues.get(topic, queue_id)
 
     def min_offset(self, topic: str, queue_id: int) -> int:
@@ -306,8 +307,9 @@ class MessageStore:
         return self._lookups.read_record(physical_offset)
 
     def read_span(self, physical_offset: int, size: int) -> Lookup[Buffer | None]:
-        """Find the bytes of a part of the log that lies within one file; None if readers may not
-        have all of it.
+        """Find the bytes of a range of the log that lies within one file.
+
+        Return None if readers may not have the whole range.
         """
         return self._lookups.read_span(physical_offset, size)
 
@@ -337,23 +339,22 @@ class MessageStore:
         return self.commit_log.confirm_offset
 
     def confirm(self, offset: int | None) -> None:
-        """Let readers see the log only up to this offset from now on; None removes the bound.
+        """Set the offset up to which readers see the log; None removes the bound.
 
-        A commit becomes visible as a whole. A lower offset does not hide visible messages again.
+        A commit becomes visible as a whole. A lower offset does not hide messages that are already
+        visible.
         """
         self._publisher.confirm(offset)
 
     def note_replicated(self, offset: int) -> None:
-        """Note that the replicas have the log up to `offset`, and answer the puts that waited for
-        it.
-        """
+        """Record that the replicas have the log up to `offset`, and answer the waiting puts."""
         self._pending.advance(Condition.REPLICATED, min(offset, self.commit_log.end))
 
     def append_raw(self, offset: int, data: Buffer) -> None:
         """Append bytes of the master's log exactly at the end of this log.
 
-        Whole records become visible once they are confirmed. If a write fails, raise DiskError and
-        keep the bytes written before it, which end at a file boundary.
+        Whole records become visible once they are confirmed. If a write fails, raise DiskError; the
+        bytes written before it, which end at a file boundary, remain in the log.
         """
         self._publisher.drop()
         try:
@@ -365,9 +366,7 @@ class MessageStore:
 
     @property
     def is_crowded(self) -> bool:
-        """Whether a follower should pause because too many replicated records wait for a
-        checkpoint.
-        """
+        """Whether a follower should pause because checkpoints lag behind replication."""
         return self._checkpointer.is_crowded
 
     def forget_unconfirmed(self) -> None:
@@ -483,7 +482,7 @@ class MessageStore:
 
 
 def _mark_unreplicated(batch: Batch) -> None:
-    """Set the status of puts that should wait for replication when no slave is close enough."""
+    """Set the status of puts that need replication when no slave is close enough."""
     for _, is_waiting, result in batch.results:
         if is_waiting and result.status is PutStatus.PUT_OK:
             result.status = PutStatus.SLAVE_NOT_AVAILABLE

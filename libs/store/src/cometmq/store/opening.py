@@ -21,7 +21,7 @@ from cometmq.store.writing.pending_puts import Condition, PendingPuts
 
 @dataclass(frozen=True, slots=True)
 class Running:
-    """The components that a store has only after its recovery."""
+    """The components that a store has only after recovery."""
 
     recovered: Recovered
     pending: PendingPuts

@@ -43,9 +43,9 @@ def build_parts(
     log: Log,
     read_range: ReadRange | None = None,
 ) -> Parts:
-    """Create the components of a store, without reading its files.
+    """Create the components of a store without reading its files.
 
-    `read_range` speeds up the dispatch of records that are in the log.
+    `read_range` speeds up the dispatch of records that are already in the log.
     """
     layout = Layout(settings)
     commit_log = CommitLog(disk, layout, settings.mapped_file_size_commit_log)

@@ -83,7 +83,7 @@ class Publisher:
                 listener(queue.topic, queue.queue_id, queue.max_offset, tag_code, timestamp)
 
     def confirm(self, offset: int | None) -> None:
-        """Move the bound; None removes it."""
+        """Move the bound of visibility; None removes it."""
         self._limit = offset
         for batch in self._unconfirmed.take(offset):
             self._show(batch)
@@ -109,7 +109,7 @@ class Publisher:
                 listener(queue.topic, queue.queue_id, queue.max_offset, None, timestamp)
 
     def drop(self) -> None:
-        """Forget invisible commits; their records are later dispatched from the log or cut off."""
+        """Forget the invisible commits, whose records are later dispatched or truncated."""
         self._unconfirmed.drop()
         self._check_backlog()
 

@@ -17,7 +17,7 @@ from cometmq.store.disk import Disk, DiskFile
 _HEAD: Final = Struct(">IIB")  # length of the payload, checksum, kind
 _PLACE: Final = Struct(">QIB")  # covered by the checksum besides the payload
 FILE_BYTES: Final = 8 << 20
-_SEARCH_BYTES: Final = 64 << 10  # searched after a bad place for a record that proves damage
+_SEARCH_BYTES: Final = 64 << 10  # searched behind an invalid record for one that proves damage
 
 
 class Record(NamedTuple):
@@ -184,7 +184,7 @@ def _record(data: bytes, start: int, position: int) -> Record | None:
 
 
 def _follows(data: bytes, start: int, position: int) -> bool:
-    """Return whether a whole record begins somewhere after an unreadable place."""
+    """Return whether a whole record begins somewhere after an unreadable position."""
     end = min(len(data), position + _SEARCH_BYTES)
     return any(_record(data, start, place) is not None for place in range(position + 1, end))
 

@@ -68,7 +68,7 @@ class Replica:
     def dispatch(self, limit: int | None) -> list[Arrival]:
         """Make whole records up to `limit` visible; return the queues that got messages."""
         log, dispatcher = self._commit_log, self._dispatcher
-        dispatcher.keyed = []  # of a dispatch that failed; its records come again
+        dispatcher.keyed = []  # a failed dispatch is repeated, with its keys
         count = dispatcher.record_count
         start = self._checkpointer.dispatched_offset
         end = log.end if limit is None else min(limit, log.end)

@@ -33,16 +33,16 @@ class PutStatus(IntEnum):
 
     @property
     def is_stored(self) -> bool:
-        """Whether the message is in the log, durable or not."""
+        """Whether the message is in the log, synced or not."""
         return self <= PutStatus.SLAVE_NOT_AVAILABLE
 
 
 class PutResult(msgspec.Struct, gc=False):
-    """The place of a stored message, or the reason why it was not stored.
+    """The position of a stored message, or the reason why it was not stored.
 
-    For a unit of messages: the place of the first message, the total size, and all ids separated by
-    commas. For a run: the values common to all its requests; the run's answers contain their own
-    places.
+    For a unit of messages, it holds the position of the first message, the total size, and all ids
+    separated by commas. For a run, it holds the values common to all its requests; the run's
+    answers contain their own positions.
     """
 
     status: PutStatus

@@ -89,9 +89,10 @@ class Index:
         return self.files[-1].header.end_offset if self.files else 0
 
     def remember(self, batch: Iterable[Keys]) -> None:
-        """Queue the keys of messages, in log order, for a later addition to the files.
+        """Queue the keys of messages, in log order; `catch_up` adds them to the files.
 
-        Each addition has the overhead of three entries, so small additions are collected.
+        Each addition has a fixed cost equal to that of three entries, so small additions are
+        merged.
         """
         backlog = self._backlog
         for keys in batch:

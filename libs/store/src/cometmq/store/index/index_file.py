@@ -177,7 +177,8 @@ class IndexFile:
     def plan_flush(self, *, is_complete: bool) -> IndexFlush:
         """Plan the writes that bring all entries to the disk.
 
-        `is_complete` includes all slots and the header; otherwise they follow in small steps.
+        If `is_complete`, the plan includes all slots and the header. Otherwise it includes only the
+        next few slot pages; the header follows with the last of them.
         """
         table = self._slots
         assert table is not None
@@ -209,7 +210,7 @@ class IndexFile:
             self._slots.give_back(flush.slots)
 
     def rest(self) -> None:
-        """Stop growing and free the slots, which are now in the file."""
+        """Stop growing and free the slots, which the file now contains."""
         assert not self._unwritten
         self._slots = None
 

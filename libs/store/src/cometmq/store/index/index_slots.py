@@ -90,7 +90,7 @@ class SlotTable(Generic[Mark]):
         return self._copies(pages)
 
     def give_back(self, copies: list[SlotPages]) -> None:
-        """Mark pages of a failed write as dirty again; a sweep in progress fails."""
+        """Mark the pages of a failed write as dirty again, and abandon the sweep in progress."""
         for pages in (*(copy.pages for copy in copies), self._sweep):
             for page in pages:
                 self.dirty[page] = 1

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Message keys on their way into the index, in log order.
+"""Message keys that are waiting to be indexed, in log order.
 
 Index files accept any `Keys`. `KeyedRows` holds the keys of messages that Python has placed; a
 native message path supplies its own keys, already hashed.

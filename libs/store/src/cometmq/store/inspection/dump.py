@@ -15,7 +15,7 @@ from cometmq.store.settings import StoreSettings
 
 
 class DamagedEntry(NamedTuple):
-    """An entry of a consume queue that leads to no intact record."""
+    """An entry of a consume queue that does not point to an intact record."""
 
     queue_offset: int
     physical_offset: int | None
@@ -35,8 +35,8 @@ def dump_log(
 ) -> Iterator[MessageRecord]:
     """Yield the records of the log, starting at a record boundary.
 
-    `on_damage` gets the ranges without a valid record, in their order; `on_fault` gets the text of
-    each file that is damaged as a whole.
+    `on_damage` is called with each range that holds no valid record, in log order; `on_fault` with
+    a description of each file that is damaged as a whole.
     """
     view = open_view(root, disk=disk, settings=settings)
     reported = faults = 0
@@ -75,7 +75,7 @@ def dump_queue(
 ) -> Iterator[MessageRecord]:
     """Yield the messages of one queue, starting at this queue offset.
 
-    `on_damage` gets the entries without an intact record.
+    `on_damage` is called with each entry that does not point to an intact record.
     """
     view = open_view(root, disk=disk, settings=settings)
     log = view.parts.commit_log
@@ -101,7 +101,7 @@ class _Found(NamedTuple):
 
 
 def _entry(view: StoreView, queue: ConsumeQueue, queue_offset: int) -> _Found | None:
-    """Return a record, intact or not; None if a running broker deletes it or is writing it."""
+    """Return a record, intact or not; None if a running broker has deleted it or is writing it."""
     try:
         entry = queue.entry(queue_offset)
     except DiskError as error:
@@ -111,7 +111,7 @@ def _entry(view: StoreView, queue: ConsumeQueue, queue_offset: int) -> _Found | 
     if entry is None:
         return _Found(None, None) if view.in_use_by is None else None
     at = entry.physical_offset
-    is_damage = view.in_use_by is None or at < view.safe_end  # behind it, records are half written
+    is_damage = view.in_use_by is None or at < view.safe_end  # beyond it, one may be half written
     record = view.read(at)
     if record is None:
         is_gone = view.in_use_by is not None and not view.disk.exists(view.files.file_at(at).path)

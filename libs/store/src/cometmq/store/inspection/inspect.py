@@ -65,7 +65,7 @@ class JournalSummary(NamedTuple):
 
 
 class Damage(NamedTuple):
-    """A range of the log that no longer holds a valid record but is followed by records."""
+    """An invalid range of the log that is followed by more records."""
 
     path: str
     position: int
@@ -113,7 +113,7 @@ class StoreView:
         self.damages: list[Damage] = []
         self.record_count = 0
         self.last_end: int | None = None
-        """The offset at which `records` found no more of them."""
+        """The offset at which the last call of `records` stopped."""
         try:
             self.files.load()
         except CorruptStore as error:
@@ -175,7 +175,7 @@ class StoreView:
                 offset = self._begin_after_deletion(error, scanner.offset)
 
     def _follows(self, offset: int) -> int | None:
-        """Record the damage at this offset; return the offset of the next record, if any."""
+        """Record the damage at this offset; return the offset of the next record, or None."""
         files = self.files
         self.last_end = offset
         if self.in_use_by is not None and offset >= self.safe_end:

@@ -22,7 +22,7 @@ class OverlayFile:
     __slots__ = ("_base", "_base_end", "_pages", "_size", "path")
 
     def __init__(self, path: str, base: DiskFile | None, size: int) -> None:
-        """Show a file of the underlying disk, or zeros if there is none."""
+        """Overlay a file of the underlying disk, or zeros if there is none."""
         self.path = path
         self._base = base
         self._base_end = size if base is not None else 0
@@ -71,7 +71,7 @@ class OverlayFile:
         return place if place < self._size else None
 
     def data_end(self) -> int:
-        """Return the offset after which nothing has been written; at most the size."""
+        """Return the end of the written data, which may lie before the end of the file."""
         if self._pages or self._base is None:
             return self._size
         return min(self._base.data_end(), self._base_end)

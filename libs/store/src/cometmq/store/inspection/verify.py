@@ -138,7 +138,7 @@ def verify_store(
 
 
 def _check_journal(view: StoreView, found: Verification) -> None:
-    """Add damage to the tables' journal; such damage does not keep a broker from starting."""
+    """Report damage to the tables' journal, which does not keep a broker from starting."""
     journal = read_journal(view.disk, view.parts.layout.journal)
     found.journal_entry_count = len(journal.entries)
     if journal.damage:
@@ -191,7 +191,7 @@ def _rehearsed(
 
 
 class _QueueCursor:
-    """Reads one queue's entries in large pieces, in log order."""
+    """Reads the entries of one queue in large pieces, in log order."""
 
     def __init__(self, queue: ConsumeQueue) -> None:
         self.queue = queue
@@ -420,9 +420,7 @@ class _Verifier:
             self._note(FindingKind.INDEX_KEYS_MISSING, "index", text)
 
     def _check_index_file(self, file: IndexFile) -> int:
-        """Check a file's entries and chains; return the number of entries whose records still
-        exist.
-        """
+        """Check a file's entries and chains; return the number of entries with existing records."""
         progress = self._view.progress
         is_growing = self._stop is not None and file is self._parts.index.files[-1]
         known = 0

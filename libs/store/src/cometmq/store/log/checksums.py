@@ -47,7 +47,7 @@ _PROVEN: Final = struct.Struct(">qII")
 
 
 class Span(NamedTuple):
-    """A range of one log file: `start` is the file's first offset, the others are positions."""
+    """A range of one log file: the file's start offset, and two positions in the file."""
 
     file: DiskFile
     start: int
@@ -95,7 +95,7 @@ class Checksums:
         """Changes whenever entries are removed."""
 
     def load(self) -> None:
-        """Find the files; a file of the wrong size counts as missing."""
+        """Find the files; a file of the wrong size is treated as missing."""
         folder = self._layout.checksums
         for name in self._disk.names(folder):
             if name.isdigit():
@@ -128,7 +128,7 @@ class Checksums:
         self._disk.remove(self._layout.checksum_file(start))
 
     def extend(self, parts: Sequence[Span], generation: int) -> None:
-        """Compute and sync checksums of synced bytes, except of unreadable blocks; may block."""
+        """Compute and sync the checksums of synced bytes, skipping unreadable blocks; may block."""
         for span in parts:
             for chunk in _chunks(span):
                 fresh = _computed(chunk, self._read(chunk))
@@ -150,7 +150,7 @@ class Checksums:
         return result
 
     def prove(self, parts: Sequence[Span]) -> bool:
-        """Return whether every block has a checksum that matches; may block."""
+        """Return whether every block has a matching checksum; may block."""
         checks = [self.check(span) for span in parts]
         return not any(check.damaged or check.unknown for check in checks)
 
@@ -187,7 +187,6 @@ class Checksums:
         file.sync()
 
     def _read(self, span: Span) -> list[Entry]:
-        """Return the entries of the blocks that a span touches."""
         first, stop = _blocks(span)
         file = self._files.get(span.start)
         size = (stop - first) * _ENTRY.size
@@ -272,9 +271,9 @@ def _computed(chunk: Span, known: list[Entry]) -> dict[int, Entry]:
 def _crc32(data: Buffer, crc: int) -> int:
     """Compute a CRC-32 without releasing the interpreter lock.
 
-    zlib releases the lock for inputs above 5 KiB, and while the loop is busy, the thread waits up
-    to 5 ms to get it back: under full load, checkpoints fell far behind. In small pieces, the
-    blocks of a chunk take 0.7 ms without interruption.
+    zlib releases the lock for inputs above 5 KiB. While the loop is busy, the thread then waits up
+    to 5 ms to get it back, which made checkpoints fall far behind under full load. In small pieces,
+    the blocks of a chunk take 0.7 ms without interruption.
     """
     view = memoryview(data)
     for begin in range(0, len(view), PIECE_BYTES):

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The append-only log of all messages: its files, its end, writing and reading.
 
-This module does not interpret the bytes; `writing/append.py` and `recovery/recovery.py` do. Readers
-on other threads use an immutable `LogView`.
+The log's bytes are interpreted elsewhere (`writing/append.py`, `recovery/recovery.py`). Readers on
+other threads use an immutable `LogView`.
 """
 
 from collections.abc import Sequence
@@ -32,15 +32,15 @@ class LogView(NamedTuple):
         return self.files[index].read_cached(position, count)
 
     def is_damaged(self, offset: int, size: int) -> bool:
-        """Return whether a record at this offset lies in a part that is known to be damaged."""
+        """Return whether a record at this offset overlaps a range that is known to be damaged."""
         return bool(self.damage) and overlaps(self.damage, offset, size)
 
 
 class CommitLog:
     """The files of the log, its end, and the confirm offset up to which readers may see it.
 
-    The confirm offset never exceeds `end`. Without a bound from outside (`MessageStore.confirm`),
-    every commit advances it.
+    The confirm offset never exceeds `end`. Unless `MessageStore.confirm` sets a bound, every commit
+    advances it.
     """
 
     __slots__ = ("_view", "confirm_offset", "damage", "end", "files")
@@ -71,9 +71,7 @@ class CommitLog:
         return view
 
     def view_to_end(self) -> LogView:
-        """Return a snapshot of the files up to the end, for replicas, which get unconfirmed bytes
-        too.
-        """
+        """Return a snapshot of the files up to the end; replicas also get unconfirmed bytes."""
         files = self.files
         return LogView(tuple(files.files), files.file_size, files.first, self.end, self.damage)
 
@@ -82,7 +80,7 @@ class CommitLog:
         self._view = None
 
     def set_damage(self, damage: Sequence[DamagedRange]) -> None:
-        """Replace the ranges from which readers get no records."""
+        """Replace the damaged ranges, whose records readers do not get."""
         self.damage = damage
         self.forget_view()
 

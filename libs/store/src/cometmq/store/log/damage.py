@@ -31,6 +31,6 @@ def clipped(ranges: Iterable[DamagedRange], first: int, end: int) -> tuple[Damag
 
 
 def overlaps(ranges: Sequence[DamagedRange], offset: int, size: int) -> bool:
-    """Return whether a record at this offset shares a byte with one of the ranges."""
+    """Return whether a record at this offset overlaps one of the ranges."""
     before = bisect_right(ranges, (offset + size - 1, 1 << 63)) - 1
     return before >= 0 and ranges[before].end > offset

@@ -36,8 +36,7 @@ class FileSequence:
         return self.first + len(self.files) * self.file_size
 
     def load(self) -> None:
-        """Find the files in the folder; raise CorruptStore for a gap or a file with an unknown
-        name.
+        """Find the files in the folder; raise CorruptStore for a gap or an unexpected file name.
 
         A crash or a copy may leave a short last file; `pad_last` repairs it.
         """
@@ -83,7 +82,7 @@ class FileSequence:
         return self.files[(offset - self.first) // self.file_size]
 
     def begin_at(self, start: int) -> None:
-        """Set the offset of the first file, which does not exist yet."""
+        """Set the start offset of the first file, which does not exist yet."""
         assert not self.files
         assert start % self.file_size == 0
         self.first = start

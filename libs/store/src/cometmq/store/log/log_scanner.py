@@ -45,10 +45,10 @@ class LogScanner:
         end: int | None = None,
         take: Take | None = None,
     ) -> None:
-        """Begin at `offset`; read nothing at or after `end`, if that is given.
+        """Begin at `offset`; if `end` is given, read nothing at or after it.
 
-        `take` is offered the records first, in log order; iteration yields those it does not
-        consume.
+        Records are first offered to `take`, in log order; iteration yields the records that `take`
+        does not consume.
         """
         self._files = files
         self._take = take
@@ -81,7 +81,7 @@ class LogScanner:
                 self._chunk_bytes *= 2
 
     def _scan_chunk(self, data: bytes, file_left: int) -> Generator[Scan, None, ScanStatus]:
-        """Yield the records of one read; return the reason it ended."""
+        """Yield the records of one read; return the reason why the scan stopped."""
         base = self.offset
         cursor = 0
         check_crc, take = self._check_crc, self._take
@@ -114,9 +114,10 @@ _HEAD: Final = struct.Struct(">ii20xq")  # size, magic, physical offset
 
 
 def follow_headers(files: FileSequence, start: int, end: int) -> int:
-    """Follow sizes and offsets from record to record; return the offset reached, at most `end`.
+    """Walk from header to header; return the offset reached, at most `end`.
 
-    This is five times faster than scanning whole records: bench/micro/bench_recovery.py.
+    Only sizes and offsets are checked, which is five times faster than scanning whole records:
+    bench/micro/bench_recovery.py.
     """
     offset = start
     while offset < end and files.first <= offset < files.end:

@@ -66,7 +66,7 @@ class QueuePlan(NamedTuple):
         return b"".join((*parts, self.tail))
 
     def entries(self) -> Lookup[bytes]:
-        """Find the bytes of the entries; an entry cut off at the end is left out."""
+        """Find the bytes of the entries; an incomplete last entry is left out."""
         parts: list[Buffer] = []
         for file, position, count in self.pieces:
             part = yield Read(file, position, count)
@@ -157,8 +157,8 @@ class ConsumeQueue:
     def stage_run(self, entries: bytes, count: int) -> bool:
         """Assign the next offsets to records that are about to be written.
 
-        `entries` are encoded as by `stage`, delivery times included. Return whether these are the
-        first entries since the last publish.
+        `entries` have the encoding that `stage` uses, including delivery times. Return whether
+        these are the first entries since the last publish.
         """
         staged = self._staged
         is_first = not staged
@@ -177,9 +177,7 @@ class ConsumeQueue:
         return count
 
     def hold(self) -> int:
-        """Keep the staged entries invisible while their records are in the log; return their
-        number.
-        """
+        """Hold back the staged entries of records that are in the log; return their number."""
         staged = self._staged
         count = len(staged) // CQ_ENTRY_BYTES
         if isinstance(self._held, bytearray):
@@ -201,7 +199,7 @@ class ConsumeQueue:
             self._held = b""
 
     def drop_held(self) -> None:
-        """Forget the held entries; their records are later dispatched from the log or cut off."""
+        """Forget the held entries; their records are later dispatched from the log or truncated."""
         assert not self._staged
         self._held = b""
         self.next_offset = self.max_offset
@@ -228,7 +226,7 @@ class ConsumeQueue:
         return self.entry(self.max_offset - 1)
 
     def entry(self, queue_offset: int) -> QueueEntry | None:
-        """Return one entry; None for a filler or an offset outside the queue."""
+        """Return one entry; None for a filler entry or an offset outside the queue."""
         if not self.min_offset <= queue_offset < self.max_offset:
             return None
         data = self.plan(queue_offset, 1).read(may_block=True)
@@ -341,7 +339,7 @@ class ConsumeQueue:
         self.min_offset = self.max_offset = self.next_offset = 0
 
     def fill_to(self, queue_offset: int) -> None:
-        """Fill a gap left by lost records with entries that every reader skips."""
+        """Fill a gap left by lost records with filler entries, which every reader skips."""
         assert not self._staged
         self._tail += FILLER * (queue_offset - self.max_offset)
         self.max_offset = self.next_offset = queue_offset
@@ -394,9 +392,9 @@ class ConsumeQueue:
         return low
 
     def offsets_between(self, start: int, end: int) -> range:
-        """Return the offsets whose records share bytes with a range of the log.
+        """Return the offsets whose records overlap a range of the log.
 
-        Reads files only, as `first_at` does, so it may run on a worker thread.
+        It reads only files, as `first_at` does, so it may run on a worker thread.
         """
         low, stop = self.first_at(start), self.written_offset
         if low > self.min_offset:

@@ -31,10 +31,10 @@ class _Place(NamedTuple):
     log: LogView
     limits: ReadLimits
     block_count: int
-    memory_start: int  # records before this count as on disk
+    memory_start: int  # records before this offset are assumed to be on disk
 
     def most(self, offset: int) -> tuple[int, int]:
-        """Return the count and byte limits for an answer that continues at this offset."""
+        """Return the count limit and the byte limit of an answer that continues at this offset."""
         limits = self.limits
         if offset >= self.memory_start:
             return limits.count_max, limits.bytes_max
@@ -86,10 +86,10 @@ def read_matching(
     limits: ReadLimits,
     block_count: int = BLOCK_COUNT_MAX,
 ) -> Lookup[GetResult]:
-    """Find the records from this offset onwards that pass a test; if none does, return a status
-    with the next offset.
+    """Find the records from this offset onwards that pass a test.
 
-    `block_count` is the number of records per read; slow tests need fewer.
+    If none does, return a status with the next offset. `block_count` is the number of records per
+    read; slow tests need fewer.
     """
     status, next_offset = locate(queue, queue_offset)
     if status is not GetStatus.FOUND:
@@ -106,7 +106,7 @@ def read_matching(
 
 
 def _portions(data: Buffer) -> Iterator[list[QueueRow]]:
-    """Unpack entries on demand, because most reads find enough among the first ones."""
+    """Unpack entries in portions, because most reads find enough messages among the first ones."""
     view = memoryview(data)
     for start in range(0, len(view), PORTION_BYTES):
         yield list(ENTRY.iter_unpack(view[start : start + PORTION_BYTES]))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Serve pulls: find the queue, apply RocketMQ's limits and the caller's, share recent reads.
+"""Serve pulls: find the queue, apply RocketMQ's limits and the caller's, reuse recent reads.
 
 Hot path: `get` once per pull, on top of `read_queue`; bench/micro/bench_broker.py.
 """
@@ -141,7 +141,7 @@ class Pulls:
         return limits
 
     def note_damaged(self, queue: ConsumeQueue, offset: int, count: int) -> None:
-        """Log that a pull left records out, but only once for each place in the queue."""
+        """Log that a pull left records out, but only once for each position in the queue."""
         place = (queue.topic, queue.queue_id, offset)
         if len(self._told) >= TOLD_COUNT_MAX:
             self._told.clear()

@@ -37,7 +37,7 @@ class ReadLimits(NamedTuple):
     bytes_max: int
     disk_count_max: int
     disk_bytes_max: int
-    memory_bytes: int  # messages farther from the log's end count as on disk
+    memory_bytes: int  # older messages are assumed to be on disk
 
     @classmethod
     def of(cls, settings: StoreSettings, memory_bytes: int) -> "ReadLimits":
@@ -64,7 +64,7 @@ class ReadLimits(NamedTuple):
 
 
 class ReadPlan(NamedTuple):
-    """The inputs of one read, fixed when it is requested."""
+    """The inputs of one read, fixed at the time of the request."""
 
     queue_offset: int
     min_offset: int
@@ -160,7 +160,7 @@ def _run(plan: ReadPlan, *, may_block: bool) -> GetResult | None:
 
 
 def _select(entries: Buffer, plan: ReadPlan) -> _Selection:
-    """Select entries until the answer is full; the first match ignores the byte limit."""
+    """Select entries until the answer is full; the first match may exceed the byte limit."""
     count = len(entries) // ENTRY.size
     if plan.accept is None and 0 < count <= plan.limits.count_max:
         selection = _select_all(entries, count, plan)
@@ -172,7 +172,7 @@ def _select(entries: Buffer, plan: ReadPlan) -> _Selection:
 
 @lru_cache(maxsize=64)
 def _places(count: int) -> struct.Struct:
-    """Return a struct that unpacks `count` offsets and sizes at once, 2x faster than one by one."""
+    """Return a struct that unpacks `count` offsets and sizes at once, which is twice as fast."""
     return struct.Struct(">" + "qi8x" * count)
 
 
@@ -261,7 +261,7 @@ def _cut(view: memoryview, start: int, places: list[tuple[int, int]]) -> list[me
 
 
 def _dense_end(rest: list[tuple[int, int]], selection: _Selection, log: LogView) -> int:
-    """Return the end of a single read that covers all records; 0 if several reads are better.
+    """Return the end of a single read that fetches all records; 0 if several are better.
 
     A single read must stay within one file and copy few unneeded bytes.
     """

@@ -31,7 +31,7 @@ class QueueTable:
         self.queues: dict[tuple[str, int], ConsumeQueue] = {}
 
     def load(self, on_corrupt: Callable[[CorruptStore], None] | None = None) -> None:
-        """Find the queues in the store's folder; their ends are determined by recovery.
+        """Find the queues in the store's folder; recovery determines their ends.
 
         Raise CorruptStore for invalid files, or pass the error to `on_corrupt` and continue.
         """
@@ -51,11 +51,11 @@ class QueueTable:
 
     @property
     def delayed(self) -> tuple[str, tuple[int, ...], int]:
-        """The topic of delayed messages, the delays of its queues, and the delay of others."""
+        """The topic of delayed messages, its queues' delays, and the delay of unknown levels."""
         return SCHEDULE_TOPIC, self._delays.delays_ms, UNKNOWN_LEVEL_DELAY_MS
 
     def get(self, topic: str, queue_id: int) -> ConsumeQueue | None:
-        """Return a queue; None if no message was ever stored in it."""
+        """Return a queue; None if it has never held a message."""
         return self.queues.get((topic, queue_id))
 
     def create(self, topic: str, queue_id: int) -> ConsumeQueue:

@@ -50,7 +50,7 @@ class RecentReads:
     def find(
         self, queue: ConsumeQueue, offset: int, log: LogView, limits: ReadLimits
     ) -> GetResult | None:
-        """Return the cached result of a read, its records in one piece; None if there is none."""
+        """Return the cached result of a read, its records in one buffer; None if there is none."""
         kept = self._places.get((queue, queue.life, offset, limits.count_max))
         if (
             kept is None

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The files that record how much of the store is on disk: RocketMQ's checkpoint, our progress.
+"""The files that record how much of the store is on disk: RocketMQ's `checkpoint`, our `progress`.
 
 Layout: `checkpoint` holds three int64 timestamps (log, queues, index) in 4096 bytes. `progress`
 holds magic, offset, verify offset, number of queue entries, index entry count, the checkpoint's
@@ -111,7 +111,7 @@ class CheckpointFiles:
         self._progress = _open(disk, layout.progress, _PROGRESS_BYTES, temporary)
 
     def load(self) -> tuple[Checkpoint, Progress | None]:
-        """Return the content of both files; an outdated progress file counts as None."""
+        """Return the content of both files; an outdated progress file is reported as None."""
         checkpoint = Checkpoint.decode(self._checkpoint.read(0, CHECKPOINT_BYTES))
         progress = Progress.decode(self._progress.read(0, _PROGRESS_BYTES))
         if progress is not None and not progress.is_newest(checkpoint):

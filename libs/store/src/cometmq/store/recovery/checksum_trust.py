@@ -8,11 +8,10 @@ from cometmq.store.recovery.checkpoint import Checkpoint, Progress
 
 
 def load_checksums(parts: Parts, checkpoint: Checkpoint, own: Progress | None) -> int:
-    """Load the checksums; delete checksums that may describe bytes other than the log's.
+    """Load the checksums, and delete those that may describe bytes other than the log's.
 
-    Return the offset before which checksums, and damage found with them, are trusted.
-
-    `own` is this program's last progress, even if another program has used the store since.
+    Return the offset before which checksums, and damage found with them, are trusted. `own` is this
+    program's last progress, even if another program has used the store since.
     """
     files, checksums = parts.commit_log.files, parts.checksums
     end = trusted_end(files, checkpoint, own)

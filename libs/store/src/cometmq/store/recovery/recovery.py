@@ -174,7 +174,7 @@ class Recovery:
         return count == progress.entry_count
 
     def _has_index(self, progress: Progress) -> bool:
-        """Return whether the file that was growing still exists; older ones may have expired."""
+        """Return whether the newest index file still exists; older ones may have expired."""
         if not progress.index_name or not self._settings.message_index_enable:
             return True
         return any(file.name == progress.index_name for file in self._index.files)
@@ -204,7 +204,7 @@ class Recovery:
         return files.first
 
     def _refuse_damage(self, start: int) -> None:
-        """Refuse to start before anything is cut: a manual repair needs the queue entries."""
+        """Refuse to start before anything is truncated: a manual repair needs the queue entries."""
         scanner = LogScanner(self._files, start, check_crc=self._settings.check_crc_on_recover)
         for _ in scanner:
             pass
@@ -230,8 +230,8 @@ class Recovery:
     def _scan(self, start: int) -> int:
         """Dispatch every record from the start onwards; return the end of the log.
 
-        A record is dispatched only once the next record proves it complete: the properties of the
-        last record may be torn, and its CRC does not cover them.
+        Each record is dispatched once the next one proves it complete. The last one is checked for
+        torn properties first, because a record's CRC does not cover its properties.
         """
         self._is_from_head = start == self._files.first
         check_crc = self._settings.check_crc_on_recover
@@ -324,7 +324,7 @@ class Recovery:
         )
 
     def _fill_gaps(self) -> None:
-        """Rebuild queues that lost entries in the middle, scanning from the head of the log."""
+        """Rebuild queues that lack entries in the middle by scanning from the head of the log."""
         gaps = self._dispatcher.gaps
         if not gaps:
             return

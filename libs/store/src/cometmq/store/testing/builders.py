@@ -37,7 +37,7 @@ def small_settings(**changes: object) -> StoreSettings:
 
 
 class SteppingClock:
-    """A clock that tests advance."""
+    """A clock that only tests advance."""
 
     def __init__(self, now_ms: int = START_MS) -> None:
         self.now_ms = now_ms
@@ -84,7 +84,7 @@ def make_message(  # noqa: PLR0913  # every field has a default
 
 
 class StoreRig:
-    """A store with a clock, driven as a broker drives it."""
+    """A store with a clock, driven the way a broker drives it."""
 
     def __init__(
         self,

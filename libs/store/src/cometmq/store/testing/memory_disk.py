@@ -18,7 +18,7 @@ Fault = Callable[[str, str], int]
 
 
 class MemoryFile:
-    """One file; all its users share the same bytes."""
+    """One file; all handles to it share the same bytes."""
 
     def __init__(self, disk: "MemoryDisk", path: str) -> None:
         self._disk = disk
@@ -43,7 +43,7 @@ class MemoryFile:
         return bytes(self._data("read")[offset : offset + count])
 
     def read_cached(self, offset: int, count: int) -> Buffer | None:
-        """Return the bytes, or None while the test has made the disk cold."""
+        """Return the bytes, or None if the test has made the disk cold."""
         return None if self._disk.is_cold else self.read(offset, count)
 
     def next_data(self, offset: int) -> int | None:

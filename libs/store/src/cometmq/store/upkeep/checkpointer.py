@@ -108,11 +108,11 @@ class Checkpointer:
 
     @property
     def is_crowded(self) -> bool:
-        """Whether replicated records should arrive no faster than checkpoints save them."""
+        """Whether a follower should pause because checkpoints lag behind replication."""
         return self._unsaved_count > UNSAVED_COUNT_MAX
 
     def forget(self, queue: ConsumeQueue) -> None:
-        """Stop writing a deleted queue; the next checkpoint must no longer count it."""
+        """Drop a deleted queue, so that the next checkpoint no longer counts it."""
         self._dirty.discard(queue)
         self.offset = -1  # makes a checkpoint due even if no message was stored
 
@@ -125,8 +125,8 @@ class Checkpointer:
     def is_due(self, now_ms: int, interval_ms: int) -> bool:
         """Return whether anything has changed and the interval has passed.
 
-        A checkpoint of thousands of queues takes seconds; the interval grows with its duration.
-        A follower that catches up does not wait, because it has no senders to disturb.
+        A checkpoint of thousands of queues takes seconds, so the interval grows with its duration.
+        A follower that is catching up does not wait, because it has no senders to disturb.
         """
         pause_ms = max(interval_ms, self._elapsed_ms * PAUSE_FACTOR)
         if self.offset == self.dispatched_offset:

@@ -39,7 +39,7 @@ class Cleaner:
         self.used_percent = 0
 
     def ask(self) -> None:
-        """Request deletion of expired files, whatever the hour."""
+        """Request the deletion of expired files, whatever the hour."""
         self._rounds_asked_for = ROUNDS_ASKED_FOR
         self._last_ms = -self._parts.settings.clean_resource_interval
 
@@ -97,7 +97,7 @@ class Cleaner:
     def measure(self) -> None:
         """Update the disk usage after a failed write to this file system.
 
-        The disk may have filled up since the last measurement, and refusals must not report the old
+        The disk may have filled up since the last measurement, and refusals must report the current
         figure.
         """
         try:

@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Flush policy: decides when the log is synced and which puts a sync completes. The sync itself is
-a job.
+"""Flush policy: decides when the log is synced, and which puts a sync completes.
 
-Group commit: one sync covers every put that was written before the sync began. A failed sync is
-fatal for the store: the kernel may have dropped the dirty pages, so a second sync that succeeds
-would prove nothing.
+The sync itself is a job. Group commit: one sync covers every put that was written before the sync
+began. A failed sync is fatal for the store: the kernel may have dropped the dirty pages, so a later
+successful sync would prove nothing.
 """
 
 from typing import Final

@@ -77,7 +77,7 @@ class Housekeeping:
     # Failing writes
 
     def note_write_failed(self, error: DiskError, batch: Batch) -> None:
-        """Refuse writes until a probe write succeeds at the place where this write failed."""
+        """Refuse writes until a probe has overwritten the ranges of the failed write."""
         self._failed_segments = [
             (offset, sum(map(len, records))) for offset, records in batch.segments
         ]

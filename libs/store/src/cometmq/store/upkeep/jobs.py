@@ -43,7 +43,7 @@ class QueueWrite(NamedTuple):
 
 
 class CheckpointJob:
-    """Writes everything up to one offset to the disk and then records that in the checkpoint."""
+    """Writes everything up to one offset to the disk and then saves the checkpoint."""
 
     name = "checkpoint"
 
@@ -60,9 +60,9 @@ class CheckpointJob:
         dispatched_count: int,
         on_done: Callable[["CheckpointJob", Exception | None], None],
     ) -> None:
-        """Take copies of the data that is missing from the files of each part.
+        """Take copies of the data that is missing from the files.
 
-        `dispatched_count` is the number of replicated records that it saves.
+        `dispatched_count` is the number of replicated records that the job saves.
         """
         self._disk = disk
         self._files = files
@@ -100,7 +100,7 @@ class CheckpointJob:
 
 
 class ProbeJob:
-    """Tests whether the log is writable again by overwriting the remains of a failed write."""
+    """Tests whether the log is writable again by overwriting the ranges of a failed write."""
 
     name = "probe"
 
@@ -172,7 +172,7 @@ class RemoveJob:
         *,
         pause: Callable[[], None] | None = None,
     ) -> None:
-        """`pause` is called between two files, so that the disk can do other work."""
+        """Take the paths; `pause` is called between two files, to leave the disk to other work."""
         self._disk = disk
         self._paths = paths
         self._on_done = on_done

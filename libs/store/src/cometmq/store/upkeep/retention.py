@@ -2,8 +2,8 @@
 """Pure functions that decide which files of the log to delete, and when.
 
 Compatibility: RocketMQ takes a file's age from its modification time, which copies and restores
-change. Here it is the store time of the first record of the next file, which is at least as new as
-every record in the file itself.
+change. This store uses the store time of the first record of the next file, which is at least as
+new as every record in the file itself.
 """
 
 from datetime import UTC, datetime
@@ -56,7 +56,7 @@ def decide(
 
 
 def _expired_count(settings: StoreSettings, disk: DiskState, now_ms: int) -> int:
-    """Count the expired files at the start of the log, so that deleting them leaves no gap."""
+    """Count the expired files at the start of the log; deleting them leaves no gap."""
     oldest_ms = now_ms - settings.file_reserved_time * _HOUR_MS
     count = 0
     for timestamp in disk.end_timestamps[:FILES_PER_ROUND_MAX]:

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Compare the log with its checksums: all of the log over days, its last files after a host crash.
+"""Compare the log with its checksums: all of it over days, its last files after a host crash.
 
 A round reads the log from its first byte up to the offset before which checksums existed when the
 round began. The rate is the size of the log divided by `logScrubHours`, within bounds, and the
 position survives a restart. Missing checksums are computed.
 
 Readers get no record that shares a byte with a damaged block. The affected messages are identified
-from the queue entries, because the damaged bytes of the log prove nothing.
+from the queue entries, because the damaged bytes of the log cannot be trusted.
 """
 
 from __future__ import annotations
@@ -168,7 +168,7 @@ class Scrubber:
         return (now_ms - self._last_ms) * rate // 1000
 
     def _limit(self) -> int:
-        """Return the end of the last block whose checksum no longer changes."""
+        """Return the end of the last block whose checksum is final."""
         files = self._parts.commit_log.files
         return block_start(files, max(files.first, self._sealer.offset))
 
@@ -198,7 +198,7 @@ class Scrubber:
             self._take(found)
 
     def note_stale(self) -> None:
-        """Repeat a step during which files were cut or deleted."""
+        """Repeat a step during which files were truncated or deleted."""
         self._is_running = False
 
     def note_failed(self, begin: int, error: Exception | None) -> None:
@@ -279,7 +279,7 @@ class _ScrubJob:
         try:
             self._run()
         except DiskError as error:
-            self._error = error  # not raised: a file that expired meanwhile is no failure
+            self._error = error  # not raised: the file may have expired, which is no failure
 
     def _run(self) -> None:
         checksums, known = self._parts.checksums, self._state.damage

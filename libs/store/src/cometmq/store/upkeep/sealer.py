@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Compute the checksums of the log's new blocks, as a step of each checkpoint.
 
-Every byte below the progress of a checkpoint therefore has a checksum, and recovery reads the bytes
-above it. If a step fails, its blocks remain unknown until the scrubber computes them, and the
+Every byte before the progress of a checkpoint therefore has a checksum, and recovery reads the
+bytes after it. If a step fails, its blocks remain unknown until the scrubber computes them, and the
 checkpoint is still written.
 """
 
@@ -58,7 +58,8 @@ class SealStep:
     def done(self) -> None:
         """Adopt the result once the checkpoint has been written.
 
-        If files were cut or deleted meanwhile, the next checkpoint covers the part again.
+        If files were truncated or deleted during the step, the next checkpoint covers the part
+        again.
         """
         if self._generation != self._parts.checksums.generation:
             return

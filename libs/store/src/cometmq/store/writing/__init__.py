@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Puts until they are answered: placement, encoding, dispatch, refusals."""
+"""Puts from arrival to answer: placement, encoding, dispatch, refusals."""

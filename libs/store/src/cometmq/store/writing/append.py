@@ -133,7 +133,7 @@ class Appender:
         return self.staged_bytes
 
     def put_batch(self, messages: Sequence[NewMessage], done: PutDone) -> None:
-        """Stage messages for any queues as a unit: all are stored contiguously, or none is."""
+        """Stage messages of any queues as a unit: all are stored contiguously, or none is."""
         assert messages
         self._pending.append((tuple(messages), done))
         self.staged_bytes += sum(len(m.body) + len(m.properties) for m in messages)
@@ -187,7 +187,6 @@ class Appender:
         return Batch(end, file_end, self._now_ms)
 
     def _place(self, pending: Sequence[_Put]) -> Batch:
-        """Place and encode the puts in their order."""
         batch = self._begin()
         queues, body_bytes_max = self._queues, self._body_bytes_max
         now_ms, results, touched = batch.store_timestamp, batch.results, batch.touched
@@ -232,7 +231,7 @@ class Appender:
         return batch
 
     def _open(self, batch: Batch) -> _Place:
-        """Return the place of the next record."""
+        """Return the position of the next record."""
         keys = batch.keys[-1]
         if not isinstance(keys, KeyedRows):
             keys = KeyedRows()
@@ -276,7 +275,7 @@ class Appender:
         return self._queues.get((topic, queue_id)) or self._table.create(topic, queue_id)
 
     def _place_unit(self, batch: Batch, messages: tuple[NewMessage, ...], done: PutDone) -> None:
-        """Place messages contiguously in one file, and in the same order in their queues."""
+        """Place messages contiguously in one file; their queue offsets have the same order."""
         queues = [
             self._queues.get((message.topic, message.queue_id)) or self._new_queue(message)
             for message in messages
@@ -324,9 +323,9 @@ class Appender:
         return self._table.create(message.topic, message.queue_id)
 
     def _roll_for(self, batch: Batch, size: int) -> _Place:
-        """Continue in the next file; return the place of the next record.
+        """Continue in the next file; return the position of the next record.
 
-        Raise ValueError, without changes, for a size that exceeds a file's capacity.
+        If the size exceeds a file's capacity, raise ValueError and change nothing.
         """
         if size > self._file_size - BLANK_BYTES_MIN:
             raise ValueError(f"{size} bytes do not fit into one file")

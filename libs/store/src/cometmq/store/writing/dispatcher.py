@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Dispatch: derive queue entries and index entries from records that are in the log.
 
-Puts bypass this module, because `append.py` creates both together with the record. Recovery and
-replication use it. They may dispatch a record twice, so dispatch is idempotent: it skips entries
-that a queue already has.
+Puts bypass this module, because `append.py` creates the entries together with the record. Recovery
+and replication use it. They may dispatch a record twice, so dispatch is idempotent: it skips
+entries that a queue already has.
 """
 
 from bisect import bisect_left
@@ -62,11 +62,11 @@ class Dispatcher:
         behind: Mapping[ConsumeQueue, int] | None = None,
         read_range: ReadRange | None = None,
     ) -> None:
-        """Set the rules for queues that are behind the log.
+        """Set the rules for queues that lag behind the log.
 
-        `may_begin_again` allows a queue to drop its files, as recovery must. `behind`
-        restricts dispatch to these queues, with records at or after the given log offsets.
-        `read_range` reads plain records many at a time.
+        `may_begin_again` allows a queue to drop its files, as recovery must. `behind` restricts
+        dispatch to these queues, and to records at or after the given log offsets. `read_range`
+        reads plain records many at a time.
         """
         self._table = table
         self._is_indexing = is_indexing
@@ -141,7 +141,7 @@ class Dispatcher:
 
     @property
     def taker(self) -> Take | None:
-        """A `Take` that dispatches plain records in a scan from the log's head; it ignores CRCs."""
+        """A `Take` that dispatches plain records from the log's head on, without CRC checks."""
         return None if self._read_range is None else self._take
 
     def _take(self, data: bytes, position: int, base: int) -> int:

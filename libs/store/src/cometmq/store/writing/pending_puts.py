@@ -49,7 +49,7 @@ class PendingPuts:
     __slots__ = ("_count", "_last_needed", "_puts", "_reached")
 
     def __init__(self, reached: Mapping[Condition, int]) -> None:
-        """Start with the offset up to which each condition is fulfilled."""
+        """Start with the offset up to which each condition is already fulfilled."""
         self._puts: deque[_Pending] = deque()
         self._count = 0  # requests: a run answers several
         self._reached = dict(reached)
@@ -59,7 +59,7 @@ class PendingPuts:
         return self._count
 
     def is_needed(self, condition: Condition) -> bool:
-        """Whether any put is waiting for this condition."""
+        """Return whether any put is waiting for this condition."""
         return bool(self._puts) and self._last_needed[condition] > self._reached[condition]
 
     def add(
@@ -75,9 +75,7 @@ class PendingPuts:
         self._count += result.request_count
 
     def advance(self, condition: Condition, offset: int) -> None:
-        """Raise the condition's offset; answer the puts for which this was the last unmet
-        condition.
-        """
+        """Raise the condition's offset; answer the puts that now have no unmet condition."""
         self._reached[condition] = max(self._reached[condition], offset)
         while self._puts and not self._unmet(self._puts[0]):
             self._answer(PutStatus.PUT_OK)
@@ -104,7 +102,7 @@ class PendingPuts:
             self._answer(status)
 
     def fail(self) -> None:
-        """Refuse all pending puts, because a sync failed or their records may be cut off."""
+        """Refuse all pending puts, because a sync failed or their records may be truncated."""
         while self._puts:
             self._puts[0].result.status = PutStatus.SERVICE_NOT_AVAILABLE
             self._answer(PutStatus.SERVICE_NOT_AVAILABLE)

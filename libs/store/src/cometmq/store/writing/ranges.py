@@ -2,8 +2,8 @@
 """Ranges of the log from which a reader outside the store derives all entries and keys at once.
 
 A native message path is such a reader. It reads the plain records at the beginning of a range and
-stops where no plain record begins: at the end of the data, a blank, damage, or a record that needs
-Python's rules. The store examines that place itself, so all decisions are made here.
+stops where no plain record begins: at the end of the data, a blank, damage, or a record that only
+Python can interpret. The store examines that position itself, so all decisions are made here.
 """
 
 from collections.abc import Sequence

@@ -3,7 +3,8 @@
 
 A native message path is such a source. The store still decides where the records go, writes them,
 publishes their queue entries and decides when their requests are answered. A run keeps its position
-among the other puts, so the log has the order of the requests, whichever path encodes them.
+among the other puts, so the log has the order of the requests, regardless of which path encodes
+them.
 """
 
 from collections.abc import Callable, Sequence
@@ -14,7 +15,7 @@ from cometmq.store.queues.consume_queue import ConsumeQueue
 from cometmq.store.results import PutDone, PutResult
 
 QueueOf: TypeAlias = Callable[[str, int], ConsumeQueue]
-"""Returns the queue of a topic and id; creates it in memory if need be."""
+"""Returns the queue of a topic and id; creates it in memory if necessary."""
 
 PlacedRun: TypeAlias = tuple[
     int,
@@ -41,7 +42,7 @@ class RunSource(Protocol):
         store_timestamp: int,
         queue_of: QueueOf,
     ) -> PlacedRun:
-        """Encode up to `count` requests from number `first` on, while they fit into the file.
+        """Encode up to `count` requests from number `first` on, as many as fit into the file.
 
         The source's state does not change, because a commit that cannot be encoded places its runs
         again.
@@ -51,7 +52,7 @@ class RunSource(Protocol):
         """Answer requests that were not placed."""
 
     def release(self) -> None:
-        """Forget all requests; the commit has their records and answers."""
+        """Forget all requests; their records and answers are now in the commit."""
 
 
 class Run:

@@ -52,7 +52,7 @@ class Unconfirmed:
             self._held[number] = _Held(batch, kept)
 
     def drop(self) -> None:
-        """Forget all commits; their records are later dispatched from the log or cut off."""
+        """Forget all commits; their records are later dispatched from the log or truncated."""
         for _, counts in self._held:
             for queue, _ in counts:
                 queue.drop_held()
