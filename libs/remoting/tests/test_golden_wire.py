@@ -62,7 +62,7 @@ def raw(frame: GoldenFrame) -> RawCommand:
 
 
 def expected_ext(frame: GoldenFrame) -> dict[str, str]:
-    """Return the ext fields, without the empty ones of a binary header, which mean null."""
+    """Return the ext fields without the empty fields of a binary header, which mean null."""
     if frame.data[4] == 0:
         return frame.ext
     return {name: value for name, value in frame.ext.items() if value}
@@ -84,8 +84,8 @@ def test_a_header_is_read_as_captured_and_written_to_the_same(frame: GoldenFrame
 def is_plain_java(frame: GoldenFrame) -> bool:
     """Return whether an encoder must produce exactly these bytes.
 
-    The order of several ext fields depends on a hash map, and an empty ext object is equivalent to
-    none.
+    The order of several ext fields depends on Java's hash map, and an empty ext object is
+    equivalent to none.
     """
     if frame.data[4] != 0 or not frame.data[8:].startswith(b'{"code":'):
         return False

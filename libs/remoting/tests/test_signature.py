@@ -30,7 +30,7 @@ SIGNED = [
 
 
 def test_names_without_end_are_not_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A peer that knows an access key can send any fields, until its signature is found invalid."""
+    """A peer that knows an access key can send any field names before its signature is checked."""
     orders: dict[tuple[str, ...], object] = {}
     monkeypatch.setattr(signature, "_orders", orders)
     signer = Signer("secret")

@@ -156,7 +156,7 @@ def test_replies_without_header_and_with_an_empty_one() -> None:
 
 
 class Odd(msgspec.Struct):
-    """A header with fields that the templates cannot hold."""
+    """A header with fields that the templates do not support."""
 
     number: int | str
     flag: bool

@@ -53,7 +53,7 @@ def new_client(resources: contextlib.AsyncExitStack) -> Callable[..., RemotingCl
 
 @pytest.fixture
 def connect_raw(resources: contextlib.AsyncExitStack) -> Callable[..., Any]:
-    """Connect a peer that sends only the bytes that the test writes, and need not read."""
+    """Connect a peer that sends only the bytes that the test writes, and that need not read."""
 
     async def connect(
         port: int, *, reads: bool = True
@@ -81,7 +81,7 @@ def background() -> Callable[[Coroutine[Any, Any, Any]], asyncio.Task[Any]]:
 
 @pytest.fixture
 def eventually() -> Callable[..., Any]:
-    """Wait until a condition holds, for a minute at most."""
+    """Wait up to a minute for a condition."""
 
     async def wait(condition: Callable[[], object], timeout_s: float = 60.0) -> None:
         async with asyncio.timeout(timeout_s):

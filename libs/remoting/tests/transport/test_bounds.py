@@ -119,7 +119,7 @@ async def test_requests_that_wait_for_their_turn_count_as_memory(
 async def test_clients_that_come_together_are_accepted_together(
     start_server: Any, eventually: Any
 ) -> None:
-    """Connections are accepted together even on a busy loop, where one per turn would be slow."""
+    """A busy loop that accepted one connection per turn would be too slow."""
     loop = asyncio.get_running_loop()
     server, port = await start_server({QUERY: lambda *_: ANSWER}, SMALL)
     turns = 0
@@ -141,7 +141,7 @@ async def test_clients_that_come_together_are_accepted_together(
 async def test_many_floods_share_what_few_may_have(
     start_server: Any, eventually: Any, connect_raw: Any
 ) -> None:
-    """A peer with a single request waits only briefly, however many peers have a backlog."""
+    """A peer with a single request waits only briefly, no matter how many peers have a backlog."""
     loop = asyncio.get_running_loop()
     turns: list[int] = [0]
     served: dict[Any, list[int]] = {}

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Many peers that do not read share one budget, and other peers are not affected."""
+"""Peers that do not read share one budget, and other peers are unaffected."""
 
 import asyncio
 import socket
@@ -46,7 +46,7 @@ def deaf_sockets() -> Iterator[list[socket.socket]]:
 
 
 def connect_deaf(port: int) -> socket.socket:
-    """Connect a peer that requests a lot of output, reads none and has a small receive buffer."""
+    """Connect a peer that requests much output, reads none of it and has a small receive buffer."""
     one = socket.socket()
     one.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4 * KIB)
     one.connect(("127.0.0.1", port))

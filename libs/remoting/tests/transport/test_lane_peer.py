@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A peer cannot notice a lane, whatever the lane takes and wherever chunks end."""
+"""A peer cannot observe a lane, whatever the lane takes and wherever chunks end."""
 
 import asyncio
 from collections.abc import Sequence

@@ -2,15 +2,15 @@
 """Request and response codes: all of RocketMQ 4.9.4, and the additions of 5.x.
 
 Compatibility: 5.x gives the response codes 209 to 211 a second meaning (POLLING_FULL,
-POLLING_TIMEOUT, BROKER_NOT_EXIST); those names are aliases here. A server's handler table
-determines the request codes that it serves; all others get REQUEST_CODE_NOT_SUPPORTED.
+POLLING_TIMEOUT, BROKER_NOT_EXIST); those names are aliases here. A server serves the request codes
+in its handler table and answers all others with REQUEST_CODE_NOT_SUPPORTED.
 """
 
 from enum import IntEnum
 
 
 class RequestCode(IntEnum):
-    """The operation that a request requires."""
+    """The operation that a request asks for."""
 
     SEND_MESSAGE = 10
     PULL_MESSAGE = 11
@@ -199,6 +199,6 @@ class ResponseCode(IntEnum):
 
 
 def request_name(code: int) -> str:
-    """Return a request code as errors show it, for example `GET_BROKER_CONFIG (26)`."""
+    """Return a request code for error messages, for example `GET_BROKER_CONFIG (26)`."""
     known = RequestCode._value2member_map_.get(code)
     return f"request {code}" if known is None else f"{RequestCode(code).name} ({code})"

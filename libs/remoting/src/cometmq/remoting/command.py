@@ -2,11 +2,11 @@
 """Commands in memory: received calls with typed headers, replies, requests and responses.
 
 Invariant: a call is answered at most once, by the return value of its handler, or later by
-``answer`` or ``fail``. An answer is dropped if the call is oneway, if it has been answered already,
+``answer`` or ``fail``. An answer is dropped if the call is oneway, if it has already been answered,
 or if the connection has ended.
 
 Hot path: one ``Call`` is created per request. The garbage collector does not track it, and its JSON
-form is the header itself, so that the decoder fills it in one step (see ``header.py``).
+form is the header itself, so the decoder fills it in one step (see ``header.py``).
 """
 
 from collections.abc import Mapping
@@ -25,7 +25,7 @@ HeaderT = TypeVar("HeaderT")
 
 
 class ConstantExt(dict[str, str]):
-    """Ext fields that many replies share; encoders cache their encoded form here."""
+    """Ext fields that many replies share, with a cache of their encoded forms."""
 
     __slots__ = ("encoded",)
 
@@ -35,7 +35,7 @@ class ConstantExt(dict[str, str]):
 
 
 class Reply(msgspec.Struct, gc=False):
-    """An answer as a handler returns it; ``ext`` adds fields to the header's."""
+    """An answer as a handler returns it; ``ext`` adds fields to those of the header."""
 
     code: int = int(ResponseCode.SUCCESS)
     header: msgspec.Struct | None = None
@@ -49,7 +49,7 @@ OK: Final = Reply()
 
 
 class Request(msgspec.Struct, gc=False):
-    """A request as its sender passes it; ``ext`` adds fields to the header's."""
+    """A request as its sender passes it; ``ext`` adds fields to those of the header."""
 
     code: int
     header: msgspec.Struct | None = None
@@ -152,7 +152,7 @@ class Call(msgspec.Struct, Generic[HeaderT], gc=False, rename={"header": "extFie
 
     @property
     def ext(self) -> dict[str, str]:
-        """All ext fields as strings, for hooks and unusual clients; decoded again on each use."""
+        """All ext fields as strings, for hooks and unusual clients; decoded on every access."""
         return decode_header(self.serialization, self.head).ext
 
     def answer(self, reply: Reply | msgspec.Struct) -> None:

@@ -35,7 +35,7 @@ _OPAQUE_MAX: Final = 0x7FFF_FFFF
 
 
 class Codec:
-    """The command catalogue and its coders, shared by the connections of a server or client."""
+    """The command catalogue with its decoder and encoder; connections share it."""
 
     __slots__ = ("decoder", "encoder", "frame_bytes_max", "reply_types", "serialization")
 
@@ -95,11 +95,11 @@ class Connection:
 
     @property
     def next_deadline_ms(self) -> int | None:
-        """The earliest deadline of these requests; None if there are none."""
+        """The earliest deadline of the pending requests; None if there are none."""
         return min((pending.deadline_ms for pending in self._pending.values()), default=None)
 
     def join(self, data: bytes) -> bytes:
-        """Return all received bytes that ``receive`` has not seen; see ``FrameReader.join``."""
+        """Return the bytes of an incomplete frame and ``data``; see ``FrameReader.join``."""
         return self._reader.join(data)
 
     def receive_whole(self, data: bytes, now_ms: int) -> list[Call[Any]]:

@@ -55,7 +55,7 @@ class FrameReader:
         return len(self._tail)
 
     def join(self, data: bytes) -> bytes:
-        """Return the kept bytes and ``data`` as one buffer, and keep nothing.
+        """Return the buffered bytes and ``data`` as one buffer, and clear the reader's buffer.
 
         If the frame is still incomplete, keep all bytes and return none.
         """
@@ -69,7 +69,10 @@ class FrameReader:
         return data
 
     def split(self, data: bytes) -> list[Frame]:
-        """Return the frames of ``data``, which holds only whole frames; ignore the kept bytes."""
+        """Return the frames of ``data``, which contains only whole frames.
+
+        Bytes buffered for an incomplete frame are unaffected.
+        """
         frames: list[Frame] = []
         self._split(data, frames)
         return frames
@@ -85,7 +88,7 @@ class FrameReader:
         return frames
 
     def _split(self, data: bytes, frames: list[Frame]) -> int:
-        """Append every whole frame in ``data``; return where the first incomplete one begins."""
+        """Append every whole frame in ``data``; return the position of the first incomplete one."""
         unpack_prefix, append = _unpack_prefix, frames.append
         position, last, limit = 0, len(data) - PREFIX_BYTES, self._frame_bytes_max
         while position <= last:

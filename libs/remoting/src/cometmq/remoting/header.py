@@ -95,7 +95,7 @@ def _decode_json_header(head: bytes, body: bytes) -> RawCommand:
 
 
 def _int32(value: int) -> int:
-    """Check that an answer can carry the value in either header encoding."""
+    """Check that both header encodings can carry the value in an answer."""
     if -0x8000_0000 <= value <= 0x7FFF_FFFF:
         return value
     raise RemoteProtocolError(f"header number {value} is longer than 32 bits")

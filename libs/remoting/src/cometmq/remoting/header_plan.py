@@ -44,7 +44,7 @@ class HeaderPlan:
     """Encodes one header type as ext fields.
 
     The templates contain the fields that are never empty. They fit headers whose other fields are
-    all empty, which is the case in nearly every reply.
+    all empty, as in nearly every reply.
     """
 
     __slots__ = (
@@ -184,7 +184,7 @@ def binary_constant(constant: ConstantExt) -> bytes:
 
 
 def binary_head(code: int, flag: int, opaque: int, remark: str | None, ext: bytes) -> bytes:
-    """Return a binary header that contains these encoded ext fields."""
+    """Return a binary header with the given encoded ext fields."""
     if not remark:
         return _pack_fixed(code, LANGUAGE, CURRENT_VERSION, opaque, flag, 0, len(ext)) + ext
     text = remark.encode("utf-8", "replace")
@@ -214,14 +214,14 @@ def field_text(value: object) -> str:
 
 
 class SendReplyPlan(HeaderPlan):
-    """A hand-written plan for the answer to a send: 2.5x faster than the general templates."""
+    """A hand-written plan for the answer to a send, 2.5x faster than the general templates."""
 
     __slots__ = ()
 
     def json_reply(
         self, header: Any, constant: ConstantExt | None, opaque: int, reply: Reply
     ) -> bytes | None:
-        """Return the whole JSON header; it has the fields of ``SendMessageReply``."""
+        """Return the whole JSON header for the fields of ``SendMessageReply``."""
         if header.transaction_id is not None or reply.remark is not None:
             return super().json_reply(header, constant, opaque, reply)
         constant = constant or _NO_EXT
@@ -238,7 +238,7 @@ class SendReplyPlan(HeaderPlan):
     def binary_reply(
         self, header: Any, constant: ConstantExt | None, opaque: int, reply: Reply
     ) -> bytes | None:
-        """Return the whole binary header; it has the fields of ``SendMessageReply``."""
+        """Return the whole binary header for the fields of ``SendMessageReply``."""
         message_id = header.msg_id.encode()
         if header.transaction_id is not None or not message_id:
             return super().binary_reply(header, constant, opaque, reply)
@@ -257,14 +257,14 @@ class SendReplyPlan(HeaderPlan):
 
 
 class PullReplyPlan(HeaderPlan):
-    """A hand-written plan for the answer to a pull: 3x faster than the general templates."""
+    """A hand-written plan for the answer to a pull, 3x faster than the general templates."""
 
     __slots__ = ()
 
     def json_reply(
         self, header: Any, constant: ConstantExt | None, opaque: int, reply: Reply
     ) -> bytes | None:
-        """Return the whole JSON header; it has the fields of ``PullMessageReply``."""
+        """Return the whole JSON header for the fields of ``PullMessageReply``."""
         if constant is not None or reply.remark is None:
             return super().json_reply(header, constant, opaque, reply)
         return _PULLED % (
@@ -293,7 +293,7 @@ def _sent_template(constant: ConstantExt) -> bytes:
 
 
 def _sent_pieces(constant: ConstantExt) -> list[bytes]:
-    """Return the constant pieces around the five values in the JSON header of a send's answer."""
+    """Return the constant parts around the five values in the JSON header of a send's answer."""
     more = "".join(f",{quote(name)}:{quote(value)}" for name, value in constant.items())
     pieces = [
         '{"code":',
@@ -332,7 +332,7 @@ class PulledPieces(NamedTuple):
 
 
 def pulled_pieces(code: int, remark: str) -> PulledPieces:
-    """Return the parts of answers with this code and remark, which is plain ASCII."""
+    """Return the constant parts of answers with this code and remark, which must be plain ASCII."""
     before_broker, *between, end = _PULLED.split(b"%d")[1:]
     before_remark, after_remark = end.split(b"%b")
     end = before_remark + quote(remark).encode() + after_remark
@@ -348,7 +348,7 @@ def pulled_pieces(code: int, remark: str) -> PulledPieces:
 
 
 def sent_pieces(constant: ConstantExt, code: int) -> SentPieces:
-    """Return the parts of answers with this code."""
+    """Return the constant parts of answers with this code."""
     start, before_id, before_queue, before_offset, before_opaque, end = _sent_pieces(constant)
     before_id = b'%b%d%b"' % (start, code, before_id)
     return SentPieces(

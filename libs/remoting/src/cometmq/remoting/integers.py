@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Integer types for headers and bodies, with the bounds of Java's int and long.
 
-With the bounds, the decoder rejects hostile numbers, on which packing would fail later.
+Because of the bounds, the decoder rejects numbers that could not be packed later.
 """
 
 from typing import Annotated, TypeAlias

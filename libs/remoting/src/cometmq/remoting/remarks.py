@@ -84,7 +84,10 @@ def topic_not_exist(topic: str) -> str:
 
 
 def send_queue_illegal(queue_id: int, topic: str, peer: str) -> str:
-    """`topic` is the topic's configuration as RocketMQ prints it; clients read its queue counts."""
+    """Answer to a send to a queue that the topic does not have.
+
+    `topic` is the topic's configuration as RocketMQ prints it; clients parse its queue counts.
+    """
     return f"request queueId[{queue_id}] is illegal, {topic} Producer: {peer}"
 
 
@@ -253,7 +256,7 @@ def consumer_call_failed(group: str, client_id: str, reason: str) -> str:
 
 
 def reply_channel_missing(client_id: str) -> str:
-    """Answer to a reply whose requester is not connected here."""
+    """Answer to a reply whose requester is not connected to this broker."""
     return f"push reply message fail, channel of <{client_id}> not found."
 
 

@@ -11,11 +11,11 @@ Invariants
     by a header that has the entry's layout and the entry's bytes outside the three values.
     The bytes outside the values hold every name and every length, including the lengths of the
     values, so all fields begin and end where the full parse of the earlier header found them.
-    The layout must be part of the key: a header that is cut by another header's layout can have
-    the same bytes around values of other lengths, and a value would swallow the next field.
-    The memo does not learn headers in which one of the three fields occurs twice, nor signed
-    headers, because no two signed headers have the same bytes around the values. The number of
-    entries and the size of each are bounded.
+    The layout must be part of the key: a header that is cut at the positions of a different
+    layout can have the same bytes around values of different lengths, and a value would then
+    include the next field. The memo does not learn headers in which one of the three fields
+    occurs twice, nor signed headers, because no two signed headers have the same bytes around
+    the values. The number of entries and the size of each are bounded.
 
 Hot path
     ``SendMemo.find`` runs once per send in the ROCKETMQ serialization; budget 0.9 us, against
@@ -103,7 +103,7 @@ class SendMemo:
 
 
 def _layout(head: bytes, position: int) -> Layout | None:
-    """Return the positions of the three values in a valid header; None if it is unusual."""
+    """Return the positions of the three values in a valid header; None if the layout is unusual."""
     places: dict[str, tuple[int, int]] = {}
     for name, start, end in _entries(head, position):
         if name in ("e", "g", "i"):
@@ -120,7 +120,7 @@ def _layout(head: bytes, position: int) -> Layout | None:
 
 
 def _entries(head: bytes, position: int) -> Iterator[tuple[str, int, int]]:
-    """Yield the name of every entry, and the positions where its value begins and ends."""
+    """Yield the name of every field, and the positions where its value begins and ends."""
     while position < len(head):
         name_end = position + 2 + int.from_bytes(head[position : position + 2], "big")
         start = name_end + 4

@@ -68,8 +68,8 @@ class RequestDecoder:
     def decode(self, serialization: int, head: bytes) -> Call[Any] | RawCommand:
         """Return the call of a request, or the raw command of a reply.
 
-        Raises RemoteProtocolError if the header is malformed, HeaderFault if its fields do not fit
-        its command. For a command outside the catalogue, the call's header is None.
+        Raise RemoteProtocolError if the header is malformed, and HeaderFault if its fields do not
+        fit its command. For a command outside the catalogue, the call's header is None.
         """
         if serialization == _JSON:
             row = self._json_decode.get(head[:_PREFIX_BYTES])
@@ -152,7 +152,7 @@ def convert_ext(ext: Mapping[str, str], header_type: type[msgspec.Struct]) -> ms
 
 
 def _lenient_text(value: str, field_type: object) -> str:
-    """Rewrite a value that Java accepts and msgspec rejects; return other values unchanged."""
+    """Rewrite a value that Java accepts but msgspec rejects; return other values unchanged."""
     if _accepts(field_type, bool):
         return "true" if value.lower() == "true" else "false"
     if _accepts(field_type, int) and _INTEGER.fullmatch(value):

@@ -126,7 +126,7 @@ def _json_head(code: int, flag: int, opaque: int, remark: str | None, ext: str) 
 
 
 def append_frame(out: list[Buffer], serialization: int, head: bytes, body: Body) -> int:
-    """Append prefix and header as one buffer, then the body's buffers; return the total size."""
+    """Append prefix and header as one buffer, then the body; return the total size."""
     head_size = len(head)
     if not body:
         out.append(frame_prefix(serialization, head_size, 0) + head)

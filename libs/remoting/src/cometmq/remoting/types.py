@@ -9,7 +9,7 @@ Buffer: TypeAlias = bytes | bytearray | memoryview
 
 
 class Serialization(IntEnum):
-    """Encoding of a header; the number is the first byte of the frame's second word."""
+    """Encoding of a header; the frame's fifth byte holds its number."""
 
     JSON = 0
     ROCKETMQ = 1

@@ -4,8 +4,8 @@
 Compatibility: Java writes integer keys without quotes (`{0:"a"}`) and objects as keys
 (`{{"queueId":0}:1}`), neither of which is JSON. It also reads strict JSON everywhere, with a key
 object given as a string that contains the object's JSON, so this module writes only strict JSON.
-Reading tries strict JSON first, because that is fast, and then the dialect. Null members count as
-missing, because Java omits nulls.
+Reading tries strict JSON first, because that is fast, and then the dialect. Null members are
+treated as missing, because Java omits nulls.
 """
 
 import json
@@ -65,7 +65,7 @@ _NULL_MEMBER: Final = re.compile(rb'([{,])(?:"[A-Za-z][A-Za-z0-9]*":null(,|(?=})
 
 
 def _without_null(match: re.Match[bytes]) -> bytes:
-    """Keep the one separator that is still needed between the remaining members."""
+    """Keep the one separator that the remaining members still need."""
     opened_with, closed_with = match.group(1), match.group(2)
     if opened_with == b"{":
         return b"{"

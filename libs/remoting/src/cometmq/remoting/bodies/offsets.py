@@ -9,14 +9,14 @@ from cometmq.remoting.integers import Int32, Int64
 
 
 class ConsumerOffsetTable(msgspec.Struct, gc=False, rename="camel"):
-    """Committed offsets by `topic@group` and queue id, in code 43 and in consumerOffset.json."""
+    """Committed offsets by `topic@group` and queue id: code 43, and consumerOffset.json."""
 
     offset_table: dict[str, dict[Int32, Int64]] = {}
     data_version: DataVersion | None = None
 
 
 class DelayOffsetTable(msgspec.Struct, gc=False, rename="camel"):
-    """Next queue offset by delay level, in code 45 and in delayOffset.json."""
+    """Next queue offset by delay level: code 45, and delayOffset.json."""
 
     offset_table: dict[Int32, Int64] = {}
     data_version: DataVersion | None = None

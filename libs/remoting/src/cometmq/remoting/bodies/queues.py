@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Queues and name lists that many bodies share."""
+"""Queues and lists of names, which many bodies contain."""
 
 import msgspec
 

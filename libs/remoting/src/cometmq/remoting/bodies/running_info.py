@@ -9,7 +9,7 @@ from cometmq.remoting.integers import Int32, Int64
 
 
 class ProcessQueueInfo(msgspec.Struct, gc=False, rename="camel"):
-    """State of one queue in a consumer; `droped` is the spelling on the wire."""
+    """The state of one queue in a consumer; `droped` is the spelling on the wire."""
 
     cached_msg_count: Int32 = 0
     cached_msg_max_offset: Int64 = 0

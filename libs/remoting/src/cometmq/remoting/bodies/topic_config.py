@@ -2,7 +2,7 @@
 """Topics and consumer groups as brokers store, register and exchange them.
 
 Members that exist only in 5.x default to UNSET instead of None, so the encoder need not remove
-nulls: a table of ten thousand topics takes 5 ms instead of 70 ms.
+nulls: encoding a table of ten thousand topics takes 5 ms instead of 70 ms.
 """
 
 import struct

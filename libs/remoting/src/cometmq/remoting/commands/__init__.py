@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """COMMANDS: every request of the protocol on one page.
 
-Client, server, documentation (docs/protocol/commands.md) and fuzz tests derive from this table. The
-codes 13, 22, 23, 27, 209 to 214 and 302 are unused in RocketMQ 4.9.4: only their names exist, and
-every server answers them with REQUEST_CODE_NOT_SUPPORTED.
+Client, server, documentation (docs/protocol/commands.md) and fuzz tests are derived from this
+table. The codes 13, 22, 23, 27, 209 to 214 and 302 are unused in RocketMQ 4.9.4: only their names
+exist, and every server answers them with REQUEST_CODE_NOT_SUPPORTED.
 """
 
 from collections.abc import Mapping

@@ -2,7 +2,7 @@
 """Headers of access control administration.
 
 All fields are optional on the wire: a request that lacks a field is answered with the code of a
-failed change, not rejected as malformed.
+failed change instead of being rejected as malformed.
 """
 
 import msgspec

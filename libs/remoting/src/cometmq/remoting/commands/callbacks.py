@@ -13,7 +13,7 @@ class NotifyConsumerIdsChanged(msgspec.Struct, frozen=True, gc=False, rename="ca
 
 
 class ResetConsumerClientOffset(msgspec.Struct, frozen=True, gc=False, rename="camel"):
-    """Make a consumer continue at the offsets in the body."""
+    """Make a consumer continue from the offsets in the body."""
 
     topic: str
     group: str

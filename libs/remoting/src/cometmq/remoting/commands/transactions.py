@@ -34,13 +34,13 @@ class CheckTransactionState(msgspec.Struct, frozen=True, gc=False, rename="camel
 
 
 class ResumeCheckHalfMessage(msgspec.Struct, frozen=True, gc=False, rename="camel"):
-    """Make the broker resume asking about a half message that it had set aside."""
+    """Make the broker resume checking a half message that it had set aside."""
 
     msg_id: str | None = None
 
 
 class AskTransactionState(msgspec.Struct, frozen=True, gc=False, rename="camel"):
-    """Make the broker ask a producer of its group about a half message."""
+    """Make the broker ask a producer in the half message's group how the transaction ended."""
 
     commit_log_offset: Int64
     tran_state_table_offset: Int64

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Body of SEND_BATCH_MESSAGE: items that each have their own flag, body and properties.
+"""The body of SEND_BATCH_MESSAGE: messages, each with its flag, body and properties.
 
 Layout per item: int size, int magic, int crc, int flag, int body length, body, short properties
 length, properties. Size, magic and CRC are ignored, as in Java brokers.
@@ -30,8 +30,8 @@ class BatchItem(msgspec.Struct, frozen=True, gc=False):
 def split_batch(body: Buffer) -> list[BatchItem]:
     """Return the items of a batch body; their bodies are slices of `body`, not copies.
 
-    A malformed batch raises CorruptRecord: the sender gets MESSAGE_ILLEGAL, and the connection is
-    kept open.
+    Raise CorruptRecord for a malformed batch: the sender gets MESSAGE_ILLEGAL, and the connection
+    is kept open.
     """
     view = memoryview(body)
     end = len(view)

@@ -45,7 +45,7 @@ class NewMessage(msgspec.Struct, gc=False):
     """A message that is not stored yet.
 
     `properties` is the final string. `tag_code`, `keys` (the unique key first) and `wait` repeat
-    parts of it, so that the store need not parse it again.
+    parts of it, so the store need not parse it again.
     """
 
     topic: str
@@ -77,7 +77,7 @@ def _topic_field(topic: str) -> bytes:
 def record_size(message: NewMessage) -> int:
     """Return the number of bytes that the message takes in the commit log.
 
-    Raises ValueError if the topic or the properties are too long for a record.
+    Raise ValueError if the topic or the properties are too long for a record.
     """
     text = message.properties
     length = len(text) if text.isascii() else len(text.encode("utf-8", "replace"))
@@ -98,8 +98,8 @@ def encode_record(
 ) -> bytes:
     """Return the record of a message.
 
-    The layout bits of sysFlag follow the lengths of the hosts, regardless of the client's values.
-    Raises ValueError or struct.error if a value does not fit its field in the record.
+    The layout bits of sysFlag are set from the lengths of the hosts, whatever the client has sent.
+    Raise ValueError or struct.error if a value does not fit its field in the record.
     """
     body = message.body
     text = message.properties

@@ -98,7 +98,7 @@ def render_properties(properties: Mapping[str, str]) -> str:
 def property_value(text: str, key: str) -> str | None:
     """Return one value without parsing the others: 0.3 us instead of 1 us for all.
 
-    The last pair with the key counts, as in `parse_properties`.
+    If the key occurs several times, the last value wins, as in `parse_properties`.
     """
     end = len(text)
     name = key + VALUE_SEPARATOR

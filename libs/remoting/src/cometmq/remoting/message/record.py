@@ -91,7 +91,7 @@ class MessageRecord(msgspec.Struct, gc=False):
 
     @property
     def offset_message_id(self) -> str:
-        """The id of this stored record."""
+        """The offset message id, which locates this record."""
         return offset_message_id(self.store_host, self.physical_offset)
 
     def decompressed_body(self, *, bytes_max: int = DECOMPRESSED_BYTES_MAX) -> bytes:
@@ -155,7 +155,7 @@ def decode_records(buffer: Buffer) -> list[MessageRecord]:
 def _variable_part(
     view: memoryview, offset: int, size: int, body_length: int, body_start: int
 ) -> tuple[int, int, int]:
-    """Return the start and end of the topic and the end of the record; all lengths are checked."""
+    """Check all lengths; return the start and end of the topic, and the end of the record."""
     end = offset + size
     length_at = body_start + body_length
     long_topic = _INT.unpack_from(view, offset + 4)[0] == MAGIC_V2

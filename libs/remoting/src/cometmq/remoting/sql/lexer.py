@@ -52,9 +52,7 @@ class Token(msgspec.Struct, gc=False, frozen=True):
 
 
 def tokens(text: str) -> Iterator[Token]:
-    """Yield the tokens, then a token of kind END; raise SqlError if a character cannot start a
-    token.
-    """
+    """Yield the tokens, then a token of kind END; raise SqlError for an invalid token."""
     at = 0
     while True:
         space = _SPACE.match(text, at)

@@ -33,7 +33,7 @@ class GoldenFrame(msgspec.Struct, frozen=True):
 
 
 class Exchange(msgspec.Struct, frozen=True, rename={"sender": "from", "receiver": "to"}):
-    """A request and its answer; `name` gives their file and line."""
+    """A request and its answer; `name` is their file and line."""
 
     sender: str
     receiver: str

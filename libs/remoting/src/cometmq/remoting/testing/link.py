@@ -25,7 +25,7 @@ class End:
 
 
 class Link:
-    """A client's end, a server's end, and a wire that may split the bytes anywhere."""
+    """A client's end, a server's end, and a wire that may split the byte stream anywhere."""
 
     def __init__(
         self,

@@ -68,7 +68,7 @@ class ScriptedPeer:
         return answer
 
     def reply(self, call: Call[Any], reply: Reply | msgspec.Struct) -> None:
-        """Record an answer; a plain header counts as a success."""
+        """Record an answer; a plain header is recorded as a success."""
         if self.is_open and not call.is_oneway:
             answer = reply if isinstance(reply, Reply) else Reply(header=reply)
             self.replies.append((call, answer))

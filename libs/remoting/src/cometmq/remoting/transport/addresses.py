@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Peer addresses, as strings and as records store them."""
+"""Peer addresses, as strings and in the form that records contain."""
 
 import socket
 import struct
@@ -11,7 +11,7 @@ NO_HOST: Final = bytes(8)
 
 
 def peer_address(name: Any) -> tuple[str, bytes]:
-    """Return the address of a socket's peer as ``ip:port`` and as records store it."""
+    """Return the address of a socket's peer as ``ip:port`` and in the form that records contain."""
     if not isinstance(name, tuple) or len(name) < 2:
         return "", NO_HOST
     host, port = str(name[0]).removeprefix("::ffff:"), int(name[1])
@@ -22,7 +22,7 @@ def peer_address(name: Any) -> tuple[str, bytes]:
 
 
 def parse_address(address: str) -> tuple[str, int]:
-    """Return the host and port in ``host:port``; an IPv6 host may be in brackets."""
+    """Split ``host:port``; an IPv6 host may be in brackets."""
     host, _, port = address.strip().rpartition(":")
     host = host.strip("[]")
     if not host or not (port.isascii() and port.isdigit()) or not 0 < int(port) <= 65535:
@@ -31,7 +31,7 @@ def parse_address(address: str) -> tuple[str, int]:
 
 
 def has_ipv6() -> bool:
-    """Return whether this system lets programs listen on IPv6 addresses."""
+    """Return whether programs can listen on IPv6 addresses on this system."""
     if not socket.has_ipv6:
         return False
     try:

@@ -35,7 +35,7 @@ class Unsent(Protocol):
 
     @property
     def address(self) -> str:
-        """The other end as ``ip:port``."""
+        """The remote address as ``ip:port``."""
 
     @property
     def unsent_bytes(self) -> int:
@@ -49,7 +49,7 @@ class Unsent(Protocol):
         """Pause until a quarter of the unsent output is left."""
 
     def stalled_ms(self, now_ms: int) -> int:
-        """Return how long the peer of a paused connection has read nothing."""
+        """Return for how long the peer of a paused connection has read nothing."""
 
     def abort(self) -> None:
         """Close immediately; unsent output is lost."""
@@ -121,7 +121,7 @@ class UnsentBudget(Generic[PeerT]):
         return total
 
     def _close(self, sizes: Sizes[PeerT], total: int, now_ms: int) -> int:
-        """Close paused peers that do not drain; return the number of bytes that they held."""
+        """Close paused peers that do not drain; return the number of unsent bytes freed."""
         limit, patience_ms = self._bytes_max, self._drain_timeout_ms
         if total > limit + limit // _EXCESS_SHARE:
             patience_ms //= _HURRY

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Generate a self-signed certificate for the TLS test mode, without any library.
+"""Generate a self-signed certificate for the TLS test mode, without a third-party library.
 
 Compatibility: in test mode, the default, RocketMQ serves TLS with a certificate generated at
 startup, so a client with ``tls.enable`` works with an unconfigured server. No client verifies this
-certificate. For anything but tests, give the server a certificate of your own.
+certificate. Outside tests, give the server a certificate of your own.
 
 The key is an elliptic curve key (P-256), which takes a few milliseconds to generate and use here.
 The arithmetic is not constant-time, which test mode does not need.
@@ -81,7 +81,7 @@ def _multiply(factor: int, point: Point) -> Point:
 
 
 def _add(left: Point, right: Point) -> Point:
-    """Return the sum of two points that are not each other's opposite."""
+    """Return the sum of two points that are not inverses of each other."""
     if left == right:
         slope = 3 * (left[0] ** 2 - 1) * pow(2 * left[1], -1, _P) % _P
     else:

@@ -100,8 +100,8 @@ class RemotingClient:
     ) -> Response:
         """Send a request to a server, and return the answer if its code is in ``ok``.
 
-        Raises the CommandError of any other code, ConnectFailed if the request was not sent,
-        ConnectionLost or RequestTimeout if it may have been served.
+        For any other code, raise the CommandError of that code. Raise ConnectFailed if the request
+        was not sent, and ConnectionLost or RequestTimeout if the server may have served it.
         """
         deadline = self._hub.loop.time() + timeout_ms / 1000
         try:
@@ -179,7 +179,7 @@ class RemotingClient:
         body: Body,
         ext: Mapping[str, str] | None,
     ) -> tuple[msgspec.Struct | None, Mapping[str, str] | None]:
-        """Run the hooks over all ext fields; without hooks the typed header is sent unchanged."""
+        """Run the hooks on all ext fields; without hooks, the typed header is sent unchanged."""
         if not self._before:
             return header, ext
         fields = self._encoder.ext(header)

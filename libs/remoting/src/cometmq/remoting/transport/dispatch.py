@@ -66,7 +66,7 @@ class Dispatcher(Generic[ContextT]):
         stats: TransportStats,
         log: Log,
     ) -> None:
-        """``in_flight_max`` holds two limits: per connection, and for all connections together."""
+        """``in_flight_max`` holds the limit per connection and the limit of all connections."""
         self.is_limited = False
         """Whether this port lacks handlers that other ports have."""
         self._handlers = {
@@ -118,7 +118,7 @@ class Dispatcher(Generic[ContextT]):
         return served
 
     def has_room(self, peer: Served, count: int) -> bool:
-        """Return whether the bounds of unanswered requests allow `count` more."""
+        """Return whether the limits on unanswered requests allow `count` more."""
         return not self._may_overflow(peer, count)
 
     def note_staged(self, peer: Served, count: int) -> None:
@@ -128,7 +128,7 @@ class Dispatcher(Generic[ContextT]):
         self._stats.requests += count
 
     def note_served(self, count: int) -> None:
-        """Count requests that a lane has answered at once."""
+        """Count requests that a lane has answered immediately."""
         self._stats.requests += count
 
     def note_answered(self, peer: Served, count: int) -> None:
@@ -147,12 +147,12 @@ class Dispatcher(Generic[ContextT]):
         self._log.debug("request.malformed", code=call.code, error=fault.error.remark)
 
     def answered(self, peer: Served) -> None:
-        """Remove one call from the calls in flight, when it is answered late."""
+        """Subtract one call from the calls in flight, after a late answer."""
         peer.in_flight -= 1
         self._stats.in_flight -= 1
 
     def run_after(self, call: Call[Any], answer: Answer) -> None:
-        """Pass an answer to the hooks; the failure of a hook is logged and changes nothing."""
+        """Pass an answer to the hooks; a failing hook is logged and has no other effect."""
         for hook in self.after:
             try:
                 hook(self._context, call, answer)
@@ -160,10 +160,10 @@ class Dispatcher(Generic[ContextT]):
                 self.failure(call, error)
 
     def _start(self, peer: Served, call: Call[Any], work: Awaitable[Answer | None]) -> None:
-        """Continue a slow handler as a task; refuse the call if too many tasks are running.
+        """Run a slow handler as a task; refuse the call if too many tasks are running.
 
-        Handlers of closed connections and of oneway requests are not in flight, but they count
-        here until they end. Otherwise a peer could pile up tasks by reconnecting.
+        Handlers of closed connections and of oneway requests are not in flight, but they count as
+        tasks until they end. Otherwise a peer could pile up tasks by reconnecting.
         """
         if len(self._tasks) < self._in_flight_max[1]:
             self._tasks.spawn(self._finish(call, work), name=f"remoting-{call.code}")

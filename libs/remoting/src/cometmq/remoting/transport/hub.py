@@ -100,10 +100,11 @@ class Hub(Generic[PeerT]):
         self._is_flush_scheduled = False
 
     def fell_behind(self, count: int) -> None:
-        """Add ``count``, 1 or -1, to the connections with a backlog for the next turn of the loop.
+        """Add ``count``, 1 or -1, to the number of connections that have a backlog.
 
-        A few such connections may take long turns. Many share the same total, so that a connection
-        without a backlog never waits for many long turns.
+        The number determines how many requests of a connection are served in the next turn of the
+        loop. A few connections with a backlog may take long turns. Many of them share the same
+        total, so a connection without a backlog never waits for many long turns.
         """
         self._behind_count += count
         most = self.settings.calls_per_turn_max

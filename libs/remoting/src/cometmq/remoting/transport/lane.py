@@ -26,11 +26,11 @@ class Staging(Protocol):
 
     @property
     def host(self) -> bytes:
-        """The remote address as packed in records."""
+        """The remote address in the form that records contain."""
 
     @property
     def is_limited(self) -> bool:
-        """Whether the port refuses some codes, so that a lane must not answer its requests."""
+        """Whether the port refuses some codes; a lane must not answer its requests then."""
 
     def reply_encoded(self, data: bytes, count: int) -> None:
         """Send the encoded answers to `count` requests that the lane has taken."""
@@ -54,7 +54,7 @@ class Lane(Protocol):
         """
 
     def answer(self, first: int, count: int, room: int) -> Answered:
-        """Answer requests of the chunk that was staged last, until more than `room` bytes are due.
+        """Answer requests of the chunk that was staged last, until the answers exceed `room` bytes.
 
         `first` counts the requests of all negative parts of the chunk. Unanswered requests remain
         staged, and the caller may ask for them again.

@@ -87,7 +87,7 @@ class LanePeer(PeerProtocol):
             self._receive_parts(lane, data, parts, frames_max)
 
     def _receive_pulls(self, lane: Lane, data: bytes, part: Part) -> None:
-        """Serve a chunk of requests that a lane answers at once."""
+        """Serve a chunk of requests that a lane answers immediately."""
         if not self._dispatcher.has_room(self, -part[0]):
             self._receive(data)
             return
@@ -142,7 +142,7 @@ class LanePeer(PeerProtocol):
     ) -> int:
         """Serve parts in order; return the number of finished parts.
 
-        The next part keeps only its calls and frames that were not served.
+        The part after them keeps only its unserved calls and frames.
         """
         pulled_count = 0
         for index, part in enumerate(parts):
@@ -163,9 +163,9 @@ class LanePeer(PeerProtocol):
         return len(parts)
 
     def _answer(self, lane: Lane, data: bytes, part: Part, first: int) -> int:
-        """Serve requests that a lane answers at once, and requests that it leaves to handlers.
+        """Let the lane answer requests immediately; pass the requests that it leaves to handlers.
 
-        Return the position of the first frame not served because the peer must catch up.
+        Return the position of the first frame that is not served because the peer must catch up.
         """
         connection, hub, dispatcher = self._connection, self._hub, self._dispatcher
         last = first - part[0]

@@ -228,7 +228,7 @@ class PeerProtocol(asyncio.Protocol):
     # -- the hub's side ---------------------------------------------------------------------
 
     def stop_reading(self) -> None:
-        """Accept no more requests; those already received are still answered."""
+        """Accept no more requests; requests already received are still answered."""
         self._pause(_LEAVING)
 
     def deliver(self, call: Call[Any], answer: Answer) -> bool:
@@ -317,7 +317,7 @@ class PeerProtocol(asyncio.Protocol):
             self._set_water_marks(size // 2, size // 4)
 
     def stalled_ms(self, now_ms: int) -> int:
-        """Return how long the peer of a paused connection has read nothing."""
+        """Return for how long the peer of a paused connection has read nothing."""
         return now_ms - self._progress[1]
 
     @property
@@ -358,7 +358,7 @@ class PeerProtocol(asyncio.Protocol):
             self._end_chunk()
 
     def _receive_for(self, _lane: Lane, data: bytes) -> None:
-        """Offer a chunk to the lane; connections other than a server's ignore it."""
+        """Offer a chunk to the lane; only connections of a server have one."""
         self._receive(data)
 
     def _end_chunk(self) -> None:
@@ -418,7 +418,7 @@ class PeerProtocol(asyncio.Protocol):
             self._transport.resume_reading()
 
     def _open_gate(self, gate: TlsGate, data: bytes) -> bool:
-        """Decide by the first byte whether this is TLS; return False to refuse the connection."""
+        """Detect TLS by the first byte; return False to refuse the connection."""
         self._gate = None
         is_tls = data[0] == _TLS_HANDSHAKE
         try:
@@ -439,7 +439,7 @@ class PeerProtocol(asyncio.Protocol):
         """Answer any requests on a refused connection with the reason for the refusal.
 
         Compatibility: RocketMQ closes the connection without a reply. Its clients report this
-        answer as the failure of their request, and then see the connection close.
+        answer as the failure of their request before they see the connection close.
         """
         with contextlib.suppress(RemoteProtocolError):
             for call in self._connection.receive(data, self._hub.clock_ms()):

@@ -57,7 +57,8 @@ class Server(Generic[ContextT]):
         """Prepare the server on the running loop; it does not listen yet.
 
         ``before_write`` is called before each write of answers to a connection. ``save`` is called
-        once, before the first write after ``gather``; it makes the promises of the answers durable.
+        once, before the first write after ``gather``; it must make durable what the answers
+        promise.
         """
         self._handlers = handlers
         self._context = context
@@ -84,8 +85,7 @@ class Server(Generic[ContextT]):
         self._is_stopping = False
 
     def gather(self) -> None:
-        """Hold all answers until the end of this turn of the loop, and call ``save`` before they
-        leave.
+        """Hold all answers until the end of this turn of the loop, and then call ``save`` first.
 
         One call of ``save`` then covers the answers to all connections.
         """
@@ -132,9 +132,9 @@ class Server(Generic[ContextT]):
     async def _listen_at(self, host: str, port: int, connected: Callable[[], PeerProtocol]) -> int:
         """Listen on one address; return the port.
 
-        libuv accepts only one connection per listener in each turn of the loop. When turns are
-        long, a thousand reconnecting clients would need a thousand turns, so several listeners
-        share the socket.
+        libuv accepts only one connection per listener in each turn of the loop. With long turns, a
+        thousand reconnecting clients would need a thousand of them, so several listeners share the
+        socket.
         """
         loop, backlog = self._hub.loop, self._settings.backlog
         listener = await loop.create_server(connected, host, port, backlog=backlog)
@@ -188,7 +188,7 @@ class Server(Generic[ContextT]):
         await self._hub.close(drain_ms)
 
     def _connections_max(self) -> int:
-        """Return 0 while stopping: the loop may report a connection that it accepted before."""
+        """Return the limit; 0 while stopping, because accepted connections may still arrive."""
         return 0 if self._is_stopping else self._settings.connections_max
 
     def _check(self) -> None:

@@ -27,7 +27,7 @@ class TlsMode(StrEnum):
 class TlsSettings(msgspec.Struct, frozen=True, kw_only=True):
     """TLS settings of a server or a client, named after RocketMQ's ``tls.*`` properties.
 
-    Paths may be given as strings, too.
+    Paths may also be given as strings.
     """
 
     mode: TlsMode = TlsMode.PERMISSIVE
@@ -50,7 +50,7 @@ class TlsSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Client only: verify the server's certificate."""
 
     def __post_init__(self) -> None:
-        """Convert the paths that were given as strings."""
+        """Convert paths that were given as strings."""
         for name in ("cert_path", "key_path", "trust_cert_path"):
             path: object = getattr(self, name)
             if isinstance(path, str):

@@ -34,7 +34,8 @@ class TaskSet:
     ) -> asyncio.Task[None]:
         """Run `work` until it ends or is cancelled; an error is logged under `name`.
 
-        If `is_endless`, a normal end is logged too, because such work should run until cancelled.
+        If `is_endless`, a normal end is logged too, because such work should run until it is
+        cancelled.
         """
         task = asyncio.create_task(work, name=name)  # noqa: TID251  # the place for it
         self._tasks.add(task)
@@ -46,7 +47,7 @@ class TaskSet:
     ) -> asyncio.Task[None]:
         """Run `work` until it ends normally; restart it `RESTART_MS` after each failure.
 
-        A bug in one round must not stop a loop for good.
+        A bug in one round must not stop a loop permanently.
         """
         return self.spawn(self._keep(work, name), name=name)
 

@@ -52,9 +52,9 @@ class WatchedContext:
     def refresh(self) -> bool:
         """Reload files that have changed and settled; return whether there is a new context.
 
-        Blocks. A certificate and its key are replaced one after the other, so a change counts only
-        when the next call finds the same content. Unusable files raise SettingsError once, and the
-        old context remains in use until they change again.
+        Blocks. A certificate and its key are replaced one after the other, so a change takes effect
+        only if the next call finds the same content. Unusable files raise SettingsError once, and
+        the old context remains in use until they change again.
         """
         contents = tuple(self._digests())
         is_at_rest = contents == self._changing
@@ -125,7 +125,7 @@ def _load_identity(context: ssl.SSLContext, settings: TlsSettings, end: str) -> 
 
 
 def _identity_fault(error: Exception, settings: TlsSettings, key_text: bytes, end: str) -> str:
-    """Explain in one line why a certificate and its key cannot be used."""
+    """Explain in one line why a certificate and its key are unusable."""
     cert, key = settings.cert_path, settings.key_path or settings.cert_path
     if getattr(error, "reason", None) == "KEY_VALUES_MISMATCH":
         return f"{end}.certPath={cert} and {end}.keyPath={key} do not match"
