@@ -40,7 +40,7 @@ def record_of(files) -> FileRecord:
 
 
 class Group:
-    """A record on an in-memory disk, and the outcomes that its writers got."""
+    """A record on an in-memory disk, and the outcomes of all writes."""
 
     def __init__(self) -> None:
         self.disk = Disk(PATH.parent)
@@ -69,7 +69,7 @@ class Group:
         return outcome.answer
 
     def judge(self, unknown_max: int) -> None:
-        """Check that the applied writes form a chain, which the readers saw in order."""
+        """Check that the applied writes form a chain, and that readers saw it in order."""
         applied = [(base, it.written) for base, it in self.told if it.answer is Answer.APPLIED]
         assert len({base.version for base, _ in applied}) == len(applied), "one base, two writes"
         serials = [found.record.serial for found in self.seen]
@@ -248,7 +248,7 @@ def old_disk() -> Disk:
 
 @pytest.fixture
 def lock_folder(tmp_path, monkeypatch):
-    """Put the lock of the earlier release, which is a real file, into a temporary folder."""
+    """Keep the lock of the earlier release, which is a real file, in a temporary folder."""
     monkeypatch.setattr(f"{__name__}.PATH", tmp_path / "record")
 
 

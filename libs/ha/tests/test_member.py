@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A test for each row of the transition table, and for events that have no row."""
+"""A test for each row of the transition table, and for events without a row."""
 
 import msgspec
 import pytest

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Every replication rule is necessary: without it, the exhaustive check finds a broken promise.
 
-Each case names the bounds in which its rule matters. With all rules in place, a check of these
-bounds finds nothing; with the rule dropped, by a patch or a hook of the model, it finds a
+Each case names the bounds in which its rule matters. With all rules in place, a check within these
+bounds finds nothing. Without the rule, which a patch or a hook of the model drops, it finds a
 counterexample.
 """
 
@@ -41,7 +41,7 @@ def without(condition: Callable[..., bool]) -> Patch:
 
 
 class ReopensEpochs(Model):
-    """A burned epoch can be reopened: the epoch file's own check against that is off, too."""
+    """A burned epoch can be reopened; the epoch file's own check against that is disabled, too."""
 
     def begin(self, history, epoch, end):
         is_known = epochs.last_epoch(history) == epoch

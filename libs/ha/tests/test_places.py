@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The record's contract for memory and files; faults of the memory; locations in settings."""
+"""The record's contract in memory and in files, injected faults, and locations in settings."""
 
 import asyncio
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Planned changes of a group: switchovers, removals, and changed numbers of copies."""
+"""Planned changes of a group: switchovers, removals and numbers of copies."""
 
 import msgspec
 import pytest

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """An elector's view of a broker group, and the actions that it can take: plain values.
 
-`election`, `planned` and `missing_record` decide which actions are taken.
+The modules `election`, `planned` and `missing_record` decide which actions are taken.
 """
 
 from enum import StrEnum
@@ -66,14 +66,14 @@ class Group(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Elect(msgspec.Struct, frozen=True):
-    """Replace `base` with `record`; whatever the outcome, read and decide again."""
+    """Replace `base` with `record`; read and decide again, whatever the outcome."""
 
     base: Versioned
     record: Record
 
 
 class Create(msgspec.Struct, frozen=True):
-    """Create the record; whatever the outcome, read and decide again."""
+    """Create the record; read and decide again, whatever the outcome."""
 
     record: Record
 
@@ -101,7 +101,7 @@ class Follow(msgspec.Struct, frozen=True):
 
 
 class HandOver(msgspec.Struct, frozen=True):
-    """Order the master to hand over; `leaves` means that it will be removed afterwards."""
+    """Order the master to hand over; `leaves` means that it will then be removed."""
 
     master: int
     target: int
@@ -123,7 +123,7 @@ class Resize(msgspec.Struct, frozen=True):
 
 
 class Blocked(StrEnum):
-    """Reasons why the elector waits, as shown in events and conditions."""
+    """Reasons why the elector must wait, as shown in events and conditions."""
 
     NO_CANDIDATE = "NoCandidate"
     NO_QUORUM = "NoQuorum"

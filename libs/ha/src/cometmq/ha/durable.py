@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Small files that survive a power failure: replaced as a whole, or immutable once created."""
+"""Small files that survive a power failure: replaced as a whole, or never changed once created."""
 
 import os
 from pathlib import Path
@@ -23,12 +23,12 @@ class SharedFiles(Files, Protocol):
     """Files that several processes create and remove. Names are durable only after `sync`."""
 
     def names(self, folder: Path) -> list[str]:
-        """Return the names in a folder; if they are few, they form a snapshot of one moment."""
+        """Return the names in a folder; a short list is a snapshot of one moment."""
 
     def create(self, path: Path, data: bytes) -> None:
         """Create a file that does not exist yet; its content is on the disk when the call returns.
 
-        A crash may leave a part of the content.
+        After a crash, the file may be incomplete.
         """
 
     def link(self, path: Path, name: Path) -> None:
@@ -44,7 +44,7 @@ class SharedFiles(Files, Protocol):
         """Remove an empty folder."""
 
     def sync(self, folder: Path) -> None:
-        """Wait until all changes to the names in a folder are on the disk."""
+        """Block until all changes to the names in a folder are on the disk."""
 
 
 class OsFiles:

@@ -2,12 +2,12 @@
 """The actions of an elector, given a record and the states of the members (pure).
 
 `cometmq elector` and the Kubernetes operator repeatedly read the record and the members' states,
-and perform what `decide` returns. Only two values are kept between two calls: `Watched`
-and, while a record is missing, the epoch of `restore_epoch`. An elector may therefore die at any
-point, and the worst that two electors can do is make each other's compare-and-swap fail.
+and perform what `decide` returns. Only two values are kept between two calls: `Watched` and, while
+a record is missing, the epoch of `restore_epoch`. An elector may therefore die at any point, and
+two electors that run at the same time can at worst make each other's compare-and-swap fail.
 
-The record is read with a quorum. A state is one answer of one member and is consistent: its promise
-was saved before its offsets were read.
+The record is read with a quorum. A state is one answer of one member and is consistent: the member
+saved its promise before it read its offsets.
 """
 
 from collections.abc import Collection
@@ -46,7 +46,7 @@ class Watched(msgspec.Struct, frozen=True):
 
 
 def watched(before: Watched | None, found: Versioned, now_ms: int) -> Watched:
-    """Return what the elector remembers after a read; each renewal is a new version."""
+    """Return the updated `Watched` after a read; each renewal gives the record a new version."""
     if before is not None and before.version == found.version:
         return before
     return Watched(found.version, now_ms)
@@ -78,8 +78,8 @@ def loss(
     """Return why the recorded master is considered lost; None if it is not.
 
     `is_gone` means that, according to the platform, its process has ended. `unheard_ms` is the time
-    since its last answer to the elector. A master that its members still follow is not replaced
-    even if it does not renew the record, because only its own path to the record is broken.
+    since its last answer to the elector. A master that fails to renew the record is not replaced
+    while its members still follow it, because then only its own path to the record is broken.
     """
     record = found.record
     holder = status_of(statuses, record.holder.ordinal)
@@ -126,10 +126,10 @@ def decide(
 
 
 def promises_beyond(record: Record, statuses: Statuses) -> int:
-    """Return the highest promise above the record's epoch of a member that should follow, or 0.
+    """Return the highest promise above the record's epoch of a potential follower, or 0.
 
-    Such a member was fenced for an election that did not take place. It can never follow the
-    present epoch again. The result is 0 while the recorded master does not lead.
+    Such a member was fenced for an election that did not take place, so it can never follow the
+    current epoch again. The result is also 0 while the recorded master does not lead.
     """
     holder = status_of(statuses, record.holder.ordinal)
     if holder is None or holder.copy != record.holder:
@@ -141,10 +141,10 @@ def promises_beyond(record: Record, statuses: Statuses) -> int:
 
 
 def renew_epoch(found: Versioned, statuses: Statuses) -> Actions:
-    """Return the action that makes the acting master the master of an epoch above all promises.
+    """Return the action that gives the acting master an epoch above all promises.
 
-    This is safe without other promises, whatever the policy: everything confirmed in this epoch was
-    confirmed by this master, which has everything confirmed before.
+    It needs no promises from other members, whatever the policy: this master has confirmed
+    everything that was confirmed in its epoch, and it has everything confirmed before.
     """
     record = found.record
     epoch = promises_beyond(record, statuses) + 1
@@ -198,14 +198,15 @@ def elect(found: Versioned, statuses: Statuses, *, removing: Collection[int] = (
 
 
 def may_vote(record: Record, status: Status) -> bool:
-    """Return whether a member counts in an election: only the recorded incarnation does (R2)."""
+    """Return whether a member counts in an election; only recorded incarnations do (R2)."""
     return status.copy in record.in_sync and status.role in CANDIDATE_ROLES
 
 
 def may_promise(record: Record, status: Status) -> bool:
-    """Return whether a member can be asked for a promise, even while it leads or prepares to (R11).
+    """Return whether a member can be asked for a promise, even while it is master (R11).
 
-    A winner that cannot fetch its tables remains in `Role.PROMOTING`, and its vote is needed again.
+    This includes a winner that cannot fetch its tables: it remains in `Role.PROMOTING`, and its
+    vote is needed again.
     """
     return may_vote(record, status) or (status.copy in record.in_sync and status.role in LIVE_ROLES)
 
@@ -216,11 +217,11 @@ def has_promised(record: Record, status: Status) -> bool:
 
 
 def without_fenced_holder(record: Record, voters: Statuses) -> Statuses:
-    """Return the voters that may win; a fenced holder is one only if the others cannot elect.
+    """Return the voters that may win, including a fenced holder only if it is needed.
 
     A recorded holder that promised a later epoch was stopped by an order of an administrator, or of
-    an elector under `Policy.MAJORITY`. Under that policy, the votes without the holder's must still
-    form a quorum (R11).
+    an elector under `Policy.MAJORITY`. Under that policy, it is left out only if the other votes
+    still form a quorum (R11).
     """
     others = tuple(one for one in voters if not is_fenced_holder(record, one))
     needed = promise_quorum(record) if record.policy is Policy.MAJORITY else 1
@@ -230,7 +231,7 @@ def without_fenced_holder(record: Record, voters: Statuses) -> Statuses:
 def is_fenced_holder(record: Record, status: Status) -> bool:
     """Return whether a member is the recorded holder and was ordered to stop.
 
-    A holder that restarted or fenced itself has promised its own epoch, and no later one.
+    A holder that restarted or fenced itself has promised no epoch later than its own.
     """
     return status.copy == record.holder and has_promised(record, status)
 
@@ -249,13 +250,13 @@ def rank(record: Record, status: Status, removing: Collection[int] = ()) -> tupl
 
 
 def sources_of_tables(record: Record, voters: Statuses) -> Statuses:
-    """Return the voters one of which has every acknowledged change of the tables (R11).
+    """Return voters of which at least one has every acknowledged change of the tables (R11).
 
-    These are the voters that may win, if a quorum of them knows how recent its tables are. A copy
-    keeps this in its journal and does not know it if the journal was damaged or removed, if its
-    tables were changed without the group, or if it ran a version that did not keep it. It may be
-    the one copy that confirmed a change together with the fenced holder. Then the holder's tables
-    count, too.
+    These are the voters that may win, provided that a quorum of them knows how recent its tables
+    are. A copy keeps this information in its journal. The information is missing if the journal was
+    damaged or removed, if the tables were changed outside the group, or if the copy ran a version
+    that did not keep it. Such a copy may be the only one that confirmed a change together with the
+    fenced holder, so the holder's tables are then included.
     """
     candidates = without_fenced_holder(record, voters)
     known_count = sum(one.tables_epoch > 0 for one in candidates)

@@ -2,16 +2,16 @@
 """The epochs of a commit log: which master wrote which part of it (pure), and the epoch file.
 
 An entry (epoch, start) records that the master of `epoch` wrote the bytes from physical offset
-`start` onwards. Two logs with an equal entry agree up to the end of that epoch in the shorter one.
+`start` onwards. Two logs with an equal entry agree up to the end of that epoch in the shorter log.
 Histories therefore show a follower where to truncate, and the elector which log is more complete.
 Bytes before the first entry belong to epoch 0: they were written before the store joined a group.
 
 The broker keeps the file beside the checkpoint. A new master calls `begun`. A follower calls
-`common_point` at each handshake and `reached` when its log has grown. Recovery calls `truncated`
-with the end of the log. Changes are saved before the log grows and before anything is
-acknowledged; a log is cut before the history is saved. Bytes must never be on the disk without
-their entry, because they would then count as bytes of the previous epoch. Recovery removes entries
-whose bytes are missing (R5).
+`common_point` at each handshake, and `reached` when its log has grown. Recovery calls `truncated`
+with the end of the log. A history is saved before the log grows and before anything is
+acknowledged; when a log is truncated, the history is saved afterwards. Bytes must never be on the
+disk without their entry, because they would then be treated as bytes of the previous epoch.
+Recovery removes entries whose bytes are missing (R5).
 """
 
 import itertools
@@ -44,7 +44,7 @@ the next epoch, which starts at the same offset, replaces it.
 
 
 class CommonPoint(NamedTuple):
-    """The end of the part that two logs have in common, and that part's history."""
+    """The offset up to which two logs agree, and the history of that common part."""
 
     offset: int
     history: History
@@ -92,11 +92,11 @@ def reached(mine: History, masters: History, end: int) -> History:
 def common_point(mine: History, my_end: int, masters: History, masters_end: int) -> CommonPoint:
     """Return where a follower truncates its log before it accepts data from the master.
 
-    This is where the newest entry that both histories contain ends, in the log where it ends first.
-    The follower's later entries are not part of the common history, even if they start exactly at
-    its end. Logs without a common entry can share only bytes of epoch 0. There the histories cannot
-    distinguish the stores of different groups, so the caller compares the last record before the
-    point.
+    It is the end of the newest entry that both histories contain; if the entry ends at different
+    offsets, the lower one is used. The follower's later entries are not part of the common history,
+    even if they start exactly at its end. Logs without a common entry can share only bytes of epoch
+    0. For those bytes, the histories cannot distinguish the stores of different groups, so the
+    caller compares the last record before the point.
     """
     theirs = set(masters)
     count = next((n for n in range(len(mine), 0, -1) if mine[n - 1] in theirs), 0)
@@ -143,7 +143,10 @@ class EpochFile:
         self._files = files
 
     def load(self) -> History:
-        """Return the saved history, empty without a file; raise EpochsDamaged or OSError."""
+        """Return the saved history, or an empty one without a file.
+
+        Raise EpochsDamaged or OSError.
+        """
         data = self._files.read(self._path)
         return () if data is None else decode_epochs(data, place=str(self._path))
 

@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """How long a master may acknowledge, and which copies lag too far behind (pure).
 
-All times are milliseconds of CLOCK_BOOTTIME, which keeps running while the host sleeps; clocks of
+All times are milliseconds of CLOCK_BOOTTIME, which continues while the host sleeps; clocks of
 different hosts are never compared. The broker calls `is_lapsed` right before it writes answers, so
 that a suspended process cannot acknowledge late, and calls `laggards` before each proposal.
 
 As long as the set has two members, the confirm offset alone prevents two masters from both
-acknowledging. The clock matters for a master that is alone in its set, and for elections that an
-operator forces.
+acknowledging. The clock matters only for a master that is alone in its set, and for elections that
+an operator forces.
 """
 
 from collections.abc import Mapping
@@ -32,7 +32,7 @@ class Timing(msgspec.Struct, frozen=True, kw_only=True):
     deadline, because the rates of two clocks may differ by ten percent.
     """
     heard_within_ms: int = 1_500
-    """A copy that was heard from within this time certainly follows this master."""
+    """A copy that was heard from within this time is certain to follow this master."""
     lag_timeout_ms: int = 10_000
     """A copy that has not caught up for this long leaves the set."""
 
@@ -51,9 +51,8 @@ Heard = Mapping[Copy, int]
 def valid_until_ms(leadership: Leadership, *, renewed_ms: int, heard: Heard, timing: Timing) -> int:
     """Return the time until which the master may acknowledge.
 
-    `renewed_ms` is the *start* of the last write of the record that was applied. A master whose
-    copies all answer continues without the record, because none of them has promised a different
-    epoch.
+    `renewed_ms` is the *start* of the last applied write of the record. A master whose copies all
+    answer may continue without the record, because none of them has promised a different epoch.
     """
     return max(
         renewed_ms + timing.renew_deadline_ms,
@@ -81,10 +80,10 @@ def may_answer_unlogged(
     """Return whether requests not covered by the confirm offset may be answered (decision 8).
 
     These are queue locks and offset commits. Every copy that could elect another master must have
-    been heard from recently, and the previous master must have lost its own permission. That is
-    certain 1.1 intervals after its successor opened, because no copy reports to it from then on, or
-    at once if it is known to be dead, to be fenced, or to have handed over. A master alone in its
-    set relies on its lease.
+    been heard from recently, and the previous master must no longer be allowed to answer. That is
+    certain 1.1 intervals after its successor opened, because no copy reports to it from then on. It
+    is certain immediately if the previous master is known to be dead or fenced, or to have handed
+    over. A master alone in its set relies on its lease.
     """
     if not is_predecessor_gone and now_ms < opened_ms + 11 * timing.heard_within_ms // 10:
         return False
@@ -96,8 +95,8 @@ def may_answer_unlogged(
 def heard_by_all_ms(leadership: Leadership, heard: Heard) -> int:
     """Return the time since which the master has heard from every copy that an election needs.
 
-    The result is NEVER, a time far in the past, if one of these copies was never heard from, or if
-    the master may be alone in its set. Under `Policy.MAJORITY` the other members of a majority
+    If the master has never heard from one of these copies, or may be alone in its set, the result
+    is NEVER, a time far in the past. Under `Policy.MAJORITY`, the other members of a majority
     suffice.
     """
     record = leadership.base.record
@@ -115,7 +114,7 @@ def heard_by_all_ms(leadership: Leadership, heard: Heard) -> int:
 
 
 class Progress(msgspec.Struct, frozen=True):
-    """When a copy last had all of its master's log."""
+    """The time at which a copy last had all of its master's log."""
 
     caught_up_ms: int
     """When the copy last had all of the master's log."""
@@ -127,8 +126,8 @@ class Progress(msgspec.Struct, frozen=True):
 def progressed(progress: Progress | None, ack: Ack, end: int, now_ms: int) -> Progress:
     """Return a copy's progress after a report, for a master whose log ends at `end`.
 
-    Under load a copy never catches up fully. It counts as caught up at the time of its previous
-    report if it now has everything that the master had then.
+    Under load a copy never catches up completely. A copy that now has everything that the master
+    had at the copy's previous report is considered to have caught up at the time of that report.
     """
     if progress is None:
         return Progress(now_ms, end, now_ms)
@@ -152,7 +151,7 @@ def laggards(
 ) -> frozenset[Copy]:
     """Return the members of the recorded set that have not caught up within the timeout.
 
-    For a member that has not reported yet, the timeout starts when the master opens.
+    If a member has not reported yet, its timeout starts when the master opens.
     """
     return frozenset(
         copy

@@ -8,12 +8,12 @@ record: it calls `proposal`, then `written` *before* sending the request, then `
 conflict, or if no answer arrives, it reads the record, checks `is_deposed` and calls `found`. Only
 one write is outstanding at a time.
 
-The record may hold a different set from the one last read: each unanswered write may have been
-applied, may be applied later, or may never be applied. `possible` contains all of these sets. The
-confirm offset waits for the members of every set; `min_in_sync` counts only copies that are members
-of all sets (R1, R8).
+The record may hold a set other than the one last read: each unanswered write may have been applied,
+may be applied later, or may never be applied. `possible` contains all of these sets. The confirm
+offset waits for the members of every set; `min_in_sync` counts only copies that are members of all
+sets (R1, R8).
 
-Every rule is a function or a row of `JOIN_CONDITIONS`, so that the checker can drop it.
+Every rule is a function or a row of `JOIN_CONDITIONS`, so that the exhaustive check can disable it.
 """
 
 from collections.abc import Callable, Collection
@@ -29,7 +29,7 @@ Copies = tuple[Copy, ...]
 
 
 class AckRefused(CometError):
-    """A slave reports bytes that its master does not have; its connection is closed."""
+    """A slave reported bytes that its master does not have; its connection is closed."""
 
 
 class Ack(msgspec.Struct, frozen=True):
@@ -70,8 +70,8 @@ class Leadership(msgspec.Struct, frozen=True, kw_only=True):
 def lead(me: Copy, found: Versioned, *, start: int, confirmed: int = 0) -> Leadership:
     """Return the initial view of a master, without acknowledgements from earlier epochs.
 
-    `found` is the record as the candidate itself read it, `start` the end of its log, and
-    `confirmed` the confirm offset that it heard as a slave.
+    `found` is the record as the candidate itself read it, `start` is the end of its log, and
+    `confirmed` is the confirm offset that it learned as a slave.
     """
     record = found.record
     leadership = Leadership(
@@ -137,7 +137,7 @@ def maximal_set(leadership: Leadership) -> Copies:
 
 
 def certain_set(leadership: Leadership) -> Copies:
-    """Return the copies that are certain to be in the recorded set (R8)."""
+    """Return the copies that are certainly in the recorded set (R8)."""
     first, *others = leadership.possible
     return tuple(copy for copy in first if all(copy in members for members in others))
 
@@ -165,12 +165,12 @@ def may_read(leadership: Leadership, dispatched: int) -> bool:
 
 
 def has_confirmed_log(leadership: Leadership, ack: Ack) -> bool:
-    """Return whether a copy has everything up to the confirm offset; only then may it join."""
+    """Return whether a copy has everything up to the confirm offset, as it must to join."""
     return ack.offset >= leadership.confirmed
 
 
 def has_reached_start(leadership: Leadership, ack: Ack) -> bool:
-    """Return whether a copy has reached the epoch's start; only then may it join.
+    """Return whether a copy has reached the start of the epoch, as it must to join.
 
     The confirm offset alone is not enough, because a new confirm offset is volatile.
     """
@@ -178,7 +178,7 @@ def has_reached_start(leadership: Leadership, ack: Ack) -> bool:
 
 
 def has_answered_tables(leadership: Leadership, ack: Ack) -> bool:
-    """Return whether a copy has every answered table change; only then may it join (R7)."""
+    """Return whether a copy has every answered table change, as it must to join (R7)."""
     return ack.tables >= leadership.confirmed_tables
 
 
@@ -190,7 +190,7 @@ JOIN_CONDITIONS: Final[tuple[Callable[[Leadership, Ack], bool], ...]] = (
 
 
 def is_deposed_holder(leadership: Leadership, copy: Copy) -> bool:
-    """Return whether a copy is the deposed holder and does not follow yet; it then leaves (R9)."""
+    """Return whether a copy is the deposed holder and does not follow yet, so it leaves (R9)."""
     return copy == leadership.base.record.deposed and _ack_of(leadership, copy) is None
 
 
@@ -219,7 +219,7 @@ def wanted_set(leadership: Leadership, unfit: Collection[Copy]) -> Copies:
 
 
 def wants_write(leadership: Leadership, unfit: Collection[Copy] = ()) -> bool:
-    """Return whether the set should change, or an earlier change is not settled."""
+    """Return whether the set should change, or an earlier write is not settled yet."""
     wanted = wanted_set(leadership, unfit)
     return leadership.possible != (wanted,)
 
@@ -232,8 +232,8 @@ def proposal(
 ) -> Record | None:
     """Return the record to write next on `base`, or None if a read must come first.
 
-    The record is renewed even if the set does not change. `copies` is the number of copies that the
-    group should have from now on (`cometmq.ha.actions.Resize`).
+    The record is renewed even if the set does not change. `copies` is the new number of copies that
+    the group should have (`cometmq.ha.actions.Resize`).
     """
     if leadership.must_read:
         return None
@@ -244,7 +244,8 @@ def hand_over(leadership: Leadership, target: Copy, *, leaves: bool = False) -> 
     """Return the record that makes `target` the master; None until the target has caught up.
 
     The master has stopped appending and has answered everything that it appended. The set is left
-    unchanged. `leaves` lets the target remove the old master at once, because it is being deleted.
+    unchanged. With `leaves`, the target may remove the old master at once, because that broker is
+    being deleted.
     """
     ack = _ack_of(leadership, target)
     everything = (leadership.end, leadership.tables)
@@ -260,10 +261,10 @@ def hand_over(leadership: Leadership, target: Copy, *, leaves: bool = False) -> 
 
 
 def written(leadership: Leadership, record: Record) -> Leadership:
-    """Record that `record` is about to be written: from now on its set is possible, too.
+    """Record that `record` is about to be written: its set is possible from now on.
 
-    In a hand-over, so is its holder. If the hand-over goes unanswered, a majority without the new
-    master must not confirm what the old master appends afterwards.
+    If the write is a hand-over, its holder is possible, too. If the hand-over goes unanswered, a
+    majority without the new master must not confirm what the old master appends afterwards.
     """
     possible, successors = leadership.possible, leadership.successors
     if record.in_sync not in possible:
@@ -274,7 +275,7 @@ def written(leadership: Leadership, record: Record) -> Leadership:
 
 
 def answered(leadership: Leadership, outcome: Outcome) -> Leadership:
-    """Apply the answer to a write by this master, except a hand-over."""
+    """Apply the answer to a write by this master; hand-overs are handled elsewhere."""
     if outcome.answer is Answer.APPLIED and outcome.written:
         return _adopted(leadership, outcome.written)
     return msgspec.structs.replace(leadership, must_read=True)
@@ -349,7 +350,7 @@ def _of_all(leadership: Leadership) -> tuple[int, int]:
 
 
 def _of_majority(leadership: Leadership) -> tuple[int, int]:
-    """Return the offset and table changes of a majority, counting only certain members (R11)."""
+    """Return the offset and table changes that a majority of certain members has (R11)."""
     counted = [
         ack
         for ack in leadership.acks
@@ -370,14 +371,15 @@ def _of_majority(leadership: Leadership) -> tuple[int, int]:
 
 
 def voters(leadership: Leadership) -> Copies:
-    """Return the copies that count towards a majority, which excludes copies that lost data."""
+    """Return the copies that count towards a majority; copies that lost data do not."""
     return certain_set(leadership)
 
 
 def counts_in_majority(leadership: Leadership, ack: Ack) -> bool:
     """Return whether an acknowledgement counts towards a majority (R11).
 
-    A copy that is behind the epoch's start could still lose to an older epoch's log.
+    A copy whose log has not reached the start of the epoch could still lose an election to a log of
+    an older epoch.
     """
     return ack.offset >= leadership.start
 

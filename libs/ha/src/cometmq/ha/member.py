@@ -1,15 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """How a member of a broker group reacts to orders and observations (pure).
 
-The broker's driver passes one event at a time to `react` and adopts the new state at once. It
-then performs the actions in order. Each action is complete (on disk, where specified) before the
-next one begins and before the next event is passed. `SavePromise` comes before everything that
-depends on it. The simulator and the exhaustive check follow the same order with their own disks.
+The broker's driver passes one event at a time to `react` and adopts the new state at once. It then
+performs the actions in order. Each action is complete (on disk, where specified) before the next
+one begins and before the next event is passed. `SavePromise` precedes everything that depends on
+it. The simulator and the exhaustive check follow the same order with their own disks.
 
-The driver itself performs the reads of the record, which are linearizable. It hands an answer to
-`react` only if the member's state has not changed since the read began; otherwise it reads again.
-An elector's orders carry no facts that a member relies on: the master and its set come from the
-read (R4).
+The driver itself performs the reads of the record, which are linearizable. It passes an answer to
+`react` only if the member's state has not changed since the read began; otherwise it reads again. A
+member does not rely on facts in an elector's orders: it takes the master and its set from the read
+(R4).
 """
 
 from collections.abc import Callable, Mapping
@@ -27,7 +27,7 @@ class Role(StrEnum):
     """A member's current activity in its group."""
 
     RECOVERING = "recovering"
-    """The member recovers its store, obeys no orders, and is not a candidate."""
+    """The member is recovering its store; it obeys no orders and is not a candidate."""
     SLAVE = "slave"
     """The member follows a master, or waits for one."""
     PROMOTING = "promoting"
@@ -80,7 +80,7 @@ class Member(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Recovered(msgspec.Struct, frozen=True):
-    """Recovery at start or from a full disk is complete; history and state are saved (R2, R5)."""
+    """Recovery at startup or from a full disk is complete; history and state are saved (R2, R5)."""
 
 
 class RecordRead(msgspec.Struct, frozen=True):
@@ -103,7 +103,7 @@ class FollowOrder(msgspec.Struct, frozen=True):
 
 
 class FenceOrder(msgspec.Struct, frozen=True):
-    """Promise `epoch` and stop being master; the answer carries the state after the promise."""
+    """Promise `epoch` and stop being master; the answer contains the state after the promise."""
 
     epoch: int
 
@@ -180,8 +180,9 @@ class StartFollowing(msgspec.Struct, frozen=True):
 class BeginEpoch(msgspec.Struct, frozen=True):
     """Fetch tables, append the epoch's entry at the end of the log, save both, and dispatch.
 
-    `Opened` follows. Tables are fetched if `tables` is ahead of the member's own, and only from
-    that incarnation; without them the member remains in `Role.PROMOTING` until it is replaced.
+    `Opened` follows. Tables are fetched only if `tables` is ahead of the member's own, and only
+    from the incarnation that it names. While they are unavailable, the member remains in
+    `Role.PROMOTING` until it is replaced.
     """
 
     epoch: int
@@ -243,7 +244,7 @@ Reaction = tuple[Member, tuple[Action, ...]]
 def react(member: Member, event: Event) -> Reaction:
     """Return the state after an event, and the actions that the driver has to perform.
 
-    An observation that has no meaning in the current state changes nothing. Raise OrderRefused for
+    An observation that is meaningless in the current state changes nothing. Raise OrderRefused for
     an order that does not fit the state.
     """
     rule = TRANSITIONS.get((member.role, type(event)))
@@ -262,14 +263,14 @@ def accepts(member: Member, epoch: int) -> bool:
 def may_open(member: Member, record: Record) -> bool:
     """Return whether the record makes this member master without another election.
 
-    An epoch that was promised earlier cannot be reused, because the process may have opened it
-    before it restarted (R4).
+    A member cannot reuse an epoch that it promised earlier, because the process may have opened the
+    epoch before it restarted (R4).
     """
     return is_named(member, record) and record.epoch > member.promised
 
 
 def is_named(member: Member, record: Record) -> bool:
-    """Return whether the record names exactly this copy, including its incarnation (R2)."""
+    """Return whether the record names exactly this copy, with this incarnation (R2)."""
     return record.holder == member.me and member.me in record.in_sync
 
 

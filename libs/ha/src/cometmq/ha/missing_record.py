@@ -22,7 +22,7 @@ ACCEPTANCE: Final = "a person has to accept that, with cometmq ha restore --acce
 
 
 def restore_epoch(statuses: Statuses) -> int:
-    """Return the epoch for fence orders while the record is missing; the elector remembers it."""
+    """Return the epoch for fence orders while the record is missing; the elector keeps it."""
     return max([0, *(one.promised for one in statuses)]) + 1
 
 
@@ -37,8 +37,8 @@ def restore(
 
     A store that has lost something since it was in the set is never chosen. It may have been the
     only member of the set, so an operator has to accept the loss explicitly (`accept_loss`). The
-    same holds if a store of the last known set does not take part. Until the operator accepts that,
-    no member is fenced, because a master may still acknowledge without a record.
+    same applies if a store of the last known set does not take part. Until the operator accepts, no
+    member is fenced, because a master may still acknowledge without a record.
     """
     usable = {
         one.copy.ordinal: one for one in statuses if one.role not in (Role.RECOVERING, Role.FAILED)
@@ -87,15 +87,15 @@ def completeness(status: Status) -> tuple[int, ...]:
 
 
 def is_fenced(status: Status, fence_epoch: int) -> bool:
-    """Return whether a member has stopped for this fence order or a later one."""
+    """Return whether a member has obeyed this fence order or a later one."""
     return status.role is Role.FENCED and status.promised >= fence_epoch
 
 
 def left_out(members: Statuses) -> tuple[Copy, ...]:
-    """Return the copies that a member last saw in sync and that are not among the members.
+    """Return the copies that some member last saw in sync but that are not present now.
 
-    Each of them may be the only store with the newest messages. A replaced incarnation counts if
-    its successor at this broker was never in the set, because the successor began empty.
+    Each of them may be the only store with the newest messages. A replaced incarnation is included
+    if its successor on this broker was never in the set, because the successor began empty.
     """
     known = {copy for one in members for copy in one.last_in_sync}
     new = {one.copy.ordinal for one in members if one.standing is Standing.NEW}

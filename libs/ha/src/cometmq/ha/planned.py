@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Planned changes of a broker group: switchovers, removed members, numbers of copies (pure)."""
+"""Planned changes of a broker group: switchovers, removals, numbers of copies (pure)."""
 
 from collections.abc import Collection
 from typing import Final
@@ -50,11 +50,11 @@ def switch_over(
 
 
 def retire(group: Group, record: Record, statuses: Statuses, removing: Collection[int]) -> Actions:
-    """Return the next step in removing members from the group; nothing once they are out.
+    """Return the next step in removing members from the group; empty once they are out.
 
-    The master itself changes the set, so that its counts remain correct (R8); a master that is
-    being removed hands over first. `min_in_sync` is preserved: if necessary, the set first gets
-    room for a successor of the member that leaves.
+    The master itself changes the set, so that its counts remain correct (R8). A master that is
+    being removed hands over first. The set never falls below `min_in_sync`: if necessary, the group
+    first gets an additional copy that can replace the leaving member.
     """
     leaving = [copy for copy in record.in_sync if copy.ordinal in removing]
     if not leaving:
@@ -75,7 +75,7 @@ def retire(group: Group, record: Record, statuses: Statuses, removing: Collectio
 
 
 def resize(group: Group, record: Record) -> Actions:
-    """Return the step towards the configured number of copies, if the record's number differs."""
+    """Return the step towards the configured number of copies if the record has another number."""
     if group.copies == record.copies:
         return ()
     if record.policy is Policy.MAJORITY:

@@ -21,7 +21,7 @@ class RecordUnreachable(CometError):
 
 
 class Answer(Enum):
-    """The outcome of a write, as known to the caller."""
+    """The outcome of a write, as far as the caller can know it."""
 
     APPLIED = "applied"
     """The write is in the record."""
@@ -34,7 +34,7 @@ class Answer(Enum):
 
 
 class Outcome(msgspec.Struct, frozen=True):
-    """The answer to a write; `written` is the record with its new version if it was applied."""
+    """The answer to a write; if it was applied, `written` is the record with its new version."""
 
     answer: Answer
     written: Versioned | None = None
@@ -69,8 +69,8 @@ class RecordPort(Protocol):
     async def replace(self, base: Versioned, record: Record) -> Outcome:
         """Write `record` if the current version and uid still match `base`.
 
-        A write that certainly did not happen, for example because nothing was sent, may still be
-        answered with UNKNOWN: callers treat it as a write that may be applied later.
+        Even if a write certainly did not happen, for example because nothing was sent, the answer
+        may be UNKNOWN: callers treat it as a write that may be applied later.
         """
 
     async def create(self, record: Record) -> Outcome:
@@ -80,5 +80,5 @@ class RecordPort(Protocol):
         """Yield the record now and after changes; changes in quick succession may be merged.
 
         While the backend cannot be reached, nothing is yielded. A yielded record may be outdated by
-        the time the caller sees it: it is a reason to read, never a reason to become master.
+        the time the caller sees it, so it is a reason to read, never a reason to become master.
         """

@@ -5,8 +5,8 @@ One record orders all elections and all changes of the in-sync set. It changes o
 compare-and-swap and is stored in a Kubernetes Lease, an etcd key, a file or memory;
 `cometmq.ha.port` states what such a backend must guarantee.
 
-The master builds records with `renewed`; elections and hand-overs use `elected`. The rules for
-which records may be written are in `cometmq.ha.in_sync`, `election` and `missing_record`.
+The master builds records with `renewed`; elections and hand-overs use `elected`. The rules that
+decide which records may be written are in `cometmq.ha.in_sync`, `election` and `missing_record`.
 """
 
 from collections.abc import Iterable
@@ -34,7 +34,7 @@ class Copy(msgspec.Struct, frozen=True, order=True, array_like=True):
 
 
 class Policy(StrEnum):
-    """When a message counts as stored."""
+    """When a message is considered stored."""
 
     ALL_IN_SYNC = "all-in-sync"
     """Every member of the in-sync set has the message; any member may become master."""
@@ -43,7 +43,7 @@ class Policy(StrEnum):
 
 
 class TablesAt(msgspec.Struct, frozen=True, array_like=True):
-    """The location and extent of the most complete tables in a majority."""
+    """The most complete tables among the voters: their copy, epoch and number of changes."""
 
     copy: Copy
     epoch: int
@@ -106,7 +106,7 @@ class Record(msgspec.Struct, frozen=True, rename="camel", omit_defaults=False):
     def renewed(self, in_sync: Iterable[Copy] | None = None, copies: int | None = None) -> Self:
         """Return the record that the holder writes next, with this set or the current one.
 
-        If `copies` is less than the size of the set, it takes effect as members leave. Only
+        If `copies` is less than the size of the set, the set shrinks as members leave. Only
         `Policy.ALL_IN_SYNC` permits a different number, because quorums of different numbers need
         not overlap.
         """
@@ -125,7 +125,7 @@ class Record(msgspec.Struct, frozen=True, rename="camel", omit_defaults=False):
 class Versioned(msgspec.Struct, frozen=True):
     """A record as read, with the version that a compare-and-swap checks.
 
-    Versions can only be compared for equality; etcd and Kubernetes promise no more.
+    Versions can only be compared for equality; etcd and Kubernetes guarantee nothing more.
     """
 
     record: Record
@@ -135,21 +135,21 @@ class Versioned(msgspec.Struct, frozen=True):
 def ack_quorum(record: Record) -> int:
     """Return how many copies, including the master, form a majority (R11).
 
-    It is based on the number of copies, not on the size of the set: a set that is changing has two
+    It is based on the number of copies, not on the size of the set: while a set changes, it has two
     sizes, and majorities of different sizes need not overlap.
     """
     return record.copies // 2 + 1
 
 
 def promise_quorum(record: Record) -> int:
-    """Return how many promises an election needs: every majority contains one of them (R11)."""
+    """Return how many promises an election needs, so that every majority includes one (R11)."""
     return record.copies - record.copies // 2
 
 
 def may_replace(current: Versioned | None, base: Versioned, record: Record) -> bool:
     """Return whether a compare-and-swap based on `base` may change `current`.
 
-    The uid is compared, too. A write that arrives after its record was deleted must neither
+    The uid is compared as well. A write that arrives after its record was deleted must neither
     recreate the record nor change its successor, whose versions may repeat (R10).
     """
     return (
@@ -165,7 +165,7 @@ def encode_record(record: Record) -> bytes:
 
 
 def decode_record(data: bytes, *, place: str) -> Record:
-    """Parse the record in `data`; raise RecordDamaged, which names `place`, if it is invalid."""
+    """Parse the record in `data`; if it is invalid, raise RecordDamaged, which names `place`."""
     try:
         record = msgspec.json.decode(data, type=Record)
     except msgspec.MsgspecError as error:

@@ -25,7 +25,7 @@ class StateDamaged(CometError):
 
 
 class Standing(StrEnum):
-    """How far a store can be trusted after the in-sync set was lost (R10)."""
+    """Whether a store can be trusted if the recorded in-sync set is lost (R10)."""
 
     NEW = "new"
     """The store was never in the set."""
@@ -36,7 +36,7 @@ class Standing(StrEnum):
 
 
 class Boot(msgspec.Struct, frozen=True, kw_only=True):
-    """The facts about its store that the broker has after recovery."""
+    """The facts that the broker knows about its store after recovery."""
 
     boot_id: str
     """The kernel's /proc/sys/kernel/random/boot_id, which changes when the host restarts."""
@@ -72,15 +72,15 @@ class State(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
 
 
 def created(group: str, ordinal: int, boot_id: str, new_incarnation: Callable[[], str]) -> State:
-    """Return the state of a store without a state file: it is new, empty, or not replicated yet."""
+    """Return the state of a store without a state file: it is new, empty, or not yet replicated."""
     return State(group=group, ordinal=ordinal, incarnation=new_incarnation(), boot_id=boot_id)
 
 
 def is_unclean(state: State, boot: Boot) -> bool:
     """Return whether the store may have lost bytes that it had acknowledged (R2).
 
-    A killed process leaves its pages to the kernel and loses nothing; only a reboot after an
-    unclean stop can lose bytes. An incomplete last record was never acknowledged.
+    When a process is killed, the kernel still writes its pages, and nothing is lost; only a reboot
+    after an unclean stop can lose bytes. An incomplete last record was never acknowledged.
     """
     host_crashed = not boot.was_closed and boot.boot_id != state.boot_id
     return host_crashed or boot.has_cut_records or boot.was_restored
@@ -98,7 +98,7 @@ def started(state: State, boot: Boot, new_incarnation: Callable[[], str]) -> Sta
 
 
 def promised(state: State, epoch: int) -> State:
-    """Return the state with this promise, or unchanged if its own promise is higher."""
+    """Return the state with this promise; unchanged if the state has a higher one."""
     return msgspec.structs.replace(state, promised=max(state.promised, epoch))
 
 

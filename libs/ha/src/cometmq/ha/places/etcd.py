@@ -64,7 +64,7 @@ class EtcdRecord:
         timeout_ms: int = 2_000,
         poll_interval_ms: int = 250,
     ) -> None:
-        """Try `endpoints` (HOST:PORT) in this order on each call, all with `tls` if it is given.
+        """Use `endpoints` (HOST:PORT), tried in this order on each call, with `tls` if it is given.
 
         `login` is the name and the password of an etcd user.
         """
@@ -116,7 +116,7 @@ class EtcdRecord:
         return applied(record, done.header.revision) if done.succeeded else CONFLICT
 
     async def _call(self, path: str, request: object, *, is_repeatable: bool) -> bytes:
-        """Try one member after the other; stop once a member may have received a write."""
+        """Try one endpoint after the other, but stop once one may have received a write."""
         failed: HttpError = HttpError("no endpoints are configured")
         for host, port in self._endpoints:
             try:

@@ -2,13 +2,13 @@
 """A record in files, for the processes of one host (demos, tests, single machines).
 
 `FILE` names a folder in `FILE.d` that holds the versions of the record (`places.versions`).
-Removing `FILE` deletes the record atomically. The next record gets a new folder, so a late write
-to a deleted record never reaches its successor (R10). The folder must be on a local file system
-with hard links: network file systems answer link(2) from caches, or more than once.
+Removing `FILE` deletes the record atomically. The next record gets a new folder, so a late write to
+a deleted record never reaches its successor (R10). The folder must be on a local file system with
+hard links: network file systems may answer link(2) from caches, or perform it more than once.
 
 An earlier release kept the record itself in `FILE`, written under a lock. The first write converts
-this format under the same lock. Programs of that release then refuse the file as damaged, so two
-releases never write two records.
+this format under the same lock. Programs of the earlier release then reject the file as damaged, so
+the two releases never write two different records.
 """
 
 import asyncio
@@ -132,7 +132,7 @@ class FileRecord:
         return applied(record, first.version)
 
     def _begun(self, record: Record, number: int = 1, nonce: str = "") -> tuple[_Head, Versioned]:
-        """Durably create a folder with this version in it, unknown to any other process."""
+        """Create and sync a folder that holds this version; no other process knows it yet."""
         head = _Head(2, self._new_nonce())
         versions = Versions(self._root / head.versions, self._files, self._new_nonce)
         self._files.make_folder(self._root)
@@ -156,7 +156,7 @@ class FileRecord:
         return last
 
     def _head(self, data: bytes) -> _Head | None:
-        """Return the content of the file, or None if the file has the old format."""
+        """Parse the content of `FILE`; return None if the file has the old format."""
         if _is_old(data):
             return None
         try:

@@ -20,7 +20,7 @@ class HttpError(CometError):
 
 
 class NotSent(HttpError):
-    """The request was certainly not served."""
+    """The request was not sent, so the server cannot have served it."""
 
 
 class Request(msgspec.Struct, frozen=True, kw_only=True):

@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """A record in a Lease of the Kubernetes API, for brokers and electors that run in pods.
 
-The record is a JSON annotation of the Lease. The fields of the Lease repeat what users look for:
-the holder's pod and, as `leaseTransitions`, the epoch. `renewTime` is left empty, because no
-decision may depend on a wall clock.
+The record is a JSON annotation of the Lease. The Lease's own fields repeat what users look for: the
+holder's pod and, as `leaseTransitions`, the epoch. `renewTime` is left empty, because no decision
+may depend on a wall clock.
 
-A write is a merge patch that names the resource version and the uid of the Lease as read, so it
-changes exactly this object or nothing, keeps labels set by other programs, and, unlike a PUT, can
-never create a deleted Lease again (R10).
+A write is a merge patch with the resource version and the uid of the Lease as it was read. It
+therefore changes exactly this object or nothing, and keeps labels set by other programs. Unlike a
+PUT, it can never create a deleted Lease again (R10).
 """
 
 import asyncio
@@ -82,7 +82,7 @@ class KubernetesRecord:
         return None if lease is None else self._versioned(lease)
 
     async def replace(self, base: Versioned, record: Record) -> Outcome:
-        """Replace the record in the object with the version and the uid of `base`."""
+        """Patch the Lease if it still has the version and the uid of `base`."""
         if record.uid != base.record.uid:
             return CONFLICT
         uid, _, resource_version = base.version.partition("/")

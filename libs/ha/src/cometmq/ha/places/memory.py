@@ -42,12 +42,12 @@ class MemoryPlace:
         return MemoryRecord(self, delay)
 
     def delete(self) -> None:
-        """Remove the record, as an operator might; versions start again, as for a new file."""
+        """Remove the record, as an operator might; version numbers then start again."""
         self._set(None)
         self._writes = 0
 
     def land_late(self) -> Outcome:
-        """Apply the oldest delayed write now; return the outcome, which its writer never learns."""
+        """Apply the oldest delayed write; return the outcome, which its writer never sees."""
         return self.late.popleft()()
 
     async def changed(self) -> None:

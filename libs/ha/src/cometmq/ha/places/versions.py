@@ -1,16 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """The versions of a record as files in a folder: a writer wins by linking the next number.
 
-Each version is a file named by its number; the highest number is the record. A writer creates a
-proposal, syncs it, and links it to the number after the version on which its write is based;
-link(2) fails if another writer came first. No process waits for another, so a writer that is
+Each version is a file named by its number; the file with the highest number is the record. A writer
+creates a proposal, syncs it, and links it to the number after the version on which its write is
+based; link(2) fails if another writer came first. No process waits for another, so a writer that is
 stopped (SIGSTOP) or killed at any point blocks no other.
 
-Old versions are removed, so a writer that was stopped for long may link a number whose file was
-already removed. Such a file is below the highest number, and readers ignore it. The writer detects
-this case: versions are removed in ascending order, and no version string is used twice. If the
-version on which the write is based still exists after the link, the next number was never removed,
-so no other writer had linked it before. Otherwise the outcome is unknown.
+Old versions are removed, so a writer that was stopped for a long time may link a number whose file
+was already removed. Such a file is below the highest number, and readers ignore it. The writer
+detects this case: versions are removed in ascending order, and no version string is used twice. If
+the version on which the write is based still exists after the link, the next number was never
+removed, so no other writer had linked it before. Otherwise the outcome is unknown.
 """
 
 import zlib
@@ -74,8 +74,9 @@ class Versions:
         return first
 
     def append(self, base: Versioned, record: Record) -> Outcome:
-        """Write the version after `base` if `base` is current; raise OSError if the outcome is
-        unknown.
+        """Write the version after `base` if `base` is current.
+
+        Raise OSError if the outcome is unknown.
         """
         if not may_replace(self.current(), base, record):
             return CONFLICT
@@ -113,7 +114,7 @@ class Versions:
 
 
 def _number(version: str) -> int:
-    """Return the number of a version; 0 if it is formatted as by a different backend."""
+    """Return the number of a version; 0 if a different backend has formatted it."""
     number = version.partition("-")[0]
     return int(number) if number.isdigit() else 0
 

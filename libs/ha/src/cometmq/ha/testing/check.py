@@ -3,7 +3,7 @@
 
 Each run has its own bounds, because the state space grows with the product of its faults. Runs that
 cannot be explored completely stop after a fixed number of states and report that. Random walks then
-go deeper, with larger bounds.
+explore longer paths, with larger bounds.
 """
 
 import argparse
@@ -86,14 +86,14 @@ def random_bounds(random: Random) -> Bounds:
 
 
 def walk(seed: int) -> tuple[Bounds, Report]:
-    """Take one random path within random bounds; a seed always gives the same path."""
+    """Take one random path within random bounds; the same seed always gives the same path."""
     random = Random(seed)  # noqa: S311 - a seed must give the same walk
     bounds = random_bounds(random)
     return bounds, wander(Model(bounds), random.choice, steps_max=STEPS_OF_A_WALK)
 
 
 def is_calm(world: World) -> bool:
-    """Return whether a master has confirmed its whole log and exposes it to consumers."""
+    """Return whether a master has confirmed its whole log and made it visible to consumers."""
     return any(
         node.leading is not None
         and node.leading.start <= node.leading.confirmed == node.leading.end
@@ -133,7 +133,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def walk_all(seeds: range) -> bool:
-    """Take a walk for each seed, print walks that broke a promise, and return whether any did."""
+    """Take a walk for each seed and print those that broke a promise; return whether any did."""
     steps, is_broken = 0, False
     for seed in seeds:
         bounds, report = walk(seed)

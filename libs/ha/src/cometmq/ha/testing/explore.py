@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Visit every reachable state breadth-first, so that counterexamples are as short as possible.
 
-States are identified by 64-bit hashes. If two different states had the same hash, everything
-reachable only from the second would be missed; with ten million states the probability is about
-1 in 400,000.
+States are identified by 64-bit hashes. If two different states had the same hash, all states
+reachable only from the second one would be missed; with ten million states, the probability of a
+collision is about 1 in 400,000.
 """
 
 from collections import deque
@@ -74,7 +74,7 @@ def explore(
 
 
 def wander(model: Model, choose: Callable[[Sequence[Step]], Step], *, steps_max: int) -> Report:
-    """Follow one path of chosen steps, which goes deeper than a breadth-first search can."""
+    """Follow one path of chosen steps, which can be longer than those of a breadth-first search."""
     world = model.first()
     labels: list[str] = []
     for _ in range(steps_max):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A disk in memory on which processes stop, die or fail before any call, and power can fail."""
+"""An in-memory disk: a process can stop, die or fail before any call, and power can be lost."""
 
 from collections.abc import Callable
 from itertools import count
@@ -8,7 +8,7 @@ from random import Random
 
 
 class Crash(BaseException):
-    """The process ended; like SIGKILL, it is handled nowhere."""
+    """The process ended; like SIGKILL, this is handled nowhere."""
 
 
 class Disk:
@@ -51,7 +51,7 @@ class Disk:
             names[name] = data
 
     def lose_power(self, random: Random) -> None:
-        """Drop each change that no sync has made durable with a probability of one half."""
+        """Revert changes that no sync has made durable, each with a probability of one half."""
         for change in self.changes:
             if random.random() < 0.5:
                 self._make_durable(*change)
@@ -67,7 +67,7 @@ class Disk:
 
 
 class Process:
-    """One process's view of the files; before each call, `before` gets the call's number."""
+    """One process's view of the files; `before` is called with each call's number."""
 
     def __init__(self, disk: Disk, before: Callable[[int], None] = lambda step: None) -> None:
         self.disk = disk
@@ -95,7 +95,7 @@ class Process:
         return list(self.disk.folder(folder))
 
     def create(self, path: Path, data: bytes) -> None:
-        """Create a file, torn if the process dies midway."""
+        """Create a file, which is torn if the process dies midway."""
         self._step()
         self.disk.set(path, data[: len(data) // 2])  # torn, if the process ends here
         self._step()

@@ -16,8 +16,9 @@ class Violated(Exception):
 
 
 def check_opening(world: World, ordinal: int) -> None:
-    """Check that a new master has everything that earlier masters acknowledged, confirmed or
-    answered.
+    """Check that a new master has everything that was promised before.
+
+    That is everything that earlier masters acknowledged, confirmed or answered.
     """
     node = world.nodes[ordinal]
     check_has(node, world.acknowledged, world.answered_tables)
@@ -26,7 +27,7 @@ def check_opening(world: World, ordinal: int) -> None:
 
 
 def check_has(node: Node, messages: Messages, tables: frozenset[int]) -> None:
-    """Check that a master has the messages and table changes that were answered."""
+    """Check that a master has all answered messages and table changes."""
     ordinal = node.member.me.ordinal
     for offset, message in messages:
         if node.log[offset : offset + 1] != (message,):
@@ -36,7 +37,7 @@ def check_has(node: Node, messages: Messages, tables: frozenset[int]) -> None:
 
 
 def noted(world: World, ordinal: int) -> World:
-    """Return the world after a master has given every answer that it may give now."""
+    """Return the world after a master has given all answers that it may give now."""
     node = world.nodes[ordinal]
     leading = node.leading
     if leading is None or node.member.role is not Role.MASTER:
@@ -74,7 +75,7 @@ def _acknowledged(world: World, node: Node, leading: Leadership) -> World:
 
 
 def _check_count(world: World, leading: Leadership) -> None:
-    """Check that acknowledged messages are on as many recorded members as promised (R8)."""
+    """Check that enough recorded members have the acknowledged messages (R8)."""
     record = world.cell.record if world.cell is not None else None
     is_current = record is not None and record.epoch == leading.epoch
     if is_current and record is not None and len(record.in_sync) < world.left.min_in_sync:

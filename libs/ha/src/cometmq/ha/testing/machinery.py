@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The environment of the rules in the exhaustive check: disks, crashes, a record, and actions.
 
-Methods are hooks: a subclass of the model that drops one rule must make the check fail.
+The methods are hooks: a subclass of the model drops one rule, and the check must then fail.
 """
 
 from collections.abc import Iterator
@@ -130,7 +130,7 @@ class Machinery:
         )
 
     def host_crash(self, world: World, ordinal: int, end: int) -> World:
-        """Cut the log to the part that had reached the disk, and restart."""
+        """Cut the log down to the part that had reached the disk, and restart."""
         node = world.nodes[ordinal]
         cut = replace(
             node,

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Every step that a small group can take, performed by the modules that brokers and electors use.
 
-There is no clock. A step can happen whenever it is possible, so every timeout can have its worst
-length.
+There is no clock. A step can happen whenever it is possible, so every timeout may be arbitrarily
+long or short.
 """
 
 from collections.abc import Iterable, Iterator
@@ -29,7 +29,7 @@ class Model(Machinery):
     """The steps that a group can take within bounds."""
 
     def first(self) -> World:
-        """Return a newly started group after the script's steps."""
+        """Return a newly started group after the steps of the script."""
         world = self._started()
         for label in self.bounds.script:
             steps = dict(self.steps(world))
@@ -111,7 +111,7 @@ class Model(Machinery):
                 yield label, self.lead(after, ordinal, in_sync.answered(asking, outcome))
 
     def _hand_overs(self, world: World, ordinal: int) -> Iterator[Step]:
-        """Park, write, and unpark or follow in one step; intermediate steps would add nothing."""
+        """Park, write, and unpark or follow in one step; intermediate states would add nothing."""
         node = world.nodes[ordinal]
         leading = node.leading
         assert leading is not None

@@ -34,7 +34,7 @@ def recorded(
 
 
 def master(copy: Copy = M, epoch: int = 4, role: Role = Role.MASTER, **changes: Any) -> Status:
-    """Build the report of a master that opened `epoch`."""
+    """Build the report of a master that has opened `epoch`."""
     return Status(copy=copy, role=role, promised=epoch, epoch=epoch, **changes)
 
 

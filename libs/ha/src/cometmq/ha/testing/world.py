@@ -16,7 +16,7 @@ from cometmq.ha.state import State
 
 
 class Bounds(msgspec.Struct, frozen=True, kw_only=True):
-    """The size of a check; each step uses up part of a budget."""
+    """The size of a check; each step consumes part of a budget."""
 
     nodes: int = 2
     in_sync: int = 1
@@ -42,7 +42,7 @@ class Bounds(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Node(msgspec.Struct, frozen=True, kw_only=True):
-    """One broker: first the state on its disk, then the state in its memory."""
+    """One broker: the state on its disk, followed by the state in its memory."""
 
     state: State
     log: tuple[int, ...] = ()
@@ -98,5 +98,5 @@ class World(msgspec.Struct, frozen=True, kw_only=True):
     """For each epoch, the end of the log that its master has shown to consumers."""
 
     def stream(self, epoch: int) -> Stream | None:
-        """Return the stream of an epoch's master; None if it never opened."""
+        """Return the stream of an epoch's master; None if that master never opened."""
         return next((one for one in self.streams if one.epoch == epoch), None)
