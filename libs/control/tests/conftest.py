@@ -9,7 +9,7 @@ from cometmq.control.testing.scripted import TARGET, ScriptedMember
 
 
 class PatientClient(MemberClient):
-    """A client whose timeouts suit a loaded machine."""
+    """A client whose timeouts tolerate a loaded machine."""
 
     async def status(self, *, timeout_ms=60_000):
         return await super().status(timeout_ms=timeout_ms)

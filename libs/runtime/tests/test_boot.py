@@ -50,7 +50,7 @@ class FakeKernel:
 
 
 def io_class() -> int | None:
-    """Return the calling thread's I/O class, or None on machines where it cannot be read."""
+    """Return the calling thread's I/O class, or None where it cannot be read."""
     assert IOPRIO_GET.keys() == boot._IOPRIO_SET.keys()
     number = IOPRIO_GET.get(platform.machine())
     if number is None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The text format is the one that prometheus_client writes."""
+"""The text format equals the output of prometheus_client."""
 
 import math
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Saves are coalesced: while one is running, at most one is waiting, and not yet encoded."""
+"""Saves are coalesced: while one is running, at most one is pending, and not yet encoded."""
 
 import asyncio
 import errno

@@ -27,7 +27,7 @@ class RecordingLog:
 
 
 class FakeSleep:
-    """Returns immediately a given number of times, then ends the loop like a cancellation."""
+    """Returns immediately a given number of times, then ends the loop by cancellation."""
 
     def __init__(self, count):
         self.left = count

@@ -38,7 +38,7 @@ OTHER_PROGRAM: Final = ("Failed parsing HTTP/2", "receiving SETTINGS", "Socket c
 
 
 class MemberClient:
-    """Calls one member over one connection, which is reopened as needed.
+    """Calls one member over one connection, which is reopened when necessary.
 
     Every call raises MemberUnreachable if the member does not answer, WrongMember if a different
     member does, and OrderRefused with the member's reason.
@@ -47,9 +47,10 @@ class MemberClient:
     def __init__(
         self, address: str, target: Target, *, tls: TlsSettings | None = None, tls_name: str = ""
     ) -> None:
-        """`address` is HOST:PORT of the control port. Requires a running event loop.
+        """`address` is the HOST:PORT of the member's control port; requires a running event loop.
 
-        `tls_name` is the name in the members' certificates, if that is not the host of `address`.
+        `tls_name` is the name in the members' certificates, if it differs from the host of
+        `address`.
         """
         self.address = address
         self.target = target
@@ -82,7 +83,7 @@ class MemberClient:
     async def watch(
         self, *, interval_ms: int = 500, silence_ms: int = 1_500
     ) -> AsyncIterator[Report]:
-        """Yield statuses until the connection fails or is silent; then raise MemberUnreachable."""
+        """Yield statuses; raise MemberUnreachable when the connection fails or is silent."""
         call = self._channel.unary_stream(
             f"/{SERVICE}/WatchStatus",
             request_serializer=pb.WatchStatusRequest.SerializeToString,
@@ -103,7 +104,7 @@ class MemberClient:
             call.cancel()
 
     async def promote(self, epoch: int) -> Report:
-        """Tell the member that the record names it master of `epoch`."""
+        """Tell the member that the record names it as the master of `epoch`."""
         return await self._order("Promote", epoch=epoch)
 
     async def follow(self, epoch: int, master: int) -> Report:
@@ -177,7 +178,7 @@ class MemberClient:
         return f"{self.target} at {self.address}"
 
     def _translated(self, error: grpc.aio.AioRpcError) -> Exception:
-        """Translate a gRPC error; the metadata of a refusal names the reason."""
+        """Translate a gRPC error; the metadata of a refusal contains its reason."""
         text = error.details() or ""
         reason = dict(error.trailing_metadata() or ()).get(REASON_KEY)
         if reason == Reason.WRONG_MEMBER:

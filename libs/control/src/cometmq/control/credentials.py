@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """gRPC credentials from RocketMQ's TLS settings, with the same error messages.
 
-gRPC serves either TLS or plain connections on a port, and its clients always verify the server.
+On one port, gRPC serves either TLS or plain connections, and its clients always verify the server.
 """
 
 from pathlib import Path
@@ -17,8 +17,8 @@ from cometmq.remoting.transport.tls_contexts import client_context, server_conte
 def server_credentials(settings: TlsSettings) -> grpc.ServerCredentials | None:
     """Return the credentials of a control server; None means plain connections.
 
-    A port with a certificate serves TLS only, and `tls.server.need.client.auth=require` makes it
-    demand a certificate from callers too. Replaced files are used from the next handshake on.
+    A port with a certificate serves only TLS, and `tls.server.need.client.auth=require` makes it
+    demand a certificate from callers as well. Replaced files take effect with the next handshake.
     """
     if settings.mode is TlsMode.DISABLED:
         return None

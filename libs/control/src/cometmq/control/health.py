@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`grpc.health.v1` of a member: `live`, `startup`, and `ready` (also under the empty name)."""
+"""The `grpc.health.v1` services of a member: `live`, `startup`, `ready` (or the empty name)."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping

@@ -43,10 +43,10 @@ class ConfigChange(msgspec.Struct, frozen=True):
 
 
 class Controlled(Protocol):
-    """A member of a broker group, as its control server sees it.
+    """A member of a broker group, as seen by its control server.
 
-    Orders raise `cometmq.ha.member.OrderRefused` if they do not fit the member's state, and
-    SettingsError for invalid values; then nothing has changed. Orders are not cancelled if the
+    An order that does not fit the member's state raises `cometmq.ha.member.OrderRefused`; invalid
+    values raise SettingsError. In both cases nothing has changed. Orders are not cancelled if the
     caller disconnects.
     """
 
@@ -72,7 +72,7 @@ class Controlled(Protocol):
         """Change the number of copies in the record."""
 
     async def update_config(self, changes: Mapping[str, str]) -> ConfigChange:
-        """Change settings, all or none; save them where the settings file can be written."""
+        """Change all of these settings or none, and save them if the settings file is writable."""
 
     async def rebuild(self) -> None:
         """Stop, and move the store of this slave aside; the next start copies everything again."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reports as protobuf messages, and back."""
+"""Convert reports to protobuf messages and back."""
 
 from typing import Final, TypeVar
 

@@ -3,8 +3,8 @@
 
 The server is deliberately small: it answers GET and HEAD, serves one request per connection, and
 limits the size of the request head, the time per request and the number of connections. Counters
-are copied on the event loop a few at a time and rendered on a worker thread, so scraping many
-series does not delay messages.
+are copied on the event loop, a few at a time, and rendered on a worker thread. Scraping many series
+therefore does not delay messages.
 """
 
 import asyncio
@@ -92,14 +92,14 @@ class AdminHttp:
         self._ready[name] = check
 
     def add_ready_warning(self, name: str, check: Check) -> None:
-        """Show a reason on /readyz with status 200: clients are served, but an operator has to act.
+        """Show a reason on /readyz with status 200: clients are served, but an operator must act.
 
         A ready check of the same name takes precedence.
         """
         self._warnings[name] = check
 
     def add_settings(self, name: str, text: Callable[[], str]) -> None:
-        """Show `text()` under this heading on /settings."""
+        """Show the result of `text()` under this heading on /settings."""
         self._settings[name] = text
 
     @property

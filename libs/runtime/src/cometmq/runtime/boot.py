@@ -14,7 +14,7 @@ _IDLE_CLASS: Final = 3 << 13
 
 
 def boot_id() -> str:
-    """Return an id that changes when the host reboots; empty if it is unknown."""
+    """Return an id that changes when the host reboots; an empty string if it is unknown."""
     try:
         return _BOOT_ID.read_text("ascii").strip()
     except (OSError, ValueError):

@@ -35,7 +35,7 @@ def boottime_ms() -> int:
     """Return the milliseconds since the host started, including the time it was suspended.
 
     Leases are measured with this clock, because a process may resume long after its lease has
-    ended.
+    expired.
     """
     return time.clock_gettime_ns(time.CLOCK_BOOTTIME) // 1_000_000
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The optional packages for groups with failover, and the advice to give if one is missing."""
+"""The optional packages for groups with failover, and the advice to print if one is missing."""
 
 from typing import Final
 

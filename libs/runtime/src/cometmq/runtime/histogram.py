@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 
 class Buckets:
-    """Counts values in buckets with fixed, inclusive upper bounds, and sums the values."""
+    """Counts values in buckets with fixed, inclusive upper bounds, and adds up the values."""
 
     __slots__ = ("bounds", "counts", "sum")
 

@@ -11,8 +11,8 @@ from contextlib import contextmanager
 def hidden_module(name: str) -> Iterator[None]:
     """Make `import name` fail inside the block, as if the module were not installed.
 
-    None in `sys.modules` is the import system's documented way to block a module. If the
-    module is already loaded, do nothing, because its import can no longer be avoided.
+    None in `sys.modules` is the documented way to block the import of a module. If the module is
+    already loaded, this function does nothing, because the import can no longer be prevented.
     """
     if name in sys.modules:
         yield

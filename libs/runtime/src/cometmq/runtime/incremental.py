@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Run long jobs on the event loop in steps, so that other callbacks can run in between.
 
-A thread would not help with pure Python code or with one long call into an extension: it holds the
-interpreter lock, so the loop still has to wait.
+A thread would not help with pure Python code, or with one long call into an extension: the thread
+holds the interpreter lock, so the loop still has to wait.
 """
 
 import asyncio

@@ -2,7 +2,7 @@
 """Logging with structlog: JSON lines in a container, coloured lines on a terminal.
 
 All logs go to standard error, because standard output carries the output of commands. A call at a
-disabled level only returns None (structlog's native filter). Records from standard library
+disabled level only returns None (structlog's native filter). Records of the standard library's
 loggers, mainly asyncio's, go to the same log.
 """
 
@@ -58,7 +58,7 @@ def get(name: str) -> Log:
 
 
 class RateLimit:
-    """Limits how many identical warnings or errors are logged per window, and counts the rest.
+    """Limits how many identical warnings or errors are logged per window, and counts the others.
 
     A loop that fails ten times a second must not fill the disk with its tracebacks.
     """

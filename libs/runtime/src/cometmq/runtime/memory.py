@@ -30,7 +30,7 @@ def physical_bytes() -> int:
 
 
 def _limits(root: Path, group_path: str, file_name: str) -> list[int]:
-    """Return the limits of a group and its ancestors; `max` and unreadable files set no limit."""
+    """Return the limits of a group and its ancestors; `max` and unreadable files are skipped."""
     group = root / group_path.lstrip("/")
     if ".." in group.parts or not group.is_dir():
         group = root  # in a container, the path may exist only on the host

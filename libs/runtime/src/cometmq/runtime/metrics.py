@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Metrics: components count in plain integers, and a scrape maps these to Prometheus families.
+"""Metrics: components count in plain integers, which a scrape converts to Prometheus families.
 
 A component offers `stats()`. A service declares a table of families, each with a function that
 derives the family's value or rows from the stats, and adds a `StatsCollector`. Counting a message
-costs one integer addition. When two collectors declare the same family (as both servers of
+costs one integer addition. When two collectors declare the same family (as the two servers of
 `standalone` do), the registry merges them.
 """
 
@@ -45,7 +45,7 @@ class RowLimit:
 
 
 class Family(NamedTuple, Generic[S]):
-    """One metric: its name, help text and labels, and how to read it from the stats."""
+    """One metric: its name, help text and labels, and the function that reads it from the stats."""
 
     name: str
     help: str
@@ -107,8 +107,9 @@ def labelled_histogram(
     labels: tuple[str, ...],
     rows: Callable[[S], Iterable[tuple[Sequence[str], Buckets]]],
 ) -> Family[S]:
-    """Declare a histogram with labels from a short, closed list; `rows` returns (label values,
-    `Buckets`) pairs.
+    """Declare a histogram with labels from a short, closed list.
+
+    `rows` returns (label values, `Buckets`) pairs.
     """
 
     def sample(stats: S, constant: Mapping[str, str], _limit: RowLimit) -> Steps[Metric]:
@@ -151,8 +152,9 @@ class StatsCollector(Generic[S]):
         constant_labels: Mapping[str, str] | None = None,
         limit: RowLimit | None = None,
     ) -> None:
-        """`limit` keeps only the first rows of each family; their order must be stable, so that no
-        series comes and goes.
+        """`limit` keeps only the first rows of each family.
+
+        The order of the rows must be stable, so that no series comes and goes.
         """
         self._families = families
         self._limit = limit or RowLimit()
@@ -183,7 +185,7 @@ class Registry:
             self._sources += [ProcessCollector(registry=own), GCCollector(registry=own)]
 
     def add(self, source: MetricSource) -> None:
-        """Include this source in scrapes."""
+        """Include a source in scrapes."""
         self._sources.append(source)
 
     def collect(self) -> Steps[list[Metric]]:
@@ -201,7 +203,7 @@ class Registry:
 
 
 def build_families() -> tuple[Family[tuple[str, str]], ...]:
-    """Return the family that names the program's release; its stats are (version, Python)."""
+    """Return the family that shows the program's release; its stats are (version, Python)."""
     return (
         labelled_gauge(
             "cometmq_build_info", "1, with the versions of CometMQ and Python.",

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The Prometheus text format of metric families.
 
-`generate_latest` of prometheus_client gives the same bytes (a test compares them). This module
-exists because rendering holds the interpreter lock, even on a thread, and the event loop has to
-wait: 10,000 series take less than half of the time here (bench/micro/bench_scrape.py).
+`generate_latest` of prometheus_client returns the same bytes (a test compares them). This module
+exists because rendering holds the interpreter lock even on a thread, so the event loop has to wait:
+it renders 10,000 series in less than half the time (bench/micro/bench_scrape.py).
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -19,7 +19,7 @@ _go_string: Final[Callable[[float], str]] = floatToGoString
 
 
 def render(families: Iterable[Metric]) -> bytes:
-    """Render counters, gauges and histograms; a pure function, so it may run on a worker thread."""
+    """Render counters, gauges and histograms; may run on a worker thread."""
     lines: list[str] = []
     for family in families:
         assert family.type in {"counter", "gauge", "histogram"}, family.type

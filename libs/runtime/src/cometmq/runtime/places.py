@@ -22,9 +22,9 @@ _NO_SPACE: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
 def listening(
     host: str, port: int, *, setting: str, host_setting: str = "bindAddress", note: str = ""
 ) -> Iterator[None]:
-    """Turn the OSError of a listener into a SettingsError that names the setting to change.
+    """Convert the OSError of a listener to a SettingsError that names the setting to change.
 
-    `note` distinguishes a program's several ports.
+    `note` distinguishes the ports of a program with several ports.
     """
     try:
         yield
@@ -39,7 +39,7 @@ def listening(
 def check_port(
     host: str, port: int, *, setting: str, host_setting: str = "bindAddress", note: str = ""
 ) -> None:
-    """Raise the same SettingsError as `listening` if the port cannot be used; 0 means any port.
+    """Raise the SettingsError that `listening` raises if the port cannot be used; 0 is any port.
 
     Programs call this function before they create folders, so that a failed start leaves nothing
     behind.

@@ -13,7 +13,7 @@ from cometmq.runtime.settings import Loaded
 
 
 class App(Protocol):
-    """The interface through which a process runs its service."""
+    """The service that a process runs."""
 
     def check(self) -> None:
         """Raise CometError or OSError if the environment prevents a start; create nothing."""
@@ -68,7 +68,7 @@ def configured_program(
 ) -> Callable[[Stop], Coroutine[Any, Any, None]]:
     """Return a main function as `program` does, with the HTTP port from the settings.
 
-    Mistyped keys of the settings file are logged at the end of startup, where users notice them.
+    Misspelt keys of the settings file are logged at the end of startup, where users notice them.
     """
 
     def warn_misspelt() -> None:

@@ -29,7 +29,7 @@ def parse_lines(text: str) -> Iterator[tuple[str, str, int]]:
 
 
 def render(values: Mapping[str, str]) -> str:
-    """Write one escaped `key=value` per line, so that Java reads it back unchanged."""
+    """Return one escaped `key=value` line per pair, in a form that Java reads back unchanged."""
     return "".join(f"{_escape_key(key)}={_escape_value(value)}\n" for key, value in values.items())
 
 
@@ -62,7 +62,7 @@ def _ends_in_open_backslash(line: str) -> bool:
 
 
 def _split(line: str) -> tuple[int, int]:
-    """Return the positions where the key ends and where the value begins."""
+    """Return the positions where the key ends and the value begins."""
     key_end = len(line)
     escaped = False
     for position, character in enumerate(line):

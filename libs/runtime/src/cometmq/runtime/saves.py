@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Coalesced table saves: per file, one save runs and at most one more is pending.
+"""Coalesced table saves: for each file, one save runs and at most one more is pending.
 
 A pending save serves every caller that arrives while another save of the same file is running, and
-it encodes the table only when it starts. A burst of changes therefore costs two or three writes
-and no copies.
+encodes the table only when it starts. A burst of changes therefore costs two or three writes and no
+copies.
 
 Invariants
     A caller's save starts after the call, so it contains every change made before the call.
@@ -72,7 +72,7 @@ class Saver:
         self._next(path, begin)
 
     async def save(self, path: Path, begin: Begin) -> None:
-        """Wait until a save started after this call is durable; raise the error if it fails."""
+        """Wait for a save that started after this call; raise the error if it fails."""
         await asyncio.shield(self._next(path, begin))  # one cancelled caller must not cancel all
 
     def retry(self) -> None:
@@ -140,6 +140,6 @@ class Saver:
 
 
 def _retrieve(save: asyncio.Future[None]) -> None:
-    """Retrieve the error, so that asyncio does not report it as unhandled: it is already logged."""
+    """Retrieve an error that is already logged; otherwise asyncio reports it as unhandled."""
     if not save.cancelled():
         save.exception()

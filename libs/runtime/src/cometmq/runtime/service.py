@@ -3,8 +3,8 @@
 
 The exit status is 0 after a requested stop. It is 2, with one line on standard error, if the user
 can fix what prevented the start (settings, a port, a folder, a lock). Otherwise it is 1, with the
-error in the log. A second signal ends the process at once, unless it arrives within a second of the
-first: `make` and its process group both forward the same Ctrl-C or SIGTERM.
+error in the log. A second signal ends the process immediately, unless it arrives within a second of
+the first: `make` and its process group both forward the same Ctrl-C or SIGTERM.
 """
 
 import asyncio
@@ -62,10 +62,10 @@ class Stop:
         await self._requested.wait()
 
     def serving(self) -> None:
-        """Mark startup as complete: a later error is a failure, not a fault of the environment.
+        """Mark startup as complete: later errors are failures of the program.
 
-        Objects allocated during startup live as long as the process, so the garbage collector
-        skips them from now on.
+        Objects allocated during startup live as long as the process, so the garbage collector skips
+        them from now on.
         """
         self.is_serving = True
         gc.collect()
@@ -120,7 +120,7 @@ def _failed(error: Exception, log: Log, *, is_serving: bool) -> int:
 
 @contextmanager
 def _signals(stop: Stop, log: Log, clock: Clock) -> Iterator[None]:
-    """Turn the first signal into a stop request; exit at once on a later one."""
+    """Turn the first signal into a stop request; exit immediately on a later one."""
     first_ms = 0
 
     def received(number: signal.Signals) -> None:

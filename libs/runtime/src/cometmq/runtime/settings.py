@@ -46,7 +46,7 @@ Given = dict[str, tuple[object, Origin]]
 
 
 class Loaded(msgspec.Struct, Generic[S], frozen=True):
-    """Valid settings, the origin of each value, and the unknown keys of the file."""
+    """Validated settings, the origin of each value, and the unknown keys of the file."""
 
     value: S
     origins: Mapping[str, Origin]
@@ -81,11 +81,11 @@ class Loaded(msgspec.Struct, Generic[S], frozen=True):
         return {name: guess for name, guess in guesses.items() if guess is not None}
 
     def knows(self, name: str) -> bool:
-        """Return whether the key is a setting or an unknown key of the file."""
+        """Return whether the key is a setting, or an unknown key of the file."""
         return name in self.unknown or name in fields_of(type(self.value))
 
     def label(self, name: str) -> str:
-        """Return where to change a value: the option, the variable, or the line of the file."""
+        """Return the place where a value is set: an option, a variable, or a line of the file."""
         origin = self.origins[name]
         if origin.kind in {COMMAND_LINE, ENVIRONMENT}:
             return origin.place
@@ -129,8 +129,8 @@ class Loaded(msgspec.Struct, Generic[S], frozen=True):
     def as_saved_properties(self) -> str:
         """Render the settings to save: those from the file, and those changed at run time.
 
-        Defaults are left out because they may change between versions. Options and variables are
-        left out because every start sets them again.
+        Defaults are left out because they may change between versions. Values of options and
+        variables are left out because every start sets them again.
         """
         fields = fields_of(type(self.value)).values()
         kept = {
@@ -167,7 +167,7 @@ def load(
 ) -> Loaded[S]:
     """Merge the values from all sources and validate them; raise SettingsError if one is invalid.
 
-    `env=None` means the environment of this process. `cli` maps external names to values, and
+    If `env` is None, the environment of this process is used. `cli` maps external names to values.
     `options` maps external names to the program's option names where they differ from the default.
     """
     fields = fields_of(settings_type)
@@ -240,7 +240,7 @@ def _flatten(table: Mapping[str, Any], origin: Origin) -> Given:
 
 
 def _build(settings_type: type[S], given: Given, *, base: S | None = None) -> S:
-    """Convert the given values, take the others from `base` or the defaults, and validate all."""
+    """Convert the given values, take others from `base` or the defaults, and validate all."""
     values: dict[tuple[str, ...], object] = {}
     for field in fields_of(settings_type).values():
         if field.name in given:
@@ -284,7 +284,7 @@ def _convert(field: SettingsField, raw: object, origin: Origin) -> object:
 
 
 def _text(value: object) -> str | None:
-    """Format a value as RocketMQ does; None means that it is unset."""
+    """Format a value as RocketMQ does; None means that the value is unset."""
     if value is None:
         return None
     if isinstance(value, bool):

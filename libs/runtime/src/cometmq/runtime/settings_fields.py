@@ -3,8 +3,8 @@
 
 A settings type is a frozen `msgspec.Struct`. Its groups are fields whose type is another struct,
 and the external names of all groups together form one flat namespace, as in RocketMQ's files. Facts
-beyond the type go into `Annotated[..., Meta(description=..., extra={...})]`. The keys of `extra`
-are `mutable` (may change at run time), `secret` (never shown), `env` (a further environment
+beyond the type are declared in `Annotated[..., Meta(description=..., extra={...})]`. The keys of
+`extra` are `mutable` (may change at run time), `secret` (never shown), `env` (a further environment
 variable that sets it) and `ineffective` (accepted, but without effect; the description gives the
 reason).
 """
@@ -67,7 +67,7 @@ class SettingsField(NamedTuple):
         return _expected(self.base, self.metas)
 
     def fact(self, key: str) -> object:
-        """Return a value from `Meta.extra`, or None if it is missing."""
+        """Return a value from `Meta.extra`, or None if it is not declared."""
         return next(
             (meta.extra[key] for meta in self.metas if meta.extra and key in meta.extra), None
         )

@@ -26,8 +26,8 @@ async def every(  # all but two arguments by keyword
 ) -> None:
     """Run `step` forever, pausing `interval_ms` after each run; failures are logged.
 
-    `step` is a plain function or a coroutine function of a domain object, so that tests can call
-    it directly. If `is_fatal`, the first error ends the loop and with it the task group.
+    `step` is a plain function or a coroutine function of a domain object, so that tests can call it
+    directly. If `is_fatal`, the first error ends the loop and the task group that runs it.
     """
     assert interval_ms > 0
     await sleep((interval_ms if first_ms is None else first_ms) / 1000)

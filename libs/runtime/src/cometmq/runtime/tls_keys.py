@@ -191,7 +191,7 @@ def _path(values: Mapping[str, Any], name: str) -> Path | None:
 
 
 def _is_true(value: Any, name: str) -> bool:
-    """Read a boolean; refuse other words, because `yes` would turn off what it should turn on."""
+    """Parse `true` or `false`; reject other words, because Java would read `yes` as false."""
     text = str(value or "false").strip().lower()
     if text not in {"true", "false"}:
         raise SettingsError(f"{name}={value}: it must be true or false")

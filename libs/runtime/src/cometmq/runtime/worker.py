@@ -39,7 +39,7 @@ class Worker:
     def __init__(
         self, name: str, *, pending_count_max: int = PENDING_COUNT_MAX, has_idle_io: bool = False
     ) -> None:
-        """Start no thread yet; with `has_idle_io`, the thread gets the lowest disk priority."""
+        """Do not start the thread yet; with `has_idle_io`, it gets the lowest disk priority."""
         assert pending_count_max > 0
         self.name = name
         self._pending_max = pending_count_max

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A member that obeys at once, writes a real record, and runs its own control server."""
+"""A member that obeys immediately, writes a real record, and runs its own control server."""
 
 from cometmq.control.member import Target
 from cometmq.control.server import ControlServer
@@ -10,7 +10,7 @@ from cometmq.ha.record import Versioned
 
 
 class ObedientMember(ScriptedMember):
-    """Becomes master, slave or fenced as ordered; has no log."""
+    """Becomes master, slave or fenced as ordered; it has no log."""
 
     def __init__(self, target: Target, record: RecordPort) -> None:
         super().__init__(target, incarnation=f"i{target.ordinal}")
@@ -18,7 +18,7 @@ class ObedientMember(ScriptedMember):
         self._record = record
 
     async def promote(self, epoch: int) -> None:
-        """Become master, if the record says so."""
+        """Become master if the record names this member."""
         await super().promote(epoch)
         record = (await self._found()).record
         if record.holder == self.now.status.copy and record.epoch > self.now.status.promised:

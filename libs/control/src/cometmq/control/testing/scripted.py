@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A member that records its orders and reports what a test sets."""
+"""A member that records its orders and reports the status that a test has set."""
 
 import asyncio
 from collections.abc import Mapping
@@ -17,7 +17,7 @@ TARGET: Final = Target("orders", 1)
 
 
 class ScriptedMember:
-    """Performs no order; a test changes `now` and reads `orders`."""
+    """Performs no orders; a test changes `now` and reads `orders`."""
 
     def __init__(self, target: Target = TARGET, *, incarnation: str = "x") -> None:
         self.now = Report(
@@ -37,7 +37,7 @@ class ScriptedMember:
         self.now = msgspec.structs.replace(self.now, status=status)
 
     def report(self) -> Report:
-        """Return what the test has set."""
+        """Return the status that the test has set."""
         return self.now
 
     async def promote(self, epoch: int) -> None:
