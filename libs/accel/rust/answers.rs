@@ -6,20 +6,20 @@ use std::ops::Range;
 const HEX: &[u8; 16] = b"0123456789ABCDEF";
 const PREFIX_BYTES: usize = 8;
 
-/// The place of one request's messages, and where its answer goes.
+/// The positions of one request's messages, and the destination of its answer.
 #[derive(Clone, Debug, Default)]
 pub struct Answer {
-    /// The caller's number of the connection.
+    /// Number that the caller gave to the connection.
     pub peer: u32,
-    /// The request's opaque.
+    /// Opaque of the request.
     pub opaque: i32,
     /// Serialization of the answer: 0 JSON, 1 ROCKETMQ.
     pub serialization: u8,
-    /// The topic's number.
+    /// Number of the topic.
     pub topic: u32,
-    /// The queue that the answer names.
+    /// Queue id in the answer.
     pub queue_id: i32,
-    /// Queue of the delay level in which a delayed message waits.
+    /// For a delayed message, the queue of its delay level.
     pub level: Option<i32>,
     /// Queue offset of the first message.
     pub queue_offset: i64,
@@ -32,28 +32,28 @@ pub struct Answer {
 /// The answers of one commit, in the order of the requests.
 #[derive(Default)]
 pub struct Answers {
-    /// One for each request.
+    /// One answer per request.
     pub rows: Vec<Answer>,
     /// Physical offset of each message.
     pub places: Vec<i64>,
 }
 
-/// The parts that all answers share.
+/// The constant parts of every answer.
 pub struct Template {
-    /// JSON: the texts before the id, the queue, its offset and the opaque, and the end.
+    /// JSON: the text before each of id, queue, offset and opaque, and the end.
     pub json: [Vec<u8>; 5],
     /// ROCKETMQ: code, language and version.
     pub binary_head: [u8; 5],
     /// ROCKETMQ: flag.
     pub flag: i32,
-    /// ROCKETMQ: the entries after the message's own.
+    /// ROCKETMQ: the entries after those of the message.
     pub binary_entries: Vec<u8>,
-    /// The broker's address, as in message ids.
+    /// The broker's address, in the form in which message ids contain it.
     pub host: [u8; 16],
 }
 
 impl Template {
-    /// Returns a broker's address as it begins message ids.
+    /// Returns a broker's address in the form with which message ids begin.
     #[must_use]
     pub fn hex_host(host: [u8; 8]) -> [u8; 16] {
         let mut text = [0; 16];
@@ -131,13 +131,13 @@ pub(crate) fn push_entry(out: &mut Vec<u8>, name: &[u8], value: impl FnOnce(&mut
     close_length(out, length);
 }
 
-/// Fills in the length word at this position: the number of bytes after it.
+/// Sets the length word at this position to the number of bytes after it.
 pub(crate) fn close_length(out: &mut [u8], at: usize) {
     let bytes = (out.len() - at - 4) as u32;
     out[at..at + 4].copy_from_slice(&bytes.to_be_bytes());
 }
 
-/// Appends a number as text.
+/// Appends a number in decimal.
 pub fn push_decimal(out: &mut Vec<u8>, value: i64) {
     let mut digits = [0u8; 20];
     let mut at = digits.len();

@@ -1,53 +1,53 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Staged sends to records, queue entries, index keys and answers: a whole commit at once.
+//! Turns the staged sends of a whole commit into records, queue entries, index keys and answers.
 
 use crate::answers::{Answer, Answers};
 use crate::stage::{RECORD_FIXED_BYTES, Stage};
 
 const MAGIC_V1: i32 = -626_843_481;
-/// Minimum size of the mark that ends a file of the log.
+/// Minimum size of the marker that closes a log file.
 const BLANK_BYTES_MIN: i64 = 8;
 const CRC_MASK: u32 = 0x7FFF_FFFF;
 
-/// Where the records of a commit begin, and their store time.
+/// The position of a commit's first record, and the commit's store time.
 #[derive(Clone, Copy)]
 pub struct Place {
     /// Physical offset of the first record.
     pub offset: i64,
-    /// End of that record's file.
+    /// End of the file that contains this record.
     pub file_end: i64,
-    /// Store time in ms.
+    /// Store time in milliseconds.
     pub now_ms: i64,
 }
 
 /// A queue that the commit touches.
 pub struct OpenQueue {
-    /// The topic's number.
+    /// Number of the topic.
     pub topic: u32,
     /// Id of the queue.
     pub queue_id: i32,
-    /// The next offset.
+    /// Offset of the queue's next message.
     pub next_offset: i64,
-    /// Entries that the commit adds.
+    /// Entries that the commit adds to the queue.
     pub entries: Vec<u8>,
     /// Number of entries.
     pub count: usize,
 }
 
-/// Keys of a commit for the index, in the order of the log.
+/// The index keys of a commit, in log order.
 #[derive(Default)]
 pub struct Keys {
     /// Hash of topic and key.
     pub hashes: Vec<i32>,
     /// Physical offset of the record.
     pub offsets: Vec<i64>,
-    /// Store times: the number of the first later key, and the time of all keys before it that no
-    /// earlier row has.
+    /// Store times as rows (end, time): the time of all keys before `end` that no earlier row
+    /// covers.
     pub times: Vec<(usize, i64)>,
 }
 
 impl Keys {
-    /// Sets the store time of all keys that have none yet.
+    /// Sets the store time of all keys that do not have one yet.
     pub fn close(&mut self, timestamp: i64) {
         let count = self.hashes.len();
         match self.times.last_mut() {
@@ -58,7 +58,7 @@ impl Keys {
         }
     }
 
-    /// Store time of a key.
+    /// Returns the store time of a key.
     #[must_use]
     pub fn timestamp(&self, index: usize) -> Option<i64> {
         let row = self.times.partition_point(|&(end, _)| end <= index);
@@ -69,9 +69,9 @@ impl Keys {
 /// The results of `Stage::build` besides the records.
 #[derive(Default)]
 pub struct Built {
-    /// Keys for the index.
+    /// Index keys.
     pub keys: Keys,
-    /// Answers, split where waiting for the disk begins or ends.
+    /// Answers, grouped by whether they wait for the disk.
     pub groups: Vec<(bool, Answers)>,
     /// Number of messages.
     pub message_count: usize,
@@ -133,8 +133,8 @@ impl Stage {
         }
     }
 
-    /// Writes the records of these requests to `out`, whose size must match exactly, and the
-    /// entries of the queues.
+    /// Writes the records of these requests to `out`, whose size must match exactly, and adds the
+    /// entries to the queues.
     pub fn build(
         &self,
         requests: std::ops::Range<usize>,

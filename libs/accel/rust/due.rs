@@ -2,8 +2,8 @@
 //! Due delayed messages: from the entries of a delay level and the records in the log to staged
 //! messages for their real queues.
 //!
-//! The twin of `cometmq.broker.messages.delivered`, for plain records. Any other record ends the
-//! batch, and Python examines it.
+//! This is the native version of `cometmq.broker.messages.delivered`, for plain records. Any other
+//! record ends the batch, and Python examines it.
 
 use std::ops::Range;
 
@@ -14,40 +14,40 @@ use crate::stage::{Record, Request, Stage};
 
 const ENTRY_BYTES: usize = 20;
 const RECORD_BYTES_MIN: usize = 91;
-/// The size in entries that locate no record.
+/// The size in filler entries, which do not refer to a record.
 const FILLER_SIZE: usize = i32::MAX as usize;
-/// Larger gaps between records are not read.
+/// Two records farther apart than this are not read together.
 const GAP_BYTES_MAX: i64 = 8192;
 const SPANS_MAX: usize = 16;
-/// Flags of half messages and of hosts that are not IPv4.
+/// Flags of half messages, and of hosts that are not IPv4 addresses.
 const ODD_SYS_FLAGS: u32 = 0x4 | 0x8 | 0x10 | 0x20;
-/// The queues of a topic are kept in an array.
+/// Bound on queue ids, because the queues of a topic are kept in an array.
 const QUEUE_COUNT_MAX: i32 = 1024;
 
-/// Which entries are due.
+/// The times that determine which entries are due.
 #[derive(Clone, Copy)]
 pub struct Times {
-    /// The current time in ms.
+    /// The current time in milliseconds.
     pub now_ms: i64,
-    /// Later times mean that the clock was set back; such messages are due at once.
+    /// Entries with a later time are due immediately, because the clock must have been set back.
     pub due_at_most: i64,
-    /// Messages due up to this time may have been delivered before a crash.
+    /// Messages due by this time may have been delivered before a crash.
     pub copied_until: i64,
 }
 
-/// The entries of a batch, and the parts of the log that have their records.
+/// The selected entries, and the ranges of the log that contain their records.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Selection {
     /// Number of entries.
     pub count: usize,
-    /// Whether the entry after them is not due yet.
+    /// Whether the next entry is not due yet.
     pub ends_at_undue: bool,
-    /// Offset in the log and size of each part.
+    /// Offset and size of each range of the log.
     pub spans: Vec<(i64, usize)>,
 }
 
-/// Selects entries from the first one on, until one is not due, or is for Python, or `bytes_max`
-/// is reached; the first entry may exceed it.
+/// Selects leading entries until one is not due or must be left to Python, or until `bytes_max` is
+/// reached; the first entry may exceed that limit.
 #[must_use]
 pub fn select(entries: &[u8], times: Times, file_size: i64, bytes_max: usize) -> Selection {
     let mut selection = Selection::default();
@@ -88,8 +88,8 @@ fn end_of(span: (i64, usize)) -> i64 {
     span.0 + span.1 as i64
 }
 
-/// Returns the bytes between a span and a record if both can be read together: the span is before
-/// the record, near it, and in the same file.
+/// Returns the number of bytes between a span and a record, if both can be read together: the
+/// record follows the span closely and is in the same file.
 fn gap_to(span: (i64, usize), offset: i64, file_size: i64) -> Option<usize> {
     let gap = offset - end_of(span);
     let is_near = (0..=GAP_BYTES_MAX).contains(&gap)
@@ -97,16 +97,16 @@ fn gap_to(span: (i64, usize), offset: i64, file_size: i64) -> Option<usize> {
     usize::try_from(gap).ok().filter(|_| is_near)
 }
 
-/// Where a delayed message goes.
+/// The real topic and queue of a delayed message.
 struct Target<'a> {
     topic: &'a [u8],
     queue_id: i32,
 }
 
 impl Stage {
-    /// Stages the records of selected entries, each as one request, until one is not plain;
-    /// `spans` are the contents of the selection's spans. Messages for a topic in `others` are
-    /// not plain. Returns the number of staged records.
+    /// Stages the records of selected entries, each as one request, and stops at the first record
+    /// that is not plain. `spans` holds the bytes of the selection's spans. Messages for a topic in
+    /// `others` are not plain. Returns the number of staged records.
     pub fn stage_due(
         &mut self,
         entries: &[u8],
@@ -134,7 +134,7 @@ impl Stage {
         selection.count
     }
 
-    /// Stages one record at this range of a span.
+    /// Stages the record at this range of a span.
     fn stage_delayed(
         &mut self,
         span: &[u8],
@@ -193,7 +193,7 @@ impl Stage {
         Some(())
     }
 
-    /// Returns the number of a topic, which need not be known.
+    /// Returns the number of a topic, learning the topic if it is new.
     fn number_of(&mut self, target: &Target) -> Option<u32> {
         let known = self.by_name.get(target.topic).copied();
         let number = known.or_else(|| self.learn(target.topic, 0))?;
@@ -207,7 +207,7 @@ impl Stage {
 }
 
 impl<'a> Target<'a> {
-    /// Reads the properties that name it; of equal names, the last pair counts.
+    /// Reads the target from the properties; the last pair wins if a name is repeated.
     fn of(properties: &'a [u8]) -> Option<Self> {
         let (mut topic, mut queue_id): (&[u8], &[u8]) = (b"", b"");
         for pair in properties.split(|&byte| byte == PAIR_SEPARATOR) {

@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The parts that the headers of plain sends and plain pulls share. Both are requests with an
-//! answer and without a remark; anything else is `None` and left to Python.
+//! answer and without a remark; for anything else, these functions return `None`, and Python takes
+//! over.
 
 use crate::scan::{Scan, be32};
 
 const BINARY_FIXED_BYTES: usize = 21;
 
-/// Reads the members of a JSON header that follow its code, each at most once. `read_fields` reads
-/// the object of extended fields. Returns the opaque.
+/// Reads the members of a JSON header after the code and returns the opaque. Each member may occur
+/// at most once. `read_fields` reads the object of extended fields.
 #[inline]
 pub fn read_json<'a>(
     head: &'a [u8],
@@ -52,7 +53,7 @@ pub fn read_json<'a>(
     scan.is_at_end().then_some(opaque)
 }
 
-/// Reads the fixed part of a binary header. Returns the opaque and the extended fields.
+/// Reads the fixed part of a binary header; returns the opaque and the extended fields.
 #[inline]
 #[must_use]
 pub fn read_binary(head: &[u8]) -> Option<(i32, &[u8])> {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Frames: the length prefix around every command (`cometmq.remoting.frame` has the layout).
+//! Frames: the length prefix around every command (layout in `cometmq.remoting.frame`).
 
 use crate::scan::be32;
 
@@ -26,12 +26,12 @@ impl Frame {
     }
 }
 
-/// The bytes at a position.
+/// The result of examining the bytes at a position.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Next {
     /// A whole frame.
     Whole(Frame),
-    /// Less than a whole frame.
+    /// Only a part of a frame.
     Incomplete,
     /// Impossible lengths: the peer does not speak the protocol.
     Illegal,

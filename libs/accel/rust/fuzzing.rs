@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Fuzz test of staging, building and answering sends: nothing may panic, and accepted sends
-//! must be consistent. The same seed gives the same inputs.
+//! Fuzz test of staging, building and answering sends: nothing may panic, and accepted sends must
+//! be consistent. The same seed produces the same inputs.
 
 use crate::answers::Template;
 use crate::commit::Place;
@@ -13,7 +13,7 @@ const CHUNK_FRAMES_MAX: u32 = 6;
 pub struct Random(u64);
 
 impl Random {
-    /// Seeds the generator.
+    /// Creates a generator with this seed.
     #[must_use]
     pub fn new(seed: u64) -> Self {
         Self(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1)
@@ -38,9 +38,9 @@ impl Random {
 pub struct Seen {
     /// Frames generated.
     pub frames: u64,
-    /// Sends staged and built, pulls answered, or records read.
+    /// Sends that were staged and built, pulls that were answered, or records that were read.
     pub staged: u64,
-    /// Delayed messages delivered.
+    /// Delayed messages that were delivered.
     pub delivered: u64,
 }
 
@@ -214,7 +214,7 @@ pub(crate) fn json_head(code: u16, fields: &[(&str, &str)]) -> Vec<u8> {
     head.into_bytes()
 }
 
-/// Mutates a frame, or leaves it alone: bit flips, other values, cuts, repetitions.
+/// Mutates a frame or leaves it unchanged: bit flips, changed values, truncation, repetition.
 pub(crate) fn mutate(chunk: &mut Vec<u8>, random: &mut Random) {
     for _ in 0..random.below(3) {
         let length = chunk.len() as u32;

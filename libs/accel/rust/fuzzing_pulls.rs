@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Fuzz test of staging and answering pulls: nothing may panic, and every answer must contain the
-//! records that a plain search finds. The same seed gives the same inputs.
+//! records that a plain search finds. The same seed produces the same inputs.
 
 use crate::frames::{Next, frame_at};
 use crate::fuzzing::{Random, Seen, binary_head, json_head, mutate};

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Fuzz test of reading ranges of the log, and delivering their records: nothing may panic, and the
-//! results must not depend on where the range is cut. The same seed gives the same inputs.
+//! Fuzz test of reading ranges of the log and delivering their records: nothing may panic, and the
+//! results must not depend on where a range is cut. The same seed produces the same inputs.
 
 use crate::commit::Place;
 use crate::due::{Selection, Times, select};
@@ -42,7 +42,7 @@ pub fn run(seed: u64, records: u64) -> Seen {
     so_far
 }
 
-/// Delivers the records of a range by entries that may be wrong.
+/// Delivers the records of a range by means of entries that may be wrong.
 fn check_due(data: &[u8], base: i64, random: &mut Random) -> usize {
     let (mut entries, mut at) = (vec![], 0);
     while at + 4 <= data.len() && entries.len() < 20 * RECORDS_MAX as usize {

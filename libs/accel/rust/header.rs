@@ -1,28 +1,29 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Headers of plain sends in both encodings; unusual headers are `None` and left to Python.
+//! Headers of plain sends in both encodings. For an unusual header, these functions return `None`,
+//! and Python takes over.
 //!
-//! Plain: code 310 or 320, a request with an answer, each field at most once, numbers as plain
-//! decimals, texts of printable ASCII, properties of any UTF-8.
+//! A plain send has code 310 or 320 and expects an answer. Each field occurs at most once, numbers
+//! are plain decimals, texts are printable ASCII, and properties are any UTF-8.
 
 use crate::envelope;
 use crate::scan::{Scan, decimal, decimal32};
 
-/// The fields of a plain send that are needed for its record and its answer.
+/// The fields of a plain send that its record and its answer need.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Header<'a> {
-    /// Topic; never empty, never a system prefix `%`.
+    /// Topic; never empty, never with the system prefix `%`.
     pub topic: &'a [u8],
-    /// Queue, not negative.
+    /// Queue id; never negative.
     pub queue_id: i32,
     /// System flags.
     pub sys_flag: i32,
-    /// Born timestamp in ms.
+    /// Born timestamp in milliseconds.
     pub born_timestamp: i64,
     /// The application's flag.
     pub flag: i32,
     /// Number of earlier deliveries.
     pub reconsume_times: i32,
-    /// The request's opaque.
+    /// Opaque of the request.
     pub opaque: i32,
     /// Whether the body is a batch.
     pub is_batch: bool,
@@ -44,7 +45,7 @@ impl<'a> Header<'a> {
         is_new.then_some(())
     }
 
-    /// Stores a field other than the properties.
+    /// Stores any field except the properties.
     fn set(&mut self, name: u8, value: &'a [u8]) -> Option<()> {
         self.note(name)?;
         match name {
@@ -85,7 +86,7 @@ fn truth(value: &[u8]) -> Option<bool> {
     }
 }
 
-/// Reads a header and puts the properties into `text`, which is empty if there are none.
+/// Reads a header; stores the properties in `text`, which is cleared first.
 pub fn read_header<'a>(
     serialization: u8,
     head: &'a [u8],

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Entries of the index file: the twin of `cometmq.store`'s loop over keyed records.
+//! Entries of the index file: the native version of the loop over keyed records in `cometmq.store`.
 
 use std::cell::Cell;
 use std::ops::Range;
@@ -10,18 +10,18 @@ const ENTRY_BYTES: usize = 20;
 
 /// The slots of the growing index file, and which of their pages have changed.
 pub struct Slots<'a> {
-    /// Number of the newest entry of each slot, 0 for none.
+    /// Number of the newest entry in each slot; 0 for an empty slot.
     pub newest: &'a [Cell<i32>],
-    /// One byte per page: whether it has changed.
+    /// One byte per page, nonzero if the page has changed.
     pub dirty: &'a [Cell<u8>],
     /// Number of slots per page.
     pub page_slots: usize,
 }
 
 impl Keys {
-    /// Links entries, numbered from `number`, into their slots. They are written to `out`, 20 bytes
-    /// each; their times are relative to `begin_ms`. Returns how many slots were empty; `None` if
-    /// the numbers or the pages do not suffice.
+    /// Links entries, numbered from `number`, into their slots, and writes them to `out`, 20 bytes
+    /// each. Their times are relative to `begin_ms`. Returns the number of slots that were empty,
+    /// or `None` if the numbers or the pages do not suffice.
     #[must_use]
     pub fn link(
         &self,

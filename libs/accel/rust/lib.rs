@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The native message path of `CometMQ`: the work of Python for one send, for a whole commit at
-//! once.
+//! The native message path of `CometMQ`: it does for a whole commit at once what Python does for
+//! one send at a time.
 //!
 //! The core uses neither Python nor I/O. `python` is the module `cometmq.accel`.
 

@@ -1,25 +1,26 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Properties of plain sends: the text to store, the tag code and the hashes of the keys.
 //!
-//! The twin of `cometmq.broker.messages.read_sent`, for texts whose tags and keys are ASCII.
+//! This is the native version of `cometmq.broker.messages.read_sent`, for texts whose tags and keys
+//! are ASCII.
 
 /// Separates the pairs of a property text.
 pub const PAIR_SEPARATOR: u8 = 2;
 const VALUE_SEPARATOR: u8 = 1;
 
-/// The facts in a send's property text, besides the pairs to store.
+/// The facts in the property text of a send, apart from the pairs to store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sent<'a> {
-    /// Tag code for the consume queue; 0 without tags.
+    /// Tag code for the consume queue; 0 if the message has no tags.
     pub tag_code: i64,
     /// The value of WAIT, if the text has one.
     pub wait: Option<&'a [u8]>,
-    /// The delay level that the sender asks for; 0 for none.
+    /// Delay level that the sender requested; 0 for none.
     pub level: u16,
 }
 
 impl Sent<'_> {
-    /// Whether the sender waits for flush and replicas; `RocketMQ`'s default is true.
+    /// Returns whether the sender waits for flush and replicas; `RocketMQ`'s default is true.
     #[must_use]
     pub fn waits(&self) -> bool {
         self.wait.is_none_or(|value| value.eq_ignore_ascii_case(b"true"))
@@ -37,7 +38,7 @@ struct Found<'a> {
     has_target: bool,
 }
 
-/// Calls `keep` with each pair that is stored.
+/// Calls `keep` with each pair that must be stored.
 fn read_pairs<'a>(raw: &'a [u8], mut keep: impl FnMut(&'a [u8])) -> Found<'a> {
     let mut found = Found::default();
     for pair in raw.split(|&byte| byte == PAIR_SEPARATOR) {
@@ -66,10 +67,11 @@ fn read_pairs<'a>(raw: &'a [u8], mut keep: impl FnMut(&'a [u8])) -> Found<'a> {
     found
 }
 
-/// Reads the text of a request: appends the text to store to `out` and the hashes of its keys to
-/// `hashes`; `topic_hashes` are for messages without and with a delay. `None` for messages that are
-/// part of a transaction, for delays in an unusual form, and for tags and keys outside ASCII; both
-/// may have grown by then.
+/// Reads the properties of a request; appends the text to store to `out`, and the hashes of the
+/// keys to `hashes`. `topic_hashes` holds the hashes for messages without and with a delay.
+///
+/// Returns `None` for messages that are part of a transaction, for delays in an unusual form, and
+/// for tags and keys outside ASCII. Both vectors may have grown in that case.
 pub fn read_sent<'a>(
     raw: &'a [u8],
     cluster: &[u8],
@@ -95,7 +97,8 @@ fn read_level(text: &[u8]) -> Option<u16> {
     str::from_utf8(text).ok().filter(|_| is_plain)?.parse().ok()
 }
 
-/// Reads the text of one message of a batch, which is stored unchanged; returns its tag code.
+/// Reads the properties of one message of a batch, which are stored unchanged; returns the tag
+/// code.
 pub fn read_item(raw: &[u8], topic_hash: u32, hashes: &mut Vec<i32>) -> Option<i64> {
     index(&read_pairs(raw, |_| ()), topic_hash, hashes)
 }
@@ -112,13 +115,13 @@ fn index(found: &Found, topic_hash: u32, hashes: &mut Vec<i32>) -> Option<i64> {
     Some(i64::from(java_hash(0, found.tags).cast_signed()))
 }
 
-/// Continues `String.hashCode()` over ASCII.
+/// Continues `String.hashCode()` over ASCII text.
 #[must_use]
 pub fn java_hash(start: u32, text: &[u8]) -> u32 {
     text.iter().fold(start, |hash, &byte| hash.wrapping_mul(31).wrapping_add(u32::from(byte)))
 }
 
-/// Continues `String.hashCode()` over any text, by UTF-16 code units.
+/// Continues `String.hashCode()` over any text, by its UTF-16 code units.
 #[must_use]
 pub fn java_hash_text(start: u32, text: &str) -> u32 {
     if text.is_ascii() {
@@ -134,13 +137,13 @@ pub fn index_hash(topic_hash: u32, key: &[u8]) -> i32 {
     positive(java_hash(topic_hash, key))
 }
 
-/// Like `index_hash`, for any text.
+/// Returns the same hash as `index_hash`, for any text.
 #[must_use]
 pub fn index_hash_text(topic_hash: u32, key: &str) -> i32 {
     positive(java_hash_text(topic_hash, key))
 }
 
-/// Java takes the absolute value and maps -2**31, which has none, to 0.
+/// Returns the absolute value as Java does, with 0 for -2**31, which has none.
 fn positive(hash: u32) -> i32 {
     hash.cast_signed().checked_abs().unwrap_or(0)
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `PullLane` of the module `cometmq.accel._native`.
+//! The class `PullLane` of the module `cometmq.accel._native`.
 
 use std::collections::HashMap;
 
@@ -50,7 +50,7 @@ struct Total {
     bytes: usize,
 }
 
-/// Reads by calling Python, which reports its own errors.
+/// Reads by calling Python, which handles its own errors.
 struct PythonSource<'a, 'py> {
     py: Python<'py>,
     view: &'a Bound<'py, PyAny>,
@@ -173,14 +173,14 @@ impl PullLane {
         self.known.clear();
     }
 
-    /// Start and end of a staged pull's frame.
+    /// Returns the start and end of a staged pull's frame.
     fn frame(&self, index: usize) -> PyResult<(usize, usize)> {
         let pull = self.pulls.staged.get(index);
         pull.map(|pull| (pull.start, pull.end)).ok_or_else(|| PyIndexError::new_err("no such pull"))
     }
 
-    /// Answers staged pulls until one is left to Python, or the answers exceed `room` bytes.
-    /// Filters may examine `budget` entries.
+    /// Answers staged pulls, and stops at a pull that Python must answer or when the answers exceed
+    /// `room` bytes. Filters may examine `budget` entries in total.
     fn answer<'py>(
         &mut self,
         py: Python<'py>,
@@ -230,7 +230,7 @@ impl PullLane {
 }
 
 impl PullLane {
-    /// Answers one pull; returns the number of messages and their size.
+    /// Answers one pull; returns the number and the size of its messages.
     fn one(
         &mut self,
         py: Python<'_>,
@@ -287,7 +287,7 @@ impl PullLane {
         })
     }
 
-    /// Reads the view of the log if it has changed.
+    /// Reads the log view from Python if it has changed.
     fn look_at(&mut self, py: Python<'_>, view: &Bound<'_, PyAny>) -> PyResult<()> {
         if self.view.as_ref().is_some_and(|known| known.is(view)) {
             return Ok(());
@@ -330,7 +330,7 @@ impl PullLane {
     }
 }
 
-/// Returns whether a record matches a condition; `None` if only Python can tell.
+/// Returns whether a record matches a condition, or `None` if only Python can decide.
 #[pyfunction]
 #[allow(clippy::needless_pass_by_value)] // arguments of a Python function are owned
 pub fn matches(

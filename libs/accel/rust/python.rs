@@ -17,8 +17,8 @@ use crate::python_due::DueRecords;
 use crate::python_keys::LaneKeys;
 use crate::stage::{Kind, Limits, Origin, Part, Stage};
 
-/// Maximum number of queues of all topics, four bytes each; beyond it, the topics are learned
-/// again.
+/// Maximum number of queues of all topics, each of four bytes; beyond it, all topics are forgotten
+/// and learned again.
 const QUEUES_MAX: usize = 1 << 20;
 
 #[pyclass(module = "cometmq.accel")]
@@ -108,7 +108,7 @@ impl SendLane {
         self.drop_unused_names();
     }
 
-    /// Pulls are left to Python without `pulls`, and sends if `takes_sends` is false.
+    /// Leaves pulls to Python if `pulls` is `None`, and sends if `takes_sends` is false.
     #[pyo3(signature = (data, peer, host, count_max, *, takes_sends=true, pulls=None))]
     fn stage(
         &mut self,
@@ -184,7 +184,7 @@ impl SendLane {
         (count, built.message_count, records, entries, keys, groups).into_pyobject(py)
     }
 
-    /// Returns the answers to requests that were not stored, and so have no place.
+    /// Returns the answers to requests that were not stored, which therefore have no positions.
     fn unplaced(&self, py: Python<'_>, first: usize, count: usize) -> PyResult<LaneAnswers> {
         let end = first.checked_add(count).filter(|&end| end <= self.stage.requests.len());
         let end = end.ok_or_else(|| PyIndexError::new_err("more sends than are staged"))?;
@@ -213,12 +213,12 @@ impl SendLane {
 pub(crate) struct Placed<'py> {
     pub(crate) count: usize,
     pub(crate) records: Bound<'py, PyBytes>,
-    /// Queue, entries and their number.
+    /// A tuple for each queue: the queue, its entries, and their number.
     pub(crate) entries: Bound<'py, PyList>,
     pub(crate) built: Built,
 }
 
-/// Builds the records, entries and keys of staged requests, as many as fit into the file.
+/// Builds the records, entries and keys of as many staged requests as fit into the file.
 #[allow(clippy::too_many_arguments)] // once per commit: an object for them costs time
 pub(crate) fn place_requests<'py>(
     py: Python<'py>,
@@ -251,7 +251,7 @@ pub(crate) fn place_requests<'py>(
     Ok(Placed { count, records, entries, built })
 }
 
-/// Returns the queues, and sets the next offsets of all.
+/// Returns the queues, and sets the next offset of each.
 fn next_offsets<'py>(
     py: Python<'py>,
     open: &mut [OpenQueue],
@@ -269,8 +269,8 @@ fn next_offsets<'py>(
 }
 
 impl SendLane {
-    /// Returns the number of a connection, which keeps it if a send is staged; `None` for an
-    /// address that the lane's records cannot contain.
+    /// Returns the origin of a chunk, or `None` if records cannot contain the peer's address. If
+    /// one of its sends is staged, the connection keeps its number.
     fn origin(&self, peer: &Bound<'_, PyAny>, host: &[u8]) -> Option<Origin> {
         let host = <[u8; 8]>::try_from(host).ok()?;
         let chunk = u32::try_from(self.chunks.len()).ok()?;
@@ -279,7 +279,8 @@ impl SendLane {
         Some(Origin { chunk, peer, host })
     }
 
-    /// Attaches connections and topics, which outlive the commit, to the answers.
+    /// Gives the answers their own references to connections and topics, because answers outlive
+    /// the commit.
     fn own(&self, py: Python<'_>, mut answers: Answers) -> LaneAnswers {
         let (mut peers, mut topics) = (Owned::default(), Owned::default());
         for row in &mut answers.rows {
@@ -302,7 +303,7 @@ impl SendLane {
     }
 }
 
-/// Returns the items that the rows use, renumbered in the order of first use.
+/// The items that the rows refer to, renumbered in the order of first use.
 struct Owned<T> {
     items: Vec<T>,
     numbers: HashMap<u32, u32>,
@@ -344,7 +345,7 @@ impl LaneAnswers {
         self.answers.rows.len()
     }
 
-    /// For each topic: the topic, and its numbers of requests, messages and bytes.
+    /// Returns, for each topic: the topic, and its numbers of requests, messages and bytes.
     fn totals<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
         let mut totals = vec![(0usize, 0usize, 0usize); self.topics.len()];
         for row in &self.answers.rows {
@@ -360,7 +361,7 @@ impl LaneAnswers {
         Ok(list)
     }
 
-    /// For each delay level: its queue, and its numbers of messages and bytes.
+    /// Returns, for each delay level: its queue, and its numbers of messages and bytes.
     fn delays(&self) -> Vec<(i32, usize, usize)> {
         let mut totals: Vec<(i32, usize, usize)> = vec![];
         for (level, size) in self.answers.rows.iter().filter_map(|row| Some((row.level?, row.size)))
@@ -373,7 +374,7 @@ impl LaneAnswers {
         totals
     }
 
-    /// For each connection: the connection, its frames and its number of answers.
+    /// Returns, for each connection: the connection, its frames and the number of its answers.
     fn encode<'py>(&self, py: Python<'py>, lane: &SendLane) -> PyResult<Bound<'py, PyList>> {
         let mut outs = vec![(Vec::new(), 0usize); self.peers.len()];
         for row in &self.answers.rows {
@@ -388,7 +389,7 @@ impl LaneAnswers {
         Ok(list)
     }
 
-    /// Each answer as values, used for answers other than success.
+    /// Returns each answer as a tuple; used for answers other than success.
     fn rows<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
         let list = PyList::empty(py);
         for row in &self.answers.rows {

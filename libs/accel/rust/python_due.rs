@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The function `select_due` and the class `DueRecords`, which `_native.pyi` describes.
+//! The function `select_due` and the class `DueRecords`, which are described in `_native.pyi`.
 
 use pyo3::exceptions::{PyIndexError, PyValueError};
 use pyo3::prelude::*;
@@ -13,8 +13,8 @@ use crate::stage::{Limits, Stage};
 
 type Spans = Vec<(i64, usize)>;
 
-/// Returns the number of entries to deliver, whether the next one is not due, and the parts of the
-/// log that have their records.
+/// Returns the number of entries to deliver, whether the next entry is not due yet, and the ranges
+/// of the log that contain the records.
 #[pyfunction]
 #[pyo3(signature = (entries, *, now_ms, due_at_most, copied_until, file_size, bytes_max))]
 pub(crate) fn select_due(
@@ -30,7 +30,7 @@ pub(crate) fn select_due(
     (selection.count, selection.ends_at_undue, selection.spans)
 }
 
-/// Records of due messages; those of one commit are built at once.
+/// The records of due messages; the records of one commit are built together.
 #[pyclass(module = "cometmq.accel")]
 pub(crate) struct DueRecords {
     stage: Stage,
@@ -45,7 +45,7 @@ pub(crate) struct DueRecords {
 
 #[pymethods]
 impl DueRecords {
-    /// Messages to one of the two topics are left to Python.
+    /// Creates an empty object; messages for one of the two topics are left to Python.
     #[new]
     #[pyo3(signature = (entries, spans, *, store_host, body_bytes_max, record_bytes_max, delayed_topic, half_topic))]
     #[allow(clippy::too_many_arguments)] // keyword arguments in Python
@@ -88,7 +88,7 @@ impl DueRecords {
     }
 
     /// Returns the number of records that fit into the file, the records, the entries of each
-    /// queue, the keys, and topic, number and bytes for each topic.
+    /// queue, the keys, and for each topic its numbers of messages and bytes.
     #[allow(clippy::too_many_arguments)] // once per commit: an object for them costs time
     fn place<'py>(
         &mut self,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The class `LaneKeys`: keys for the index, as `cometmq.store.index.keys.Keys` describes them.
+//! The class `LaneKeys`: index keys with the interface of `cometmq.store.index.keys.Keys`.
 
 use std::cell::Cell;
 
@@ -33,15 +33,15 @@ impl LaneKeys {
         self.keys.timestamp(index).ok_or_else(|| PyIndexError::new_err("no such key"))
     }
 
-    /// Offsets of the messages that may have a key, newest first.
+    /// Returns the offsets of messages that may have a key, newest first.
     fn find(&self, topic: &str, key: &str) -> Vec<i64> {
         let hash = index_hash_text(java_hash(java_hash_text(0, topic), b"#"), key);
         let rows = self.keys.hashes.iter().zip(&self.keys.offsets).rev();
         rows.filter(|(one, _)| **one == hash).map(|(_, offset)| *offset).collect()
     }
 
-    /// Links keys into the slots of an index file; returns their entries and how many slots were
-    /// empty.
+    /// Links keys into the slots of an index file; returns their entries and the number of slots
+    /// that were empty.
     #[allow(clippy::too_many_arguments)] // once per commit: an object for them costs time
     fn link<'py>(
         &self,
@@ -81,9 +81,9 @@ fn cells<'a, T: Element>(_py: Python<'a>, buffer: &'a PyBuffer<T>) -> PyResult<&
     let items = items.ok_or_else(|| PyValueError::new_err("needs writable, contiguous memory"))?;
     // SAFETY: the exporter keeps the memory in place and alive while `buffer` exists, and the
     // pointer has the length, alignment and type that `PyBuffer` has verified. Every bit pattern
-    // is a value of an integer. Others may hold the same memory, therefore cells: they are read
-    // and written one at a time on this thread, which holds the interpreter lock for `'a` (the
-    // stable ABI that this crate is built for has no other threading), and no Python code runs
-    // between taking the slice and leaving the caller.
+    // is a valid integer. Other objects may share the memory, so it is accessed as cells, which
+    // are read and written one at a time on this thread. The thread holds the interpreter lock for
+    // `'a` (the stable ABI that this crate is built for has no other threading), and no Python
+    // code runs between taking the slice and leaving the caller.
     Ok(unsafe { &*(items.as_ptr() as *const [Cell<T>]) })
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The functions `read_range`, as `cometmq.store.writing.ranges.ReadRange` describes it, and
-//! `follow_headers`.
+//! The function `read_range`, with the interface of `cometmq.store.writing.ranges.ReadRange`, and
+//! the function `follow_headers`.
 
 use pyo3::exceptions::PyIndexError;
 use pyo3::prelude::*;
@@ -9,7 +9,7 @@ use pyo3::types::{PyBytes, PyList, PyTuple};
 use crate::python_keys::LaneKeys;
 use crate::range::{Rules, follow, read};
 
-/// Reads the plain records of `data`, starting at a position; `data` begins at this offset of the
+/// Reads the plain records of `data`, starting at a position; `data` begins at offset `base` of the
 /// log.
 #[pyfunction]
 #[pyo3(signature = (data, position, base, *, check_crc, is_indexing, delayed))]
@@ -43,7 +43,7 @@ pub(crate) fn read_range<'py>(
     (found.size, found.count, found.timestamp, runs, keys).into_pyobject(py)
 }
 
-/// Follows the headers of whole records; `None` if one is wrong.
+/// Follows the headers of whole records; returns `None` if a header is wrong.
 #[pyfunction]
 pub(crate) fn follow_headers(
     data: &[u8],

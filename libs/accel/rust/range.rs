@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-//! From a range of the log to the queue entries and index keys of its records: the work of Python's
-//! scanner and dispatcher for one record, for all plain records at the beginning of a range.
+//! Derives the queue entries and index keys of all plain records at the beginning of a range of the
+//! log, as Python's scanner and dispatcher do for one record at a time.
 //!
-//! The twin of `scan_record` in `cometmq.remoting` and of `Dispatcher` in `cometmq.store`. Anything
-//! but a plain record ends the reading: the end of the data, a blank, damage, or a record that
-//! needs Python's rules, such as text that is not UTF-8. Python then examines it.
+//! This is the native version of `scan_record` in `cometmq.remoting` and of `Dispatcher` in
+//! `cometmq.store`. Reading stops at anything but a plain record: the end of the data, a blank,
+//! damage, or a record that only Python can interpret, for example because its text is not UTF-8.
+//! Python then examines that position.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -26,25 +27,25 @@ const HOST_V4_BYTES: usize = 8;
 const HOST_V6_BYTES: usize = 20;
 const BORN_HOST_V6: u32 = 0x10;
 const STORE_HOST_V6: u32 = 0x20;
-/// Set for half messages and rollbacks, which get no queue entry.
+/// The flag of half messages and rollbacks, which get no queue entry.
 const UNQUEUED: u32 = 0x4;
 const ROLLBACK: u32 = 0xC;
 
-/// How to read a range.
+/// The settings for reading a range.
 pub struct Rules<'a> {
-    /// Whether bodies are compared with their CRCs.
+    /// Whether bodies are checked against their CRCs.
     pub check_crc: bool,
-    /// Whether keys are wanted.
+    /// Whether index keys are collected.
     pub is_indexing: bool,
-    /// The topic whose entries hold delivery times in place of tag codes.
+    /// The topic whose queue entries hold delivery times instead of tag codes.
     pub delayed_topic: &'a [u8],
     /// The delays of its queues.
     pub delays_ms: &'a [i64],
-    /// The delay of all its other queues.
+    /// The delay of its other queues.
     pub other_delay_ms: i64,
 }
 
-/// Records of one queue whose queue offsets are consecutive.
+/// Records of one queue with consecutive queue offsets.
 pub struct Run<'a> {
     /// Name of the topic.
     pub topic: &'a str,
@@ -67,9 +68,9 @@ pub struct Found<'a> {
     pub count: usize,
     /// Store time of the last record.
     pub timestamp: i64,
-    /// Entries, in the order of the first record of each run.
+    /// Runs, ordered by their first records.
     pub runs: Vec<Run<'a>>,
-    /// Keys, in the order of the log.
+    /// Index keys, in log order.
     pub keys: Keys,
 }
 
@@ -90,7 +91,7 @@ struct Queue<'a> {
     /// The hash of `topic#`.
     topic_hash: u32,
     delay_ms: Option<i64>,
-    /// Number of the run that may continue.
+    /// Number of the run that the next record may continue.
     run: Option<usize>,
 }
 
@@ -108,7 +109,7 @@ pub fn read<'a>(data: &'a [u8], offset: i64, rules: &Rules) -> Found<'a> {
 
 type Queues<'a> = HashMap<(&'a [u8], i32), Queue<'a>>;
 
-/// Adds one record; nothing changes if it is not plain.
+/// Adds one record; changes nothing if the record is not plain.
 fn step<'a>(
     data: &'a [u8],
     base: i64,
@@ -146,7 +147,7 @@ fn step<'a>(
     Some(record.size)
 }
 
-/// Returns the number of the run that ends before this record, or of a new one.
+/// Returns the number of the run that this record continues, or of a new run.
 fn run_of<'a>(record: &Record, queue: &mut Queue<'a>, runs: &mut Vec<Run<'a>>) -> usize {
     // A queue that starts over has offset 0, and offset 0 always begins a run.
     let is_next = |run: &Run| run.end == record.queue_offset && record.queue_offset != 0;
@@ -176,7 +177,7 @@ fn open<'a>(topic: &'a [u8], queue_id: i32, rules: &Rules) -> Option<Queue<'a>> 
     })
 }
 
-/// Whether a topic can be the name of a folder.
+/// Returns whether a topic can be the name of a folder.
 pub(crate) fn is_folder(topic: &[u8]) -> bool {
     !matches!(topic, b"" | b"." | b"..") && !topic.contains(&b'/') && !topic.contains(&0)
 }
@@ -229,7 +230,8 @@ pub(crate) fn parse(data: &[u8], offset: i64, check_crc: bool) -> Option<Record<
     })
 }
 
-/// The properties that queue entries and index depend on; of equal names, the last pair counts.
+/// The properties from which queue entries and index keys are derived; the last pair wins if a name
+/// is repeated.
 #[derive(Default)]
 pub(crate) struct Texts<'a> {
     unique_key: &'a str,
@@ -272,10 +274,10 @@ impl<'a> Texts<'a> {
     }
 }
 
-/// Follows the headers of whole records from the beginning of `data`, which starts at this offset
-/// of the log. Returns the bytes of the records and the size of the next one, 0 if its header is
-/// not whole. Stops before `bytes_max`, but not before the first record. `None` if a header is
-/// wrong.
+/// Follows the headers of whole records from the beginning of `data`, which starts at `offset` of
+/// the log. Returns the total size of these records and the size of the next one, which is 0 if its
+/// header is incomplete. Stops before `bytes_max` is exceeded, but never before the first record.
+/// Returns `None` if a header is wrong.
 #[must_use]
 pub fn follow(
     data: &[u8],

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Strict readers of JSON texts and decimal numbers: unusual input is `None`.
+//! Strict readers of JSON texts and decimal numbers; they return `None` for unusual input.
 
 /// A position in a JSON text.
 pub struct Scan<'a> {
@@ -8,7 +8,7 @@ pub struct Scan<'a> {
 }
 
 impl<'a> Scan<'a> {
-    /// Starts at a position of the text.
+    /// Creates a reader that starts at a position of the text.
     #[must_use]
     pub fn new(bytes: &'a [u8], at: usize) -> Self {
         Self { bytes, at }
@@ -20,7 +20,7 @@ impl<'a> Scan<'a> {
         self.at == self.bytes.len()
     }
 
-    /// Reads one byte.
+    /// Reads the next byte.
     #[inline]
     pub fn byte(&mut self) -> Option<u8> {
         let byte = *self.bytes.get(self.at)?;
@@ -28,7 +28,7 @@ impl<'a> Scan<'a> {
         Some(byte)
     }
 
-    /// Reads the given byte.
+    /// Reads the next byte, which must be the given one.
     #[inline]
     pub fn eat(&mut self, byte: u8) -> Option<()> {
         (self.byte()? == byte).then_some(())
@@ -49,7 +49,8 @@ impl<'a> Scan<'a> {
         }
     }
 
-    /// Reads the members of an object after its brace; `read` reads the value of each name.
+    /// Reads the members of an object after its opening brace; `read` is called with each name and
+    /// reads the value.
     #[inline]
     pub fn members(
         &mut self,
@@ -67,7 +68,7 @@ impl<'a> Scan<'a> {
         }
     }
 
-    /// Returns the raw bytes between the quotes of a string, which may be invalid JSON.
+    /// Reads a string and returns the raw bytes between its quotes, which may be invalid JSON.
     #[inline]
     pub fn raw(&mut self) -> Option<&'a [u8]> {
         self.eat(b'"')?;
@@ -84,7 +85,8 @@ impl<'a> Scan<'a> {
         }
     }
 
-    /// Reads a string of any characters as UTF-8; its escapes must stand for ASCII.
+    /// Reads a string of any characters into `out`, as UTF-8; escapes may only denote ASCII
+    /// characters.
     pub fn text(&mut self, out: &mut Vec<u8>) -> Option<()> {
         self.eat(b'"')?;
         let mut is_ascii = true;
@@ -127,7 +129,7 @@ impl<'a> Scan<'a> {
         })
     }
 
-    /// Reads a number without quotes: see `decimal`.
+    /// Reads a number in the form that `decimal` accepts.
     #[inline]
     pub fn number(&mut self) -> Option<i64> {
         let start = self.at;
@@ -138,7 +140,7 @@ impl<'a> Scan<'a> {
     }
 }
 
-/// Reads a number as every client writes it: no sign, no leading zero, at most 18 digits.
+/// Parses a number as every client writes it: no sign, no leading zero, at most 18 digits.
 #[inline]
 #[must_use]
 pub fn decimal(text: &[u8]) -> Option<i64> {
@@ -155,21 +157,21 @@ pub fn decimal(text: &[u8]) -> Option<i64> {
     Some(value)
 }
 
-/// Reads a decimal number of 32 bits.
+/// Parses a decimal number that fits into 32 bits.
 #[inline]
 #[must_use]
 pub fn decimal32(text: &[u8]) -> Option<i32> {
     i32::try_from(decimal(text)?).ok()
 }
 
-/// Reads a four-byte integer; the buffer must be long enough.
+/// Returns a four-byte integer; the buffer must be long enough.
 #[inline]
 #[must_use]
 pub fn be32(bytes: &[u8], at: usize) -> u32 {
     u32::from_be_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]])
 }
 
-/// Reads an eight-byte integer; `None` if the buffer is too short.
+/// Returns an eight-byte integer, or `None` if the buffer is too short.
 #[inline]
 #[must_use]
 pub fn be64(bytes: &[u8], at: usize) -> Option<i64> {

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Plain sends of one commit, from the received bytes until their records are built.
 //!
-//! Only the properties are copied: a staged message points into its chunk, which the caller
-//! keeps. Staging never decides differently from Python: a frame that is unusual in
-//! any way is left to Python.
+//! Only the properties are copied: a staged message points into its chunk, which the caller keeps.
+//! Staging never decides differently from Python: a frame that is unusual in any way is left to
+//! Python.
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -14,24 +14,26 @@ use crate::properties::{PAIR_SEPARATOR, Sent, java_hash, read_item, read_sent};
 use crate::pull::stage::Pulls;
 use crate::scan::be32;
 
-/// Size of a record without body, topic and properties; both hosts are IPv4.
+/// Size of a record without body, topic and properties, if both hosts are IPv4 addresses.
 pub const RECORD_FIXED_BYTES: usize = 88;
 const PROPERTIES_LENGTH_BYTES: usize = 2;
-/// The length of properties is a signed short.
+/// Maximum size of properties, whose length field is a signed short.
 const PROPERTIES_BYTES_MAX: usize = 32767;
 const TOPIC_BYTES_MAX: usize = 127;
-/// Compressed, several tags, kind of compression: the flags that do not change the record.
+/// The flags that do not change the layout of a record: compressed, several tags, kind of
+/// compression.
 const PLAIN_SYS_FLAGS: i32 = 0x1 | 0x2 | 0x700;
 /// Size of the fields before the body of a batch item: size, magic, CRC, flag, body length.
 const ITEM_HEAD_BYTES: usize = 20;
 
 /// A topic that Python has admitted.
 pub struct Topic {
-    /// Length and name, as encoded in records.
+    /// Length and name, in the form that records contain.
     pub field: Vec<u8>,
     pub(crate) hash: u32,
     queue_count: i32,
-    /// For each queue, one plus its index in the current commit; 0 if the commit does not touch it.
+    /// For each queue, its index in the current commit plus one; 0 if the commit does not contain
+    /// it.
     pub(crate) slots: Vec<u32>,
 }
 
@@ -59,24 +61,24 @@ pub struct Record {
     pub(crate) reconsume_times: i32,
     pub(crate) born_timestamp: i64,
     pub(crate) born_host: [u8; 8],
-    /// The tag code; for a delayed message, its delay in ms.
+    /// Tag code or, for a delayed message, its delay in milliseconds.
     pub(crate) tag_code: i64,
     pub(crate) is_delayed: bool,
 }
 
-/// One request; its records are contiguous.
+/// One request, whose records are contiguous.
 pub struct Request {
-    /// The caller's number of the connection.
+    /// Number that the caller gave to the connection.
     pub peer: u32,
-    /// The request's opaque.
+    /// Opaque of the request.
     pub opaque: i32,
-    /// Serialization of its header, and of its answer.
+    /// Serialization of the request's header, and of the answer.
     pub serialization: u8,
     /// Whether the sender waits for flush and replicas.
     pub waits: bool,
-    /// The queue that the answer names; that of a delayed message's real topic.
+    /// Queue id in the answer; for a delayed message, the queue of its real topic.
     pub queue_id: i32,
-    /// Range of its records.
+    /// Range of the request's records.
     pub records: Range<usize>,
 }
 
@@ -91,10 +93,10 @@ pub enum Kind {
     Pulls,
 }
 
-/// A run of frames of one chunk, all of one kind.
+/// Consecutive frames of one chunk, all of the same kind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Part {
-    /// Their kind.
+    /// Kind of the frames.
     pub kind: Kind,
     /// Number of sends or pulls; 0 for frames that are left to Python.
     pub count: usize,
@@ -106,10 +108,10 @@ pub struct Part {
     pub end: usize,
 }
 
-/// Limits of staged frames.
+/// Limits on staged frames.
 #[derive(Clone, Copy)]
 pub struct Limits {
-    /// Maximum size of a frame after its length word.
+    /// Maximum number of bytes after the length word of a frame.
     pub frame_bytes_max: usize,
     /// Maximum size of a body.
     pub body_bytes_max: usize,
@@ -117,24 +119,24 @@ pub struct Limits {
     pub request_bytes_max: usize,
 }
 
-/// The origin of a chunk.
+/// The chunk and the connection from which a send comes.
 #[derive(Clone, Copy)]
 pub struct Origin {
     /// Number of the chunk.
     pub chunk: u32,
     /// Number of the connection.
     pub peer: u32,
-    /// The peer's address, as encoded in records.
+    /// The peer's address, in the form that records contain.
     pub host: [u8; 8],
 }
 
-/// The topic of delayed messages, which has a queue for each level.
+/// The topic of delayed messages, which has one queue per level.
 struct DelayTopic {
     name: Vec<u8>,
     delays_ms: Vec<i64>,
 }
 
-/// Number of the topic of delayed messages, if there is one.
+/// Number of the topic of delayed messages, if delayed sends are accepted.
 pub const DELAY_TOPIC: u32 = 0;
 
 /// The staged sends of one commit, and the known topics.
@@ -142,10 +144,10 @@ pub struct Stage {
     pub(crate) limits: Limits,
     cluster: Vec<u8>,
     delay_topic: Option<DelayTopic>,
-    /// Topics of the staged messages, including forgotten ones.
+    /// Topics of the staged messages, including topics that were forgotten.
     pub topics: Vec<Topic>,
     pub(crate) by_name: HashMap<Vec<u8>, u32>,
-    /// Requests in the order of their arrival.
+    /// Requests in order of arrival.
     pub requests: Vec<Request>,
     pub(crate) records: Vec<Record>,
     pub(crate) texts: Vec<u8>,
@@ -154,7 +156,7 @@ pub struct Stage {
 }
 
 impl Stage {
-    /// Starts without topics; `cluster` is the property pair that ends every stored text.
+    /// Creates a stage without topics; `cluster` is the property pair that ends every stored text.
     #[must_use]
     pub fn new(limits: Limits, cluster: &[u8]) -> Self {
         Self {
@@ -171,9 +173,9 @@ impl Stage {
         }
     }
 
-    /// Accepts delayed sends from now on, which are stored in this topic; `delays_ms` are the delays
-    /// of its queues. It becomes the first one of the topics once another is learned. No topic must
-    /// be known yet.
+    /// Accepts delayed sends from now on and stores them in this topic. `delays_ms` holds the
+    /// delays of the topic's queues. No topic may be known yet; this one becomes the first when
+    /// another is learned.
     pub fn delay_in(&mut self, name: &[u8], delays_ms: Vec<i64>) {
         let is_plain = name.is_ascii() && name.len() <= TOPIC_BYTES_MAX;
         if self.topics.is_empty() && is_plain && !delays_ms.is_empty() {
@@ -181,7 +183,7 @@ impl Stage {
         }
     }
 
-    /// Whether delayed sends are accepted.
+    /// Returns whether delayed sends are accepted.
     #[must_use]
     pub fn takes_delayed(&self) -> bool {
         self.delay_topic.is_some()
@@ -209,7 +211,7 @@ impl Stage {
         Some(number)
     }
 
-    /// Forgets all topics; sends that are staged keep theirs.
+    /// Forgets all topics; staged sends keep theirs.
     pub fn forget(&mut self) {
         self.by_name.clear();
         if self.requests.is_empty() {
@@ -225,7 +227,7 @@ impl Stage {
         }
     }
 
-    /// Removes the requests starting with this index.
+    /// Removes the requests from this index on.
     pub fn drop_from(&mut self, first: usize) {
         let Some(request) = self.requests.get(first) else {
             return;
@@ -237,10 +239,10 @@ impl Stage {
         self.requests.truncate(first);
     }
 
-    /// Stages the plain sends and pulls among the first `count_max` frames of a chunk. The parts
-    /// follow one another from the start of the chunk; the last one is followed by less than a
-    /// frame, a frame with illegal lengths, or more than `count_max` frames. Sends are left to
-    /// Python without an origin, and pulls without `pulls`.
+    /// Stages the plain sends and pulls among the first `count_max` frames of a chunk. The returned
+    /// parts cover the chunk from its start without gaps. They end before an incomplete frame,
+    /// before a frame with illegal lengths, or after `count_max` frames. Sends are left to Python
+    /// if `origin` is `None`, and pulls if `pulls` is `None`.
     pub fn stage(
         &mut self,
         data: &[u8],
@@ -279,7 +281,7 @@ impl Stage {
         parts
     }
 
-    /// Returns the size of the bodies and properties of a staged frame.
+    /// Stages a frame; returns the size of its bodies and properties, or `None` if it is unusual.
     fn stage_frame(&mut self, data: &[u8], frame: &Frame, origin: Origin) -> Option<usize> {
         let mut scratch = std::mem::take(&mut self.scratch);
         let header = read_header(frame.serialization, frame.head(data), &mut scratch);
@@ -313,8 +315,8 @@ impl Stage {
         staged
     }
 
-    /// Appends the records of one request; returns whether it waits. If it is unusual, returns
-    /// `None`; the caller then removes the appended records.
+    /// Appends the records of one request; returns whether the sender waits. For an unusual
+    /// request, returns `None`; the caller then removes the appended records.
     fn stage_records(
         &mut self,
         data: &[u8],
@@ -384,7 +386,7 @@ impl Stage {
         (self.records.len() > first).then_some(sent.waits()) // an empty batch is refused
     }
 
-    /// Appends the properties that say where a delayed message goes.
+    /// Appends the properties that name the real topic and queue of a delayed message.
     fn push_target(&mut self, sent: &Sent, topic: u32, queue_id: i32) {
         if let Some(value) = sent.wait {
             self.texts.extend_from_slice(b"\x02WAIT\x01");
@@ -396,7 +398,8 @@ impl Stage {
         self.texts.extend_from_slice(queue_id.to_string().as_bytes());
     }
 
-    /// Redirects a message to the queue of its delay level, at most the highest one.
+    /// Redirects a message to the queue of its delay level; levels above the highest are reduced to
+    /// it.
     fn delay(&self, record: &mut Record, level: u16) -> Option<()> {
         let delays_ms = &self.delay_topic.as_ref()?.delays_ms;
         let queue = usize::from(level).min(delays_ms.len()).checked_sub(1)?;
@@ -424,7 +427,7 @@ impl Stage {
         Some(())
     }
 
-    /// Returns the size of all staged bodies and properties.
+    /// Returns the total size of all staged bodies and properties.
     #[must_use]
     pub fn staged_bytes(&self) -> usize {
         self.texts.len() + self.records.iter().map(|record| record.body.len()).sum::<usize>()
@@ -443,7 +446,7 @@ impl Stage {
     }
 }
 
-/// Returns the text that follows the properties of each batch item, WAIT included.
+/// Returns the text to append to the properties of each batch item, including WAIT.
 fn common_text(sent: &Sent, stored: &[u8]) -> Vec<u8> {
     match sent.wait {
         Some(value) => [b"WAIT\x01", value, &[PAIR_SEPARATOR], stored].concat(),
@@ -458,7 +461,7 @@ struct Item {
     properties: Range<usize>,
 }
 
-/// The items of a batch's body; `None` ends a malformed body.
+/// Iterates over the items of a batch's body; yields `None` where the body is malformed.
 struct Items<'a> {
     data: &'a [u8],
     left: Range<usize>,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The long form of the fuzz test: `fuzz FRAMES [SEED]`.
+//! The long form of the fuzz tests: `fuzz FRAMES [SEED]`.
 
 use cometmq_accel::{fuzzing, fuzzing_pulls, fuzzing_ranges};
 

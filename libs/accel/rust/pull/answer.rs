@@ -3,20 +3,20 @@
 
 use crate::answers::{close_length, push_decimal, push_entry};
 
-/// The numbers of an answer.
+/// The values of an answer.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Answer {
-    /// The request's opaque.
+    /// Opaque of the request.
     pub opaque: i32,
     /// Serialization: 0 JSON, 1 ROCKETMQ.
     pub serialization: u8,
-    /// Broker to pull from next, next offset, first and last offset of the queue.
+    /// Broker to pull from next, next offset, and the first and last offset of the queue.
     pub numbers: [i64; 4],
 }
 
-/// The parts that all answers share.
+/// The constant parts of every answer.
 pub struct Template {
-    /// JSON: the texts before the four numbers and the opaque, and the end.
+    /// JSON: the text before each of the four numbers and the opaque, and the end.
     pub json: [Vec<u8>; 6],
     /// ROCKETMQ: code, language and version.
     pub binary_head: [u8; 5],

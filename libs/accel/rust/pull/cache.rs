@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Recently read blocks of the log or of a consume queue.
 //!
-//! The bytes of a place never change while the owner of the cache says so; it clears the cache when
-//! they might. A block may grow at its end, as the log and the queues do.
+//! Cached bytes must not change; the owner clears the cache when they might. A block may grow at
+//! its end, as the log and the queues do.
 
 use std::collections::HashMap;
 use std::sync::Arc;
 
-/// The owner of a block, and the block's number there.
+/// The owner of a block, and the number of the block within that owner.
 pub type Key = (usize, i64);
 
 struct Block {
@@ -15,7 +15,7 @@ struct Block {
     used: u64,
 }
 
-/// The blocks; the least recently used one is dropped first.
+/// A cache of blocks, which drops the least recently used block first.
 pub struct Cache {
     blocks: HashMap<Key, Block>,
     bytes: usize,
@@ -24,7 +24,7 @@ pub struct Cache {
 }
 
 impl Cache {
-    /// Starts empty.
+    /// Creates an empty cache.
     #[must_use]
     pub fn new(bytes_max: usize) -> Self {
         Self { blocks: HashMap::new(), bytes: 0, bytes_max, tick: 0 }
@@ -36,14 +36,14 @@ impl Cache {
         self.bytes
     }
 
-    /// Drops everything.
+    /// Drops all blocks.
     pub fn clear(&mut self) {
         self.blocks = HashMap::new();
         self.bytes = 0;
     }
 
-    /// Returns a block with at least this many bytes; `read` returns the bytes from a position in
-    /// the block. Returns `None` if they cannot be read.
+    /// Returns a block with at least this many bytes, or `None` if they cannot be read. `read`
+    /// returns the bytes of the block from a given position on.
     pub fn get(
         &mut self,
         key: Key,

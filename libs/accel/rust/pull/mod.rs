@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Plain pulls: from the received bytes to the bytes of the answer, one call for each chunk.
+//! Plain pulls: from the received bytes to the bytes of the answers, in one call per chunk.
 //!
-//! A pull is plain if Python has already answered one with the same group, topic and subscription,
-//! and if everything it reads is in memory, undamaged and recent. All other pulls are left to
-//! Python.
+//! A pull is plain if Python has already answered a pull with the same group, topic and
+//! subscription, and if everything that it reads is in memory, undamaged and recent. All other
+//! pulls are left to Python.
 
 pub mod answer;
 pub mod cache;

@@ -1,21 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Headers of plain pulls in both encodings; unusual headers are `None` and left to Python.
+//! Headers of plain pulls in both encodings. For an unusual header, these functions return `None`,
+//! and Python takes over.
 //!
-//! Plain: code 11 or 361, a request with an answer, each field at most once, numbers as plain
-//! decimals. The texts are not decoded: they only have to match the texts of a pull that Python has
-//! already decoded, so their bytes are compared.
+//! A plain pull has code 11 or 361 and expects an answer. Each field occurs at most once, and
+//! numbers are plain decimals. The texts are not decoded: they only have to match the texts of a
+//! pull that Python has already decoded, so their bytes are compared.
 
 use crate::envelope;
 use crate::scan::{decimal, decimal32};
 
 const COMMIT: i32 = 0x1;
 const SUBSCRIPTION: i32 = 0x4;
-/// Commit, suspend, subscription, lite pull: other flags are rare.
+/// Commit, suspend, subscription, lite pull; other flags are rare.
 const PLAIN_FLAGS: i32 = 0x1 | 0x2 | SUBSCRIPTION | 0x10;
-/// Longer texts are left to Python, so that keys stay small.
+/// Maximum size of all texts, so that keys stay small; longer ones are left to Python.
 const TEXTS_BYTES_MAX: usize = 2048;
 
-/// Fields whose values form a reader's key.
+/// Number of fields whose values form a reader's key.
 const KEYED: usize = 5;
 const SUB_VERSION: usize = 4;
 
@@ -25,21 +26,21 @@ const SEEN_COUNT: u32 = 1 << 10;
 const SEEN_FLAGS: u32 = 1 << 11;
 const SEEN_COMMIT: u32 = 1 << 12;
 const SEEN_TIMEOUT: u32 = 1 << 13;
-/// Group, topic and version of the subscription, and all numbers.
+/// The fields that must be present: group, topic, version of the subscription, and all numbers.
 const REQUIRED: u32 = 0b10011 | 0x3F00;
 
-/// The numbers of a plain pull.
+/// The numbers in a plain pull.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Asked {
-    /// Queue, not negative.
+    /// Queue id; never negative.
     pub queue_id: i32,
     /// First queue offset.
     pub queue_offset: i64,
-    /// Maximum number of messages; an answer has at least one.
+    /// Maximum number of messages; an answer has at least one message.
     pub count_max: i32,
     /// The offset to commit.
     pub commit_offset: Option<i64>,
-    /// The request's opaque.
+    /// Opaque of the request.
     pub opaque: i32,
 }
 
@@ -99,7 +100,7 @@ impl<'a> Fields<'a> {
         1 << index
     }
 
-    /// Checks the fields that every pull has, and writes the key.
+    /// Checks that all required fields are present, and writes the key.
     fn finish(mut self, serialization: u8, key: &mut Vec<u8>) -> Option<Asked> {
         if self.seen & REQUIRED != REQUIRED || self.flags & !PLAIN_FLAGS != 0 {
             return None;
@@ -123,7 +124,7 @@ impl<'a> Fields<'a> {
     }
 }
 
-/// Returns whether a header may belong to a pull; cheap, because it runs for every frame.
+/// Returns whether a header may belong to a pull. It is cheap, because it runs for every frame.
 #[must_use]
 pub fn may_be_pull(serialization: u8, head: &[u8]) -> bool {
     match serialization {
@@ -133,7 +134,7 @@ pub fn may_be_pull(serialization: u8, head: &[u8]) -> bool {
     }
 }
 
-/// Reads a header and sets `key` to the key of its reader.
+/// Reads a header; sets `key` to the key of its reader.
 pub fn read_pull(serialization: u8, head: &[u8], key: &mut Vec<u8>) -> Option<Asked> {
     if !may_be_pull(serialization, head) {
         return None;
@@ -167,7 +168,7 @@ fn read_binary(head: &[u8]) -> Option<Fields<'_>> {
     Some(fields)
 }
 
-/// Splits off bytes that are preceded by their length in `N` bytes.
+/// Splits off bytes that are preceded by their length, which takes `N` bytes.
 fn sized<const N: usize>(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
     let (length, rest) = bytes.split_first_chunk::<N>()?;
     let length = length.iter().fold(0usize, |value, &byte| value << 8 | usize::from(byte));

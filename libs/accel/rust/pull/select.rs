@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Selects the messages that answer a pull: the twin of `cometmq.store.queues.queue_reader` and
-//! `matching_reader`, for pulls that find something among recent messages.
+//! Selects the messages that answer a pull: the native version of
+//! `cometmq.store.queues.queue_reader` and `matching_reader`, for pulls that find something among
+//! recent messages.
 
 use std::sync::Arc;
 
@@ -8,23 +9,23 @@ use crate::pull::cache::{Cache, Key};
 use crate::pull::sql::{Program, Unsure};
 use crate::scan::be64;
 
-/// Size of an entry of a consume queue.
+/// Size of a consume queue entry.
 pub const ENTRY_BYTES: usize = 20;
 /// Maximum number of entries that a filtered pull examines.
 const SCAN_COUNT_MIN: i64 = 800;
 const LOG_BLOCK_BYTES: i64 = 128 << 10;
 const ENTRY_BLOCK_COUNT: i64 = 512;
-/// Smaller tag codes are addresses of extended entries.
+/// Smaller tag codes are the addresses of extended entries.
 const EXTENDED_TAG_MAX: i64 = -2_147_483_649;
-/// Position of the physical offset in a record.
+/// Position of the physical offset within a record.
 const OFFSET_AT: usize = 28;
 const RECORD_BYTES_MIN: usize = 91;
 
-/// Reads on a cache miss; `None` if the read would block or fail.
+/// Reads blocks that are not cached; returns `None` if a read would block or fail.
 pub trait Source {
-    /// Returns bytes of the log, all from one file.
+    /// Returns bytes of the log, all of them from one file.
     fn log(&mut self, offset: i64, count: usize) -> Option<Vec<u8>>;
-    /// Returns entries of a queue, starting at an offset.
+    /// Returns entries of a queue, starting at a queue offset.
     fn entries(&mut self, queue: usize, queue_offset: i64, count: usize) -> Option<Vec<u8>>;
 }
 
@@ -44,11 +45,11 @@ pub struct LogView {
 /// The current state of a queue.
 #[derive(Clone, Copy, Debug)]
 pub struct Queue {
-    /// The queue's number, unique while blocks are cached.
+    /// Number of the queue, unique as long as blocks are cached.
     pub number: usize,
-    /// Its first offset.
+    /// Offset of the first message.
     pub min_offset: i64,
-    /// The offset of its next message.
+    /// Offset of the next message.
     pub max_offset: i64,
 }
 
@@ -57,13 +58,13 @@ pub struct Queue {
 pub struct Limits {
     /// Maximum number of messages.
     pub count_max: i64,
-    /// Maximum size, applied from the second message.
+    /// Maximum size; the first message may exceed it.
     pub bytes_max: usize,
-    /// Messages further than this from the log's end count as on disk.
+    /// Messages farther than this from the end of the log are assumed to be on disk.
     pub memory_bytes: i64,
 }
 
-/// Which messages a reader wants.
+/// The messages that a reader wants.
 #[derive(Debug)]
 pub enum Filter {
     /// All messages.
@@ -79,25 +80,25 @@ pub enum Filter {
 pub struct Found {
     /// Number of messages.
     pub count: usize,
-    /// Queue offset of the next pull.
+    /// Queue offset from which to pull next.
     pub next_offset: i64,
 }
 
-/// Blocks of the log and of all queues.
+/// The caches of blocks of the log and of all queues.
 pub struct Caches {
     log: Cache,
     entries: Cache,
 }
 
 impl Caches {
-    /// Starts empty; entries get an eighth of the bytes.
+    /// Creates empty caches; an eighth of the memory is for entries.
     #[must_use]
     pub fn new(bytes_max: usize) -> Self {
         let entries = bytes_max / 8;
         Self { log: Cache::new(bytes_max - entries), entries: Cache::new(entries) }
     }
 
-    /// Drops everything.
+    /// Drops all blocks.
     pub fn clear(&mut self) {
         self.log.clear();
         self.entries.clear();
@@ -114,7 +115,7 @@ impl Caches {
 pub struct Selection<'a, S> {
     /// The caches to read from.
     pub caches: &'a mut Caches,
-    /// Reads on a cache miss.
+    /// Reads blocks that are not cached.
     pub source: &'a mut S,
     /// The log.
     pub log: &'a LogView,
@@ -124,7 +125,7 @@ pub struct Selection<'a, S> {
     pub limits: Limits,
     /// The messages that the reader wants.
     pub filter: &'a Filter,
-    /// The blocks used last: most records and entries follow one another.
+    /// The blocks used last; most records and entries are adjacent.
     pub last: LastBlocks,
 }
 
@@ -136,9 +137,9 @@ pub struct LastBlocks {
 }
 
 impl<S: Source> Selection<'_, S> {
-    /// Appends records to `body`, starting at an offset. Returns `None`, possibly after appending,
-    /// if Python must answer: nothing was found, or not everything is plain. `budget` is the number
-    /// of entries that filters may still examine.
+    /// Appends records to `body`, starting at a queue offset. Returns `None`, possibly after
+    /// appending, if Python must answer because nothing was found or not everything is plain.
+    /// `budget` is the number of entries that filters may still examine.
     pub fn run(&mut self, from: i64, body: &mut Vec<u8>, budget: &mut i64) -> Option<Found> {
         let Queue { min_offset, max_offset, .. } = self.queue;
         if from < min_offset || from >= max_offset {
@@ -207,7 +208,7 @@ impl<S: Source> Selection<'_, S> {
         Some((be64(entry, 0)?, usize::try_from(size).ok()?, be64(entry, 12)?))
     }
 
-    /// Returns a block of entries; if it is too short, it is read again up to the queue's end.
+    /// Returns a block of entries; a block that is too short is read again up to the queue's end.
     fn read_entries(&mut self, key: Key, end: usize) -> Option<Arc<Vec<u8>>> {
         let start = key.1 * ENTRY_BLOCK_COUNT;
         let lost = (self.queue.min_offset - start).max(0) as usize * ENTRY_BYTES;

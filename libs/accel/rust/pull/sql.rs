@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-//! SQL92 conditions on the properties of a record: the twin of `cometmq.broker.filters.sql`.
+//! SQL92 conditions on the properties of a record: the native version of
+//! `cometmq.broker.filters.sql`.
 //!
 //! Conditions have three values: true, false, unknown. Python compiles the expression and passes
-//! the shapes that this module supports (`filters/sql/program.py`); doubtful values are
-//! `Unsure` and left to Python.
+//! the kinds of conditions that this module supports (`filters/sql/program.py`). Doubtful values
+//! are `Unsure` and left to Python.
 
 use std::cmp::Ordering;
 
@@ -12,7 +13,7 @@ const FIXED_BYTES: usize = 88;
 const HOST_V6_BYTES: usize = 12;
 const DIGITS_MAX: usize = 19;
 
-/// Only Python can say whether the record matches.
+/// Only Python can decide whether the record matches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Unsure;
 
@@ -43,24 +44,24 @@ impl Test {
     }
 }
 
-/// A part of an expression; properties are indexes into `Program::names`.
+/// A part of an expression; a property is an index into `Program::names`.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Condition {
     /// AND (`is_and`) or OR.
     Logic(bool, Vec<Condition>),
     /// NOT.
     Not(Box<Condition>),
-    /// A property as a condition: false if it exists.
+    /// A property used as a condition: false if it exists.
     Cast(usize),
     /// IS NULL.
     Null(usize),
-    /// IN, or NOT IN.
+    /// IN or NOT IN.
     Within(usize, Vec<Vec<u8>>, bool),
     /// `= 'text'`
     Text(usize, Vec<u8>),
     /// `= TRUE` or `= FALSE`
     Truth(usize, bool),
-    /// A comparison with an integer, and the lowest and highest value of its type.
+    /// A comparison with an integer, with the lowest and highest value of its type.
     Integer(usize, Test, i64, (i64, i64)),
     /// A comparison with a double.
     Double(usize, Test, f64),
@@ -69,14 +70,14 @@ pub enum Condition {
 /// A compiled expression.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Program {
-    /// The properties that it uses.
+    /// The names of the properties that the expression uses.
     pub names: Vec<Vec<u8>>,
     /// The expression.
     pub condition: Condition,
 }
 
 enum Failure {
-    /// The evaluation fails; the message does not match.
+    /// The evaluation fails, so the message does not match.
     NoMatch,
     Unsure,
 }
@@ -88,7 +89,7 @@ impl Program {
     ///
     /// # Errors
     ///
-    /// `Unsure` if only Python can say.
+    /// `Unsure` if only Python can decide.
     pub fn matches(&self, record: &[u8]) -> Result<bool, Unsure> {
         let properties = properties_of(record).ok_or(Unsure)?;
         let mut room = [None; 8];
@@ -121,8 +122,8 @@ impl Program {
     }
 }
 
-/// Returns the first position of a byte, or the length. It compares eight bytes at a time:
-/// properties are long, and a pull may test 800 records.
+/// Returns the first position of a byte, or the length if there is none. It compares eight bytes at
+/// a time: properties are long, and a pull may test 800 records.
 fn position(bytes: &[u8], wanted: u8) -> usize {
     const LOW: u64 = u64::from_ne_bytes([0x01; 8]);
     const HIGH: u64 = u64::from_ne_bytes([0x80; 8]);
@@ -185,7 +186,7 @@ fn evaluate(condition: &Condition, values: &Values) -> Result<Option<bool>, Fail
     })
 }
 
-/// Reads a number as `Integer.valueOf` and `Long.valueOf` of Java do.
+/// Parses a number as Java's `Integer.valueOf` and `Long.valueOf` do.
 fn integer(text: &str, (lowest, highest): (i64, i64)) -> Result<i64, Failure> {
     if !text.is_ascii() {
         return Err(Failure::Unsure); // Java takes the digits of other scripts too
@@ -210,7 +211,7 @@ fn integer(text: &str, (lowest, highest): (i64, i64)) -> Result<i64, Failure> {
     }
 }
 
-/// Reads a number as `Double.valueOf` of Java does; its hexadecimal form is left to Python.
+/// Parses a number as Java's `Double.valueOf` does; the hexadecimal form is left to Python.
 fn double(text: &str) -> Result<f64, Failure> {
     if !text.is_ascii() {
         return Err(Failure::Unsure);
@@ -229,7 +230,7 @@ fn double(text: &str) -> Result<f64, Failure> {
     Ok(if is_negative { -value } else { value })
 }
 
-/// Digits with at most one point, an exponent, and a type suffix.
+/// Parses digits with at most one point, an optional exponent and an optional type suffix.
 fn decimal_double(text: &str) -> Option<f64> {
     let text = text.strip_suffix(['f', 'F', 'd', 'D']).unwrap_or(text);
     let (mantissa, exponent) = match text.find(['e', 'E']) {
@@ -249,7 +250,7 @@ fn decimal_double(text: &str) -> Option<f64> {
     text.parse().ok()
 }
 
-/// Compares in Java's order: -0.0 before 0.0, `NaN` last and equal to itself.
+/// Compares in Java's order: -0.0 before 0.0; `NaN` is last and equal to itself.
 fn compare_doubles(left: f64, right: f64) -> Ordering {
     let rank = |number: f64| match number {
         _ if number.is_nan() => 2,

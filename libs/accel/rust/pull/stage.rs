@@ -10,12 +10,12 @@ use crate::pull::select::{
     Caches, Filter, Found, LastBlocks, Limits, LogView, Queue, Selection, Source,
 };
 
-/// Marks a staged pull whose reader was forgotten.
+/// Marks a staged pull whose reader has been forgotten.
 const NO_READER: u32 = u32::MAX;
 const READERS_MAX: usize = 1 << 15;
 const KEYS_BYTES_MAX: usize = 8 << 20;
 
-/// A group with its subscription to a topic.
+/// A group and its subscription to a topic.
 #[derive(Debug)]
 pub struct Reader {
     /// The messages that the subscription selects.
@@ -29,15 +29,15 @@ pub struct Reader {
 /// One pull of the chunk.
 #[derive(Clone, Copy, Debug)]
 pub struct Pull {
-    /// The numbers in its header.
+    /// The numbers in the header.
     pub asked: Asked,
-    /// Index of its reader.
+    /// Index of the reader.
     pub reader: u32,
-    /// Serialization of its header, and of its answer.
+    /// Serialization of the request's header, and of the answer.
     pub serialization: u8,
-    /// Start of its frame in the chunk.
+    /// Start of the frame in the chunk.
     pub start: usize,
-    /// End of its frame.
+    /// End of the frame.
     pub end: usize,
 }
 
@@ -54,8 +54,8 @@ pub struct Pulls {
 }
 
 impl Pulls {
-    /// Accepts pulls like this one from now on; returns whether its reader is new. If it is not,
-    /// the caller adds nothing.
+    /// Accepts pulls like this one from now on. Returns false, with nothing changed, if the header
+    /// is unusual or its reader is already known.
     pub fn learn(&mut self, serialization: u8, head: &[u8], reader: Reader) -> bool {
         if read_pull(serialization, head, &mut self.key).is_none() {
             return false;
@@ -72,13 +72,13 @@ impl Pulls {
         true
     }
 
-    /// Returns whether more readers would use too much memory.
+    /// Returns whether the readers use as much memory as they may.
     #[must_use]
     pub fn is_full(&self) -> bool {
         self.readers.len() >= READERS_MAX || self.keys_bytes >= KEYS_BYTES_MAX
     }
 
-    /// Forgets all readers; pulls that are staged lose theirs.
+    /// Forgets all readers; staged pulls lose theirs.
     pub fn forget(&mut self) {
         self.by_key.clear();
         self.keys_bytes = 0;
@@ -88,7 +88,7 @@ impl Pulls {
         }
     }
 
-    /// Stages a frame if it is a plain pull of a known reader.
+    /// Stages a frame if it is a plain pull by a known reader; returns whether it is.
     pub fn stage(&mut self, data: &[u8], frame: &Frame) -> bool {
         let asked = read_pull(frame.serialization, frame.head(data), &mut self.key);
         let reader = self.by_key.get(&self.key);
@@ -104,20 +104,20 @@ impl Pulls {
     }
 }
 
-/// The sources that a pull reads.
+/// The sources from which a pull is answered.
 pub struct Context<'a, S> {
-    /// Its queue.
+    /// The queue to read.
     pub queue: Queue,
     /// The log.
     pub log: &'a LogView,
     /// Limits of answers.
     pub limits: Limits,
-    /// Reads on a cache miss.
+    /// Reads blocks that are not cached.
     pub source: &'a mut S,
 }
 
-/// Appends the answer to a pull to `out`; `body` is a buffer for the records. Returns `None`, with
-/// nothing appended, if Python must answer.
+/// Appends the answer to a pull to `out`; `body` is a buffer for the records. If Python must
+/// answer, returns `None` and appends nothing.
 pub fn answer<S: Source>(
     pull: &Pull,
     reader: &Reader,
