@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A store on a disk in memory."""
+"""Fixtures: a store on an in-memory disk."""
 
 import pytest
 

@@ -341,7 +341,7 @@ def test_deleting_a_topic_frees_its_files_and_offsets_begin_again(disk, rig):
 
 
 def create_job(rig):
-    """Fill the first file until the store requests the next one; return that job."""
+    """Fill the first file until the store requests the next one; return the job that creates it."""
     while True:
         for job in rig.store.jobs(rig.clock.advance(1_000)):
             if job.name == "create-file":

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A confirm offset set by the caller: readers of masters and replicas see nothing above it."""
+"""Readers of masters and replicas see nothing above the confirm offset that the caller has set."""
 
 import contextlib
 
@@ -237,7 +237,7 @@ STEPS = st.lists(
 
 
 def step_back(commits, end):
-    """Forget the commits beyond an end of the log; return the number of remaining messages."""
+    """Forget the commits beyond a new end of the log; return the number of remaining messages."""
     del commits[1 + [commit for commit, _ in commits].index(end) :]
     return commits[-1][1]
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""When a put is answered: after the write, after the sync, or after replication."""
+"""Puts are answered after the write, after the sync, or after replication."""
 
 from typing import Any
 

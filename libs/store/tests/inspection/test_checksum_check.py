@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The reports of `verify` on bytes that changed on the disk without a write by the store."""
+"""`verify` reports bytes that changed on the disk without a write by the store."""
 
 import pytest
 

@@ -65,7 +65,7 @@ JOURNAL = "/store/config/journal"
 
 
 def write_journal(disk, *, offsets):
-    """Write consumerOffset.json with this content, and a journal of its marks and ten entries."""
+    """Write consumerOffset.json with this content, and a journal with its mark and ten entries."""
     name = "consumerOffset.json"
     disk.contents[f"/store/config/{name}"] = bytearray(offsets)
     log = RedoLog(disk, JOURNAL, file_bytes=FILE_BYTES)

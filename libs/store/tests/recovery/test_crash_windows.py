@@ -62,7 +62,7 @@ def test_queues_built_from_the_whole_log_hold_what_the_newest_topic_of_a_name_ho
 
 
 def test_a_deletion_alone_is_worth_a_checkpoint(disk):
-    """Without one, the next start lacks the queues, reads the whole log and restores them."""
+    """Without a checkpoint, the next start misses the queues and restores them from the log."""
     rig = StoreRig(disk)
     for number in range(20):
         rig.put(make_message(body=b"old-%d" % number))
@@ -93,7 +93,7 @@ def test_what_a_recovery_found_is_synced_before_a_checkpoint_vouches_for_it(disk
 
 @pytest.mark.parametrize("step_ms", [0, -20_000])
 def test_a_hole_behind_the_checkpoint_never_refuses_a_start(disk, step_ms):
-    """Records stored in the checkpoint's millisecond, or after a backward step, may be missing."""
+    """Records of the checkpoint's millisecond, or stored after a backward step, may be missing."""
     rig = StoreRig(disk)
     rig.put(make_message(body=b"safe"))
     checkpointed_ms = rig.put(make_message(body=b"safe too")).store_timestamp

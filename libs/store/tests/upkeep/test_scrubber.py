@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Damage to the log: found, reported, kept from readers, remembered across restarts."""
+"""Damage to the log is found, reported, hidden from readers and remembered across restarts."""
 
 import errno
 from random import Random
@@ -23,7 +23,7 @@ BODY_BYTES = BLOCK_BYTES // 15
 
 
 class Events:
-    """A log that records its events."""
+    """A log that records the events it receives."""
 
     def __init__(self) -> None:
         self.lines: list[tuple[str, dict[str, Any]]] = []
@@ -73,7 +73,7 @@ def damage(disk, rig, queue_id=0, queue_offset=10, *, at=-5, data=b"\0"):
 
 
 def read(rig, queue_id):
-    """Return the offsets of all messages that a consumer gets."""
+    """Return the offsets of all messages that a consumer receives."""
     offset, found = 0, []
     while offset < rig.store.max_offset("T", queue_id):
         result = rig.store.get_messages("T", queue_id, offset, 32)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The checksums of new blocks: computed by the checkpoints, which do not depend on them."""
+"""Checkpoints compute the checksums of new blocks but do not depend on them."""
 
 import errno
 from random import Random
@@ -74,7 +74,7 @@ def test_what_expiring_files_interrupt_is_covered_by_the_next_checkpoint(disk):
 
 
 def test_a_checkpoint_does_not_need_its_checksums(disk):
-    """The scrubber later computes the checksums that a full disk prevented."""
+    """The scrubber later computes the checksums that could not be written to a full disk."""
     rig = filled(disk)
     disk.fault = lambda _, path: errno.ENOSPC if "checksums" in path else 0
     checkpoint(rig)

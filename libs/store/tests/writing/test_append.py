@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""In a commit of many puts, each put gets the same position and bytes as in its own commit."""
+"""In a commit of many puts, each put gets the same position and bytes as if committed alone."""
 
 from functools import partial
 

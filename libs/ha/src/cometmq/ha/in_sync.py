@@ -263,8 +263,8 @@ def hand_over(leadership: Leadership, target: Copy, *, leaves: bool = False) -> 
 def written(leadership: Leadership, record: Record) -> Leadership:
     """Record that `record` is about to be written: its set is possible from now on.
 
-    If the write is a hand-over, its holder is possible, too. If the hand-over goes unanswered, a
-    majority without the new master must not confirm what the old master appends afterwards.
+    If the write is a hand-over, its holder is a possible master. If the hand-over goes unanswered,
+    a majority without the new master must not confirm what the old master appends afterwards.
     """
     possible, successors = leadership.possible, leadership.successors
     if record.in_sync not in possible:

@@ -75,7 +75,7 @@ def retire(group: Group, record: Record, statuses: Statuses, removing: Collectio
 
 
 def resize(group: Group, record: Record) -> Actions:
-    """Return the step towards the configured number of copies if the record has another number."""
+    """Return the step towards the configured number of copies, or nothing if it is recorded."""
     if group.copies == record.copies:
         return ()
     if record.policy is Policy.MAJORITY:

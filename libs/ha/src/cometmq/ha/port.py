@@ -21,7 +21,7 @@ class RecordUnreachable(CometError):
 
 
 class Answer(Enum):
-    """The outcome of a write, as far as the caller can know it."""
+    """The outcome of a write from the caller's point of view."""
 
     APPLIED = "applied"
     """The write is in the record."""

@@ -41,7 +41,7 @@ class TransportError(Outage):
 
 
 class ConnectFailed(TransportError):
-    """No connection could be made in time; the peer cannot have seen the request."""
+    """No connection could be established in time; the peer cannot have seen the request."""
 
 
 class ConnectionLost(TransportError):
@@ -75,8 +75,8 @@ class SettingsError(CometError):
 class CommandError(CometError):
     """A request was answered with a code other than the expected ones.
 
-    `str` explains the error in plain words. `code` and `remark` are the answer's. `address` is the
-    server's address, or empty in errors that a server raises itself.
+    `str` explains the error in plain words. `code` and `remark` are taken from the answer.
+    `address` is the server's address, or empty in errors that a server raises itself.
     """
 
     address: str = ""
@@ -107,7 +107,7 @@ class ServerError(CodedError):
 
 
 class AccessDenied(ServerError):
-    """Access control refused the request; a retry does not help.
+    """Access control refused the request; retrying does not help.
 
     Compatibility: RocketMQ answers with SYSTEM_ERROR and a remark that names its AclException.
     """
@@ -270,7 +270,7 @@ class TransactionStateUnknow(CodedError):
 
 
 class TransactionStateGroupWrong(CodedError):
-    """The transaction belongs to another producer group."""
+    """The transaction belongs to a different producer group."""
 
     CODE = ResponseCode.TRANSACTION_STATE_GROUP_WRONG
 
@@ -282,7 +282,7 @@ class NoBuyerId(CodedError):
 
 
 class NotInCurrentUnit(CodedError):
-    """The message belongs to another unit."""
+    """The message belongs to a different unit."""
 
     CODE = ResponseCode.NOT_IN_CURRENT_UNIT
 

@@ -13,7 +13,7 @@ __all__ = ["CorruptRecord", "CorruptStore", "DiskError", "LockHeld", "StoreError
 
 
 class DiskError(StoreError):
-    """The operating system refused an operation on a file."""
+    """An operation on a file failed."""
 
     def __init__(self, operation: str, path: str, number: int) -> None:
         name = numbers.errorcode.get(number, str(number))

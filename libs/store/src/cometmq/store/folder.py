@@ -60,7 +60,7 @@ class StoreFolder:
         return not boot_id or disk.open(path).read(0, len(boot_id) + 1) != boot_id.encode()
 
     def mark_open(self, boot_id: str) -> None:
-        """Create and sync the abort file; a startup that finds it runs a recovery."""
+        """Create and sync the abort file, which reveals an unclean stop to the next startup."""
         disk, layout = self._disk, self._layout
         temporary = layout.temporary(layout.abort)
         file = disk.create(layout.abort, len(boot_id), temporary=temporary)

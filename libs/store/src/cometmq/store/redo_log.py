@@ -113,7 +113,7 @@ class RedoLog:
         )
 
     def has_room(self, payload_bytes: int) -> bool:
-        """Return whether a record fits into the open file."""
+        """Return whether a record fits into the newest file."""
         end = self._position + _HEAD.size + payload_bytes
         return self._file is not None and end <= self._file_bytes
 

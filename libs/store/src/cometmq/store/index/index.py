@@ -169,8 +169,8 @@ class Index:
     ) -> None:
         """Keep the entries of records before `offset_end`; the caller adds the rest again.
 
-        `name` and `written_count` are what the last checkpoint recorded about the file being
-        filled.
+        `name` and `written_count` identify the file being filled and its number of entries, as
+        recorded by the last checkpoint.
         """
         while self.files and self.files[-1].begins_at_or_after(offset_end):
             file = self.files.pop()

@@ -119,7 +119,7 @@ def verify_store(
 ) -> Verification:
     """Verify a store; `on_progress` gets the number of bytes checked and the total.
 
-    If the index files do not have the default shape, the settings must specify it.
+    If the index files do not have the default shape, the settings must specify their shape.
     """
     disk = disk if disk is not None else OsDisk(read_only=True)
 
@@ -240,7 +240,7 @@ def _configured_topics(view: StoreView) -> set[str] | None:
 
 
 class _Verifier:
-    """One check. If the store was not stopped cleanly, only its safe part is checked.
+    """One pass over a store; only its safe part is checked after an unclean stop.
 
     `is_complete` means that no queue lacks entries, so a queue that is missing was deleted.
     """

@@ -155,7 +155,7 @@ class Checksums:
         return not any(check.damaged or check.unknown for check in checks)
 
     def learn(self, start: int, entries: dict[int, Entry], generation: int) -> None:
-        """Write computed entries, unless entries have been removed since."""
+        """Write computed entries, unless entries have been removed since `generation`."""
         with self._lock:
             if entries and generation == self.generation:
                 self._write(start, entries)

@@ -80,7 +80,7 @@ class CommitLog:
         self._view = None
 
     def set_damage(self, damage: Sequence[DamagedRange]) -> None:
-        """Replace the damaged ranges, whose records readers do not get."""
+        """Replace the damaged ranges; readers do not get their records."""
         self.damage = damage
         self.forget_view()
 

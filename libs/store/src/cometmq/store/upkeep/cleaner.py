@@ -111,7 +111,7 @@ class Cleaner:
         return max(self._disk.usage(folder).percent for folder in folders)
 
     def take(self, state: DiskState, now_ms: int) -> None:
-        """Decide which files expire, and forget them."""
+        """Decide which files to delete, and stop using them."""
         self.used_percent = state.used_percent
         decision = decide(
             self._parts.settings, state, now_ms, is_asked_for=self._rounds_asked_for > 0

@@ -89,7 +89,7 @@ class Flusher:
 
     @property
     def is_sync(self) -> bool:
-        """Whether puts wait for a sync."""
+        """Whether puts must wait for a sync."""
         return self._parts.settings.flush_disk_type is FlushDiskType.SYNC_FLUSH
 
     @property
