@@ -29,10 +29,11 @@ _CALLS: Final[ContextVar[tuple["calling", ...]]] = ContextVar("cometmq_calls", d
 
 
 class calling:  # noqa: N801  # used like a function: `with calling(client, "on_revoked"):`
-    """Marks the code inside as called by a client, whose `close` would wait for it.
+    """Marks the code inside as a call by a client, so that it cannot close this client and
+    deadlock.
 
-    Threads of `on_thread` inherit the mark. Tasks that the code creates are free to close the
-    client, because the call can end before they do.
+    Threads of `on_thread` inherit the mark. Tasks that the code creates may close the client,
+    because the call can end before they do.
     """
 
     __slots__ = ("_client", "_is_running", "_name", "_task", "_token")
@@ -52,7 +53,11 @@ class calling:  # noqa: N801  # used like a function: `with calling(client, "on_
         _CALLS.reset(self._token)
 
     def refuse_close(self, client: object, task: asyncio.Task[Any] | None) -> None:
-        """Raise ClientStateError if this call keeps `task`, or a thread, from closing `client`."""
+        """Raise ClientStateError if `close` of `client` would wait for this call, which is waiting
+        for it.
+
+        `task` is the task that called `close`, or None in a thread without an event loop.
+        """
         is_waited_for = self._is_running and (task is None or task is self._task)
         if self._client is client and is_waited_for:
             raise ClientStateError(
@@ -128,6 +133,8 @@ async def leave_calls(calls: TaskSet, *, callback: str, group: str, log: Log) ->
 
 
 def is_cancelled() -> bool:
-    """Distinguish a cancellation of this task from a CancelledError raised by the called code."""
+    """Return whether this task was cancelled, as opposed to the called code raising
+    CancelledError.
+    """
     task = asyncio.current_task()
     return task is not None and task.cancelling() > 0

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Checks the arguments of calls, so that a wrong one is reported at the call, not deep inside the
-client."""
+"""Checks the arguments of calls, so that a wrong argument is reported where it is passed, not deep
+inside the client.
+"""
 
 from collections.abc import Iterable
 from typing import Any, TypeVar
@@ -32,8 +33,7 @@ def check_seconds(value: object, name: str) -> None:
 
 
 def check_encodable(text: str, name: str) -> None:
-    """Raise InvalidArgument for a lone surrogate, which UTF-8, the encoding of the wire,
-    excludes."""
+    """Raise InvalidArgument if a text has a lone surrogate, which cannot be encoded as UTF-8."""
     try:
         text.encode()
     except UnicodeEncodeError as error:
@@ -54,10 +54,10 @@ def whole_or(default: int, value: Any, name: str, *, low: int = 1) -> int:
 
 
 def checked_header(header: HeaderT) -> HeaderT:
-    """Return a header; raise InvalidArgument if a field does not have its declared type.
+    """Return the header; raise InvalidArgument if a field does not have its declared type.
 
-    A wrong header could not be encoded or would be refused as malformed, and the peer would close
-    the connection that all other calls share.
+    Such a header either cannot be encoded, or the peer rejects it as malformed and closes the
+    connection, which all other calls share.
     """
     kind = type(header)
     found = {}

@@ -16,7 +16,7 @@ from cometmq.remoting.signature import SessionCredentials
 def credentials_from_file(path: str | Path) -> SessionCredentials:
     """Return the `accessKey`, `secretKey` and optional `securityToken` of a YAML file.
 
-    Raise InvalidArgument, which names the file and never contains a secret.
+    Raise InvalidArgument on failure; its text names the file and never contains a secret.
     """
     try:
         values = yaml.safe_load(Path(path).expanduser().read_text(encoding="utf-8"))

@@ -66,7 +66,9 @@ class NoReply(ClientError):
 
 
 def no_queue(queue: MessageQueue, count: int, purpose: str = "") -> InvalidArgument:
-    """Return the error for a queue beyond the `count` queues that a broker has of a topic."""
+    """Return the error for a queue that does not exist; the broker has `count` queues of the
+    topic.
+    """
     has = f"its queues there are 0 to {count - 1}" if count else "it has none there"
     return InvalidArgument(
         f"the topic {queue.topic} has no queue {queue.queue_id}{purpose} at {queue.broker_name}: "
@@ -142,7 +144,8 @@ class SendFailed(ClientError, Outage):
         may_be_stored: bool,
         code: int | None = None,
     ) -> None:
-        """`brokers` were tried in this order; `code` is the code of the last answer.
+        """`brokers` lists the brokers that were tried, in order; `code` is the code of the last
+        answer.
 
         `may_be_stored` is true if a broker may have received the message without answering.
         """

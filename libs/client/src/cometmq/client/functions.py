@@ -13,9 +13,7 @@ _YIELDS: Final = (inspect.isgeneratorfunction, inspect.isasyncgenfunction)
 def check_function(
     function: object, name: str, *parameters: str, kinds: str = "plain or async"
 ) -> None:
-    """Raise InvalidArgument, showing the expected form, unless `function` takes these
-    parameters.
-    """
+    """Raise InvalidArgument, with the expected form, unless `function` accepts these parameters."""
     form = f"def {name}({', '.join(parameters)})"
     if not callable(function):
         raise InvalidArgument(
@@ -38,7 +36,9 @@ def check_function(
 
 
 def check_plain_function(function: object, name: str, *parameters: str) -> None:
-    """Like `check_function`, and raise for a coroutine function: no event loop is running here."""
+    """Like `check_function`, but also refuse coroutine functions, because no event loop is running
+    here.
+    """
     check_function(function, name, *parameters, kinds="not async")
     if is_coroutine_function(function):
         raise InvalidArgument(

@@ -25,7 +25,7 @@ DEAD_LETTER_LEVEL = -1
 
 
 class ConsumeResult(msgspec.Struct, frozen=True):
-    """The result of consuming a list of messages; None returned by a listener means SUCCESS.
+    """The result of consuming a list of messages; a listener may return None instead of SUCCESS.
 
     Unconsumed messages are redelivered up to 16 times, then moved to the group's dead-letter topic.
     """
@@ -72,7 +72,7 @@ ConsumeResult.DEAD_LETTER = ConsumeResult(0, DEAD_LETTER_LEVEL)
 
 
 class OrderlyAction(Enum):
-    """The consumer's action on the messages after an orderly listener has returned."""
+    """What the consumer does with the messages after an orderly listener has returned."""
 
     COMMIT = auto()
     HOLD = auto()
@@ -81,9 +81,11 @@ class OrderlyAction(Enum):
 
 
 class OrderlyResult(msgspec.Struct, frozen=True):
-    """The result of consuming a list of messages in order; None from a listener means SUCCESS.
+    """The result of consuming a list of messages in order; a listener may return None instead of
+    SUCCESS.
 
-    Java's `autoCommit=false` maps to results: SUCCESS there is HOLD here, and COMMIT is SUCCESS.
+    With Java's `autoCommit=false`, Java's SUCCESS corresponds to HOLD, and Java's COMMIT to
+    SUCCESS.
     """
 
     action: OrderlyAction = OrderlyAction.COMMIT
@@ -138,7 +140,9 @@ class ListenerError(Exception):
 
 
 def traced(error: BaseException) -> BaseException | None:
-    """Return the error to log with its traceback; None for a ListenerError of the client itself."""
+    """Return the error to log with a traceback; None for a ListenerError, which the client
+    raises.
+    """
     return None if isinstance(error, ListenerError) else error
 
 
@@ -165,7 +169,7 @@ class ListenerCaller(Generic[R]):
         watch: Watch | None = None,
         client: object = None,
     ) -> None:
-        """`success` replaces None; threads are created only for a plain function.
+        """`success` replaces a result of None; threads are created only for a plain function.
 
         The listener cannot close `client`.
         """
@@ -181,9 +185,9 @@ class ListenerCaller(Generic[R]):
             self._pool = ThreadPoolExecutor(thread_count, thread_name_prefix="cometmq-listener")
 
     async def call(self, messages: list[MessageExt]) -> R:
-        """Return the listener's result; its exceptions propagate.
+        """Call the listener and return its result; its exceptions propagate.
 
-        The listener gets a copy of the list, because it may change the list.
+        The listener gets a copy of the list, because it may modify it.
         """
         given = list(messages)
         call = calling(self._client, "the listener")
@@ -210,11 +214,13 @@ class ListenerCaller(Generic[R]):
 
     @property
     def is_on_loop(self) -> bool:
-        """Whether the listener runs on the event loop, which it can block."""
+        """Whether the listener runs on the event loop and can therefore block it."""
         return self._pool is None
 
     def line_on(self, thread_id: int) -> str:
-        """Return the listener's line that a thread executes; empty if it executes none."""
+        """Return the line of the listener that a thread is executing, or "" if it is not executing
+        the listener.
+        """
         line, frame = "", sys._current_frames().get(thread_id)  # noqa: SLF001  # no other way
         while frame is not None and frame.f_code is not ListenerCaller.call.__code__:
             line = f"{frame.f_code.co_filename}:{frame.f_lineno}"
@@ -223,7 +229,7 @@ class ListenerCaller(Generic[R]):
 
     @property
     def begins_ms(self) -> Collection[int]:
-        """When each running call began, by the monotonic clock."""
+        """The start times of the running calls, by the monotonic clock."""
         return self._begins_ms.values()
 
     async def call_safely(self, messages: list[MessageExt], failure: R) -> R:

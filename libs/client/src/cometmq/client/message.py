@@ -39,7 +39,7 @@ _host_text = lru_cache(maxsize=1024)(host_text)  # 0.9 us less per message
 
 
 class Message(msgspec.Struct):
-    """A message to send; sending does not change or keep it."""
+    """A message to send; sending neither changes nor keeps it."""
 
     topic: str
     body: bytes

@@ -77,7 +77,7 @@ def is_system(resource: str) -> bool:
 
 
 def without_namespace(resource: str) -> str:
-    """Return a name without its namespace, whichever that is."""
+    """Return a name without the prefix of its namespace."""
     if is_system(resource):
         return resource
     prefix, rest = _split(resource)

@@ -40,8 +40,9 @@ def _check_names(
 
 
 def _meant(kind: OptionsMeta, name: str) -> str:
-    """Return a hint: a similar name, our name for a name of Java's, or the class that has the
-    option."""
+    """Return a hint: a similar name, our name for a Java option, or the class that has the
+    option.
+    """
     for own, description in _descriptions(kind):
         if f"({name})" in description:
             return f": RocketMQ's {name} is {own} here"

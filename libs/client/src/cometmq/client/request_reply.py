@@ -29,7 +29,7 @@ _PASSED_ON: Final = (PropertyKey.CORRELATION_ID, PropertyKey.REPLY_TO_CLIENT, Pr
 
 
 class ReplyMessage(Message):
-    """A reply message; created by `reply_message`."""
+    """The reply to a request; created by `reply_message`."""
 
     reply_properties: Mapping[str, str] = {}
     """The properties that route the reply to the requester."""

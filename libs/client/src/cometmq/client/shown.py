@@ -8,7 +8,7 @@ _END_CHARS: Final = 20
 
 
 def shown(value: object) -> str:
-    """Return the repr of a value; the middle of a long one is left out.
+    """Return the repr of a value, with the middle of a long one left out.
 
     Otherwise, a message passed as a queue by mistake would be printed with its whole body.
     """

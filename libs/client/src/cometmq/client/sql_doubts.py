@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""SQL92 conditions that brokers accept, but that probably contain a mistake (pure functions).
+"""Finds probable mistakes in SQL92 conditions that brokers accept (pure functions).
 
 RocketMQ's parser ends an expression at the first token that cannot continue it, and ignores the
 rest without an error.
@@ -20,7 +20,7 @@ _COMMENT: Final = re.compile(r"--[^\n\r]*")
 
 
 def doubt_of_condition(condition: str) -> str:
-    """Return the probable mistake in a condition, and what to write; empty if there is none.
+    """Return the probable mistake in a condition, and what to write instead; "" if there is none.
 
     Raise InvalidArgument for a syntax error.
     """

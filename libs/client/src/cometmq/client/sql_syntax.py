@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where brokers end an SQL92 condition, and where they find a syntax error (pure functions).
+"""Finds where brokers stop reading an SQL92 condition, and where they find a syntax error (pure
+functions).
 
 This recognizer is a table, not a parser: it builds no trees and reads no values. A test of the
 broker shows that it agrees with the broker's grammar.
@@ -78,9 +79,10 @@ _NEXT: Final[Mapping[_State, Mapping[str, _State]]] = {
 
 
 def read_tokens(condition: str) -> tuple[list[Token], Token]:
-    """Return the tokens that brokers read, and the first that they ignore, of kind END if none.
+    """Return the tokens that brokers read, and the first token that they ignore.
 
-    Raise InvalidArgument for a syntax error. Values are not checked: the broker does that.
+    The latter has the kind END if they read the whole condition. Raise InvalidArgument for a syntax
+    error. Values are not checked, because the broker does that.
     """
     state = _State.OPERAND
     awaits_bound = [False]  # for each open parenthesis: whether BETWEEN lacks its upper bound

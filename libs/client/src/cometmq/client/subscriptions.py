@@ -33,7 +33,9 @@ class ExpressionType(StrEnum):
 
 
 class MessageSelector(msgspec.Struct, frozen=True):
-    """Which messages of a topic a consumer receives; `subscribe` accepts it as an expression."""
+    """Selects the messages of a topic that a consumer receives; `subscribe` accepts it as an
+    expression.
+    """
 
     expression: str = ALL_TAGS
     kind: ExpressionType = ExpressionType.TAG
@@ -59,7 +61,7 @@ def subscription(
     *,
     version_ms: int,
 ) -> SubscriptionData:
-    """Return the subscription for brokers; they keep the one with the latest version."""
+    """Return the subscription to send to brokers, which keep the one with the latest version."""
     if isinstance(expression, MessageSelector):
         kind, expression = expression.kind, expression.expression
     if not isinstance(expression, str):
@@ -99,10 +101,11 @@ def subscription(
 
 
 def doubt(wanted: SubscriptionData) -> str:
-    """Return why a tag filter probably matches nothing and what to write instead, or "".
+    """Return why a tag filter probably matches nothing and what to write instead, or "" if it looks
+    right.
 
-    Brokers accept any text as a tag, and a condition even if they can parse only its beginning.
-    Such a consumer waits forever, or gets other messages, without an error.
+    Brokers accept any text as a tag, and a condition even if they can parse only its beginning. A
+    consumer with such a filter waits forever, or gets other messages, without an error.
     """
     if wanted.expression_type == ExpressionType.SQL92:
         return doubt_of_condition(wanted.sub_string)

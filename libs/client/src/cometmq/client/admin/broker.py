@@ -24,7 +24,9 @@ _KEY: Final = re.compile(r"[^\s=:#!]+")
 
 
 class BrokerAdmin(BrokerTransactions, BrokerAcl):
-    """Queries and changes one broker; a refusal raises the CommandError for its code."""
+    """Queries and changes one broker. If the broker refuses a request, the call raises the
+    CommandError for the response code.
+    """
 
     # -- topics -------------------------------------------------------------------------------
 
@@ -66,8 +68,8 @@ class BrokerAdmin(BrokerTransactions, BrokerAcl):
     # -- figures ------------------------------------------------------------------------------
 
     async def stats(self, name: str, key: str) -> BrokerStatsData:
-        """Return one statistic over the last minute, hour and day; raise ServerError if there is
-        none.
+        """Return one statistic over the last minute, hour and day; raise ServerError if the broker
+        does not have it.
         """
         header = admin.ViewBrokerStatsData(name, key)
         return await self._json(BrokerStatsData, Code.VIEW_BROKER_STATS_DATA, header)
@@ -75,7 +77,7 @@ class BrokerAdmin(BrokerTransactions, BrokerAcl):
     async def all_consume_stats(
         self, *, is_order: bool = False, timeout_ms: int | None = None
     ) -> BrokerConsumeStats:
-        """Return the progress of all groups of the broker; slow with many groups."""
+        """Return the progress of all groups of the broker; this is slow if there are many."""
         header = admin.GetBrokerConsumeStats(is_order)
         return await self._json(
             BrokerConsumeStats, Code.GET_BROKER_CONSUME_STATS, header, timeout_ms=timeout_ms
@@ -106,8 +108,8 @@ class BrokerAdmin(BrokerTransactions, BrokerAcl):
     async def update_config(self, changes: Mapping[str, str], *, is_forced: bool = False) -> None:
         """Change settings of the running broker.
 
-        Raise InvalidArgument for names that the broker does not list, which it would accept without
-        effect, unless `is_forced` is set.
+        Unless `is_forced` is set, raise InvalidArgument for settings that the broker does not list:
+        it would accept them, but they would have no effect.
         """
         body = render_settings(changes)
         if not is_forced:
@@ -135,7 +137,7 @@ def refuse_unknown(changes: Mapping[str, str], config: Mapping[str, str], addres
 def render_settings(settings: Mapping[str, str]) -> bytes:
     """Return settings as `key=value` lines; backslashes are escaped because Java unescapes them.
 
-    Raise InvalidArgument for settings that these lines cannot express.
+    Raise InvalidArgument for settings that cannot be written in this form.
     """
     given: Any = settings
     if not isinstance(given, Mapping) or not given:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Administration of one broker: access control accounts and addresses."""
+"""Administration of one broker: access control accounts and white-listed addresses."""
 
 from collections.abc import Iterable
 
@@ -28,7 +28,7 @@ class BrokerAcl(BrokerCalls):
     """Access control of one broker: one method per request code."""
 
     async def acl_config(self) -> AclConfig:
-        """Return all accounts, and the white-listed addresses."""
+        """Return all accounts and the white-listed addresses."""
         return await self._json(AclConfig, Code.GET_BROKER_CLUSTER_ACL_CONFIG)
 
     async def put_account(self, account: AclAccount) -> None:
@@ -52,7 +52,9 @@ class BrokerAcl(BrokerCalls):
     async def set_white_addresses(
         self, addresses: Iterable[str], *, file: str | None = None
     ) -> None:
-        """Replace the white-listed addresses, in the broker's file or in `file`."""
+        """Replace the white-listed addresses in the broker's default file, or in `file` if
+        given.
+        """
         header = acl.UpdateGlobalWhiteAddrsConfig(",".join(addresses), file)
         await self.invoke(Code.UPDATE_GLOBAL_WHITE_ADDRS_CONFIG, header)
 

@@ -65,7 +65,7 @@ class BrokerGroups(BrokerCalls):
         return await self._json(ProducerConnections, Code.GET_PRODUCER_CONNECTION_LIST, header)
 
     async def consume_stats(self, group: str, topic: str | None = None) -> ConsumeStats:
-        """Return the progress of a group in each queue, in one topic or in all."""
+        """Return the progress of a group in each queue of one topic, or of all topics."""
         header = admin.GetConsumeStats(group, topic)
         return await self._json(ConsumeStats, Code.GET_CONSUME_STATS, header)
 
@@ -111,7 +111,9 @@ class BrokerGroups(BrokerCalls):
         return None if response.code else _offset(response)
 
     async def commit_offset(self, group: str, topic: str, queue_id: int, offset: int) -> None:
-        """Set the offset of a group in a queue, forwards or backwards; at least 0."""
+        """Set the committed offset of a group in a queue; it may be lower than the current one, but
+        not negative.
+        """
         header = offsets.UpdateConsumerOffset(group, topic, queue_id, whole(offset, "offset"))
         await self.invoke(Code.UPDATE_CONSUMER_OFFSET, header)
 
@@ -149,7 +151,8 @@ class BrokerGroups(BrokerCalls):
     async def reset_offsets(
         self, topic: str, group: str, timestamp_ms: int, *, is_forced: bool = True
     ) -> dict[MessageQueue, int]:
-        """Make the connected members of a group continue from a timestamp, or from the END.
+        """Make the connected members of a group continue from a timestamp, or from the queues' ends
+        if it is END.
 
         A queue moves forward only if `is_forced` is set.
         """
@@ -160,14 +163,16 @@ class BrokerGroups(BrokerCalls):
     async def clone_offsets(
         self, source: str, destination: str, *, topic: str | None = None, is_offline: bool = False
     ) -> None:
-        """Copy the offsets of one group to another, in one topic or in all."""
+        """Copy the offsets of one group to another, in one topic or in all topics."""
         header = admin.CloneGroupOffset(source, destination, topic, is_offline)
         await self.invoke(Code.CLONE_GROUP_OFFSET, header)
 
     async def correction_offsets(
         self, topic: str, group: str, *, other_groups: str | None = None
     ) -> dict[int, int]:
-        """Return the lowest offsets of `other_groups` by queue id, to correct `group` with."""
+        """Return, by queue id, the lowest offset of `other_groups`, with which `group` can be
+        corrected.
+        """
         header = admin.QueryCorrectionOffset(group, topic, other_groups)
         found = await self._json(CorrectionOffsets, Code.QUERY_CORRECTION_OFFSET, header)
         return found.correction_offsets

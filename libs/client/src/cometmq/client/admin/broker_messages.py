@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Administration of one broker: read messages, and have a consumer process one."""
+"""Administration of one broker: read messages, or have a consumer process one of them."""
 
 from typing import Final
 
@@ -59,7 +59,8 @@ class BrokerMessages(BrokerCalls):
     ) -> list[MessageExt]:
         """Return messages of a topic by key.
 
-        Brokers search by hash; messages with the same hash but a different key are left out here.
+        Brokers search by the key's hash; messages with the same hash but a different key are left
+        out.
         """
         header = queries.QueryMessage(
             topic, key, count_max, begin_ms, end_ms, True if is_unique_key else None
@@ -123,7 +124,8 @@ class BrokerMessages(BrokerCalls):
     ) -> ConsumeQueueEntries:
         """Return entries of a consume queue, and whether the filter of a group accepts them.
 
-        Raise QueryNotFound for an index outside the queue; brokers report that only as text.
+        Raise QueryNotFound for an index outside the queue; brokers report this error only in the
+        response text.
         """
         header = queries.QueryConsumeQueue(topic, queue_id, index, count, group)
         response = await self.invoke(Code.QUERY_CONSUME_QUEUE, header)

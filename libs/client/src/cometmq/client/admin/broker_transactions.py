@@ -40,7 +40,7 @@ class TransactionQueues(msgspec.Struct, frozen=True):
 
 
 class HalfMessage(msgspec.Struct, frozen=True):
-    """A message stored until its transaction ends."""
+    """A message that the broker stores until its transaction ends."""
 
     message: MessageExt
 
@@ -74,7 +74,7 @@ class BrokerTransactions(BrokerMessages, BrokerGroups):
     """Transactions of one broker; reading them changes nothing."""
 
     async def transaction_queues(self) -> TransactionQueues:
-        """Return the unexamined part of both queues."""
+        """Return the unexamined parts of the half queue and the op queue."""
         # The order matters: both offsets advance together while the broker examines transactions.
         ops_begin = await self._examined(OP_HALF_TOPIC)
         halves_begin = await self._examined(HALF_TOPIC)
@@ -94,8 +94,8 @@ class BrokerTransactions(BrokerMessages, BrokerGroups):
             yield HalfMessage(message)
 
     async def read_ends(self, span: Span) -> AsyncIterator[tuple[int, int]]:
-        """Read op messages; yield the offset of each and the offset of the half message that it
-        ends.
+        """Read op messages; yield each op message's offset, and the offset of the half message that
+        it ends.
         """
         async for message in self._read(OP_HALF_TOPIC, span):
             if message.tag == OP_TAG:
@@ -118,7 +118,7 @@ class BrokerTransactions(BrokerMessages, BrokerGroups):
                 yield message
 
     async def half_message(self, offset: int) -> HalfMessage | None:
-        """Return the half message at an offset of the half queue, if it is there."""
+        """Return the half message at an offset of the half queue, or None if there is none."""
         async for half in self.read_halves(Span(offset, offset + 1)):
             return half
         return None
@@ -143,7 +143,9 @@ class BrokerTransactions(BrokerMessages, BrokerGroups):
             offset = pulled.next_offset
 
     async def ask_transaction_state(self, half: HalfMessage) -> AskTransactionStateReply:
-        """Make the broker ask a producer now; RocketMQ's own brokers do not support this."""
+        """Make the broker ask a producer for the transaction's state now; RocketMQ's own brokers do
+        not support this request.
+        """
         message = half.message
         header = AskTransactionState(message.physical_offset, half.offset)
         reply = (await self.invoke(Code.ASK_TRANSACTION_STATE, header)).header
@@ -164,6 +166,6 @@ class BrokerTransactions(BrokerMessages, BrokerGroups):
         await self.invoke(Code.END_TRANSACTION, header)
 
     async def resume_check(self, offset_message_id: str) -> None:
-        """Resume the checks of a half message on which the broker had given up."""
+        """Resume the checks of a half message that the broker has given up on."""
         header = ResumeCheckHalfMessage(offset_message_id)
         await self.invoke(Code.RESUME_CHECK_HALF_MESSAGE, header)

@@ -28,7 +28,9 @@ def _ignore(_event: str, _text: str) -> None:
 
 
 class BrokerCalls:
-    """Calls one broker; a refusal raises the CommandError for its code."""
+    """Sends requests to one broker. If the broker refuses a request, the call raises the
+    CommandError for the response code.
+    """
 
     def __init__(
         self,
@@ -39,9 +41,9 @@ class BrokerCalls:
         name: str = "",
         on_damage: OnDamage = _ignore,
     ) -> None:
-        """Send to `address`; `name` identifies the broker in error messages.
+        """Send requests to `address`; `name` identifies the broker in error messages.
 
-        `on_damage` is called for damage in the messages of an answer that can still be used.
+        `on_damage` is called if some messages in an answer are damaged but the others can be used.
         """
         self._remoting = remoting
         self._timeout_ms = timeout_ms
@@ -58,7 +60,9 @@ class BrokerCalls:
         ok: Collection[int] = SUCCESS,
         timeout_ms: int | None = None,
     ) -> Response:
-        """Send any request of the catalogue; raise InvalidArgument for wrong types."""
+        """Send any request in the catalogue; raise InvalidArgument for a header or timeout of the
+        wrong type.
+        """
         header = None if header is None else checked_header(header)
         timeout_ms = whole_or(self._timeout_ms, timeout_ms, "timeout_ms")
         try:

@@ -9,8 +9,8 @@ from cometmq.remoting.bodies.stats import BrokerStatsData
 
 
 class Load(msgspec.Struct, frozen=True):
-    """The load in one direction: messages per second, queued requests, and the age of the
-    oldest.
+    """The load in one direction: messages per second, queued requests, and the wait of the oldest
+    request.
     """
 
     tps: float = 0.0
@@ -26,7 +26,9 @@ class Traffic(msgspec.Struct, frozen=True):
 
     @classmethod
     def of(cls, stats: BrokerStatsData) -> "Traffic":
-        """Build from `stats`; brokers running for less than a day report a shorter period."""
+        """Build from `stats`. If the broker has been running for less than a day, the count covers
+        a shorter period.
+        """
         periods = (stats.stats_day, stats.stats_hour, stats.stats_minute)
         return cls(stats.stats_minute.tps, next((it.sum for it in periods if it.sum), 0))
 
@@ -142,7 +144,7 @@ def _totals(facts: Mapping[str, str], name: str) -> tuple[int, int, int]:
 
 
 def _number(facts: Mapping[str, str], name: str, default: float = 0.0) -> float:
-    """Return the first number of a value: brokers report rates over three periods, shortest
+    """Return the first number of a value. Brokers report rates over three periods, shortest
     first.
     """
     words = facts.get(name, "").split()

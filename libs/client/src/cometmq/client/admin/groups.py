@@ -47,9 +47,9 @@ class GroupAdmin(AdminBase):
     ) -> None:
         """Delete a consumer group at every master, optionally with its offsets.
 
-        Before changing anything, raise BrokerMissing if a broker has no master, and, unless
-        `is_missing_ok` is set, InvalidArgument if no master has the group or, with
-        `remove_offsets`, an offset of it.
+        Before any change, raise BrokerMissing if a broker has no master. Unless `is_missing_ok` is
+        set, also raise InvalidArgument if no master has the group's settings; with
+        `remove_offsets`, a committed offset suffices.
         """
         masters = (await self.masters_to_change(cluster)).values()
         if not is_missing_ok:
@@ -108,7 +108,7 @@ class GroupAdmin(AdminBase):
     async def running_info(
         self, group: str, client_id: str, *, with_stacks: bool = False
     ) -> ConsumerRunningInfo:
-        """Return the running info that a connected consumer reports, forwarded by a broker.
+        """Return the running info of a connected consumer, which a broker requests from it.
 
         A member may be connected to only some of the brokers, so each broker is tried.
         """
@@ -136,8 +136,8 @@ class GroupAdmin(AdminBase):
 def _check_numbers(config: SubscriptionGroupConfig) -> None:
     """Raise InvalidArgument for a negative number.
 
-    With a negative `retry_max_times`, every failed message would become a dead letter at
-    once; in the options of consumers, -1 means the default.
+    With a negative `retry_max_times`, every failed message would become a dead letter at once. In
+    consumer options, by contrast, -1 means the default.
     """
     for name in (
         "retry_max_times",

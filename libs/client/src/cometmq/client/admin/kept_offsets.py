@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Offsets of groups that brokers keep when their topic is deleted, as RocketMQ does.
+"""The offsets of groups that brokers keep when a topic is deleted, as in RocketMQ.
 
-If the topic is created again, these offsets are beyond its end or in the middle of new messages,
-and the groups skip the messages before them.
+If the topic is created again, the groups continue from these offsets and skip the messages before
+them.
 """
 
 from collections.abc import Collection, Iterable
@@ -14,9 +14,10 @@ from cometmq.remoting.errors import ConsumerNotOnline
 
 
 async def groups_in(admin: AdminBase, masters: Collection[BrokerAdmin], topic: str) -> set[str]:
-    """Return the groups that consume a topic, existing or not, or have an offset in it.
+    """Return the groups that consume a topic or have an offset in it; the topic may have been
+    deleted.
 
-    A master that does not answer raises.
+    Raise an error if a master does not answer.
     """
     found: set[str] = set()
     for _, groups in await admin.ask_all(masters, lambda it: it.groups_of(topic)):
@@ -28,7 +29,9 @@ async def groups_in(admin: AdminBase, masters: Collection[BrokerAdmin], topic: s
 
 
 async def check_disconnected(masters: Collection[BrokerAdmin], groups: Iterable[str]) -> None:
-    """Raise ClientError if members are connected: they would commit their old offsets again."""
+    """Raise ClientError if a group has connected members, because they would commit their old
+    offsets again.
+    """
     for group in sorted(groups):
         members: set[str] = set()
         for master in masters:
@@ -48,7 +51,7 @@ async def check_disconnected(masters: Collection[BrokerAdmin], groups: Iterable[
 async def clear_offsets(
     masters: Iterable[BrokerAdmin], topic: str, groups: Collection[str]
 ) -> None:
-    """Set the groups' committed offsets in a topic, existing or not, to 0."""
+    """Set the groups' committed offsets in a topic to 0; the topic may have been deleted."""
     for master in masters:
         table = (await master.consumer_offsets()).offset_table
         for group in sorted(groups):

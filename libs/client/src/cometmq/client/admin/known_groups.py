@@ -42,8 +42,8 @@ async def check_deletable(
 ) -> None:
     """Raise InvalidArgument unless one of the masters has the settings of the group.
 
-    If `with_offsets` is set, an offset of the group suffices. A master that does not answer raises:
-    it may know the group.
+    If `with_offsets` is set, an offset of the group suffices. Raise an error if a master does not
+    answer, because it may know the group.
     """
     check_group(group)
     known: set[str] = set()

@@ -29,8 +29,8 @@ class MessageAdmin(AdminBase):
     """Finds messages."""
 
     async def view_message(self, message_id: str, topic: str) -> MessageExt:
-        """Return a message by its offset message id or its unique key; raise QueryNotFound if
-        absent.
+        """Return a message by its offset message id or its unique key; raise QueryNotFound if there
+        is none.
         """
         check_text(message_id, "message_id")
         # An id that is no offset message id of this cluster may still be a unique key.
@@ -99,11 +99,11 @@ class MessageAdmin(AdminBase):
         expression: str = ALL_TAGS,
         group: str = TOOLS_GROUP,
     ) -> AsyncIterator[Pulled]:
-        """Yield the messages of a queue between two offsets in pages; commit nothing.
+        """Yield the messages of a queue from `begin` up to, but not including, `end`; commit
+        nothing.
 
-        A page is a `Pulled`, the answer to one request; `page.messages` has at most 32 messages,
-        and none if the filter passes none. Messages at `end` and beyond are left out; messages
-        deleted meanwhile are skipped.
+        Each `Pulled` is the answer to one request. It has at most 32 messages, and none if the
+        filter rejects them all. Messages that are deleted during the read are skipped.
         """
         whole(begin, "begin")
         whole(end, "end")

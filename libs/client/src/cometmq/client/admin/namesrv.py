@@ -26,7 +26,7 @@ class NamesrvAdmin:
 
     @property
     def addresses(self) -> list[str]:
-        """The name servers."""
+        """The addresses of the name servers."""
         return self._namesrv.addresses
 
     @property
@@ -97,12 +97,12 @@ class NamesrvAdmin:
     # -- key-value configuration --------------------------------------------------------------
 
     async def put_kv(self, namespace: str, key: str, value: str) -> None:
-        """Set a value."""
+        """Set the value of a key in a namespace."""
         header = headers.PutKvConfig(namespace, key, value)
         await self._namesrv.invoke_all(Code.PUT_KV_CONFIG, header)
 
     async def get_kv(self, namespace: str, key: str) -> str | None:
-        """Return a value, or None if there is none."""
+        """Return the value of a key, or None if the key is not set."""
         header = headers.GetKvConfig(namespace, key)
         response = await self._namesrv.invoke(Code.GET_KV_CONFIG, header, ok=_FOUND_OR_NOT)
         if response.code == ResponseCode.QUERY_NOT_FOUND:
@@ -112,12 +112,12 @@ class NamesrvAdmin:
         return response.header.value
 
     async def delete_kv(self, namespace: str, key: str) -> None:
-        """Delete a value."""
+        """Delete a key of a namespace."""
         header = headers.DeleteKvConfig(namespace, key)
         await self._namesrv.invoke_all(Code.DELETE_KV_CONFIG, header)
 
     async def kv_list(self, namespace: str) -> dict[str, str]:
-        """Return all values of a namespace."""
+        """Return all keys and values of a namespace."""
         header = headers.GetKvlistByNamespace(namespace)
         response = await self._namesrv.invoke(
             Code.GET_KVLIST_BY_NAMESPACE, header, ok=_FOUND_OR_NOT
@@ -135,8 +135,8 @@ class NamesrvAdmin:
     async def update_config(self, changes: Mapping[str, str], *, is_forced: bool = False) -> None:
         """Change settings of every name server.
 
-        Raise InvalidArgument for names that the name server in use does not list, which it would
-        accept without effect, unless `is_forced` is set.
+        Unless `is_forced` is set, raise InvalidArgument for settings that the name server in use
+        does not list: it would accept them, but they would have no effect.
         """
         body = render_settings(changes)
         if not is_forced:

@@ -25,7 +25,7 @@ class ClientAdmin:
     async def create_topic(self, topic: str, *, queue_count: int = 8) -> list[str]:
         """Create or change a topic at all masters; return their names.
 
-        This client uses its new queues at once, other clients with their next route refresh.
+        This client uses the new queues at once, other clients after their next route refresh.
         """
         topic = self._namespace.wrap(topic)
         names = await self._admin.create_topic(topic, queue_count=queue_count)
@@ -50,14 +50,14 @@ class ClientAdmin:
         return await self._admin.search_offset(self._namespace.wrap_queue(queue), timestamp_ms)
 
     async def earliest_store_time(self, queue: MessageQueue) -> int | None:
-        """Return when the oldest message of a queue was stored, in milliseconds, or None if
-        empty.
+        """Return when the oldest message of a queue was stored, in milliseconds, or None if the
+        queue is empty.
         """
         return await self._admin.earliest_store_time(self._namespace.wrap_queue(queue))
 
     async def view_message(self, message_id: str, topic: str) -> MessageExt:
-        """Return a message by its offset message id or its unique key; raise QueryNotFound if
-        absent.
+        """Return a message by its offset message id or its unique key; raise QueryNotFound if there
+        is none.
         """
         found = await self._admin.view_message(message_id, self._namespace.wrap(topic))
         return self._seen(found)

@@ -40,7 +40,7 @@ def lags_in(stats: ConsumeStats) -> list[QueueLag]:
 
 
 class Rollback(msgspec.Struct, frozen=True):
-    """How a group's stored offset in one queue was changed."""
+    """A change of a group's stored offset in one queue."""
 
     queue: MessageQueue
     broker_offset: int
@@ -73,8 +73,8 @@ class OffsetAdmin(AdminBase):
     async def lag(self, group: str, topic: str | None = None) -> list[QueueLag]:
         """Return a group's lag in each queue, including the queues of its retry topic.
 
-        A queue without a committed offset has the offset 0. Raise InvalidArgument if no broker
-        knows the group, and NoRoute if no broker has the topic.
+        If a queue has no committed offset, its lag is counted from offset 0. Raise InvalidArgument
+        if no broker knows the group, and NoRoute if no broker has the topic.
         """
         lags = lags_in(await self.consume_stats(group, topic))
         if topic is not None and not lags:
@@ -97,8 +97,8 @@ class OffsetAdmin(AdminBase):
         return await master.search_offset(queue.topic, queue.queue_id, timestamp_ms)
 
     async def earliest_store_time(self, queue: MessageQueue) -> int | None:
-        """Return when the oldest message of a queue was stored, in milliseconds, or None if
-        empty.
+        """Return when the oldest message of a queue was stored, in milliseconds, or None if the
+        queue is empty.
         """
         master = await self._master_of(queue)
         return await master.earliest_store_time(queue.topic, queue.queue_id)
@@ -130,9 +130,11 @@ class OffsetAdmin(AdminBase):
         await master.commit_offset(group, queue.topic, queue.queue_id, offset)
 
     async def _check_offset(self, master: BrokerAdmin, queue: MessageQueue, offset: int) -> None:
-        """Raise InvalidArgument for an offset outside the queue: consumers would skip messages.
+        """Raise InvalidArgument for an offset outside the queue, because consumers would skip
+        messages.
 
-        A broker accepts any offset for any queue number, and moves the group at its next pull.
+        A broker accepts any offset for any queue number, and the group continues there with its
+        next pull.
         """
         topic, queue_id = queue.topic, queue.queue_id
         queues = [it for it in await self.queues(topic) if it.broker_name == queue.broker_name]
@@ -158,7 +160,8 @@ class OffsetAdmin(AdminBase):
         is_forced: bool = True,
         is_new_group: bool = False,
     ) -> dict[MessageQueue, int]:
-        """Make a group continue from a timestamp, or from the END; return the offsets.
+        """Make a group continue from a timestamp, or from the queues' ends if it is END; return the
+        offsets.
 
         Connected members seek; if there are none, the stored offsets change. A queue moves forward
         only if `is_forced` is set. Raise InvalidArgument, before any change, if no broker knows the
@@ -180,9 +183,10 @@ class OffsetAdmin(AdminBase):
     async def reset_members(
         self, group: str, topic: str, timestamp_ms: int, *, is_forced: bool = True
     ) -> dict[MessageQueue, int]:
-        """Make the connected members of a group continue from a timestamp, or from the END.
+        """Make the connected members of a group continue from a timestamp, or from the queues' ends
+        if it is END.
 
-        Raise ConsumerNotOnline if there are none. The stored offsets follow when the members
+        Raise ConsumerNotOnline if there are none. The stored offsets change when the members
         commit.
         """
         whole(timestamp_ms, "timestamp_ms", low=END)
@@ -200,7 +204,7 @@ class OffsetAdmin(AdminBase):
         is_forced: bool = True,
         is_new_group: bool = False,
     ) -> list[Rollback]:
-        """Set the stored offsets of a group to a timestamp, or to the END.
+        """Set the stored offsets of a group to a timestamp, or to the queues' ends if it is END.
 
         Connected members do not notice, and will overwrite them. Raise InvalidArgument, before any
         change, if no broker knows the group, unless `is_new_group` is set.
@@ -214,10 +218,11 @@ class OffsetAdmin(AdminBase):
     async def clone_offsets(
         self, source: str, destination: str, topic: str, *, is_new_group: bool = False
     ) -> dict[MessageQueue, int]:
-        """Copy the stored offsets of one group in a topic to another; return them.
+        """Copy the stored offsets of one group in a topic to another group; return them.
 
-        Queues without a stored offset are left alone; InvalidArgument if there is none at all, or
-        if no broker knows the destination, unless `is_new_group` is set.
+        Queues without a stored offset are left unchanged. Raise InvalidArgument if the source has
+        no stored offset in the topic. Also raise it, unless `is_new_group` is set, if no broker
+        knows the destination.
         """
         if source == destination:
             raise InvalidArgument(f"{source} cannot be cloned to itself")
@@ -247,8 +252,9 @@ class OffsetAdmin(AdminBase):
 
 
 async def _positions(broker: BrokerAdmin, group: str, topic: str) -> dict[MessageQueue, OffsetPair]:
-    """Return the offsets of each queue; one without a stored offset is reported at its
-    beginning.
+    """Return the end offset and the group's offset of each queue.
+
+    If the group has no stored offset in the topic, each queue is reported at its first offset.
     """
     table = (await broker.consume_stats(group)).offset_table
     known = {queue: pair for queue, pair in table.items() if queue.topic == topic}
@@ -269,8 +275,8 @@ async def _reset_at(
 ) -> dict[MessageQueue, int]:
     """Reset connected members; a queue without a stored offset counts as not consumed.
 
-    Java brokers refuse the request if one queue has no stored offset, as in the first seconds of a
-    group, or after queues were added. Queues without one get the new offset first.
+    Java brokers refuse the request if any queue has no stored offset, as in the first seconds of a
+    group or after queues were added. Such queues get the new offset stored first.
     """
     try:
         return await broker.reset_offsets(topic, group, timestamp_ms, is_forced=is_forced)

@@ -113,7 +113,7 @@ class AdminBase(Client):
     async def masters_to_change(
         self, cluster: str | None = None, names: Iterable[str] | None = None
     ) -> dict[str, BrokerAdmin]:
-        """Return the masters to change: the masters of the brokers in `names`, or of all brokers.
+        """Return the masters of the brokers in `names`, or of all brokers, for a change.
 
         Raise BrokerMissing if a broker has no master, because that broker would miss the change.
         """
@@ -134,7 +134,7 @@ class AdminBase(Client):
         return {name: groups[name][MASTER_ID] for name in wanted}
 
     def _check_masters(self, ids: Mapping[str, Iterable[int]]) -> None:
-        """Raise BrokerMissing if one of these brokers has no master among its ids."""
+        """Raise BrokerMissing if one of these brokers has no master."""
         without = [name for name, found in ids.items() if MASTER_ID not in found]
         if without:
             verb = "has" if len(without) == 1 else "have"
@@ -184,8 +184,8 @@ class AdminBase(Client):
     ) -> list[tuple[BrokerAdmin, T]]:
         """Query brokers concurrently; return the answers in the order of the brokers.
 
-        A broker that refuses with an error in `skip` is left out, unless it denies access; for
-        other brokers `refused` is called, or `unreachable` if they do not answer.
+        A broker that refuses with an error in `skip` is left out, unless it denies access. For any
+        other refusal `refused` is called, and for a broker that does not answer `unreachable`.
         """
         answers: list[tuple[BrokerAdmin, T]] = []
         for broker, outcome in await _outcomes(brokers, question):

@@ -74,13 +74,13 @@ class TopicAdmin(AdminBase):
         """Delete a topic at every master and name server.
 
         Brokers keep the offsets of consumer groups, as in RocketMQ: if the topic is created again,
-        a group skips the messages before its old offset. `reset_groups` sets these offsets to 0;
-        with `is_missing_ok`, also those of a topic that was deleted earlier.
+        a group skips the messages before its old offset. `reset_groups` sets these offsets to 0.
+        With `is_missing_ok`, it also does so for a topic that was deleted earlier.
 
-        Raise, before any change, NoRoute if it does not exist, unless `is_missing_ok` is set;
-        BrokerMissing if a broker has no master: the topic would reappear with that broker; with
-        `reset_groups`, ClientError if a consumer of the topic is connected: it would commit its old
-        offsets again.
+        Before any change, raise NoRoute if the topic does not exist, unless `is_missing_ok` is set.
+        Raise BrokerMissing if a broker has no master, because the topic would reappear with that
+        broker. With `reset_groups`, raise ClientError if a consumer of the topic is connected,
+        because it would commit its old offsets again.
         """
         masters = await self.masters_to_change(cluster)
         if not is_missing_ok:
@@ -98,7 +98,7 @@ class TopicAdmin(AdminBase):
     async def _check_exists(
         self, topic: str, masters: Mapping[str, BrokerAdmin], cluster: str | None
     ) -> None:
-        """Raise NoRoute unless the topic is routed to one of these masters, or one has it."""
+        """Raise NoRoute unless one of these masters has the topic or is in its route."""
         check_topic(topic)
         route = await self.namesrv.route(topic)
         places = [] if route is None else [data.broker_name for data in route.broker_datas]
@@ -129,14 +129,14 @@ class TopicAdmin(AdminBase):
     # -- topics that keep their queues when brokers change -----------------------------------
 
     async def order_config(self, topic: str) -> str | None:
-        """Return the order configuration of a topic, or None."""
+        """Return the order configuration of a topic, or None if it has none."""
         return await self.namesrv.get_kv(ORDER_NAMESPACE, topic)
 
     async def set_order_config(self, topic: str, config: str) -> None:
         """Set the order configuration of a topic: `broker:queues;broker:queues`.
 
-        Raise InvalidArgument for any other form: Java clients cannot parse it, and then have no
-        route to the topic.
+        Raise InvalidArgument for any other form, because Java clients cannot parse it and would
+        then have no route to the topic.
         """
         check_topic(topic)
         check_kind(config, str, "config")
@@ -160,7 +160,7 @@ class TopicAdmin(AdminBase):
         return config
 
     async def delete_order_config(self, topic: str) -> None:
-        """Delete the order configuration of a topic, so that its queues follow its brokers
-        again.
+        """Delete the order configuration of a topic; clients then use the queue counts of its
+        brokers.
         """
         await self.namesrv.delete_kv(ORDER_NAMESPACE, topic)

@@ -34,7 +34,7 @@ class MessageTrack(msgspec.Struct, frozen=True):
 
 
 class TrackAdmin(GroupAdmin, OffsetAdmin):
-    """Traces messages to their consumers."""
+    """Looks up how far each group has processed a message."""
 
     async def message_tracks(self, message: MessageExt) -> list[MessageTrack]:
         """Return the state of a message in each group that consumes its topic."""

@@ -64,7 +64,7 @@ class TransactionMember(Protocol):
 
 
 class Members(Protocol):
-    """Lookup of producers and consumers by group."""
+    """Looks up producers and consumers by group."""
 
     @property
     def transaction_producers(self) -> Mapping[str, TransactionMember]:

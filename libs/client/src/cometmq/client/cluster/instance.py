@@ -160,8 +160,9 @@ class ClientInstance:
             raise ClientStateError("this client was started before a fork: start one in the child")
 
     def check_loop(self, kind: str) -> None:
-        """Raise ClientStateError in an event loop other than the client's, where no call would
-        return."""
+        """Raise ClientStateError in an event loop other than the client's, because calls there
+        would never return.
+        """
         try:
             loop = asyncio.get_running_loop()
         except RuntimeError:

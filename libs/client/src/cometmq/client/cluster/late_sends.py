@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Detects brokers that leave sends unanswered, and drops them once a new master replaces them.
 
-A frozen machine and a cut cable close no connection: sends would wait for their timeout, even
-though a different member of the broker group is master by then.
+A frozen machine or a cut cable does not close connections. Sends to it would wait until they time
+out, although a different member of the broker group is already master.
 """
 
 import asyncio
@@ -29,10 +29,12 @@ _SLOWDOWN: Final = 8  # the interval is an eighth of the lateness
 
 
 class Brokers(Protocol):
-    """The interface of the client instance that the watch uses."""
+    """The part of the client instance that this module uses."""
 
     def current_master(self, broker_name: str) -> str | None:
-        """Return the address for requests to the master in the newest route, None without one."""
+        """Return the address for requests to the master in the newest route, or None if it has
+        none.
+        """
 
     def look_up(self, topic: str) -> Awaitable[object]:
         """Refresh the route of a topic, if a name server answers."""
@@ -45,7 +47,9 @@ class Brokers(Protocol):
 
 
 class Flight(msgspec.Struct):
-    """The sends to one address that are in flight; `count` and `ended_count` are the hot path."""
+    """The sends to one address that are in flight; `count` and `ended_count` are updated on the hot
+    path.
+    """
 
     address: str
     broker_name: str
@@ -78,7 +82,7 @@ class Flight(msgspec.Struct):
         self.ended_count += 1
 
     def tick(self) -> None:
-        """Count the ticks without an end."""
+        """Count the consecutive ticks during which no send has ended."""
         if self.count and self.ended_count == self.seen_count:
             self.late_ticks += 1
         else:
@@ -98,7 +102,7 @@ class LateSends:
         self._is_ticking = False
 
     def begin(self, address: str, broker_name: str, topic: str) -> Flight:
-        """Record a send; the caller calls `end` of the result exactly once."""
+        """Record a send; the caller must call `end` of the result exactly once."""
         flight = self._flights.get(address)
         if flight is None:
             flight = self._flights[address] = Flight(address, broker_name, topic)
@@ -141,7 +145,7 @@ class LateSends:
             await asyncio.sleep(flight.pause_ms / 1000)
 
     async def _replace(self, flight: Flight) -> None:
-        """Drop the broker if it is silent and a different one is master.
+        """Drop the broker if it does not answer and a different one is master.
 
         A master that hands over leaves sends unanswered too, but it answers probes, and it answers
         the sends as soon as its successor has their messages.

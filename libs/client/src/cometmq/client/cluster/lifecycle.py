@@ -72,10 +72,10 @@ class Client(ABC):
         self.state = ClientState.RUNNING
 
     async def close(self) -> None:
-        """Close the client after the calls in flight; do nothing if it is not running.
+        """Close the client once the calls in flight have ended; do nothing if it is not running.
 
-        Concurrent callers wait for the same close. Raise ClientStateError if called from a
-        listener or callback: `close` would wait for it and deadlock.
+        Concurrent callers wait for the same close. Raise ClientStateError if called from a listener
+        or callback: `close` would wait for it and deadlock.
         """
         self.check_outside_calls()
         if self.state is not ClientState.RUNNING:

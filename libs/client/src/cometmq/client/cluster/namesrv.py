@@ -140,7 +140,7 @@ class Namesrv:
     async def invoke_all(
         self, code: RequestCode, header: msgspec.Struct | None = None, body: bytes = b""
     ) -> list[Response]:
-        """Send a change to every name server; if some fail, raise the first failure."""
+        """Send a change to every name server; if some fail, raise the first error."""
         answers: list[Response] = []
         failure: CometError | None = None
         for address in self.addresses:

@@ -105,7 +105,7 @@ class Outages:
             )
 
     def failed(self, event: str, error: Exception, /, **facts: object) -> None:
-        """Log a failed step: at debug level if an outage explains it, else as a warning."""
+        """Log a failed step as a warning, or at debug level if an outage explains it."""
         if self._is_explained(error):
             self._log.debug(event, **facts, error=describe(error))
         else:

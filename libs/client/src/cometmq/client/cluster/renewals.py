@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Paces the route lookups that senders wait for: one at once, then one per RENEW_MS."""
+"""Limits the rate of the route lookups that senders wait for: the first is immediate, then there is
+at most one per RENEW_MS.
+"""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Hashable
@@ -48,10 +50,10 @@ class Renewals:
         is_found: Callable[[], bool],
         wait_ms: int,
     ) -> None:
-        """Return after a lookup that began after this call, or once `is_found` is true.
+        """Wait for a lookup that begins after this call, or until `is_found` is true.
 
-        If no such lookup ends within `wait_ms`, the last one counts, unless it is too old: then
-        raise TimeoutError. Raise the error of the lookup that counts.
+        If no such lookup ends within `wait_ms`, use the last lookup, or raise TimeoutError if it is
+        too old. If the lookup failed, raise its error.
         """
         called_ms = monotonic_ms()
         renewal = self._of(key, called_ms)

@@ -92,10 +92,10 @@ class RouteBook:
         return found
 
     async def find_queue(self, queue: MessageQueue) -> None:
-        """Fetch the route of a queue's topic if necessary.
+        """Fetch the route of a queue's topic, unless the cached route already has the queue.
 
-        Raise NoRoute or InvalidArgument for a queue that does not exist: brokers answer with the
-        offset 0 for it. A queue that the cached route lacks may be new.
+        Raise NoRoute or InvalidArgument if the queue does not exist: for such a queue, brokers
+        return the offset 0 instead of an error.
         """
         route = await self.find(queue.topic)
         if not route.has(queue):
@@ -108,8 +108,9 @@ class RouteBook:
     ) -> Route:
         """Return a route with queues to send to; wait up to `wait_ms` for a paced lookup.
 
-        Raise NoNamesrv if none has answered by then. An unknown topic gets the route of the default
-        topic, if one is given. Raise NoRoute if there is none, BrokerMissing if no master is left.
+        An unknown topic gets the route of the default topic, if one is given. Raise NoNamesrv if no
+        name server has answered in time, NoRoute if there is no route, and BrokerMissing if no
+        master is left.
         """
 
         async def look_up() -> None:
@@ -177,8 +178,9 @@ class RouteBook:
     ) -> None:
         """Look up the route of `topic` until a new master replaces the current one.
 
-        In a group with failover, name servers keep a lost master until the next one registers. Wait
-        up to `wait_ms` for all of the paced lookups.
+        In a group with failover, name servers keep a lost master in the route until its successor
+        registers. Return after `lookup_count` paced lookups, which together may take up to
+        `wait_ms`.
         """
 
         def master() -> str | None:
@@ -197,7 +199,9 @@ class RouteBook:
             )
 
     async def find_other_route(self, before: Route, *, wait_ms: int) -> None:
-        """Look up the route of a topic until it differs, or a lookup that begins now has ended."""
+        """Look up the route of a topic until it differs from `before`, or until one new lookup has
+        ended.
+        """
         topic = before.topic
         await self._share(
             ("other", topic),
@@ -336,7 +340,9 @@ class RouteBook:
         return MASTER_ID in self._brokers.get(broker_name, ())
 
     def any_of(self, broker_name: str, *, preferred_id: int = MASTER_ID) -> tuple[int, str]:
-        """Return the id and address of the preferred broker of a replica group, or of any other."""
+        """Return the id and address of the preferred broker of a replica group, or of any other
+        member.
+        """
         addresses = self._ids(broker_name)
         for broker_id in (preferred_id, preferred_id + 1):
             if broker_id in addresses:

@@ -91,9 +91,10 @@ def _ordered_queues(topic: str, text: str | None) -> list[MessageQueue]:
 
 
 def contradicts(error: Exception) -> bool:
-    """Return whether a broker lacks the topic or the queue that a route names.
+    """Return whether a broker refused a request because it lacks the topic or the queue in a route.
 
-    The refusal of a queue has a general error code, so the remark decides.
+    Brokers refuse an unknown queue with a general error code, so this function also checks the
+    remark.
     """
     if isinstance(error, TopicNotExist):
         return True
@@ -103,7 +104,7 @@ def contradicts(error: Exception) -> bool:
 def names_former_master(error: Exception) -> bool:
     """Return whether a broker refuses because its group has, or soon will have, a new master.
 
-    A master that was fenced, as after a freeze, comes back at its address and accepts connections
+    A fenced master, for example one that was frozen, returns at its address and accepts connections
     and heartbeats, so only its refusals reveal the change.
     """
     return isinstance(error, CommandError) and any(

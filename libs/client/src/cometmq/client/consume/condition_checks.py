@@ -24,7 +24,7 @@ _ROUTE_CHECK_S: Final = 0.5
 
 
 class ConditionChecks:
-    """Checks the conditions of one consumer: before its start, and in the background later."""
+    """Checks the conditions of one consumer: before it starts, and later in the background."""
 
     def __init__(
         self,
@@ -46,11 +46,14 @@ class ConditionChecks:
         self._background = TaskSet(log)
 
     async def close(self) -> None:
-        """Stop the checks in the background."""
+        """Stop the background checks."""
         await self._background.close()
 
     async def check_all(self) -> None:
-        """Raise the refusal of a broker; conditions for unknown topics are checked later."""
+        """Check all conditions; raise the error of a broker that refuses one.
+
+        Conditions for unknown topics are checked later.
+        """
         for topic, wanted in list(self._subscriptions.items()):
             if self._instance.routes.get(topic) is None:
                 self.check_later(topic)

@@ -117,8 +117,9 @@ class GroupConsumer(Client, Generic[OptionsT, MemberT]):
     def on_revoked(self, callback: CallbackT) -> CallbackT:
         """Call a function with queues that were revoked.
 
-        By then none of their messages is being processed, and the consumed ones are committed.
-        Closing revokes all queues. A callback that takes longer than a minute is cancelled.
+        By then, no message of these queues is being processed, and the consumed messages are
+        committed. Closing revokes all queues. A callback that takes longer than a minute is
+        cancelled.
         """
         self._check_unstarted()
         check_function(callback, "on_revoked", "queues")
@@ -140,7 +141,7 @@ class GroupConsumer(Client, Generic[OptionsT, MemberT]):
     # -- life ---------------------------------------------------------------------------------
 
     async def _check_conditions(self, instance: ClientInstance, stack: AsyncExitStack) -> None:
-        """Ask the brokers to compile SQL conditions, so that a wrong one raises here."""
+        """Ask the brokers to compile SQL conditions, so that an invalid condition raises here."""
         self._checks = ConditionChecks(
             instance,
             self._full_group,
@@ -271,7 +272,9 @@ class GroupConsumer(Client, Generic[OptionsT, MemberT]):
         )
 
     async def queues_of(self, topic: str) -> list[MessageQueue]:
-        """Ask a name server for all readable queues of a topic; new ones are shared at once."""
+        """Fetch all readable queues of a topic from a name server; the group shares new queues at
+        once.
+        """
         check_topic(topic)
         instance, topic = self._running(), self._namespace.wrap(topic)
         await instance.look_up(topic)

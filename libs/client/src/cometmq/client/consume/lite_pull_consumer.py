@@ -56,8 +56,8 @@ class LitePullConsumer(GroupConsumer[LitePullOptions, PullGroup]):
     ) -> None:
         """Receive messages of a topic that match the tags `A || B`, or a selector.
 
-        May also be called while the consumer is running; if a broker then refuses a condition, for
-        which `start` raises, `subscription.refused` is logged.
+        May also be called while the consumer is running. If a broker refuses a condition, `start`
+        raises; in a running consumer, the refusal is logged as `subscription.refused`.
         """
         topic = self._namespace.wrap(topic)
         check_topic(topic)
@@ -176,7 +176,7 @@ class LitePullConsumer(GroupConsumer[LitePullOptions, PullGroup]):
     async def commit(self, queues: Iterable[MessageQueue] | None = None) -> None:
         """Commit everything returned so far, and wait until it is stored.
 
-        If `queues` is given, only their offsets are stored.
+        If `queues` is given, only the offsets of these queues are stored.
         """
         wanted = None if queues is None else self._full_names(queues)
         await self._polled().commit(wanted)

@@ -140,13 +140,15 @@ class GroupMember(ABC, Generic[OptionsT]):
         self._sharing = self._background.keep(self._assigner.run, name="rebalance")
 
     async def _end_sharing(self) -> None:
-        """Keep the owned queues, but take no others."""
+        """Stop rebalancing; the owned queues are kept."""
         if self._sharing is not None:
             self._sharing.cancel()
             await asyncio.wait([self._sharing])
 
     async def _share(self, topic: str, queues: Collection[MessageQueue]) -> bool:
-        """Take our share of a topic; release it again if the topic was unsubscribed meanwhile."""
+        """Take our share of a topic; release it again if the topic is unsubscribed during the
+        call.
+        """
         is_complete = await self._take(topic, queues)
         if topic not in self.topics:
             await self.unsubscribed(topic)
@@ -188,7 +190,7 @@ class GroupMember(ABC, Generic[OptionsT]):
         self._assigner.wake()
 
     def resubscribed(self, topic: str) -> None:
-        """Rebalance, and pull for the new subscription of a topic."""
+        """Rebalance, and pull again with the new subscription of a topic."""
         self._readers.resubscribed(topic)
         self.wake()
 

@@ -32,7 +32,7 @@ class PullConsumer(GroupConsumer[PullOptions, PlainPullGroup]):
     OPTIONS = PullOptions
 
     def register(self, topic: str) -> None:
-        """Take a share of the queues of a topic (registerTopics)."""
+        """Take a share of the queues of a topic (Java's registerTopics)."""
         topic = self._namespace.wrap(topic)
         check_topic(topic)
         self._subscriptions[topic] = self._wanted(topic)
@@ -132,8 +132,8 @@ class PullConsumer(GroupConsumer[PullOptions, PlainPullGroup]):
     async def commit(self) -> None:
         """Store all recorded offsets, and wait until they are stored.
 
-        Raise InvalidArgument, after the others are stored, for an offset beyond the end of its
-        queue, and for a queue that does not exist.
+        An offset beyond the end of its queue, or for a queue that does not exist, is refused:
+        InvalidArgument is raised after the other offsets are stored.
         """
         await self._plain().commit()
 

@@ -79,8 +79,8 @@ class PushConsumer(GroupConsumer[PushOptions, PushGroup]):
     ) -> None:
         """Receive messages of a topic that match the tags `A || B`, or a selector.
 
-        May also be called while the consumer is running; if a broker then refuses a condition, for
-        which `start` raises, `subscription.refused` is logged.
+        May also be called while the consumer is running. If a broker refuses a condition, `start`
+        raises; in a running consumer, the refusal is logged as `subscription.refused`.
 
         All members of a group must have the same subscriptions: a broker keeps one per group and
         topic, so the other members would miss messages. A member that sees a different subscription
@@ -128,7 +128,7 @@ class PushConsumer(GroupConsumer[PushOptions, PushGroup]):
         self._joined().suspend(is_suspended=False)
 
     def resize(self, concurrency: int) -> None:
-        """Change the number of concurrent listener calls (updateCorePoolSize)."""
+        """Change the number of concurrent listener calls (Java's updateCorePoolSize)."""
         self._joined().resize(whole(concurrency, "concurrency", low=1, high=CONCURRENCY_MAX))
 
     async def send_message_back(self, message: MessageExt, delay_level: int = 0) -> bool:
@@ -140,8 +140,8 @@ class PushConsumer(GroupConsumer[PushOptions, PushGroup]):
         return await self._joined().give_back(message, redelivery_level(delay_level))
 
     async def reset_to_timestamp(self, timestamp_ms: int) -> None:
-        """Continue all owned queues from the messages stored at a timestamp
-        (resetOffsetByTimeStamp).
+        """Continue all owned queues from the messages stored at a timestamp (Java's
+        resetOffsetByTimeStamp).
         """
         await self._joined().reset_to(whole(timestamp_ms, "timestamp_ms"))
 

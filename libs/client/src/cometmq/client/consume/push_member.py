@@ -57,13 +57,15 @@ class Delivers(Protocol):
         """Change the number of concurrent listener calls."""
 
     def submit(self, process_queue: ProcessQueue, messages: list[MessageExt]) -> None:
-        """Queue messages of one queue for the listener."""
+        """Queue messages of one process queue for the listener."""
 
     async def give_back_late(self, process_queue: ProcessQueue, *, timeout_ms: int) -> None:
         """Send back messages that the listener has kept for longer than `timeout_ms`."""
 
     async def stop(self, drain_ms: int) -> int:
-        """Start no more calls; return how many are still running after `drain_ms`."""
+        """Start no more calls; wait up to `drain_ms` and return how many calls are still
+        running.
+        """
 
 
 class DropsFailed:
@@ -172,8 +174,7 @@ class PushGroup(GroupMember[PushOptions]):
         return QueueLocks(self._instance, self._group, self._offsets, lost=self._locks_lost)
 
     def _locks_lost(self, queues: Collection[MessageQueue]) -> None:
-        """Leave queues that a different member has locked; rebalancing takes back any that are
-        ours."""
+        """Leave queues that a different member has locked; rebalancing takes back our share."""
         self._background.spawn(self._begin_anew(queues), name="locks-lost")
 
     async def _begin_anew(self, queues: Collection[MessageQueue]) -> None:

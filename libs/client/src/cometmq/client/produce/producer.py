@@ -145,11 +145,12 @@ class Producer(Client):
         queue: MessageQueue | None = None,
         timeout_ms: int | None = None,
     ) -> SendResult:
-        """Send a message and return where it is stored; without `queue`, choose one and retry.
+        """Send a message and return where it is stored.
 
-        Raise the broker's CommandError if it refuses, SendFailed after the last attempt (its
-        `may_be_stored` is true if a broker may have the message), and InvalidArgument before the
-        first attempt.
+        Without `queue`, the producer chooses a queue; after a failure, it retries at a different
+        broker. Raise InvalidArgument, before the first attempt, for a message that cannot be sent;
+        the broker's CommandError if it refuses the message; and SendFailed after the last attempt.
+        If `may_be_stored` of SendFailed is true, a broker may have the message.
         """
         sender = self._sending()
         timeout_ms = whole_or(self.options.send_timeout_ms, timeout_ms, "timeout_ms")
@@ -200,8 +201,8 @@ class Producer(Client):
     async def send_oneway(self, message: Message, *, queue: MessageQueue | None = None) -> None:
         """Send a message without an acknowledgement.
 
-        Raise InvalidArgument for a `queue` that the topic does not have: the refusal of the broker
-        would never arrive.
+        Raise InvalidArgument if the topic does not have `queue`, because the broker's refusal would
+        never arrive.
         """
         sender = self._sending()
         async with self._room:
@@ -279,9 +280,9 @@ class Producer(Client):
     ) -> MessageExt:
         """Send a message and return its consumer's reply.
 
-        The queue is `queue`, or chosen by `selector` from `argument`, or by the producer. Raise
-        NoReply if the request is stored but no reply arrives in time, otherwise the errors of
-        `send`.
+        The message goes to `queue`, to the queue that `selector` chooses by `argument`, or else to
+        a queue that the producer chooses. Raise NoReply if the request is stored but no reply
+        arrives in time; other errors are those of `send`.
         """
         timeout_ms = whole_or(self.options.send_timeout_ms, timeout_ms, "timeout_ms")
         deadline_ms = monotonic_ms() + timeout_ms
@@ -310,7 +311,8 @@ class Producer(Client):
     async def _route_of_request(self, prepared: Prepared, deadline_ms: int) -> Route:
         """Return the route of a request, once every broker can route the reply to us.
 
-        A broker that hangs does not know us in time; the request may be sent to a different one.
+        A broker that hangs is not waited for beyond the deadline; the request may be sent to
+        another one.
         """
         left_ms = _left_ms(deadline_ms)
         route = await self._sending().route_once(prepared.topic, timeout_ms=left_ms)

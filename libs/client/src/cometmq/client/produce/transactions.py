@@ -317,7 +317,7 @@ class TransactionProducer(Producer, TransactionMember):
     # -- questions of brokers -----------------------------------------------------------------
 
     def check(self, header: CheckTransactionState, record: MessageRecord, address: str) -> None:
-        """Queue a check; excess requests are dropped, because the broker repeats them later."""
+        """Queue a check; excess checks are dropped, because the broker repeats them later."""
         try:
             question = _Question(header, received(record, "", self._namespace), address)
             self._questions.put_nowait(question)

@@ -16,10 +16,10 @@ T = TypeVar("T")
 
 
 class AdminClient(SyncClient[client.AdminClient]):
-    """Administration: `admin.call(lambda a: a.topics())` calls any method of the async client.
+    """Calls any method of the async admin client: `admin.call(lambda a: a.topics())`.
 
-    Methods that yield results are called with `iterate`:
-    `for message in admin.iterate(lambda a: a.dead_letters("group"))`.
+    Methods that yield results are called with `iterate`: `for message in admin.iterate(lambda a:
+    a.dead_letters("group"))`.
     """
 
     def __init__(
@@ -33,7 +33,7 @@ class AdminClient(SyncClient[client.AdminClient]):
         return self._answer("`admin.call(lambda a: a.topics())`", method, lambda: self._inner)
 
     def iterate(self, method: Callable[[client.AdminClient], AsyncIterator[T]]) -> Iterator[T]:
-        """Yield the results of `read`, `dead_letters` or any other method that yields."""
+        """Yield the results of `read`, `dead_letters` or any other method that yields results."""
         check_function(method, "method", "admin")
         items: object = self._on_loop(lambda: method(self._inner))
         if inspect.iscoroutine(items):

@@ -49,7 +49,9 @@ class MemberConsumer(WorkingClient[GroupT]):
         return self._on_loop(lambda: self._inner.queues)
 
     def queues_of(self, topic: str) -> list[MessageQueue]:
-        """Ask a name server for all readable queues of a topic; new ones are shared at once."""
+        """Fetch all readable queues of a topic from a name server; the group shares new queues at
+        once.
+        """
         return self._run(self._inner.queues_of(topic))
 
     def unsubscribe(self, topic: str) -> None:

@@ -35,14 +35,14 @@ class ClientAdmin:
         return loop_thread().run(self._inner.search_offset(queue, timestamp_ms))
 
     def earliest_store_time(self, queue: MessageQueue) -> int | None:
-        """Return when the oldest message of a queue was stored, in milliseconds, or None if
-        empty.
+        """Return when the oldest message of a queue was stored, in milliseconds, or None if the
+        queue is empty.
         """
         return loop_thread().run(self._inner.earliest_store_time(queue))
 
     def view_message(self, message_id: str, topic: str) -> MessageExt:
-        """Return a message by its offset message id or its unique key; raise QueryNotFound if
-        absent.
+        """Return a message by its offset message id or its unique key; raise QueryNotFound if there
+        is none.
         """
         return loop_thread().run(self._inner.view_message(message_id, topic))
 

@@ -16,7 +16,7 @@ from cometmq.remoting.bodies.queues import MessageQueue
 
 
 class Producer(WorkingClient[client.Producer]):
-    """Sends messages; threads may share it."""
+    """Sends messages; several threads may use it at the same time."""
 
     def __init__(
         self,

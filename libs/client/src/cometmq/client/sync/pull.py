@@ -92,10 +92,10 @@ class PullConsumer(ReadingConsumer[client.PullConsumer, PullOptions]):
         self._on_loop(lambda: self._inner.update_offset(queue, offset))
 
     def commit(self) -> None:
-        """Store all recorded offsets.
+        """Store all recorded offsets, and wait until they are stored.
 
-        Raise InvalidArgument, after the others are stored, for an offset beyond the end of its
-        queue, and for a queue that does not exist.
+        An offset beyond the end of its queue, or for a queue that does not exist, is refused:
+        InvalidArgument is raised after the other offsets are stored.
         """
         self._run(self._inner.commit())
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""An in-memory cluster for tests of programs that send or consume; shipped and typed."""
+"""An in-memory cluster for tests of programs that send or consume messages."""
 
 from cometmq.client.testing.broker import DISCONNECT, HANG, LOSE_ANSWER, MemoryBroker
 from cometmq.client.testing.cluster import MemoryCluster

@@ -156,10 +156,10 @@ class MemoryBroker:
     def fail(self, code: int, fault: CommandError | str, *, times: int = 1) -> None:
         """Answer the next requests of a code with an error, or not at all.
 
-        HANG and DISCONNECT ignore the request, LOSE_ANSWER serves it. AccessDenied is answered with
-        the remark of RocketMQ's access control, by which clients recognise such refusals. Raise
-        InvalidArgument for any other fault that is not a CommandError, and for a code that no
-        broker of this kind serves.
+        With HANG and DISCONNECT, the requests are ignored; with LOSE_ANSWER, they are served but
+        not answered. AccessDenied is answered with the remark of RocketMQ's access control, by
+        which clients recognise such refusals. Raise InvalidArgument for any other fault that is not
+        a CommandError, and for a code that no broker of this kind serves.
         """
         self._check_code(code)
         whole(times, "times", low=1)
@@ -190,7 +190,7 @@ class MemoryBroker:
         return sum(len(held) for held in self._held.values())
 
     def messages(self, topic: str) -> list[MessageExt]:
-        """Return the messages of a topic, the damaged ones as `UnreadableMessage`."""
+        """Return the messages of a topic, with damaged ones as `UnreadableMessage`."""
         check_kind(topic, str, "topic")
         return [self._message(record) for record in self.queues.records(topic)]
 
@@ -239,7 +239,9 @@ class MemoryBroker:
         return pack_host(bytes((127, 0, 0, 1)), self.port)
 
     def wanted(self, call: Call[pull.PullMessage]) -> SubscriptionData:
-        """Return the subscription of a pull: its own, or the one in the group's last heartbeat."""
+        """Return the subscription for a pull, from the pull itself or from the group's last
+        heartbeat.
+        """
         header = call.header
         if header.sys_flag & PullSysFlag.SUBSCRIPTION:
             check_expression_type(header.expression_type)
@@ -298,7 +300,7 @@ class MemoryBroker:
                 self.notify(data.group_name)
 
     def group_config(self, group: str) -> SubscriptionGroupConfig:
-        """Return the settings of a group; the default is as for groups created by their members."""
+        """Return the settings of a group, by default those of a group that its members created."""
         found = self.group_configs.get(group)
         return SubscriptionGroupConfig(group_name=group) if found is None else found
 
@@ -321,7 +323,7 @@ class MemoryBroker:
 
 
 def check_expression_type(kind: str | None) -> None:
-    """Refuse filters that real brokers evaluate, and this broker does not."""
+    """Refuse the filters that real brokers evaluate but this broker does not."""
     if kind == ExpressionType.SQL92:
         raise SubscriptionParseFailed(
             "MemoryCluster does not evaluate SQL92 conditions: test them against a broker, or "

@@ -47,7 +47,7 @@ _STATES: Final = {
 
 
 class MemoryCluster:
-    """Serves clients over real sockets on loopback, from data in memory that outlives its stop."""
+    """Serves clients over real sockets on loopback; its data is in memory and survives `stop`."""
 
     def __init__(self, broker_names: Iterable[str] = ("broker-a",)) -> None:
         """Create one master per name."""
@@ -122,9 +122,9 @@ class MemoryCluster:
         await broker.stop()
 
     async def lose_master(self, broker: MemoryBroker) -> None:
-        """Stop a master. A slave with a full copy remains in the routes, on a different port.
+        """Stop a master; a slave with a full copy remains in the routes, on a different port.
 
-        Raise ClientStateError if it is not running, or already lost.
+        Raise ClientStateError if the master is not running or already lost.
         """
         self._check_broker(broker)
         if not broker.is_running or broker.name in self._lost_ports:
@@ -272,7 +272,7 @@ class MemoryCluster:
 
 
 def get_routeinfo_by_topic(cluster: MemoryCluster, call: Call[GetRouteinfoByTopic]) -> Reply:
-    """Answer with the route of a topic."""
+    """Return the route of a topic."""
     route = cluster.route(call.header.topic)
     if route is None:
         raise TopicNotExist(

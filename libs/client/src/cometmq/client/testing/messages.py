@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Received messages without a broker."""
+"""Builds received messages without a broker."""
 
 from typing import Final
 

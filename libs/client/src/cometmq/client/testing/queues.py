@@ -66,7 +66,7 @@ class MemoryQueues:
         return self.min_offset(topic, queue_id) + len(queue)
 
     def read(self, topic: str, queue_id: int, offset: int, count_max: int) -> list[bytes]:
-        """Return records from an offset on."""
+        """Return up to `count_max` records, starting at an offset."""
         start = offset - self.min_offset(topic, queue_id)
         return self._queues.get((topic, queue_id), [])[start : start + count_max]
 

@@ -32,8 +32,8 @@ async def eventually(
 ) -> T:
     """Return the first true value of a function or coroutine function, calling it repeatedly.
 
-    Raise TimeoutError after `timeout_s`; its text has the last value, and `what` if given:
-    `await eventually(lambda: seen == [b"x"], what="one message")`.
+    Raise TimeoutError after `timeout_s`; its text contains the last value, and `what` if given.
+    Example: `await eventually(lambda: seen == [b"x"], what="one message")`.
     """
     if not callable(condition):
         raise InvalidArgument(

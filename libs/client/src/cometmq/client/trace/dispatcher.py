@@ -27,7 +27,7 @@ SendTrace = Callable[[str, str, Sequence[str]], Awaitable[None]]
 
 
 class _Segment:
-    """The records of the next message to one topic."""
+    """The records that the next message to one topic will contain."""
 
     def __init__(self) -> None:
         self.texts: list[str] = []

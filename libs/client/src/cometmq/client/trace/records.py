@@ -131,7 +131,8 @@ def encode_record(record: TraceRecord) -> str:
 def record_keys(record: TraceRecord) -> list[str]:
     """Return the search keys of a message's traces: its id and its own keys.
 
-    Compatibility: an id with a space yields several keys, as in Java, where the index splits it.
+    Compatibility: an id with a space yields several keys, because the index splits it there, as in
+    Java.
     """
     ids = [part for part in record.message_id.split(" ") if part]
     return [*ids, *(record.keys or "").split()]

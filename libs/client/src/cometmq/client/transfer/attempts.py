@@ -48,7 +48,7 @@ class Attempts(msgspec.Struct, gc=False):
     def error(self, topic: str, cost_ms: int, timeout_ms: int) -> Exception:
         """Return the error to raise after the last attempt.
 
-        If every attempt was refused for good, it is the last refusal, because SendFailed would
+        If every attempt was refused permanently, this is the last refusal, because SendFailed would
         invite the caller to retry later.
         """
         if self.failure is not None and self.lasting_count == self.count:
@@ -58,7 +58,9 @@ class Attempts(msgspec.Struct, gc=False):
         return error
 
     def gave_up(self, topic: str, cost_ms: int, timeout_ms: int) -> SendFailed:
-        """Return the error after the last attempt."""
+        """Return a SendFailed, or a SendTimeout if the time was used up, that describes the
+        attempts.
+        """
         message = f"the message to the topic {topic}"
         if self.may_be_stored:
             start = f"no broker has confirmed {message}, which may be stored: gave up"

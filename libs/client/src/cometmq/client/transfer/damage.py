@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Damage that a client notices in the answer to a pull, and the texts that name it."""
+"""Detects damage in the answer to a pull, and describes it."""
 
 from collections.abc import Sequence
 from typing import Final
@@ -61,7 +61,7 @@ def missing_text(queue: MessageQueue, gaps: Sequence[range], *, may_be_filtered:
 
 
 def corrupt_text(queue: MessageQueue, offset: int, error: CorruptRecord) -> str:
-    """Return the error for a queue that cannot be read beyond a record."""
+    """Return the error text for a queue that cannot be read beyond a record."""
     return (
         f"the record at queue offset {offset} of {_place(queue)}, is corrupt ({error}), and the"
         " queue cannot be read beyond it: run cometmq store verify on the broker's store; restore"

@@ -236,7 +236,7 @@ def check_batch(messages: Sequence[Message]) -> None:
 
 
 def properties_bytes(options: ProducerOptions, namespace: Namespace) -> int:
-    """Return the size of the properties that a producer adds to each message now."""
+    """Return the size of the properties that a producer currently adds to each message."""
     added: dict[str, str] = {}
     if options.trace_context:
         trace_context.inject(added)

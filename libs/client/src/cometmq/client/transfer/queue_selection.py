@@ -75,7 +75,10 @@ class LatencyFaults:
         now_ms: int,
         not_broker: str | None = None,
     ) -> MessageQueue:
-        """Return a queue of an available broker, or else of the better half, or of any broker."""
+        """Return a queue of an available broker.
+
+        If there is none, return a queue of a broker in the better half, or else of any broker.
+        """
         assert queues
         for _ in queues:
             queue = queues[round_robin.next_number() % len(queues)]
@@ -119,7 +122,7 @@ def by_random(queues: Sequence[MessageQueue], _message: Any, _argument: Any) -> 
 
 
 def java_hash_code(value: Any) -> int:
-    """Return what ``hashCode()`` of the corresponding Java value returns."""
+    """Return the ``hashCode()`` of the corresponding Java value."""
     if isinstance(value, bool):
         return 1231 if value else 1237
     if isinstance(value, str):

@@ -131,9 +131,10 @@ class MessageSender:
     async def send(
         self, prepared: Prepared, *, timeout_ms: int, queue: MessageQueue | None = None
     ) -> SendResult:
-        """Send to a chosen queue; after a failure, retry at a queue of a different broker.
+        """Choose a queue and send to it; after a failure, retry at a queue of a different broker.
 
-        If `queue` is given, send to that queue, once. Raise SendFailed unless the brokers refuse.
+        If `queue` is given, send to it once, without retries. Raise SendFailed unless the brokers
+        refuse.
         """
         begin_ms = monotonic_ms()
         attempts = 1 if queue is not None else 1 + self._options.retry_times
@@ -194,7 +195,7 @@ class MessageSender:
         """If the only broker of a topic is lost, wait for lookups that may find its successor.
 
         Otherwise all attempts would fail within milliseconds, before a group could fail over. The
-        first lookup may come at once, so two are made.
+        first lookup may be made at once, too early, so two are made.
         """
         if not (isinstance(error, ConnectFailed) or names_former_master(error)):
             return
@@ -215,7 +216,9 @@ class MessageSender:
                 await self._instance.routes.find_other_route(route, wait_ms=left_ms)
 
     def _may_retry(self, error: Exception, *, is_chosen: bool) -> bool:
-        """Return whether another attempt may succeed; `is_chosen` if the caller chose the queue."""
+        """Return whether another attempt may succeed; `is_chosen` means that the caller chose the
+        queue.
+        """
         if not isinstance(error, CommandError):
             return not (is_chosen and isinstance(error, InvalidArgument))
         if is_chosen and _ILLEGAL_QUEUE.match(error.remark):
@@ -227,7 +230,7 @@ class MessageSender:
         return error.code in self._options.retry_codes
 
     def _refused(self, error: Exception, queue: MessageQueue) -> NoReturn:
-        """Raise a refusal; for a queue that the topic does not have, InvalidArgument."""
+        """Raise the broker's refusal, or InvalidArgument if the topic does not have the queue."""
         self.failed_count += 1
         found = _ILLEGAL_QUEUE.match(error.remark) if isinstance(error, CommandError) else None
         if found is None:
@@ -238,7 +241,7 @@ class MessageSender:
     async def send_to(
         self, queue: MessageQueue, prepared: Prepared, *, timeout_ms: int
     ) -> SendResult:
-        """Send to one queue, once."""
+        """Send once, to one queue."""
         instance = self._instance
         called_ms = monotonic_ms()
         address = await instance.find_master(queue.broker_name, prepared.topic, wait_ms=timeout_ms)

@@ -36,7 +36,7 @@ class GivesBack(Protocol):
     """Takes back messages that were not consumed."""
 
     async def send_back(self, message: MessageExt, delay_level: int) -> bool:
-        """Return whether the broker accepted the message."""
+        """Send a message back to its broker; return whether the broker accepted it."""
 
 
 Consumed = Callable[[ProcessQueue, int], None]
@@ -49,7 +49,7 @@ class _Batch(msgspec.Struct):
 
 
 class Delivery:
-    """Calls the listener with up to `concurrency` lists of messages at a time."""
+    """Calls the listener with lists of messages; up to `concurrency` calls run at the same time."""
 
     def __init__(
         self,
@@ -80,8 +80,8 @@ class Delivery:
         self.resize(concurrency)
 
     def resize(self, concurrency: int) -> None:
-        """Change the number of tasks; surplus tasks end after the messages that are already
-        queued.
+        """Change the number of tasks; surplus tasks end once the messages already queued are
+        delivered.
         """
         assert self._background is not None
         for number in range(self._worker_count, concurrency):
@@ -91,17 +91,19 @@ class Delivery:
         self._worker_count = concurrency
 
     def submit(self, process_queue: ProcessQueue, messages: list[MessageExt]) -> None:
-        """Queue messages of one queue for the listener.
+        """Queue messages of one process queue for the listener.
 
-        They are either all readable or all unreadable; unreadable messages are returned to the
-        broker without a call.
+        The messages must be either all readable or all unreadable. Unreadable messages are returned
+        to the broker without calling the listener.
         """
         step, put = self._batch_count_max, self._ready.put_nowait
         for start in range(0, len(messages), step):
             put(_Batch(process_queue, messages[start : start + step]))
 
     async def stop(self, drain_ms: int) -> int:
-        """Start no more calls; return how many are still running after `drain_ms`."""
+        """Start no more calls; wait up to `drain_ms` and return how many calls are still
+        running.
+        """
         self._is_stopping = True
         running_count = await self._calls.left_after(drain_ms)
         self._caller.close()

@@ -32,10 +32,10 @@ PAUSE_MAX_MS: Final = 30_000
 
 
 class GivesUp(Protocol):
-    """Takes messages that have no deliveries left."""
+    """Turns messages that have no deliveries left into dead letters."""
 
     async def give_up(self, message: MessageExt) -> bool:
-        """Return whether the broker accepted the message."""
+        """Turn a message into a dead letter; return whether the broker accepted it."""
 
 
 class Guards(Protocol):
@@ -149,7 +149,9 @@ class OrderlyDelivery:
             )
 
     async def stop(self, drain_ms: int) -> int:
-        """Start no more calls; return how many are still running after `drain_ms`."""
+        """Start no more calls; wait up to `drain_ms` and return how many calls are still
+        running.
+        """
         self._is_stopping = True
         running_count = await self._calls.left_after(drain_ms)
         self._caller.close()
@@ -253,7 +255,7 @@ class OrderlyDelivery:
         *,
         are_dead: bool = False,
     ) -> int:
-        """Put messages back for redelivery; dead-letter messages that have no deliveries left."""
+        """Put messages back for redelivery, or dead-letter them if they have no deliveries left."""
         times_max = self._limits.reconsume_times_max
         again: list[MessageExt] = []
         for message in messages:

@@ -130,8 +130,8 @@ def retry_message(
 ) -> Prepared:
     """Return the message that a consumer sends to the retry topic of its group.
 
-    `group` and `topic`, the message's original topic, are full names. Java delays even a message
-    that has no deliveries left, so brokers dead-letter it late, and RocketMQ 5.0 redelivers it
+    `group` and `topic`, the message's original topic, are full names. Java delays a message even if
+    it has no deliveries left. Brokers then dead-letter it late, and RocketMQ 5.0 redelivers it
     instead.
     """
     properties = dict(message.properties)

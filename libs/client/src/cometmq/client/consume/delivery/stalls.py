@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Reports a listener whose calls do not end, or that blocks the event loop.
 
-Otherwise a consumer whose listener hangs in all slots looks like one without messages. One warning
-is logged when such a state begins, reminders while it lasts, and one line when it ends.
+Without these reports, a consumer whose listener hangs in every slot would look like a consumer
+without messages. One warning is logged when such a state begins, reminders while it lasts, and one
+line when it ends.
 
 A blocked loop runs no check, so a thread watches it. The loop's own stack shows whether the
 listener blocks it, and in which line.
@@ -48,14 +49,16 @@ class Watched(Protocol):
 
     @property
     def is_on_loop(self) -> bool:
-        """Whether the listener runs on the event loop, which it can block."""
+        """Whether the listener runs on the event loop and can therefore block it."""
 
     def line_on(self, thread_id: int) -> str:
-        """Return the listener's line that a thread executes; empty if it executes none."""
+        """Return the line of the listener that a thread is executing, or "" if it is not executing
+        the listener.
+        """
 
     @property
     def begins_ms(self) -> Collection[int]:
-        """When each running call began, by the monotonic clock."""
+        """The start times of the running calls, by the monotonic clock."""
 
 
 class _State(msgspec.Struct):
@@ -113,7 +116,7 @@ class Stalls:
             self._report("listener.blocks_loop", since_ms, line=line, advice=_BLOCKED_ADVICE)
 
     def check(self) -> None:
-        """Report what has changed; called on the loop, which is therefore not blocked."""
+        """Report what has changed; this runs on the loop, so the loop is not blocked."""
         self._end("listener.blocks_loop")
         now_ms = self._clock_ms()
         oldest_ms = min(self._listener.begins_ms, default=now_ms)

@@ -50,7 +50,9 @@ class Agreement:
         self._compared: Sequence[str] = ()
 
     async def check(self, address: str, members: Sequence[str]) -> None:
-        """Compare with a broker after each change of members, once our heartbeat has arrived."""
+        """Compare with a broker after each change of members, once it has received our
+        heartbeat.
+        """
         if members == self._compared:
             return
         if len(members) > 1:

@@ -39,7 +39,7 @@ class Assigner:
     ) -> None:
         """`take` is called once per topic in each round.
 
-        If there is no `strategy`, as in broadcasting, the member takes all queues.
+        Without a `strategy`, as in broadcasting, the member takes all queues.
         """
         self._agreement = agreement
         self._asked: tuple[str, list[str]] | None = None

@@ -50,7 +50,7 @@ class QueueOffsets:
         )
 
     async def _ask(self, queue: MessageQueue, code: RequestCode, header: msgspec.Struct) -> int:
-        """Send a query to the master or, while it is missing, to a slave, as pulls do.
+        """Send a query to the master or, while there is none, to a slave, as pulls do.
 
         Raise InvalidArgument for a queue that does not exist.
         """

@@ -2,10 +2,10 @@
 """Queue locks at the brokers, which let only one member of an orderly group read a queue.
 
 Invariants
-    A lock counts as valid for 30 s from the moment of our request; brokers keep it for 60 s. So
-    when ours expires, no other member can hold the lock yet, whatever was delayed. An expired lock
-    is valid again only if the committed offset has not changed, because a different member may have
-    locked the queue, consumed from it and unlocked it.
+    A lock counts as valid for 30 s from the moment of our request; brokers keep it for 60 s. So no
+    other member can hold the lock when ours expires, however long the answer was delayed. An
+    expired lock is valid again only if the committed offset has not changed, because a different
+    member may have locked the queue, consumed from it and unlocked it.
 """
 
 import asyncio

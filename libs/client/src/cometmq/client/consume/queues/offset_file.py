@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The offset file of a broadcasting consumer, and its backup, in the Java client's format.
 
-Compatibility: Java starts without offsets if a damaged file has no backup, or if both are empty,
-and so skips the waiting messages. Here every file that exists must be readable, or its backup.
+Compatibility: if a damaged file has no backup, or if both are empty, Java starts without offsets
+and so skips the waiting messages. Here, a file that exists must be readable, or its backup must be.
 """
 
 import os
@@ -28,9 +28,9 @@ class OffsetFile:
         """The reason why `load` used the backup; empty if it did not."""
 
     def load(self) -> Mapping[MessageQueue, int]:
-        """Return the stored offsets; return none if neither the file nor its backup exists.
+        """Return the stored offsets, or an empty table if neither the file nor its backup exists.
 
-        Raise OffsetsUnreadable if only unreadable files exist.
+        Raise OffsetsUnreadable if files exist but none is readable.
         """
         reasons: dict[Path, str] = {}
         for path in (self.path, self.backup):

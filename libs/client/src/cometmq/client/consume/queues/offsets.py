@@ -44,16 +44,19 @@ class OffsetStore(Protocol):
         """Return the offset in memory if it is not stored yet."""
 
     def update(self, queue: MessageQueue, offset: int, *, is_reset: bool = False) -> None:
-        """Record an offset; one lower than the current offset counts only with `is_reset`."""
+        """Record an offset; one lower than the current offset is ignored unless `is_reset` is
+        set.
+        """
 
     async def persist(self, queues: Iterable[MessageQueue]) -> None:
-        """Store the recorded offsets of these queues; failures are logged, and retried next
-        time.
+        """Store the recorded offsets of these queues; failures are logged, and retried at the next
+        call.
         """
 
     async def commit(self, queues: Iterable[MessageQueue]) -> None:
-        """Store the recorded offsets of these queues and wait for it; raise CometError on
-        failure.
+        """Store the recorded offsets of these queues, and wait until they are stored.
+
+        Raise CometError on failure.
         """
 
     def forget(self, queue: MessageQueue) -> None:
@@ -64,7 +67,7 @@ class Positions:
     """Offsets in memory, and the queues whose offsets are not stored yet.
 
     An offset that was read from the store and has not moved is never written back, because the
-    previous owner of the queue may have committed a higher one in the meantime.
+    previous owner of the queue may have committed a higher one since.
     """
 
     def __init__(self) -> None:
@@ -80,7 +83,9 @@ class Positions:
             self._read[queue] = offset
 
     def update(self, queue: MessageQueue, offset: int, *, is_reset: bool) -> None:
-        """Record an offset; one lower than the current offset counts only with `is_reset`."""
+        """Record an offset; one lower than the current offset is ignored unless `is_reset` is
+        set.
+        """
         known = self.offsets.get(queue)
         if known == offset or (known is not None and offset < known and not is_reset):
             return
@@ -149,7 +154,7 @@ class HeldOffsets:
         self.commit = store.commit
 
     def update(self, queue: MessageQueue, offset: int, *, is_reset: bool = False) -> None:
-        """Note an offset, or withhold it."""
+        """Withhold an offset if it is progress; pass first offsets and resets to the store."""
         if is_reset or self._store.position(queue) is None:
             self._drop(queue)
             self._store.update(queue, offset, is_reset=is_reset)
@@ -157,7 +162,7 @@ class HeldOffsets:
             self._progress[queue] = offset
 
     def seek(self, queue: MessageQueue, offset: int) -> None:
-        """Withhold an offset that the application chose, which may be lower."""
+        """Withhold an offset chosen by the application; it may be lower than the stored one."""
         self._progress[queue] = offset
         self._sought.add(queue)
 
@@ -190,11 +195,13 @@ class _OffsetsInMemory:
         return self._positions.offsets.get(queue)
 
     def unsaved(self, queue: MessageQueue) -> int | None:
-        """Return the offset in memory unless the broker has confirmed it or it is in the file."""
+        """Return the offset in memory if it is neither confirmed by the broker nor in the file."""
         return self._positions.unsaved_offset(queue)
 
     def update(self, queue: MessageQueue, offset: int, *, is_reset: bool = False) -> None:
-        """Record an offset; one lower than the current offset counts only with `is_reset`."""
+        """Record an offset; one lower than the current offset is ignored unless `is_reset` is
+        set.
+        """
         self._positions.update(queue, offset, is_reset=is_reset)
 
     def forget(self, queue: MessageQueue) -> None:
@@ -215,7 +222,7 @@ class RemoteOffsets(_OffsetsInMemory):
         """Broker and topic pairs that have at least one stored offset."""
 
     async def read(self, queue: MessageQueue) -> int | None:
-        """Return the offset that the broker has.
+        """Return the offset stored at the broker, or None if there is none.
 
         Compatibility: Java treats any refusal as "no offset", so a busy broker sends the group to
         the end of the queue; here the caller retries instead.
@@ -242,7 +249,7 @@ class RemoteOffsets(_OffsetsInMemory):
         return response.header.offset
 
     async def persist(self, queues: Iterable[MessageQueue]) -> None:
-        """Send the offsets oneway, and resend them once a different broker is the master."""
+        """Send the offsets oneway; resend them after a different broker has become the master."""
         queues = list(queues)
         for queue in queues:
             if self._is_told_elsewhere(queue):

@@ -85,7 +85,7 @@ class Ownership:
         self._leaving: dict[MessageQueue, asyncio.Task[None]] = {}
 
     async def claim(self, queues: Collection[MessageQueue]) -> list[MessageQueue]:
-        """Return the queues that may be read now; retry the others later."""
+        """Return the queues that may be read now; the caller retries the others later."""
         free = [queue for queue in queues if queue not in self._leaving]
         return free if self._locks is None else await self._locks.acquire(free)
 
@@ -167,7 +167,7 @@ class Ownership:
     async def _store(self, queues: Collection[MessageQueue], limit_ms: int) -> None:
         """Store offsets, retrying for up to `limit_ms` while the queues are ours.
 
-        If offsets are lost nevertheless, their messages are redelivered to the next owner.
+        If an offset cannot be stored, the next owner of the queue receives its messages again.
         """
         deadline_ms = monotonic_ms() + limit_ms
         while True:
@@ -216,7 +216,8 @@ class Ownership:
         return waits
 
     def _apart(self, held: Collection[ProcessQueue]) -> list[Collection[ProcessQueue]]:
-        """Group queues that can be left independently, so that none keeps the others locked.
+        """Split queues into groups that can be left independently, so that none keeps the others
+        locked.
 
         Otherwise a busy listener or an unresponsive broker would delay all queues.
         """

@@ -105,7 +105,7 @@ class Reader:
     def resubscribed(self) -> None:
         """Abandon the pull in flight, because the subscription of its topic has changed.
 
-        A broker may hold it for `suspend_ms`, and then answer for the old subscription.
+        A broker may hold the pull for `suspend_ms`, and then answer it with the old subscription.
         """
         scope, self._pull_scope = self._pull_scope, None  # it can be abandoned once
         if scope is not None:
@@ -185,7 +185,8 @@ class Reader:
     def _is_current(self, subscription: SubscriptionData) -> bool:
         """Return whether the topic has had this subscription since the pull was sent.
 
-        The answer for a different one lacks messages, but its next offset is beyond them.
+        The answer to a pull with an older subscription lacks messages, but its next offset is
+        beyond them.
         """
         topic = self.process_queue.queue.topic
         return self._context.subscriptions.get(topic) is subscription

@@ -62,7 +62,7 @@ class Readers:
             reader.progressed()
 
     def resubscribed(self, topic: str) -> None:
-        """Pull anew for the changed subscription of a topic."""
+        """Pull again with the changed subscription of a topic."""
         for queue in self.of_topic(topic):
             self._readers[queue].resubscribed()
 

@@ -25,7 +25,7 @@ class AllocateStrategy(Protocol):
 
     @property
     def name(self) -> str:
-        """RocketMQ's name of the strategy; all members of a group must use the same strategy."""
+        """RocketMQ's name for the strategy; all members of a group must use the same one."""
 
     def allocate(
         self, client_id: str, queues: Sequence[MessageQueue], client_ids: Sequence[str]
@@ -58,7 +58,7 @@ class AllocateByCircle:
     def allocate(
         self, client_id: str, queues: Sequence[MessageQueue], client_ids: Sequence[str]
     ) -> list[MessageQueue]:
-        """Return every c-th queue, from the member's own index on."""
+        """Return every c-th queue, starting at the member's own index."""
         if client_id not in client_ids:
             return []
         return list(queues[client_ids.index(client_id) :: len(client_ids)])
@@ -82,7 +82,7 @@ class AllocateByConfig:
 class AllocateByMachineRoom:
     """Divides the queues of brokers named ``room@name`` in the given rooms; ignores all others.
 
-    The remaining queues, from the end of the list, are assigned one each to the first members.
+    Queues that are left over after an even division go, one each, to the first members.
     """
 
     name: Final = "MACHINE_ROOM"
