@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One running suite for all tests of commands, and the commands as functions."""
+"""One running suite for all command tests, and functions that run commands."""
 
 import json
 import os
@@ -43,7 +43,7 @@ class Result(NamedTuple):
         return [json.loads(line) for line in self.out.splitlines()]
 
     def assert_refused(self, status, line):
-        """Check for one line on standard error and an empty standard output."""
+        """Check that standard error has one line and standard output is empty."""
         assert self.status == status
         assert self.err.startswith(f"cometmq: {line}")
         assert self.err.count("\n") == 1

@@ -35,7 +35,7 @@ def guarded(tmp_path_factory):
 
 @pytest.fixture
 def say(call, guarded, monkeypatch):
-    """Run a command with options before it."""
+    """Run a command with global options before it."""
     monkeypatch.setenv("NAMESRV_ADDR", guarded.namesrv_addr)
 
     def say(*arguments):

@@ -186,7 +186,7 @@ def test_a_route_names_the_broker(ask, suite, topic):
 
 @pytest.fixture
 def member(suite, topic, tmp_path):
-    """A connected member of a group; returns the group's name."""
+    """Start a connected member of a group; return the group's name."""
     group = f"{topic}-members"
     args = ["consume", topic, "-g", group, "--tag", "A", "--from", "first"]
     command = [str(PROGRAM), *args, "-n", suite.namesrv]
@@ -367,7 +367,7 @@ def test_a_reset_to_a_time_in_the_future_reads_the_last_message_again(ask, topic
 
 
 def test_numbers_that_are_no_times_are_refused(ask, topic):
-    """Seconds or an offset, taken as a time, mean 1970 and rewind the group completely."""
+    """Seconds or an offset, read as milliseconds, mean 1970 and rewind the group completely."""
     group = f"{topic}-readers"
     assert ask("group", "create", group).status == 0
     ask("produce", topic, *range(4))

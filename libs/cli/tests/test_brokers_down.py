@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Commands while brokers are down or hang: these are named, and the other results are printed."""
+"""Commands name brokers that are down or hang, and print the results of the others."""
 
 import json
 import signal
@@ -33,7 +33,7 @@ def run(call, cluster):
 
 @pytest.fixture
 def hung(cluster):
-    """broker-b accepts connections and never answers."""
+    """Make broker-b accept connections without ever answering."""
     cluster.send("broker-b", signal.SIGSTOP)
     yield f"broker broker-b ({cluster.addresses['broker-b']}) hangs: "
     cluster.send("broker-b", signal.SIGCONT)
@@ -41,7 +41,7 @@ def hung(cluster):
 
 @pytest.fixture(scope="module", autouse=True)
 def orders(cluster):
-    """A topic on both brokers, with a group that lags behind."""
+    """Create a topic on both brokers, with a group that lags behind."""
 
     def say(*args):
         command = [str(PROGRAM), *args, "-n", cluster.namesrv]
@@ -97,7 +97,7 @@ def test_a_hung_broker_is_named_and_the_other_one_shown(run, hung, cluster, args
 
 
 def test_lag_names_a_broker_that_is_left_out_half_way(run, cluster, monkeypatch, tmp_path):
-    """The first requests are answered; a later one is refused, or goes unanswered."""
+    """The broker answers the first requests, then refuses a later one or leaves it unanswered."""
 
     def fails_at_b(method, error):
         original = getattr(BrokerAdmin, method)
@@ -137,7 +137,9 @@ def test_changes_name_the_broker_that_hangs_and_change_nothing(run, hung, cluste
 
 @pytest.mark.parametrize("options", [(), ("-g", "copiers")], ids=["observer", "group"])
 def test_consume_names_the_queues_of_a_broker_that_hangs(cluster, pipe_to, options):
-    """Silence is not the end of the queues: the command must not end as after a complete copy."""
+    """A silent broker may have more messages, so the command must not end as after a complete
+    copy.
+    """
     args = ("Orders", "--from", "first", "--timeout", "10", *options)
     child = pipe_to("consume", *args, "-n", cluster.namesrv)
     assert child.stdout.readline()

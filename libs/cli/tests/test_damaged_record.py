@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Commands on a queue with a record that was damaged after a clean stop."""
+"""Commands on a queue with a record that was damaged while its broker was stopped."""
 
 import struct
 
@@ -38,7 +38,7 @@ class Broker:
 
 
 class Damages:
-    """Start brokers whose topic `Orders` has 10 messages in one queue; number 5 is damaged."""
+    """Starts brokers whose topic `Orders` has 10 messages in one queue; message 5 is damaged."""
 
     def __init__(self, folder, call):
         self._folder = folder

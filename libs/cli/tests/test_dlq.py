@@ -13,7 +13,7 @@ from cometmq.peers.processes import wait_until
 
 @pytest.fixture
 def dead(ask, suite, topic):
-    """A group with five dead letters; returns its name."""
+    """Create a group with five dead letters; return its name."""
     group = f"{topic}-dead"
     for number in range(5):
         keys = ("--key", f"k{number}", "--tag", "odd" if number % 2 else "even")

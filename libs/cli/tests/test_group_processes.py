@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A broker group as processes: brokers, two electors, a kill -9, a switchover."""
+"""A broker group of real processes: brokers, two electors, a kill -9 and a switchover."""
 
 import json
 import subprocess

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`cometmq ha` as a process, with members that obey and a record in a file."""
+"""`cometmq ha` as a process, with fake members and a record in a file."""
 
 import asyncio
 import json
@@ -165,7 +165,7 @@ async def test_status_without_all_members_names_the_others(group, in_sync):
 
 @pytest.mark.parametrize("loss", ["silent master", "stopped master", "other epoch"])
 async def test_status_shows_no_lag_of_a_slave_that_does_not_hear_its_master(group, loss):
-    """The slave shows its last known lag, usually 0, which would look up to date."""
+    """The last known lag of such a slave, usually 0, would make it look up to date."""
     await group.lead()
     group.members[1].becomes(lag_bytes=0, has_lost_master=loss == "silent master")
     if loss == "stopped master":

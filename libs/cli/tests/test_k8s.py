@@ -53,7 +53,9 @@ class Kubectl:
         (self.folder / "group").write_text(json.dumps({"status": status}))
 
     def answers(self, operation, **status):
-        """Make the operator write this once it gets an order; None: there is no operator."""
+        """Make the operator write this status when it gets an order; None means that no operator
+        runs.
+        """
         answer = None if operation is None else {"operation": operation, "status": status}
         (self.folder / "operator").write_text(json.dumps(answer))
 

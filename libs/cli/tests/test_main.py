@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The command line: table of commands, start-up time, refusals."""
+"""The command line: its table of commands, start-up time and refusals."""
 
 import json
 import subprocess

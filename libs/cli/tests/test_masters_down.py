@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Commands when a master is down, restarts or refuses messages, with slaves and without."""
+"""Commands when a master is down, restarts or refuses messages, with and without slaves."""
 
 import json
 import signal
@@ -13,7 +13,7 @@ from cometmq.peers.processes import wait_until
 
 @pytest.fixture
 def cluster(running_cluster, tmp_path):
-    """A cluster without brokers, one per test."""
+    """Run a cluster without brokers for one test."""
     with running_cluster(tmp_path) as cluster:
         yield cluster
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """mqadmin's commands for topics, brokers, name servers and exports, against a running suite.
 
-tests/compat compares their text with mqadmin's; this file covers JSON output and refusals.
+tests/compat compares their text output with mqadmin's; this file covers JSON output and refusals.
 """
 
 import json

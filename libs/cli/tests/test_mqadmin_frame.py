@@ -30,7 +30,7 @@ COLUMNS = (
 
 @pytest.fixture
 def zone(monkeypatch):
-    """A local time zone that is not UTC."""
+    """Set the local time zone to one that differs from UTC."""
     monkeypatch.setenv("TZ", "Asia/Shanghai")
     __import__("time").tzset()
     yield

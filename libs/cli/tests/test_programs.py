@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The programs as processes: they announce readiness, stop on signals, and refuse on one line."""
+"""The programs as processes: they report readiness, stop on signals, and refuse in one line."""
 
 import json
 import os
@@ -184,7 +184,7 @@ GROUP = ("--broker-name", "orders", "--control-members", "0=127.0.0.1:1")
 
 
 def alone(program, folder):
-    """Return options with which the program could start if nothing else were wrong."""
+    """Return options that let the program start if nothing else is wrong."""
     port = ("--listen-port", free_broker_port())
     return {
         "standalone": ("standalone", *suite_options(folder)),

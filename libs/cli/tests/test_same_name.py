@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Two brokers with one brokerName and brokerId, as processes."""
+"""Two broker processes with the same brokerName and brokerId."""
 
 import os
 import signal

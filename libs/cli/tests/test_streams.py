@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Unwritable output, closed streams and Ctrl-C: one line at most, never a traceback."""
+"""Unwritable output, closed streams and Ctrl-C print at most one line, never a traceback."""
 
 import asyncio
 import os
@@ -239,7 +239,7 @@ def test_a_member_that_ends_drains_and_leaves_the_rest(pipe, topic, tail):
     ],
 )
 def test_ctrl_c_never_gives_a_traceback(command):
-    """Nothing answers at the address, so each command is between its imports and a retry."""
+    """No server listens at the address, so each command is importing modules or retrying."""
     for delay_s in (0.05, 0.2, 0.5):
         child = OnTerminal(*command, "-n", f"127.0.0.1:{free_port()}")
         deadline = time.monotonic() + delay_s

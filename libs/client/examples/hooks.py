@@ -31,7 +31,7 @@ class OnlyKnownTopics:
 
 
 async def main() -> None:
-    """Send to a listed topic and to one that is not listed."""
+    """Send to a topic on the list, and to one that is not."""
     producer = Producer("shop")
     producer.add_hook(Timing())
     producer.add_forbidden_hook(OnlyKnownTopics())

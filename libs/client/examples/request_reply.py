@@ -19,7 +19,9 @@ from cometmq.client import (
 
 
 async def main() -> None:
-    """Run the requester and the replier in one process; they could run anywhere."""
+    """Run the requester and the replier in one process; they could also run on different
+    machines.
+    """
     async with Producer("price-service") as answers, Producer("shop") as shop:
 
         async def listener(messages: list[MessageExt]) -> None:

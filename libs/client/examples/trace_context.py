@@ -20,7 +20,7 @@ PARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 
 
 async def main() -> None:
-    """Forward a traced message; what the listener sends belongs to the same trace."""
+    """Forward a traced message; the listener's own message belongs to the same trace."""
     arrived = asyncio.Event()
     async with Producer("shop", options=ProducerOptions(trace_context=True)) as producer:
 

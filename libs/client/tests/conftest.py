@@ -35,7 +35,7 @@ def served() -> Iterator[MemoryCluster]:
 
 @pytest.fixture
 def lookups(cluster: MemoryCluster, monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The topics whose routes were looked up."""
+    """Return the topics whose routes were looked up."""
     found: list[str] = []
     route = cluster.route
 

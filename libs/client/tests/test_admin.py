@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Admin calls against captured answers of Java servers, and in an in-memory cluster."""
+"""Admin calls against captured answers of Java servers, and against an in-memory cluster."""
 
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Routes of topics, topics that are deleted, and the queues of ordered topics."""
+"""Administration of topics: routes, deleted topics, and the queues of ordered topics."""
 
 import pytest
 

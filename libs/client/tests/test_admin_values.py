@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Values that servers accept but that cannot be intended are refused at the call."""
+"""Admin calls refuse values that servers accept but that cannot be intended."""
 
 import re
 from typing import Any
@@ -55,7 +55,7 @@ async def test_settings_of_groups(cluster: MemoryCluster, fields: Any, text: str
 
 @pytest.fixture
 def stored(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
-    """The order configurations that name servers have."""
+    """Return the order configurations that the name servers have stored."""
     found: dict[str, str] = {}
 
     async def put_kv(_: NamesrvAdmin, __: str, key: str, value: str) -> None:
@@ -109,7 +109,7 @@ async def test_queues_of_an_ordered_topic_belong_to_a_named_broker(
 
 @pytest.fixture
 def sent(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
-    """The bodies of requests that change settings."""
+    """Return the bodies of requests that change settings."""
     found: list[bytes] = []
 
     async def invoke(_: object, code: int, __: object = None, body: bytes = b"") -> None:

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Warnings about members of a group with different subscriptions; each warning shows both."""
+"""Warnings about members of a group with different subscriptions; each warning shows both of
+them.
+"""
 
 import asyncio
 

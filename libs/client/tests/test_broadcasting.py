@@ -64,7 +64,7 @@ async def test_every_member_gets_every_message(cluster: MemoryCluster, tmp_path:
 async def test_the_next_run_continues_behind_the_offsets_in_the_file(
     cluster: MemoryCluster, tmp_path: Path
 ) -> None:
-    """The instance keeps the name DEFAULT, so the file is found again."""
+    """The instance keeps the name DEFAULT, so the next run finds the file."""
     for bodies in ([b"0", b"1"], [b"2", b"3"]):
         seen = Recorder()
         async with broadcast(cluster, seen, tmp_path) as consumer:
@@ -124,7 +124,7 @@ async def test_a_lite_pull_consumer_may_broadcast_too(
 
 
 async def test_the_file_is_javas(cluster: MemoryCluster, tmp_path: Path) -> None:
-    """Java's file has objects as keys."""
+    """In Java's file, the keys are JSON objects."""
     path = tmp_path / "10.0.0.1@DEFAULT" / "cg" / "offsets.json"
     path.parent.mkdir(parents=True)
     key = json.dumps({"brokerName": "broker-a", "queueId": 0, "topic": "T"}, separators=(",", ":"))
@@ -194,7 +194,7 @@ async def consumed_once(cluster: MemoryCluster, folder: Path, body: bytes) -> li
 async def test_damaged_offsets_refuse_the_start(
     cluster: MemoryCluster, tmp_path: Path, damage: bytes
 ) -> None:
-    """Starting without offsets would skip the unread messages or repeat the others."""
+    """A start without offsets would skip the unread messages or repeat the others."""
     path = tmp_path / "10.0.0.1@DEFAULT" / "cg" / "offsets.json"
     backup = path.with_name("offsets.json.bak")
     for number in range(2):
@@ -250,7 +250,7 @@ async def test_the_backup_replaces_a_damaged_file_and_is_logged(
 async def test_a_folder_that_cannot_be_written_refuses_the_start(
     cluster: MemoryCluster, tmp_path: Path, kind: type[Any]
 ) -> None:
-    """Java starts, and logs every failed save."""
+    """A Java consumer starts nevertheless, and logs every failed save."""
     folder = tmp_path / "file"
     folder.write_text("not a folder")
     fields = {"message_model": MessageModel.BROADCASTING, "offsets_dir": str(folder)}

@@ -290,7 +290,6 @@ async def test_close_names_a_listener_that_runs_on_after_its_cancellation(
 
 
 def left_of(tasks: set[asyncio.Task[Any]]) -> list[str]:
-    """Return the delivery tasks that are still running."""
     return [
         task.get_name() for task in tasks if not task.done() and task.get_name().startswith("deliv")
     ]
@@ -300,7 +299,7 @@ def left_of(tasks: set[asyncio.Task[Any]]) -> list[str]:
 
 
 class Stubborn:
-    """An async function that runs on after it was cancelled, until it is released."""
+    """An async function that, once cancelled, keeps running until it is released."""
 
     def __init__(self) -> None:
         self.began, self.may_end, self.ended = asyncio.Event(), asyncio.Event(), asyncio.Event()
@@ -326,7 +325,7 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def member_of(kind: type[Any], cluster: MemoryCluster) -> Any:
-    """Return a consumer of the topic T that is not started."""
+    """Return a consumer of the topic T that has not been started."""
     more = {"listener": lambda _: None} if kind is PushConsumer else {}
     consumer = kind("g", cluster.namesrv, **more)
     (consumer.register if kind is PullConsumer else consumer.subscribe)("T")

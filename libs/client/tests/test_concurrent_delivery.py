@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A listener's results are ignored if its queue has been lost in the meantime."""
+"""A listener's results are ignored if its queue is lost during the call."""
 
 from cometmq.client.consume.delivery.concurrent import Delivery
 from cometmq.client.consume.delivery.rates import ConsumeRates

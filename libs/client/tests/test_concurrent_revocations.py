@@ -138,7 +138,9 @@ async def test_a_callback_that_hangs_holds_the_end_up_only_for_a_while(
 
 
 async def test_a_queue_that_goes_during_a_seek_is_not_read(cluster: MemoryCluster) -> None:
-    """Otherwise the queue's new owner would get the same messages, and its offset would be lost."""
+    """Otherwise two members would receive the same messages, and this one's offset would be
+    lost.
+    """
     await send(cluster, *texts(3))
     consumer = lite(cluster)
     async with consumer:
@@ -170,7 +172,7 @@ async def test_a_poll_that_waits_returns_at_the_end(cluster: MemoryCluster) -> N
 async def test_a_topic_that_is_unsubscribed_while_its_queues_are_taken_is_left(
     cluster: MemoryCluster,
 ) -> None:
-    """Otherwise its queues remain locked, and block the other members."""
+    """Otherwise its queues would remain locked, and no other member could read them."""
     asked, go_on = asyncio.Event(), asyncio.Event()
     consumer = named(cluster, Recorder(), "a", orderly=True)
     cluster.create_topic("U")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Messages that a broker stored and then damaged: every client names them."""
+"""Messages that were damaged after a broker stored them: every client names them."""
 
 import logging
 from collections.abc import Callable
@@ -22,13 +22,13 @@ LOGGER = logging.getLogger("app.damage")  # noqa: TID251  # the logger of a prog
 
 @pytest.fixture
 def errors(caplog: pytest.LogCaptureFixture) -> Callable[[], list[str]]:
-    """Return the lines that were logged."""
+    """Return a function that returns the logged lines."""
     caplog.set_level(logging.ERROR, LOGGER.name)
     return lambda: [record.getMessage() for record in caplog.records]
 
 
 async def store_five(cluster: MemoryCluster, number: int, *, body: bytes | None) -> None:
-    """Store five messages; then change the body of one, or have the broker leave it out."""
+    """Store five messages; then change the body of one, or make the broker leave it out."""
     await send(cluster, *texts(5))
     queues = cluster.broker.queues
     (record,) = queues.read("T", 0, number, 1)
@@ -85,7 +85,7 @@ async def test_a_pull_without_any_message_left_names_them(
 async def test_a_member_reports_a_queue_at_most_every_half_minute(
     cluster: MemoryCluster, errors: Callable[[], list[str]]
 ) -> None:
-    """Two members with different subscriptions would otherwise log each pull."""
+    """Otherwise two members with different subscriptions would log every pull."""
     await store_five(cluster, 1, body=None)
     cluster.broker.queues.replace("T", 0, 3, b"")
     seen = Recorder()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Applications may change the lists that they receive: the client keeps its own."""
+"""Applications may change the lists that they receive, because the client keeps its own."""
 
 from typing import Any
 
@@ -20,7 +20,7 @@ FIRST = ConsumeFrom.FIRST_OFFSET
 
 
 def emptied(messages: list[MessageExt]) -> list[bytes]:
-    """Remove all messages, like a program that handles them one by one."""
+    """Remove all messages from a list, as a program that handles them one by one may do."""
     bodies: list[bytes] = []
     while messages:
         bodies.append(messages.pop(0).body)

@@ -278,7 +278,7 @@ async def test_other_wrong_arguments_are_named(cluster: MemoryCluster) -> None:
 
 
 async def test_a_long_value_is_shortened_in_an_error(cluster: MemoryCluster) -> None:
-    """A message passed as a queue would otherwise print its whole body."""
+    """Otherwise the error for a message passed as a queue would contain its whole body."""
     message: Any = Message("T", b"x" * 100_000)
     async with Producer("pg", cluster.namesrv) as producer:
         with pytest.raises(InvalidArgument, match="queue must be a MessageQueue") as caught:

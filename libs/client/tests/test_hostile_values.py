@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Values of a wrong kind are refused at the call, also those that are false like None."""
+"""Calls refuse values of a wrong type, including those that are false like None."""
 
 from typing import Any
 

@@ -36,7 +36,7 @@ Send = Callable[[TransactionProducer], Any]
 
 @pytest.fixture
 async def hung() -> AsyncIterator[str]:
-    """The address of a name server that accepts requests and never answers."""
+    """Run a name server that accepts requests and never answers; yield its address."""
     server: Server[Any] = Server(
         {RequestCode.GET_ROUTEINFO_BY_TOPIC: lambda *_: None},
         None,

@@ -23,7 +23,7 @@ PATIENT = ProducerOptions(send_timeout_ms=60_000, api_timeout_ms=60_000)
 
 
 class Brokers:
-    """A broker that is alive or not, and a route that names a master."""
+    """A broker that may be alive or not, and a route that names a master."""
 
     def __init__(self) -> None:
         self.master: str | None = OLD
@@ -109,7 +109,7 @@ async def test_a_silent_broker_is_dropped_once_another_is_master(
 
 
 async def test_a_master_that_hands_over_is_not_dropped(brokers: Brokers, late: LateSends) -> None:
-    """The demoted master answers the sends itself; failing one would break a promise."""
+    """The demoted master still answers its sends; closing the connection would fail them."""
     brokers.is_alive = True
     flight = late.begin(OLD, "broker-a", "T")
     brokers.master = NEW
@@ -120,7 +120,7 @@ async def test_a_master_that_hands_over_is_not_dropped(brokers: Brokers, late: L
 
 
 async def test_answered_sends_cause_no_lookups(brokers: Brokers, late: LateSends) -> None:
-    """Each tick sees a new answer, even though a send is always in flight."""
+    """Each tick sees a new answer, although a send is always in flight."""
     flight = late.begin(OLD, "broker-a", "T")
     for _ in range(20):
         late.begin(OLD, "broker-a", "T")

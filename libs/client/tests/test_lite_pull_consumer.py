@@ -91,7 +91,7 @@ async def test_a_failure_leaves_the_last_message_uncommitted(stored: MemoryClust
 
 
 async def test_close_does_not_commit_the_messages_returned_last(stored: MemoryCluster) -> None:
-    """A program that calls `close` in `finally` calls it after a failure too."""
+    """A program that calls `close` in a `finally` block also calls it after a failure."""
     options = msgspec.structs.replace(FIRST, pull_count_max=5)
     consumer = consumer_of(stored, options)
     await consumer.start()
@@ -183,7 +183,7 @@ async def test_without_auto_commit_a_seek_is_stored_by_commit_only(stored: Memor
 
 
 async def test_a_seek_commits_when_progress_does(stored: MemoryCluster) -> None:
-    """A crash before the commit continues at the offset committed before."""
+    """After a crash before the commit, the group continues at the previously committed offset."""
     async with consumer_of(stored) as consumer:
         await consumer.poll()
         await consumer.commit()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The log output of clients with and without a configuration."""
+"""Log output of clients, with and without logging configured."""
 
 import asyncio
 import json
@@ -153,7 +153,7 @@ def test_the_log_of_failures_stays_small() -> None:
 
 
 def test_the_guide_names_the_texts() -> None:
-    """Each event in the guide's table occurs in the source."""
+    """Each event in the guide's table must occur in the source."""
     source = Path(log.__file__).parent
     code = " ".join(path.read_text(encoding="utf-8") for path in source.rglob("*.py"))
     guide = Path(__file__).resolve().parents[3] / "docs" / "guides" / "client.md"
@@ -297,7 +297,7 @@ async def test_no_name_server_is_named_with_its_reason(
 async def test_a_start_with_hanging_name_servers_ends_at_the_deadline(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """A single deadline bounds the start, rather than one per topic."""
+    """The start has a single deadline, not one per topic."""
     with socket.socket() as mute:
         mute.bind(("127.0.0.1", 0))
         mute.listen()

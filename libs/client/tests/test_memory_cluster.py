@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The in-memory cluster that ships for tests of programs, and `eventually`."""
+"""The in-memory cluster that users test their programs with, and `eventually`."""
 
 import asyncio
 from typing import Any

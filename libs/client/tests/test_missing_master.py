@@ -145,7 +145,7 @@ async def test_first_sends_that_start_together_wait_for_one_lookup(
 
 
 async def test_a_send_outlives_a_master_that_the_name_servers_keep(cluster: MemoryCluster) -> None:
-    """In a group with failover, name servers keep a lost master until the next one registers."""
+    """In a group with failover, name servers keep a lost master until its successor registers."""
     async with Producer("pg", cluster.namesrv, options=SLOW) as producer:
         await producer.send(Message("T", b"x"))
         await cluster.broker.stop()  # its address is kept in the route

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Offsets of missing queues are refused: brokers answer 0 for them, and store any offset."""
+"""Offsets of missing queues are refused, because brokers answer 0 for them and store any offset."""
 
 from collections.abc import Awaitable, Callable
 
@@ -88,7 +88,7 @@ def test_blocking_clients_refuse_a_missing_queue(queue: MessageQueue, text: str)
 
 
 async def test_bounds_are_known_without_an_earlier_call(cluster: MemoryCluster) -> None:
-    """The client looks up the route; it used to report an unknown broker name."""
+    """The client used to report an unknown broker name instead of looking up the route."""
     await send(cluster, *texts(3))
     async with PullConsumer("cg", cluster.namesrv) as consumer:
         assert await consumer.max_offset(QUEUE_0) == 3

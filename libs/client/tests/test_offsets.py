@@ -145,7 +145,7 @@ async def test_moves_during_a_write_are_written_next(
 
 
 class FakeInstance:
-    """A client instance, and a broker that refuses or disturbs commits on request."""
+    """A client instance with a broker that refuses or disturbs commits on request."""
 
     def __init__(self) -> None:
         self.log = NO_LOG
@@ -186,7 +186,7 @@ async def test_a_queue_that_is_lost_while_others_are_stored_is_left_out() -> Non
 
 
 async def test_an_unmoved_offset_is_not_written_back() -> None:
-    """The previous owner of the queue may have stored a higher offset in the meantime."""
+    """The previous owner of the queue may have stored a higher offset since it was read."""
     instance = FakeInstance()
     instance.stored = 7
     store = RemoteOffsets(instance, "g")  # type: ignore[arg-type]
@@ -203,7 +203,9 @@ async def test_an_unmoved_offset_is_not_written_back() -> None:
 
 
 async def test_an_unconfirmed_offset_is_sent_twice() -> None:
-    """Java's broker may handle an earlier pull, which carries an older offset, after the commit."""
+    """After the commit, Java's broker may still handle an earlier pull, which carries an older
+    offset.
+    """
     instance = FakeInstance()
     store = RemoteOffsets(instance, "g")  # type: ignore[arg-type]
     store.update(A, 7)
@@ -219,7 +221,7 @@ async def test_an_unconfirmed_offset_is_sent_twice() -> None:
 
 
 async def test_an_unconfirmed_offset_is_committed_again() -> None:
-    """Two oneway commits may both be lost: with the connection, or in a broker's queue."""
+    """Both oneway commits may be lost: with the connection, or in a broker's queue."""
     instance = FakeInstance()
     store = RemoteOffsets(instance, "g")  # type: ignore[arg-type]
     store.update(A, 7)
@@ -233,7 +235,7 @@ async def test_an_unconfirmed_offset_is_committed_again() -> None:
 
 
 async def test_an_unconfirmed_offset_is_sent_again_to_another_master() -> None:
-    """The former master may have refused it: it does not answer oneway requests."""
+    """The former master may have refused it, which a oneway request cannot report."""
     instance = FakeInstance()
     store = RemoteOffsets(instance, "g")  # type: ignore[arg-type]
     store.update(A, 7)
@@ -259,7 +261,9 @@ async def test_a_confirmed_offset_is_sent_once() -> None:
 
 
 class ForgetfulBroker(FakeInstance):
-    """Like Java's broker, loses concurrent first commits: each replaces the other's table."""
+    """Like Java's broker, loses concurrent first commits, because each replaces the other's
+    table.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -289,7 +293,7 @@ async def test_of_a_groups_first_offsets_none_is_forgotten() -> None:
 
 
 async def test_a_beginning_that_the_broker_does_not_know_is_stored() -> None:
-    """Brokers also answer 0 for young queues, so the offset is stored for certainty."""
+    """Brokers also answer 0 for young queues, so a 0 may mean that nothing is stored."""
     instance = FakeInstance()
     store = RemoteOffsets(instance, "g")  # type: ignore[arg-type]
     store.update(A, await store.read(A) or 0)

@@ -161,7 +161,7 @@ async def test_a_broker_that_does_not_answer_keeps_no_queue_of_another_locked(
 async def test_no_offset_is_stored_while_the_lock_is_expired(
     leaving: Leaving, is_lost: bool
 ) -> None:
-    """Another member may have stored a higher offset, unless the lock proves to be still ours."""
+    """Until the lock is renewed, another member may have stored a higher offset."""
     leaving.store.failures = [RequestTimeout("no answer")] * 1_000_000
     await leaving.owner().leave([held_to(leaving.store, A, 7)])
     await leaving.store.tried.wait()
@@ -215,7 +215,7 @@ async def test_close_stores_the_offset_of_a_busy_queue_that_is_leaving(
 async def test_without_a_lock_the_offset_is_stored_at_once_and_never_later(
     leaving: Leaving,
 ) -> None:
-    """The next owner has started by then, so a later store would reset its progress."""
+    """The next owner may already have started, and a later store would reset its progress."""
     busy, owner = held_to(leaving.store, A, 7), leaving.owner(orderly=False)
     busy.calls.began()
     await owner.leave([busy])
@@ -228,7 +228,7 @@ async def test_without_a_lock_the_offset_is_stored_at_once_and_never_later(
 
 @pytest.mark.parametrize("then_ends", [False, True])
 async def test_no_offset_of_a_lost_queue_is_stored(leaving: Leaving, then_ends: bool) -> None:
-    """A regained lock counts as lost, because another member held it in the meantime."""
+    """A regained lock counts as lost, because another member has held it."""
     lost, owner = held_to(leaving.store, A, 7), leaving.owner()
     lost.calls.began()
     await owner.leave([lost], is_lost=True)

@@ -31,7 +31,9 @@ class Clock:
 
 
 class Offsets:
-    """A member that has consumed up to offset 5; the test sets the broker's answer and its time."""
+    """A member that has consumed up to offset 5; the test sets the broker's answer and its
+    delay.
+    """
 
     def __init__(self) -> None:
         self.stored: int | None = 5
@@ -97,7 +99,7 @@ async def test_a_lock_is_ours_for_thirty_seconds(locked: Locked, cluster: Memory
 async def test_an_expired_lock_is_renewed_if_the_offset_is_unchanged(
     locked: Locked, stored: int | None, are_valid: bool, lost: list[MessageQueue]
 ) -> None:
-    """In the meantime another member may have locked and released the queue."""
+    """While it was expired, another member may have locked and released the queue."""
     await locked.locks.acquire(QUEUES)
     locked.offsets.stored = stored
     locked.clock.now_ms += VALID_MS + 1
@@ -124,7 +126,7 @@ async def test_a_lock_that_ran_out_is_renewed_later_if_the_offset_is_not_known(
 async def test_a_lock_that_is_given_back_while_it_is_regained_stays_so(
     locked: Locked, cluster: MemoryCluster, renews: bool
 ) -> None:
-    """Otherwise renewals would keep it forever."""
+    """Otherwise the member would renew the lock forever."""
     await locked.locks.acquire(QUEUES[:1])
     locked.clock.now_ms += VALID_MS + 1
     locked.offsets.may_read.clear()
@@ -199,7 +201,9 @@ async def never(_: Collection[MessageQueue]) -> None:
 async def test_an_offset_that_cannot_be_read_gives_no_queue_up(
     locked: Locked, error: Exception
 ) -> None:
-    """Otherwise consumed messages with unsaved offsets would be redelivered, despite our lock."""
+    """Otherwise consumed messages whose offsets are not saved would be redelivered, despite our
+    lock.
+    """
     held = ProcessQueue(QUEUES[0], 5)
     locked.offsets.errors = [error]
     guards = guards_of(locked, never)

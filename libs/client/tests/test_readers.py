@@ -25,7 +25,7 @@ from cometmq.remoting.transport.tasks import TaskSet
 
 
 class NoMessages:
-    """Pulls that never return."""
+    """A puller whose pulls never return."""
 
     async def pull(self, *_: Any, **__: Any) -> Any:
         await asyncio.Event().wait()
@@ -35,7 +35,7 @@ class NoMessages:
 
 
 class Script:
-    """Pulls that return prepared answers, and block after the last one."""
+    """A puller that returns prepared answers, and blocks after the last one."""
 
     def __init__(self, answers: Iterable[Pulled]) -> None:
         self.answers = iter(answers)
@@ -140,7 +140,7 @@ async def test_a_queue_taken_during_a_reset_keeps_one_reader(background: TaskSet
 async def test_a_recreated_queue_ignores_offsets_of_held_messages(
     background: TaskSet,
 ) -> None:
-    """Offsets of a recreated topic are lower, so the old ones would skip its messages."""
+    """A recreated topic has lower offsets, so the old ones would skip its messages."""
     message = message_ext(100)
     script = Script(
         [
@@ -161,7 +161,9 @@ async def test_a_recreated_queue_ignores_offsets_of_held_messages(
 async def test_offsets_of_an_uncertain_queue_are_not_committed(
     background: TaskSet,
 ) -> None:
-    """Otherwise a member frozen for longer than its lock would reset the group's progress."""
+    """Otherwise a member that was frozen for longer than its lock would reset the group's
+    progress.
+    """
     nothing = Pulled(PullStatus.NO_NEW, [], 5, 0, 5)
     script, offsets = Script([nothing, nothing]), SlowOffsets()
     offsets.may_store.set()
@@ -184,7 +186,7 @@ async def test_offsets_of_an_uncertain_queue_are_not_committed(
 
 
 class Held:
-    """Pulls that a broker holds until the test answers them."""
+    """A puller whose pulls are held until the test answers them."""
 
     def __init__(self) -> None:
         self.pulls: list[tuple[int, str]] = []

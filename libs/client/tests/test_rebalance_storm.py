@@ -114,7 +114,7 @@ async def test_concurrent_delivery_loses_no_message(cluster: MemoryCluster, seed
 async def test_a_restarted_broker_loses_no_message_and_no_offset(
     cluster: MemoryCluster, seed: int
 ) -> None:
-    """Clients resend the offsets lost with the broker: each message is consumed once."""
+    """Clients resend the offsets that the broker lost, so each message is consumed once."""
     group = Group(cluster, seed, orderly=True)
     broker = cluster.brokers[1]
     async with asyncio.TaskGroup() as tasks, Producer("pg", cluster.namesrv) as producer:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Routes: the queues that a client sends to and pulls from, and when it looks them up again."""
+"""Routes: which queues a client sends to and pulls from, and when it looks them up again."""
 
 import pytest
 

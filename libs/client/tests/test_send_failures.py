@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How a send behaves when brokers refuse, hang, disconnect or lose their answer."""
+"""Sends when brokers refuse them, hang, disconnect or lose their answer."""
 
 import os
 from typing import Any
@@ -75,7 +75,7 @@ async def test_a_busy_broker_is_asked_again_if_that_is_wanted(cluster: MemoryClu
 
 @pytest.mark.parametrize("code", [1, 16])
 async def test_a_refusal_by_access_control_is_final(cluster: MemoryCluster, code: int) -> None:
-    """Java retries after these codes."""
+    """The Java client retries after these codes."""
     remark = "org.apache.rocketmq.acl.common.AclException: no, a.b.C.d(C.java:663)"
     cluster.broker.fail(SEND, CommandError(code, remark), times=3)
     async with Producer("pg", cluster.namesrv) as producer:
@@ -87,7 +87,7 @@ async def test_a_refusal_by_access_control_is_final(cluster: MemoryCluster, code
 
 
 async def test_only_codes_that_may_pass_are_retried(cluster: MemoryCluster) -> None:
-    """The list equals that of Java's DefaultMQProducer."""
+    """The list is that of Java's DefaultMQProducer."""
     async with Producer("pg", cluster.namesrv) as producer:
         for code in ResponseCode:
             if int(code) in {int(status) for status in SendStatus}:
@@ -112,7 +112,7 @@ LASTING = [NoPermission("x"), TopicNotExist("x"), NoBuyerId("x"), NotInCurrentUn
 async def test_a_refusal_for_good_is_no_outage(
     cluster: MemoryCluster, refusal: CommandError, form: str
 ) -> None:
-    """Java tries these at other brokers, too."""
+    """The Java client retries these at other brokers."""
     cluster.broker.fail(SEND, refusal, times=3)
     cluster.broker.fail(RequestCode.SEND_BATCH_MESSAGE, refusal, times=3)
     async with Producer("pg", cluster.namesrv, options=PATIENT) as producer:

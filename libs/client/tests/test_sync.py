@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Blocking clients: the facade runs on its own thread, so the cluster does too."""
+"""Blocking clients: they run on their own thread, and so does the cluster."""
 
 import asyncio
 import contextlib

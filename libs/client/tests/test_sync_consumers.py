@@ -123,7 +123,7 @@ def test_close_does_not_commit_the_messages_returned_last(served: MemoryCluster)
 
 
 def test_the_end_is_asked_for_without_waiting_for_the_loop(served: MemoryCluster) -> None:
-    """A signal may interrupt a call that holds a lock needed by the loop."""
+    """The signal may interrupt a call that holds a lock needed by the loop."""
     go_on, is_stopped = threading.Event(), threading.Event()
 
     def stop_the_loop() -> None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A bool, float or string where an int is required is refused at the call, in every argument."""
+"""Every call refuses a bool, float or string where an int is required."""
 
 import re
 from typing import Any

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Wrong use is refused at the call, with an error that names the fix."""
+"""Calls refuse wrong use with an error that names the remedy."""
 
 import re
 from collections.abc import AsyncIterator

@@ -69,13 +69,15 @@ class Access(NamedTuple):
     is_tls: bool = False
     tls_config: Path | None = None
     namesrv: str = ""
-    """Given before the command; after it, -n is an option of the command."""
+    """The name servers given before the command; after the command, -n is an option of the command
+    itself.
+    """
     as_json: bool = False
     is_account_said: bool = False
-    """Whether the account comes from options; otherwise from the environment."""
+    """Whether the account comes from options, not from the environment."""
 
     def with_account(self, said: Mapping[str, Any]) -> "Access":
-        """Add account options; the first one replaces the environment's account as a whole."""
+        """Add account options; the first one replaces the whole account from the environment."""
         if not said:
             return self
         before = {} if self.is_account_said else ACCOUNT_DEFAULTS
@@ -97,7 +99,7 @@ def is_said(ctx: typer.Context, name: str | None) -> bool:
 
 
 def namesrv_or_global(ctx: typer.Context, param: typer.CallbackParam, namesrv: Any) -> Any:
-    """Return the name servers given after the command, or before it, or the default."""
+    """Return the name servers given after the command, or those given before it, or the default."""
     if is_said(ctx, param.name):
         return namesrv
     if ACCESS.get().namesrv:
@@ -149,4 +151,6 @@ _FIELDS: Final[dict[str, tuple[str, type[Any]]]] = {
     "tls": ("is_tls", bool),
     "tls_config": ("tls_config", Path),
 }
-"""Parameter of `cometmq` that commands also accept -> its field of `Access` and the type there."""
+"""Maps each parameter of `cometmq` that commands also accept to its field of `Access` and that
+field's type.
+"""

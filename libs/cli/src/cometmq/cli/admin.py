@@ -31,7 +31,9 @@ _CANNOT_SERVE: Final = frozenset({ServerError, ServiceNotAvailable, SystemBusy})
 
 
 class CommandAdmin(AdminClient):
-    """Distinguishes an empty cluster from one whose brokers are down, and names the brokers."""
+    """Continues without failing brokers, names them, and tells an empty cluster from one whose
+    brokers are down.
+    """
 
     def __init__(self, namesrv: str, *, options: ClientOptions) -> None:
         super().__init__(namesrv, options=options)
@@ -65,7 +67,9 @@ class CommandAdmin(AdminClient):
         return masters
 
     async def masters_or_slaves(self, cluster: str | None = None) -> dict[str, BrokerAdmin]:
-        """Return a broker of each name to read from: its master or, if it has none, a slave."""
+        """Return one broker of each group to read from: the master or, if there is none, a
+        slave.
+        """
         groups = await self.broker_groups(cluster)
         for name, group in groups.items():
             if MASTER_ID not in group:
@@ -112,7 +116,7 @@ class CommandAdmin(AdminClient):
         )
 
     def damaged(self, _event: str, text: str) -> None:
-        """Print the damage, and let the command fail when it ends."""
+        """Print the damage, and make the command fail when it ends."""
         note_damage(text)
 
     async def ask_each(
@@ -128,13 +132,15 @@ class CommandAdmin(AdminClient):
         return await super().ask_each(asked, question, skip=skip)
 
     def check_answers(self) -> None:
-        """Exit if none of the queried brokers, or no master at all, has answered."""
+        """Exit with status 1 if none of the queried brokers, or none of the masters, has
+        answered.
+        """
         if any(brokers and brokers <= MISSING.keys() for brokers in (self._asked, self._masters)):
             raise typer.Exit(1)
 
 
 def no_broker_text(namesrvs: Iterable[str]) -> str:
-    """Return the error for a cluster without brokers, including a remedy."""
+    """Return the error for a cluster without brokers, with a remedy."""
     addresses = ";".join(namesrvs)
     return (
         f"no broker is registered at the name server {addresses}: all are down, are registered"
@@ -144,7 +150,7 @@ def no_broker_text(namesrvs: Iterable[str]) -> str:
 
 
 def note_no_master(name: str, slaves: Sequence[str]) -> None:
-    """Record a broker whose slaves alone are registered, with a remedy."""
+    """Record a broker of which only slaves are registered, with a remedy."""
     registered = ""
     if slaves:
         word = "slave is" if len(slaves) == 1 else "slaves are"
@@ -157,12 +163,12 @@ def note_no_master(name: str, slaves: Sequence[str]) -> None:
 
 
 def note_missing(name: str, address: str, error: CometError) -> None:
-    """Record a broker that did not answer, including a remedy."""
+    """Record a broker that did not answer, with a remedy."""
     MISSING.setdefault(address, missing_text(name, address, error))
 
 
 def missing_text(name: str, address: str, error: CometError) -> str:
-    """Return why a broker did not answer, including a remedy."""
+    """Return why a broker did not answer, with a remedy."""
     place = f"{name} ({address})" if name else address
     if isinstance(error, ConnectFailed):
         return f"broker {place} is down: {error}; start it, or look at its log"

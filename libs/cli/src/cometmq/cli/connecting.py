@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Shared by all commands that connect to servers: options, event loop, errors."""
+"""Options, event loop and errors of all commands that connect to servers."""
 
 import asyncio
 import sys
@@ -82,7 +82,8 @@ def with_access(options: OptionsT) -> OptionsT:
 def _credentials(access: Access) -> SessionCredentials | None:
     """Return the credentials from the options, or from the environment.
 
-    Refuse half a pair, and a pair together with a file: an unused account is usually a mistake.
+    Refuse an access key or a secret key alone, and keys together with a file, because an unused
+    account is usually a mistake.
     """
     key, secret, token, file = "--access-key", "--secret-key", "--security-token", "--credentials"
     if not access.is_account_said:
@@ -140,9 +141,9 @@ def run(
 
 
 class Complaints:
-    """The log of a long-running client: prints each problem once, as a readable line.
+    """The log of a long-running client: it prints each problem once, as a readable line.
 
-    A consumer whose broker is down keeps retrying; without this it would look idle.
+    Otherwise a consumer that keeps retrying because its broker is down would look idle.
     """
 
     def __init__(self) -> None:
@@ -203,7 +204,7 @@ async def confirm(question: str, *, is_confirmed: bool) -> None:
 
 
 def wrong_usage(line: str) -> typer.Exit:
-    """Print one line; return the exit for a command that was called incorrectly."""
+    """Print one line; return the `Exit` for a command that was called incorrectly."""
     typer.echo(f"cometmq: {line}", err=True)
     return typer.Exit(EXIT_USAGE)
 

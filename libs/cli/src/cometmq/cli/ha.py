@@ -115,7 +115,9 @@ def _row(open_group: OpenGroup, record: Record | None, ordinal: int) -> list[Cel
 
 
 def _knows_lag(open_group: OpenGroup, record: Record | None, report: Report) -> bool:
-    """Return whether a member hears from an open master; its lag dates from the last message."""
+    """Return whether a member hears from an open master; otherwise its last known lag is
+    outdated.
+    """
     now = report.status
     return (
         now.role is Role.SLAVE
@@ -127,7 +129,7 @@ def _knows_lag(open_group: OpenGroup, record: Record | None, report: Report) -> 
 
 
 def _state(report: Report, record: Record | None) -> str:
-    """Return one or two words; `_note_faults` has the sentences."""
+    """Return the state of a member in one or two words; `_note_faults` explains it."""
     now = report.status
     if report.fault:
         return "fault"
@@ -207,7 +209,7 @@ def _note_unnamed(open_group: OpenGroup, record: Record) -> None:
 
 
 def _why_without_record(open_group: OpenGroup) -> str:
-    """Return what keeps an elector from creating the record, by the rules that it follows."""
+    """Return why an elector does not create the record, by the rules that electors follow."""
     name = open_group.plan.group.name
     readers = [number for number, report in open_group.reports.items() if report.record_uid]
     if readers:
@@ -355,7 +357,9 @@ def fence(  # one parameter per option
 
 
 def _note_next(name: str, fenced: int, master: Cell, waited_s: int) -> None:
-    """Report a fence whose purpose is not reached; the exit status is then 1."""
+    """Record a fault if no other broker became the master after a fence; the exit status is then
+    1.
+    """
     if master is None:
         MISSING[name] = (
             f"group {name}: no broker was open as the master after {waited_s} s: see cometmq ha"

@@ -172,7 +172,7 @@ async def opened(options: GroupOptions) -> AsyncIterator[OpenGroup]:
 
 
 def _tls(settings: ElectorSettings) -> TlsSettings:
-    """Return the TLS settings of the file, or the TLS settings of `cometmq` itself."""
+    """Return the TLS settings of the file, or those of `cometmq` itself."""
     access = ACCESS.get()
     if access.tls_config is not None:
         return client_tls_of_file(access.tls_config)

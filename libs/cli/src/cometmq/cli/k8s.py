@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`cometmq k8s`: give the operator of Kubernetes orders for a BrokerGroup.
+"""`cometmq k8s`: give the Kubernetes operator orders for a BrokerGroup.
 
 An order is an annotation. kubectl sets it, with the credentials and the context of the user; the
 operator removes it, and writes the outcome into the group's status.
@@ -44,7 +44,7 @@ class K8sFailed(CometError):
 
 
 class OneGroup:
-    """One BrokerGroup, by kubectl."""
+    """One BrokerGroup, accessed through kubectl."""
 
     def __init__(self, name: str, namespace: str, context: str) -> None:
         self.name = name
@@ -58,7 +58,10 @@ class OneGroup:
         return found
 
     async def order(self, verb: str, value: str, wait_s: int) -> dict[str, Any]:
-        """Give an order; return the status before it, and raise K8sFailed unless it is begun."""
+        """Give an order, and wait until the operator begins it; return the status before the order.
+
+        Raise K8sFailed if the operator refuses it, or does not begin it within `wait_s`.
+        """
         before = await self.status()
         await self._annotate(f"{PREFIX}/{verb}={value}")
 
@@ -82,7 +85,7 @@ class OneGroup:
     async def until(
         self, holds: Callable[[dict[str, Any]], bool], wait_s: float
     ) -> dict[str, Any] | None:
-        """Return the first status for which a condition holds; None after the wait."""
+        """Wait for a status for which a condition holds; return it, or None after `wait_s`."""
         end = time.monotonic() + wait_s
         while not holds(status := await self.status()):
             if time.monotonic() > end:

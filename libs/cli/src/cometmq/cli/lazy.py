@@ -30,11 +30,12 @@ class CommandInfo(NamedTuple):
     help: str
     panel: str
     is_in_family: bool = False
-    """The module's app has several commands; this is the one of the same name."""
+    """Whether the module's app has several commands, of which this is the one with the same name.
+    """
     takes_global_options: bool = True
-    """Options of `cometmq` may follow the command."""
+    """Whether options of `cometmq` may follow the command."""
     accepts_empty: bool = False
-    """Values may be empty, as in mqadmin and in the settings of programs."""
+    """Whether values may be empty, as in mqadmin and in the settings of programs."""
 
 
 def load_command(name: str, info: CommandInfo) -> Any:

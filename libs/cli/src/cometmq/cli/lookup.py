@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Look up the groups that a command names, and refuse unknown ones."""
+"""Looks up the groups that commands name, and refuses unknown ones."""
 
 from cometmq.cli.outcome import MISSING
 from cometmq.client.admin import AdminClient

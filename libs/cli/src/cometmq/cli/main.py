@@ -105,7 +105,7 @@ USAGE: Final = frozenset({"InvalidArgument", "IllegalMessage"})
 HINTS: Final[Mapping[str, str]] = {
     "NoNamesrv": "; start one (cometmq standalone), or give its address with -n or NAMESRV_ADDR",
 }
-"""Class name of an error -> remedy. By name, since the help page does not import the client."""
+"""The remedy for each error by class name, because the help page does not import the client."""
 
 HUNG_HINT: Final = "; look at its log, or give another one with -n or NAMESRV_ADDR"
 """Remedy if a name server accepts connections but does not answer."""
@@ -119,8 +119,9 @@ NO_ACCOUNT_HINT: Final = (
 
 
 def _access_hint(text: str) -> str:
-    """If access control refused, return how to give an account, or name the account that was
-    given."""
+    """Return a hint if access control refused: how to give an account, or which account was
+    given.
+    """
     access = ACCESS.get()
     if not is_access_text(text):
         return ""

@@ -47,7 +47,9 @@ _IGNORED: Final = frozenset(
     }
 )
 _KNOWN: Final = _IGNORED.union(JsonMessage.__struct_fields__)
-"""The keys of a line; any other is refused, as a mistyped key could lose the tag or the body."""
+"""The keys of a line. Any other key is refused, because a mistyped key could lose the tag or the
+body.
+"""
 
 
 def render(message: MessageExt) -> bytes:

@@ -9,7 +9,7 @@ from time import monotonic
 from typing import Final, Self
 
 FIRST_S: Final = 0.5
-"""Commands that end sooner show nothing."""
+"""Commands that end sooner than this show no progress."""
 
 REFRESH_S: Final = 0.25
 _CLEAR: Final = "\r\x1b[K"

@@ -64,7 +64,7 @@ def _failed(error: OSError) -> OutputFailed:
 
 @contextmanager
 def checked_streams() -> Iterator[None]:
-    """Run a command with the streams described above; errors are raised as SystemExit."""
+    """Run a command with checked standard streams; write errors are raised as SystemExit."""
     _occupy_closed()
     before = sys.stdout
     sys.stdout = _checked(before)
@@ -83,8 +83,8 @@ def checked_streams() -> Iterator[None]:
 async def fail_if_output_closes() -> None:
     """Wait, and raise OutputClosed when the reader of standard output has closed it.
 
-    A command that waits for messages would not notice otherwise: it may write nothing for a long
-    time. Returns at once if the output is not a pipe or a socket.
+    Otherwise a command that waits for messages would not notice, because it may write nothing for a
+    long time. Returns at once if the output is not a pipe or a socket.
     """
     import asyncio  # noqa: PLC0415  # `--help` loads this module, but not asyncio
 
@@ -134,7 +134,7 @@ def _checked(stream: TextIO | None) -> TextIO:
 
 
 def _give_up(error: OutputFailed) -> NoReturn:
-    """Discard buffered output and exit in the way that the shell expects."""
+    """Discard buffered output and exit with the status or signal that the shell expects."""
     null = os.open(os.devnull, os.O_WRONLY)
     os.dup2(null, _STDOUT)
     os.close(null)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Commands to suggest for words that are not commands here, but that users of other tools try.
+"""Suggests commands for words that are not commands here, but that users of other tools try.
 
-A similar spelling is suggested without this table.
+Similar spellings are suggested without this table.
 """
 
 from collections.abc import Mapping
@@ -48,4 +48,4 @@ SUGGESTIONS: Final[Mapping[str, tuple[str, ...]]] = {
     **dict.fromkeys(("failover", "switchover"), ("ha status", "ha switchover")),
     **dict.fromkeys(("verify", "inspect", "dump"), ("store",)),
 }
-"""Word in lower case -> the commands."""
+"""The commands to suggest, by word in lower case."""

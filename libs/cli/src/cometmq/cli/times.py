@@ -12,7 +12,7 @@ from cometmq.remoting.spelling import did_you_mean
 LAST_MS: Final = 253_370_764_800_000
 """Start of the last year that a date can express; brokers accept no later time, either."""
 OLDEST_MS: Final = 100_000_000_000
-"""In 1973. Smaller numbers are seconds or offsets, which would silently mean `first`."""
+"""A time in 1973. Smaller numbers are seconds or offsets, which would silently mean `first`."""
 _AGO: Final = re.compile(r"(\d+)([smhd])")
 _MQADMIN: Final = re.compile(r"(\d{4}-\d\d-\d\d)#(\d\d:\d\d:\d\d):(\d{3})")
 _UNIT_S: Final = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
@@ -33,9 +33,9 @@ def parsed(
 ) -> int:
     """Return milliseconds since 1970 for `2026-11-20T10:00Z`, `90m` (ago), or milliseconds as text.
 
-    mqadmin's `2026-11-20#10:00:00:000` works, too. A time without a zone is local. `words` are
-    named by the error if the caller accepts them instead of a time. Milliseconds between 0 and
-    `oldest_ms` are refused.
+    mqadmin's `2026-11-20#10:00:00:000` works, too. A time without a zone is local. The error names
+    `words`, which the caller accepts instead of a time. Milliseconds between 0 and `oldest_ms` are
+    refused.
     """
     found_ms = _milliseconds(text, now_ms, words)
     if text.isdigit() and 0 < found_ms < oldest_ms:

@@ -33,7 +33,7 @@ class ConsumeResult(msgspec.Struct, frozen=True):
     consumed_count: int | None = None
     """The number of consumed messages, counted from the first; None for all."""
     delay_level: int = 0
-    """The delay of redelivery: 0 means longer each time, 1 to 18 is one of the delay levels."""
+    """The delay before redelivery: 1 to 18 is a delay level; 0 makes the delay longer each time."""
 
     def __post_init__(self) -> None:
         """Raise InvalidArgument for values without a meaning."""
@@ -98,13 +98,15 @@ class OrderlyResult(msgspec.Struct, frozen=True):
             whole(self.pause_ms, "pause_ms")
 
     SUCCESS: ClassVar["OrderlyResult"]
-    """These messages and all those held before them are consumed."""
+    """These messages, and all messages held before them, are consumed."""
     HOLD: ClassVar["OrderlyResult"]
     """Continue, but commit nothing yet: a later ROLLBACK redelivers these messages."""
     ROLLBACK: ClassVar["OrderlyResult"]
     """Redeliver these and all held messages, after a pause."""
     SUSPEND: ClassVar["OrderlyResult"]
-    """Redeliver these after a pause, before any later message; an exception has the same effect."""
+    """Redeliver these messages after a pause, before any later message; an exception has this
+    effect too.
+    """
 
     @classmethod
     def suspend(cls, pause_ms: int) -> "OrderlyResult":

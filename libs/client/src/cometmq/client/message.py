@@ -49,7 +49,7 @@ class Message(msgspec.Struct):
     properties: Mapping[str, str] = {}
     flag: int = 0
     delay_level: int = 0
-    """0: no delay; 1 to 18: 1s 5s 10s 30s 1m ... 2h, by the broker's table."""
+    """0 means no delay; 1 to 18 mean 1s 5s 10s 30s 1m ... 2h, or as the broker's table defines."""
     wait_store_ok: bool = True
     """Wait until the message is flushed and replicated as the broker's settings require."""
     message_id: str | None = None

@@ -16,7 +16,9 @@ _COMPARING: Final = (
 ) - {"LPAR", "COMMA", "RPAR", "PLUS", "MINUS"}  # fmt: skip
 
 _COMMENT: Final = re.compile(r"--[^\n\r]*")
-"""A comment in the last line: brokers require its line end, and ignore it anyway."""
+"""A comment at the end of the condition, which brokers ignore although their grammar requires a
+line end after it.
+"""
 
 
 def doubt_of_condition(condition: str) -> str:

@@ -20,7 +20,8 @@ STOP_TIMEOUT_S: Final = 10
 PORT_ATTEMPTS: Final = 100
 PIPE_BYTES: Final = 1 << 20
 _PORTS: Final = range(12_000, 32_000)
-"""Below Linux's ephemeral range, from which outgoing connections take ports at any time."""
+"""The ports below Linux's ephemeral range, from which outgoing connections take ports at any time.
+"""
 _BROKER_NEIGHBOURS: Final = (-2, 0, 1)
 """A broker also listens two ports below (VIP) and one above (slaves)."""
 

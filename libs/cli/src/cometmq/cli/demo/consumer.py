@@ -25,7 +25,7 @@ def write(report: Report) -> None:
 
 
 async def listen(messages: list[MessageExt]) -> None:
-    """Report a batch of lines."""
+    """Report a list of lines."""
     write(Report([Line(m.keys[-1], m.queue.queue_id, m.queue_offset, m.body) for m in messages]))
 
 

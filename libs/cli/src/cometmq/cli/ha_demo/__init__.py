@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A broker group in front of the viewer: real load, a kill, a freeze, a switchover, a ledger."""
+"""The failover demo: a broker group under load, a kill, a freeze, a switchover, and a ledger."""

@@ -27,18 +27,18 @@ DRAIN_TIMEOUT_S: Final = 30
 
 
 class Ledger:
-    """Every message by its number."""
+    """The messages sent, acknowledged and received, by number."""
 
     def __init__(self) -> None:
         self.acknowledged: dict[int, float] = {}
         """When each message was acknowledged, on the monotonic clock."""
         self.failed: dict[int, str] = {}
-        """Why a send failed; its message may be stored."""
+        """Why each failed send failed; its message may be stored nevertheless."""
         self.received: Counter[int] = Counter()
 
     @property
     def lost(self) -> set[int]:
-        """Messages that were acknowledged and never received."""
+        """Messages that were acknowledged but never received."""
         return self.acknowledged.keys() - self.received.keys()
 
     @property
@@ -80,7 +80,7 @@ class Load:
             await self._drain()
 
     def stop(self) -> None:
-        """Send nothing more."""
+        """Stop sending."""
         self._is_sending = False
 
     async def _receive(self, messages: list[MessageExt]) -> None:

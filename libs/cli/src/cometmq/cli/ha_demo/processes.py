@@ -177,7 +177,9 @@ def _name(ordinal: int) -> str:
 
 
 def _another_port(taken: set[int], distances: tuple[int, ...]) -> int:
-    """Return a free port with no neighbour in `taken`; add the port and its neighbours."""
+    """Return a free port without neighbours in `taken`; add the port and its neighbours to
+    `taken`.
+    """
     while True:
         port = free_port(distances)
         ports = {port + distance for distance in distances}

@@ -18,14 +18,14 @@ from cometmq.runtime.hangup import cancel_on_signals
 from cometmq.runtime.service import new_event_loop, one_line
 
 QUIET_S: Final = 3.0
-"""Load without a fault, before and after each scene."""
+"""How long the load runs without a fault, before and after each scene."""
 FROZEN_S: Final = 10.0
 FAILED_SHOWN: Final = 5
 EXIT_INTERRUPTED: Final = 130
 
 
 class Story:
-    """One run."""
+    """One run of the demo."""
 
     def __init__(self, group: Group, load: Load) -> None:
         self._group = group

@@ -115,7 +115,7 @@ FAMILIES: Final[Mapping[str, Mapping[str, str]]] = {
         "statsAll": "Show rates and counts of all topics and their groups.",
     },
 }
-"""Module -> its commands -> their help lines."""
+"""The commands of each module, with their help lines."""
 
 COMMANDS: Final[Mapping[str, CommandInfo]] = {
     name: CommandInfo(module, help_line, PANEL, is_in_family=True, accepts_empty=True)

@@ -249,4 +249,4 @@ def print_done(text: str, facts: Any, *, as_json: bool) -> None:
 
 
 _TITLE: Final = re.compile(r"%(-?\d*)(?:\.\d+)?[dfs]")
-"""Matches a cell's conversion; the heading takes its width."""
+"""Matches the conversion of a cell; the heading gets its width."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Format values in the same way as Java's tools, for scripts that parse the output."""
+"""Formats values in the same way as Java's tools, for scripts that parse the output."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -57,7 +57,7 @@ def send_result(result: SendResult) -> str:
 
 
 def message(found: MessageExt) -> str:
-    """Return a message without its body."""
+    """Return a message as Java writes it, but without its body."""
     return bracketed(
         "MessageExt",
         [

@@ -23,7 +23,9 @@ from cometmq.remoting.versions import CURRENT_VERSION, version_name
 
 
 async def user_topics(broker: BrokerAdmin, *, with_special: bool = False) -> dict[str, TopicConfig]:
-    """Return the topics that users created, optionally with retry and dead-letter topics."""
+    """Return the topics created by users; with `with_special`, also retry and dead-letter
+    topics.
+    """
     own = set(await broker.system_topics())
     special = () if with_special else (RETRY_PREFIX, DLQ_PREFIX)
     topics = await broker.topics()
@@ -31,7 +33,7 @@ async def user_topics(broker: BrokerAdmin, *, with_special: bool = False) -> dic
 
 
 async def user_groups(broker: BrokerAdmin) -> dict[str, SubscriptionGroupConfig]:
-    """Return the consumer groups that users created."""
+    """Return the consumer groups created by users."""
     reserved = CLIENT_GROUPS.union(BOOT_GROUPS)
     groups = await broker.groups()
     return {it: groups[it] for it in groups if it not in reserved and not is_system_group(it)}

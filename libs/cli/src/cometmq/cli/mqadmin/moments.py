@@ -22,7 +22,7 @@ End = Annotated[
 
 
 def moment(text: str) -> int:
-    """Return a time; `now` and -1 mean the END of a queue."""
+    """Return a time; `now` and -1 stand for the END of a queue."""
     if text in {"now", "-1"}:
         return END
     try:

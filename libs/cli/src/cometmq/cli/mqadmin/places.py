@@ -21,7 +21,7 @@ from cometmq.remoting.bodies.stats import ConsumeQueueEntries, ConsumeQueueEntry
 app = Family()
 
 _ADDRESS_BYTES: Final = {16: 4, 28: 16}
-"""Length of a unique key -> length of the address in it."""
+"""The length of the address in a unique key, by the length of the key."""
 _PROCESS_BYTES: Final = 6
 _ENTRY_FIELDS: Final = ("physicOffset", "physicSize", "tagsCode")
 _LINE: Final = "=" * 38

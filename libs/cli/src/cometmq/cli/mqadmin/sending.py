@@ -128,7 +128,9 @@ async def _timed(send: Awaitable[SendResult]) -> Timed:
 
 
 def _average(attempts: list[Timed]) -> float | None:
-    """Return the mean without the first attempt, which connects; None if there is no other."""
+    """Return the mean of all attempts but the first, which also connects; None if there are no
+    others.
+    """
     others = [attempt.rt_ms for attempt in attempts[1:]]
     return sum(others) / len(others) if others else None
 

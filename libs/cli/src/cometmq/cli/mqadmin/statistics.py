@@ -74,7 +74,9 @@ async def _rows(admin: AdminClient, topic: str, *, only_active: bool) -> list[tu
 
 
 async def _traffic(masters: Iterable[BrokerAdmin], name: str, key: str) -> Traffic:
-    """Return the sum over all masters; a master without a count answers with an error."""
+    """Return the sum over all masters; a master without this count returns an error and adds
+    nothing.
+    """
     total = Traffic()
     for master in masters:
         with suppress(CometError):

@@ -97,7 +97,7 @@ def update_topic(
 async def _keep_order(
     admin: AdminClient, config: TopicConfig, broker: str | None, cluster: str | None
 ) -> str:
-    """Register the topic's queues with the name servers; return the resulting value."""
+    """Register the topic's queues with the name servers; return the new order configuration."""
     topic, count = config.topic_name, config.write_queue_nums
     if broker is not None:
         return await admin.set_order_queues(topic, await broker_name_of(admin, broker), count)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Shared by `namesrv`, `broker`, `txn-checker` and `standalone`: options, log, start and stop."""
+"""Options, log, start and stop of the commands that run a program."""
 
 import sys
 from collections.abc import Callable, Iterator, Mapping
@@ -84,7 +84,7 @@ def exit_on_bad_settings() -> Iterator[None]:
 
 
 def fail(line: str) -> typer.Exit:
-    """Print one line; return the exit for a program that could not start."""
+    """Print one line; return the `Exit` for a program that could not start."""
     typer.echo(f"cometmq: {line}", err=True)
     return typer.Exit(EXIT_CANNOT_START)
 

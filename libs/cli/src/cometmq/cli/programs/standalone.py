@@ -103,7 +103,9 @@ def standalone(  # noqa: PLR0913  # one parameter per option
 
 
 async def _serve(suite: Suite, stop: Stop, log: Log) -> None:
-    """Start in order of dependency, print the banner, stop in reverse order."""
+    """Start the programs in the order of their dependencies, print the banner, and stop them in
+    reverse order.
+    """
     _check_environment(suite, log)
     prepare_folder(suite.data, setting="--data")
     clock = SystemClock()

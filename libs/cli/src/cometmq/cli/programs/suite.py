@@ -27,14 +27,14 @@ BROKER_OPTIONS: Final = {
 NAMESRV_OPTIONS: Final = {
     "listenPort": "--namesrv-port", "kvConfigPath": "--data", "configStorePath": "--data",
 }  # fmt: skip
-"""Options of `standalone` behind these settings, as named by error messages."""
+"""The options of `standalone` that error messages name instead of these settings."""
 
 DECIDED: Final = {
     **BROKER_OPTIONS, "bindAddress": "--host", "namesrvAddr": "--namesrv-port",
 }  # fmt: skip
 NAMESRV_DECIDED: Final = {**NAMESRV_OPTIONS, "bindAddress": "--host"}
 CHECKER_DECIDED: Final = {"storePathRootDir": "--data", "namesrvAddr": "--namesrv-port"}
-"""Settings that options of `standalone` decide, whatever the file and the environment contain."""
+"""Settings that options of `standalone` decide, regardless of the file and the environment."""
 
 BROKER_PREFIX: Final = "COMETMQ_BROKER"
 NAMESRV_PREFIX: Final = "COMETMQ_NAMESRV"
@@ -45,7 +45,7 @@ EVERYWHERE: Final = ""  # only if the user names a different host
 
 
 class Ports(NamedTuple):
-    """The ports of a standalone process; `http` of -1 means none."""
+    """The ports of a standalone process; if `http` is -1, there is no HTTP port."""
 
     namesrv: int
     broker: int
@@ -64,7 +64,9 @@ class Suite(NamedTuple):
     txn_checker: Loaded[TxnCheckerSettings]
     own_account: Account | None
     overruled: dict[str, str]
-    """Settings of the file, and variables, without effect -> the option to use."""
+    """Settings in the file, and variables, that have no effect, each with the option to use
+    instead.
+    """
 
     @property
     def needs_tls(self) -> bool:
@@ -73,7 +75,7 @@ class Suite(NamedTuple):
 
 
 def load_suite(data: Path, host: str, config: Path | None, ports: Ports) -> Suite:
-    """Load the settings of all programs; raise SettingsError.
+    """Load the settings of all programs; raise SettingsError if they are invalid.
 
     The broker's file also serves as the suite's file: its TLS keys apply to the name server and to
     the connections between the programs, too.

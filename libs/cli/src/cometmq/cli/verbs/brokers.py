@@ -87,7 +87,7 @@ def _note_faults(member: ClusterMember) -> None:
 
 
 def _without_master(members: list[ClusterMember]) -> dict[str, list[str]]:
-    """Return the brokers without a registered master -> the addresses of their slaves."""
+    """Return the addresses of the slaves of each broker without a registered master."""
     led = {member.broker_name for member in members if member.broker_id == MASTER_ID}
     found: dict[str, list[str]] = {}
     for member in members:
@@ -112,7 +112,7 @@ def _unfit(member: ClusterMember) -> str:
 
 
 def _refusal(member: ClusterMember) -> str:
-    """Return why a master takes no messages; slaves never take any."""
+    """Return why a master accepts no messages; slaves never accept any."""
     is_master = member.broker_id == MASTER_ID
     return member.figures.writes_refused if is_master and member.figures else ""
 
@@ -128,7 +128,7 @@ def _copies(member: ClusterMember) -> GroupCopies | None:
 
 
 def _row(member: ClusterMember, master_end: int | None, *, has_master: bool) -> list[Cell]:
-    """Build the row of a broker; `master_end` is where the log of its master ends, if known."""
+    """Build the row of a broker; `master_end` is the end of its master's log, if known."""
     role = "master" if member.broker_id == MASTER_ID else "slave"
     place: list[Cell] = [
         *(member.cluster, member.broker_name, member.broker_id, role, member.address)

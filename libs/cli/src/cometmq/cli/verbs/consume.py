@@ -320,7 +320,9 @@ async def _place_group(admin: AdminClient, group: str, topic: str, start: str) -
 async def _place_at(
     broker: BrokerAdmin, group: str, queues: Sequence[MessageQueue], start: str
 ) -> bool:
-    """Store the start offsets of a group at a broker; return False if it is known there."""
+    """Store the start offsets of a group at a broker; return False if the broker knows the
+    group.
+    """
     try:
         await broker.consumer_connections(group)
     except (ConsumerNotOnline, ServerError):

@@ -73,7 +73,7 @@ class Choice(msgspec.Struct, frozen=True):
 
 
 def chosen(options: Selection, count_max: int | None) -> Choice:
-    """Return the choice that these options make, with times relative to now."""
+    """Return the choice that these options make; relative times count from now."""
     now_ms = wall_ms()
     begin_ms = None if options.since is None else times.parsed(options.since, now_ms=now_ms)
     end_ms = None if options.until is None else times.parsed(options.until, now_ms=now_ms)

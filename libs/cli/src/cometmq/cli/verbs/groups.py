@@ -416,7 +416,9 @@ def clone(
 async def _move_queue(
     admin: AdminClient, group: str, topic: str, name: str, offset: int, *, is_confirmed: bool
 ) -> dict[MessageQueue, int]:
-    """Move a group in one queue; members would overwrite the offset, so there must be none."""
+    """Move a group in one queue; it must have no members, because they would overwrite the
+    offset.
+    """
     if (await members_of(admin, group, await known_group(admin, group))).count:
         raise ClientError(
             f"the consumer group {group} has connected members, which would commit their own offset"
@@ -431,8 +433,10 @@ async def _move_queue(
 
 
 async def _ask_to_move(admin: AdminClient, group: str, topic: str, *, is_confirmed: bool) -> None:
-    """Ask before the offsets of a group in an existing topic change; print a note if it has none
-    yet."""
+    """Ask for confirmation to change the offsets of a group in an existing topic.
+
+    Print a note if the group has no offsets there yet.
+    """
     await admin.masters_to_change_of(topic)  # raises if the topic does not exist
     is_new = topic not in (await topics_by_group(admin)).get(group, ())
     text = f"{group} has no offsets in {topic} yet"

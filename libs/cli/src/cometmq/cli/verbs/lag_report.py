@@ -26,7 +26,7 @@ from cometmq.remoting.errors import CometError, TopicNotExist
 from cometmq.remoting.names import dead_letter_topic
 
 ALLOWED_S: Final = 30.0
-"""A group whose oldest unread message is younger keeps up, as in the Spark reports."""
+"""A group keeps up if its oldest unread message is younger than this, as in the Spark reports."""
 
 HEAD_BYTES: Final = 2_048
 """Bytes read from the start of a file to find the mark of a page."""
@@ -174,7 +174,7 @@ def judge(
     members: int,
     dead_letters: int,
 ) -> Status:
-    """Return the worst status that applies; `behind_s` of None means unreadable."""
+    """Return the worst status that applies; `behind_s` is None if the age cannot be read."""
     if lost:
         return Status.LOST
     if is_beyond_end:

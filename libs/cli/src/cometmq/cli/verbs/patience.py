@@ -66,7 +66,7 @@ class Patience:
     def _may_pass(self, error: CometError) -> bool:
         """Return whether waiting may help.
 
-        Until a message has been stored, a topic that no name server knows may be misspelt.
+        A topic that no name server knows may be misspelt, unless a message has been stored in it.
         """
         cause = (error.__cause__ or error) if isinstance(error, SendFailed) else error
         if isinstance(cause, CommandError):
@@ -78,7 +78,9 @@ class Patience:
         return isinstance(cause, TransportError | BrokerMissing)
 
     def _name_outage(self, error: CometError) -> None:
-        """Print only an outage's first failure: all sends in flight fail for the same reason."""
+        """Print only the first failure of an outage, because all sends in flight fail for the same
+        reason.
+        """
         if not self._is_outage_named:
             self._is_outage_named = True
             typer.echo(f"cometmq: {error}; trying again for {self._limit_s:g} s", err=True)

@@ -38,7 +38,7 @@ from cometmq.runtime.service import new_event_loop
 
 GROUP: Final = "CLI_PRODUCER"
 RESULTS_MAX: Final = 20
-"""Up to this many messages are listed; above it, only the count is shown."""
+"""Up to this many results are listed; if there are more, only the count is shown."""
 LOOKUP_S: Final = 2.0
 """Time limit for learning whether the topic exists; the sends do not depend on it."""
 
@@ -97,9 +97,10 @@ class Sent(msgspec.Struct):
 
     count: int = 0
     skipped_count: int = 0
-    """Empty lines: RocketMQ allows no empty bodies."""
+    """The number of empty lines, which are skipped because RocketMQ allows no empty bodies."""
     unconfirmed: dict[str, int] = {}
-    """Status other than SEND_OK -> number of messages: stored, but not as safely as asked for."""
+    """The number of messages by status other than SEND_OK: stored, but less safely than requested.
+    """
     new_topic: str = ""
     """The topic, if no broker had it before the run."""
     uncertain_count: int = 0
@@ -184,7 +185,7 @@ def _pairs(texts: Sequence[str]) -> dict[str, str]:
 async def _lines(
     bodies: Sequence[str] | None, file: Path | None, count: int | None
 ) -> AsyncIterator[bytes]:
-    """Yield bodies, cycling up to `count`, or lines."""
+    """Yield the bodies, repeated up to `count`, or the lines of the file or of standard input."""
     if bodies:
         for number in range(count or len(bodies)):
             yield bodies[number % len(bodies)].encode("utf-8", "surrogateescape")
@@ -246,8 +247,8 @@ async def _send_all(
 ) -> None:
     """Send with at most `in_flight` sends pending.
 
-    After the first failure no more messages are read; sends in flight complete, then it is raised,
-    or the first failure of a message that may be stored.
+    After the first failure, no more messages are read. Once the sends in flight have ended, raise
+    the first failure of a message that may be stored or, if there is none, the first failure.
     """
     room = asyncio.Semaphore(in_flight)
     begin = monotonic()
@@ -332,7 +333,7 @@ def _skipped_notes(sent: Sent) -> list[str]:
 
 
 def _unconfirmed_notes(sent: Sent) -> list[str]:
-    """Return the warning about messages that are stored less safely than asked for."""
+    """Return the warning about messages that are stored less safely than requested."""
     if not sent.unconfirmed:
         return []
     statuses = ", ".join(f"{name} {count:,}" for name, count in sorted(sent.unconfirmed.items()))
@@ -345,7 +346,7 @@ def _unconfirmed_notes(sent: Sent) -> list[str]:
 
 
 def _new_topic_notes(sent: Sent) -> list[str]:
-    """Return the note that the first message has created the topic: its name may be misspelt."""
+    """Return the note that the first message has created the topic, whose name may be misspelt."""
     if not sent.new_topic:
         return []
     line = (
@@ -357,7 +358,9 @@ def _new_topic_notes(sent: Sent) -> list[str]:
 
 
 def _failure_notes(sent: Sent, what: str = "error") -> list[str]:
-    """Return notes on a run that failed or was stopped: messages stored, and perhaps stored."""
+    """Return notes on a run that failed or was stopped: how many messages are, or may be,
+    stored.
+    """
     notes: list[str] = []
     if sent.count:
         stored = f"{counted(sent.count, 'message')} stored before the {what}"

@@ -2,8 +2,7 @@
 """The progress of groups in their queues, and committed offsets that outlived their topic.
 
 A broker keeps the offsets of groups when a topic is deleted, as RocketMQ does. If the topic is
-created again, these offsets are beyond its end or in the middle of new messages, and groups skip
-the messages before them.
+created again, the groups continue from these offsets and skip the messages before them.
 """
 
 import asyncio
@@ -88,7 +87,7 @@ async def queue_states(
 async def _outcomes(
     masters: Mapping[str, BrokerAdmin], lags: Iterable[QueueLag]
 ) -> list[QueueState | CometError]:
-    """Ask for all queues concurrently."""
+    """Query all queues concurrently."""
 
     async def outcome(found: QueueLag) -> QueueState | CometError:
         try:
@@ -102,7 +101,7 @@ async def _outcomes(
 
 
 async def topics_by_group(admin: AdminClient) -> dict[str, set[str]]:
-    """Return the topics in which groups have offsets, with one request to each master."""
+    """Return the topics in which each group has offsets, with one request to each master."""
     found: dict[str, set[str]] = {}
     masters = (await admin.masters()).values()
     for _, table in await admin.ask_each(masters, lambda it: it.consumer_offsets()):
@@ -160,7 +159,9 @@ def skip_notes(group: str, states: Sequence[QueueState]) -> list[str]:
 async def offsets_by_group(
     admin: AdminClient, masters: Iterable[BrokerAdmin], topic: str
 ) -> dict[str, int]:
-    """Map each group with offsets above 0 in a topic, existing or not, to its highest offset."""
+    """Return the highest offset of each group with offsets above 0 in a topic, which may be
+    deleted.
+    """
     found: dict[str, int] = {}
     for _, table in await admin.ask_each(masters, lambda it: it.consumer_offsets()):
         for key, offsets in table.offset_table.items():
@@ -172,7 +173,9 @@ async def offsets_by_group(
 
 
 def kept_note(topic: str, groups: Sequence[str]) -> str:
-    """Return the warning that deleting a topic leaves these groups' offsets behind."""
+    """Return the warning that brokers keep the offsets of these groups when the topic is
+    deleted.
+    """
     is_one = len(groups) == 1
     return (
         f"the offsets of {', '.join(groups)} in {topic} stay, so"

@@ -26,7 +26,7 @@ NAMES_MAX: Final = 8
 """Number of queues that are named in one line."""
 
 RECENT_S: Final = 15.0
-"""Age up to which a failed pull counts; clients retry every 3 s."""
+"""Failed pulls that are older than this do not count; clients retry every 3 s."""
 
 _UNANSWERED: Final = frozenset(
     error.__name__ for error in (ConnectFailed, ConnectionLost, RequestTimeout)
@@ -48,9 +48,9 @@ class Unread(msgspec.Struct):
     """The queues that may have unread messages."""
 
     lines: dict[str, str] = {}
-    """A broker's name -> its queues, the reason, and a remedy."""
+    """The queues of each broker, with the reason and a remedy, by the broker's name."""
     is_coming: bool = False
-    """A broker that answers has more messages, which the next pull may return."""
+    """Whether a broker that answers has more messages, which the next pull may return."""
 
 
 class Ends:
@@ -63,7 +63,7 @@ class Ends:
         self._addresses: dict[str, str] = {}
 
     def begin(self, queues: Iterable[MessageQueue], brokers: Mapping[str, BrokerAdmin]) -> None:
-        """Remember the queues and their brokers, which may leave the route when they are lost."""
+        """Remember the queues and their brokers, because a lost broker may leave the route."""
         self._queues = list(queues)
         self._addresses = {name: broker.address for name, broker in brokers.items()}
 
@@ -163,13 +163,13 @@ class Faults:
             del self._by_queue[queue]
 
     async def positions(self) -> Positions:
-        """Return the offsets at which pulls failed recently; consumers retry sooner than that."""
+        """Return the offsets at which pulls have failed within RECENT_S."""
         since = monotonic() - RECENT_S
         return {queue: at for queue, (at, _, when) in self._by_queue.items() if when >= since}
 
     @property
     def texts(self) -> Mapping[MessageQueue, str]:
-        """The reason of each queue's last failure."""
+        """The reason for the last failure of each queue."""
         return {queue: text for queue, (_, text, _) in self._by_queue.items()}
 
 
@@ -211,7 +211,7 @@ async def queues_of(admin: AdminClient, topic: str) -> list[MessageQueue]:
 
 
 async def readable(admin: AdminClient, topic: str) -> dict[str, BrokerAdmin]:
-    """Return the master of each broker that has the topic; if it is missing, a slave."""
+    """Return the master of each broker that has the topic, or a slave if there is no master."""
     return {
         data.broker_name: admin.broker(
             data.broker_addrs[min(data.broker_addrs)], name=data.broker_name

@@ -37,7 +37,7 @@ class Change(msgspec.Struct, frozen=True):
 
 
 class UnreadQueues(msgspec.Struct, frozen=True):
-    """The queues of a topic at one broker that producers write and consumers do not read."""
+    """The queues of a topic at one broker that producers write to but consumers do not read."""
 
     broker: str
     first: int
@@ -99,7 +99,9 @@ async def hidden_queues(
 def newly_unread(
     before: Mapping[str, TopicConfig], after: Mapping[str, TopicConfig]
 ) -> list[UnreadQueues]:
-    """Return the written queues without readers, of brokers where a change adds such queues."""
+    """Return the queues that are written but not read, at the brokers where a change adds such
+    queues.
+    """
     return [
         unread
         for name, config in after.items()
@@ -118,7 +120,9 @@ def unread_text(topic: str, unread: Collection[UnreadQueues]) -> str:
 
 
 async def unread_notes(admin: AdminClient, topics: Iterable[str]) -> list[str]:
-    """Return a line for each topic with queues that producers write and consumers do not read."""
+    """Return a line for each topic with queues that producers write to but consumers do not
+    read.
+    """
     notes: list[str] = []
     for topic in sorted(set(topics)):
         try:

@@ -42,7 +42,7 @@ class GroupCopies(msgspec.Struct, frozen=True):
     members: tuple[int, ...]
     in_sync: tuple[int, ...]
     min_in_sync: int
-    """The group takes no messages with fewer copies in sync."""
+    """The group accepts no messages while fewer copies than this are in sync."""
 
     @property
     def missing(self) -> tuple[int, ...]:
@@ -73,13 +73,15 @@ class BrokerFigures(msgspec.Struct, frozen=True):
     not_following: str = ""
     """Why a slave cannot follow its master, such as `ahead`; reported only by CometMQ's brokers."""
     accounts_broken: str = ""
-    """The account file that the broker cannot use, and with which it would not start again;
+    """The account file that the broker cannot use, and that would keep it from starting again;
     reported only by CometMQ's brokers.
     """
     log_max_offset: int = 0
     """End offset of the commit log in bytes; a slave's lag is its distance from the master's."""
     send_path: str = ""
-    """How plain sends are handled: `native`, or `python` and why; only from CometMQ's brokers."""
+    """How plain sends are handled: `native`, or `python` and why; reported only by CometMQ's
+    brokers.
+    """
     copies: GroupCopies | None = None
     """The copies of the group that the broker leads; reported only by CometMQ's brokers."""
 

@@ -20,7 +20,7 @@ from cometmq.remoting.names import ORDER_NAMESPACE
 
 READ_WRITE: Final = int(Perm.READ | Perm.WRITE)
 PERM_MAX: Final = 15
-"""RocketMQ has names for four bits."""
+"""All four bits to which RocketMQ gives names."""
 _ORDER_CONFIG: Final = re.compile(r"[^:;\s]+:[0-9]+(;[^:;\s]+:[0-9]+)*;*")
 
 

@@ -16,10 +16,10 @@ from cometmq.remoting.transport.tasks import TaskSet
 
 TICK_MS: Final = 250
 LATE_TICKS: Final = 3
-"""Number of unanswered ticks after which sends are late; the first tick may follow the send at
-once, so 2 pass.
+"""Sends are late at this tick without an answer. The first tick may follow the send at once, so two
+whole intervals pass.
 
-Ticks are counted, rather than time, so that a client that was suspended itself blames no broker.
+Ticks are counted instead of time, so that a client that was itself suspended blames no broker.
 """
 PROBE_TIMEOUT_MS: Final = 1_000
 LOOKUP_MS: Final = 300
@@ -62,7 +62,7 @@ class Flight(msgspec.Struct):
     late_ticks: int = 0
     """Ticks since the last end of a send."""
     is_silent: bool = False
-    """The last probe went unanswered."""
+    """Whether the last probe went unanswered."""
     is_pursued: bool = False
 
     @property

@@ -59,7 +59,9 @@ class ScheduledPull:
         self._callbacks: dict[str, PullCallback] = {}
         self._tasks: dict[MessageQueue, asyncio.Task[None]] = {}
         self._left: set[asyncio.Task[None]] = set()
-        """Cancelled calls that run on: an event loop has only weak references to its tasks."""
+        """Cancelled calls that are still running; an event loop has only weak references to its
+        tasks.
+        """
         self._started = asyncio.Event()
         self._slots = asyncio.Semaphore(whole(concurrency, "concurrency", low=1))
         self._log = LimitedLog(log_of(log))

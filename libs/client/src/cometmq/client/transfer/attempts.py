@@ -32,7 +32,7 @@ class Attempts(msgspec.Struct, gc=False):
     """The failed attempts to send a message."""
 
     brokers: list[str]
-    """The brokers that were asked; an attempt without a master asks none."""
+    """The brokers that were tried; an attempt that finds no master adds none."""
     count: int = 0
     failure: Exception | None = None
     may_be_stored: bool = False

@@ -57,7 +57,7 @@ _SOURCES: Final = {
 _BATCH_ITEM_BYTES: Final = 5 * 4 + 2
 """Size of a batch item's fixed fields."""
 _LONGEST_ID: Final = "0" * 56
-"""As long as the longest unique key that the client assigns."""
+"""A placeholder as long as the longest unique key that the client assigns."""
 
 
 class Prepared(msgspec.Struct, gc=False):

@@ -30,7 +30,8 @@ VALID_MS: Final = 30_000
 CALL_TIMEOUT_MS: Final = 1_000
 
 Lost = Callable[[Collection[MessageQueue]], None]
-"""Called with queues that a different member has locked, or had locked in the meantime."""
+"""Called with queues that a different member has locked, or had locked while our lock was expired.
+"""
 
 
 class LockTimes(msgspec.Struct, frozen=True, gc=False):

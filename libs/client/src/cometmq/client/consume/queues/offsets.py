@@ -217,7 +217,9 @@ class RemoteOffsets(_OffsetsInMemory):
         self._instance = instance
         self._group = group
         self._told_to: dict[MessageQueue, str] = {}
-        """Where an offset was last sent oneway: a former master may have refused it."""
+        """The broker to which each offset was last sent oneway; a former master may have refused
+        it.
+        """
         self._tables: set[tuple[str, str]] = set()
         """Broker and topic pairs that have at least one stored offset."""
 

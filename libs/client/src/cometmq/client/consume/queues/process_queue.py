@@ -23,9 +23,11 @@ class ProcessQueue:
         self.next_offset = next_offset
         """The offset of the next pull."""
         self.is_dropped = False
-        """The queue is no longer ours: results of running calls are ignored."""
+        """Whether the queue is no longer ours; the results of running calls are then ignored."""
         self.is_leaving = False
-        """No new calls start; results of running calls still count."""
+        """Whether the queue is being left: no new calls start, but results of running calls still
+        count.
+        """
         self.calls = Calls()
         """Listener calls with messages of this queue."""
         self.body_bytes = 0
