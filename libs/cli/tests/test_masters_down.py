@@ -42,7 +42,7 @@ def test_produce_outlives_a_restart_and_gives_up_at_its_deadline(call, cluster, 
     hung = call("produce", "Orders", "x", *options)
     cluster.send("only", signal.SIGCONT)
     assert hung.status == 1
-    # The send times out, or the heartbeat of the new client, which closes the connection.
+    # Either the send times out, or the new client's heartbeat does and closes the connection.
     last = hung.err.splitlines()[-1]
     assert cluster.addresses["only"] in last, hung.err
     assert last.endswith("; gave up after 6 s (--timeout)")
@@ -222,7 +222,7 @@ def test_produce_outlives_a_killed_master_and_its_slave_serves_reads(
     begin = monotonic()
     out, _ = sending.communicate(timeout=300)
     assert (sending.returncode, out.count(b"SEND_OK")) == (0, 6)
-    assert monotonic() - begin < 25  # about 1 s; the regular lookup comes every 30 s
+    assert monotonic() - begin < 25  # it takes about 1 s; regular lookups are 30 s apart
 
 
 def has_copied(call, at, count):

@@ -108,7 +108,7 @@ async def test_a_broker_that_does_not_know_us_yet_is_asked_again_soon(
     seen = Recorder()
     await send(cluster, Message("T", b"x"))
     async with consumer_of(cluster, seen):
-        await eventually(lambda: seen.bodies == [b"x"], timeout_s=30)  # 2 s; after failures 45 s
+        await eventually(lambda: seen.bodies == [b"x"], timeout_s=30)  # 45 s after failures
 
 
 async def test_a_topic_may_be_made_after_the_start(cluster: MemoryCluster) -> None:

@@ -104,7 +104,7 @@ def namesrv_or_global(ctx: typer.Context, param: typer.CallbackParam, namesrv: A
         return namesrv
     if ACCESS.get().namesrv:
         return ACCESS.get().namesrv
-    variable = os.environ.get(NAMESRV_VARIABLE)  # noqa: TID251  # click takes an empty one for none
+    variable = os.environ.get(NAMESRV_VARIABLE)  # noqa: TID251  # click ignores an empty variable
     if variable == "":
         typer.echo(f"cometmq: {NAMESRV_VARIABLE} is empty: give a value, or unset it", err=True)
         raise typer.Exit(EXIT_USAGE)

@@ -97,7 +97,7 @@ async def fail_if_output_closes() -> None:
         return
     poll = select.poll()
     poll.register(descriptor, 0)  # errors and hang-ups are always reported
-    while not poll.poll(0):  # noqa: ASYNC110  # a pipe of which nothing can be read
+    while not poll.poll(0):  # noqa: ASYNC110  # asyncio has no event for this
         await asyncio.sleep(CLOSED_CHECK_S)
     raise _closed()
 

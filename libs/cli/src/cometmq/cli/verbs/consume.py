@@ -201,7 +201,7 @@ class Printer:
         if self._is_waiting:
             typer.echo(self._waiting(), err=True)
         else:
-            self._is_hint_due = True  # a message arrived meanwhile
+            self._is_hint_due = True  # a message has arrived since
 
     def _waiting(self) -> str:
         return f"waiting for messages on {self._topic}, Ctrl-C to exit"

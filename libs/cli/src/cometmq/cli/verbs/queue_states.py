@@ -64,7 +64,7 @@ async def queue_states(
     are left out.
     """
     if topic is not None and group not in await admin.consuming_groups(topic):
-        return []  # asked for a topic, brokers report 0 for every group
+        return []  # for a given topic, brokers report 0 for every group
     lags = lags_in(await admin.consume_stats(group, topic))
     retry = retry_topic(group)
     if topic is None and retry not in {found.queue.topic for found in lags}:

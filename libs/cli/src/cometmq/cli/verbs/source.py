@@ -78,7 +78,7 @@ class Ends:
         async with AdminClient(
             self._namesrv, options=with_access(ClientOptions()), log=NO_LOG
         ) as admin:
-            with suppress(CometError):  # the addresses known at the start are asked
+            with suppress(CometError):  # the addresses known at the start remain
                 self._addresses |= {
                     name: broker.address
                     for name, broker in (await readable(admin, self._topic)).items()

@@ -178,7 +178,7 @@ class DeadLetterAdmin(MessageAdmin, TopicAdmin):
         if isinstance(message, DamagedMessage):  # a new record would have a CRC that matches
             raise InvalidArgument(f"the message is not sent again: {damage_text(message)}")
         if await self.namesrv.route(topic) is None:
-            raise TopicNotExist(f"there is no topic {topic} to send to")  # none is created for it
+            raise TopicNotExist(f"there is no topic {topic} to send to")  # and none is created
         properties = {k: v for k, v in message.properties.items() if k not in _LEFT_OUT}
         properties |= {key.value: text for key, text in kept.items()}
         properties[PropertyKey.WAIT.value] = "true"

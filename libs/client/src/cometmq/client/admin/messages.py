@@ -33,7 +33,7 @@ class MessageAdmin(AdminBase):
         is none.
         """
         check_text(message_id, "message_id")
-        # An id that is no offset message id of this cluster may still be a unique key.
+        # An id that is not an offset message id of this cluster may still be a unique key.
         with suppress(ValueError, ServerError, BrokerMissing):
             return await self._view_stored(message_id, topic)
         for message in await self._query(

@@ -80,7 +80,7 @@ class OffsetAdmin(AdminBase):
         if topic is not None and not lags:
             await self.route(topic)  # raises for a topic that does not exist
         if not any(found.committed_offset for found in lags):
-            await check_known(self, group)  # asked for a topic, brokers report 0 for any group
+            await check_known(self, group)  # for a given topic, brokers report 0 for any group
         return lags
 
     async def min_offset(self, queue: MessageQueue) -> int:
@@ -110,7 +110,7 @@ class OffsetAdmin(AdminBase):
         offset = await master.committed_offset(group, queue.topic, queue.queue_id)
         if offset:
             return offset
-        # A broker also answers 0 for a young queue without an offset: its table distinguishes them.
+        # A broker also answers 0 for a young queue without an offset; its table tells them apart.
         table = (await master.consumer_offsets()).offset_table
         return table.get(f"{queue.topic}@{group}", {}).get(queue.queue_id)
 
@@ -141,7 +141,7 @@ class OffsetAdmin(AdminBase):
         if queue not in queues:
             raise no_queue(queue, len(queues), " to read")
         low = await master.min_offset(topic, queue_id)
-        high = await master.max_offset(topic, queue_id)  # last: it grows
+        high = await master.max_offset(topic, queue_id)  # read last, because it grows
         if not low <= offset <= high:
             raise InvalidArgument(
                 f"the offset {offset} is outside queue {queue_id} of {topic} at"

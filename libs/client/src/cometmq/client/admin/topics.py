@@ -104,7 +104,8 @@ class TopicAdmin(AdminBase):
         places = [] if route is None else [data.broker_name for data in route.broker_datas]
         if any(name in masters for name in places):
             return
-        # Name servers may lag behind the brokers, whose tables may be large: ask these last.
+        # Name servers may lag behind the brokers, so the brokers are asked too. They are asked
+        # last, because their tables may be large.
         for _, topics in await self.ask_all(masters.values(), lambda it: it.topics()):
             if topic in topics:
                 return

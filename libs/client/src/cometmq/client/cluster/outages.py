@@ -120,7 +120,7 @@ class Outages:
         if outage is not None:
             outage.failed_count += 1
             return True
-        # The heartbeat that follows a lost connection begins an outage, or repairs it unnoticed.
+        # The heartbeat that follows a lost connection begins an outage or reconnects silently.
         return isinstance(error, ConnectFailed | ConnectionLost) and self._is_probed(error.address)
 
     def _names(self) -> str:

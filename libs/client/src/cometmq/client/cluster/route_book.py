@@ -294,7 +294,7 @@ class RouteBook:
 
     def _take(self, route: Route) -> None:
         self._routes.pop(route.topic, None)
-        self._routes[route.topic] = route  # the last: its addresses are the newest
+        self._routes[route.topic] = route  # moved to the end: its addresses are the newest
         self._reported_ms.pop(route.topic, None)
         brokers: dict[str, Mapping[int, str]] = {}
         for known in self._routes.values():

@@ -34,7 +34,7 @@ class LoopThread:
 
     def __init__(self) -> None:
         self._loop = asyncio.new_event_loop()
-        self._lock = threading.RLock()  # a signal handler may interrupt a call, and call
+        self._lock = threading.RLock()  # a signal handler may interrupt a call and make one
         self._waiting: set[Future[Any]] = set()
         self._end: BaseException | None = None
         self._thread = threading.Thread(target=self._serve, name="cometmq-client", daemon=True)

@@ -128,7 +128,8 @@ class Delivery:
 
     async def _work(self) -> None:
         done_count, all_calls = 0, self._calls
-        # Without this condition a listener that suppresses its cancellation would keep the task.
+        # Without this condition, a listener that suppresses its cancellation would keep the task
+        # alive.
         while not self._is_stopping:
             batch = await self._ready.get()
             if batch is None:

@@ -219,7 +219,7 @@ class OrderlyDelivery:
         if isinstance(messages[0], UnreadableMessage):
             return await self._again(held, turn, messages, are_dead=True)
         result = await self._caller.call_safely(messages, OrderlyResult.SUSPEND)
-        # The queue was lost during the call, so its result counts no longer.
+        # The queue was lost during the call, so its result no longer counts.
         if held.is_dropped:
             return 0
         is_failed = result.action in {OrderlyAction.SUSPEND, OrderlyAction.ROLLBACK}

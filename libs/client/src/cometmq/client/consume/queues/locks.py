@@ -101,8 +101,8 @@ class QueueLocks:
         is_complete = True
         async with self._calling:
             for queues in _by_broker(self._held):
-                # Before the request: a different member may have had a lock that expired, even if
-                # it is ours again.
+                # Checked before the request: once a lock has expired, a different member may have
+                # had it, even if it is ours again.
                 valid = set(filter(self.is_valid, queues))
                 granted = await self._ask(queues)
                 if granted is None:
@@ -171,9 +171,9 @@ class QueueLocks:
             )
             return None
         if queue not in self._asked:
-            return None  # released in the meantime
+            return None  # released during the request
         position = self._offsets.position(queue)
-        # Another member consumed beyond our position, so our results count no longer.
+        # Another member consumed beyond our position, so our results no longer count.
         if stored is not None and position is not None and stored > position:
             return False
         self._held[queue] = times

@@ -117,7 +117,7 @@ class Ownership:
         Slow steps continue in the background; until they end, the queues cannot be taken again.
         """
         queues = [one.queue for one in held]
-        # Nothing to wait for: the next owner may repeat the calls that are still running.
+        # There is nothing to wait for: the next owner may repeat the calls that are still running.
         if self._locks is None and self._callbacks.revoked is None:
             self._disown(held)
             await self._persist(queues)
@@ -232,14 +232,14 @@ class Ownership:
     async def _finish(self, held: Collection[ProcessQueue]) -> None:
         queues = [one.queue for one in held]
         try:
-            # Before the wait: without locks, the next owner may start at the stored offset at any
-            # time.
+            # Stored before the wait: without locks, the next owner may start at the stored offset
+            # at any time.
             if self._locks is None:
                 await self.commit(queues)
             await self._wait(held)
             self._disown(held)
-            # After the wait: the lock keeps others away, so the next owner starts after the last
-            # call.
+            # Stored after the wait: the lock keeps others away, so the next owner starts after the
+            # last call.
             if self._locks is not None:
                 await self._store(queues, LEAVE_COMMIT_MS)
             await self.told_revoked(queues)

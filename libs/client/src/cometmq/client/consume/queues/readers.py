@@ -148,7 +148,7 @@ class Readers:
                 queue_id=queue.queue_id,
             )
             return False
-        if queue not in self._readers:  # otherwise a reset was faster
+        if queue not in self._readers:  # a reset may have added it
             # Committed even without messages: the next start must not skip new ones.
             self._context.offsets.update(queue, offset)
             self._readers[queue] = Reader(self._context, queue, offset)
