@@ -58,8 +58,8 @@ class CommandAdmin(AdminClient):
         return found
 
     async def masters(self, cluster: str | None = None) -> dict[str, BrokerAdmin]:
-        """Return the masters; exit if no broker has one, which must not look like an empty
-        cluster.
+        """Return the masters; if no broker has one, exit, because the cluster would otherwise look
+        empty.
         """
         masters = await super().masters(cluster)
         if not masters:

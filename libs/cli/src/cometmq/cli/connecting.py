@@ -181,8 +181,8 @@ class Complaints:
 async def confirm(question: str, *, is_confirmed: bool) -> None:
     """Ask for confirmation before something is destroyed; without a terminal, require `--yes`.
 
-    Every command of ours that destroys or moves something calls this after checking that the names
-    it was given exist. mqadmin's commands do not ask, because scripts run them.
+    Each of our own commands that destroys or moves something calls this, after checking that the
+    given names exist. mqadmin's commands do not ask, because scripts run them.
     """
     if is_confirmed:
         return

@@ -18,7 +18,9 @@ CHUNKS_MAX: Final = 8
 
 
 def has_content(file: Path) -> bool:
-    """Return whether writing to this file would destroy something; devices and pipes are empty."""
+    """Return whether a file has content that writing to it would destroy; devices and pipes have
+    none.
+    """
     return file.is_file() and file.stat().st_size > 0
 
 

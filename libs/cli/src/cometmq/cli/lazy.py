@@ -24,7 +24,7 @@ _EMPTY_OPTION: Final = re.compile(r"--[a-z-]+=")
 
 
 class CommandInfo(NamedTuple):
-    """The module whose `app` has a command, its help line, and its panel on the help page."""
+    """A command: the module whose `app` has it, its help line, and its panel on the help page."""
 
     module: str
     help: str

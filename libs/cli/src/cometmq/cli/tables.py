@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tables for readers; `output` imports this module only to print a table."""
+"""Tables for human readers; `output` imports this module only to print a table."""
 
 import sys
 from collections.abc import Mapping, Sequence

@@ -35,7 +35,7 @@ def credentials_from_file(path: str | Path) -> SessionCredentials:
 
 
 def _text(path: str | Path, values: dict[str, Any], name: str) -> str:
-    """Convert numbers to text as RocketMQ does: YAML parses some keys as numbers."""
+    """Convert numbers to text as RocketMQ does, because YAML parses some keys as numbers."""
     value = values.get(name)
     if value is None:
         return ""

@@ -200,7 +200,7 @@ class ConsumeHooks(_Hooks[ConsumeHook]):
         return bool(self._hooks)
 
     def before(self, context: ConsumeContext) -> None:
-        """Call the hooks before the listener."""
+        """Call the hooks before the listener is called."""
         self._call("before_consume", context)
 
     def after(self, context: ConsumeContext) -> None:

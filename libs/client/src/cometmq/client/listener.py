@@ -36,7 +36,7 @@ class ConsumeResult(msgspec.Struct, frozen=True):
     """The delay before redelivery: 1 to 18 is a delay level; 0 makes the delay longer each time."""
 
     def __post_init__(self) -> None:
-        """Raise InvalidArgument for values without a meaning."""
+        """Raise InvalidArgument for an invalid count or delay level."""
         if self.consumed_count is not None:
             whole(self.consumed_count, "the count of consumed messages")
         redelivery_level(self.delay_level)
@@ -52,7 +52,9 @@ class ConsumeResult(msgspec.Struct, frozen=True):
 
     @classmethod
     def consumed(cls, count: int, *, delay_level: int = 0) -> "ConsumeResult":
-        """Accept the first `count` messages as consumed, and redeliver the others."""
+        """Return a result that accepts the first `count` messages as consumed and redelivers the
+        others.
+        """
         return cls(count, _redelivery_level(delay_level))
 
 
@@ -93,7 +95,7 @@ class OrderlyResult(msgspec.Struct, frozen=True):
     """The pause before the queue is consumed again; None means `suspend_queue_ms`."""
 
     def __post_init__(self) -> None:
-        """Raise InvalidArgument for a pause that is not a number."""
+        """Raise InvalidArgument for an invalid pause."""
         if self.pause_ms is not None:
             whole(self.pause_ms, "pause_ms")
 
@@ -110,12 +112,12 @@ class OrderlyResult(msgspec.Struct, frozen=True):
 
     @classmethod
     def suspend(cls, pause_ms: int) -> "OrderlyResult":
-        """Redeliver these messages after a pause."""
+        """Return a result that redelivers these messages after a pause."""
         return cls(OrderlyAction.SUSPEND, pause_ms)
 
     @classmethod
     def rollback(cls, pause_ms: int) -> "OrderlyResult":
-        """Redeliver these messages and all held ones after a pause."""
+        """Return a result that redelivers these messages and all held ones after a pause."""
         return cls(OrderlyAction.ROLLBACK, pause_ms)
 
 
@@ -278,7 +280,9 @@ def _wrong_result(result: object, *, is_orderly: bool) -> str:
 
 
 async def called(callback: Callable[..., Any], *arguments: object) -> None:
-    """Call a coroutine function on the loop, a plain one on a thread; translate its exceptions."""
+    """Call a coroutine function on the loop, or a plain function on a thread; translate its
+    exceptions.
+    """
     try:
         if is_coroutine_function(callback):
             await callback(*arguments)

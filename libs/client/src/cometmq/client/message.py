@@ -173,7 +173,7 @@ class MessageExt(msgspec.Struct, frozen=True):
 class DamagedMessage(MessageExt, frozen=True):
     """A received message whose body differs from the one that the broker stored.
 
-    The CRC in its record does not match. Listeners get the message like any other, because
+    The body does not match the CRC in its record. Listeners get the message like any other, because
     RocketMQ's client does not check; test for it with `isinstance(message, DamagedMessage)`.
     """
 
@@ -187,8 +187,8 @@ def received(
 ) -> MessageExt:
     """Convert a stored record for the application; raise CorruptRecord if the body is broken.
 
-    A message from a retry topic shows its original topic. A body that does not match its CRC
-    makes a `DamagedMessage`.
+    A message from a retry topic shows its original topic. A record whose body does not match its
+    CRC becomes a `DamagedMessage`.
     """
     body = record.decompressed_body() if record.sys_flag & _COMPRESSED else record.body
     is_intact = crc32(record.body) & CRC_MASK == record.body_crc  # 0.2 us for 128 bytes
@@ -268,8 +268,9 @@ def _check_name(kind: str, name: object, chars_max: int) -> None:
 
 
 def _check_numbers(message: Message) -> None:
-    """Raise InvalidArgument for a bool or a float where an int is required: brokers misread
-    them."""
+    """Raise InvalidArgument for a bool or a float where an int is required, because brokers misread
+    them.
+    """
     flag: Any = message.flag
     if type(flag) is not int or not _FLAG_MIN <= flag <= _FLAG_MAX:
         raise InvalidArgument(

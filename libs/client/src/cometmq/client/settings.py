@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Options of clients, with the defaults of the Java client 4.9.4; durations in milliseconds."""
+"""Options of clients, with the defaults of the Java client 4.9.4; durations are in milliseconds."""
 
 from enum import StrEnum
 from typing import Annotated, Any, Final, TypeVar

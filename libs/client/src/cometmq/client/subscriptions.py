@@ -42,7 +42,9 @@ class MessageSelector(msgspec.Struct, frozen=True):
 
     @classmethod
     def by_tag(cls, expression: str = ALL_TAGS) -> Self:
-        """Select messages with any of the tags in `expression`, such as `A || B`; default: all."""
+        """Select messages with any of the tags in `expression`, such as `A || B`; by default, all
+        messages.
+        """
         return cls(expression)
 
     @classmethod

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`make demo`: the Python standard library, line by line, through a broker and back.
+"""`make demo`: sends the Python standard library line by line through a broker, and rebuilds it.
 
 `run` is the sequence, `corpus` has the files, `children` has the processes, `reports` reads the
 output of the consumer processes, and `rebuild` reassembles the files.

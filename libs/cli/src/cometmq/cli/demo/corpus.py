@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The input: every line of every module of the running Python's standard library."""
+"""The input of the demo: every line of every module of the running Python's standard library."""
 
 import hashlib
 import sys

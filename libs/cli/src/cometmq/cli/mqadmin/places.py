@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""mqadmin's commands that decode ids, and entries of consume queues."""
+"""mqadmin's commands that decode ids or show entries of consume queues."""
 
 from datetime import UTC, datetime, timedelta
 from ipaddress import ip_address

@@ -49,7 +49,7 @@ LogJson = Annotated[
 
 
 class RunOptions(OptionSet, frozen=True, kw_only=True):
-    """The options of every program that runs alone."""
+    """The options of every program that runs in a process of its own."""
 
     print_settings: Annotated[
         bool,

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Administration of one broker: one method per request code."""
+"""Administration of one broker; each method sends one request code."""
 
 import re
 from collections.abc import Mapping

@@ -25,7 +25,7 @@ class AclVersions(msgspec.Struct, frozen=True):
 
 
 class BrokerAcl(BrokerCalls):
-    """Access control of one broker: one method per request code."""
+    """Manages access control at one broker; each method sends one request code."""
 
     async def acl_config(self) -> AclConfig:
         """Return all accounts and the white-listed addresses."""

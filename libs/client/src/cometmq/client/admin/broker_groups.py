@@ -31,7 +31,7 @@ END: Final = -1
 
 
 class BrokerGroups(BrokerCalls):
-    """Consumer groups of one broker: one method per request code."""
+    """Manages the consumer groups of one broker; each method sends one request code."""
 
     async def groups(self) -> dict[str, SubscriptionGroupConfig]:
         """Return all consumer groups of the broker."""
@@ -170,8 +170,8 @@ class BrokerGroups(BrokerCalls):
     async def correction_offsets(
         self, topic: str, group: str, *, other_groups: str | None = None
     ) -> dict[int, int]:
-        """Return, by queue id, the lowest offset of `other_groups`, with which `group` can be
-        corrected.
+        """Return, for each queue id, the lowest offset of `other_groups`, to which `group` can be
+        moved.
         """
         header = admin.QueryCorrectionOffset(group, topic, other_groups)
         found = await self._json(CorrectionOffsets, Code.QUERY_CORRECTION_OFFSET, header)

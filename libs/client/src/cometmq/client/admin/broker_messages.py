@@ -37,7 +37,7 @@ _PULLED: Final = frozenset(int(status) for status in PullStatus)
 
 
 class BrokerMessages(BrokerCalls):
-    """Messages of one broker: one method per request code."""
+    """Reads the messages of one broker; each method sends one request code."""
 
     async def message_at(self, physical_offset: int, *, topic: str | None = None) -> MessageExt:
         """Return the message at a commit log offset."""

@@ -71,7 +71,7 @@ class HalfMessage(msgspec.Struct, frozen=True):
 
 
 class BrokerTransactions(BrokerMessages, BrokerGroups):
-    """Transactions of one broker; reading them changes nothing."""
+    """Inspects and ends the transactions of one broker; reading them changes nothing."""
 
     async def transaction_queues(self) -> TransactionQueues:
         """Return the unexamined parts of the half queue and the op queue."""

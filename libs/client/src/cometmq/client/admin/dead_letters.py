@@ -128,8 +128,8 @@ class DeadLetterAdmin(MessageAdmin, TopicAdmin):
     async def check_replay(self, group: str, *, topic: str | None = None) -> None:
         """Raise ClientError if brokers would turn replayed messages into dead letters again.
 
-        A broker moves a message for a retry topic to the dead-letter topic if the group allows no
-        retries there, as in RocketMQ.
+        As in RocketMQ, a broker that allows a group no retries moves messages sent to its retry
+        topic to the dead-letter topic.
         """
         target = _replay_target(group, topic)
         if not target.startswith(RETRY_PREFIX):

@@ -19,7 +19,7 @@ class Load(msgspec.Struct, frozen=True):
 
 
 class Traffic(msgspec.Struct, frozen=True):
-    """A statistic: the rate over the last minute and the count over the last day."""
+    """The rate of an event over the last minute, and its count over the last day."""
 
     tps: float = 0.0
     count: int = 0

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Administration of offsets: read the progress of groups, and move it."""
+"""Administration of offsets: read and change the progress of groups."""
 
 import msgspec
 
@@ -32,7 +32,7 @@ class QueueLag(msgspec.Struct, frozen=True):
 
 
 def lags_in(stats: ConsumeStats) -> list[QueueLag]:
-    """Return the lag in each queue of `consume_stats`."""
+    """Return the lag in each queue, given the result of `consume_stats`."""
     return [
         QueueLag(queue, pair.broker_offset, pair.consumer_offset, pair.last_timestamp)
         for queue, pair in sorted(stats.offset_table.items())

@@ -33,7 +33,7 @@ T = TypeVar("T")
 
 
 class AdminBase(Client):
-    """Finds the servers that admin calls address."""
+    """The base of admin clients; it finds the servers for each call."""
 
     KIND = "admin"
 
@@ -184,8 +184,9 @@ class AdminBase(Client):
     ) -> list[tuple[BrokerAdmin, T]]:
         """Query brokers concurrently; return the answers in the order of the brokers.
 
-        A broker that refuses with an error in `skip` is left out, unless it denies access. For any
-        other refusal `refused` is called, and for a broker that does not answer `unreachable`.
+        A broker that refuses with an error in `skip` is left out, unless it denies access.
+        `refused` is called for any other refusal, and `unreachable` for a broker that does not
+        answer.
         """
         answers: list[tuple[BrokerAdmin, T]] = []
         for broker, outcome in await _outcomes(brokers, question):

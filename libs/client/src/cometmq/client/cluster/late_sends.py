@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Detects brokers that leave sends unanswered, and drops them once a new master replaces them.
 
-A frozen machine or a cut cable does not close connections. Sends to it would wait until they time
-out, although a different member of the broker group is already master.
+A frozen machine or a cut cable does not close connections. Sends to such a broker would wait until
+they time out, although a different member of its group is already master.
 """
 
 import asyncio

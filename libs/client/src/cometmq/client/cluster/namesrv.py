@@ -34,8 +34,9 @@ _SUCCESS: Final = (ResponseCode.SUCCESS,)
 
 
 async def find_addresses(text: str, url: str) -> list[str]:
-    """Return the addresses in `text`, in the environment, or from the server at `url`, in this
-    order."""
+    """Return the first addresses found: in `text`, in the environment, or at the server at
+    `url`.
+    """
     text = text or os.getenv(NAMESRV_VARIABLE, "")
     if not text and url:
         text = await fetch_namesrv_list(url)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Scheduled pulls: call a function repeatedly for each owned queue.
 
-The counterpart of Java's MQPullConsumerScheduleService.
+This is the counterpart of Java's MQPullConsumerScheduleService.
 """
 
 import asyncio

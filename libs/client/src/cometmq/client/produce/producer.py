@@ -168,8 +168,9 @@ class Producer(Client):
         return await sender.send(prepared, timeout_ms=timeout_ms, queue=queue)
 
     def _queue_for(self, queue: MessageQueue, prepared: Prepared) -> MessageQueue:
-        """Return the full name of a queue; raise InvalidArgument if it belongs to a different
-        topic."""
+        """Return the queue with the full name of its topic; raise InvalidArgument for a queue of a
+        different topic.
+        """
         queue = self._namespace.wrap_queue(queue)
         if queue.topic != prepared.topic:
             raise InvalidArgument(
@@ -311,8 +312,8 @@ class Producer(Client):
     async def _route_of_request(self, prepared: Prepared, deadline_ms: int) -> Route:
         """Return the route of a request, once every broker can route the reply to us.
 
-        A broker that hangs is not waited for beyond the deadline; the request may be sent to
-        another one.
+        If a broker hangs, stop waiting at the deadline; the request may be sent to a different
+        broker.
         """
         left_ms = _left_ms(deadline_ms)
         route = await self._sending().route_once(prepared.topic, timeout_ms=left_ms)

@@ -18,8 +18,8 @@ T = TypeVar("T")
 class AdminClient(SyncClient[client.AdminClient]):
     """Calls any method of the async admin client: `admin.call(lambda a: a.topics())`.
 
-    Methods that yield results are called with `iterate`: `for message in admin.iterate(lambda a:
-    a.dead_letters("group"))`.
+    Methods that yield results are called with `iterate`:
+    `for message in admin.iterate(lambda a: a.dead_letters("group"))`.
     """
 
     def __init__(

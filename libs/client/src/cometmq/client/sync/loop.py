@@ -136,7 +136,7 @@ def loop_thread() -> LoopThread:
 
 
 class SyncClient(Generic[ClientT]):
-    """The base of all blocking clients: a lifecycle, and calls that block."""
+    """The base of all blocking clients, with their common lifecycle."""
 
     def __init__(self, inner: ClientT) -> None:
         self._inner = inner
@@ -160,7 +160,7 @@ class SyncClient(Generic[ClientT]):
         self._run(self._inner.start())
 
     def close(self) -> None:
-        """Close the client after the calls in flight.
+        """Close the client once the calls in flight have ended.
 
         Raise ClientStateError if called from a listener: `close` would wait for it and deadlock.
         """

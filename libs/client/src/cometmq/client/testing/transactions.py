@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Half messages of the in-memory broker: stored, ended and checked.
+"""Stores, ends and checks the half messages of the in-memory broker.
 
 A transaction that its producer leaves open (UNKNOWN) is checked at once, then again after a pause.
-One that was begun and never ended is checked only on request: a real broker waits for 6 seconds.
+One that was begun but never ended is checked only on request; a real broker waits for 6 seconds.
 """
 
 import asyncio

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Waiting for a condition with a deadline."""
+"""Waits for a condition, with a deadline."""
 
 import asyncio
 import inspect

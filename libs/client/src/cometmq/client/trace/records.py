@@ -26,7 +26,7 @@ class CorruptTrace(ValueError):
 
 
 class Pub(msgspec.Struct, frozen=True):
-    """A message was sent."""
+    """Records that a message was sent."""
 
     timestamp: int
     region: str | None
@@ -55,7 +55,7 @@ class Pub(msgspec.Struct, frozen=True):
 
 
 class SubBefore(msgspec.Struct, frozen=True):
-    """A listener is called with a message."""
+    """Records that a listener is called with a message."""
 
     timestamp: int
     region: str | None
@@ -75,7 +75,7 @@ class SubBefore(msgspec.Struct, frozen=True):
 
 
 class SubAfter(msgspec.Struct, frozen=True):
-    """A listener has returned."""
+    """Records that a listener has returned."""
 
     request_id: str
     message_id: str
@@ -96,7 +96,7 @@ class SubAfter(msgspec.Struct, frozen=True):
 
 
 class EndTransaction(msgspec.Struct, frozen=True):
-    """A transactional message was committed or rolled back."""
+    """Records that a transactional message was committed or rolled back."""
 
     timestamp: int
     region: str | None

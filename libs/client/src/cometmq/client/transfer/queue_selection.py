@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Queue selection: round robin, by key, and avoiding slow or dead brokers.
+"""Selects queues round robin or by key, and avoids slow or failing brokers.
 
 Everything here is pure: the clock and the random start are parameters. The selectors for ordered
 sending use Java's hash rule, so that producers in any language send a key to the same queue.

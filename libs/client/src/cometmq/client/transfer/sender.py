@@ -107,8 +107,8 @@ class MessageSender:
         """Return the route for messages of a topic; raise BrokerMissing if it has no master.
 
         With `may_create`, an unknown topic gets the route with which a send would create it.
-        Senders share lookups, which are paced: wait up to `wait_ms` (by default the timeout of a
-        send) for the next one.
+        Senders share lookups, whose rate is limited: wait up to `wait_ms` (by default the timeout
+        of a send) for the next one.
         """
         options = self._options
         return await self._instance.routes.find_for_sending(
@@ -133,8 +133,8 @@ class MessageSender:
     ) -> SendResult:
         """Choose a queue and send to it; after a failure, retry at a queue of a different broker.
 
-        If `queue` is given, send to it once, without retries. Raise SendFailed unless the brokers
-        refuse.
+        If `queue` is given, send to it once, without retries. Raise the broker's error if it
+        refuses the message, and SendFailed if all attempts fail in other ways.
         """
         begin_ms = monotonic_ms()
         attempts = 1 if queue is not None else 1 + self._options.retry_times
@@ -195,7 +195,7 @@ class MessageSender:
         """If the only broker of a topic is lost, wait for lookups that may find its successor.
 
         Otherwise all attempts would fail within milliseconds, before a group could fail over. The
-        first lookup may be made at once, too early, so two are made.
+        first lookup may be immediate and still find the lost master, so two are made.
         """
         if not (isinstance(error, ConnectFailed) or names_former_master(error)):
             return

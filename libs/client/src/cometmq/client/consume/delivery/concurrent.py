@@ -33,7 +33,7 @@ _TURN_COUNT: Final = 64  # batches that one task may consume before it yields to
 
 
 class GivesBack(Protocol):
-    """Takes back messages that were not consumed."""
+    """Returns unconsumed messages to their brokers."""
 
     async def send_back(self, message: MessageExt, delay_level: int) -> bool:
         """Send a message back to its broker; return whether the broker accepted it."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where a consumer starts in a newly assigned queue."""
+"""Finds the offset at which a consumer starts in a newly assigned queue."""
 
 from typing import Final
 

@@ -44,8 +44,8 @@ class LockGuards:
         return self._locks.is_valid(queue)
 
     async def recovers(self, process_queue: ProcessQueue) -> bool:
-        """Lock a queue again after its lock expired; return False if a different member
-        had it meanwhile.
+        """Lock a queue again after its lock expired; return False if a different member has locked
+        it since.
         """
         queue = process_queue.queue
         while not (process_queue.is_dropped or process_queue.is_leaving):

@@ -185,13 +185,12 @@ class HeldOffsets:
 
 
 class _OffsetsInMemory:
-    """The part of an offset store that neither reads nor writes."""
+    """The part that both offset stores share: the offsets in memory."""
 
     def __init__(self) -> None:
         self._positions = Positions()
 
     def position(self, queue: MessageQueue) -> int | None:
-        """Return the offset in memory."""
         return self._positions.offsets.get(queue)
 
     def unsaved(self, queue: MessageQueue) -> int | None:

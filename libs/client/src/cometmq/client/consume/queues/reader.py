@@ -37,7 +37,7 @@ Sink = Callable[[ProcessQueue, list[MessageExt]], None]
 
 
 class Limits(msgspec.Struct, frozen=True):
-    """Limits on the messages held for one queue: `queue_count_max` and its siblings.
+    """Limits on the messages held for one queue, from `queue_count_max` and related options.
 
     They are checked before a pull, so one pull may exceed them by up to `pull_count_max` messages.
     """

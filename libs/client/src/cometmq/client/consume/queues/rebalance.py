@@ -34,7 +34,9 @@ class AllocateStrategy(Protocol):
 
 
 class AllocateAveragely:
-    """Assigns contiguous blocks; the first ``n mod c`` members get one more queue."""
+    """Assigns n queues to c members in contiguous blocks; the first ``n mod c`` get one more
+    queue.
+    """
 
     name: Final = "AVG"
 
@@ -51,7 +53,7 @@ class AllocateAveragely:
 
 
 class AllocateByCircle:
-    """Deals out queues in turns: queue i belongs to member ``i mod c``."""
+    """Assigns queues to c members in turns: queue i belongs to member ``i mod c``."""
 
     name: Final = "AVG_BY_CIRCLE"
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Watches the queues of topics for changes: Java's TopicMessageQueueChangeListener."""
+"""Watches the queues of topics for changes, like Java's TopicMessageQueueChangeListener."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
