@@ -83,7 +83,10 @@ class CommandAdmin(AdminClient):
     async def masters_to_change(
         self, cluster: str | None = None, names: Iterable[str] | None = None
     ) -> dict[str, BrokerAdmin]:
-        """Return the masters for a change; without `names`, record brokers that have no master."""
+        """Return the masters for a change, and raise if a broker has none.
+
+        Without `names`, brokers that have no master are recorded first.
+        """
         if names is None:
             await super().masters(cluster)
         return await super().masters_to_change(cluster, names)

@@ -33,7 +33,7 @@ class Ledger:
         self.acknowledged: dict[int, float] = {}
         """When each message was acknowledged, on the monotonic clock."""
         self.failed: dict[int, str] = {}
-        """Why each failed send failed; its message may be stored nevertheless."""
+        """The error of each failed send; its message may be stored nevertheless."""
         self.received: Counter[int] = Counter()
 
     @property

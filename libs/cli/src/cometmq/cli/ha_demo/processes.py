@@ -119,7 +119,7 @@ class Group:
                 group.create_task(end(process))
 
     async def _ask(self, *words: str) -> dict[str, Any]:
-        """Run a command with `--json`, whatever its exit status, and return its output."""
+        """Run a command with `--json` and return its output, regardless of its exit status."""
         process = await asyncio.create_subprocess_exec(
             *(sys.executable, "-m", "cometmq.cli", *words),
             *("-c", str(self._folder / "elector.conf"), "--json"),

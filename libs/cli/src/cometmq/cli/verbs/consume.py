@@ -291,8 +291,8 @@ class MemberComplaints(Complaints):
 async def _place_group(admin: AdminClient, group: str, topic: str, start: str) -> None:
     """Store the start offsets of a group that has neither members nor offsets.
 
-    Otherwise brokers would start the group at offset 0 of a young queue, whatever the group asks
-    for (youngQueueStartsAtZero).
+    Otherwise brokers would start the group at offset 0 of a young queue, regardless of the group's
+    request (youngQueueStartsAtZero).
     """
     queues = await admin.queues(topic)
     placed: list[bool] = []

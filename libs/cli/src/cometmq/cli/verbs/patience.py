@@ -34,7 +34,7 @@ class Patience:
         """Store a message; raise ClientError if it is not stored in time.
 
         If a broker stores a message but does not answer, the retry stores it a second time. Raise
-        MaybeStored if any attempt went unanswered, whatever error the last one had.
+        MaybeStored if any attempt went unanswered, regardless of the last attempt's error.
         """
         deadline = monotonic() + self._limit_s
         pause_s = FIRST_PAUSE_S

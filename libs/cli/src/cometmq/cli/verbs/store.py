@@ -286,7 +286,7 @@ class DumpFaults:
         self.status = EXIT_STATUS[StoreState.DAMAGED]
 
     def note_range(self, damage: Damage) -> None:
-        """Print a range of the log without a valid record."""
+        """Print a range of the log that contains no valid record."""
         if damage.physical_offset == self._start:
             typer.echo(
                 f"cometmq: no valid record begins at log offset {self._start}, as --from says; the"
@@ -301,7 +301,7 @@ class DumpFaults:
         )
 
     def note_entry(self, damage: DamagedEntry) -> None:
-        """Print an entry of a queue without an intact record."""
+        """Print a queue entry that has no intact record."""
         place = f"queue offset {damage.queue_offset}"
         if damage.physical_offset is None:
             self.note(f"the entry of {place} cannot be read")

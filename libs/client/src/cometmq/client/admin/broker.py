@@ -35,7 +35,7 @@ class BrokerAdmin(BrokerTransactions, BrokerAcl):
         return (await self._json(TopicConfigTable, Code.GET_ALL_TOPIC_CONFIG)).topic_config_table
 
     async def create_topic(self, config: TopicConfig) -> None:
-        """Create a topic, or change it."""
+        """Create or change a topic."""
         header = topics.UpdateAndCreateTopic(
             topic=config.topic_name,
             read_queue_nums=config.read_queue_nums,

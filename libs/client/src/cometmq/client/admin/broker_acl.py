@@ -32,7 +32,7 @@ class BrokerAcl(BrokerCalls):
         return await self._json(AclConfig, Code.GET_BROKER_CLUSTER_ACL_CONFIG)
 
     async def put_account(self, account: AclAccount) -> None:
-        """Create an account, or change it."""
+        """Create or change an account."""
         header = acl.UpdateAndCreateAclConfig(
             access_key=account.access_key,
             secret_key=account.secret_key,

@@ -39,7 +39,7 @@ class BrokerGroups(BrokerCalls):
         return table.subscription_group_table
 
     async def create_group(self, config: SubscriptionGroupConfig) -> None:
-        """Create a consumer group, or change it."""
+        """Create or change a consumer group."""
         body = encode_json(config)
         await self.invoke(Code.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, None, body)
 

@@ -16,8 +16,8 @@ from cometmq.remoting.transport.tasks import TaskSet
 
 TICK_MS: Final = 250
 LATE_TICKS: Final = 3
-"""Sends are late at this tick without an answer. The first tick may follow the send at once, so two
-whole intervals pass.
+"""Sends are late after this many ticks without an answer. The first tick may follow the send at
+once, so at least two whole intervals pass.
 
 Ticks are counted instead of time, so that a client that was itself suspended blames no broker.
 """

@@ -121,8 +121,8 @@ class Client(ABC):
     def _running(self) -> ClientInstance:
         """Return the client's instance.
 
-        Raise ClientStateError before the start, after the close, after a fork, or in a
-        different event loop.
+        Raise ClientStateError if the client is not running, after a fork, or in a different event
+        loop.
         """
         instance = self._owned()
         instance.check_loop(self.KIND)

@@ -30,7 +30,7 @@ class Route(msgspec.Struct, frozen=True):
     brokers: Mapping[str, Mapping[int, str]]
     """Addresses by broker name and broker id."""
     queue_counts: Mapping[str, int] = {}
-    """Number of queues of each broker, whatever their permissions."""
+    """Number of queues of each broker, regardless of their permissions."""
 
     def has(self, queue: MessageQueue) -> bool:
         """Return whether the topic has a queue."""

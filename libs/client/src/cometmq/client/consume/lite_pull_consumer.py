@@ -70,7 +70,7 @@ class LitePullConsumer(GroupConsumer[LitePullOptions, PullGroup]):
     def assign(
         self, queues: Iterable[MessageQueue], expression: str | MessageSelector = ALL_TAGS
     ) -> None:
-        """Read exactly these queues, without rebalancing; must be called before the start."""
+        """Read exactly these queues, without rebalancing; must be called before `start`."""
         if self._subscriptions and self._assigned is None:
             raise ClientStateError(SUBSCRIBE_OR_ASSIGN)
         if self.state is not ClientState.CREATE_JUST:
@@ -84,7 +84,7 @@ class LitePullConsumer(GroupConsumer[LitePullOptions, PullGroup]):
     def on_queues_changed(self, topic: str, callback: QueuesChanged) -> None:
         """Call a function with all queues of a topic whenever they change.
 
-        Must be called before the start. Meant for consumers that use `assign`, which are not
+        Must be called before `start`. Meant for consumers that use `assign`, which are not
         rebalanced.
         """
         self._check_unstarted()

@@ -25,7 +25,7 @@ from cometmq.remoting.names import ALL_TAGS, RETRY_PREFIX, retry_topic
 
 
 class ConsumerStats(msgspec.Struct, frozen=True):
-    """Counters of a consumer since its start."""
+    """Counters of a consumer since it was started."""
 
     consumed_count: int
     failed_count: int

@@ -37,7 +37,7 @@ NO_ARGUMENT: Final = object()
 
 
 class ProducerStats(msgspec.Struct, frozen=True):
-    """Counters of a producer since its start."""
+    """Counters of a producer since it was started."""
 
     sent_count: int
     failed_count: int

@@ -160,7 +160,7 @@ class LitePullConsumer(
     def assign(
         self, queues: Iterable[MessageQueue], expression: str | MessageSelector = ALL_TAGS
     ) -> None:
-        """Read exactly these queues; must be called before the start."""
+        """Read exactly these queues; must be called before `start`."""
         self._inner.assign(queues, expression)
 
     def on_queues_changed(

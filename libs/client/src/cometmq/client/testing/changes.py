@@ -50,7 +50,7 @@ def get_all_topic_config(broker: MemoryBroker, _call: Call[None]) -> Reply:
 
 
 def update_and_create_subscriptiongroup(broker: MemoryBroker, call: Call[None]) -> Reply:
-    """Create a consumer group, or change it."""
+    """Create or change a consumer group."""
     config = decode_json(SubscriptionGroupConfig, call.body)
     broker.group_configs[config.group_name] = config
     return OK

@@ -67,7 +67,9 @@ class MemoryCluster:
 
     @property
     def namesrv(self) -> str:
-        """The name server address to give to clients; raise ClientStateError before the start."""
+        """The name server address to give to clients; raise ClientStateError before the first
+        `start`.
+        """
         if not self._port:
             raise ClientStateError(
                 "this MemoryCluster has no address yet: use it inside `async with cluster:` (or "
@@ -149,8 +151,8 @@ class MemoryCluster:
     def run(self, work: Coroutine[Any, Any, T]) -> T:
         """Wait for a coroutine of this cluster in a program without an event loop.
 
-        `cluster.run(cluster.check_transactions())` and `cluster.run(eventually(...))` belong to
-        `with MemoryCluster()`; after `async with`, `await` them.
+        Use `cluster.run(cluster.check_transactions())` and `cluster.run(eventually(...))` inside
+        `with MemoryCluster()`; inside `async with`, use `await` instead.
         """
         if not asyncio.iscoroutine(work):
             raise InvalidArgument(

@@ -114,7 +114,7 @@ async def send_reply_message(
 
 
 def _is_dead(header: send.SendMessageV2) -> bool:
-    """Return whether a consumer sent the message to its retry topic with no deliveries left."""
+    """Return whether a message that a consumer sent to its retry topic has no deliveries left."""
     times_max = header.max_reconsume_times
     return (
         header.topic.startswith(RETRY_PREFIX)

@@ -97,7 +97,7 @@ class Puller:
     ) -> Pulled:
         """Read a queue from an offset.
 
-        If the queue has no new messages, the broker holds the request for the time in `style`.
+        If the queue has no new messages, the broker holds the request for the time set in `style`.
         """
         instance, style = self._instance, self._style
         broker_id, address = instance.routes.any_of(

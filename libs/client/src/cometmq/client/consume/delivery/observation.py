@@ -20,7 +20,9 @@ class ConsumeWatch:
     def __init__(
         self, group: str, hooks: ConsumeHooks, *, timeout_ms: int, continues_traces: bool
     ) -> None:
-        """A call that takes longer than `timeout_ms` counts as timed out, whatever it returns."""
+        """A call that takes longer than `timeout_ms` counts as timed out, regardless of its
+        result.
+        """
         self._group = group
         self._hooks = hooks
         self._timeout_ms = timeout_ms

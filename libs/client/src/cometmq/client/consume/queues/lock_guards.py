@@ -14,7 +14,7 @@ class AlwaysOurs:
     """Used by broadcasting consumers: queues are not shared, so no lock is needed."""
 
     def is_valid(self, queue: MessageQueue) -> bool:
-        """Every queue counts as locked."""
+        """Return True, because every queue counts as locked."""
         del queue
         return True
 
