@@ -19,7 +19,6 @@ CLUSTER = "DefaultCluster"
 
 @pytest.fixture
 def name(suite, ask):
-    """Return the broker's name."""
     (member,) = ask("clusterList", "--json").json
     return member["broker"]
 

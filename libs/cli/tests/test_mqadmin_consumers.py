@@ -29,8 +29,6 @@ def sent(ask, topic):
 
 @pytest.fixture
 def member(suite, tmp_path):
-    """Start a member of a group."""
-
     @contextmanager
     def member(topic, group):
         args = ["consume", topic, "-g", group, "--from", "first", "-n", suite.namesrv]

@@ -80,7 +80,6 @@ class _Finite:
         return None if value is None else self.convert(value, param, ctx)
 
     def convert(self, value: Any, param: Any, ctx: Any) -> Any:
-        """Convert a text; fail unless it is a finite number within the bounds."""
         number = self._bounded.convert(value, param, ctx)
         if not isfinite(number):
             self._bounded.fail(f"{value!r} is not a finite number.", param, ctx)

@@ -269,7 +269,6 @@ class ListenerCaller(Generic[R]):
 
 
 def _wrong_result(result: object, *, is_orderly: bool) -> str:
-    """Return an error text that names the wrong result and the valid ones."""
     consumer = "an orderly consumer" if is_orderly else "a consumer"
     name = "OrderlyResult" if is_orderly else "ConsumeResult"
     redeliver = "SUSPEND" if is_orderly else "RECONSUME_LATER"

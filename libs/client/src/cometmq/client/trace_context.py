@@ -92,7 +92,6 @@ class _Telemetry:
         return self._context.attach(self._propagator.extract(properties))
 
     def detach(self, token: Any) -> None:
-        """Restore the previous context."""
         self._context.detach(token)
 
 

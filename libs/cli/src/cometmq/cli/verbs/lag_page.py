@@ -136,7 +136,6 @@ def _topic(row: TopicRow) -> str:
 
 
 def _meanings(report: Report) -> str:
-    """Explain the statuses that occur."""
     statuses = sorted({row.status for row in report.groups}, key=lambda status: status.rank)
     items = "".join(
         f'<li><span class="{status.severity}">{status.word}</span>: {status.meaning}</li>'

@@ -210,7 +210,6 @@ async def _messages(
     sent: Sent,
     count: int | None,
 ) -> AsyncIterator[Message]:
-    """Yield the messages to send, at most `count`."""
     made = 0
     async for line in lines:
         if not line:
@@ -324,7 +323,6 @@ def _print(sent: Sent, *, as_json: bool) -> None:
 
 
 def _skipped_notes(sent: Sent) -> list[str]:
-    """Return the warning about lines that were not sent."""
     if not sent.skipped_count:
         return []
     verb = "was" if sent.skipped_count == 1 else "were"

@@ -87,8 +87,6 @@ async def queue_states(
 async def _outcomes(
     masters: Mapping[str, BrokerAdmin], lags: Iterable[QueueLag]
 ) -> list[QueueState | CometError]:
-    """Query all queues concurrently."""
-
     async def outcome(found: QueueLag) -> QueueState | CometError:
         try:
             return await _queue_state(masters[found.queue.broker_name], found)

@@ -68,7 +68,6 @@ def origin_message_id(message: MessageExt) -> str:
 
 
 def _replay_target(group: str, topic: str | None) -> str:
-    """Return the topic that replayed dead letters are sent to."""
     if topic is not None:
         check_topic(topic)
         return topic

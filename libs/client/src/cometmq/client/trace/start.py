@@ -66,7 +66,6 @@ def _dispatcher(
 
 
 def _sending_options(options: ClientOptions) -> ProducerOptions:
-    """Return options for sending traces on behalf of a client."""
     names = ClientOptions.__struct_fields__
     common = {name: getattr(options, name) for name in names} | {"trace_context": False}
     return ProducerOptions(**common, body_bytes_max=_UTF8_BYTES_MAX * 2 * BODY_CHARS_MAX)

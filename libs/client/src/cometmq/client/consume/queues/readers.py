@@ -162,7 +162,6 @@ class Readers:
             self._tasks[queue] = self._background.keep(reader.run, name=name)
 
     def _remove(self, queue: MessageQueue) -> Reader | None:
-        """Stop and remove the reader of a queue."""
         task = self._tasks.pop(queue, None)
         if task is not None:
             task.cancel()
