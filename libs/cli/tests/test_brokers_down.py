@@ -137,8 +137,8 @@ def test_changes_name_the_broker_that_hangs_and_change_nothing(run, hung, cluste
 
 @pytest.mark.parametrize("options", [(), ("-g", "copiers")], ids=["observer", "group"])
 def test_consume_names_the_queues_of_a_broker_that_hangs(cluster, pipe_to, options):
-    """A silent broker may have more messages, so the command must not end as after a complete
-    copy.
+    """A silent broker may have more messages, so the command must not exit as if it had printed
+    all.
     """
     args = ("Orders", "--from", "first", "--timeout", "10", *options)
     child = pipe_to("consume", *args, "-n", cluster.namesrv)

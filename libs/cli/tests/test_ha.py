@@ -126,7 +126,7 @@ async def test_status_names_what_is_missing_and_ends_with_1(group):
 
 
 class Greeter(asyncio.Protocol):
-    """A server of a different protocol, which sends first."""
+    """A server of a different protocol in which the server sends first."""
 
     def connection_made(self, transport):
         transport.write(b"SSH-2.0-OpenSSH_9.6\r\n")

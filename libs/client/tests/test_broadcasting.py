@@ -182,7 +182,9 @@ async def test_a_second_process_with_the_same_offset_file_is_told(
 
 
 async def consumed_once(cluster: MemoryCluster, folder: Path, body: bytes) -> list[bytes]:
-    """Send a message, run a consumer until it has the message, and return all that it got."""
+    """Send a message, run a consumer until it has received the message, and return all received
+    bodies.
+    """
     await send(cluster, Message("T", body))
     seen = Recorder()
     async with broadcast(cluster, seen, folder):

@@ -99,7 +99,7 @@ async def test_a_lock_is_ours_for_thirty_seconds(locked: Locked, cluster: Memory
 async def test_an_expired_lock_is_renewed_if_the_offset_is_unchanged(
     locked: Locked, stored: int | None, are_valid: bool, lost: list[MessageQueue]
 ) -> None:
-    """While it was expired, another member may have locked and released the queue."""
+    """Another member may have locked and released the queue while our lock was expired."""
     await locked.locks.acquire(QUEUES)
     locked.offsets.stored = stored
     locked.clock.now_ms += VALID_MS + 1

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """A command group that imports a command only when it is called.
 
-`cometmq --help` and every command start in a fraction of the time that importing the broker, the
-client and the table printer takes. The table of commands contains everything that the help page
-needs.
+`cometmq --help` and every command start in a fraction of the time that it takes to import the
+broker, the client and the table printer. The table of commands contains everything that the help
+page needs.
 """
 
 import re

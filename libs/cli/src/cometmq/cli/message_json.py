@@ -2,7 +2,7 @@
 """Messages as JSON lines: `produce --json-lines` reads the output of `consume --json`.
 
 A body that is not UTF-8 is written as `body_base64`. Resending a received message keeps only the
-fields that a sender chooses; its position and its times are for information.
+fields that a sender chooses; its position and times are only informational.
 """
 
 from base64 import b64decode, b64encode

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Standard streams with uniform errors, whichever command writes to them.
+"""Standard streams whose errors are handled in the same way for all commands.
 
 A write error is reported as one line; a closed pipe (`| head`) ends the command silently by
 SIGPIPE; a stream that was closed before startup (`>&-`) counts as unwritable.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The known settings of servers; servers accept a mistyped key, but it has no effect.
+"""Refuses mistyped settings, which servers would accept without effect.
 
 A server's answer lists its own settings, so keys of other RocketMQ versions are known, too. Keys
 that the answer lacks, because they are unset in RocketMQ or have no effect in CometMQ, are in our

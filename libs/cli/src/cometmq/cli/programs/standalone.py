@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """`cometmq standalone`: name server, broker and txn-checker in one process.
 
-They still speak the remoting protocol over loopback, so what works here works in separate
-processes.
+The programs still speak the remoting protocol over loopback, so what works here also works in
+separate processes.
 """
 
 import shutil

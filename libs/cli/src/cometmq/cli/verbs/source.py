@@ -68,7 +68,7 @@ class Ends:
         self._addresses = {name: broker.address for name, broker in brokers.items()}
 
     async def unread(self, positions: Positions, faults: Mapping[MessageQueue, str]) -> Unread:
-        """Return the queues that end above their position, or whose broker does not answer.
+        """Return the queues whose end is beyond their position, or whose broker does not answer.
 
         A queue without a position is read by a different member of its group; its broker is asked.
         `faults` are the reasons why the pulls of queues fail.
