@@ -101,7 +101,7 @@ def lay_out(rows):
 
 
 def mostly(usual, unusual):
-    """Draw from the first list, and now and then from the second."""
+    """Draw from the first list, and occasionally from the second."""
     return st.integers(0, 9).flatmap(lambda at: st.sampled_from(usual if at else unusual))
 
 
@@ -173,7 +173,7 @@ def replicate(log, pieces, limits, read_range):
 
 
 def recover(log, settings_, read_range):
-    """Open a store whose log was written by a broker that died without a checkpoint."""
+    """Open a store whose log was written by a broker that crashed before its first checkpoint."""
     disk = MemoryDisk()
     for start in range(0, len(log), FILE_BYTES):
         path = f"/store/commitlog/{file_name(start)}"

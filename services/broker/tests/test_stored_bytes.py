@@ -9,7 +9,7 @@ HOST = bytes((127, 0, 0, 1)) + (10911).to_bytes(4, "big")
 
 
 def test_the_crc_stays_that_of_the_body_that_was_stored() -> None:
-    """A new one would match a body that the disk has changed since."""
+    """A recomputed CRC would match a body that was damaged on disk."""
     message = NewMessage(
         topic="T",
         queue_id=3,

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The position of the tables in the journal: kept with each change, and unknown after anything else
-than a run in the group has changed the tables.
+"""The position of the tables in the journal: it is kept with each change, and becomes unknown when
+anything but a run in the group has changed the tables.
 """
 
 import copy

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A group in memory: members that obey, a record, and an elector on a clock that tests move."""
+"""A group in memory: members that obey, a record, and electors on a clock that tests advance."""
 
 import itertools
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rounds of an elector against members that obey, on a clock that stands still."""
+"""Rounds of an elector against members that obey, on a frozen clock."""
 
 import msgspec
 import pytest

@@ -224,7 +224,7 @@ OLD, NEW = "127.0.0.1:1", "127.0.0.1:2"
 
 
 def failed_over(routes, now_ms=100):
-    """Lose the master of a group in epoch 4; its slave is alive."""
+    """Lose the master of a group in epoch 4 while its slave remains alive."""
     routes.add(broker(), ["T"], connection="old", epoch=4)
     routes.add(broker(broker_id=1, address=NEW), ["T"], connection="new", epoch=4)
     assert routes.lose("old", now_ms) == [OLD]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tables: a spec and a state in, the next step out."""
+"""Tables that map a spec and a state to the next step."""
 
 from typing import Any
 

@@ -36,7 +36,7 @@ class Api:
 
 
 class Operator:
-    """Passes over one group, whose status outlives an operator."""
+    """Makes passes over one group; the group's status survives restarts of the operator."""
 
     def __init__(self):
         self.api = Api()
@@ -143,7 +143,7 @@ async def test_the_patience_begins_anew_with_each_change(operator):
 
 
 async def test_a_rolling_update_has_no_warning(operator):
-    """The reasons alternate while a pod restarts, and each step begins a new wait."""
+    """The reasons alternate while a pod restarts, and each step starts a new wait."""
     state = seen(READY, STALE)
     await operator.look(state)
     for pod in (1, 0):

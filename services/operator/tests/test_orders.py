@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tables: an annotation and a state in, the call that carries the order out, or its refusal."""
+"""Tables that map an annotation and a state to the call that carries out the order, or to its
+refusal.
+"""
 
 from typing import Any
 

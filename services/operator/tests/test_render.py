@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The objects that a group owns."""
+"""The Kubernetes objects that the operator renders for a group."""
 
 import pytest
 

@@ -117,7 +117,9 @@ async def test_a_request_without_an_answer_drops_the_connection(suite: Any, unti
     held = BrokerLink(invoke, TxnCheckerSettings())
 
     async def has_failed() -> bool:
-        """Return whether the checker's own pull, which is held most of the time, failed too."""
+        """Return whether the checker's own pull, which usually waits at the broker, has failed
+        too.
+        """
         with pytest.raises(RequestTimeout):
             await held.pull(HALF_TOPIC, 1)
         return bool(checker.followers[0].stats.failed_count)

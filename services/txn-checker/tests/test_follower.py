@@ -61,12 +61,13 @@ async def until(condition: Callable[[], object]) -> None:
 
 
 def now_s() -> float:
-    """Return the virtual time."""
     return asyncio.get_running_loop().time()
 
 
 class Broker:
-    """A broker without transactions; like a former master, it may refuse all but pulls."""
+    """A broker without transactions; like a former master, it may refuse everything except
+    pulls.
+    """
 
     def __init__(self) -> None:
         self.refusal: Exception | None = None

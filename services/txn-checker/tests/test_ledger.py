@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The ledger compared with a model: changes, kills at any write, power losses, lost files."""
+"""The ledger compared with a model, across changes, kills at any write, power losses and lost
+files.
+"""
 
 import errno
 from typing import Any

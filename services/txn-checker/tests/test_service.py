@@ -248,7 +248,7 @@ async def test_no_check_before_all_ends_are_read(
 
 
 async def test_a_broker_that_lost_everything_is_read_again(suite: Any, until: Any) -> None:
-    """This holds even if the broker now has more messages than were read: all of them are new."""
+    """The new messages are read even if there are now more of them than were read before."""
     producer = await suite.producer()
     for number in range(3):
         await producer.prepare(f"k{number}")
@@ -368,7 +368,7 @@ async def test_readiness_follows_the_brokers(suite: Any, until: Any) -> None:
 async def test_a_broker_that_refuses_pulls_is_named_with_the_reason(
     suite: Any, until: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The account may check but not pull: these are separate rights."""
+    """The account may check but not pull; these are separate permissions."""
     remark = "org.apache.rocketmq.acl.common.AclException: No default permission for the topic"
 
     async def refuse(_self: BrokerLink, _half: int, _op: int) -> None:

@@ -13,7 +13,7 @@ from cometmq.runtime.clock import FakeClock
 
 
 class Rig:
-    """A compiler; the test runs the turns of its loop."""
+    """A compiler whose turns of the loop are run by the test."""
 
     def __init__(self) -> None:
         self.clock = FakeClock()

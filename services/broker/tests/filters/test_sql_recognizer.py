@@ -51,7 +51,7 @@ def whole(parts: Generator[None, None, Token]) -> Token:
 
 
 def end_for_broker(text: str) -> int | None:
-    """Parse by the broker's grammar, without the checks of values."""
+    """Parse with the broker's grammar, without checking values; return where the condition ends."""
     parser = SYNTAX.parse_interactive()
     try:
         token = whole(feed(parser, text))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""When a group member serves a request: now, later, elsewhere, or not at all."""
+"""Whether a group member serves, holds, forwards or refuses a request."""
 
 import asyncio
 from typing import Any
@@ -26,7 +26,7 @@ LOCK, PULL, BEAT = RequestCode.LOCK_BATCH_MQ, RequestCode.PULL_MESSAGE, RequestC
 
 
 class Leader:
-    """A leadership whose answers a test sets."""
+    """A leadership whose answers are set by the test."""
 
     def __init__(self) -> None:
         self.readable = self.unlogged = self.enough = True
@@ -133,7 +133,9 @@ async def test_only_a_master_changes_tables_and_answers_locks():
 
 
 async def test_a_change_is_refused_while_too_few_copies_are_in_sync():
-    """One copy alone could lose it; offset commits continue, because messages are delivered."""
+    """A single copy could lose the change. Offset commits are still accepted, because messages are
+    still delivered.
+    """
     rig = Rig()
     rig.leader.enough = False
     with pytest.raises(ServiceNotAvailable, match="nothing was changed: fewer copies"):

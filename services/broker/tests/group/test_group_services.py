@@ -232,7 +232,7 @@ async def test_a_topic_that_an_operator_created_just_before_a_failover_exists(
 async def test_topics_and_groups_are_not_created_while_too_few_copies_are_in_sync(
     tmp_path: Path,
 ) -> None:
-    """An answer would be a promise that the only copy may lose."""
+    """An answer would promise a change that the only copy might lose."""
     async with running_group(tmp_path, 2, minInSync="2") as group:
         master = group.master
         assert master is not None

@@ -17,7 +17,7 @@ from cometmq.store.writing.write_state import Refusal
 
 
 async def send_all(client: Client, first: int, count: int, topic: str = "T") -> list[bytes]:
-    """Send bodies with rising numbers; return the bodies acknowledged with code 0."""
+    """Send numbered bodies; return the bodies that were acknowledged with code 0."""
     acknowledged = []
     for number in range(first, first + count):
         body = b"%06d" % number
@@ -161,7 +161,7 @@ async def test_messages_are_refused_while_too_few_copies_are_in_sync(tmp_path: P
 
 
 async def test_a_send_to_a_broker_that_is_not_the_master_names_the_election(tmp_path: Path) -> None:
-    """The code is that of a full disk, so only the remark gives producers the reason."""
+    """The code is the same as for a full disk, so only the remark tells producers the reason."""
     async with running_group(tmp_path, 2) as group:
         master = group.master
         assert master is not None

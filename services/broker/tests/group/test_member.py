@@ -212,7 +212,7 @@ async def test_a_record_that_cannot_be_read_is_read_again(tmp_path: Path):
 
 
 async def test_a_read_that_began_in_another_state_does_not_count(tmp_path: Path):
-    """It may be older than a fence order that arrived in between (R4)."""
+    """The read may be older than a fence order that arrived after it began (R4)."""
     gate = asyncio.Event()
     gate.set()
 

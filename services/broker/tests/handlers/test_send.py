@@ -323,8 +323,8 @@ async def test_too_many_pending_sends_are_refused(tmp_path: Path) -> None:
 
 
 def comparable(exchange: Exchange) -> bool:
-    """Exclude requests that need ACL, replication or an overloaded broker, or that reach no
-    handler.
+    """Return False for requests that need ACL, replication or an overloaded broker, or that reach
+    no handler.
     """
     answer = expected_answer(exchange)
     if not exchange.request.ext.get("b", exchange.request.ext.get("topic")):

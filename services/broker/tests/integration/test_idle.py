@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The CPU time that idle consumers cost a broker process."""
+"""The CPU time that a broker process spends on idle consumers."""
 
 import asyncio
 import json

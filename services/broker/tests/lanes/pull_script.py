@@ -31,7 +31,7 @@ EXPRESSIONS = (
 
 
 class Script(RandomScript):
-    """Sends first, then mostly plain pulls."""
+    """A few sends, followed mostly by plain pulls."""
 
     def __init__(self, seed: int, *, oddity: float) -> None:
         super().__init__(seed, oddity=oddity)

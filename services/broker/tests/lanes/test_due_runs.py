@@ -2,9 +2,10 @@
 """A broker that delivers delayed messages natively has the same log, queues, positions and figures
 as one that delivers them in Python.
 
-The messages are plain, or odd in a way that the native code leaves to Python: other hosts, text
-outside UTF-8, queues and topics in unusual forms. Between them the log has other messages, damage
-and the ends of files; the disk fails, and levels return to their saved positions.
+The messages are plain, or unusual in ways that the native code leaves to Python: other hosts, text
+that is not UTF-8, queues and topics in unusual forms. Between them, the log contains other
+messages, damage and the ends of files. At times the disk fails, or levels return to their saved
+positions.
 """
 
 import asyncio
@@ -100,7 +101,7 @@ class Script:
         return message
 
     def distort(self, text: str) -> str:
-        """Change where a delayed message goes."""
+        """Change the destination of a delayed message."""
         pair = self.rng.choice([
             "REAL_QID\x01 3", "REAL_QID\x01+1", "REAL_QID\x01x", "REAL_QID\x015000", "REAL_QID\x01",
             "REAL_QID\x011_0", "REAL_QID\x01\u0663", "REAL_QID\x01007", "REAL_TOPIC\x01ünïcode",
@@ -144,7 +145,9 @@ async def play(broker: ScriptedBroker, steps: list[Step]) -> None:
 
 
 def copy_of(message: NewMessage) -> NewMessage:
-    """Return the message for one of the brokers; the store keeps what it gets until its commit."""
+    """Return a copy of the message for one of the brokers, because a store keeps the message until
+    its commit.
+    """
     fields = (getattr(message, name) for name in NewMessage.__struct_fields__)
     return NewMessage(*fields)
 
@@ -214,7 +217,7 @@ def run(options: dict[str, str], steps: list[Step], *, native: bool) -> tuple[di
 
 
 def compare(options: dict[str, str], steps: list[Step]) -> tuple[int, int]:
-    """Run both brokers, compare them, and return how many messages were delivered: in all, and
+    """Run both brokers, compare them, and return the number of delivered messages, in total and
     natively.
     """
     without, _ = run(options, steps, native=False)

@@ -190,7 +190,9 @@ def compare(case: dict[str, str], steps: list[Step]) -> int:
 
 @pytest.fixture(autouse=True)
 def whole_searches(monkeypatch):
-    """End all searches in their turn, because handlers and the lane postpone different ones."""
+    """Complete each search in its turn, because handlers and the lane would postpone different
+    ones.
+    """
     monkeypatch.setattr(pull_lane, "TURN_EXAMINED_MAX", 1 << 30)
     monkeypatch.setattr(store_driver, "TURN_READS_MAX", 1 << 30)
     monkeypatch.setattr(store_driver, "TURN_BYTES_MAX", 1 << 40)

@@ -147,7 +147,7 @@ async def test_a_slave_reports_at_once_and_after_each_write() -> None:
 
 
 async def test_a_slave_takes_frames_that_cut_records_anywhere() -> None:
-    """RocketMQ's master sends such frames; the slave's own log still ends at a whole record."""
+    """RocketMQ's master sends such frames; the slave's own log still ends at a record boundary."""
     async with Node() as source, raw_master() as master, Node() as slave:
         sent = await fill(source, 9)
         log = source.log_bytes()

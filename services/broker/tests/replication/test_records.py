@@ -109,7 +109,7 @@ def test_a_record_above_the_limit_is_refused_by_its_header() -> None:
 
 @given(st.binary(max_size=200), st.integers(0, len(LOG)))
 def test_hostile_bytes_never_pass(noise: bytes, place: int) -> None:
-    """Whatever passes is a record that belongs at its offset, or the blank that ends a file."""
+    """Only a record at its own offset, or the blank that ends a file, may pass."""
     records = stream(place)
     try:
         passed = records.feed(noise)

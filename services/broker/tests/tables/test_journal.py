@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Journaled tables against a model: kills at any moment, writes torn at any byte, foreign files."""
+"""Journaled tables compared with a model: kills at any moment, writes torn at any byte, foreign
+files.
+"""
 
 import copy
 import errno

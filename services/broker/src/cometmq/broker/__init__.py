@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Message broker."""
+"""The message broker."""

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Starts and stops a broker; the only module that makes things run.
+"""Starts and stops a broker; no other module starts its parts.
 
-Start: ports, store (recovered on a thread), tables and journal, server, name servers, timers. Stop:
-unregister from the name servers first, so that clients move to other brokers; stop accepting;
-answer held pulls; let open requests finish; flush; save the tables; close the store.
+Order at startup: ports, store (recovered on a thread), tables and journal, server, name servers,
+timers. Order at shutdown: unregister from the name servers first, so that clients move to other
+brokers; stop accepting connections; answer held pulls; let open requests finish; flush; save the
+tables; close the store.
 """
 
 import asyncio
@@ -89,8 +90,8 @@ class BrokerApp:
     ) -> None:
         """Store the arguments; nothing is opened before `start`.
 
-        `own_account` is an account for programs in the same process, besides those in the files.
-        `record` replaces the store of the group's record that the settings name.
+        `own_account` is an account for programs in the same process, in addition to the accounts in
+        the files. `record` overrides the record store that the settings name.
         """
         self._record = record
         self._group: Grouping | None = None
@@ -135,7 +136,9 @@ class BrokerApp:
         check_environment(self._loaded, self._ports)
 
     async def start(self) -> None:
-        """Start the broker; raise CometError or OSError if settings or environment prevent this."""
+        """Start the broker; raise CometError or OSError if the settings or the environment prevent
+        this.
+        """
         if not self._ports.main:
             self.check()
         try:
@@ -332,7 +335,9 @@ class BrokerApp:
         self._stack.push_async_callback(self._group.close)
 
     async def _serve_control(self, broker: Broker) -> None:
-        """Serve the control API; it stops first, so that electors then choose a new master."""
+        """Serve the control API. It stops before all other parts, so that electors choose a new
+        master.
+        """
         if self._group is None or broker.settings.control_port < 0:
             return
         try:
@@ -361,7 +366,7 @@ class BrokerApp:
     def _replication_loops(
         self, server: LogServer, client: RemotingClient
     ) -> Iterable[tuple[str, Coroutine[None, None, None]]]:
-        """Begin taking part in the group, if there is one; return the loops of replication."""
+        """Begin to take part in the group, if there is one; return the loops of replication."""
         if self._group is None:
             return replication_loops(self.broker, server, client)
         loops = self._group.loops(server, self._log)
@@ -444,7 +449,7 @@ def acl_path(settings: BrokerSettings, config_path: Path | None) -> Path:
 
 
 def check_settings(loaded: Loaded[BrokerSettings]) -> None:
-    """Refuse settings of features that do not exist, rather than ignore these settings."""
+    """Refuse settings for features that do not exist, instead of ignoring them."""
     settings = loaded.value
     check_advertised(settings.broker_ip1, setting=loaded.label("brokerIP1"))
     check_advertised(settings.broker_ip2, setting=loaded.label("brokerIP2"))

@@ -122,7 +122,7 @@ def assemble(inputs: Inputs) -> Broker:
 
     The parts form cycles: registration reads the topics, which announce their changes to it, and
     some parts read settings that may be replaced. The local functions therefore look up `broker`
-    when they are called, which is after this function has returned.
+    when they are called, which happens only after this function has returned.
     """
     loaded, clock, log = inputs.loaded, inputs.clock, inputs.log
     settings = loaded.value
@@ -276,7 +276,7 @@ def _settings_file(inputs: Inputs) -> SettingsFile | None:
 
 
 def queue_counts(store: MessageStore) -> dict[str, int]:
-    """Return topic -> number of queues, for topics that have messages."""
+    """Return the number of queues of each topic that has messages."""
     counts: dict[str, int] = {}
     for topic, queue_id in store.queue_ids():
         counts[topic] = max(counts.get(topic, 0), queue_id + 1)

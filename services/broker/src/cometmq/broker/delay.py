@@ -180,7 +180,7 @@ class DelayService:
         return {number: level.offset for number, level in self._levels.items() if level.offset}
 
     def as_table(self) -> DelayFile:
-        """Return the answer to code 45."""
+        """Return the body of the answer to GET_ALL_DELAY_OFFSET (45)."""
         return DelayFile(dict(self.offsets()))
 
     def adopt(self, offsets: Mapping[int, int]) -> None:
@@ -212,7 +212,9 @@ class DelayService:
             self.save()
 
     def stop(self) -> None:
-        """Start no more deliveries, since a backlog may be long; deliveries in flight complete."""
+        """Start no more deliveries, since a backlog may be long; let deliveries in flight
+        complete.
+        """
         self._is_stopped = True
 
     def save(self) -> None:
@@ -407,7 +409,7 @@ class DelayService:
         yield encode_json(DelayFile({n: level.saved_offset for n, level in self._levels.items()}))
 
     def become(self, pieces: Sequence[msgspec.Raw]) -> None:
-        """Adopt all positions that another broker's `whole` yielded."""
+        """Adopt all positions yielded by another broker's `whole`."""
         offsets = dict.fromkeys(self._levels, 0)
         for piece in pieces:
             offsets |= decode_json(DelayFile, bytes(piece)).offset_table

@@ -44,7 +44,7 @@ class DiskWatch:
         self._is_reading = False
 
     def step(self, settings: BrokerSettings, store: MessageStore, driver: StoreDriver) -> None:
-        """Read the figures again, unless the last reading still waits for the disk."""
+        """Read the figures again, unless the previous reading is still waiting for the disk."""
         if self._is_reading:
             return
         self._is_reading = True

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Due delayed messages in native code: all of a batch at once, from log to log.
 
-The native code takes the plain messages at the head of a level. `delay.py` delivers any other
-message, and remains responsible for positions and counters.
+The native code takes the plain messages at the head of a level. `delay.py` delivers all other
+messages, and remains responsible for positions and counters.
 
-`services/broker/tests/lanes/test_due_runs.py` tests that both ways give the same log.
+`services/broker/tests/lanes/test_due_runs.py` tests that both paths produce the same log.
 """
 
 from collections.abc import Callable, Sequence
@@ -32,7 +32,7 @@ RUN_BYTES_MAX: Final = 256 * 1024
 
 
 class Delivered(NamedTuple):
-    """Messages of one commit, which follow one another in their level and in the log."""
+    """Messages delivered in one commit; they are contiguous in their level and in the log."""
 
     message_count: int
     next_offset: int
@@ -47,7 +47,7 @@ RunDone = Callable[[Delivered, PutResult], None]
 
 
 class Times(NamedTuple):
-    """Which messages of a level are due; see `delay.py`."""
+    """The times that decide whether a message of a level is due; see `delay.py`."""
 
     now_ms: int
     due_at_most: int
@@ -87,7 +87,7 @@ class DueRuns:
     def find(self, entries: bytes, first_offset: int, times: Times) -> "Lookup[DueRun | None]":
         """Find due messages at the head of a level; None if Python must examine the first one.
 
-        `entries` are the level's entries from `first_offset` on.
+        `entries` are the level's entries, starting at `first_offset`.
         """
         if self._has_failed:
             return None
@@ -126,7 +126,9 @@ class DueRuns:
         return DueRun(self, records, first_offset, is_behind=is_behind)
 
     def fail(self, error: BaseException) -> None:
-        """Leave all messages to Python from now on, so that a bug holds up none of them."""
+        """Leave all messages to Python from now on, so that a bug in native code delays none of
+        them.
+        """
         self._has_failed = True
         self._log.error("delay.native_failed", error=describe(error), action="report this bug")
 
@@ -173,11 +175,11 @@ class DueRun:
         return placed, placed, records, entries, keys, [(False, answer, placed)]
 
     def refuse(self, first: int, count: int, result: PutResult) -> None:
-        """Notify the level that messages were not placed."""
+        """Report to the level that messages were not placed."""
         self.done(Delivered(count, self._first_offset + first, -1, ()), result)
 
     def release(self) -> None:
-        """Nothing to forget: the run ends with its commit."""
+        """Do nothing: a run ends with its commit."""
 
     def _stored(self, delivered: Delivered, result: PutResult) -> None:
         if result.status.is_stored:

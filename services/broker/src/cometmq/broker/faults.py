@@ -15,7 +15,7 @@ def store_fault(broker: Broker) -> str | None:
 
 
 def table_fault(broker: Broker) -> str | None:
-    """Return why changes of the tables are not durable, or None."""
+    """Return why table changes are not durable, or None."""
     if not broker.saver.is_healthy:
         return "a config table cannot be saved"
     if broker.journal is not None and broker.journal.fault:

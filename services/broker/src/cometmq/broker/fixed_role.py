@@ -33,7 +33,9 @@ def log_server(broker: Broker, worker: Worker) -> LogServer:
 def replication_loops(
     broker: Broker, server: LogServer, client: Invoker
 ) -> Iterator[tuple[str, Coroutine[None, None, None]]]:
-    """Yield the name and the coroutine of each loop; the slave's do nothing on a master."""
+    """Yield the name and the coroutine of each loop; the loops of the slave's side do nothing on a
+    master.
+    """
     follower, copies = slave_side(broker, client)
 
     def tick() -> None:

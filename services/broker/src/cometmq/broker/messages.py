@@ -145,7 +145,9 @@ def _parse_sent(text: str, cluster: str) -> SentProperties:
 
 
 def _level(value: str) -> int:
-    """Parse a delay level; return 0 for text that is no number, since clients may send any."""
+    """Parse a delay level; return 0 for text that is not a number, because clients may send any
+    text.
+    """
     try:
         return int(value)
     except ValueError:
@@ -260,10 +262,9 @@ def moved_event(event: OffsetMoved, *, host: bytes, now_ms: int) -> NewMessage:
 
 
 def stored_bytes(record: MessageRecord) -> bytes:
-    """Return a record as stored in the log, which is also the form that pulls and queries
-    return.
+    """Return a record as stored in the log, which is also the form that pulls and queries return.
 
-    The CRC is the stored one, so that readers notice a body that has changed since.
+    The CRC is the stored one, so that readers detect a body that was damaged later.
     """
     encoded = encode_record(
         record.to_new_message(),

@@ -6,8 +6,8 @@ anything is created for it.
 
 Compatibility: topics are checked as in RocketMQ. RocketMQ's broker accepts any group name (only the
 Java clients check it), and clients in other languages use names that do not match the Java pattern.
-So this module refuses a group name only if it is dangerous: if it contains control characters, path
-separators, `..` or the separator of offset keys, or is too long.
+This module therefore refuses a group name only if it is dangerous: if it contains control
+characters, path separators, `..` or the separator of offset keys, or is too long.
 """
 
 import re

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The native code, if it is installed and may be used, and the dispatch of log ranges by it.
+"""Access to the native code, if it is installed and may be used, and dispatch of log ranges with
+it.
 
-Recovery and followers give ranges of the log to `RangeReader`, which finds what Python would find
-in each record. `services/broker/tests/test_native_ranges.py` compares both.
+Recovery and followers pass ranges of the log to `RangeReader`, which extracts the same data from
+each record as the Python code. `services/broker/tests/test_native_ranges.py` compares the two.
 """
 
 from collections.abc import Sequence
@@ -45,7 +46,9 @@ def reason_without(settings: BrokerSettings) -> str | None:
 
 
 class RangeReader:
-    """Reads ranges of the log; after a failure of the native code, it leaves all to Python."""
+    """Reads ranges of the log; after a failure of the native code, it leaves all ranges to
+    Python.
+    """
 
     def __init__(self, log: Log) -> None:
         self._log = log

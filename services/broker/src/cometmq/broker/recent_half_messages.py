@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Recently stored half messages (pure): most end soon, without a read from the log.
+"""A cache of recently stored half messages (pure), most of which end soon without a read from the
+log.
 
-This is only a cache: any half message that is not here is in the log.
+A half message that is not in the cache can be read from the log.
 """
 
 from collections import OrderedDict
@@ -41,7 +42,7 @@ class RecentHalves:
         return len(self._halves)
 
     def add(self, half: RecentHalf) -> None:
-        """Keep a half message, dropping the oldest above the limit; large bodies are not kept."""
+        """Keep a half message unless its body is large; drop the oldest one above the limit."""
         if len(half.message.body) > BODY_BYTES_MAX:
             return
         self._halves[half.physical_offset] = half

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Data-plane remarks that contain values of this broker, in RocketMQ's words."""
+"""Remarks for refused requests that contain values of this broker, in RocketMQ's words."""
 
 from datetime import UTC, datetime
 
@@ -54,7 +54,7 @@ def too_few_copies(min_in_sync: int) -> str:
 
 
 def not_the_master(group: str, role: str) -> str:
-    """Return the remark of a member of a broker group that does not lead it."""
+    """Return the remark of a group member that is not the master."""
     return (
         f"service not available now: {remarks.NOT_THE_MASTER} the group {group}, it is"
         f" {role}: an election or a switchover is under way, or another broker is the master; try"

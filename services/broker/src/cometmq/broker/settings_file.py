@@ -2,8 +2,8 @@
 """Writes changed settings back to the properties file with which the broker was started.
 
 Compatibility: RocketMQ rewrites the whole file with all keys and loses its comments. Here only the
-changed keys are rewritten. The file is replaced atomically, so a crash leaves the old or the new
-version.
+changed keys are rewritten. The file is replaced atomically, so a crash leaves either the old or the
+new version.
 """
 
 import shutil

@@ -136,7 +136,7 @@ class StoreDriver:
         self._schedule()
 
     def commit(self) -> None:
-        """Write the staged messages, wake held pulls, send the answers."""
+        """Write the staged messages, wake held pulls, and send the answers."""
         self._is_scheduled = False
         self.commit_count += 1
         batch = self._store.commit()
@@ -187,8 +187,8 @@ class StoreDriver:
             self.put_seconds.observe(elapsed_ms / 1000, count)
 
     def confirm(self, offset: int) -> None:
-        """Show the log to readers up to this offset, wake held pulls, and answer the sends that
-        were waiting for this.
+        """Make the log visible to readers up to this offset, wake held pulls, and answer the sends
+        that were waiting for it.
         """
         self._store.confirm(offset)
         self.note_replicated(offset)

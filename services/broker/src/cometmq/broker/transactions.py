@@ -291,10 +291,10 @@ class Stored(Protocol):
 
 
 def stored_half(store: Stored, physical_offset: int) -> Lookup[MessageRecord | None]:
-    """Find the half message at a client-supplied offset, or the other record found there.
+    """Find the record at a client-supplied offset, which need not be a half message.
 
-    The record must also be in its queue, because the body of a message may contain a forged half
-    message.
+    A half message is returned only if its queue contains it, too, because the body of a message may
+    contain a forged one.
     """
     record = yield from store.read_record(physical_offset)
     if record is None or real_place(record) is None:

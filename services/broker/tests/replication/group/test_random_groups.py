@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Three members in random order: masters change, connections break, stores are killed.
+"""Three members and random events: masters change, connections break, stores are killed.
 
 Elections follow the rules of the group: the next master is in the in-sync set, and has everything
 that was confirmed. In the end, all logs are equal and contain every acknowledged message.

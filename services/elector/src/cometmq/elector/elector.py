@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One elector: each round reads the record, asks all members, and performs what `election` decides.
+"""One elector: each round reads the record, asks all members for their status, and carries out the
+decisions of `election`.
 
-Only `Watched` and the epoch of fence orders are kept between two rounds, so an elector may be
-killed at any point. Several electors of a group do not interfere: a write of the record fails if
-another came first, and orders are idempotent.
+Only `Watched` and the epoch of fence orders are kept between rounds, so an elector may be killed at
+any point. Several electors of one group do not interfere: a write of the record fails if another
+write came first, and orders are idempotent.
 """
 
 import asyncio
@@ -105,7 +106,7 @@ class Elector:
                 group.create_task(self._perform(action))
 
     async def close(self) -> None:
-        """Cancel pending orders; members complete them nevertheless."""
+        """Stop waiting for pending orders; the members still complete them."""
         await self._long_orders.close()
 
     # ---- facts -------------------------------------------------------------------------------
@@ -306,7 +307,7 @@ class Elector:
 
 
 def _call_of(order: Order) -> tuple[int, Callable[[Link], Awaitable[Report]]]:
-    """Return the member that an order is for, and the call."""
+    """Return the member that must receive an order, and the call that sends it."""
     match order:
         case Promote(ordinal=ordinal, epoch=epoch):
             return ordinal, lambda link: link.promote(epoch)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One group member as the elector sees it: its last answer, and how long it has been silent."""
+"""One group member as the elector sees it: its last status, and how long it has been silent."""
 
 from collections.abc import AsyncIterator
 from typing import Protocol

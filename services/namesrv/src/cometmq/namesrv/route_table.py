@@ -13,9 +13,9 @@ replaces it at once. Groups without epochs, which include all RocketMQ groups, a
 RocketMQ.
 
 Compatibility: topics come from masters (id 0) only, and only if their data version differs from the
-stored version or the address is new. A topic that a registration lacks is *not* removed, because
-brokers may register single topics. Write permission removed by WIPE_WRITE_PERM_OF_BROKER returns
-when the broker next registers a change.
+stored version or the address is new. A topic that is missing from a registration is *not* removed,
+because brokers may register single topics. Write permission removed by WIPE_WRITE_PERM_OF_BROKER
+returns when the broker next registers a change.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -65,7 +65,7 @@ class Master(NamedTuple):
 
 
 class Live(msgspec.Struct, gc=False):
-    """The last sign of life of an address, such as a registration, and the broker behind it."""
+    """The broker behind an address, and the time when it was last heard from."""
 
     broker: BrokerId
     ha_address: str
@@ -116,8 +116,8 @@ class RouteTable:
     ) -> Master | None:
         """Add or refresh a broker; for a slave, return its master if known.
 
-        A master that registers as a slave of its group is kept in the routes as the master, too,
-        for `keep_ms`: after a planned switchover it forwards requests.
+        A master that registers as a slave of its group remains in the routes as the master for
+        `keep_ms`, because after a planned switchover it forwards requests.
         """
         broker = registration.broker
         known = self._live.get(broker.address)
@@ -173,8 +173,8 @@ class RouteTable:
     ) -> tuple[bool, DataVersion | None]:
         """Return whether `version` differs from the stored version, and the stored version.
 
-        An equal version is a sign of life; a different one is not, because the broker has to
-        register again.
+        An equal version counts as a heartbeat. A different version does not, because the broker has
+        to register again.
         """
         live = self._live.get(address)
         if live is None:
@@ -188,7 +188,8 @@ class RouteTable:
     ) -> list[str]:
         """Drop every broker that last used this connection; return their addresses.
 
-        The address of a master with an epoch is kept in the routes for `keep_ms`, until `expire`.
+        If a dropped master has an epoch, its address stays in the routes for `keep_ms`, until
+        `expire`.
         """
         gone = [address for address, live in self._live.items() if live.connection is connection]
         for address in gone:
@@ -268,7 +269,9 @@ class RouteTable:
         ]
 
     def system_topics(self) -> tuple[list[str], str | None]:
-        """Return the names of clusters and groups, which are topics, and one broker's address."""
+        """Return the names of clusters and groups, which are also topics, and one broker's
+        address.
+        """
         names = dict.fromkeys(
             name for cluster, groups in self._clusters.items() for name in (cluster, *groups)
         )
@@ -295,7 +298,7 @@ class RouteTable:
         )
 
     def live_brokers(self) -> Mapping[str, Live]:
-        """Return the last sign of life of each address."""
+        """Return the live brokers by address."""
         return self._live
 
     def _place(self, broker: BrokerId) -> bool:

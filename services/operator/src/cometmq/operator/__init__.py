@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The Kubernetes operator: BrokerGroup objects become broker groups that fail over."""
+"""The Kubernetes operator: turns BrokerGroup objects into broker groups that fail over."""

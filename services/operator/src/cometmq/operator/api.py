@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Calls to the Kubernetes API: get, list, server-side apply, merge patch, create, delete.
 
-The operator has its own client, because the official one costs more memory than the rest of the
-operator, and kopf has no interface for calls. Nothing is retried here: callers read again and
-decide again.
+The operator has its own client, because the official one needs more memory than the rest of the
+operator, and kopf offers no API client. Failed calls are not retried here: callers read the state
+again and decide anew.
 """
 
 import ssl
@@ -45,7 +45,7 @@ PATHS: Final[Mapping[str, str]] = {
 
 
 class ApiRefused(CometError):
-    """The API server rejected a request: repeating it does not help."""
+    """The API server rejected a request; repeating it does not help."""
 
     def __init__(self, status: int, message: str) -> None:
         super().__init__(message)
@@ -111,12 +111,14 @@ class KubeApi:
         return await self._found("GET", f"api/v1/namespaces/{name}")
 
     async def list(self, kind: str, namespace: str, selector: str) -> list[Body]:
-        """Read the objects with these labels."""
+        """Read the objects that match a label selector."""
         found = await self._call("GET", _path(kind, namespace), query={"labelSelector": selector})
         return list(found["items"])
 
     async def apply(self, body: Body) -> Body:
-        """Apply `body` server-side: create the object, or take over the fields that it sets."""
+        """Apply `body` server-side: create the object, or take ownership of the fields that `body`
+        sets.
+        """
         metadata = body["metadata"]
         return await self._call(
             "PATCH", _path(body["kind"], metadata["namespace"], metadata["name"]), body,
@@ -124,18 +126,20 @@ class KubeApi:
         )  # fmt: skip
 
     async def create(self, kind: str, namespace: str, body: Body) -> Body:
-        """Create an object; ApiRefused with 409 means that it exists."""
+        """Create an object; raise ApiRefused with status 409 if it exists."""
         return await self._call("POST", _path(kind, namespace), body)
 
     async def patch(
         self, kind: str, namespace: str, name: str, body: Body, *, part: str = ""
     ) -> Body | None:
-        """Merge `body` into an object, or into its subresource `part`; None if it was deleted."""
+        """Merge `body` into an object, or into its subresource `part`; return None if the object
+        does not exist.
+        """
         path = _path(kind, namespace, name) + (f"/{part}" if part else "")
         return await self._found("PATCH", path, body, content_type=MERGE)
 
     async def delete(self, kind: str, namespace: str, name: str, *, uid: str = "") -> None:
-        """Delete an object; with `uid`, only this one and not its successor of the same name."""
+        """Delete an object; if `uid` is given, spare a later object of the same name."""
         body = {"preconditions": {"uid": uid}} if uid else {}
         try:
             await self._found("DELETE", _path(kind, namespace, name), body)

@@ -36,7 +36,9 @@ class OperatorApp:
         server: Server | None = None,
         addresses: Addresses | None = None,
     ) -> None:
-        """`server` overrides the API server of the pod, and `addresses` the brokers' addresses."""
+        """`server` overrides the API server of the pod's cluster, and `addresses` overrides the
+        brokers' addresses.
+        """
         self._settings = settings.value
         self._log = log
         self._clock = clock
@@ -140,7 +142,9 @@ def wall_time() -> str:
 
 
 def records_of(server: Server) -> Callable[[str, str], KubernetesRecord]:
-    """Return a function from a group's namespace and name to its record, a Lease of that name."""
+    """Return a function that maps a group's namespace and name to the group's record, which is a
+    Lease of the same name.
+    """
     parts = urlsplit(server.url)
     if server.ca is None:
         tls = ssl.create_default_context()

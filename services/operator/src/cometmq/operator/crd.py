@@ -106,7 +106,7 @@ def as_yaml() -> str:
 
 
 class _Dumper(yaml.SafeDumper):  # type: ignore[misc]  # yaml has no types
-    """Writes no YAML anchors for repeated rules: readers of a CRD do not expect them."""
+    """Writes repeated rules in full, because readers of a CRD do not expect YAML anchors."""
 
     def ignore_aliases(self, data: Any) -> bool:
         return True

@@ -33,7 +33,7 @@ class PodSeen(msgspec.Struct, frozen=True):
 
     @property
     def is_fit(self) -> bool:
-        """Whether the pod is ready, is to be kept, and needs no restart."""
+        """Whether the pod is ready, up to date and not being deleted."""
         return self.is_ready and self.is_current and not self.is_terminating
 
 
@@ -90,7 +90,7 @@ class Wait(msgspec.Struct, frozen=True):
 
 
 class Restart(msgspec.Struct, frozen=True):
-    """Delete the pod, which returns with the latest template."""
+    """Delete the pod, so that it is recreated from the latest template."""
 
     ordinal: int
 
@@ -109,7 +109,7 @@ Ending = Wait | Release
 def leaving(group: BrokerGroup, seen: Seen) -> frozenset[int]:
     """Return the ordinals that the elector has to keep out of the in-sync set.
 
-    A pod counts until it is deleted: otherwise a broker that is still stopping would rejoin the
+    A pod is included until it is gone; otherwise a broker that is still stopping would rejoin the
     set.
     """
     if group.is_deleting:
@@ -122,8 +122,8 @@ def leaving(group: BrokerGroup, seen: Seen) -> frozenset[int]:
 def replicas(group: BrokerGroup, seen: Seen) -> int:
     """Return the number of pods that the StatefulSet should have now.
 
-    New pods start at once. Pods to be removed are kept until the elector has taken all of them out
-    of the in-sync set; a leaving master is taken out after a switchover.
+    New pods are added at once. Pods to be removed are kept until the elector has taken all of them
+    out of the in-sync set; a leaving master is taken out after a switchover.
     """
     wanted, now = group.spec.replicas, seen.replicas
     if now is None or wanted > now:
@@ -141,7 +141,7 @@ _UNITS: Final = {
 
 
 def bytes_of(size: str) -> int:
-    """Parse the size of a volume, in the API's notation, to bytes."""
+    """Convert a volume size in the API's notation to bytes."""
     unit = next((one for one in _UNITS if size.endswith(one)), "")
     return int(size.removesuffix(unit)) * _UNITS.get(unit, 1)
 
@@ -199,7 +199,7 @@ def _healthy_step(group: BrokerGroup, seen: Seen, record: Record, stale: list[in
 
 
 def switch_over(seen: Seen, target: int | None) -> HandOver | Wait:
-    """Return the order that makes `target`, or the best slave, the master."""
+    """Return the order that makes `target` the master, or the best slave if `target` is None."""
     if seen.record is None:
         return Wait(Reason.NO_RECORD, "the group has no master yet")
     stopping = {one for one, pod in seen.pods.items() if pod.is_terminating}
@@ -256,7 +256,7 @@ def ending(group: BrokerGroup, seen: Seen) -> Ending:
 
 
 def worst_first(backlog: Backlog) -> list[tuple[str, int]]:
-    """Return consumer groups and their unconsumed messages."""
+    """Return the consumer groups and their unconsumed messages, largest backlog first."""
     return sorted(backlog.by_group.items(), key=lambda one: (-one[1], one[0]))
 
 
@@ -264,7 +264,7 @@ def worst_first(backlog: Backlog) -> list[tuple[str, int]]:
 
 
 def has_master(seen: Seen) -> bool:
-    """Return whether the master that the record names is open."""
+    """Return whether the master named in the record is open."""
     record = seen.record
     return record is not None and any(
         one.copy == record.holder

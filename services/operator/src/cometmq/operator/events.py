@@ -49,9 +49,10 @@ class Reporter:
         """Start of the current wait, whose reason may change until the next step."""
 
     async def note(self, group: BrokerGroup, found: Findings, before: GroupStatus) -> None:
-        """Compare a pass with the previous one, which wrote the status `before`.
+        """Report the changes since the previous pass, which wrote the status `before`.
 
-        The first pass after a start of the operator reports only a master that `before` lacks.
+        The first pass after the operator starts reports the master only if it differs from the one
+        in `before`.
         """
         await self._note_master(group, found, before)
         step = said(group, found.step)
@@ -79,7 +80,7 @@ class Reporter:
             await self.report(group, "MasterChanged", text)
 
     def _may_still_pass(self, step: Step | Ending) -> bool:
-        """Return whether the step is a wait that is normal at first."""
+        """Return whether the step is a wait that has been too short to report so far."""
         if not isinstance(step, Wait):
             self._waits_since = None
             return False

@@ -46,7 +46,7 @@ class BrokerGroup(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def peers(self) -> str:
-        """The headless service that gives every pod a name."""
+        """The headless service that gives every pod a DNS name."""
         return f"{self.name}-peers"
 
     @property

@@ -69,7 +69,9 @@ class Groups:
         looked.wake.set()
 
     def note(self, kind: str, namespace: str, name: str, group: str, version: str) -> None:
-        """Note the version of an owned object; an object that others changed is repaired."""
+        """Note the version of an owned object and wake its group, which repairs the object if
+        another client changed it.
+        """
         looked = self._groups.get((namespace, group))
         if looked is not None:
             looked.work.forget(kind, name, version)

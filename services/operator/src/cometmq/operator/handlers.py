@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Watches objects with kopf, and wakes the groups that they belong to.
 
-Handlers only wake: all logic is in passes that read the current state, so a lost, late or repeated
-event changes nothing. kopf stores nothing in the objects. Its peering is not used, because it is
-not a lock: see `leader.py`.
+Handlers do nothing else: all logic is in passes that read the current state, so a lost, late or
+repeated event does no harm. kopf stores nothing in the objects. Its peering is not used, because it
+is not a lock: see `leader.py`.
 
-kopf runs on a thread with its own loop: in the program's loop, it replaces the signal handlers and,
-at its end, cancels every task that started after it.
+kopf runs on a thread with its own event loop. On the program's loop, it would replace the signal
+handlers, and when it ends it would cancel every task that was started after it.
 """
 
 import asyncio
@@ -80,8 +80,8 @@ async def watch(groups: Groups, server: Server, namespaces: tuple[str, ...]) -> 
 
 
 def registry_of(groups: Groups, server: Server, post: Callable[..., None]) -> kopf.OperatorRegistry:
-    """Return kopf's registry: the log-in at `server`, and handlers that `post` calls of `groups`
-    to the loop of the program.
+    """Return kopf's registry: the login to `server`, and handlers that use `post` to call `groups`
+    on the program's loop.
     """
     registry = kopf.OperatorRegistry()
 
@@ -113,7 +113,9 @@ def registry_of(groups: Groups, server: Server, post: Callable[..., None]) -> ko
 
 
 def settings_of(namespaces: tuple[str, ...]) -> kopf.OperatorSettings:
-    """Return kopf's settings; its defaults wait for minutes where the group waits for seconds."""
+    """Return kopf's settings; by default kopf waits for minutes where a group needs a reaction
+    within seconds.
+    """
     settings = kopf.OperatorSettings()
     settings.posting.enabled = False
     settings.peering.standalone = True

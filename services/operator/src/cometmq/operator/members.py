@@ -37,7 +37,7 @@ class Addresses(msgspec.Struct, frozen=True):
 
 
 class Members:
-    """Elects masters of one group in the background, and passes orders on.
+    """Elects masters of one group in the background, and forwards orders to its brokers.
 
     Failover runs here, independent of passes over the Kubernetes objects: it continues while the
     group is paused, and while the API server rejects its objects.
@@ -83,7 +83,7 @@ class Members:
     async def look_after(
         self, group: BrokerGroup, ordinals: range, leaving: frozenset[int]
     ) -> None:
-        """Elect among these brokers from now on; do nothing if they are unchanged."""
+        """Elect masters among these brokers from now on; do nothing if they are unchanged."""
         replication = group.spec.replication
         members = (f"{one}={self._addresses.control(group, one)}" for one in ordinals)
         settings = ElectorSettings(
@@ -161,7 +161,9 @@ class Members:
 
 
 def _delayed(info: dict[str, str]) -> int:
-    """Return the messages that wait in delay levels, from a broker's runtime info."""
+    """Return the number of messages waiting in delay levels, as reported in a broker's runtime
+    info.
+    """
     levels = (
         value.split(",") for key, value in info.items() if key.startswith("scheduleMessageOffset_")
     )

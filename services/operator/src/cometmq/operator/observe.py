@@ -67,7 +67,9 @@ def _pod(pod: Body, revision: str) -> PodSeen:
 
 
 def volume_size(group: BrokerGroup, live: Live) -> str:
-    """Return the size in the StatefulSet, which cannot change: claims grow one by one instead."""
+    """Return the volume size in the StatefulSet, which is immutable; to grow volumes, the claims
+    are expanded one by one.
+    """
     if live.stateful_set is None:
         return group.spec.storage.size
     (template,) = live.stateful_set["spec"]["volumeClaimTemplates"]

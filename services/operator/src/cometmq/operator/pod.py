@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The pod of a broker (pure): restricted by the strictest pod security standard."""
+"""The pod of a broker (pure); it meets the strictest pod security standard."""
 
 from collections.abc import Mapping
 from typing import Any, Final

@@ -2,8 +2,8 @@
 """One pass over a group: read its objects, decide, act, and write the status.
 
 A pass may be interrupted anywhere, and the next one starts from the beginning: every write is
-idempotent or names the version or uid that it was based on. Objects are applied only if the last
-known version is not the one that the operator wrote, so an idle group causes no writes.
+idempotent or names the version or uid that it was based on. An object is applied only if its last
+known version was not written by the operator, so an idle group causes no writes.
 """
 
 import hashlib
@@ -81,9 +81,10 @@ class Pass:
             del self._applied[kind, name]
 
     async def run(self, namespace: str, name: str) -> int | None:
-        """Reconcile a group once; return the pause before the next pass, None if it was deleted.
+        """Reconcile a group once; return the pause before the next pass, or None if the group was
+        deleted.
 
-        Raises ApiUnreachable; the next pass starts again.
+        Raise ApiUnreachable if a call fails; the next pass starts from the beginning.
         """
         api = self._context.api
         body = await api.get("BrokerGroup", namespace, name)
@@ -269,7 +270,7 @@ class Pass:
         return msgspec.structs.replace(seen, backlog=backlog, is_quiet=self._is_quiet(seen))
 
     def _is_quiet(self, seen: Seen) -> bool:
-        """Return whether the longest log has had the same end for `quiet_ms`."""
+        """Return whether the end of the longest log has not moved for `quiet_ms`."""
         end, now_ms = max((one.max_offset for one in seen.statuses), default=-1), self._now_ms()
         if end != self._end[0] or end < 0:
             self._end = (end, now_ms)

@@ -66,10 +66,10 @@ def config_hash(group: BrokerGroup) -> str:
 def objects(
     group: BrokerGroup, *, image: str, replicas: int, volume_size: str, operator_namespace: str
 ) -> list[Object]:
-    """Return the objects to apply, in this order.
+    """Return the objects, in the order in which they must be applied.
 
     `replicas` and `volume_size` go into the StatefulSet. They may differ from the spec for a while:
-    a pod is kept until it has left the group, and templates of volumes cannot change.
+    a pod is kept until it has left the group, and volume templates cannot be changed.
     """
     found = [
         _object(group, "v1", "ServiceAccount", group.account, automountServiceAccountToken=False),
@@ -92,7 +92,7 @@ def wants_budget(group: BrokerGroup) -> bool:
 
 
 def owner(group: BrokerGroup) -> Object:
-    """Return the owner reference that makes an object disappear with its group."""
+    """Return the owner reference that makes Kubernetes delete an object with its group."""
     return {
         "apiVersion": API_VERSION, "kind": KIND, "name": group.name, "uid": group.uid,
         "controller": True, "blockOwnerDeletion": True,

@@ -146,7 +146,7 @@ def _progressing(group: BrokerGroup, found: Findings) -> Condition:
 
 
 def said(group: BrokerGroup, step: Step | Ending) -> tuple[str, str]:
-    """Return reason and text of a step, for conditions and Events."""
+    """Return the reason and the text of a step, for conditions and Events."""
     match step:
         case Nothing():
             return "Idle", "no change is under way"

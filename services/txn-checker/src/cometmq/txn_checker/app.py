@@ -158,7 +158,7 @@ class TxnCheckerApp:
             await follower.close()
 
     async def _wait_for_lookup(self, interval_s: float) -> None:
-        """Wait for the next lookup, which is due soon while a broker is not followed."""
+        """Wait until the next lookup is due, which is soon if any broker is not being followed."""
         await asyncio.sleep(min(interval_s, LOOKUP_PAUSE_MS / 1_000))
         interval_ms = round(interval_s * 1_000)
         if self.fault() is not None:
@@ -193,7 +193,7 @@ class TxnCheckerApp:
         self._asked.set()
 
     def _take_route(self, name: str, address: str, *, is_back: bool) -> None:
-        """Use this address for the broker; a moved or returned master is tried at once."""
+        """Use this address for the broker; try a broker that moved or returned at once."""
         follower = self._followers[name]
         is_moved = address != self._addresses[name]
         self._addresses[name] = address

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """One round: visit every open transaction, and check it or set it aside if that is due.
 
-If the broker refuses to check one transaction, the others are still checked. Checks are counted
-after the broker has answered. After a crash before the count, checks are repeated without having
-been counted.
+If the broker refuses to check one transaction, the others are still checked. A check is counted
+after the broker has answered. If the checker crashes before it counts a check, the check is
+repeated.
 """
 
 import asyncio

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How long a follower waits before it tries a failed broker again.
+"""How long a follower waits before it retries a failed broker.
 
 During a failover the old master refuses requests or has stopped, and the new master may have the
-same address. Such failures say nothing about the next attempt, so their pauses remain short. All
-other failures, such as a refused account or a failing disk, last until an operator acts.
+same address. Such failures do not predict the result of the next attempt, so their pauses remain
+short. All other failures, such as a refused account or a failing disk, last until an operator acts.
 """
 
 from collections.abc import Iterable

@@ -4,8 +4,8 @@
 A failure of the broker, the network or the local disk stops all work for this broker; after a
 back-off, work resumes from the ledger. Other brokers are not affected.
 
-In a group with failover, a different broker becomes the master. Work resumes there without a
-back-off, as soon as the name servers know the new master.
+When a group fails over, work resumes at the new master without a back-off, as soon as the name
+servers know it.
 """
 
 import asyncio
@@ -84,7 +84,7 @@ class Follower:
         return self._ledger
 
     def route_changed(self) -> None:
-        """Reconnect, without a back-off, to the broker that the name servers now name."""
+        """Reconnect, without a back-off, to the broker that the name servers now return."""
         self._moved.set()
 
     async def run(self) -> None:
@@ -266,7 +266,7 @@ class Follower:
             await self._rest(behind)
 
     async def _rest(self, behind: int) -> None:
-        """Let messages accumulate, because reading a single message costs the broker more than
+        """Let messages accumulate, because reading one message at a time costs the broker more than
         storing it.
         """
         if not behind:

@@ -380,7 +380,7 @@ class Ledger:
         return self.half_next if oldest is None else oldest.offset
 
     def op_mark(self, low_water: int) -> int:
-        """Return the op offset below which all op messages end half messages below the low-water
+        """Return an op offset; all op messages below it end half messages below the low-water
         mark.
         """
         while self._op_mark < self.op_next:

@@ -9,7 +9,7 @@ from cometmq.remoting.log import Log
 
 
 class Masters(AdminClient):
-    """An admin client that also notes which brokers have no master."""
+    """An admin client that also records which brokers have no master."""
 
     def __init__(self, *, options: ClientOptions, log: Log) -> None:
         super().__init__(options=options, log=log)

@@ -17,8 +17,9 @@ class Due(Enum):
 def due(half: OpenHalf, now_s: int, settings: TxnCheckerSettings) -> Due:
     """Return the next step for a transaction.
 
-    Compatibility: RocketMQ also counts a check when no producer of the group was connected. Here
-    only checks that reached a producer count; the age bounds transactions without a producer.
+    Compatibility: RocketMQ also counts a check when no producer of the group was connected. Here,
+    only checks that reached a producer count; transactions without a producer are limited by their
+    age.
     """
     age_s = now_s - half.entry.stored_s
     if age_s > settings.age_max_s:

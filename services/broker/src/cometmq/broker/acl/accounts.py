@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Accounts as checks use them: a snapshot that is replaced as a whole when files change."""
+"""Accounts in the form that checks use: a snapshot that is replaced as a whole when files
+change.
+"""
 
 from collections.abc import Mapping, Sequence
 from typing import Final
@@ -87,7 +89,9 @@ class Accounts:
 
     @property
     def is_empty(self) -> bool:
-        """Return whether every request is refused."""
+        """Return whether there is neither an account nor a white address, so that every request is
+        refused.
+        """
         return not (self.by_key or self.white_addresses)
 
 

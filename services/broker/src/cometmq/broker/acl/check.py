@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The rights that each request needs, all on one page.
+"""The rights that each request needs, all in one place.
 
 The order is RocketMQ's: a global white address, a known access key, a white address of the account,
-the signature, sending traces, the administrator role, the right to each topic and group
-that the request names.
+the signature, sending traces, the administrator role, the right to each topic and group that the
+request names.
 
-Compatibility, these checks are stricter than in RocketMQ 4.9.4:
+Compatibility: these checks are stricter than in RocketMQ 4.9.4:
 
 - a batch (320) is checked like a single message, and a lite pull (361) like a pull;
 - a message to a group's retry topic needs SUB of that group, not of one that the sender names;
@@ -15,9 +15,9 @@ Compatibility, these checks are stricter than in RocketMQ 4.9.4:
 - the codes in ``ADMIN_CODES`` beyond RocketMQ's five need an administrator, for example requests
   that show or change accounts.
 
-Hot path: with access control, ``AccessControl.check`` runs once per request; budget 10 us for a
-signed send, half of it for decoding the header again as text: bench/micro/bench_acl.py. It is not
-called while access control is off.
+Hot path: with access control, ``AccessControl.check`` runs once per request. The budget for a
+signed send is 10 us, half of which is spent on decoding the header again as text
+(bench/micro/bench_acl.py). It is not called while access control is off.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -139,7 +139,9 @@ class AccessControl:
     """Checks requests against the newest accounts."""
 
     def __init__(self, accounts: Accounts, own: Account | None = None) -> None:
-        """`own` is the account of programs in this process; it is kept when the files change."""
+        """`own` is the account of programs in this process; it remains valid when the files
+        change.
+        """
         self.accounts = accounts
         self._own = {} if own is None else {own.access_key: own}
         self.refused_count = 0

@@ -3,7 +3,7 @@
 
 Invariants: accounts are returned only if all files are valid; an invalid file changes nothing. A
 change is validated together with the other files before it is written. A file is replaced
-atomically, so that a crash leaves the old or the new version.
+atomically, so a crash leaves either the old or the new version.
 """
 
 import shutil

@@ -41,7 +41,7 @@ class AclKeeper:
 
     @property
     def gap(self) -> str | None:
-        """Return why no client can use the broker, or None if there is an account."""
+        """Return why no client can use the broker; None if there is an account."""
         if not self.control.accounts.is_empty:
             return None
         return (
@@ -51,7 +51,9 @@ class AclKeeper:
 
     @property
     def warning(self) -> str | None:
-        """Return that the next start will fail, or None; clients are served as before."""
+        """Return a warning if the next start would fail, otherwise None; clients are still
+        served.
+        """
         if self.broken is None:
             return None
         return (

@@ -6,8 +6,8 @@ or topics is reported once to `changed`, before the call that caused the change 
 notifies all members, so that they rebalance.
 
 Compatibility: as in RocketMQ, the newest heartbeat sets the group's model and topics, a
-subscription is replaced only by one with a higher subVersion, and members are not notified if
-nothing but a replacement happened.
+subscription is replaced only by one with a higher subVersion, and members are not notified if such
+replacements are the only change.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence

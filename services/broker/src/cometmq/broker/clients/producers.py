@@ -106,7 +106,7 @@ class Producers:
         return sum(map(len, self._groups.values()))
 
     def _leave_place(self, client: Client) -> None:
-        """Count one group less for the client on its connection."""
+        """Decrement the number of groups in which the client is registered on its connection."""
         places = self._places[client.client_id]
         places[client.peer] -= 1
         if not places[client.peer]:

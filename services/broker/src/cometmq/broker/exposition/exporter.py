@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Metrics under the names and labels of rocketmq-exporter, so that its dashboards show data.
 
-Compatibility: all are gauges, as in the exporter. The exporter asks all brokers and adds up the lag
-of a group (`group_diff` and the like); a broker knows its own queues only and adds its `cluster`
-and `broker`, so such a query needs a `sum`. Three kinds of names are left out: those that need
-answers of clients (`client_*`), those with unbounded labels (`group_count`), and those that the
-exporter declares but never fills (`group_consume_tps`, `group_consume_total_offset`).
+Compatibility: all are gauges, as in the exporter. The exporter queries all brokers and adds up the
+lag of a group (`group_diff` and similar metrics). Here each broker reports only its own queues,
+with the labels `cluster` and `broker`, so such a query needs a `sum`. Three kinds of metrics are
+left out: those that need answers from clients (`client_*`), those with unbounded labels
+(`group_count`), and those that the exporter declares but never fills (`group_consume_tps`,
+`group_consume_total_offset`).
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -76,7 +77,9 @@ def _of_groups(name: str, value: Callable[[StatsItem], float] = lambda item: ite
 
 
 def _ends(prefix: str) -> Rows:
-    """Return the ends of the topics with this prefix; an empty prefix selects all other topics."""
+    """Return the end offsets of the topics with this prefix; an empty prefix selects all other
+    topics.
+    """
 
     def rows(figures: Figures) -> Iterable[Row]:
         for topic, end in figures.topics:
@@ -289,7 +292,7 @@ RUNTIME_FAMILIES: Final[tuple[Family[Figures], ...]] = (
 
 
 def tables(broker: Broker) -> list[tuple[Sequence[Family[Figures]], dict[str, str]]]:
-    """Return the tables of families with the labels that all families of a table have."""
+    """Return the tables of families, each with the labels that all of its families have."""
     cluster = {"cluster": broker.settings.broker_cluster_name}
     return [
         (FAMILIES, {**cluster, "broker": broker.settings.broker_name}),

@@ -11,7 +11,7 @@ from cometmq.runtime.metrics import Family, Row, counter, gauge, labelled_gauge
 
 
 def _roles(group: Grouping) -> Iterable[Row]:
-    """Yield a row for every role, so that alerts never depend on a series that appears later."""
+    """Yield a row for every role, so that alerts can rely on all series from the start."""
     current = group.member.member.role
     return [((role.value,), int(role is current)) for role in Role]
 

@@ -198,7 +198,7 @@ FAMILIES: Final[tuple[Family[Broker], ...]] = (
 
 
 def _members(figures: Figures) -> Iterable[Row]:
-    """Yield a row for every group, so that alerts see groups that have lost all members."""
+    """Yield a row for every group, so that alerts notice groups that have lost all members."""
     consumers = figures.broker.consumers
     counts = dict.fromkeys(figures.broker.groups.table, 0)
     counts |= {group.name: len(group.clients) for group in consumers.groups()}
@@ -245,7 +245,7 @@ def _refusals(broker: Broker) -> Iterable[Row]:
 
 
 def _unfit(broker: Broker) -> Iterable[Row]:
-    """Yield a row for every reason, so that alerts never depend on a series that appears later."""
+    """Yield a row for every reason, so that alerts can rely on all series from the start."""
     current = broker.replication.following.unfit
     return [((reason.value,), int(reason is current)) for reason in Unfit]
 

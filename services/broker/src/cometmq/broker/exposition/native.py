@@ -2,10 +2,11 @@
 """Metrics under the names and labels of RocketMQ 5, so that its dashboards show data.
 
 Compatibility: the broker counts batches and topics, so `message_type` is always `unspecified`, and
-`rpc_latency` has neither response code nor result. Names are left out if they need figures of each
-message (`message_size`) or of messages that are being consumed (`consumer_inflight_messages`,
-`consumer_ready_messages`, `consumer_queueing_latency`), and `half_messages`: the txn-checker knows
-the open transactions (`cometmq_txn_open`).
+`rpc_latency` has neither a response code nor a result. Metrics are left out if they need a figure
+for each message (`message_size`) or for messages that are being consumed
+(`consumer_inflight_messages`, `consumer_ready_messages`, `consumer_queueing_latency`).
+`half_messages` is left out, too: only the txn-checker knows which transactions are open
+(`cometmq_txn_open`).
 """
 
 from collections import Counter

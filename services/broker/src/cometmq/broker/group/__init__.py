@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The broker as a member of a group: performs the decisions of `cometmq.ha`."""
+"""The broker as a member of a group: carries out the decisions of `cometmq.ha`."""

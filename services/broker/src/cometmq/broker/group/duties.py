@@ -31,10 +31,12 @@ class Duties(Protocol):
         """Return the broker's position now."""
 
     async def start_following(self, master: int, epoch: int) -> None:
-        """Begin to connect to the master of an epoch; return before the connection is made."""
+        """Start to connect to the master of an epoch; return before the connection is
+        established.
+        """
 
     async def stop_following(self) -> None:
-        """Close the connection to the master; nothing it has sent is appended afterwards."""
+        """Close the connection to the master; data received from it is no longer appended."""
 
     async def begin_epoch(self, epoch: int, tables: TablesAt | None) -> bool:
         """Begin an epoch at the end of the log and save its entry.
@@ -49,7 +51,7 @@ class Duties(Protocol):
         """Drop pending answers, refuse requests, close connections of clients and slaves."""
 
     async def park(self, target: int) -> None:
-        """Hold new requests that change anything, instead of serving them."""
+        """Hold new requests that change state, instead of serving them."""
 
     async def hand_over(self, target: int, *, leaves: bool) -> tuple[Answer, int] | None:
         """Wait until a parked target has caught up, and write the record that makes it the master.
@@ -59,16 +61,16 @@ class Duties(Protocol):
         """
 
     async def unpark(self) -> None:
-        """Serve the requests that were held."""
+        """Serve the held requests."""
 
     async def forward_parked(self, target: int) -> None:
-        """End the leadership; forward the requests that were held, and later ones, to a broker."""
+        """End the leadership; forward the held requests, and all later ones, to a broker."""
 
     def drop(self, ordinal: int) -> None:
-        """Take a member out of the in-sync set, and keep it out while this broker leads."""
+        """Remove a member from the in-sync set, and keep it out while this broker leads."""
 
     def resize(self, copies: int) -> None:
         """Write this number of copies to the record from now on."""
 
     def record_seen(self, found: Versioned | None) -> None:
-        """Note a version of the record that a watch has shown."""
+        """Note a version of the record that a watch has reported."""

@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""When a group member serves a request: now, once something is confirmed, later, or elsewhere.
+"""Decides when and where a group member serves a request: at once, after a confirmation, after a
+switchover, or at the new master.
 
-`KINDS` lists what each request needs. Everything else is served as in a broker without a group.
-While a planned switchover is in progress, requests that change anything wait; afterwards they are
-served here or forwarded to the new master, never both. Producers and consumers keep their
-connections and notice nothing but the pause.
+`KINDS` lists what each request needs. All other requests are served as in a broker without a group.
+While a planned switchover is in progress, requests that change state wait; afterwards they are
+either served here or forwarded to the new master, never both. Producers and consumers keep their
+connections and notice only the pause.
 """
 
 import asyncio
@@ -113,8 +114,8 @@ class Gate:
         may_read_copy: Callable[[], bool],
         now_ms: Callable[[], int],
     ) -> None:
-        """`changes` makes pending changes of tables durable and returns their number in the epoch;
-        `may_read_copy` returns whether a slave may show its queues.
+        """`changes` makes pending table changes durable and returns their number in the epoch;
+        `may_read_copy` returns whether a slave may serve reads of its queues.
         """
         self.leader: Leader | None = None
         self._client = client
@@ -132,26 +133,26 @@ class Gate:
 
     @property
     def is_forwarding(self) -> bool:
-        """Whether requests that change anything are forwarded to another broker."""
+        """Whether requests that change state are forwarded to another broker."""
         return bool(self._target)
 
     def park(self) -> None:
-        """Hold requests that change anything from now on."""
+        """Hold requests that change state from now on."""
         self._target = ""
         if self._opened is None:
             self._opened = asyncio.Event()
 
     def unpark(self) -> None:
-        """Serve the held requests, and all others, here."""
+        """Serve the held requests and all later ones here."""
         self._release("")
 
     def forward(self, address: str) -> None:
-        """Forward the held requests, and all later ones that change anything, to a broker."""
+        """Forward the held requests, and all later ones that change state, to a broker."""
         self._forwarding_ms = self._now_ms()
         self._release(address)
 
     async def linger(self, duration_ms: int) -> None:
-        """Wait until requests have been forwarded for this time, or forwarding has ended."""
+        """Wait until requests have been forwarded for `duration_ms`, or until forwarding ends."""
         while self._target:
             left_ms = self._forwarding_ms + duration_ms - self._now_ms()
             if left_ms <= 0:
@@ -165,7 +166,7 @@ class Gate:
             opened.set()
 
     def guarded(self, handlers: Mapping[int, Handler[ContextT]]) -> dict[int, Handler[ContextT]]:
-        """Return the table of handlers behind this gate."""
+        """Return the handlers, wrapped so that their requests pass through this gate."""
         return {
             code: self._guard(KINDS[code], handler) if code in KINDS else handler
             for code, handler in handlers.items()
@@ -192,7 +193,7 @@ class Gate:
     async def _diverted(
         self, serve: Handler[ContextT], context: ContextT, call: Call[Any]
     ) -> Reply | Any:
-        """Wait until it is decided whether to serve or forward a request; then do so."""
+        """Hold a request until it is decided where to serve it, then serve or forward it."""
         size = len(call.body)
         if self._held_bytes + size > HELD_BYTES_MAX:
             raise SystemBusy("a switchover is in progress and too many requests are waiting for it")
@@ -209,10 +210,10 @@ class Gate:
         return await _settled(serve(context, call))
 
     async def _forwarded(self, call: Call[Any]) -> Reply:
-        """Repeat a request at the new master until it accepts it.
+        """Send a request to the new master until the new master accepts it.
 
-        It is resent only if the new master refused it or was not reached, so that it is not served
-        twice.
+        The request is resent only if the new master refused it or could not be reached, so it is
+        never served twice.
         """
         deadline_ms = self._now_ms() + self.forward_ms_max
         while True:

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """A master's work during one epoch: its copies, its confirm offset, and its writes of the record.
 
-The rules are `cometmq.ha.in_sync` and `cometmq.ha.fencing`. Acknowledgements, appends and changes
-of tables arrive on the loop and take effect at once. Writes of the record run in `run`, one at a
-time; what they find is applied to the view as it is when the answer arrives.
+The rules are `cometmq.ha.in_sync` and `cometmq.ha.fencing`. Acknowledgements, appends and table
+changes arrive on the loop and take effect at once. `run` writes the record, one write at a time;
+the result of a write is applied to the view that is current when the answer arrives.
 
 A put counts as acknowledged when the copies have both its bytes and every table change made before
 it, so that a topic created by a send exists wherever the message does.
@@ -38,26 +38,26 @@ SILENT_FACTOR: Final = 2
 
 
 class Reign(Protocol):
-    """The broker's reactions to a change of the master's view."""
+    """The calls that tell a broker about changes of the master's view."""
 
     def confirmed(self, offset: int) -> None:
-        """Every copy that counts has the log up to this offset."""
+        """Note that every copy that counts has the log up to this offset."""
 
     def acknowledged(self, offset: int) -> None:
-        """Puts up to this offset may be answered now."""
+        """Answer the puts up to this offset."""
 
     def in_sync_changed(self, *, has_enough: bool) -> None:
-        """The in-sync set may have changed; without enough members, puts are refused."""
+        """Note that the in-sync set may have changed; refuse puts if it has too few members."""
 
     def lapsed(self) -> None:
-        """This master may no longer acknowledge anything."""
+        """Stop acknowledging: the lease of this master has lapsed."""
 
     def deposed(self) -> None:
-        """The record names a different master or epoch."""
+        """Note that the record names a different master or epoch."""
 
 
 class Leader:
-    """One epoch's leadership; after `end` nothing it does has an effect."""
+    """One epoch's leadership; after `end` it has no further effect."""
 
     def __init__(  # noqa: PLR0913  # the collaborators, each by name
         self,
@@ -132,7 +132,7 @@ class Leader:
         self._adopt(view)
 
     def note_heard(self, reports: Sequence[Heard]) -> None:
-        """Apply the reports of one turn; none exceeds what this master has."""
+        """Apply the copies' reports of one turn; no report exceeds what this master has."""
         if self._is_ended:
             return
         now_ms, view = self._now_ms(), self._view
@@ -147,7 +147,7 @@ class Leader:
         self._adopt(view)
 
     def note_left(self, copy: Copy) -> None:
-        """Take a copy whose broker stops out of the set at once; it may return."""
+        """Remove a stopping broker's copy from the in-sync set at once; it may return later."""
         self._left.add(copy)
         self._wake.set()
 
@@ -186,7 +186,7 @@ class Leader:
         return self._is_ended or self._now_ms() >= self._valid_until_ms
 
     def may_read(self) -> bool:
-        """Return whether consumers may see where queues end (R6)."""
+        """Return whether consumers may see the ends of queues (R6)."""
         return not self._is_ended and in_sync.may_read(self._view, self._view.confirmed)
 
     def may_answer_unlogged(self) -> bool:
@@ -211,7 +211,7 @@ class Leader:
         return in_sync.may_acknowledge(self._view, self._min_in_sync)
 
     def copy_count(self) -> int:
-        """Return how many copies the group should have, as recorded."""
+        """Return the number of copies that the record asks for."""
         return self._view.base.record.copies
 
     def has_confirmed_tables(self, tables: int) -> bool:
@@ -247,7 +247,7 @@ class Leader:
                 self._release()
 
     def _release(self) -> None:
-        """Show confirmed messages to readers, and answer complete puts."""
+        """Make confirmed messages visible to readers, and answer acknowledged puts."""
         view = self._view
         if self.is_lapsed():
             self._reign.lapsed()
@@ -290,7 +290,7 @@ class Leader:
         }
 
     async def run(self) -> None:
-        """Renew the record, change its set, and read it where the rules require that."""
+        """Renew the record, update its in-sync set, and read it when the rules require that."""
         interval_ms = self._timing.renew_deadline_ms // RENEWALS_PER_DEADLINE
         while not self.has_ended():
             self._wake.clear()

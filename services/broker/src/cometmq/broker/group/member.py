@@ -1,15 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Drives `cometmq.ha.member`: one event at a time, its actions in order, each complete.
+"""Drives `cometmq.ha.member`: handles one event at a time, and completes each of its actions before
+the next.
 
-Orders and observations wait in one queue. For each, `react` gives the new state and the actions.
-The promise is on the disk before any action that depends on it begins, and before `status` shows
-it: an answer to an elector describes the state after the last completed event.
+Orders and observations wait in one queue. For each, `react` returns the new state and the actions.
+The promise is on disk before any action that depends on it begins, and before `status` shows it: an
+answer to an elector describes the state after the last completed event.
 
-A step that fails ends the membership until a restart, and the order that led to it is refused. Only
-if the disk was too full for the state file, the member recovers as soon as the file can be saved,
-as after a restart: its promises are on the disk again before it takes part.
+A failed step ends the membership until a restart, and the order that led to it is refused. There is
+one exception: if the disk was too full for the state file, the member recovers as soon as the file
+can be saved. As after a restart, its promises are on disk before it takes part again.
 
-The record is read in a task of its own, because a read may take seconds. A read counts only if the
+The record is read in a separate task, because a read may take seconds. A read counts only if the
 state has not changed since it began; otherwise it is repeated (R4).
 """
 
@@ -61,7 +62,7 @@ class _Seen(NamedTuple):
 
 
 class _Retry(NamedTuple):
-    """Time to retry saving the state that did not fit on the disk."""
+    """A request to retry saving the state, which did not fit on the disk."""
 
 
 class _Job(NamedTuple):
@@ -115,7 +116,7 @@ class GroupMember:
 
     @property
     def record_fault(self) -> str:
-        """Why the record could not be read last; empty if it could."""
+        """Why the last read of the record failed; empty if it succeeded."""
         return self._record_fault
 
     @property
@@ -124,7 +125,7 @@ class GroupMember:
         return self._record_uid
 
     async def run(self) -> None:
-        """Perform events, read and watch the record; the caller cancels this."""
+        """Handle events, and read and watch the record; the caller cancels this."""
         async with asyncio.TaskGroup() as group:
             group.create_task(self._keep_working(), name="group-events")
             group.create_task(self._keep_reading(), name="group-reads")
@@ -132,7 +133,7 @@ class GroupMember:
             group.create_task(self._keep_recovering(), name="group-recovery")
 
     def observe(self, event: rules.Observation) -> None:
-        """Queue something that happened."""
+        """Queue an event for `run`."""
         if isinstance(event, rules.StoreFailed):
             self._can_recover = False
         self._jobs.put_nowait(_Job(event, None))
@@ -150,8 +151,9 @@ class GroupMember:
     def status(self) -> Status:
         """Return the state after the last completed event, and the broker's position now.
 
-        While an event is in progress the promise on the disk may be ahead of it. A slave that had
-        promised the record's epoch would look like a holder that cannot open, and be replaced.
+        While an event is in progress, the promise on disk may be newer than the returned one. If a
+        slave reported that it had promised the record's epoch, it would look like a holder that
+        cannot open, and would be replaced.
         """
         position = self._duties.position()
         return Status(
@@ -181,7 +183,8 @@ class GroupMember:
         return await self._obey(rules.FenceOrder(epoch))
 
     async def hand_over(self, target: int, *, leaves: bool = False) -> Status:
-        """Make another member the master without failing a send; return once it is recorded.
+        """Make a different member the master without failing any send; return once the record names
+        it.
 
         `leaves` means that this broker is about to be removed. Raise OrderRefused, with this broker
         still the master, if the target does not catch up in time or the record cannot be written.
@@ -205,7 +208,7 @@ class GroupMember:
         return status
 
     async def drop(self, ordinal: int) -> Status:
-        """Take a departing member out of the in-sync set."""
+        """Remove a departing member from the in-sync set."""
         self._check_leading()
         if ordinal == self._member.me.ordinal:
             raise OrderRefused(
@@ -281,7 +284,9 @@ class GroupMember:
             await self._perform_step(type(action).__name__, self._perform(action))
 
     async def _perform_step(self, step: str, work: Awaitable[None]) -> None:
-        """Perform a step; if that fails, end the membership: later steps would break a promise."""
+        """Perform a step; if it fails, end the membership, because later steps would break a
+        promise.
+        """
         try:
             await work
         except (CometError, OSError) as error:
@@ -310,7 +315,9 @@ class GroupMember:
             self._jobs.put_nowait(_Job(_Retry(), None))
 
     async def _recover(self) -> None:
-        """Save all promises if that is possible now, and take part again."""
+        """Save all promises and take part again; if they cannot be saved yet, wait for the next
+        retry.
+        """
         state = states.promised(self._state, self._member.promised)
         try:
             await self._worker.submit(partial(self._file.save, state))
@@ -384,7 +391,9 @@ class GroupMember:
             self._jobs.put_nowait(_Job(_Read(began, found), None))
 
     async def _read_wanted(self) -> None:
-        """Wait until a read is wanted; without a master, at most `IDLE_READ_MS`."""
+        """Wait until a read of the record is requested; without a master, wait `IDLE_READ_MS` at
+        most.
+        """
         while True:
             try:
                 async with asyncio.timeout(IDLE_READ_MS / 1000):

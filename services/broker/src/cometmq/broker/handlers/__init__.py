@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""HANDLERS maps each request code that the broker serves; others are answered with code 3."""
+"""HANDLERS maps request codes to handlers; requests with other codes are answered with code 3."""
 
 from collections.abc import Mapping
 from typing import Final

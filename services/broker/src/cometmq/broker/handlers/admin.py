@@ -101,7 +101,7 @@ async def change_settings(
 
 
 def get_broker_config(broker: Broker, _call: Call[NoHeader]) -> Reply:
-    """Return all settings, including keys in the file that only RocketMQ knows."""
+    """Return all settings, including keys in the file that only RocketMQ uses."""
     version = encode_json(broker.settings_version).decode()
     return Reply(
         header=GetBrokerConfigReply(version=version), body=broker.loaded.as_properties().encode()

@@ -67,10 +67,10 @@ def answer_delayed(
 
 
 def group_refusal(broker: Broker) -> str | None:
-    """Return why the broker's place in its group forbids writes; None if it does not.
+    """Return why the broker's state in its group forbids writes; None if it allows them.
 
-    The code is RocketMQ's for every state in which a store takes no messages, so only the remark
-    distinguishes an election from a full disk.
+    RocketMQ has a single code for all states in which a store accepts no messages, so only the
+    remark distinguishes an election from a full disk.
     """
     reasons = broker.store.stats().refusals
     if Refusal.TOO_FEW_COPIES in reasons:

@@ -122,7 +122,9 @@ def _store(broker: Broker) -> dict[str, str]:
 
 
 def _group(broker: Broker) -> dict[str, str]:
-    """Return the copies of the group that this broker leads."""
+    """Return the members and the in-sync copies of the group that this broker leads; empty if it
+    does not lead one.
+    """
     in_sync = broker.replication.copies()
     if in_sync is None:
         return {}
@@ -139,8 +141,8 @@ def _group(broker: Broker) -> dict[str, str]:
 def expected_members(possible: Iterable[int], in_sync: Sequence[int], copy_count: int) -> list[int]:
     """Return the brokers that the group should consist of.
 
-    `possible` may list more brokers than the group has, so that it can grow without restarts. Then
-    those with the lowest ids complete the copies in sync.
+    `possible` may list more brokers than the group has, so that it can grow without restarts. If
+    fewer than `copy_count` copies are in sync, the brokers with the lowest ids are added.
     """
     others = [one for one in sorted(possible) if one not in in_sync]
     return sorted([*in_sync, *others[: max(0, copy_count - len(in_sync))]])

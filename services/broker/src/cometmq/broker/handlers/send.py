@@ -186,7 +186,7 @@ def _batch_message(
     item: BatchItem,
     common_text: str,
 ) -> NewMessage:
-    """Return one message of a batch; the request's properties follow its own."""
+    """Return one message of a batch; the properties of the request are appended to its own."""
     header = call.header
     text = join_properties(item.properties, common_text)
     sent = read_sent(text, "")

@@ -3,11 +3,12 @@
 
 The native code serves pulls that have the same group, topic and subscription as a pull that the
 handler has just answered with messages. It reads recent messages only, from a bounded cache of
-blocks that it fills through the store. This module compares everything that the admission of a pull
-depends on, once per chunk. After any change, the lane serves pulls of a kind only when a handler
-has admitted one of them again.
+blocks that it fills through the store. Once per chunk, this module checks whether anything has
+changed that the admission of a pull depends on. After any change, the lane serves pulls of a kind
+only when a handler has admitted one of them again.
 
-`services/broker/tests/lanes/test_pull_lane.py` tests that lane and handlers give the same results.
+`services/broker/tests/lanes/test_pull_lane.py` tests that the lane and the handlers give the same
+results.
 """
 
 import asyncio
@@ -150,7 +151,9 @@ class BrokerPulls:
         self._budget = TURN_EXAMINED_MAX
 
     def fail(self, error: BaseException) -> None:
-        """Leave all pulls to the handlers from now on: no pull goes unanswered because of a bug."""
+        """Leave all pulls to the handlers from now on, so that a bug in native code leaves no pull
+        unanswered.
+        """
         self._has_failed = True
         self._broker.log.error("lane.failed", error=describe(error), action="report this bug")
 

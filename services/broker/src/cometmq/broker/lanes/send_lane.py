@@ -4,11 +4,13 @@
 Plain pulls are answered at once (`pull_lane.py`); this module handles plain sends.
 
 The native code serves sends to topics to which `admit` has just admitted a send, and builds the
-records, queue entries, index keys and answers of a whole commit. This module compares everything
-that a send depends on, once per chunk. After any change of topics or settings, the lane relearns
-its topics. While the broker has a reason to inspect every send, the lane serves no sends.
+records, queue entries, index keys and answers of a whole commit. Once per chunk, this module checks
+whether anything has changed that a send depends on. After any change of topics or settings, the
+lane relearns its topics. While the broker has a reason to inspect every send, the lane serves no
+sends.
 
-`services/broker/tests/lanes/test_send_lane.py` tests that lane and handlers give the same results.
+`services/broker/tests/lanes/test_send_lane.py` tests that the lane and the handlers give the same
+results.
 """
 
 from functools import partial
@@ -98,7 +100,7 @@ class BrokerLane:
         self._pulls.learn(call, group, accept)
 
     def stage(self, peer: Staging, data: bytes, count_max: int) -> list[Part] | None:
-        """Stage the plain requests of a chunk, without its sends if the broker must inspect each
+        """Stage the plain requests of a chunk; leave out its sends if the broker must inspect each
         send.
         """
         takes_sends = self._follow() and not self._is_busy()
@@ -227,7 +229,9 @@ class BrokerLane:
             _call(peer, opaque, serialization).answer(reply)
 
     def _fail(self, error: BaseException) -> None:
-        """Leave all sends to the handlers from now on, so that a bug costs no messages."""
+        """Leave all sends to the handlers from now on, so that a bug in native code loses no
+        messages.
+        """
         self._has_failed = True
         self._broker.log.error("lane.failed", error=describe(error), action="report this bug")
 

@@ -1,2 +1,4 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Makes this broker a member of a group: connects `group` and `replication` with its parts."""
+"""Makes a broker a member of a group: connects `group` and `replication` with the broker's
+parts.
+"""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Serves the control API: reports on this group member, and orders to it.
+"""Serves the control API, which reports the state of this group member and accepts orders.
 
 `app` imports this module only if the control port is on, because it imports gRPC.
 """

@@ -29,7 +29,7 @@ def stop_process() -> None:
 
 
 class Discard:
-    """The order to discard the store, from its acceptance to the end of the broker."""
+    """The order to discard the store, from its acceptance until the broker has stopped."""
 
     def __init__(self, request_stop: Callable[[], None] = stop_process) -> None:
         self.request_stop = request_stop

@@ -3,7 +3,8 @@
 
 When a broker becomes master, all records of its log are dispatched, even though the copies may not
 have confirmed the last ones. The gate refuses reads until the copies have confirmed them (R6). From
-then on, readers see only records below the confirm offset, and only their puts are answered.
+then on, readers see only records below the confirm offset, and puts are answered only once they are
+below it.
 
 A demotion may cut the end of the log, so it drops all state that depends on that end: pending puts,
 positions of delay levels, known ends of transactions, locks. A promotion rebuilds it.
@@ -116,10 +117,11 @@ class BrokerDuties:
 
     @property
     def confirm_offset(self) -> int:
-        """The last confirm offset that this member learned, within its own log, or 0.
+        """The last confirm offset known to this member, but at most the end of its log; 0 if none
+        is known.
 
-        A slave learns the offset from its master's stream; a fenced member keeps that of its last
-        role.
+        A slave learns the offset from its master's stream; a fenced member keeps the offset of its
+        last role.
         """
         if self._leader is not None:
             return self._leader.view.confirmed
@@ -284,15 +286,15 @@ class BrokerDuties:
     # The events while this broker leads: see `cometmq.broker.group.leading.Reign`
 
     def log_grew(self) -> None:
-        """Note new bytes of the log, after the changes of tables that were made before them."""
+        """Journal the table changes made before the new bytes of the log, then note the new end."""
         if self._broker.journal is not None:
             self._broker.journal.write()
         self._note_end()
 
     def changes(self) -> int:
-        """Write pending changes of tables to the journal; return their number in this epoch.
+        """Write pending table changes to the journal; return their number in this epoch.
 
-        Raise ServiceNotAvailable if the changes cannot be written: then the copies lack them too.
+        Raise ServiceNotAvailable if the changes cannot be written; the copies then lack them, too.
         """
         journal = self._broker.journal
         if journal is not None:
@@ -304,7 +306,7 @@ class BrokerDuties:
         return self._feed.position.changes
 
     def tables_changed(self) -> None:
-        """Note changes of tables that have been written to the journal."""
+        """Note table changes that have been written to the journal."""
         self._note_end()
 
     def _note_end(self) -> None:

@@ -95,7 +95,7 @@ FOLLOWERS_POLL_S: Final = 0.05
 
 @dataclass(slots=True)
 class Grouping:
-    """The parts of a membership that the broker's start and stop handle."""
+    """The parts of a membership that the broker starts and stops."""
 
     member: GroupMember
     duties: BrokerDuties
@@ -174,7 +174,9 @@ def join_group(  # noqa: PLR0913  # the collaborators, all but two by name
     record: RecordPort | None = None,
     host: Surroundings = HOST,
 ) -> Grouping:
-    """Build the membership, without running it; `record` replaces the record of the settings."""
+    """Build the membership, without running it; `record` overrides the record that the settings
+    name.
+    """
     settings = broker.settings
     state, history = opened
     folder = Path(settings.store_path_root_dir).expanduser()

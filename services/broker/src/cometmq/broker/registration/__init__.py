@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The broker at its name servers: its addresses, its identity, and its registrations."""
+"""The broker's addresses, its identity, and its registrations with name servers."""

@@ -181,8 +181,8 @@ class Registration:
     def use_role(self, broker_id: int, epoch: int) -> None:
         """Register under a new id; a name server drops the old id of the same address.
 
-        `epoch` is the epoch of the role in a broker group; our name servers refuse registrations of
-        an earlier epoch.
+        `epoch` is the epoch of the role in a broker group; CometMQ's name servers refuse
+        registrations of an earlier epoch.
         """
         self.identity = msgspec.structs.replace(self.identity, broker_id=broker_id, epoch=epoch)
         for link in self.links.values():
@@ -209,7 +209,7 @@ class Registration:
             link.wake.set()
 
     async def unregister(self) -> None:
-        """Unregister from all name servers; no registration follows."""
+        """Unregister from all name servers, and do not register again."""
         self._is_leaving = True
         for address, task in self._tasks.items():
             task.cancel()

@@ -4,7 +4,7 @@
 Compatibility: the requests are RocketMQ's, sent 3 s after startup and then every 10 s. Topics and
 groups are replaced if their version differs. Committed offsets overwrite the slave's own, even if
 they go backwards. The positions of delay levels are saved for use once the slave is a master.
-Filters, locks and connected clients are not copied, and nothing flows from slave to master.
+Filters, locks and connected clients are not copied, and a slave sends no tables to its master.
 
 Each request may fail independently of the others; a failure is logged once, until a round succeeds.
 """
@@ -55,8 +55,8 @@ class Copied(msgspec.Struct, frozen=True):
 
 
 class MasterCopies:
-    """Sends requests to the master: `step` copies its tables, `inspect` checks that the
-    logs fit.
+    """Sends requests to the master: `step` copies its tables, `inspect` checks that the two logs
+    fit together.
     """
 
     def __init__(  # noqa: PLR0913  # the collaborators, each by name

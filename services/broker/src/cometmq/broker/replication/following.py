@@ -162,7 +162,9 @@ class Follower:
             self._log.warning("replica.lost", master=address, error=describe(error))
 
     def _is_news(self, address: str, error: Exception) -> bool:
-        """Return whether this failure differs from the last one, which a connection clears."""
+        """Return whether this failure differs from the last one; a successful connection clears the
+        last one.
+        """
         text = f"{address} {describe(error)}"
         is_news, self._last_error = text != self._last_error, text
         return is_news
@@ -236,7 +238,7 @@ class _MasterStream(asyncio.Protocol):
             self._transport.abort()
 
     def tick(self, now_ms: int) -> None:
-        """Report as a sign of life; close the connection if the master is silent."""
+        """Send a report as a heartbeat; close the connection if the master is silent."""
         settings = self._follower.settings()
         if now_ms - self._heard_ms > settings.ha_housekeeping_interval:
             silent_ms = now_ms - self._heard_ms

@@ -2,9 +2,9 @@
 """Frames of RocketMQ 4.9's replication stream: bytes in, values out (pure).
 
 A slave sends reports of 8 bytes: the offset at which its log ends. The first report requests the
-log from there on; later ones acknowledge. The master sends transfers: a physical offset, a size,
-and that many bytes of the log. A transfer of size 0 is a heartbeat that carries the next offset.
-The stream contains nothing else: no handshake, no identity, no checksum
+log from that offset; later reports are acknowledgements. The master sends transfers: a physical
+offset, a size, and that many bytes of the log. A transfer of size 0 is a heartbeat that carries the
+next offset. The stream contains nothing else: no handshake, no identity, no checksum
 (docs/protocol/replication.md).
 """
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Sends slices of the log on one connection, as fast as its socket and the rate limit allow.
 
-Each slice takes one turn of the loop, so that other connections have theirs in between. Slices that
-are not in the page cache are read on a thread. A slow receiver costs the memory of one slice.
+Each slice takes one turn of the loop, so that other connections get their turns in between. Slices
+that are not in the page cache are read on a thread. A slow receiver costs the memory of one slice.
 """
 
 import asyncio
@@ -129,6 +129,8 @@ class LogPump:
 
 
 def close_soon(transport: asyncio.Transport) -> None:
-    """Close a connection after its output was sent, or a second later if it is not accepted."""
+    """Close a connection once its output has been sent, or after a second if the peer does not
+    accept it.
+    """
     transport.close()
     asyncio.get_running_loop().call_later(LINGER_S, transport.abort)

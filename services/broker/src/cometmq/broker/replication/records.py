@@ -36,11 +36,11 @@ class Cut(NamedTuple):
 
 
 def whole_records(data: Buffer, offset: int, file_size: int, bytes_max: int) -> Cut:
-    """Return how many bytes at the start of `data`, which lies at this log offset, are whole
+    """Return how many bytes at the start of `data`, which begins at this log offset, are whole
     records.
 
-    Stop before `bytes_max`, but not before the first record. Raise UnfitLog if there is no record
-    at an expected position.
+    Stop before `bytes_max` is exceeded, but include at least the first record. Raise UnfitLog if
+    there is no record at an expected position.
     """
     cursor, end = 0, len(data)
     while end - cursor >= BLANK_BYTES_MIN:
@@ -65,7 +65,9 @@ def whole_records(data: Buffer, offset: int, file_size: int, bytes_max: int) -> 
 
 
 def is_border(head: Buffer, offset: int, file_size: int) -> bool:
-    """Return whether a record begins here; `head` holds `HEAD_BYTES`, fewer at the file's end."""
+    """Return whether a record begins at an offset; `head` holds the next `HEAD_BYTES` bytes, or
+    fewer at the end of the file.
+    """
     try:
         cut = whole_records(head, offset, file_size, 0)
     except UnfitLog:
@@ -92,9 +94,9 @@ class RecordStream:
         record_bytes_max: int,
         follow: FollowHeaders | None = None,
     ) -> None:
-        """Expect bytes from `end` on; buffer at most one record of `record_bytes_max`.
+        """Expect bytes from offset `end`; buffer at most one record of `record_bytes_max`.
 
-        `follow` does the work of `whole_records`, unless it returns None.
+        `follow` replaces `whole_records`, which is used only when `follow` returns None.
         """
         self._follow = follow
         self.end = end  # of everything received, records and their beginnings
@@ -106,7 +108,7 @@ class RecordStream:
 
     @property
     def held_bytes(self) -> int:
-        """The number of bytes waiting for the rest of their record."""
+        """The number of buffered bytes, which belong to an incomplete record."""
         return self._count
 
     def feed(self, *pieces: Buffer) -> Buffer:

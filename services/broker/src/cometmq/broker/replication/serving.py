@@ -115,7 +115,7 @@ class LogServer:
             stream.finish()
 
     def wake(self) -> None:
-        """Send the bytes appended to the log since then; call this once per turn."""
+        """Send the bytes appended to the log since the last call; call this once per turn."""
         for stream in tuple(self._streams):
             stream.pump()
         if self._group is not None:

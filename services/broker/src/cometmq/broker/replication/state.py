@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The progress of a broker's slaves, and its own behind its master: for puts, tools and metrics."""
+"""The progress of a broker's slaves, and the broker's own progress as a slave."""
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
@@ -79,7 +79,9 @@ class Following:
     table_failed_count: int = 0
 
     def behind_bytes(self, end: int) -> int:
-        """Return how many bytes a log that ends here lacks, by the master's last answer."""
+        """Return how many bytes a log that ends here lacks, according to the master's last
+        answer.
+        """
         return max(0, self.master_max_offset - end)
 
 

@@ -154,7 +154,7 @@ class BrokerStats:
         return self.put_count, self.get_count
 
     def count_put(self, topic: str, count: int, size: int, request_count: int = 1) -> None:
-        """Count stored messages, which by default came in one request."""
+        """Count messages that were stored by `request_count` requests."""
         stats = self.topics.get(topic)
         if stats is None:
             stats = self._new_topic(topic)
@@ -166,7 +166,7 @@ class BrokerStats:
         stats.request_count += request_count
 
     def count_get(self, topic: str, group: str, count: int, size: int, pull_count: int = 1) -> None:
-        """Count messages that pulls have found, by default one pull."""
+        """Count messages that were returned by `pull_count` pulls."""
         self.found_count += pull_count
         self.get_count += count
         self.get_bytes += size
@@ -182,8 +182,9 @@ class BrokerStats:
         level.put_bytes += size
 
     def count_delivered(self, topic: str, queue_id: int, count: int, size: int) -> None:
-        """Count messages of one topic whose delay has ended: as read from their level, one pull
-        each, and as stored in their topic, one request each.
+        """Count messages of one topic whose delay has ended.
+
+        Each counts as one pull from its level, and as one request that stores it in its topic.
         """
         level = self.level(queue_id)
         level.get_count += count
@@ -222,7 +223,7 @@ class BrokerStats:
         return stats
 
     def activate(self, source: Source) -> None:
-        """Start to sample a source; call this before its figures change."""
+        """Start sampling a source; call this before its figures change."""
         self.catch_up(source)
         source.is_active = True
         self.active[id(source)] = source

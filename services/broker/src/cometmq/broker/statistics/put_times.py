@@ -2,9 +2,9 @@
 """Latency of puts, measured per commit rather than per message (pure).
 
 All messages of a commit, or of the sync that they waited for, are counted with the latency of the
-oldest one. This needs no stored time per message, and the figures never look better than reality.
-Latencies below one millisecond are not counted; their number is the count of all stored messages
-minus the counted ones.
+oldest one. This needs no stored time per message, and never understates a latency. Latencies below
+one millisecond are not counted; their number is the count of all stored messages minus the counted
+ones.
 
 Compatibility: the classes are the same as in RocketMQ's putMessageDistributeTime. The classes and
 the percentiles describe the last whole minute or, during the first minute, the time since startup.
@@ -62,7 +62,9 @@ class PutTimes:
         return counts
 
     def percentile(self, share: float) -> int:
-        """Return the latency that this share of the messages did not exceed; 0 without messages."""
+        """Return the latency that this share of the messages did not exceed; 0 if there are no
+        messages.
+        """
         shown = self._shown()
         wanted = sum(shown.values()) * share
         passed = 0

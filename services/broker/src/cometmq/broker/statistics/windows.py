@@ -71,7 +71,7 @@ class Window:
 
 
 class Rounds:
-    """The times at which copies were due: the newest ones of each period, as many as a window
+    """The times at which copies were due; for each period, the newest ones, as many as a window
     keeps.
     """
 

@@ -240,7 +240,8 @@ class Journal:
     def write(self, position: Position | None = None) -> None:
         """Append the noted changes; call this before answers are sent and at the end of a turn.
 
-        With them, the tables reach this position. If it cannot be written, `retry` writes it.
+        `position` is the position that the tables reach with these changes. If the write fails,
+        `retry` repeats it.
         """
         if position is not None:
             self._due = position
@@ -291,7 +292,7 @@ class Journal:
             self._write_entry((), self._due)
 
     def _noted_entries(self) -> Iterator[tuple[Sequence[tuple[str, bytes]], bool]]:
-        """Yield the changes of each entry for the noted changes, and whether it is the last."""
+        """Yield the noted changes entry by entry, and whether the entry is the last one."""
         changes = [
             (name, piece)
             for name, table in self._changed.items()

@@ -241,7 +241,9 @@ class Offsets:
 
 
 def _pieces(offsets: Iterable[tuple[str, Mapping[int, int | None]]]) -> Iterator[bytes]:
-    """Yield the JSON of offsets in pieces of bounded size; yield nothing without offsets."""
+    """Yield the JSON of offsets in pieces of bounded size; yield nothing if there are no
+    offsets.
+    """
     piece: dict[str, Mapping[int, int | None]] = {}
     count = chars = 0
     for key, queues in offsets:

@@ -81,8 +81,8 @@ class Topics(VersionedTable[TopicConfigTable, TopicConfig]):
     def adopt(self, queues: Mapping[str, int]) -> None:
         """Recreate topics that have messages but no configuration (topic -> queue count).
 
-        If a broker is killed after storing the first message of a new topic but before saving the
-        table, such a topic is left behind, and its messages could not be read.
+        Such a topic results if a broker is killed after it stores the topic's first message but
+        before it saves the table; without a configuration, the messages cannot be read.
         """
         for topic, queue_count in queues.items():
             is_known = topic in self.table or is_system_topic(topic)

@@ -105,7 +105,7 @@ class VersionedTable(ABC, Generic[FileT, ConfigT]):
         self.is_dirty = True
 
     def become(self, pieces: Sequence[msgspec.Raw]) -> None:
-        """Replace the table with the pieces that another broker's `whole` yielded."""
+        """Replace the table with the pieces yielded by another broker's `whole`."""
         found = [decode_json(self._changes_type, bytes(piece)) for piece in pieces]
         if not found:
             raise ValueError("a table without its version")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A broker in memory, with real tables and a settable clock but without disk and name servers."""
+"""A broker in memory, with real tables and a settable clock but without a disk or name servers."""
 
 from collections.abc import Callable
 from typing import Any, TypeVar
@@ -79,7 +79,9 @@ class MemoryStore:
         return stored_ms if low <= offset < high else -1
 
     def offset_by_time(self, topic: str, queue_id: int, timestamp: int) -> Lookup[int]:
-        """Return the first offset if the messages are from this time or later, or the end."""
+        """Return the first offset if the messages are from this time or later, otherwise the
+        end.
+        """
         low, high, stored_ms = self.queues.get((topic, queue_id), (0, 0, -1))
         yield from ()
         return low if timestamp <= stored_ms else high
@@ -169,9 +171,7 @@ class MemoryDelay:
 
 
 def memory_broker(store: MemoryStore | None = None, /, **settings: str) -> Broker:
-    """Build a broker with these settings, given by their external names, on top of the
-    defaults.
-    """
+    """Build a broker; `settings`, by their external names, override the defaults."""
     loaded = load(BrokerSettings, prefix="COMETMQ_TEST", env={}, cli={**SETTINGS, **settings})
     clock = FakeClock()
     topics = Topics(clock_ms=clock.now_ms)

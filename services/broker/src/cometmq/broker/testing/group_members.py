@@ -27,7 +27,7 @@ CLUSTER: Final = "PeersCluster"
 
 
 class MemoryFiles:
-    """Small files in memory; `error` is raised by writes."""
+    """Small files in memory; writes raise `error` if it is set."""
 
     def __init__(self) -> None:
         self.contents: dict[Path, bytes] = {}
@@ -55,7 +55,9 @@ class GroupNode(Node):
         group: str = "broker-a",
         **changes: Any,
     ) -> None:
-        """`folder` holds the files that are not on the store's disk; `changes` are settings."""
+        """`folder` holds the files that are not on the store's disk; `changes` override
+        settings.
+        """
         super().__init__(disk, **changes)
         self.folder = folder / str(ordinal)
         self.folder.mkdir(exist_ok=True)
@@ -203,7 +205,9 @@ class GroupNode(Node):
 
 
 def is_equal(slave: GroupNode, master: GroupNode) -> bool:
-    """Return whether a slave shows its master's messages and has its log, history and tables."""
+    """Return whether a slave has the same visible messages, log, history and tables as its
+    master.
+    """
     return (
         slave.end == master.end
         and slave.visible_count == master.visible_count

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Broker groups in one process: real brokers, stores, sockets and elector; the record in memory.
+"""Broker groups in one process, with real brokers, stores, sockets and an elector; the record is in
+memory.
 
 A kill leaves a broker's files as they are in the page cache, and notifies no one.
 """
@@ -92,7 +93,7 @@ class KillableApp(BrokerApp):
 
 
 class BrokerGroup:
-    """The brokers of one group; `elect` is the elector's round."""
+    """The brokers of one group; `elect` runs a round of the elector."""
 
     def __init__(self, folder: Path, count: int, **settings: str) -> None:
         self._folder = folder

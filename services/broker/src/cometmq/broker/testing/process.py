@@ -134,7 +134,7 @@ def _event(line: bytes) -> dict[str, Any]:
 
 
 class RecordingNamesrv:
-    """A name server that records registrations, names slaves their master, and has no routes."""
+    """A name server that records registrations, tells slaves their master, and has no routes."""
 
     def __init__(self) -> None:
         """Create this on the running loop; nothing listens yet."""
@@ -153,7 +153,7 @@ class RecordingNamesrv:
         self.address = f"{LOCALHOST}:{await self._server.listen(LOCALHOST, port)}"
 
     async def stop(self) -> None:
-        """Close all connections, as a name server does when it ends."""
+        """Close all connections, as a name server does when it shuts down."""
         await self._server.close(0)
 
     async def wait_for(self, count: int) -> None:

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Random series of inputs for a `ScriptedBroker`: requests as clients encode them, cut anywhere."""
+"""Random series of inputs for a `ScriptedBroker`: requests as clients encode them, split at random
+points.
+"""
 
 import json
 import random
@@ -50,7 +52,7 @@ class RandomScript:
         return self.rng.random() < share * self.oddity
 
     def cut(self, peer: int, data: bytes, *, count_max: int) -> None:
-        """Deliver the bytes in up to `count_max` chunks, cut anywhere."""
+        """Deliver the bytes in up to `count_max` chunks, split at random points."""
         rng = self.rng
         cuts = sorted(rng.randrange(len(data) + 1) for _ in range(rng.randrange(count_max)))
         for start, end in zip([0, *cuts], [*cuts, len(data)], strict=True):

@@ -26,7 +26,9 @@ from cometmq.runtime import properties
 def wipe_write_perm_of_broker(
     namesrv: Namesrv, call: Call[WipeWritePermOfBroker]
 ) -> WipeWritePermOfBrokerReply:
-    """Hide a broker's queues from producers until the broker registers a change; not saved."""
+    """Hide a broker's queues from producers until the broker next registers a change. The change is
+    not saved to a file.
+    """
     count = namesrv.routes.wipe_write_perm(call.header.broker_name)
     namesrv.log.info("write_perm.wiped", broker_name=call.header.broker_name, topic_count=count)
     return WipeWritePermOfBrokerReply(count)
@@ -35,7 +37,7 @@ def wipe_write_perm_of_broker(
 def add_write_perm_of_broker(
     namesrv: Namesrv, call: Call[AddWritePermOfBroker]
 ) -> AddWritePermOfBrokerReply:
-    """Show a broker's queues to producers again."""
+    """Make a broker's queues visible to producers again."""
     count = namesrv.routes.add_write_perm(call.header.broker_name)
     namesrv.log.info("write_perm.added", broker_name=call.header.broker_name, topic_count=count)
     return AddWritePermOfBrokerReply(count)
@@ -46,7 +48,9 @@ def get_all_topic_list_from_nameserver(namesrv: Namesrv, _call: Call[NoHeader]) 
 
 
 def delete_topic_in_namesrv(namesrv: Namesrv, call: Call[DeleteTopicInNamesrv]) -> Reply:
-    """Delete a topic; a broker that still has it registers it again when its topics change."""
+    """Delete a topic from the routes. A broker that still has the topic registers it again when its
+    topics change.
+    """
     header = call.header
     namesrv.routes.delete_topic(header.topic, header.cluster_name or None)
     namesrv.log.info("topic.deleted", topic=header.topic, cluster=header.cluster_name)
@@ -58,7 +62,9 @@ def get_topics_by_cluster(namesrv: Namesrv, call: Call[GetTopicsByCluster]) -> R
 
 
 def get_system_topic_list_from_ns(namesrv: Namesrv, _call: Call[NoHeader]) -> Reply:
-    """Return the names of clusters and broker groups, and a broker to ask for its system topics."""
+    """Return the names of clusters and broker groups, and the address of a broker that lists its
+    own system topics.
+    """
     names, address = namesrv.routes.system_topics()
     return _topics(names, address)
 
@@ -85,7 +91,8 @@ async def update_namesrv_config(namesrv: Namesrv, call: Call[NoHeader]) -> Reply
     ends, and the answer reports the error.
 
     Compatibility: in RocketMQ, any client may change any key, including file paths, which is a
-    known vulnerability. Here, immutable keys are refused by name.
+    known vulnerability. Here, a request that changes an immutable key is refused with an error that
+    names the key.
     """
     try:
         changes = properties.parse(str(call.body, "utf-8"))

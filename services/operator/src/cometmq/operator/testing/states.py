@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Groups and their states, for tables of decisions."""
+"""Sample groups and states for tests of decisions."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -20,7 +20,6 @@ ENDING = PodSeen(is_ready=False, is_current=False, is_terminating=True)
 
 
 def copy(ordinal: int) -> Copy:
-    """Return the copy of a broker."""
     return Copy(ordinal, f"i{ordinal}")
 
 
@@ -36,7 +35,9 @@ def deleting(one: BrokerGroup, annotations: Mapping[str, str] | None = None) -> 
 
 
 def seen(*pods: PodSeen | None, master: int = 0, out: tuple[int, ...] = (), **more: Any) -> Seen:
-    """Return a state with all pods in sync except the ordinals `out`; None is a missing pod."""
+    """Return a state with all pods in sync except the ordinals in `out`; a pod given as None is
+    missing.
+    """
     present = {one: pod for one, pod in enumerate(pods) if pod is not None}
     members = tuple(copy(one) for one in range(len(pods)) if one not in out)
     record = Record(

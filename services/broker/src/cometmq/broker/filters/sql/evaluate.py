@@ -150,7 +150,7 @@ def _compare(node: Compare, names: dict[str, int]) -> Evaluate:
 
 
 def folded(node: Node) -> Node:
-    """Return a signed number as a single constant, any other node as it is."""
+    """Return a signed number as a single constant; return any other node unchanged."""
     if isinstance(node, Minus) and isinstance(node.operand, Constant):
         return Constant(_minus(node, {})(()))
     return node

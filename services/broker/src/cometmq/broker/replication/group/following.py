@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """The follower's side of the stream between members of a group.
 
-A follower connects to the master of the epoch that it has promised. After the handshake it copies
+A follower connects to the master of the epoch that it has promised. After the handshake it saves
 the part of its log that the master lacks to a file, truncates the log to the common point, and
-saves the remaining history. Then it copies (`master_stream.py`). Readers see what the master
-has confirmed, and no more.
+saves the remaining history. Then it copies (`master_stream.py`). Readers see only what the master
+has confirmed.
 
-Whatever ends a connection, the follower tries again until it is stopped. A log that cannot be
+Whenever a connection ends, the follower reconnects, until it is stopped. A log that cannot be
 followed is reported once for each reason, with the action to take.
 """
 
@@ -72,11 +72,13 @@ class MasterEvents(Protocol):
 
 
 class LogUnreadable(CometError):
-    """The own log cannot be read in a handshake. Nothing was changed: the follower tries again."""
+    """This broker's log cannot be read during a handshake. Nothing was changed, so the follower
+    retries.
+    """
 
 
 class GroupFollower:
-    """Follows one master at a time and connects again whenever the connection ends."""
+    """Follows one master at a time, and reconnects whenever the connection ends."""
 
     def __init__(  # noqa: PLR0913  # the collaborators, each by name
         self,
@@ -152,7 +154,7 @@ class GroupFollower:
 
     @property
     def is_waiting_for_disk(self) -> bool:
-        """Whether the master's log is not read, because checkpoints are slower."""
+        """Whether reading from the master is paused because checkpoints cannot keep up."""
         return self._stream is not None and self._stream.is_waiting_for_disk
 
     def _relieved(self) -> None:
@@ -160,7 +162,7 @@ class GroupFollower:
             self._stream.resume()
 
     async def leave(self) -> None:
-        """Notify the master of the stop, so that no send waits for this broker; then stop."""
+        """Tell the master that this broker is stopping, so that no send waits for it; then stop."""
         if self._stream is not None and self.status.state is FollowState.FOLLOWING:
             self._stream.refuse(UnfitLog(Unfit.STOPPING, "this broker stops"))
             self._stream.end(ConnectionLost("this broker stops"))
@@ -286,7 +288,9 @@ class GroupFollower:
         await self.epochs.save(history)
 
     async def _keep_tail(self, offset: int) -> None:
-        """Copy what will be cut off; failing to do so does not keep the broker from following."""
+        """Save the part of the log that will be cut off; if that fails, the broker follows
+        nevertheless.
+        """
         view, epoch = self.commit_log.view_to_end(), last_epoch(self.epochs.history)
         facts = {"offset": offset, "end": view.end, "last_epoch": epoch}
         try:

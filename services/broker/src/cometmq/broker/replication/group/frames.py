@@ -2,9 +2,9 @@
 """Frames of the replication stream between members of a group: bytes in, values out (pure).
 
 A follower opens with 8 bytes, whose top bit is set to distinguish the stream from RocketMQ's on the
-same port, and a `Hello`. Then both sides send frames: a kind, the length of the body, the body
-(docs/protocol/group-replication.md). Numbers are unsigned and big-endian. The length of each kind
-is bounded, and a frame above its bound is refused as soon as its header arrives.
+same port, and a `Hello`. Then both sides send frames; each consists of its kind, the length of its
+body, and the body (docs/protocol/group-replication.md). Numbers are unsigned and big-endian. The
+length of each kind is bounded, and a longer frame is refused as soon as its header arrives.
 """
 
 from collections.abc import Mapping, Sequence
@@ -39,7 +39,7 @@ CHANGES_BYTES_MAX: Final = 16 << 20
 
 
 class Kind(IntEnum):
-    """The kinds of frames; their senders and their bodies."""
+    """The kinds of frames, with the sender and the body of each."""
 
     HELLO = 1
     """Follower: `handshake.Hello` in JSON."""
@@ -124,7 +124,9 @@ def encode_opening(version: int = VERSION) -> bytes:
 
 
 def decode_opening(data: Buffer) -> int | None:
-    """Return the version in the first 8 bytes of a connection; None if it is a different stream."""
+    """Return the version in the first 8 bytes of a connection; None if they belong to a different
+    stream.
+    """
     magic, version = _OPENING.unpack(data)
     return int(version) if magic == MAGIC else None
 
@@ -139,7 +141,7 @@ def encode_body(kind: Kind, body: bytes) -> bytes:
 
 
 def encode_records_header(epoch: int, offset: int, size: int) -> bytes:
-    """Encode what precedes `size` bytes of the log."""
+    """Encode the header that precedes `size` bytes of the log."""
     assert 0 < size <= RECORDS_BYTES_MAX
     header = _HEADER.pack(Kind.RECORDS, _RECORDS.size + size)
     return header + _RECORDS.pack(epoch, offset)
@@ -221,7 +223,7 @@ class FrameReader:
     __slots__ = ("_allowed", "_count", "_parts", "_wanted")
 
     def __init__(self, *allowed: Kind) -> None:
-        """`allowed` are the kinds that the other side may send."""
+        """`allowed` lists the kinds that the other side may send."""
         self._allowed = frozenset(allowed)
         self._parts: list[Buffer] = []
         self._count = 0
@@ -229,7 +231,7 @@ class FrameReader:
 
     @property
     def held_bytes(self) -> int:
-        """The number of bytes that wait for the rest of their frame."""
+        """The number of buffered bytes, which belong to an incomplete frame."""
         return self._count
 
     def feed(self, data: Buffer) -> list[Frame]:

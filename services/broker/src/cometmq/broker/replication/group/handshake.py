@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """The handshake of a follower with its master (pure).
 
-The follower sends its identity, its promise, the epoch that it wants to follow, and what its log
-contains. The master answers with its own log, and with the offset at which it will continue: the
-newest point that both logs have in common, proven by a digest of the bytes before it. Both sides
-compute the point. The side that finds a contradiction sends the reason and closes the connection;
-nothing is truncated before all checks have passed.
+The follower sends its identity, its promise, the epoch that it wants to follow, and the extent of
+its log. The master answers with its own log's extent, and with the offset at which it will
+continue: the newest point that both logs have in common, verified by a digest of the bytes before
+it. Both sides compute the point. The side that finds a contradiction sends the reason and closes
+the connection; nothing is truncated before all checks have passed.
 """
 
 import hashlib
@@ -27,7 +27,7 @@ DIGEST_BYTES_MAX: Final = 64 << 10
 
 
 class Identity(msgspec.Struct, frozen=True):
-    """Which store a broker has, and where it belongs."""
+    """The store of a broker, and the group and cluster that it belongs to."""
 
     cluster: str
     group: str
@@ -65,7 +65,7 @@ class Digest(msgspec.Struct, frozen=True):
 
 
 class Welcome(msgspec.Struct, frozen=True, rename="camel"):
-    """The master's answer: the follower may continue."""
+    """The master's answer to a follower that may continue."""
 
     identity: Identity
     epoch: int
@@ -77,7 +77,7 @@ class Welcome(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class Refused(msgspec.Struct, frozen=True):
-    """Why one side closes the connection."""
+    """The reason why one side closes the connection."""
 
     reason: str
     """A value of `Unfit`; a newer version may send others."""
@@ -150,7 +150,7 @@ def check_hello(hello: Hello, leading: Leading) -> None:
 def check_welcome(welcome: Welcome, hello: Hello) -> CommonPoint:
     """Return where the follower's log is truncated; raise UnfitLog if it cannot follow.
 
-    The digest is left to the caller.
+    The caller checks the digest.
     """
     _check_place(hello.identity, welcome.identity)
     if welcome.epoch != hello.epoch or welcome.epoch < hello.promised:
@@ -199,8 +199,8 @@ def meeting_point(follower: LogExtent, master: LogExtent) -> CommonPoint:
 
 
 def digest_start(point: int, *logs: LogExtent) -> int:
-    """Return where the comparison before a common point begins: both logs have these bytes, in one
-    file.
+    """Return where the comparison before a common point begins. Both logs have the compared bytes,
+    and the bytes lie in one file.
     """
     if point <= 0:
         return 0
@@ -209,7 +209,7 @@ def digest_start(point: int, *logs: LogExtent) -> int:
 
 
 def digest(data: Buffer) -> str:
-    """Return the digest of bytes of the log; without bytes, an empty one."""
+    """Return the digest of bytes of the log; an empty one if there are no bytes."""
     return hashlib.blake2b(data, digest_size=16).hexdigest() if data else ""
 
 

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One connection of a follower to its master, after the connection is open.
+"""A follower's connection to its master, once it is open.
 
-In the handshake it only passes the master's answer on. `begin` starts the stream: whatever arrives
-in one turn of the loop is appended with one write and acknowledged with one report. The entry of a
-new epoch is saved before the log reaches beyond its start and before that is acknowledged; until
-then the connection is not read.
+During the handshake it only forwards the master's answer. `begin` starts the stream: all data that
+arrives in one turn of the loop is appended with one write and acknowledged with one report. The
+entry of a new epoch is saved before any of its bytes are appended or acknowledged; until then
+nothing is read from the connection.
 """
 
 import asyncio
@@ -54,10 +54,12 @@ class Target(Protocol):
     now_ms: Callable[[], int]
 
     def record_bytes_max(self) -> int:
-        """Return the size of the largest record that this broker takes."""
+        """Return the size of the largest record that this broker accepts."""
 
     def follow_headers(self) -> FollowHeaders | None:
-        """Return the native code that follows the headers of received records; None without it."""
+        """Return the native code that follows the headers of received records; None if it is not
+        used.
+        """
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> None:
         """Run work that `stop` waits for."""
@@ -118,7 +120,7 @@ class MasterStream(asyncio.Protocol):
         self.end(ConnectionLost(str(exc) if exc else "the master closed the connection"))
 
     def end(self, error: Exception) -> None:
-        """Close the connection; nothing that arrives later is used."""
+        """Close the connection; data that arrives later is ignored."""
         if not self.ended.done():
             self.ended.set_exception(error)
             self.ended.exception()  # mark it as retrieved: a handshake may have failed before
@@ -260,7 +262,7 @@ class MasterStream(asyncio.Protocol):
             self._target.heard(self._confirm, len(whole))
 
     def _end(self) -> int:
-        """Return the end of the whole records; an empty log may begin with a later file."""
+        """Return the end of the last whole record; an empty log may begin with a later file."""
         assert self._records is not None
         return self._records.end - self._records.held_bytes
 
@@ -294,7 +296,9 @@ class MasterStream(asyncio.Protocol):
             self._transport.resume_reading()
 
     def _pause_if_crowded(self) -> None:
-        """Stop reading if checkpoints are slower than the master: entries take memory meanwhile."""
+        """Stop reading if checkpoints cannot keep up with the master, because entries take memory
+        until they are saved.
+        """
         store = self._target.driver.store
         is_far_behind = self._confirm.end - store.commit_log.end > FAR_BEHIND_BYTES
         if is_far_behind and store.is_crowded and not self.is_waiting_for_disk:
@@ -304,7 +308,7 @@ class MasterStream(asyncio.Protocol):
                 self._transport.pause_reading()
 
     def resume(self) -> None:
-        """Read on once the store has saved enough of what it received."""
+        """Continue reading once the store has saved enough of the received entries."""
         if self.is_waiting_for_disk and not self._target.driver.store.is_crowded:
             self.is_waiting_for_disk = False
             if self._transport is not None and not self._is_saving and not self.ended.done():

@@ -2,8 +2,9 @@
 """The master's side of the stream between members of a group.
 
 Each follower has a connection, which begins with the handshake. After its first report the follower
-gets the tables and the log, both live; bytes are sent before they are confirmed. All reports of one
-turn of the loop are handed to the leader together, and a new confirm offset is sent once per turn.
+receives the tables and the log as they change; bytes are sent before they are confirmed. All
+reports of one turn of the loop are passed to the leader together, and a new confirm offset is sent
+once per turn.
 """
 
 import asyncio
@@ -71,11 +72,11 @@ class FollowerEvents(Protocol):
     def heard(self, reports: Sequence[Heard]) -> None:
         """Apply the latest report of each follower that reported; called once per turn.
 
-        All are of the current epoch, and none exceeds the master's log or tables.
+        All reports are of the current epoch, and none exceeds the master's log or tables.
         """
 
     def left(self, copy: Copy) -> None:
-        """Handle the notice that a follower stops; it sends no report until it returns."""
+        """Handle the notice that a follower is stopping; it sends no report until it returns."""
 
     def epoch_seen(self, epoch: int) -> None:
         """Handle a follower's report that it has promised an epoch later than the master's."""
@@ -94,7 +95,8 @@ class FollowerView(NamedTuple):
 class GroupSender:
     """Serves the followers of this master, on the port of `LogServer`; refuses them until `lead`.
 
-    `LogServer.group` is set to it: the server passes connections, wake-ups and ticks on.
+    `LogServer.group` refers to this object; the server passes connections, wake-ups and ticks to
+    it.
     """
 
     def __init__(  # noqa: PLR0913  # the collaborators, each by name
@@ -161,7 +163,7 @@ class GroupSender:
     # Called by the server and the streams
 
     def accept(self, transport: asyncio.Transport, address: str, version: int, data: bytes) -> None:
-        """Serve a connection that has begun with the opening of a member."""
+        """Serve a connection whose first bytes are the opening of a group member."""
         stream = FollowerStream(self, transport, address)
         self._streams[stream] = None
         transport.set_protocol(stream)
@@ -172,7 +174,7 @@ class GroupSender:
         stream.refuse(UnfitLog(Unfit.VERSION, text))
 
     def wake(self) -> None:
-        """Send everything appended or changed since then; called once per turn."""
+        """Send all bytes and changes since the last call; called once per turn."""
         for stream in tuple(self._streams):
             stream.wake()
 
@@ -210,7 +212,7 @@ class GroupSender:
             stream.close()
 
     def note_report(self, heard: Heard) -> None:
-        """Pass a report on at the end of this turn."""
+        """Pass a report to the leader at the end of this turn."""
         self._reports[heard.ack.copy] = heard
         self._report()
 
@@ -227,7 +229,9 @@ class GroupSender:
             self.events.heard(list(reports.values()))
 
     def left(self, copy: Copy) -> None:
-        """Report that a follower stops; its last report would claim that it is still running."""
+        """Report that a follower is stopping; drop its last report, which would claim that it is
+        running.
+        """
         self._reports.pop(copy, None)
         self.events.left(copy)
 
@@ -396,7 +400,7 @@ class FollowerStream(asyncio.Protocol):
         self._sender.note_report(Heard(ack, report.heard_ms))
 
     def _begin(self, report: Report, start: int) -> None:
-        """Send the log from where the follower has truncated its own."""
+        """Start to send the log, from the point at which the follower has truncated its own."""
         if report.offset != start:
             text = f"the follower begins at {report.offset}, the logs agree up to {start}"
             raise UnfitLog(Unfit.ACK, text)
@@ -410,13 +414,13 @@ class FollowerStream(asyncio.Protocol):
     # Output to the follower
 
     def wake(self) -> None:
-        """Send what the follower lacks, up to what it accepts."""
+        """Send the data that the follower lacks, as much as its connection accepts."""
         if self.is_following and not self._transport.is_closing():
             self._send_tables()
             self._pump.wake()
 
     def send_confirm(self) -> None:
-        """Send the master's progress; it is a heartbeat, too."""
+        """Send the master's progress, which also serves as a heartbeat."""
         self._owes_confirm = self._pump.is_paused
         if not self.is_following or self._pump.is_paused or self._transport.is_closing():
             return
@@ -449,7 +453,7 @@ class FollowerStream(asyncio.Protocol):
                 return
 
     def _place(self) -> tuple[int, int] | None:
-        """Return the next slice: of one epoch, and without damaged bytes."""
+        """Return the next slice, which lies within one epoch and contains no damaged bytes."""
         offset, end = self._sent_offset, self._commit_log.end
         if not self.is_following or offset >= end:
             return None

@@ -1,20 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
 """The tables of a group: a master numbers their changes, its followers apply them in order.
 
-A change is what the journal stores in one turn: the new values of what has changed, never a
-difference (`tables/journal.py`). The master of an epoch counts its changes from 0. A follower first
-gets all tables whole, as of some change, and then each later change. While the pieces of the whole
-are sent, tables continue to change, so that a piece may already contain a later change; applying
-that change again alters nothing.
+A change is what the journal stores in one turn: the new values, never a difference
+(`tables/journal.py`). The master of an epoch counts its changes from 0. A follower first gets all
+tables whole, as of some change, and then each later change. Tables may change while their pieces
+are being sent, so a piece may already contain a later change; applying that change again alters
+nothing.
 
 A follower writes the same changes to its own journal before it acknowledges them.
 
-The position of the tables is in the journal, in the record of the change that it counts, so a
-restarted copy knows which acknowledged changes it has. It is a lower bound: the tables contain
-every acknowledged change up to there. That remains true while a follower adopts later tables one
-by one, because those contain the acknowledged changes, too. To continue with single changes, a
-follower must have exactly the master's tables. Only tables that it adopted in this process count as
-such: at a start, a broker adds topics that are missing.
+The journal stores each change together with the position that the tables reach by it, so a
+restarted copy knows which acknowledged changes it has. The position is a lower bound: the tables
+contain every acknowledged change up to it. That remains true while a follower adopts later tables
+one by one, because those contain the acknowledged changes, too. To continue with single changes, a
+follower must have exactly the master's tables. Only tables adopted by the same process qualify,
+because a broker adds missing topics when it starts.
 """
 
 from collections import deque
@@ -40,9 +40,11 @@ class Replicated(Journaled, Protocol):
         """Yield the whole content as JSON, in pieces of the same form as `noted_changes`."""
 
     def become(self, pieces: Sequence[msgspec.Raw]) -> None:
-        """Replace the content with the pieces of another broker's `whole`, and note the difference.
+        """Replace the content with the pieces of another broker's `whole`, and note the
+        differences.
 
-        Raise ValueError or CometError if the JSON has the wrong shape; nothing has changed then.
+        Raise ValueError or CometError if the JSON does not have the table's shape; nothing has
+        changed then.
         """
 
 
@@ -59,14 +61,14 @@ UNKNOWN: Final = TablesPosition(0, 0)
 
 
 class TablesLost(CometError):
-    """The changes cannot be applied, or cannot be saved: the whole tables are needed again."""
+    """Changes cannot be applied or saved, so the follower needs the whole tables again."""
 
 
 class TableFeed:
     """Both sides: `begin` on becoming master; `adopt` and `apply` while following."""
 
     def __init__(self, journal: Journal, tables: Mapping[str, Replicated]) -> None:
-        """`tables` are named as their files are."""
+        """`tables` maps the names of the tables' files to the tables."""
         self._journal = journal
         self._tables = tables
         self._is_master = False
@@ -134,8 +136,8 @@ class TableFeed:
     # Follower
 
     def received(self, epoch: int) -> int:
-        """Return how many changes of an epoch this process has from its master; -1: the whole
-        tables are needed.
+        """Return how many changes of an epoch this process has from its master; -1 if it needs the
+        whole tables.
         """
         is_current = self._has_masters_tables and self.position.epoch == epoch
         return self.position.changes if is_current else -1
@@ -143,7 +145,7 @@ class TableFeed:
     def adopt(self, epoch: int, number: int, pieces: Mapping[str, Sequence[msgspec.Raw]]) -> None:
         """Replace all tables with the master's, as of change `number` or later.
 
-        Raise TablesLost if that cannot be done, or cannot be saved.
+        Raise TablesLost if the tables cannot be replaced or saved.
         """
         self.forget()
         try:
@@ -160,7 +162,7 @@ class TableFeed:
         self.applied(pieces.keys())
 
     def apply(self, epoch: int, changes: Changes) -> None:
-        """Apply the change after the last received one; raise TablesLost if that cannot be done."""
+        """Apply the change after the last received one; raise TablesLost if that fails."""
         received = self.received(epoch)
         if received < 0 or received != changes.number - 1:
             raise TablesLost(f"change {changes.number} of epoch {epoch} follows {self.position}")

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Keeps what a follower cuts off its log, for inspection.
+"""Keeps the bytes that a follower cuts off its log, for inspection.
 
-The bytes were never confirmed, but they may contain a message whose send timed out. Each
-tail is a file named after its physical offset and its last epoch; it is a piece of a commit log.
+The bytes were never confirmed, but they may contain a message whose send timed out. Each tail is a
+file named after its physical offset and its last epoch; it is a piece of a commit log.
 """
 
 from pathlib import Path
@@ -21,7 +21,7 @@ _CHUNK_BYTES: Final = 1 << 20
 
 
 def keep_tail(folder: Path, view: LogView, offset: int, epoch: int) -> Path:
-    """Copy the log from an offset on; raise OSError or StoreError. Blocks."""
+    """Copy the log from an offset to its end; raise OSError or StoreError. Blocks."""
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"{offset:020d}-{epoch}{SUFFIX}"
     with path.open("wb") as file:
