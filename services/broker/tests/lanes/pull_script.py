@@ -27,7 +27,7 @@ EXPRESSIONS = (
     "level > price",
     "5 > level",
 )
-"""The last three take the Python path."""
+"""The last three are served by the Python path."""
 
 
 class Script(RandomScript):

@@ -36,11 +36,11 @@ class Delivered(NamedTuple):
 
     message_count: int
     next_offset: int
-    """The level's queue offset after the last one."""
+    """The level's queue offset after the last message."""
     copy_end: int
     """The end of the last copy in the log."""
     totals: Sequence[tuple[str, int, int]]
-    """Topic, number and bytes of the messages for each topic."""
+    """Topic, number of messages and bytes, for each topic."""
 
 
 RunDone = Callable[[Delivered, PutResult], None]

@@ -17,7 +17,7 @@ class Role(StrEnum):
     SLAVE = "slave"
     """Follows a master: copies its log and tables, and serves reads."""
     FENCED = "fenced"
-    """Accepts no messages: may have been replaced as master, or knows no master."""
+    """Accepts no messages, because it may have been replaced as master or knows no master."""
 
 
 class RoleState(msgspec.Struct, frozen=True):

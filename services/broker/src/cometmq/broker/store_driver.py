@@ -103,7 +103,9 @@ class StoreDriver:
         self.commit_count = 0
         self.put_times = PutTimes(lambda: store.put_count)
         self.put_seconds = latency_buckets()
-        """Time from a put to its answer; all messages of a commit count as its oldest one."""
+        """Time from a put to its answer; all messages of a commit count with the time of the oldest
+        one.
+        """
         self.sync_seconds = latency_buckets()
         self._sync_began_s = 0.0
         self._staged_s = 0.0  # when the first put of the next commit was staged

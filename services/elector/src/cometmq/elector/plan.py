@@ -21,7 +21,7 @@ class Plan(msgspec.Struct, frozen=True):
     group: Group
     """The group without its leaving members."""
     whole: Group
-    """The group with its leaving members: all are asked while the record is missing."""
+    """The group including its leaving members: all are asked while the record is missing."""
     leaving: frozenset[int]
     addresses: Mapping[int, str]
 

@@ -61,9 +61,9 @@ class Server(msgspec.Struct, frozen=True):
 
     url: str
     token: Callable[[], str]
-    """Return the current bearer token; raise OSError if it cannot be read."""
+    """Returns the current bearer token; raises OSError if it cannot be read."""
     ca: Path | None = None
-    """CA certificates; None: the server is not verified, which only tests do."""
+    """CA certificates; if None, the server is not verified, which only tests do."""
 
 
 def in_cluster(account: Path = ACCOUNT) -> Server:

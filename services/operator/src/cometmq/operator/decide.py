@@ -51,16 +51,17 @@ class Seen(msgspec.Struct, frozen=True, kw_only=True):
     """The state of a group, as last seen."""
 
     replicas: int | None = None
-    """As in the StatefulSet; None if it does not exist yet."""
+    """The number in the StatefulSet; None if the StatefulSet does not exist yet."""
     is_settled: bool = True
-    """The controller has seen the StatefulSet's latest template: `is_current` can be trusted."""
+    """The controller has seen the StatefulSet's latest template, so `is_current` can be trusted."""
     pods: Mapping[int, PodSeen] = {}
     record: Record | None = None
     statuses: Statuses = ()
     backlog: Backlog | None = None
     """None if unknown, or not queried because the group is not being deleted."""
     is_quiet: bool = False
-    """No message has been stored for a while: producers have learnt that the group is read-only."""
+    """No message has been stored for a while, so producers have learnt that the group is read-only.
+    """
 
 
 class Reason(StrEnum):

@@ -22,9 +22,8 @@ PATIENCE_MS: Final[Mapping[Reason, int]] = {
     Reason.TOO_FEW_IN_SYNC: 120_000,
     Reason.MEMBER_LEAVES: 120_000,
 }
-"""How long a change may wait before a Warning, for the reasons that are part of a normal change.
-
-A pod has 90 s to stop, and a master needs 35 s of them to forward requests.
+"""How long a change may wait before a Warning is written, for reasons that are part of a normal
+change. A pod has 90 s to stop, and a master needs 35 s of them to forward requests.
 """
 
 

@@ -33,7 +33,7 @@ OWNED: Final = (
     ("", "v1", "serviceaccounts"),
     ("", "v1", "services"),
 )
-"""Resources whose objects belong to groups, as a label shows."""
+"""Kinds of objects that belong to groups, as their labels show."""
 
 
 IDENTITY: Final = "cometmq-operator"

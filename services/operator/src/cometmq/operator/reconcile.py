@@ -45,9 +45,10 @@ class Context(msgspec.Struct, frozen=True):
     resync_ms: int
     """Pause between passes over an idle group."""
     quiet_ms: int
-    """A read-only group without a new message for this long counts as left by its producers."""
+    """A read-only group that stores no message for this long counts as abandoned by its producers.
+    """
     wall_time: Callable[[], str]
-    """Return the time as the API writes it."""
+    """Returns the time in the API's format."""
 
 
 class Pass:

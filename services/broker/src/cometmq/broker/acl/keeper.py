@@ -35,7 +35,7 @@ class AclKeeper:
         self._log = log
         self._polling: asyncio.Future[Accounts | None] | None = None
         self.fault: str | None = None
-        """Why the files cannot be used; it may quote them, so only the log shows it."""
+        """Why the files cannot be used; logged only, because it may quote their content."""
         self.broken: Path | None = None
         """The file that cannot be used, while there is a fault."""
 

@@ -62,7 +62,8 @@ class Consumers:
         """
         self._emptied = emptied
         self.version = 0
-        """Changes with every group, message model and subscription that a pull depends on."""
+        """Changes whenever a group, message model or subscription that a pull depends on changes.
+        """
         self._groups: dict[str, ConsumerGroup] = {}
         self._joined: dict[Peer, set[str]] = {}
         self._changed = changed

@@ -217,7 +217,7 @@ _PLAIN: Final = {
     "earliest_message_timestamp": "earliestMessageTimeStamp",
     "start_accept_sendrequest_time": "startAcceptSendRequestTimeStamp",
 }
-"""Suffix of the name -> key of code 28's table."""
+"""Suffix of the metric name -> key in the table of code 28."""
 
 _TPS: Final = {
     "put_tps": "putTps",

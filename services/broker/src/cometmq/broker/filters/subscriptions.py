@@ -104,7 +104,7 @@ class FilterSubscriptions:
         self.file = file
         self.is_dirty = False
         self.version = 0
-        """Changes with every filter that a pull depends on."""
+        """Changes whenever a filter that a pull depends on changes."""
         self.noted: Callable[[], None] | None = None
         self._noted: dict[tuple[str, str], None] = {}  # group and topic
         self._clock_ms = clock_ms

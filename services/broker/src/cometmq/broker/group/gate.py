@@ -55,15 +55,14 @@ class Kind(Enum):
     Like a message, it is refused while fewer copies than `minInSync` are in sync.
     """
     UNLOGGED = "unlogged"
-    """Answered only by a master that cannot have been replaced (decision 8)."""
+    """Answered only by a master that is certain not to have been replaced (decision 8)."""
     COMMIT = "commit"
-    """As `UNLOGGED`, and answered when the copies have the change, unless it is one-way.
-
-    Accepted with too few copies: messages that were acknowledged can still be consumed then, and
+    """As `UNLOGGED`, and answered when the copies have the change, unless it is one-way. It is
+    accepted even with too few copies in sync: acknowledged messages can still be consumed then, and
     losing a commit with the last copy only causes redelivery.
     """
     READ = "read"
-    """The answer shows where queues end, and an end must not decrease (R6)."""
+    """The answer shows the ends of queues, which must never decrease (R6)."""
 
 
 KINDS: Final[Mapping[int, Kind]] = {

@@ -30,7 +30,7 @@ from cometmq.remoting.log import Log
 
 RENEWALS_PER_DEADLINE: Final = 4
 PAUSE_MS: Final = 200
-"""Pause before the record is read again after a write or a read failed."""
+"""Pause after a failed read or write of the record, before the record is read again."""
 HAND_OVER_PAUSE_MS: Final = 5
 """How often a hand-over checks whether the target has caught up."""
 SILENT_FACTOR: Final = 2

@@ -36,9 +36,10 @@ from cometmq.remoting.transport.tasks import describe
 from cometmq.runtime.worker import Worker
 
 RETRY_MS: Final = 200
-"""Pause after a read or a write of the record that failed."""
+"""Pause after a failed read or write of the record."""
 IDLE_READ_MS: Final = 1_000
-"""A member without a master reads the record this often, whatever the watch shows."""
+"""Interval at which a member without a master reads the record, even if the watch shows no change.
+"""
 FULL_RETRY_MS: Final = 1_000
 """Interval at which a member whose disk was full tries to save its state."""
 _FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT})

@@ -24,20 +24,26 @@ WITHOUT_MEANING: Final = {  # parts that only RocketMQ has
     "remainTransientStoreBufferNumbs": "2147483647",
 }
 WRITES_REFUSED: Final = "writesRefused"
-"""Only CometMQ has this key, and only while its store refuses messages: the reasons."""
+"""Only CometMQ has this key, and only while its store refuses messages; the value lists the
+reasons.
+"""
 SEND_PATH: Final = "sendPath"
 """Only CometMQ has this key: `native`, or `python` with the reason."""
 
 REPLICATION_REFUSED: Final = "replicationRefused"
-"""Only CometMQ has this key, and only while a slave cannot follow its master: the reason."""
+"""Only CometMQ has this key, and only while a slave cannot follow its master; the value is the
+reason.
+"""
 
 ACCOUNTS_BROKEN: Final = "accountsBroken"
-"""Only CometMQ has this key, and only while a changed account file cannot be used: its path."""
+"""Only CometMQ has this key, and only while a changed account file cannot be used; the value is its
+path.
+"""
 
 GROUP_MEMBERS: Final = "groupMembers"
 GROUP_IN_SYNC: Final = "groupInSync"
 GROUP_MIN_IN_SYNC: Final = "groupMinInSync"
-"""Only CometMQ has these keys, and only while a broker leads a group: ids, ids, and a number."""
+"""Only CometMQ has these keys, and only while a broker leads a group; the first two list ids."""
 
 _UNITS: Final = ("B", "KiB", "MiB", "GiB", "TiB")
 

@@ -35,11 +35,14 @@ if TYPE_CHECKING:
 
 TURN_EXAMINED_MAX: Final = 4_096
 """Entries that the filters of all pulls may examine in one turn of the loop: about 1 ms for SQL.
-Pulls with filters are then left to the handler, which spreads searches over several turns."""
+Above this limit, pulls with filters are left to the handler, which spreads searches over several
+turns.
+"""
 
 TIMED_MASK: Final = 7
-"""One chunk of eight is timed, and its time stands for the chunks since the last: timing each would
-cost 5 % of a pull (bench/micro/bench_pull_lane.py)."""
+"""One chunk in eight is timed and stands for all chunks since the last timed one; timing every
+chunk would add 5 % to the cost of a pull (bench/micro/bench_pull_lane.py).
+"""
 
 
 class BrokerPulls:

@@ -21,7 +21,7 @@ ASIDE: Final = "discarded-"
 KEPT: Final = frozenset({"config", "lock"})
 TABLES: Final = "config"
 ANSWER_MS: Final = 200
-"""Time between an order and the broker's stop, in which the answer is sent."""
+"""Delay between the order and the stop of the broker, so that the answer can be sent."""
 
 
 def stop_process() -> None:

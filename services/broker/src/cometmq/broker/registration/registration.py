@@ -45,7 +45,7 @@ PERIOD_MIN_MS: Final = 10_000
 PERIOD_MAX_MS: Final = 60_000
 RETRY_FIRST_MS: Final = 500
 RETRY_MAX_MS: Final = 2_000
-"""The longest time until a broker registers with a name server that has come back."""
+"""Maximum time until a broker registers with a name server that has become reachable again."""
 UNREGISTER_TIMEOUT_MS: Final = 3_000
 WATCH_MS: Final = 5_000
 CRC_MASK: Final = 0x7FFF_FFFF  # RocketMQ clears the sign bit
@@ -74,7 +74,7 @@ class Link:
         self.is_tried = False
         self.is_name_checked = False
         self.holder: str | None = None
-        """The running broker with this broker's name and id, which keeps it from registering."""
+        """The running broker with this broker's name and id, which prevents it from registering."""
         self.is_role_new = False  # it needs the new role, even if its topics are current
         self.failed_count = 0
         self.wake = asyncio.Event()

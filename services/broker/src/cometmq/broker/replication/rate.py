@@ -4,7 +4,7 @@
 from typing import Final
 
 BURST_MS: Final = 100
-"""The burst allowed after a pause, as a fraction of a second at the full rate."""
+"""The burst allowed after a pause, as the time in which the full rate would send it."""
 
 
 class RateLimit:

@@ -54,13 +54,13 @@ class FollowState(StrEnum):
     """The state of a slave's replication from its master."""
 
     IDLE = "idle"
-    """The broker is not a slave, or no master is known."""
+    """The broker is not a slave, or it knows no master."""
     CONNECTING = "connecting"
     FOLLOWING = "following"
     UNFIT = "unfit"
-    """The logs do not fit, so an operator must act."""
+    """The logs do not fit together, so an operator must act."""
     FAILED = "failed"
-    """The slave's own disk refuses the log."""
+    """The slave's own disk failed to store the log."""
 
 
 @dataclass(slots=True)
@@ -96,6 +96,7 @@ class Replication:
     slaves: Slaves = field(default_factory=Slaves)
     following: Following = field(default_factory=Following)
     copies: Callable[[], Sequence[int] | None] = _no_copies
-    """Ids of the brokers of its group that are in sync; None unless this broker leads a group."""
+    """Ids of the in-sync brokers of its group; None unless this broker leads a group."""
     copy_count: Callable[[], int] = int
-    """The recorded number of copies that the group should have; 0 unless this broker leads one."""
+    """The recorded number of copies that the group should have; 0 unless this broker leads a group.
+    """

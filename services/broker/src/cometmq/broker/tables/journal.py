@@ -64,7 +64,7 @@ class Journaled(Saved, Protocol):
     """A table whose changes are journaled."""
 
     noted: Callable[[], None] | None
-    """Callback for the first change after `forget_noted`; if None, changes are not noted."""
+    """Called for the first change after `forget_noted`; if None, changes are not noted."""
 
     def noted_changes(self) -> list[bytes]:
         """Return the noted changes as JSON, in pieces far smaller than a journal file."""
@@ -129,7 +129,7 @@ class Journal:
         self.written: Callable[[Sequence[tuple[str, bytes]]], None] = lambda _: None
         """Called with each entry of this broker's own changes, after it is written."""
         self.next_position: Callable[[], Position | None] = lambda: None
-        """Returns the position that one more entry of this broker's own changes leads to; None if
+        """Returns the position that the next entry of this broker's own changes will reach; None if
         own changes are not counted.
         """
         self.filled: Callable[[], None] = lambda: None

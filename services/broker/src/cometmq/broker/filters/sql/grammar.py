@@ -67,4 +67,4 @@ SHOWN: Final[Mapping[str, str]] = {
     **{name: f"<{name}>" for name in _LITERALS},
     **{name: f'"{symbol}"' for symbol, name in SYMBOLS.items()},
 }
-"""Terminals as error texts show them, in the order in which they are listed."""
+"""The names of terminals in error texts, in the order in which they are listed."""

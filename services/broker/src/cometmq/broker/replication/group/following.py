@@ -52,13 +52,13 @@ RETRY_FIRST_MS: Final = 50
 RETRY_MAX_MS: Final = 2_000
 TICK_INTERVAL_MS: Final = 100
 FINISH_TIMEOUT_S: Final = 600.0
-"""How long a stop waits for a truncation: its syncs end, whatever the disk does."""
+"""How long a stop waits for a truncation; its syncs end, even if the disk fails."""
 
 UNKNOWN_MS: Final = 100
 """Interval at which an unknown address of the master is looked up again."""
 
 _PASSING: Final = frozenset({Unfit.STALE_EPOCH, Unfit.NOT_MASTER})
-"""Temporary reasons: a member learns about the next master elsewhere."""
+"""Temporary reasons: a member learns of the next master from elsewhere."""
 
 
 class MasterEvents(Protocol):

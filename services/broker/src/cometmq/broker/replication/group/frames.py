@@ -20,7 +20,7 @@ from cometmq.store.journal import encode_changes
 
 MAGIC: Final = b"\x8bComet"
 VERSION: Final = 1
-"""Raised when an older member would misread a frame."""
+"""Incremented when an older member would misread a frame."""
 
 _OPENING: Final = Struct(">6sH")
 _HEADER: Final = Struct(">BI")
@@ -32,7 +32,7 @@ _NUMBER: Final = Struct(">Q")
 OPENING_BYTES: Final = _OPENING.size
 HEADER_BYTES: Final = _HEADER.size
 RECORDS_BYTES_MAX: Final = 4 << 20
-"""Bytes of the log in one frame; a larger record is sent in several."""
+"""Maximum bytes of the log in one frame; a larger record is sent in several frames."""
 
 CHANGES_BYTES_MAX: Final = 16 << 20
 """Size of a journal file, which no entry exceeds."""

@@ -20,10 +20,10 @@ from cometmq.remoting.errors import RemoteProtocolError
 from cometmq.remoting.types import Buffer
 
 HISTORY_COUNT_MAX: Final = 10_000
-"""Entries of a history in a handshake; an election adds one."""
+"""Maximum number of entries of a history in a handshake; each election adds one."""
 
 DIGEST_BYTES_MAX: Final = 64 << 10
-"""How many bytes before the common point are compared."""
+"""Maximum number of bytes compared before the common point."""
 
 
 class Identity(msgspec.Struct, frozen=True):
@@ -49,12 +49,14 @@ class Hello(msgspec.Struct, frozen=True, rename="camel"):
     identity: Identity
     promised: int
     epoch: int
-    """The epoch whose master it wants to follow."""
+    """The epoch whose master the follower wants to follow."""
     master: int
     """The ordinal of that master."""
     log: LogExtent
     tables: int = -1
-    """Table changes of this epoch that it has; -1 if it needs the whole tables."""
+    """The number of table changes of this epoch that the follower has; -1 if it needs the whole
+    tables.
+    """
 
 
 class Digest(msgspec.Struct, frozen=True):

@@ -33,16 +33,16 @@ from cometmq.remoting.errors import CometError, ConnectionLost, RemoteProtocolEr
 from cometmq.remoting.types import Buffer
 
 REPORT_MS: Final = 200
-"""Interval of reports without news; they repeat the master's time."""
+"""Interval of reports while nothing changes; they repeat the master's time."""
 
 SILENT_MS: Final = 5_000
 FAR_BEHIND_BYTES: Final = 16 << 20
-"""Distance from the master's end above which the connection is not read while the store is crowded;
-an in-sync copy never lags that far, and sends would have to wait for it.
+"""Distance from the end of the master's log above which nothing is read while the store is crowded.
+An in-sync copy must always be read, because sends wait for it; it never lags this far.
 """
 
 WHOLE_BYTES_MAX: Final = 256 << 20
-"""Size of all tables together while they are received."""
+"""Maximum size of all tables together while they are being received."""
 
 
 class Target(Protocol):

@@ -48,7 +48,9 @@ from cometmq.store.log.damage import DamagedRange, overlaps
 from cometmq.store.message_store import MessageStore
 
 HEARTBEAT_MS: Final = 500
-"""At most a third of the time within which a copy must be heard; a third of its default."""
+"""Maximum interval of heartbeats: a third of the default of `heardWithinMills`. If the setting is
+lower, the interval is a third of the setting.
+"""
 
 SILENT_MS: Final = 5_000
 """A connection that is silent for this long is closed."""
@@ -123,7 +125,7 @@ class GroupSender:
         self.now_ms = now_ms
         self.log = log
         self.epoch = 0
-        """The epoch of which this broker is the master; 0 while it is none."""
+        """The epoch of which this broker is the master; 0 if it is not a master."""
         self.confirmed = 0
         self.sent_bytes = 0
         self.refused: Callable[[str, UnfitLog], None] = lambda _address, _error: None

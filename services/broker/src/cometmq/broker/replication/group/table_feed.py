@@ -30,7 +30,9 @@ from cometmq.remoting.errors import CometError
 from cometmq.remoting.transport.tasks import describe
 
 RECENT_BYTES_MAX: Final = 8 << 20
-"""Changes kept for followers that are behind; those further behind get whole tables."""
+"""Bytes of changes kept for followers that are behind; followers further behind get the whole
+tables.
+"""
 
 
 class Replicated(Journaled, Protocol):
@@ -52,9 +54,11 @@ class TablesPosition(NamedTuple):
     """How recent the tables are: they contain every acknowledged change up to this one."""
 
     epoch: int
-    """The epoch from whose master they come; 0: they were never replicated, or it is unknown."""
+    """The epoch whose master sent the tables; 0 if they were never replicated or the epoch is
+    unknown.
+    """
     changes: int
-    """Changes of that epoch that they contain."""
+    """The number of changes of that epoch that the tables contain."""
 
 
 UNKNOWN: Final = TablesPosition(0, 0)
@@ -81,7 +85,7 @@ class TableFeed:
         self.changed: Callable[[], None] = lambda: None
         """Called after each change by this master's clients; `position` already counts it."""
         self.sent: Callable[[], None] = lambda: None
-        """Called likewise, for the streams to the followers."""
+        """Called at the same time, for the streams to the followers."""
         self.applied: Callable[[Collection[str]], None] = lambda _: None
         """Called with the names of the tables that a master has changed."""
         journal.written = self._note

@@ -12,10 +12,12 @@ from cometmq.store.log.commit_log import LogView
 
 SUFFIX: Final = ".tail"
 COUNT_MAX: Final = 8
-"""The oldest tails are deleted above this number."""
+"""Maximum number of tails; above it, the oldest ones are deleted."""
 
 BYTES_MAX: Final = 512 << 20
-"""Longer tails are cut; a master keeps no more than half of that unconfirmed."""
+"""Maximum size of a tail, longer ones are cut; a master keeps at most half as many unconfirmed
+bytes.
+"""
 
 _CHUNK_BYTES: Final = 1 << 20
 
