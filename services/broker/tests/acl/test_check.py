@@ -58,7 +58,7 @@ def received(code: int, ext: dict[str, str], body: bytes = b"") -> Call[Any]:
     sender, receiver = Connection(codec, FakePeer()), Connection(codec, FakePeer())
     sender.send(Request(code, None, body, ext))
     calls = receiver.receive(bytes(sender.take()), 0)
-    # The fault holds a request whose other fields are missing.
+    # A request with missing fields is not returned but attached to a fault.
     return calls[0] if calls else receiver.faults[0].call
 
 

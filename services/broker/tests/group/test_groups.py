@@ -243,7 +243,7 @@ async def test_a_switchover_under_load_fails_no_send(tmp_path: Path) -> None:
         assert group.master == 1 - old
         async with group.client(1 - old) as client:
             found = await bodies(client)
-            assert sorted(found) == sorted(acknowledged)  # nothing lost, nothing twice
+            assert sorted(found) == sorted(acknowledged)  # nothing lost or duplicated
         await group.until(lambda: logs_are_equal(group))
 
 

@@ -99,7 +99,7 @@ class Broker:
     cluster_pair: str = ""  # the property that every message gets
     checks_sends: bool = False  # whether a setting makes every send pass all checks; set by `apply`
     send_ext: ConstantExt = field(default_factory=lambda: ConstantExt({}))  # set by `apply`
-    settings_file: SettingsFile | None = None  # None: changes by code 25 end with the process
+    settings_file: SettingsFile | None = None  # None: changes by code 25 are not saved
     acl: AclKeeper | None = None  # None: no access control
     journal: Journal | None = None  # None: the tables are in memory only
     memory_bytes: int = 8 << 30  # for the process; bounds the window of hot messages
@@ -111,7 +111,7 @@ class Broker:
     disk_watch: DiskWatch = field(default_factory=DiskWatch)
     started_ms: int = 0
     is_stopping: bool = False
-    is_diverting: bool = False  # requests that change anything wait or are forwarded
+    is_diverting: bool = False  # requests that change state wait or are forwarded
     lane: LearningLane | None = None  # None: handlers serve every request
     send_path: str = "python"  # for operators: `native`, or `python` and why
 

@@ -6,7 +6,7 @@ from typing import Final
 
 from cometmq.remoting.versions import REQUEST_MAX_RECONSUME_MIN
 
-FIRST_RETRY_LEVEL: Final = 3  # the first retry waits 10 s, each further one a level more
+FIRST_RETRY_LEVEL: Final = 3  # the first retry waits 10 s, each later one is a level higher
 DLQ_QUEUE_COUNT: Final = 1
 
 

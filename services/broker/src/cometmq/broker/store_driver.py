@@ -297,7 +297,7 @@ class StoreDriver:
                 future.add_done_callback(partial(self._advanced, search))
         except StopIteration as end:
             found = end.value
-        except Exception as error:  # noqa: BLE001  # as a job's: its caller must hear of it
+        except Exception as error:  # noqa: BLE001  # like a job's error: its caller must get it
             search.failed(error)
             return
         else:

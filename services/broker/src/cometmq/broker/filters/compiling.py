@@ -61,7 +61,7 @@ class Compiler:
 
     def _may_now(self, expression: str) -> bool:
         size = len(expression)
-        if size > CHARS_MAX or is_compiled(expression):  # the parser refuses too long ones at once
+        if size > CHARS_MAX or is_compiled(expression):  # the parser refuses longer ones at once
             return True
         self._refill()
         if size > self._left_at_once or expression in self._waiting:

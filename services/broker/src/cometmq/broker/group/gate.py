@@ -96,7 +96,7 @@ KINDS: Final[Mapping[int, Kind]] = {
 class Client(Protocol):
     """The part of a remoting client that forwards requests."""
 
-    async def invoke(  # as `RemotingClient` has it
+    async def invoke(  # see `RemotingClient.invoke`
         self, address: str, code: int, header: Any, body: Any, *, timeout_ms: int, ok: Any
     ) -> Response:
         """Send a request and return its answer, if its code is in `ok`; raise CometError."""

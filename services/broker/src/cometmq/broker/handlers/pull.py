@@ -108,7 +108,7 @@ def _look(broker: Broker, held: HeldPull) -> None:
     broker.driver.look_up(
         lookup,
         partial(_looked, broker, held),
-        lambda _: _wake(broker, held),  # the pull itself then meets the fault and reports it
+        lambda _: _wake(broker, held),  # the pull itself then finds and reports the fault
         peer=held.call.peer,
     )
 

@@ -258,7 +258,7 @@ def _unknown_topic(broker: Broker, header: SendHeader) -> TopicConfig:
     if topic in SEND_FORBIDDEN_TOPICS:
         raise NoPermission(remarks.send_topic_forbidden(topic))
     if broker.settings.group_record and (remark := group_refusal(broker)):
-        raise ServiceNotAvailable(remark)  # the message cannot be stored: its topic is not either
+        raise ServiceNotAvailable(remark)  # no topic is created for a message that cannot be stored
     is_retry = topic.startswith(RETRY_PREFIX)
     unit_flag = TopicSysFlag.UNIT_SUB if is_retry else TopicSysFlag.UNIT
     sys_flag = int(unit_flag) if header.unit_mode else 0

@@ -273,7 +273,7 @@ class Registration:
         moved; the registration then replaces it.
         """
         if link.is_name_checked or self._settings().group_record:
-            return True  # in a group with failover, epochs decide who has an id
+            return True  # in a group with failover, epochs decide which broker has an id
         try:
             holder = await other_holder(self._client, link.address, self.identity)
         except CometError:

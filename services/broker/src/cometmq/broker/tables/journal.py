@@ -223,7 +223,7 @@ class Journal:
             marks = encode_marks(self.number, self._marks, self.position)
             file = files.begin_file(Kind.MARKS, marks)
             _sync(self._disk, self._folder, [file])
-        except DiskError:  # what a crash of the host would leave could have an earlier position
+        except DiskError:  # after a crash of the host, the files could hold an earlier position
             files.clear()
             raise
         if not self._doomed:  # otherwise the entries would have a gap
@@ -335,8 +335,8 @@ class Journal:
         self._is_synced = False
 
     def _begin_file(self) -> None:
-        # No table could be saved for so long that no file was deleted. Stop here, as on a full
-        # disk, rather than fill the disk.
+        # Saves have failed for so long that no file could be deleted. Fail here, as on a full disk,
+        # rather than fill the disk.
         if len(self._ends) + 1 >= FILES_MAX:
             raise DiskError("write", self._folder, errno.EFBIG)
         starts, file = self._files.starts, self._files.file
@@ -349,7 +349,7 @@ class Journal:
     def _attempt(self, action: Callable[[], None], *, is_retry: bool = False) -> None:
         try:
             action()
-        except Exception as error:  # noqa: BLE001  # whatever it is, answers must leave
+        except Exception as error:  # noqa: BLE001  # whatever the error, answers must be sent
             self.fault = describe(error)
             self.failed_count += 1
             if not is_retry:
@@ -386,8 +386,8 @@ class Journal:
         """Stop using full journal files whose changes are all saved in the tables' files."""
         needed = self.number
         for name, last in self._last_changes.items():
-            # During a save, a kill leaves the old content or the new one: keep what the older one
-            # needs.
+            # A kill during a save leaves either the old or the new content: keep the entries that
+            # the old content needs.
             saved = min(self._marks[name].values())
             if last > saved:
                 needed = min(needed, saved)

@@ -79,7 +79,7 @@ class _Compiled:
 
     def put(self, expression: str, found: SqlFilter | str) -> None:
         if len(expression) > CHARS_MAX or expression in self._found:
-            return  # too long ones are refused without parsing
+            return  # longer expressions are refused without parsing
         self._found[expression] = found
         self._cost += len(expression) + _EXPRESSION_COST
         while self._cost > CACHE_CHARS_MAX:
