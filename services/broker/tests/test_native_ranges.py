@@ -145,7 +145,7 @@ def contents(rig, disk):
 
 
 def outcome(action):
-    """Return the text of a store's refusal, or None."""
+    """Run an action; return the text of the store's refusal, or None if it succeeds."""
     try:
         action()
     except StoreError as error:

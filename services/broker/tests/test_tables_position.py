@@ -66,7 +66,7 @@ class Member:
 
 
 def master(changes: int, **options: Any) -> Member:
-    """Return the master of epoch 3 after some changes; the last one commits its own number."""
+    """Return the master of epoch 3 after this many changes; each change commits its own number."""
     member = Member(**options)
     member.feed.begin(3)
     for number in range(1, changes + 1):

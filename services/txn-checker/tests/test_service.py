@@ -212,7 +212,9 @@ async def test_a_refused_transaction_does_not_hold_up_others(
 async def test_no_check_before_all_ends_are_read(
     suite: Any, until: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A checker that was down has a backlog, and transactions that look open may have ended."""
+    """After a downtime, a transaction that looks open may have been ended by an op message that has
+    not been read yet.
+    """
     producer = await suite.producer()
     halves = [await producer.prepare(f"k{number}") for number in range(5)]
     for half in halves[:-1]:

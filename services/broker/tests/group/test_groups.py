@@ -193,7 +193,7 @@ def test_brokers_that_the_group_may_grow_to_are_not_missing(in_sync, copy_count,
 
 
 async def test_a_stopping_broker_that_is_made_the_master_hands_over_again(tmp_path: Path) -> None:
-    """It still follows while it forwards requests, so an elector may choose it."""
+    """The broker still follows while it forwards requests, so an elector may choose it."""
     async with running_group(tmp_path, 2, handOverLingerMills="600000") as group:
         old = group.master
         assert old is not None

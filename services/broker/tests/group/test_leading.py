@@ -121,7 +121,7 @@ async def test_a_put_waits_for_every_member():
 
 
 async def test_a_put_waits_for_the_tables_changed_before_it():
-    """A send created its topic: the copies get the topic before the sender gets its answer."""
+    """If a send creates its topic, the copies get the topic before the sender gets its answer."""
     rig = Rig(X)
     rig.leader.appended(150, 1)
     rig.report(X, 150, tables=0)

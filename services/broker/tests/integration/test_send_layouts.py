@@ -33,7 +33,7 @@ def send_frame(value: str, *, has_reconsume_times: bool) -> bytes:
 
 
 async def send(address: str, frames: list[bytes]) -> None:
-    """Send on a new connection, each frame after the previous answer."""
+    """Send frames on a new connection, each after the answer to the previous one."""
     host, _, port = address.rpartition(":")
     reader, writer = await asyncio.open_connection(host, int(port))
     async with asyncio.timeout(TIMEOUT_S):

@@ -31,7 +31,7 @@ EXPRESSIONS = (
 
 
 class Script(RandomScript):
-    """A few sends, followed mostly by plain pulls."""
+    """A script of a few sends, followed mostly by plain pulls."""
 
     def __init__(self, seed: int, *, oddity: float) -> None:
         super().__init__(seed, oddity=oddity)

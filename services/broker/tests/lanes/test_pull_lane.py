@@ -112,7 +112,6 @@ def answers_of(wire: Any, root: str) -> list[tuple[int, bytes, bytes]]:
 
 
 def state_of(broker: ScriptedBroker, wires: list[Any], root: str) -> dict[str, Any]:
-    """Return a broker's state after the steps."""
     whole, stats = broker.broker, broker.broker.stats
     groups = {
         key: (one.get_count, one.get_bytes, one.pull_count, one.wait_ms, one.is_active)

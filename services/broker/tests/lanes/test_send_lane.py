@@ -25,7 +25,7 @@ PEERS = 5
 
 
 class Script(RandomScript):
-    """Mostly plain sends."""
+    """A script of mostly plain sends."""
 
     def __init__(self, seed: int, *, oddity: float) -> None:
         super().__init__(seed, oddity=oddity)
@@ -258,7 +258,6 @@ async def play(broker: ScriptedBroker, steps: list[Step]) -> None:
 
 
 def state_of(broker: ScriptedBroker, wires: list[Any]) -> dict[str, Any]:
-    """Return a broker's state after the steps."""
     store, stats = broker.broker.store, broker.broker.stats
     return {
         "log": broker.log_bytes(),

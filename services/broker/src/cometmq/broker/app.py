@@ -110,7 +110,7 @@ class BrokerApp:
 
     @property
     def addresses(self) -> list[str]:
-        """The address of the main port, followed by that of the port for short requests."""
+        """The addresses of the main port and of the port for short requests, in this order."""
         ports = [self._ports.main, *([self._ports.vip] if self._ports.vip else [])]
         return [host_port(self.broker.host, port) for port in ports]
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Due delayed messages in native code: all of a batch at once, from log to log.
+"""Delivers due delayed messages in native code: a whole batch at once, from log to log.
 
 The native code takes the plain messages at the head of a level. `delay.py` delivers all other
 messages, and remains responsible for positions and counters.

@@ -209,7 +209,7 @@ def sent_back(
 
 
 def delivered(record: MessageRecord, *, host: bytes) -> NewMessage | None:
-    """Turn a delayed message into one for its real queue; return None if it does not specify one.
+    """Turn a delayed message into one for its real queue; return None if it names no real queue.
 
     Compatibility: the properties are unchanged, so REAL_TOPIC, REAL_QID and DELAY remain.
     """

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Access to the native code, if it is installed and may be used, and dispatch of log ranges with
+"""Loads the native code if it is installed and may be used, and dispatches ranges of the log with
 it.
 
 Recovery and followers pass ranges of the log to `RangeReader`, which extracts the same data from

@@ -42,7 +42,7 @@ class RecentHalves:
         return len(self._halves)
 
     def add(self, half: RecentHalf) -> None:
-        """Keep a half message unless its body is large; drop the oldest one above the limit."""
+        """Keep a half message unless its body is large; above the limit, drop the oldest one."""
         if len(half.message.body) > BODY_BYTES_MAX:
             return
         self._halves[half.physical_offset] = half

@@ -222,7 +222,7 @@ class StoreDriver:
         """Run a job that may wait for the disk on its thread, then call `done` with its result on
         the loop.
 
-        If the read fails, the call is answered with the error. Raises SystemBusy if too many reads
+        If the read fails, the call is answered with the error. Raise SystemBusy if too many reads
         are pending.
         """
         future = self._submit(job)
@@ -272,8 +272,8 @@ class StoreDriver:
     ) -> None:
         """Run a search; `done` is called on the loop, immediately if all its reads are in memory.
 
-        A search for a peer ends silently if the connection closes. `failed` receives the error of a
-        read, or SystemBusy if too many reads are pending. A search that is part of a put reads a
+        A search for a `peer` ends silently if its connection closes. `failed` receives the error of
+        a read, or SystemBusy if too many reads are pending. A search that is part of a put reads a
         single message and is limited as puts are, so it does not count towards the bound of the
         turn.
         """

@@ -122,7 +122,9 @@ def op(half: Half, *, host: bytes, now_ms: int) -> NewMessage:
 
 
 def set_aside(half: MessageRecord, *, host: bytes) -> NewMessage:
-    """Return the copy of a half message whose outcome no producer could report."""
+    """Return the copy to store when a half message is set aside, because no producer reported its
+    outcome.
+    """
     message = half.to_new_message()
     message.topic = CHECK_MAX_TIME_TOPIC
     message.queue_id = 0
@@ -132,8 +134,8 @@ def set_aside(half: MessageRecord, *, host: bytes) -> NewMessage:
 
 
 def resumed(record: MessageRecord, *, host: bytes) -> NewMessage:
-    """Return a half message whose checks start over, made from one that was set aside or
-    is open.
+    """Return a copy of a half message, which may have been set aside, with its check count
+    reset.
     """
     message = record.to_new_message()
     message.topic = HALF_TOPIC
@@ -304,8 +306,8 @@ def stored_half(store: Stored, physical_offset: int) -> Lookup[MessageRecord | N
 
 
 def ended_since(store: Stored, op_offset: int) -> Lookup[list[int]]:
-    """Find the half messages ended by the op messages from a queue offset on; reads only the newest
-    op messages.
+    """Find the half messages ended by the op messages at or after a queue offset; read only the
+    newest op messages.
     """
     queue = store.queue(OP_HALF_TOPIC, HALF_QUEUE_ID)
     if queue is None:

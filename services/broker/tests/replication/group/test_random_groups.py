@@ -92,7 +92,7 @@ class Group:
             stream.close()
 
     async def kill(self) -> None:
-        """Kill a follower: its memory is lost, the page cache is not."""
+        """Kill a follower: its memory is lost, but the page cache is not."""
         node = self.random.choice([n for n in self.nodes.values() if n is not self.master])
         ordinal = node.copy.ordinal
         self.steps.append(f"{ordinal} is killed at {node.end}")

@@ -59,7 +59,7 @@ def record_of(settings: ElectorSettings) -> RecordPort:
 
 
 def timing_of(settings: ElectorSettings) -> Timing:
-    """Return the lease and heartbeat intervals that the rules of failover use."""
+    """Return the lease and heartbeat intervals that the failover rules use."""
     deadline_ms = settings.renew_deadline_mills
     return Timing(
         renew_deadline_ms=deadline_ms,
@@ -69,7 +69,7 @@ def timing_of(settings: ElectorSettings) -> Timing:
 
 
 def parse_members(text: str) -> dict[int, str]:
-    """Return the control addresses by broker id; raise SettingsError."""
+    """Return the control addresses by broker id; raise SettingsError if `text` is malformed."""
     members: dict[int, str] = {}
     for item in filter(None, map(str.strip, text.split(";"))):
         number, _, address = item.partition("=")

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Chooses the next step for a group from its spec and its state (pure).
 
-No state is kept between calls, so the operator may die at any point: its successor sees the same
-state and makes the same decision. Failover is not decided here but in `cometmq.ha.election`, from
-the replication streams; readiness of pods only paces planned changes.
+No state is kept between calls, so the operator may be killed at any point: its successor sees the
+same state and makes the same decision. Failover is not decided here but in `cometmq.ha.election`,
+from the replication streams; readiness of pods only paces planned changes.
 """
 
 from collections.abc import Mapping

@@ -15,7 +15,7 @@ REVISION = "controller-revision-hash"
 
 
 class Live(msgspec.Struct, frozen=True, kw_only=True):
-    """The objects of a group as they are now."""
+    """The current Kubernetes objects of a group."""
 
     stateful_set: Body | None
     pods: dict[int, Body]

@@ -32,7 +32,9 @@ class Order(msgspec.Struct, frozen=True):
 
 
 class Discard(msgspec.Struct, frozen=True):
-    """Order a slave to discard its store; it stops, and copies everything at its next start."""
+    """Order a slave to discard its store; the slave stops, and copies everything at its next
+    start.
+    """
 
     ordinal: int
 

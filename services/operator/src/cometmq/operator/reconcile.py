@@ -236,7 +236,7 @@ class Pass:
         )  # fmt: skip
 
     async def _carry_out(self, group: BrokerGroup, plan: Plan) -> str:
-        """Make the call that an order requires; return why it failed."""
+        """Make the call that an order requires; return why it failed, or an empty text."""
         try:
             match plan:
                 case HandOver():

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Decide the next step for an open transaction; pure."""
+"""Decides the next step for an open transaction (pure)."""
 
 from enum import Enum
 

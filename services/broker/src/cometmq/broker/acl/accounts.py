@@ -96,6 +96,6 @@ class Accounts:
 
 
 def has_keys(config: AclAccount) -> bool:
-    """Return whether both access key and secret are present and long enough."""
+    """Return whether the access key and the secret are present and long enough."""
     keys = (config.access_key, config.secret_key)
     return all(key is not None and len(key) >= KEY_CHARS_MIN for key in keys)

@@ -25,7 +25,7 @@ _unpack_v6: Final = struct.Struct(">8H").unpack
 
 
 class Addresses:
-    """A set of addresses."""
+    """A set of addresses, given by a pattern."""
 
     __slots__ = ("_has_all", "_patterns", "text")
 
@@ -36,8 +36,8 @@ class Addresses:
         self._patterns = () if self._has_all else tuple(map(_ranges, _alternatives(self.text)))
 
     def matches(self, host: bytes) -> bool:
-        """Return whether the set contains a peer, given as its packed address followed by
-        its port.
+        """Return whether the set contains a peer; `host` is its packed address followed by its
+        port.
         """
         if self._has_all:
             return True

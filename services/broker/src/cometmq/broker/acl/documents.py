@@ -2,8 +2,7 @@
 """One account file: parses YAML text into accounts, and writes changes back to the text.
 
 Compatibility: keys, types and layout follow RocketMQ's plain_acl.yml, so RocketMQ can read files
-written here. Unknown keys and the comments before the first key are kept; RocketMQ loses
-both.
+written here. Unknown keys and the comments before the first key are kept; RocketMQ loses them.
 """
 
 from collections.abc import Mapping, Sequence

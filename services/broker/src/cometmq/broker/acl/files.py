@@ -25,7 +25,7 @@ TOOLS_FILE: Final = "tools.yml"
 
 
 class Change:
-    """One edit in a batch that is written together, with its own result."""
+    """One edit of several that are written together; each has its own result."""
 
     __slots__ = ("edit", "result")
 

@@ -44,7 +44,7 @@ def _get_sizes(broker: Broker) -> Iterable[Row]:
 
 
 def _delayed(broker: Broker) -> Iterable[Row]:
-    """Yield a row for each level that was ever used."""
+    """Yield a row for each level that has ever been used."""
     ends = broker.store.max_offset
     return [
         ((str(level),), max(0, ends(SCHEDULE_TOPIC, level - 1) - offset))

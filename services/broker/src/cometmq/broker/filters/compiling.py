@@ -52,7 +52,7 @@ class Compiler:
     def when_ready(self, expression: str, then: Callable[[], None]) -> None:
         """Call `then`, now or in a later turn of the loop, once `check` accepts the expression.
 
-        Raises SystemBusy if too many callbacks are pending.
+        Raise SystemBusy if too many callbacks are pending.
         """
         if self._may_now(expression):
             then()

@@ -25,7 +25,7 @@ def is_tag_type(expression_type: str | None) -> bool:
 def tag_codes(expression: str | None) -> frozenset[int] | None:
     """Return the hash codes of the selected tags; None means all messages.
 
-    Raises ValueError if the expression contains no tag, as RocketMQ's parser does.
+    Raise ValueError if the expression contains no tag, as RocketMQ's parser does.
     """
     if not expression or expression == ALL_TAGS:
         return None

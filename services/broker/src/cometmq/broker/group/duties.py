@@ -10,7 +10,7 @@ from cometmq.ha.record import TablesAt, Versioned
 
 
 class Position(msgspec.Struct, frozen=True, kw_only=True):
-    """How much of the log and of the tables a broker has, and its relation to its master."""
+    """The end of a broker's log and tables, and how well the broker follows its master."""
 
     last_log_epoch: int
     max_offset: int
@@ -45,10 +45,12 @@ class Duties(Protocol):
         """
 
     async def lead(self, found: Versioned) -> None:
-        """Open as the master of the epoch that has begun."""
+        """Start to serve clients as the master of the epoch that has begun."""
 
     async def close_to_clients(self) -> None:
-        """Drop pending answers, refuse requests, close connections of clients and slaves."""
+        """Drop pending answers, refuse requests, and close the connections of clients and
+        slaves.
+        """
 
     async def park(self, target: int) -> None:
         """Hold new requests that change state, instead of serving them."""

@@ -99,7 +99,9 @@ class Client(Protocol):
     async def invoke(  # see `RemotingClient.invoke`
         self, address: str, code: int, header: Any, body: Any, *, timeout_ms: int, ok: Any
     ) -> Response:
-        """Send a request and return its answer, if its code is in `ok`; raise CometError."""
+        """Send a request and return the answer; raise CometError if that fails or if the answer's
+        code is not in `ok`.
+        """
 
 
 class Gate:
@@ -314,7 +316,9 @@ class Gate:
     async def _until(
         self, leader: Leader | None, condition: Callable[[], bool], missing: str
     ) -> None:
-        """Wait for a condition while the same broker leads; raise SystemBusy after too long."""
+        """Wait for a condition while the same broker leads; raise SystemBusy if that takes too
+        long.
+        """
         deadline_ms = self._now_ms() + self.wait_ms_max
         while not condition():
             left_ms = deadline_ms - self._now_ms()

@@ -71,7 +71,7 @@ class Leader:
         boottime_ms: Callable[[], int],
         log: Log,
     ) -> None:
-        """Begin to lead; the record was read or written just now.
+        """Begin to lead; `record` must just have been read or written.
 
         `is_predecessor_gone` means that the previous master can no longer answer requests.
         """
@@ -305,7 +305,9 @@ class Leader:
                 continue
 
     async def _write_once(self) -> bool:
-        """Write the record, or read it; return whether the view is settled afterwards."""
+        """Write the record if necessary, after reading it if necessary; return False if this must
+        be repeated soon.
+        """
         async with self._writing:
             if self._view.must_read and not await self._read():
                 return False

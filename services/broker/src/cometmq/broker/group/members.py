@@ -29,7 +29,7 @@ Members = Mapping[int, MemberAddress]
 
 
 def parse_members(text: str) -> Members:
-    """Return the brokers of the setting groupMembers by their ids; raise SettingsError."""
+    """Parse the setting groupMembers into brokers by id; raise SettingsError if it is malformed."""
     members: dict[int, MemberAddress] = {}
     for item in filter(None, (part.strip() for part in text.split(";"))):
         number, equals, address = item.partition("=")
@@ -53,13 +53,15 @@ def parse_members(text: str) -> Members:
 
 
 def record_of(settings: BrokerSettings) -> RecordPort:
-    """Return the group's record; raise SettingsError. Nothing is read yet."""
+    """Return access to the group's record, without reading it; raise SettingsError if its location
+    is malformed.
+    """
     login = (settings.etcd_user, settings.etcd_password) if settings.etcd_user else None
     return open_record(settings.group_record, tls=client_tls(settings), login=login)
 
 
 def timing_of(settings: BrokerSettings) -> Timing:
-    """Return the intervals that a member observes."""
+    """Return the lease and heartbeat intervals of a member."""
     deadline_ms = settings.renew_deadline_mills
     return Timing(
         renew_deadline_ms=deadline_ms,

@@ -54,7 +54,7 @@ def invoke_broker_to_reset_offset(broker: Broker, call: Call[InvokeBrokerToReset
 
 
 def _is_known(broker: Broker, header: InvokeBrokerToResetOffset) -> bool:
-    """Return whether the group consumes the topic; a new group has committed nothing yet."""
+    """Return whether the group consumes the topic, even if it has not committed an offset yet."""
     if broker.offsets.queues(header.group, header.topic):
         return True
     group = broker.consumers.group(header.group)
@@ -118,7 +118,7 @@ def _reset(
     """Send the new offsets to the members; C++ clients get them in their own form.
 
     Compatibility: RocketMQ sends isForce=false regardless of the request. It chooses the form by
-    the tool's language, so members written in other languages cannot read it.
+    the language of the tool, so members written in other languages cannot read it.
     """
     header = call.header
     group = _members(broker, header)
@@ -151,7 +151,8 @@ def _row(queue: MessageQueue, offset: int) -> QueueOffset:
 def query_correction_offset(broker: Broker, call: Call[QueryCorrectionOffset]) -> Reply:
     """Return the lowest offset of any group in each queue of a topic.
 
-    If the compared group lags behind all others, the answer contains RocketMQ's largest number.
+    As in RocketMQ, the offset is Java's Long.MAX_VALUE if the compared group lags behind all
+    others.
 
     Compatibility: RocketMQ deletes the offsets of the filtered groups. Here they are only left out
     of the answer.

@@ -198,7 +198,7 @@ def _queues(broker: Broker) -> dict[str, str]:
 
 
 def _delays(broker: Broker) -> dict[str, str]:
-    """Return level -> delivered and stored message counts, for every level that was ever used."""
+    """Return the counts of delivered and stored messages for each level that has ever been used."""
     return {
         f"scheduleMessageOffset_{level}": (
             f"{offset},{broker.store.max_offset(SCHEDULE_TOPIC, level - 1)}"

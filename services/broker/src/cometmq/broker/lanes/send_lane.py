@@ -79,13 +79,11 @@ class BrokerLane:
 
     @property
     def pull_count(self) -> int:
-        """The number of pulls answered since startup."""
         return self._pulls.request_count
 
     # Connections: see `cometmq.remoting.transport.lane`
 
     def learn(self, config: TopicConfig) -> None:
-        """Let the lane serve later sends to this topic; called after a handler has admitted one."""
         topic = config.topic_name
         if topic[0] != "%" and config.topic_filter_type != MULTI_TAG and is_topic(topic):
             self._native.learn(topic, max(config.write_queue_nums, config.read_queue_nums))
@@ -96,7 +94,6 @@ class BrokerLane:
         group: SubscriptionGroupConfig,
         accept: TagFilter | RecordFilter | None,
     ) -> None:
-        """Let the lane serve later pulls that match `call`, which a handler has just admitted."""
         self._pulls.learn(call, group, accept)
 
     def stage(self, peer: Staging, data: bytes, count_max: int) -> list[Part] | None:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Discard the store of a slave: move its files aside after the broker has closed them.
 
-The state file moves first and durably. A store without a state file counts as a new copy, so
-a crash at any later point cannot make the group trust a store that has lost its messages (R2).
+The state file is moved first, and durably. A store without a state file counts as a new copy, so a
+crash at any later point cannot make the group trust a store that has lost its messages (R2).
 """
 
 import asyncio
@@ -43,14 +43,17 @@ class Discard:
     def check(self, role: Role, log: Log) -> None:
         """Withdraw the order if the broker is no longer a slave.
 
-        A stopping master becomes a slave by handing over, so the broker checks before that too.
+        A stopping master becomes a slave when it hands over, so the broker also checks before the
+        hand-over.
         """
         if self._is_wanted and role is not Role.SLAVE:
             self._is_wanted = False
             log.warning("store.kept", role=str(role))
 
     def finish(self, settings: BrokerSettings, role: Role, now_ms: int, log: Log) -> None:
-        """Move the closed store aside, if ordered and if the broker is still a slave; blocks."""
+        """Move the closed store aside if this was ordered and the broker is still a slave;
+        blocks.
+        """
         self.check(role, log)
         if self._is_wanted:
             log.warning("store.discarded", moved_to=str(move_aside(settings, now_ms)))
@@ -65,7 +68,7 @@ def why_not(settings: BrokerSettings) -> str:
 
 
 def move_aside(settings: BrokerSettings, now_ms: int) -> Path:
-    """Move all files of a closed store into a new folder below it; return the new folder; blocks.
+    """Move all files of a closed store into a new subfolder, and return the subfolder; blocks.
 
     Accounts and other files that users put into `config` are kept.
     """

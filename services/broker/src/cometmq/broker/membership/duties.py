@@ -38,7 +38,9 @@ NewLeader = Callable[[Leadership, Reign, bool], Leader]
 
 
 class BrokerDuties:
-    """Executes the actions of the member, and is notified by followers, master and leadership."""
+    """Executes the actions of the member; the stream and the leadership report their events to
+    it.
+    """
 
     member: GroupMember
     follower: GroupFollower
@@ -91,7 +93,7 @@ class BrokerDuties:
         return 0 if self._leader is None else self._leader.copy_count()
 
     async def run(self) -> None:
-        """Run each leadership, which renews the record, until the leadership ends."""
+        """Run one leadership after the other; each renews the record until it ends."""
         async with asyncio.TaskGroup() as group:
             while True:
                 await self._led.wait()

@@ -122,8 +122,8 @@ class Grouping:
         self.member.observe(rules.Recovered())
 
     async def leave(self) -> None:
-        """Hand over to the in-sync copy with the longest log, if this broker leads and there is
-        one; then forward requests for a while.
+        """If this broker leads, hand over to the in-sync copy with the longest log, if any; then
+        forward requests for a while.
         """
         for _ in range(HAND_OVERS_MAX):
             leader = self.duties.leader
@@ -135,7 +135,7 @@ class Grouping:
             # An elector made it the master meanwhile, unaware that this broker is stopping.
 
     async def _hand_over(self, leader: Leader) -> bool:
-        """Return whether another broker is the master now."""
+        """Hand over; return whether another broker is now the master."""
         ready = self._successors(leader)
         for _ in range(FOLLOWERS_POLLS):  # followers of a new master may not be connected yet
             if ready or len(in_sync.certain_set(leader.view)) == 1:

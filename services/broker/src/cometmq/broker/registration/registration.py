@@ -387,7 +387,9 @@ class Registration:
         return body, zlib.crc32(body) & CRC_MASK
 
     async def _is_stale(self, link: Link) -> bool:
-        """Ask the name server for its version; return whether it differs from the current one."""
+        """Ask the name server for its version of the topics; return whether it differs from the
+        current one.
+        """
         version = self._topics.version
         response = await self._client.invoke(
             link.address,

@@ -205,8 +205,6 @@ class Follower:
 
 
 class _MasterStream(asyncio.Protocol):
-    """The connection to the master."""
-
     def __init__(self, follower: Follower) -> None:
         self._follower = follower
         self._commit_log = follower.store.commit_log

@@ -42,7 +42,8 @@ class LogPump:
         bytes_per_s: Callable[[], int],
         now_ms: Callable[[], int],
     ) -> None:
-        """`place` returns offset and size of the next slice, None if there is nothing to send.
+        """`place` returns the offset and the size of the next slice, or None if there is nothing to
+        send.
 
         `send` gets the slice and returns how much of it was sent. `failed` must close the
         connection.

@@ -7,11 +7,10 @@ the pending sends together.
 
 Rules that RocketMQ's master lacks: the first report must lie at a record boundary within the log,
 an acknowledgement must not exceed the bytes sent, and it counts only as long as its connection is
-open.
-An empty slave gets the whole log, not only its last file.
+open. An empty slave gets the whole log, not only its last file.
 
-The first 8 bytes decide which stream a connection uses. RocketMQ's begins with an offset, so its
-top bit is never set; a broker group's own stream (`group/`) sets it.
+The first 8 bytes determine which stream a connection uses. RocketMQ's stream begins with an offset,
+so its top bit is never set; a broker group's own stream (`group/`) sets it.
 """
 
 import asyncio

@@ -7,7 +7,7 @@ copy of each active source, for the windows of VIEW_BROKER_STATS_DATA (`sampler.
 
 Invariants: the tables are bounded; above the bound, new sources share one set of counters. A source
 becomes active when one of its counters is incremented, and inactive when a round finds its figures
-unchanged. The copies that it misses are added before the next increment or read.
+unchanged. The copies that an inactive source misses are added before its next increment or read.
 """
 
 from collections import deque

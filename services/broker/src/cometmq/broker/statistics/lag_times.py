@@ -2,9 +2,8 @@
 """How old each group's oldest unread message is, measured in the background for metrics.
 
 Finding a store time takes a read of the log, possibly from the disk, so a scrape cannot look it up.
-Each step searches a bounded number of queues; a round visits all groups that lag behind. A message
-that is still the next one of its queue is not searched again, so only queues whose offset moves
-cost reads.
+Each step searches a bounded number of queues; a round visits all groups that lag behind. A group's
+next message in a queue is searched only once, so only queues whose offset moves cost reads.
 """
 
 from collections.abc import Callable, Iterator

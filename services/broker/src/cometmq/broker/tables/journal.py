@@ -75,7 +75,7 @@ class Journaled(Saved, Protocol):
     def apply_changes(self, data: msgspec.Raw) -> None:
         """Apply one piece of changes without noting it, and set `is_dirty`.
 
-        Raises ValueError or CometError if the JSON does not have the table's shape.
+        Raise ValueError or CometError if the JSON does not have the table's shape.
         """
 
 
@@ -252,7 +252,7 @@ class Journal:
             self._attempt(self._write)
 
     def apply(self, changes: Mapping[str, msgspec.Raw], position: Position | None = None) -> None:
-        """Apply an entry of another broker, and write it; if that fails, `fault` is set.
+        """Apply an entry of another broker and write it; if the write fails, set `fault`.
 
         Raise ValueError or CometError if a change does not have its table's shape.
         """
@@ -368,8 +368,8 @@ class Journal:
         self.write()
 
     def saved(self, name: str) -> None:
-        """Record that the file has the content marked last; delete journal files that are now
-        obsolete.
+        """Record that a file now has the content that was marked last; delete journal files that
+        are now obsolete.
         """
         marks = self._marks.get(name)
         if not marks:

@@ -42,7 +42,7 @@ class SaveMarks(Protocol):
         """Record that a file is about to be saved with all entries up to this number."""
 
     def saved(self, name: str) -> None:
-        """Record that the file now has the content marked last."""
+        """Record that a file now has the content that was marked last."""
 
 
 class TableSaver:
@@ -63,9 +63,7 @@ class TableSaver:
 
     @property
     def is_healthy(self) -> bool:
-        """Whether every write succeeded: False while some table's newest content could not be
-        saved.
-        """
+        """False while the newest content of any table could not be saved."""
         return self._saver.is_healthy
 
     @property

@@ -100,7 +100,9 @@ class Topics(VersionedTable[TopicConfigTable, TopicConfig]):
         sys_flag: int = 0,
         auto_create: bool = True,
     ) -> TopicConfig | None:
-        """Return the topic, creating it from the default topic if necessary; None if refused."""
+        """Return the topic, creating it from the default topic if necessary; None if that is not
+        allowed.
+        """
         known = self.table.get(topic)
         if known is not None:
             return known
@@ -121,8 +123,9 @@ class Topics(VersionedTable[TopicConfigTable, TopicConfig]):
     def create(
         self, topic: str, *, queue_nums: int, perm: int = READ_WRITE, sys_flag: int = 0
     ) -> TopicConfig:
-        """Return the topic, creating it with these values if necessary (retry, dead-letter,
-        system).
+        """Return the topic; if it does not exist, create it with these values.
+
+        This is for retry, dead-letter and system topics.
         """
         known = self.table.get(topic)
         if known is not None:

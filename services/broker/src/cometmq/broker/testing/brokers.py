@@ -147,7 +147,6 @@ class MemorySaver:
         self.error: OSError | None = None
 
     async def save(self, table: Saved) -> None:
-        """Keep the content under the name of its file."""
         if table.file is None:
             return
         if self.error is not None:

@@ -170,7 +170,6 @@ class BrokerGroup:
         self.apps[ordinal] = app
 
     async def stop(self, ordinal: int) -> None:
-        """Shut a broker down normally."""
         await self.apps.pop(ordinal).stop()
 
     async def kill(self, ordinal: int) -> None:
@@ -227,7 +226,6 @@ class BrokerGroup:
 
     @asynccontextmanager
     async def client(self, ordinal: int) -> AsyncIterator[Client]:
-        """Yield a client of one broker."""
         client = Client(self.address(ordinal))
         try:
             yield client

@@ -42,8 +42,6 @@ class Request(NamedTuple):
 
 
 class ScriptedNamesrvs:
-    """Name servers whose answers are set by the test."""
-
     def __init__(self) -> None:
         self.requests: list[Request] = []
         self.answers: dict[int, Response] = {}

@@ -86,7 +86,6 @@ class BrokerProcess:
 
     @property
     def pid(self) -> int:
-        """The id of the running process."""
         assert self._process is not None
         return self._process.pid
 
@@ -125,7 +124,7 @@ class BrokerProcess:
 
 
 def _event(line: bytes) -> dict[str, Any]:
-    """Parse a log line, or any other output of the process."""
+    """Parse a line of output; text that is not a log event is returned under the key `output`."""
     try:
         event = msgspec.json.decode(line)
     except msgspec.DecodeError:

@@ -101,12 +101,10 @@ class Node:
         self.workers.close()
 
     def follow(self, address: str) -> None:
-        """Start following a master."""
         self.master_address = address
         self._task = asyncio.get_running_loop().create_task(self.follower.run())
 
     async def stop_following(self) -> None:
-        """End the follower."""
         task, self._task = self._task, None
         if task is not None:
             task.cancel()

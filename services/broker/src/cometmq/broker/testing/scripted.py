@@ -162,7 +162,6 @@ class ScriptedBroker:
             await asyncio.sleep(0)
 
     def log_bytes(self) -> bytes:
-        """Return the whole commit log."""
         log = self.broker.store.commit_log
         files = [self.disk.contents[file.path] for file in log.files.files]
         return b"".join(map(bytes, files))[: log.end - log.files.first]
@@ -180,5 +179,4 @@ class ScriptedBroker:
 
 
 def frames_of(data: bytes) -> list[tuple[int, bytes, bytes]]:
-    """Split a stream into frames."""
     return FrameReader().feed(data)

@@ -125,7 +125,9 @@ class GroupFollower:
 
     @property
     def may_read(self) -> bool:
-        """Whether slave reads are allowed: everything that readers could see is confirmed."""
+        """Whether slave reads are allowed, because everything that readers could see is
+        confirmed.
+        """
         is_bounded = self._has_heard and self.commit_log.confirm_offset <= self.confirmed
         return is_bounded and not self._is_preparing
 
@@ -177,11 +179,9 @@ class GroupFollower:
         return open_header_follower(self._settings(), self._log)
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> None:
-        """Run work that `stop` waits for."""
         self._finishing.spawn(work, name="save-epoch")
 
     def heard(self, confirm: Confirm, received_bytes: int) -> None:
-        """Note the master's progress."""
         self.heard_ms = self.now_ms()
         self._has_heard = confirm.epoch > 0
         self.confirmed = max(self.confirmed, confirm.confirmed)
@@ -189,7 +189,6 @@ class GroupFollower:
         self.status.received_bytes += received_bytes
 
     def failed(self, error: Exception) -> None:
-        """Note that a file of the group cannot be written."""
         self._events.store_failed(error)
 
     # Connections

@@ -112,14 +112,14 @@ class Report(NamedTuple):
 
 
 class Changes(NamedTuple):
-    """Changes of tables, or pieces of their whole content."""
+    """Table changes, or pieces of the whole content of tables."""
 
     number: int
     tables: dict[str, msgspec.Raw]
 
 
 def encode_opening(version: int = VERSION) -> bytes:
-    """Encode the first 8 bytes of a follower."""
+    """Encode the 8 bytes with which a follower opens a connection."""
     return _OPENING.pack(MAGIC, version)
 
 
@@ -148,22 +148,19 @@ def encode_records_header(epoch: int, offset: int, size: int) -> bytes:
 
 
 def encode_confirm(confirm: Confirm) -> bytes:
-    """Encode the master's progress."""
     return _HEADER.pack(Kind.CONFIRM, _CONFIRM.size) + _CONFIRM.pack(*confirm)
 
 
 def encode_report(report: Report) -> bytes:
-    """Encode a follower's progress."""
     return _HEADER.pack(Kind.ACK, _ACK.size) + _ACK.pack(*report)
 
 
 def encode_tables(kind: Kind, number: int, tables: Sequence[tuple[str, bytes]]) -> bytes:
-    """Encode changes or pieces of tables; each is JSON."""
+    """Encode changes or pieces of tables, each in JSON."""
     return encode_body(kind, encode_changes(number, tables))
 
 
 def encode_tables_end(number: int) -> bytes:
-    """Encode the end of a snapshot."""
     return encode_body(Kind.TABLES_END, _NUMBER.pack(number))
 
 
@@ -206,7 +203,6 @@ def decode_tables(kind: Kind, body: memoryview) -> Changes:
 
 
 def decode_tables_end(body: memoryview) -> int:
-    """Parse the end of a snapshot."""
     (number,) = _NUMBER.unpack(_whole(Kind.TABLES_END, body, _NUMBER.size))
     return int(number)
 

@@ -72,8 +72,6 @@ class Target(Protocol):
 
 
 class MasterStream(asyncio.Protocol):
-    """The connection to the master."""
-
     def __init__(self, target: Target, hello: Hello) -> None:
         self._target = target
         self._hello = hello
@@ -163,7 +161,8 @@ class MasterStream(asyncio.Protocol):
     def begin(self, welcome: Welcome) -> None:
         """Report where the log ends now; the master continues from there.
 
-        The log is truncated to the common point, and the history of that part is saved.
+        Call this after the log was truncated to the common point and the remaining history was
+        saved.
         """
         target = self._target
         self._master_history = welcome.log.history

@@ -243,8 +243,6 @@ class GroupSender:
 
 
 class FollowerStream(asyncio.Protocol):
-    """The connection of one follower."""
-
     def __init__(self, sender: GroupSender, transport: asyncio.Transport, address: str) -> None:
         self._sender = sender
         self._transport = transport

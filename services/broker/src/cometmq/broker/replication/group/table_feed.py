@@ -69,7 +69,9 @@ class TablesLost(CometError):
 
 
 class TableFeed:
-    """Both sides: `begin` on becoming master; `adopt` and `apply` while following."""
+    """Both sides of the feed: a new master calls `begin`, and a follower calls `adopt` and
+    `apply`.
+    """
 
     def __init__(self, journal: Journal, tables: Mapping[str, Replicated]) -> None:
         """`tables` maps the names of the tables' files to the tables."""
