@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The route table keeps its invariants, whatever brokers do."""
+"""The route table keeps its invariants under any sequence of requests."""
 
 import pytest
 from hypothesis import given

@@ -9,7 +9,7 @@ from cometmq.broker.clients.rebalance_notices import QUIET_MS, Notices
 
 
 class Timers:
-    """Timers that fire only when the test says so."""
+    """Timers that the test fires by hand."""
 
     def __init__(self) -> None:
         self.waiting: list[Callable[[], None]] = []

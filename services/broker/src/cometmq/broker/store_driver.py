@@ -205,8 +205,8 @@ class StoreDriver:
     async def truncate(self, offset: int) -> None:
         """Truncate the log at a record boundary; raise DiskError.
 
-        The broker must not be a master, and must not serve reads meanwhile. Searches that are still
-        running for clients are refused.
+        The broker must not be a master, and must not serve reads while this runs. Searches that are
+        still running for clients are refused.
         """
         assert not self._store.role_writable
         self.forget_unconfirmed()
@@ -417,8 +417,8 @@ class StoreDriver:
             self.commit()
 
     def _flush(self, *, is_forced: bool = False) -> None:
-        """Start a flush if one is due and none is running; sends that arrive meanwhile share the
-        next one.
+        """Start a flush if one is due and none is running; sends that arrive during a flush share
+        the next one.
         """
         if self._flushing is not None or self._is_truncating:
             return

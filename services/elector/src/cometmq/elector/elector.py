@@ -267,7 +267,7 @@ class Elector:
                 pass
 
     async def _write(self, write: Awaitable[Outcome], record: Record, cause: str) -> None:
-        """Write the record; whatever the outcome, the next round reads it."""
+        """Write the record; the next round reads it, whatever the outcome."""
         outcome = await write
         self.stats.writes[outcome.answer.value] += 1
         self.wake.set()

@@ -99,7 +99,6 @@ class KubeApi:
         return self
 
     async def __aexit__(self, *_exc: object) -> None:
-        """Close all connections."""
         await self._session.close()
 
     async def get(self, kind: str, namespace: str, name: str) -> Body | None:

@@ -61,7 +61,6 @@ def _root() -> Schema:
 
 
 def definition() -> dict[str, Any]:
-    """Return the CustomResourceDefinition."""
     scale = {
         "specReplicasPath": ".spec.replicas",
         "statusReplicasPath": ".status.replicas",

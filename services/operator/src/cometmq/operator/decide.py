@@ -24,8 +24,6 @@ BEST: Final = "auto"
 
 
 class PodSeen(msgspec.Struct, frozen=True):
-    """One pod of the group."""
-
     is_ready: bool
     is_current: bool
     """The pod was created from the latest template."""

@@ -55,7 +55,7 @@ class BrokerGroup(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def labels(self) -> dict[str, str]:
-        """The labels that select the pods; they can never change."""
+        """The labels that select the pods; Kubernetes does not allow them to change."""
         return {
             "app.kubernetes.io/name": "cometmq-broker",
             "app.kubernetes.io/instance": self.name,

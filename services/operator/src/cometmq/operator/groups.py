@@ -26,7 +26,9 @@ Key = tuple[str, str]
 
 
 class Looked(msgspec.Struct):
-    """A managed group: its members, its passes, and the event that wakes its task."""
+    """The state of one managed group: its members, its passes, and the event that wakes its
+    task.
+    """
 
     members: Members
     work: Pass
@@ -34,8 +36,6 @@ class Looked(msgspec.Struct):
 
 
 class Groups:
-    """The tasks of all groups."""
-
     def __init__(
         self,
         context: Context,

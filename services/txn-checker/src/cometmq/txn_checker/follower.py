@@ -5,7 +5,7 @@ A failure of the broker, the network or the local disk stops all work for this b
 back-off, work resumes from the ledger. Other brokers are not affected.
 
 When a group fails over, work resumes at the new master without a back-off, as soon as the name
-servers know it.
+servers report it.
 """
 
 import asyncio

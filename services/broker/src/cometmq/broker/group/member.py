@@ -144,7 +144,7 @@ class GroupMember:
         self._is_read_wanted.set()
 
     async def changed(self) -> None:
-        """Wait until an event has been completed."""
+        """Wait until the next event has been completed."""
         await self._changed.wait()
 
     # For electors and operators. All raise OrderRefused, with nothing changed.

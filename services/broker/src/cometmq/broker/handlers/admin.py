@@ -58,8 +58,9 @@ async def save_table(broker: Broker, table: Saved) -> None:
 async def update_broker_config(broker: Broker, call: Call[NoHeader]) -> Reply:
     """Change mutable settings; apply either all changes of the request or none.
 
-    Compatibility: RocketMQ sets any key it knows, even one that it reads only at startup, such as a
-    path. Here such a key is refused with the reason. Both ignore unknown keys.
+    Compatibility: RocketMQ accepts a new value for any of its keys, even for one that it reads only
+    at startup, such as a path. Here such a key is refused with the reason. Both ignore unknown
+    keys.
     """
     try:
         changes = properties.parse(str(call.body, "utf-8"))

@@ -55,7 +55,7 @@ _WRITE: Final = int(Perm.WRITE)
 
 
 def send_message(broker: Broker, call: Call[SendHeader]) -> Reply | None:
-    """Store one message, or a batch if the header says so; answer after the commit."""
+    """Store one message, or a batch if the header announces one; answer after the commit."""
     try:
         if call.header.batch:
             _send_batch(broker, call)

@@ -114,7 +114,6 @@ class BrokerLane:
             return None
 
     def answer(self, first: int, count: int, room: int) -> Answered:
-        """Answer staged pulls."""
         return self._pulls.answer(first, count, room)
 
     def put(self, count: int, staged_bytes: int) -> bool:

@@ -93,7 +93,6 @@ class Follower:
             self.stop()
 
     def stop(self) -> None:
-        """Close the connection."""
         if self._stream is not None:
             self._stream.close()
 

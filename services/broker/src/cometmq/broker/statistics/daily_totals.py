@@ -22,7 +22,6 @@ class Totals(msgspec.Struct, frozen=True):
 
 class History:
     def __init__(self, totals: Callable[[], Totals], *, now_ms: int) -> None:
-        """`totals` returns the current totals."""
         self.this_morning = Totals()
         self.yesterday_morning = Totals()
         self._totals = totals

@@ -48,7 +48,7 @@ class PutTimes:
         self._counts[elapsed_ms] = self._counts.get(elapsed_ms, 0) + count
 
     def rotate(self) -> None:
-        """Start a new minute."""
+        """Close the current minute and start a new one."""
         self._last = self._current()
         self._counts = {}
         self._seen_count = self._put_count()

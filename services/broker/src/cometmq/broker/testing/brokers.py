@@ -99,7 +99,6 @@ class MemoryStore:
         yield from ()
 
     def stats(self) -> StoreStats:
-        """Return the figures of an empty store."""
         figures: list[Any] = [0] * len(StoreStats._fields)
         return StoreStats._make(figures)._replace(is_writable=True, refusals=())
 

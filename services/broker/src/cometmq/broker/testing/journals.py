@@ -25,8 +25,6 @@ FILE_BYTES: Final = 16 << 10
 
 
 class MemoryFiles:
-    """The files of the tables, in memory."""
-
     def __init__(self) -> None:
         self.contents: dict[Path, bytes] = {}
 

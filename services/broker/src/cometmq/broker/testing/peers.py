@@ -12,8 +12,6 @@ from cometmq.remoting.raw import Body
 
 
 class Sent(NamedTuple):
-    """One request that the peer received."""
-
     code: int
     header: msgspec.Struct | None
     body: Body = b""
@@ -43,7 +41,6 @@ class FakePeer:
         body: Body = b"",
         ext: Mapping[str, str] | None = None,
     ) -> bool:
-        """Record a oneway request."""
         if self.is_open and self.is_writable:
             self.sent.append(Sent(int(code), header, body))
         return self.is_open and self.is_writable

@@ -156,7 +156,9 @@ class RawSlave:
         return found
 
     async def is_closed(self) -> bool:
-        """Wait until the other side closes the connection, ignoring whatever it sends first."""
+        """Wait until the other side closes the connection, ignoring any data that it sends
+        before.
+        """
         async with asyncio.timeout(DEADLINE_S):
             try:
                 while await self.reader.read(1 << 16):

@@ -90,8 +90,6 @@ class Wire:
 
 
 class Connected(NamedTuple):
-    """One connection of a scripted broker."""
-
     peer: LanePeer
     wire: Wire
 

@@ -24,13 +24,11 @@ def copy(ordinal: int) -> Copy:
 
 
 def group(**spec: Any) -> BrokerGroup:
-    """Return a group with this spec."""
     metadata = {"namespace": "mq", "name": "orders", "uid": "u-1", "generation": 3}
     return group_of({"metadata": metadata, "spec": {"nameServers": ["ns:9876"], **spec}})
 
 
 def deleting(one: BrokerGroup, annotations: Mapping[str, str] | None = None) -> BrokerGroup:
-    """Return a group that is being deleted."""
     return msgspec.structs.replace(one, is_deleting=True, annotations=annotations or {})
 
 

@@ -32,8 +32,6 @@ DEPTH_MAX: Final = 100
 
 
 class Property(msgspec.Struct, frozen=True):
-    """A message property."""
-
     name: str
     depth: int = 1
 

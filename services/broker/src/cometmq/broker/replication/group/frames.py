@@ -75,8 +75,6 @@ BODY_BYTES_MAX: Final[Mapping[Kind, int]] = {
 
 
 class Frame(NamedTuple):
-    """A frame as received."""
-
     kind: Kind
     body: memoryview
 

@@ -219,7 +219,7 @@ class GroupSender:
         self._report()
 
     def ended(self, stream: "FollowerStream") -> None:
-        """Drop a connection."""
+        """Forget a closed connection."""
         if stream in self._streams:
             del self._streams[stream]
             if stream.is_following:

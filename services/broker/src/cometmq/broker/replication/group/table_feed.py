@@ -1,15 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The tables of a group: a master numbers their changes, its followers apply them in order.
+"""The tables of a group: a master numbers their changes, and its followers apply them in order.
 
 A change is what the journal stores in one turn: the new values, never a difference
-(`tables/journal.py`). The master of an epoch counts its changes from 0. A follower first gets all
-tables whole, as of some change, and then each later change. Tables may change while their pieces
+(`tables/journal.py`). The master of an epoch counts its changes from 0. A follower first gets
+complete tables, as of some change, and then each later change. Tables may change while their pieces
 are being sent, so a piece may already contain a later change; applying that change again alters
 nothing.
 
 A follower writes the same changes to its own journal before it acknowledges them.
 
-The journal stores each change together with the position that the tables reach by it, so a
+The journal stores each change together with the position that the tables reach with it, so a
 restarted copy knows which acknowledged changes it has. The position is a lower bound: the tables
 contain every acknowledged change up to it. That remains true while a follower adopts later tables
 one by one, because those contain the acknowledged changes, too. To continue with single changes, a
