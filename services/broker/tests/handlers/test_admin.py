@@ -66,8 +66,8 @@ async def test_captured_changes_of_settings(exchange: Exchange) -> None:
 
 @pytest.mark.parametrize("exchange", answered_exchanges(GOLDEN, "026-*"), ids=name_of)
 async def test_captured_settings(exchange: Exchange) -> None:
-    """Settings that both brokers have get the same values, except those set in the captured
-    files.
+    """Settings that the captured files leave at their defaults have the same values in both
+    brokers.
     """
     broker = memory_broker()
     expected = expected_answer(exchange)

@@ -116,7 +116,7 @@ class RouteTable:
     ) -> Master | None:
         """Add or refresh a broker; for a slave, return its master if known.
 
-        A master that registers as a slave of its group remains in the routes as the master for
+        A master that registers as a slave of its group is also kept in the routes as the master for
         `keep_ms`, because after a planned switchover it forwards requests.
         """
         broker = registration.broker

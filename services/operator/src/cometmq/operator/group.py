@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One BrokerGroup as read from the API, and the names that derive from it."""
+"""One BrokerGroup as read from the API, and the names derived from it."""
 
 from collections.abc import Mapping
 from typing import Any, Final

@@ -141,7 +141,7 @@ class Pass:
     # ---- election ----------------------------------------------------------------------------
 
     async def _elect(self, group: BrokerGroup, live: Live) -> None:
-        """Elect among the pods that should exist; without a StatefulSet there are none."""
+        """Elect a master among the pods that should exist; without a StatefulSet there are none."""
         if live.stateful_set is None:
             return
         seen = seen_of(group, live, None, ())

@@ -312,7 +312,7 @@ class Ledger:
     }
 
     def _set_states(self, indices: bytes, state: State) -> None:
-        """Change the state of those entries that are still open."""
+        """Change the state of the given entries that are still open."""
         for (index,) in _INDEX.iter_unpack(indices):
             data = self._table.read(index, 1)
             if index < self.half_begin or data[_STATE_AT:] != _OPEN_STATE:

@@ -51,7 +51,7 @@ class Addresses:
 
 
 def _alternatives(text: str) -> Iterator[str]:
-    """Yield the single patterns of a list, or of a pattern whose last part is a list."""
+    """Yield the individual patterns of a list, or of a pattern whose last part is a list."""
     head, tails = "", text
     if text.endswith("}"):
         head, brace, tails = text[:-1].rpartition("{")

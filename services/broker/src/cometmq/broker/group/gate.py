@@ -336,5 +336,5 @@ class Gate:
 
 
 async def _settled(result: Result) -> Any:
-    """Return the answer of a handler, awaiting the result if necessary."""
+    """Return the answer of a handler; await it if necessary."""
     return await result if inspect.isawaitable(result) else result

@@ -217,7 +217,7 @@ def _as_sent(half: MessageRecord, place: tuple[str, int]) -> bytes:
 
 
 def set_transaction_aside(broker: Broker, call: Call[SetTransactionAside]) -> None:
-    """Move a half message whose outcome no producer reported to the operators' topic."""
+    """Move a half message to the operators' topic, because no producer reported its outcome."""
     _check_role(broker)
 
     def found(half: MessageRecord | None) -> Reply | None:

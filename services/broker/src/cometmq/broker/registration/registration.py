@@ -162,7 +162,7 @@ class Registration:
     async def announce(self) -> int:
         """Wait until each reachable name server has the current topics; return the number that do.
 
-        A name server that was already unreachable is tried too, but not waited for.
+        Name servers that were already unreachable are tried as well, but not waited for.
         """
         loop = asyncio.get_running_loop()
         waiters: list[asyncio.Future[bool]] = []

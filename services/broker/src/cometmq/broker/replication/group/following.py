@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """The follower's side of the stream between members of a group.
 
-A follower connects to the master of the epoch that it has promised. After the handshake it saves
-the part of its log that the master lacks to a file, truncates the log to the common point, and
-saves the remaining history. Then it copies (`master_stream.py`). Readers see only what the master
-has confirmed.
+A follower connects to the master of the epoch that it has promised. After the handshake it saves to
+a file the part of its log that the master lacks, truncates the log to the common point, and saves
+the remaining history. Then it copies (`master_stream.py`). Readers see only what the master has
+confirmed.
 
 Whenever a connection ends, the follower reconnects, until it is stopped. A log that cannot be
 followed is reported once for each reason, with the action to take.

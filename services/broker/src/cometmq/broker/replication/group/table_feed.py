@@ -134,7 +134,7 @@ class TableFeed:
         return islice(self._recent, number + 1 - first, None)
 
     def whole(self) -> Iterator[tuple[str, bytes]]:
-        """Yield the tables' names, each with the pieces of its content."""
+        """Yield the content of all tables in pieces, each with the name of its table."""
         for name, table in self._tables.items():
             for piece in table.whole():
                 yield name, piece
