@@ -12,7 +12,7 @@ from typing import Final
 from cometmq.remoting.sql.lexer import SYMBOLS
 
 CHARS_MAX: Final = 8_192
-"""Maximum length of an expression: parsing one of this length takes 25 ms, in steps."""
+"""Maximum length of an expression; parsing an expression of this length takes 25 ms, in steps."""
 
 GRAMMAR: Final = r"""
 ?start: or_expression
