@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Generates a day of snapshots of the demo's groups, one per minute, without a broker.
 
-The groups behave as in the live demo, but over hours, as in production: the report shows curves
-of a whole day. Everything is computed from the minute, so each run yields the same day; only its
-date is today's.
+The groups behave as in the live demo, but over hours, as in production: the report shows curves of
+a whole day. All figures are computed from the minute, so every run yields the same day; only the
+date differs.
 """
 
 from collections.abc import Callable

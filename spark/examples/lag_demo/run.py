@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Runs the demo: starts a suite and the groups, takes snapshots, builds a report, checks it.
 
-`--replay` starts no broker, and uses the snapshots of a generated day.
+With `--replay`, no broker is started: the snapshots are those of a generated day.
 """
 
 import argparse
@@ -92,7 +92,7 @@ async def collect(namesrv: str, history: Path, seconds: float) -> None:
 
 
 def say(text: str) -> None:
-    """Print unbuffered, even into a pipe."""
+    """Print without buffering, even into a pipe."""
     print(text, flush=True)  # noqa: T201  # the demo's output
 
 

@@ -41,4 +41,4 @@ class DataLoss(SourceError):
 
 
 class SendIncomplete(SourceError):
-    """Some rows of a task were not stored by any broker."""
+    """No broker has stored some of a task's rows."""

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A blocking, pipelined connection of a Spark worker to a broker or a name server.
+"""A blocking, pipelined connection from a Spark worker to a broker or a name server.
 
-The protocol is that of `cometmq.remoting`; this module only moves bytes. It uses neither threads
-nor an event loop, and opens nothing at import, because Spark forks its workers.
+`cometmq.remoting` implements the protocol; this module only sends and receives bytes. It uses
+neither threads nor an event loop, and opens nothing at import, because Spark forks its workers.
 """
 
 import contextlib
@@ -51,7 +51,7 @@ BUSY_CODES: Final = frozenset(
 
 
 class LinkSettings(msgspec.Struct, frozen=True):
-    """Timeout, TLS and credentials of a connection."""
+    """Timeout, TLS settings and credentials of a connection."""
 
     timeout_ms: int = 3000
     tls: TlsSettings = TlsSettings()
@@ -80,7 +80,7 @@ class LinkSettings(msgspec.Struct, frozen=True):
         return cls(options.pull_timeout_ms, tls, credentials, options.secret_file)
 
     def session(self) -> SessionCredentials | None:
-        """Return the credentials; a secret file is read each time, so secrets can be rotated."""
+        """Return the credentials; secret files are read on every call, so secrets may change."""
         if not self.secret_file:
             return self.credentials
         try:
@@ -90,7 +90,7 @@ class LinkSettings(msgspec.Struct, frozen=True):
 
 
 class Closable:
-    """Closes at the end of a `with` block."""
+    """A context manager that calls `close` on exit."""
 
     def close(self) -> None:
         raise NotImplementedError
@@ -119,7 +119,7 @@ class BrokerConnection(Closable):
         return self._connection.pending_count
 
     def submit(self, request: Request, done: Done) -> None:
-        """Queue a request; a later `exchange` passes its answer or an error to `done`."""
+        """Queue a request. A later call of `exchange` passes the answer, or an error, to `done`."""
         if self._signer is not None:
             request = self._signed(request, self._signer)
         deadline_ms = _now_ms() + self._settings.timeout_ms
@@ -128,7 +128,7 @@ class BrokerConnection(Closable):
     def exchange(self) -> None:
         """Send queued requests, then wait until an answer arrives or a request times out.
 
-        If the connection ends, fails all pending requests and raises ConnectionLost.
+        If the connection is lost, fail all pending requests and raise ConnectionLost.
         """
         try:
             self._flush()
@@ -147,7 +147,7 @@ class BrokerConnection(Closable):
         *,
         ok: Collection[int] = _SUCCESS,
     ) -> Response:
-        """Send a request and wait for its answer; raise Refused if its code is not in `ok`."""
+        """Send a request and return its answer; raise Refused for a code that is not in `ok`."""
         answers = self.invoke_all([Request(code, header, body)])
         return accepted(answers[0], ok)
 
@@ -199,7 +199,7 @@ class BrokerConnection(Closable):
 
 
 class Connections(Closable):
-    """Connections by address, each opened on first use."""
+    """Connections keyed by address, each opened on first use."""
 
     def __init__(self, settings: LinkSettings) -> None:
         self._settings = settings
@@ -225,7 +225,7 @@ class Connections(Closable):
 
 
 def accepted(answer: Response | CometError, ok: Collection[int] = _SUCCESS) -> Response:
-    """Return an answer whose code is in `ok`; raise any other answer as an error."""
+    """Return the answer if its code is in `ok`; otherwise raise it as an error."""
     if isinstance(answer, CometError):
         raise answer
     if answer.code not in ok:

@@ -39,14 +39,17 @@ class Metadata(Closable):
         return queues
 
     def find_brokers(self, names: Collection[str]) -> None:
-        """Find brokers by name, without a topic; raise BrokerUnreachable if one is unknown."""
+        """Look up brokers by name, without a topic; raise BrokerUnreachable for unknown names."""
         self.brokers.update(self.names.brokers())
         for name in sorted(names):
             if name not in self.brokers:
                 raise BrokerUnreachable(f"broker `{name}` is unreachable: no name server knows it")
 
     def ends(self, queues: Iterable[Queue]) -> dict[Queue, tuple[int, int]]:
-        """Return each queue's first offset and exclusive end; first offsets are queried first."""
+        """Return each queue's first offset and exclusive end.
+
+        First offsets are queried before ends, because both may grow between the two queries.
+        """
         wanted = list(queues)
         first = self._offsets(
             wanted, lambda q: Request(RequestCode.GET_MIN_OFFSET, GetMinOffset(q.topic, q.queue_id))
@@ -82,7 +85,7 @@ class Metadata(Closable):
             accepted(answer)
 
     def offset_at(self, queue: Queue, moment_ms: int, ends: tuple[int, int]) -> int:
-        """Find the first offset stored at or after a time; the queue's end if there is none.
+        """Return the first offset stored at or after a time, or the queue's end if there is none.
 
         Brokers return the nearest message, or 0 if they find none; the search continues from there.
         """
@@ -102,7 +105,7 @@ class Metadata(Closable):
         self._connections.close()
 
     def _stored_ms(self, queue: Queue, offset: int) -> int:
-        """Return the store time of a message; 0 if it has been deleted in the meantime."""
+        """Return the store time of a message, or 0 if the message has been deleted."""
         request = pull_request(queue, offset, 1, group=self._options.group, message_filter=Filter())
         answer = accepted(self._ask([queue], lambda _: request)[queue], PULL_CODES)
         return scan_record(answer.body).store_timestamp if answer.body else 0
@@ -128,7 +131,7 @@ class Metadata(Closable):
         return answers
 
     def _with_retries(self, name: str, requests: list[Request]) -> list[Response | CometError]:
-        """Query a broker group; retry after a pause, and fall back to slaves."""
+        """Query a broker group: try its addresses in turn, then pause and retry."""
         failure: CometError | None = None
         for attempt in range(self._options.fetch_num_retries + 1):
             if attempt:
@@ -160,7 +163,7 @@ def readable_addresses(addresses: Addresses, read_from: ReadFrom) -> list[str]:
 
 
 def first_at(is_late: Callable[[int], bool], near: int, ends: tuple[int, int]) -> int:
-    """Binary-search the first offset that is late, starting with growing steps from `near`.
+    """Find the first late offset by binary search, after growing steps away from `near`.
 
     `is_late` must be false up to some offset and true from there on.
     """

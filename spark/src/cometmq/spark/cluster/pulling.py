@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Builds pull requests of the data source, with their filters."""
+"""Builds the data source's pull requests and their filters."""
 
 import re
 from typing import Final
@@ -44,7 +44,7 @@ class Filter(msgspec.Struct, frozen=True):
 
 
 def filter_of(options: Options) -> Filter:
-    """Parse the filter of the options; raise OptionError for SQL without `expressionType`."""
+    """Parse the filter in the options; raise OptionError for SQL without `expressionType`."""
     text, kind = options.sub_expression.strip(), options.expression_type
     if kind is ExpressionType.SQL92:
         if not text or text == ALL_TAGS:
@@ -81,7 +81,7 @@ def pull_request(
 def pull_header(
     queue: Queue, offset: int, count: int, *, group: str, expression: str, expression_type: str
 ) -> PullMessage:
-    """Build a pull that carries its filter and returns at once, without long polling."""
+    """Build the header of a pull with a filter and without long polling."""
     return PullMessage(
         consumer_group=group,
         topic=queue.topic,

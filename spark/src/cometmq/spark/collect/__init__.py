@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Takes snapshots of all offsets of a cluster."""
+"""Takes snapshots of all offsets in a cluster."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The queries of one snapshot to one broker, in an order that keeps lags correct.
+"""Queries one broker for a snapshot, in an order that keeps lags correct.
 
 Invariant
     Consumer offsets are read before queue ends, so an offset never exceeds the end of its queue.
@@ -95,7 +95,7 @@ class _Round:
             }
 
     async def ask_offsets_of(self, group: str) -> None:
-        """Query one group: the fallback for a broker that rejects the query for all offsets."""
+        """Query the offsets of one group, for brokers that reject the query for all groups."""
         try:
             stats = await self._broker.consume_stats(group)
         except CommandError:
@@ -138,7 +138,7 @@ class _Round:
         }
 
     async def _ask_consumed(self, pair: Pair) -> None:
-        """Query store times of the last consumed messages; leave the next message's age unknown."""
+        """Query when the last consumed messages were stored, but not the age of the next ones."""
         topic, group = pair
         try:
             stats = await self._broker.consume_stats(group, topic)
@@ -165,12 +165,12 @@ def _groups(state: BrokerState) -> list[str]:
 
 
 def behind(state: BrokerState, budget: int) -> list[Pair]:
-    """Select `budget` pairs with unread messages; later snapshots select the others."""
+    """Select up to `budget` pairs with unread messages; later snapshots select the others."""
     return rotated((pair for pair in state.offsets if _is_behind(state, pair)), state, budget)
 
 
 def filtered(state: BrokerState, budget: int) -> list[Pair]:
-    """Select pairs with unread messages whose group filters the topic."""
+    """Select up to `budget` pairs with unread messages whose group filters the topic."""
     pairs = (
         pair
         for pair in state.offsets
@@ -182,7 +182,7 @@ def filtered(state: BrokerState, budget: int) -> list[Pair]:
 
 
 def rotated(pairs: Iterable[Pair], state: BrokerState, budget: int) -> list[Pair]:
-    """Select `budget` of the pairs.
+    """Select up to `budget` pairs.
 
     The selection rotates with the snapshot id, so no state needs to survive between snapshots.
     """

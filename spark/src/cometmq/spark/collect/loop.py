@@ -20,7 +20,7 @@ INTERVAL_MIN_S: Final = MINUTE_MS // 1000
 
 
 async def collect_once(root: Path, settings: CollectSettings, say: Say) -> Snapshot | None:
-    """Take and write this minute's snapshot; None if another collector has already done it."""
+    """Take and write this minute's snapshot; return None if another collector has written it."""
     number = snapshot_id_of(wall_ms())
     if is_taken(root, number):
         say(f"snapshot {number} already exists")

@@ -53,7 +53,10 @@ def places(queues: dict[int, range], count: int) -> Iterator[tuple[int, int]]:
 async def _matches(
     broker: BrokerAdmin, state: BrokerState, pair: Pair, place: tuple[int, int]
 ) -> bool:
-    """Return whether the message here matches: a pull from its offset returns the same offset."""
+    """Return whether the message at `place` matches.
+
+    A pull that starts at a matching message returns that message's offset.
+    """
     topic, group = pair
     queue_id, offset = place
     wanted = state.connections[group].subscription_table[topic]

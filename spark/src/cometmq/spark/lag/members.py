@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Queries the members of the worst groups about the queues they read and their threads.
+"""Queries the members of the worst groups for the queues they read and their thread dumps.
 
-This is the only part of a report that queries consumers. Brokers relay the request (code 307),
-and a member that hangs may never answer.
+This is the only part of a report that queries consumers. Brokers relay the request (code 307), and
+a member that hangs may never answer.
 """
 
 import asyncio
@@ -35,7 +35,7 @@ Held = dict[MessageQueue, tuple[str, ProcessQueueInfo]]
 
 
 class GroupAnswers(msgspec.Struct):
-    """Answers of the members of one group."""
+    """The answers of one group's members."""
 
     cluster: str
     group: str
@@ -54,7 +54,7 @@ def worst_groups(report: Report) -> list[tuple[str, str]]:
 
 
 async def query_members(report: Report, settings: CollectSettings) -> list[GroupAnswers]:
-    """Query the members of the worst groups; a group deleted meanwhile gets an empty result."""
+    """Query the members of the worst groups; the result for a deleted group is empty."""
     options = ClientOptions(credentials=settings.credentials, tls=settings.tls)
     groups = worst_groups(report)
     try:

@@ -33,7 +33,7 @@ def session(
 ) -> SparkSession:
     """Create a session with UTC timestamps whose workers run this interpreter.
 
-    `master` defaults to spark-submit's, or to all cores of this machine if there is none.
+    `master` defaults to the one that spark-submit sets, or to all cores of this machine.
     """
     for name_ in ("PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON"):
         os.environ.setdefault(name_, sys.executable)  # noqa: TID251 (read by Spark)

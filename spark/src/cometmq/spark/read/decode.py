@@ -2,7 +2,7 @@
 """Decodes records of pull answers to Arrow, a whole batch at a time with numpy.
 
 Hot path: `decode_records` runs once per batch of about 8192 messages; its budget is 1 us per
-message with raw properties (bench/spark). Only the record sizes are walked in Python. Fixed fields
+message with raw properties (bench/spark). The only Python loop walks the record sizes. Fixed fields
 are gathered into one structured array; Arrow slices bodies, topics and properties from the buffer.
 
 If a record has an uncommon form (IPv6 hosts, long topic lengths, invalid UTF-8), `decode_scalar`

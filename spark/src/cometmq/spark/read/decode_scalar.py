@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Decodes records to Arrow one by one: handles every form, including forms that `decode` rejects.
+"""Decodes records to Arrow one by one, including the forms that `decode` rejects.
 
 This is the reference implementation: tests compare the two decoders on random records.
 """

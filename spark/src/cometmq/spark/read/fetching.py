@@ -52,7 +52,7 @@ _PAUSE_MS_MAX: Final = 3000
 
 
 class Piece(NamedTuple):
-    """Whole records; only those with offsets below `end` count."""
+    """Whole records; those with offsets from `end` on do not belong to the piece."""
 
     body: bytes
     end: int
@@ -218,7 +218,7 @@ class Fetcher:
         self.lost_count += min(end, chunk.end) - chunk.cursor
 
     def _lose_front(self, chunk: _Chunk, end: int, what: str) -> None:
-        """Lose everything before `end`, including chunks whose pulls are still unanswered."""
+        """Count everything before `end` as lost, including chunks with unanswered pulls."""
         if self._options.fail_on_data_loss:
             first = next(one.cursor for one in self._chunks if not one.is_done)
             raise data_loss(self._span.queue, first, min(end, self._span.end) - first, what)
@@ -241,7 +241,7 @@ class Fetcher:
         self._find_brokers()
 
     def _take(self) -> list[Piece]:
-        """Take the answers next in order: finished chunks, and the start of one more."""
+        """Take the answers that are next in order, including those of an unfinished chunk."""
         found: list[Piece] = []
         while self._chunks:
             chunk = self._chunks[0]

@@ -104,5 +104,5 @@ def total_size(spans: Iterable[Span]) -> int:
 
 
 def spans_between(start: Mapping[Queue, int], end: Mapping[Queue, int]) -> list[Span]:
-    """Build the spans between two sets of offsets; queues that only one set has are skipped."""
+    """Build the spans between two sets of offsets; queues missing from either set are skipped."""
     return [Span(queue, start[queue], end[queue]) for queue in sorted(end) if queue in start]

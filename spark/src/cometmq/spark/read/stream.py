@@ -2,10 +2,10 @@
 """Streaming reads of messages; Spark stores the offsets in its checkpoint.
 
 Invariants
-    Offsets that `latestOffset` has returned once always select the same messages again. A new
-    queue therefore enters the checkpoint with its first offset and no messages, and is read from
-    the next batch on; its first offset may change in between without effect.
-    A queue that has vanished keeps its entry.
+    Offsets that `latestOffset` has returned always select the same messages again. A new queue
+    therefore enters the checkpoint at its first offset, without messages, and is read from the
+    next batch on. Its first offset may change between the two batches.
+    A queue that has disappeared keeps its entry.
 """
 
 import time
@@ -140,7 +140,7 @@ class MessageStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _following(
         self, begun: Mapping[Queue, int], ends: Ends
     ) -> tuple[dict[Queue, int], list[Span]]:
-        """Return the offsets without any new messages, and the spans available to read."""
+        """Return the offsets of a batch without messages, and the spans available to read."""
         following = dict(begun)
         spans: list[Span] = []
         for queue, (first, end) in ends.items():

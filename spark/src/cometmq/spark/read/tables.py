@@ -38,7 +38,7 @@ class Round(InputPartition):
 
 
 class TableReader(DataSourceReader):
-    """Reads one of the tables once."""
+    """Reads one table once."""
 
     def __init__(self, options: Options, schema: StructType) -> None:
         check_common(options)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The type `Column`, and the columns of `offsets`, `progress`, `groups` and `brokers`.
 
-Plain values: this module imports neither Spark nor Arrow, so that documents can be generated
-without them.
+The columns are plain values: this module imports neither Spark nor Arrow, so that documents can be
+generated without them.
 """
 
 from typing import Final, NamedTuple

@@ -56,7 +56,10 @@ def offset_rows(state: BrokerState) -> Iterator[Row]:
 
 
 def _bounds(found: TopicOffset) -> tuple[int, int]:
-    """Clamp the start and end: after deleting files a broker may report a start beyond the end."""
+    """Return the start and end of a queue.
+
+    After deleting files, a broker may report a start beyond the end; the end is then used.
+    """
     end = max(found.max_offset, 0)
     return min(max(found.min_offset, 0), end), end
 
@@ -130,7 +133,7 @@ def is_filter(members: ConsumerConnections, topic: str) -> bool:
 def _times(
     found: TimeSpan | None, offset: int | None, consumed_ms: int | None
 ) -> tuple[int | None, int | None, int | None]:
-    """Return the store times of messages c-1 and c, and the age of c."""
+    """Return the store times of the last consumed and the next message, and the age of the next."""
     if found is None:
         return micros(consumed_ms) if offset else None, None, None
     span = found.span

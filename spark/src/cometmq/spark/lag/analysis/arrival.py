@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Finds when the first unread message arrived, from the history of queue ends.
 
-It arrived between the last snapshot whose `max_offset` was at or below its offset and the next
-snapshot.
+The message arrived between the last snapshot whose `max_offset` did not exceed its offset and the
+next snapshot.
 """
 
 from typing import Final
@@ -33,7 +33,7 @@ GROUP BY {KEY}
 def arrivals(offsets: DataFrame, unread: DataFrame) -> DataFrame:
     """Find, for each series, the two snapshots between which its first unread message arrived.
 
-    `unread` has the key and `position`, the first unread offset; it must be small enough to
+    `unread` has the key columns and `position`, the first unread offset. It must be small enough to
     broadcast.
     """
     sql = offsets.sparkSession.sql

@@ -78,7 +78,7 @@ def _facts(points: Sequence[Row], rules: Rules) -> BrokerFacts:
 
 
 def _with_settings(points: Sequence[Row]) -> dict[str, Any]:
-    """Copy the newest row; settings missing there (broker unreachable) come from older rows."""
+    """Copy the newest row; if the broker was unreachable, take its settings from older rows."""
     newest = dict(points[-1])
     for name in ("file_reserved_hours", "delete_when", "disk_max_used_ratio"):
         known = (it[name] for it in reversed(points) if it[name] is not None)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Deletion times of old files: the hours of `deleteWhen` in the brokers' zone, DST included."""
+"""Computes when brokers delete old files: in the hours of `deleteWhen`, in their time zone."""
 
 from datetime import UTC, datetime, timedelta
 from typing import Final
@@ -14,7 +14,7 @@ _STEP: Final = timedelta(minutes=15)
 
 
 def hours_of(delete_when: str | None) -> frozenset[int]:
-    """Parse `04;16`; invalid words are ignored, as brokers do."""
+    """Parse a list of hours such as `04;16`; invalid entries are ignored, as brokers do."""
     words = (delete_when or DELETE_WHEN).split(";")
     hours = {int(word) for word in words if word.strip().isascii() and word.strip().isdigit()}
     return frozenset(hour for hour in hours if hour < 24)

@@ -2,7 +2,7 @@
 """The table `filtered`: estimates how many unread messages match a group's filter.
 
 The matching share is taken from the newest samples of each broker, with a 95 % Wilson interval.
-The bounds of the brokers are added up, which makes the interval of the sum slightly too wide.
+Adding up the bounds of the brokers makes the interval of the sum slightly too wide.
 """
 
 import math
@@ -29,7 +29,8 @@ class _Topic(NamedTuple):
 def filtered(queues: pa.Table, groups: pa.Table) -> pa.Table:
     """Build one row per filtered topic with unread messages.
 
-    `queues` is the report's table `queue`; `groups` is the snapshot table of the long window.
+    `queues` is the report's table `queue`; `groups` is the snapshot table `groups` over the long
+    window.
     """
     unread = _unread(queues)
     tries = _newest_tries(groups)

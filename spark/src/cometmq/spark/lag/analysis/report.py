@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The report job: turns snapshots into the tables of a report.
 
-It reads progress of the long window for rates and status, the history of queue ends for the
-arrival of unread messages, and every tenth snapshot of bad groups for their curves. The result
-has at most a row per queue and group, so it is collected in the driver as Arrow tables.
+It reads the progress over the long window (for rates and status), the history of queue ends (for
+the arrival of unread messages), and every tenth snapshot of bad groups (for their curves). The
+result has at most one row per queue and group, so it is collected in the driver as Arrow tables.
 """
 
 from collections.abc import Callable
@@ -112,7 +112,7 @@ class _Job:
         return queues(series, self._rules).toArrow()
 
     def _frame(self, table: pa.Table) -> DataFrame:
-        """Detach the rows from their lineage, which Spark would otherwise plan again."""
+        """Create a DataFrame without lineage, so that Spark does not repeat the earlier steps."""
         return self._spark.createDataFrame(table)
 
     def _facts_frame(self, facts: list[BrokerFacts]) -> DataFrame:

@@ -2,9 +2,9 @@
 """Condenses the snapshots of the long window into one row per series (group and queue).
 
 Points
-    One row per series and snapshot, newest first. `t` is the time of a point relative to the
-    newest point, `y*` are offsets relative to that point's. `live` points come after the last
-    time that an offset went backwards, because earlier rates say nothing about the present.
+    A point is one series in one snapshot; points are sorted newest first. `t` and `y*` are its
+    time and offsets relative to the newest point. `live` points are those since an offset last
+    went backwards, because earlier rates say nothing about the present.
 """
 
 from typing import Final

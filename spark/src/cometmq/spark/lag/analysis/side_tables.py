@@ -73,7 +73,7 @@ ORDER BY flagged DESC, kind, backlog DESC, cluster, name
 
 
 def _word(column: str) -> str:
-    """Quote a name for the shell, in SQL, because brokers accept names with any characters."""
+    """Build SQL that quotes a name for the shell: brokers accept any characters in names."""
     quoted = f"""concat("'", replace({column}, "'", "'\\\\''"), "'")"""
     return f"CASE WHEN {column} RLIKE '[^%_a-zA-Z0-9.-]' THEN {quoted} ELSE {column} END"
 

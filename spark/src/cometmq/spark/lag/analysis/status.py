@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The status of a group in a queue: the first matching rule, over the snapshots of W.
 
-Unlike Burrow's window, this one spans time, not commits, and a point counts as fine if either the
-lag or the age of the first unread message is allowed. Bursts and rarely used queues raise no alarm,
-and an incomplete window is UNKNOWN instead of OK.
+Unlike Burrow's window, W covers a period, not a number of commits, and a point counts as fine if
+either the lag or the age of the first unread message is within its limit. Bursts and rarely used
+queues raise no alarm, and an incomplete window is UNKNOWN instead of OK.
 """
 
 from typing import Final

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Merges the snapshots of an hour into one file per table, and computes its aggregates.
 
-No Spark: an hour of 10,000 series is 600,000 rows, sorted and written in two seconds.
+This runs without Spark: an hour of 10,000 series has 600,000 rows, which are sorted and written in
+two seconds.
 
 Invariants
     Only hours that are over are compacted. The manifest is written last: a reader that finds it
@@ -57,7 +58,7 @@ def compact(history: History, now: datetime) -> list[datetime]:
 
 
 def compact_hour(history: History, hour: datetime) -> Manifest | None:
-    """Write an hour's files and its manifest; None if the hour has no complete snapshot."""
+    """Write an hour's files and its manifest; return None if the hour has no complete snapshot."""
     sources = history.raw_files(COMPLETE, hour)
     if not sources:
         return None

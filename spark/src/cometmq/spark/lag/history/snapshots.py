@@ -46,7 +46,7 @@ class History:
         return sorted(hour for path in found if (hour := hour_in(path)) is not None)
 
     def raw_files(self, table: str, hour: datetime) -> list[Path]:
-        """List a table's raw files in an hour, complete snapshots only."""
+        """List the raw files of a table in an hour; incomplete snapshots are omitted."""
         complete = (self.root / RAW / COMPLETE / hour_folder(hour)).glob("snap-*.parquet")
         folder = self.root / RAW / table / hour_folder(hour)
         return sorted(
@@ -130,7 +130,7 @@ def _read(
 
 
 def check(path: Path) -> None:
-    """Raise HistoryError unless a file is valid Parquet of our version; reads only the footer."""
+    """Check that a file is Parquet of our version, by its footer; raise HistoryError otherwise."""
     try:
         metadata = pq.read_metadata(path)
     except (pa.ArrowException, OSError) as error:
@@ -144,7 +144,7 @@ def check(path: Path) -> None:
 
 
 def read_whole(path: Path, **options: Any) -> pa.Table:
-    """Read a file completely; raise HistoryError if any part is damaged."""
+    """Read a complete file; raise HistoryError if any part is damaged."""
     check(path)
     try:
         return pq.read_table(path, partitioning=None, **options)
@@ -158,7 +158,7 @@ def _not_whole(path: Path, error: Exception) -> HistoryError:
 
 
 def hour_in(path: Path) -> datetime | None:
-    """Parse the hour of a folder `dt=../hh=..`; None for any other folder."""
+    """Parse the hour of a folder `dt=../hh=..`; return None for any other folder."""
     text = f"{path.parent.name}/{path.name}"
     try:
         return datetime.strptime(text, "dt=%Y-%m-%d/hh=%H").replace(tzinfo=UTC)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Checks the history: files open and have their columns, and compacted hours match their hashes."""
+"""Checks that the files of the history can be read, have their columns, and match their hashes."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -51,7 +51,7 @@ def _of_file(path: Path, name: str) -> Iterator[str]:
 
 
 def _of_snapshots(root: Path, folder: str) -> Iterator[str]:
-    """Report snapshots whose last table exists, which marks them complete, but that lack others."""
+    """Report snapshots that their last table marks as complete, but that lack other tables."""
     *others, last = WRITE_ORDER
     for path in sorted((root / RAW / last / folder).glob("snap-*.parquet")):
         for name in others:

@@ -73,7 +73,7 @@ def lag_curve(points: Points, severity: str, title: str) -> str:
 
 
 def spark_line(points: Points, severity: str, title: str) -> str:
-    """Draw the same curve without axes, sized for a table row."""
+    """Draw a curve without axes, sized for a table row."""
     with mpl.rc_context(_STYLE):
         figure, axes = _figure(1.5, 0.34)
         moments, values = _xy(points)
