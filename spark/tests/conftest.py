@@ -42,7 +42,7 @@ def cluster(maker: type[Cluster]) -> Iterator[Cluster]:
 
 @pytest.fixture
 def make_topic(cluster: Cluster) -> Callable[[str], str]:
-    """Creates topics with two queues per broker, and waits until the name server lists them."""
+    """Return a function that creates a topic with two queues per broker and waits for its route."""
 
     def make(name: str) -> str:
         create_topic(cluster.namesrv_addr, cluster.broker_addrs, name, queue_count=2)
@@ -61,7 +61,6 @@ def make_topic(cluster: Cluster) -> Callable[[str], str]:
 
 @pytest.fixture
 def topic(make_topic: Callable[[str], str], request: pytest.FixtureRequest) -> str:
-    """Return a new topic for each test."""
     return make_topic(re.sub(r"\W", "_", request.node.name)[:100])
 
 

@@ -43,7 +43,7 @@ BODY = StructType([StructField("body", BinaryType())])
 
 @pytest.fixture(scope="module")
 def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[CometCluster]:
-    """A broker that knows two accounts."""
+    """A broker with two accounts."""
     folder = tmp_path_factory.mktemp("guarded")
     (folder / "plain_acl.yml").write_text(ACCOUNTS)
     with CometCluster(folder, {"aclEnable": True}) as cluster:

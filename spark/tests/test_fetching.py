@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Pipelined pulls against brokers whose answers are as bad as possible."""
+"""Pipelined pulls when answers are short, late or lost, messages are deleted, or brokers fail."""
 
 import random
 from collections.abc import Callable
@@ -31,7 +31,7 @@ MOVED = int(ResponseCode.PULL_OFFSET_MOVED)
 
 
 class Broker:
-    """A queue of the offsets in [first, end); a body is the text of its offsets."""
+    """A queue that holds the offsets [first, end); the body of a message is its offset as text."""
 
     def __init__(self, end: int, *, first: int = 0, count_max: int = 32) -> None:
         self.first, self.end, self.count_max = first, end, count_max
@@ -67,7 +67,7 @@ class Broker:
 
 
 class Connection(FakeConnection):
-    """A fake `BrokerConnection` that answers in any order, a few requests at a time."""
+    """A fake `BrokerConnection` that answers a few requests at a time, in any order."""
 
     broker: Broker
 

@@ -35,7 +35,7 @@ def reader_of(cluster: Cluster, topic: str, **options: str) -> MessageReader:
 
 
 def read(cluster: Cluster, topic: str, **options: str) -> list[dict[str, Any]]:
-    """Read like a query, task after task."""
+    """Plan and read as a Spark query does, one task after the other."""
     reader = reader_of(cluster, topic, **options)
     return [
         row

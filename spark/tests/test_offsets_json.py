@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Offsets as JSON: equal offsets give equal text, and invalid text is named."""
+"""Offsets as JSON: equal offsets yield equal text, and errors name the invalid text."""
 
 import pytest
 from hypothesis import given

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Options: conversion of text to values, and one-line errors."""
+"""Text is converted to option values; errors have one line."""
 
 import pickle
 

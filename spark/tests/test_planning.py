@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Splitting and limits: nothing is lost, read twice, or starved."""
+"""Splitting and limiting ranges: no message is lost or read twice, and no queue starves."""
 
 import pytest
 from hypothesis import given

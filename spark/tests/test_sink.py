@@ -51,7 +51,7 @@ def bodies(count: int, size: int = 20) -> pa.RecordBatch:
 
 
 def read(cluster: Cluster, topic: str, count: int) -> list[dict[str, Any]]:
-    """Read once the queues hold that many messages: RocketMQ answers before dispatching."""
+    """Read once the queues hold `count` messages: RocketMQ answers before dispatching them."""
     wait_for_messages(cluster.namesrv_addr, topic, count)
     parsed = parse({"nameServer": cluster.namesrv_addr, "subscribe": topic})
     reader = MessageReader(parsed, table_schema(parsed))

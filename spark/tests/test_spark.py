@@ -69,12 +69,11 @@ class Streams:
 
 @pytest.fixture
 def streams(spark: SparkSession, cluster: Cluster, tmp_path: Path) -> Streams:
-    """Return Streams with a separate checkpoint for each test."""
     return Streams(spark, cluster.namesrv_addr, tmp_path)
 
 
 def checksum(rows: DataFrame) -> list[tuple[Any, ...]]:
-    """Return count and sum of hashes per queue: equal only for equal messages."""
+    """Return the count and the sum of hashes per queue, to compare messages."""
     by_queue = rows.groupBy("broker_name", "queue_id").agg(
         f.count("*"), f.countDistinct("queue_offset"), f.sum(f.crc32("body"))
     )

@@ -51,7 +51,7 @@ class Log:
 
 
 class Stream:
-    """A reader with its fakes."""
+    """A stream reader on fake brokers, with a log and a clock that the test controls."""
 
     def __init__(self, **options: str) -> None:
         self.brokers = Brokers()

@@ -39,7 +39,7 @@ def filled(maker: type[Cluster], tmp_path_factory: pytest.TempPathFactory) -> It
 
 
 def expected() -> list[list[Any]]:
-    """Return the expected rows: count, distinct offsets, and sum of checksums per queue."""
+    """Return the expected rows: count, distinct offsets and sum of checksums per queue."""
     rows = []
     for queue_id in range(QUEUES):
         queue = Queue(TOPIC, "broker-a", queue_id)
@@ -102,7 +102,7 @@ def test_killed_executor_neither_loses_nor_duplicates(
 
 
 def kill_in_a_batch(program: Program) -> None:
-    """Start a stream; kill its driver while a planned batch is incomplete."""
+    """Start a stream, and kill its driver while a planned batch is incomplete."""
     checkpoint = program.folder / "checkpoint"
 
     def count(name: str) -> int:

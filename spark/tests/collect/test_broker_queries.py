@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How the collector copes with rejected queries, and samples messages of filtering groups."""
+"""The collector copes with rejected queries, and samples messages for groups with a filter."""
 
 from collections.abc import Callable
 from typing import Any
@@ -96,7 +96,7 @@ class Asked(BrokerAdmin):
         return Response(0, None, {}, encode_json(self._answers[code.name](header)))
 
     def _pulled(self, header: Any) -> Response:
-        """Every third message matches."""
+        """Answer as a broker whose filter matches every third message."""
         self.pulls.append(header)
         offset = header.queue_offset + -header.queue_offset % 3
         if offset >= ENDS[header.queue_id]:

@@ -39,7 +39,7 @@ def account(folder: Path, secret: str = "collectorSecret1") -> Path:
 
 
 def make_certificate(path: Path) -> None:
-    """Write a CA certificate that signed no server."""
+    """Write a CA certificate that has signed no server's certificate."""
     words = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-subj", "/CN=others"]
     subprocess.run(
         [*words, "-keyout", path.with_suffix(".key"), "-out", path], check=True, capture_output=True

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The option that refreshes the guide's output."""
+"""The option that updates the guide's output."""
 
 import pytest
 

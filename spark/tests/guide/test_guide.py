@@ -41,7 +41,7 @@ def order(queue: Queue, number: int) -> BatchItem:
 
 @pytest.fixture
 def prepared(tmp_path: Path) -> Iterator[CometCluster]:
-    """Two brokers with orders, and a group that has consumed a part of them."""
+    """Two brokers with orders, and a group that has consumed some of them."""
     settings = {"mappedFileSizeCommitLog": 1 << 24}
     with CometCluster(tmp_path / "suite", settings, broker_count=2) as running:
         for topic in ("Orders", "LargeOrders"):
@@ -52,7 +52,7 @@ def prepared(tmp_path: Path) -> Iterator[CometCluster]:
 
 
 async def consume_some(namesrv: str) -> None:
-    """Commit offsets like a consumer that has consumed a part."""
+    """Commit offsets as if a consumer had consumed some of the orders."""
     async with AdminClient(namesrv) as admin:
         for broker in (await admin.masters()).values():
             for queue_id in range(2):

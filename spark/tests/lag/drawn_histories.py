@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Histories drawn by Hypothesis: few minutes, few groups, and every event that can happen.
+"""Histories drawn by Hypothesis, with few minutes and few groups but every possible event.
 
-A report costs seconds but can cover a thousand histories, so they are drawn first and then
-analysed together, each in its own cluster.
+A report takes seconds but can cover a thousand histories, so all histories are drawn first and then
+analysed together, each as a separate cluster.
 """
 
 from collections.abc import Sequence
@@ -27,7 +27,7 @@ _COUNTS = st.sampled_from([0, 0, 0, 1, 7, 60, 2000])
 
 
 class QueueMinute(NamedTuple):
-    """Events of the queue before a snapshot."""
+    """What happens to the queue in the minute before a snapshot."""
 
     arrived: int
     deleted: int
@@ -35,7 +35,7 @@ class QueueMinute(NamedTuple):
 
 
 class ReaderMinute(NamedTuple):
-    """Events of a group before a snapshot."""
+    """What happens to a group in the minute before a snapshot."""
 
     read: int | None
     """Messages read; None: all of them; less than 0: the offset is set back."""
@@ -44,7 +44,7 @@ class ReaderMinute(NamedTuple):
 
 
 class Group(NamedTuple):
-    """A group of one queue."""
+    """A group that consumes one queue."""
 
     begin: int | None
     """Distance of its first offset from the oldest message; None: it has no offset."""
@@ -118,7 +118,7 @@ def histories(draw: st.DrawFn) -> Drawn:
 
 
 def drawn(strategy: SearchStrategy[Any], count: int) -> list[Any]:
-    """Return the histories that Hypothesis draws, always the same."""
+    """Draw `count` histories with Hypothesis, which are the same in every run."""
     found: list[Any] = []
 
     @settings(max_examples=count, derandomize=True, database=None, deadline=None,
@@ -132,7 +132,7 @@ def drawn(strategy: SearchStrategy[Any], count: int) -> list[Any]:
 
 
 def write(root: Path, all_of: Sequence[Drawn], end: datetime, *, is_shifted: bool = False) -> None:
-    """Write the snapshots of these histories, the last one at `end`."""
+    """Write the snapshots of these histories, with the last one at `end`."""
     last_id = int(end.timestamp()) // 60
     tables: dict[int, dict[str, list[tuple[Any, ...]]]] = {
         last_id - back: {name: [] for name in TABLES} for back in range(MINUTES_MAX)

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Computes the same figures a second time, in plain Python on DuckDB rows, without shared code.
+"""Computes the figures of a report a second time, in plain Python on DuckDB rows.
 
-Each queue is processed alone, point by point, as in a manual calculation.
+It shares no code with the report, and processes each queue alone, point by point, as in a manual
+calculation.
 """
 
 import itertools
@@ -152,7 +153,7 @@ def _is_fine(row: Row, before: Row | None, rules: Any) -> bool:
 
 
 def _arrival(position: int, history: list[tuple[float, int]]) -> tuple[float, bool] | None:
-    """Return when a message arrived, and whether that is only a lower bound of its age."""
+    """Return when a message arrived, and whether its age is only known to be at least that."""
     before = max((i for i, (_, m) in enumerate(history) if m <= position), default=None)
     after = next((i for i, (_, m) in enumerate(history)
                   if m > position and (before is None or i > before)), None)  # fmt: skip
@@ -175,7 +176,7 @@ def _dies_s(stored_s: float, now_s: float, fact: Row, zone: ZoneInfo) -> float |
 
 
 class _Points(NamedTuple):
-    """The snapshots of one queue, and those from which its rates are computed."""
+    """The snapshots of one queue, and the subset from which its rates are computed."""
 
     all: list[Row]
     live: list[Row]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Computes the table `group` a second time from the queues: sums, worst queue, coverage."""
+"""Computes the table `group` a second time from the table `queue`: sums, worst queue, coverage."""
 
 import math
 from collections import defaultdict
@@ -48,7 +48,7 @@ def _group(members: list[tuple[str, str, int, Row]]) -> Row:
 
 
 def _badness(row: Row) -> tuple[float, ...]:
-    """Sort key with the worst queue first and unknown values last."""
+    """Return a sort key that puts the worst queue first and unknown values last."""
     loss, time, lag = row["time_to_loss_s"], row["lag_time_s"], row["lag"]
     return (
         WORST_FIRST.index(row["status"]),

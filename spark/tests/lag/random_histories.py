@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Random histories: snapshots of clusters with every kind of trouble.
+"""Random histories: snapshots of clusters with every kind of problem.
 
-Each history is one cluster; a batch of them shares a folder and the newest snapshot.
+Each history is one cluster; the histories of a batch share a folder and the newest snapshot.
 """
 
 import random
@@ -42,7 +42,7 @@ class Queue:
         self.min_offset += min(room, round(arrived * self.kept * random_.uniform(0, 2)))
 
     def stored_s(self, offset: int) -> float | None:
-        """Return when a message was stored; None if before the history."""
+        """Return when a message was stored, or None if that was before the history began."""
         return max((s for first, s in self.store_times if first <= offset), default=None)
 
 

@@ -8,7 +8,7 @@ from typing import Any
 def merged_slope(hours: Sequence[Mapping[str, Any]]) -> float | None:
     """Compute the slope of the lag over several hours of one series, from their `agg60` rows.
 
-    The result equals a regression over the individual points: the sums lose nothing.
+    The result equals a regression over the individual points, because the sums lose no information.
     """
     count = sum(row["n"] for row in hours)
     if count < 3:

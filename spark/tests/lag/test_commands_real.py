@@ -56,7 +56,7 @@ ROUNDS = 7
 def cluster(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Cluster]:
-    """A broker with messages, and two groups that have consumed a part of them."""
+    """A broker with messages, and two groups that have consumed some of them."""
     settings = {"autoCreateTopicEnable": False}
     with MAKERS[request.param](tmp_path_factory.mktemp(request.param), settings) as running:
         namesrv = running.namesrv_addr
@@ -96,7 +96,7 @@ def lag(*words: object) -> tuple[int, str, list[str]]:
 
 
 def progress_of(history: Path, group: str) -> dict[int, dict[str, Any]]:
-    """Return the rows of a group in the newest snapshot by queue."""
+    """Return the rows of a group in the newest snapshot, keyed by queue."""
     path = max(history.glob("raw/progress/*/*/snap-*.parquet"))
     rows = pq.read_table(path, partitioning=None).to_pylist()
     return {r["queue_id"]: r for r in rows if r["group"] == group and r["topic"] == TOPIC}
@@ -131,7 +131,7 @@ def test_snapshot_agrees_with_mqadmin(cluster: Cluster, tmp_path: Path) -> None:
 
 @contextmanager
 def a_consumer(cluster: Cluster) -> Iterator[None]:
-    """A member that wants a third of the messages, and whose listener never returns."""
+    """Run a member that subscribes to a third of the messages and whose listener never returns."""
     ready, stop = threading.Event(), threading.Event()
 
     async def listen(_: list[MessageExt]) -> None:
@@ -220,7 +220,7 @@ def test_members_report_their_queues_and_messages_are_sampled(cluster: Cluster) 
 
 
 def readers(found: list[GroupAnswers]) -> dict[int, str]:
-    """Return the members by the queue that they read."""
+    """Return the member that reads each queue."""
     held = ((queue, member) for it in found for queue, (member, _) in it.held.items())
     return {queue.queue_id: member for queue, member in held if queue.topic == TOPIC}
 
@@ -263,7 +263,7 @@ def test_report_of_a_running_cluster(
 
 
 def check_filter(report: dict[str, Any]) -> None:
-    """The group wants every third message; 90 of 1,200 were tested."""
+    """Check the estimate: the filter matches every third message; 90 of 1,200 were sampled."""
     (row,) = report["filtered"]
     assert (row["group"], row["topic"], row["expression"]) == (HANGING, TOPIC, "t1")
     assert row["tried"] == 90
@@ -304,7 +304,7 @@ def check_files(out: Path, metrics: Path, taken: list[tuple[str, str]]) -> None:
 def a_stream(
     cluster: Cluster, history: Path, *words: object
 ) -> Iterator[tuple[subprocess.Popen[str], list[dict[str, Any]]]]:
-    """Runs the job as a separate process; yields the changes that it prints."""
+    """Run the job as a separate process; yield it and the list of changes that it prints."""
     command = [PROGRAM, "stream", history, "--namesrv", cluster.namesrv_addr, *map(str, words)]
     errors = history.with_name("stream.log").open("ab")
     changes: list[dict[str, Any]] = []
@@ -326,7 +326,7 @@ def a_stream(
 
 
 def batches(history: Path) -> list[list[dict[str, Any]]]:
-    """Return the rows of written windows in order, without empty batches."""
+    """Return the rows of each batch that the stream wrote, in order, without empty batches."""
     files = sorted((history / "stream" / "status").glob("batch-*.parquet"))
     tables = [pq.read_table(path, partitioning=None).to_pylist() for path in files]
     return [rows for rows in tables if rows]
@@ -378,7 +378,7 @@ def test_killed_stream_resumes_from_its_checkpoint(cluster: Cluster, tmp_path: P
 
 
 def check_alerts(cluster: Cluster, changes: list[dict[str, Any]]) -> None:
-    """Every printed change was also sent."""
+    """Check that every printed change was also sent as a message."""
     options = parse({"nameServer": cluster.namesrv_addr, "subscribe": "CMQ_LAG_ALERT"})
     reader = MessageReader(options, table_schema(options))
     rows = [r for p in reader.partitions() for b in reader.read(p) for r in b.to_pylist()]

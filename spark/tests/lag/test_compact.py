@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Compaction: one file per table and hour, deterministic; vacuum and verify."""
+"""Compaction writes one file per table and hour, deterministically; also vacuum and verify."""
 
 from datetime import UTC, datetime, timedelta
 from pathlib import Path

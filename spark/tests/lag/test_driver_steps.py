@@ -14,7 +14,7 @@ FLOATS = ("time_to_loss_s", "lag_time_s", "rate_in", "fine_lag")
 
 
 def table(*rows: dict[str, Any]) -> pa.Table:
-    """Build a table; a column of nulls keeps its type."""
+    """Build a table; a column that contains only nulls keeps its type."""
     names = list(rows[0])
     kinds = {name: pa.float64() for name in FLOATS} | {"lag": pa.int64(), "lag_sum": pa.int64()}
     return pa.table(

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Status changes are announced only after they have settled."""
+"""A status change is announced only once the status has settled."""
 
 import pytest
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Answers of group members become the table `holder` and files with thread dumps."""
+"""Answers of group members are converted to the table `holder` and to files with thread dumps."""
 
 from pathlib import Path
 from typing import Any

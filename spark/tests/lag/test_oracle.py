@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A report equals an independent implementation on random histories.
+"""A report agrees with an independent implementation on random histories.
 
-They include rewinds, gaps, recreated topics, deleted groups, unreachable brokers, repeated rows,
-DST changes, and a leap day. Each kind is counted, so that none can silently disappear.
+The histories include rewinds, gaps, recreated topics, deleted groups, unreachable brokers, repeated
+rows, DST changes, and a leap day. Each kind is counted, so that none can silently disappear.
 """
 
 import math
@@ -106,7 +106,7 @@ def test_histories_contain_every_kind_of_trouble(batches: list[Batch]) -> None:
 
 
 def _kinds(one: Batch) -> Counter[str]:
-    """Count the clusters with each kind of trouble, from the files."""
+    """Count, from the files, the clusters that have each kind of problem."""
     brokers, progress = (_rows(one.root, name) for name in ("brokers", "progress"))
     by_kind: dict[str, set[str]] = {"histories": {row["cluster"] for row in brokers}}
     seen: dict[str, set[int]] = {}

@@ -90,7 +90,7 @@ def test_figures_are_plausible(base: Found) -> None:
 
 
 def test_higher_offsets_arrived_later(base: Found, all_drawn: list[Drawn]) -> None:
-    """The arrival time lies between the snapshots around it."""
+    """The arrival time also lies between the two snapshots around it."""
     by_queue: dict[str, list[tuple[int, float]]] = {}
     for (cluster, *_), row in base.items():
         position = max(row["consumer_offset"] or 0, row["min_offset"])
@@ -122,7 +122,7 @@ def _around(position: int, ends: list[tuple[float, int]]) -> tuple[float, float]
 def test_report_does_not_depend_on_absolute_offsets(
     spark: SparkSession, base: Found, all_drawn: list[Drawn], tmp_path: Path
 ) -> None:
-    """Each cluster is shifted by a different number."""
+    """The offsets of each cluster are shifted by a different number."""
     write(tmp_path, all_drawn, END, is_shifted=True)
     _assert_same(_report(spark, tmp_path), base, but=OFFSETS)
 
@@ -168,10 +168,11 @@ def _rank(row: dict[str, Any]) -> int:
 
 
 def _may_be_better(row: dict[str, Any], after: dict[str, Any]) -> bool:
-    """Return whether a better status is expected: the trouble is past, or the forecast is later.
+    """Return whether the status may improve in a minute without events.
 
-    A loss or a rewind is reported for the length of a window. A forecast changes with the rates,
-    and ends with the hour of deletion. UNKNOWN means that the window has too few snapshots.
+    A loss or a rewind is only reported for the length of a window. The forecast of a loss changes
+    with the rates, and disappears after the hour of deletion. UNKNOWN means that the window has too
+    few snapshots.
     """
     if row["status"] in ("LOST", "REWIND") or "UNKNOWN" in (row["status"], after["status"]):
         return True

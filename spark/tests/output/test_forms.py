@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The forms of a report: their content, and that they are deterministic."""
+"""The output forms of a report have the expected content and are deterministic."""
 
 import json
 import re
@@ -67,7 +67,7 @@ def test_verdict_is_one_sentence(
 
 
 class Page(HTMLParser):
-    """Collects the elements of a page."""
+    """Collects the elements of an HTML page."""
 
     def __init__(self, text: str) -> None:
         super().__init__()
@@ -162,7 +162,7 @@ def test_long_lists_are_cut_with_a_note(a_report: Any, a_group: Any) -> None:
 
 @pytest.fixture(scope="module")
 def checker() -> jsonschema.Draft202012Validator:
-    """A validator that uses the schema file, like a reader of the report."""
+    """Return a validator that uses the schema file, as a program that reads reports would."""
     schema = json.loads(SCHEMA_PATH.read_bytes())
     jsonschema.Draft202012Validator.check_schema(schema)
     formats = jsonschema.FormatChecker(formats=())

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Metrics: the text that is scraped, and the requests to a gateway."""
+"""Metrics: the text for scraping, and the requests to a gateway."""
 
 import threading
 from collections.abc import Iterator
@@ -14,7 +14,7 @@ from cometmq.spark.lag.output.prometheus import PushFailed, metrics_text, push
 
 
 def samples(text: str) -> dict[str, dict[tuple[str, ...], float]]:
-    """Parse values by metric and label values."""
+    """Parse metrics into values keyed by metric name and label values."""
     found: dict[str, dict[tuple[str, ...], float]] = {}
     for family in text_string_to_metric_families(text):
         for sample in family.samples:
@@ -76,7 +76,7 @@ class Gateway(ThreadingHTTPServer):
 
 
 class GatewayHandler(BaseHTTPRequestHandler):
-    """Implements the two methods that a push uses."""
+    """Implements the two HTTP methods that a push uses."""
 
     server: Gateway
 
