@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The C++ client (PyPI `rocketmq`) as a command line: send and consume, JSON lines.
 
-Runs in its own environment, which contains that package and nothing of CometMQ.
+It runs in a separate environment, which contains that package and nothing of CometMQ.
 """
 
 import argparse
@@ -32,7 +32,7 @@ def text(value: bytes | None) -> str | None:
 
 
 def body_of(key: str, size: int) -> bytes:
-    """Return a text as body: the library reads bodies as C strings."""
+    """Return a body that is text without zero bytes: the library reads bodies as C strings."""
     body = f"{key}: äöü 中文 "
     while len(body.encode()) < size:
         body += "the quick brown fox "
@@ -78,7 +78,6 @@ def send(options: argparse.Namespace) -> None:
 
 
 def consume(options: argparse.Namespace) -> None:
-    """Consume until a number of messages has arrived."""
     finished = threading.Event()
     keys: set[bytes] = set()
 

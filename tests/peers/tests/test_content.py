@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Comparisons of events detect loss, corruption and refusals."""
+"""Comparisons of events detect losses, corruption and refusals."""
 
 import pytest
 

@@ -25,7 +25,7 @@ def test_bare_and_object_keys_are_read(text: str, value: object) -> None:
 
 @pytest.mark.parametrize("text", ["", "{", "[1", '{"a"}', "{} {}", '{"a":1', "nothing"])
 def test_invalid_json_is_refused(text: str) -> None:
-    """Two exception types are allowed; returning a value is not."""
+    """The reader may raise either of two exception types, but must not return a value."""
     with pytest.raises((ValueError, IndexError)):
         parse(text)
 

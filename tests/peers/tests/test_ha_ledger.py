@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The judges of the fault tests notice each kind of broken promise."""
+"""The judges of the fault tests detect each kind of broken promise."""
 
 from random import Random
 
@@ -12,7 +12,7 @@ from cometmq.peers.ha.report import percentile, table
 
 
 def a_ledger(*sent: tuple[int, int]) -> Ledger:
-    """Return the ledger of one sender; its messages (number, offset) are in queue 0."""
+    """Return the ledger of one sender whose messages, given as (number, offset), are in queue 0."""
     ledger = Ledger()
     for number, offset in sent:
         ledger.senders[number] = 0

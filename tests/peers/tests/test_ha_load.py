@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which outcomes of sends the load counts as acknowledged."""
+"""The load counts a send as acknowledged only if all in-sync copies have stored it."""
 
 from types import SimpleNamespace
 from typing import Any, cast
@@ -10,7 +10,7 @@ from cometmq.remoting.errors import CometError
 
 
 class Producer:
-    """Answers with these outcomes in turn, and ends the load with the last."""
+    """Answers sends with the given outcomes in turn; the last one ends the load."""
 
     def __init__(self, load, outcomes):
         self._load, self._outcomes = load, iter(outcomes)

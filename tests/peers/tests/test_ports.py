@@ -20,7 +20,7 @@ print(ports.free_port())
 
 @pytest.fixture
 def two(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> tuple[int, int]:
-    """The only two ports that can be drawn; none is reserved yet."""
+    """Return the only two ports that can be drawn; neither is reserved yet."""
     drawn = (ports.free_port(), ports.free_port())
     monkeypatch.setattr(ports, "_LOCKS", tmp_path)
     monkeypatch.setattr(ports, "_PORTS", drawn)

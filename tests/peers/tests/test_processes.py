@@ -41,7 +41,7 @@ def test_output_of_an_earlier_start_does_not_count(tmp_path: Path) -> None:
 
 
 def test_a_deaf_program_is_killed(tmp_path: Path) -> None:
-    """First SIGTERM is sent; SIGKILL after the timeout."""
+    """SIGTERM is sent first, then SIGKILL after the timeout."""
     child = _python(IGNORES_SIGTERM, tmp_path / "log")
     child.wait_for_log("deaf", 60)
 
@@ -49,7 +49,7 @@ def test_a_deaf_program_is_killed(tmp_path: Path) -> None:
 
 
 def test_a_failed_run_shows_its_output() -> None:
-    """An installer's output is the only hint at the cause."""
+    """The output of an installer is the only hint to the cause."""
     command = [sys.executable, "-c", "print('no network'); raise SystemExit(3)"]
     with pytest.raises(PeerError, match="no network"):
         run_to_end(command, timeout_s=30)

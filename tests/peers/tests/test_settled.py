@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Two sources are polled until they agree, and a lasting difference is shown."""
+"""Two sources are polled until they agree; an error shows a lasting difference."""
 
 from pathlib import Path
 

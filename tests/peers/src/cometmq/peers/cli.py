@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The `cometmq` command as a separate process, like a user's or script's call."""
+"""Runs the `cometmq` command as a separate process, as users and scripts do."""
 
 import json
 import subprocess
@@ -28,7 +28,7 @@ class CliAnswer:
 
 
 class CometCli:
-    """`cometmq` commands against one cluster."""
+    """Runs `cometmq` commands against one cluster."""
 
     def __init__(self, namesrv_addr: str) -> None:
         self._namesrv_addr = namesrv_addr
@@ -41,7 +41,7 @@ class CometCli:
         return CliAnswer(done.returncode, done.stdout.decode(), done.stderr.decode())
 
     def command(self, *arguments: str) -> list[str]:
-        """Return the command line of a command that runs until it is stopped."""
+        """Return the command line, for commands that run until they are stopped."""
         return [str(PROGRAM), *arguments, "-n", self._namesrv_addr]
 
 

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """A name server and its brokers on loopback, in either implementation (Java or CometMQ).
 
-`JavaCluster` and `CometCluster` differ only in the commands they run and the log line that signals
-readiness. Both read the same properties files, so a `Layout` (ports, names, stores) can be
-handed from one to the other: that is how tests exchange stores.
+`JavaCluster` and `CometCluster` differ only in the commands they run and in the log line that
+signals readiness. Both read the same properties files, so a `Layout` (ports, names, stores) of one
+can be passed to the other: this is how tests exchange stores.
 """
 
 import signal
@@ -30,7 +30,6 @@ class BrokerPlace:
 
     @property
     def address(self) -> str:
-        """`host:port` of the broker."""
         return f"{HOST}:{self.port}"
 
 
@@ -56,8 +55,8 @@ class Layout:
 class Cluster(ABC):
     """One name server and its brokers.
 
-    Leaving the context kills every process (a Java broker takes 10 s to stop): call `stop` first
-    where a clean end matters.
+    Leaving the context kills every process, because a Java broker takes 10 s to stop. Call `stop`
+    first where a clean stop matters.
     """
 
     def __init__(
@@ -70,7 +69,7 @@ class Cluster(ABC):
         broker_count: int = 1,
         layout: Layout | None = None,
     ) -> None:
-        """`transaction_conf` sets how transactions are checked; without it CometMQ checks none."""
+        """`transaction_conf` sets how transactions are checked; without it, CometMQ checks none."""
         self.directory = directory
         self.transaction_conf = transaction_conf
         self.layout = layout or Layout.fresh(directory, broker_count=broker_count)
@@ -81,17 +80,15 @@ class Cluster(ABC):
 
     @property
     def namesrv_addr(self) -> str:
-        """`host:port` of the name server."""
         return f"{HOST}:{self.layout.namesrv_port}"
 
     @property
     def broker_addrs(self) -> list[str]:
-        """`host:port` of every broker."""
         return [place.address for place in self.layout.brokers]
 
     @property
     def broker_names(self) -> list[str]:
-        """Name of every broker, in the order of `broker_addrs`."""
+        """The names of all brokers, in the order of `broker_addrs`."""
         return [place.name for place in self.layout.brokers]
 
     @property
@@ -110,7 +107,7 @@ class Cluster(ABC):
         self.kill()
 
     def start(self) -> None:
-        """Start the name server, then the brokers; return when all are registered."""
+        """Start the name server, then the brokers; return once all are registered."""
         self.start_namesrv()
         for place in self.layout.brokers:
             self._launch_broker(place)
@@ -149,7 +146,7 @@ class Cluster(ABC):
             raise PeerError(f"did not stop within {STOP_TIMEOUT_S:.0f} s: {', '.join(killed)}")
 
     def kill(self) -> None:
-        """Send SIGKILL to all processes; the stores are left unchanged."""
+        """Kill all processes with SIGKILL."""
         for child in self._take_children():
             child.kill()
 
@@ -159,7 +156,7 @@ class Cluster(ABC):
         return children
 
     def _launch_broker(self, place: BrokerPlace) -> None:
-        """Start a broker without waiting for it."""
+        """Start a broker without waiting until it is ready."""
         if place.name in self.brokers:
             raise PeerError(f"{place.name} runs already")
         conf_path = self.directory / f"{place.name}.conf"

@@ -12,7 +12,7 @@ PROGRAM: Final = ROOT / ".venv" / "bin" / "cometmq"
 
 
 class CometCluster(Cluster):
-    """CometMQ as an operator starts it manually: one process per program, properties files."""
+    """CometMQ as an operator starts it by hand: one process per program, properties files."""
 
     txn_checker: Child | None = None
 
@@ -52,15 +52,13 @@ class CometCluster(Cluster):
         return [*([child] if child else []), *super()._take_children()]
 
     def _namesrv_command(self, conf_path: Path) -> list[str]:
-        """`cometmq namesrv`."""
         return [*_program(), "namesrv", "-c", str(conf_path)]
 
     def _broker_command(self, conf_path: Path) -> list[str]:
-        """`cometmq broker`."""
         return [*_program(), "broker", "-c", str(conf_path), "-n", self.namesrv_addr]
 
     def _ready_text(self) -> str:
-        """Return the event that a program logs, with its addresses, once it is ready."""
+        """Return the event that a program logs once it is ready; it contains the addresses."""
         return "ready"
 
 

@@ -18,7 +18,7 @@ def named(events: Iterable[Event], name: str) -> list[Event]:
 
 
 def contents(events: Iterable[Event]) -> dict[str, str]:
-    """Return the SHA-256 of each body by message key; two bodies under one key are an error."""
+    """Return the SHA-256 of each body by message key; raise an error if a key has two bodies."""
     table: dict[str, str] = {}
     for event in events:
         key, digest = event["key"], event["sha256"]
@@ -28,12 +28,12 @@ def contents(events: Iterable[Event]) -> dict[str, str]:
 
 
 def received(events: Iterable[Event]) -> dict[str, str]:
-    """Return the `contents` of the messages that a consumer accepted."""
+    """Return the `contents` of the messages that a consumer has accepted."""
     return contents(named(events, "received"))
 
 
 def sent(events: Iterable[Event]) -> dict[str, str]:
-    """Return the `contents` of a producer's messages, all of which must have been accepted."""
+    """Return the `contents` of a producer's messages; raise an error unless all were accepted."""
     accepted = named(events, "sent")
     refused = [event for event in accepted if event.get("status", "SEND_OK") != "SEND_OK"]
     if refused:

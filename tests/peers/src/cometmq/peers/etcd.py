@@ -13,7 +13,7 @@ STOP_TIMEOUT_S: Final = 10.0
 
 
 class Etcd:
-    """An etcd that can be killed and restarted on its data."""
+    """An etcd that can be killed and restarted on the same data."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory

@@ -57,12 +57,10 @@ class JavaCluster(Cluster):
         return mqadmin(arguments, self.namesrv_addr, timeout_s=timeout_s)
 
     def _namesrv_command(self, conf_path: Path) -> list[str]:
-        """`NamesrvStartup`."""
         main = ("org.apache.rocketmq.namesrv.NamesrvStartup", "-c", str(conf_path))
         return [*self._java(NAMESRV_HEAP, ()), *main]
 
     def _broker_command(self, conf_path: Path) -> list[str]:
-        """`BrokerStartup`."""
         main = ("org.apache.rocketmq.broker.BrokerStartup", "-c", str(conf_path))
         return [*self._java(self._heap, self._jvm_options), *main]
 
@@ -85,7 +83,7 @@ class JavaCluster(Cluster):
 
 
 class PatientJavaCluster(JavaCluster):
-    """Java servers for tests on loaded machines: requests are not rejected for having waited.
+    """Java servers for tests on loaded machines: they do not reject requests that had to wait.
 
     By default a broker answers code 2 if a request waited for 200 ms or a write takes a second.
     """

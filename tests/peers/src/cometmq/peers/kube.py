@@ -2,7 +2,7 @@
 """A Kubernetes API on loopback without nodes: etcd, kube-apiserver, kube-controller-manager.
 
 Pods remain pending, so tests of controllers and custom resources set what a kubelet would report.
-The programs are built from Go modules, once for each content of tests/peers/kube.
+The programs are built from Go modules, once per version of tests/peers/kube.
 """
 
 import hashlib
@@ -32,7 +32,7 @@ START_TIMEOUT_S: Final = 120.0
 
 
 def why_not() -> str:
-    """Return why the programs cannot be built on this machine; empty if they can."""
+    """Return why the programs cannot be built on this machine, or an empty text if they can."""
     go = shutil.which("go")
     wanted = ".".join(map(str, GO_MINIMUM))
     if go is None:
@@ -61,7 +61,7 @@ def binaries() -> Path:
 
 
 class KubeApiServer:
-    """A Kubernetes API, empty at first; its data is deleted with `directory`."""
+    """A Kubernetes API, initially empty; its data is deleted with `directory`."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
@@ -84,7 +84,10 @@ class KubeApiServer:
         return self.directory / "kubeconfig"
 
     def kubectl(self, *arguments: str, stdin: str = "", is_checked: bool = True) -> str:
-        """Run kubectl as administrator; return its output, with its errors unless checked."""
+        """Run kubectl as administrator and return its output.
+
+        If it fails, raise an error, or return its error output too if `is_checked` is false.
+        """
         done = subprocess.run(
             [self._programs / "kubectl", f"--kubeconfig={self.kubeconfig}", *arguments],
             input=stdin, capture_output=True, text=True, timeout=60, check=False,
@@ -113,7 +116,7 @@ class KubeApiServer:
         server.wait_until(self._has_default_namespace, START_TIMEOUT_S, "default namespace")
 
     def stop(self) -> None:
-        """Kill all programs: their data is not kept, and a graceful stop takes 20 s."""
+        """Kill all programs: their data is not needed, and a graceful stop takes 20 s."""
         for child in reversed(self._children):
             child.kill()
         self._children.clear()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A network with ::1 for tests of IPv6, even where this machine or container has none."""
+"""A network with ::1 for tests of IPv6, even if this machine or container has none."""
 
 import ctypes
 import fcntl

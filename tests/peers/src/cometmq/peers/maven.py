@@ -53,7 +53,7 @@ def cache_entry(name: str) -> Iterator[tuple[Path, bool]]:
 
 
 def run_maven(*arguments: str) -> None:
-    """Run Maven in batch mode; its output is the error's text."""
+    """Run Maven in batch mode; if it fails, raise an error with its output."""
     run_to_end([program("mvn"), "-q", "-B", *arguments], timeout_s=_TIMEOUT_S)
 
 
@@ -73,7 +73,7 @@ def server_class_path(version: str = ROCKETMQ_VERSION, programs: str = "servers"
 
 
 def project_class_path(project: Path, version: str = ROCKETMQ_VERSION) -> str:
-    """Return the class path of our project and its dependencies; built on first use and changes."""
+    """Return our project's class path with its dependencies; built on first use and on changes."""
     with cache_entry(f"{project.name}-{version}-{sources_mark(project)}") as (folder, complete):
         if not complete:
             run_maven(

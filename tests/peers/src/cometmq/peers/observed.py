@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A suite with one process of every program on loopback, all with an HTTP port: name server, a
-broker group of two with an elector, txn-checker; and traffic that gives their metrics values.
+"""A suite on loopback whose processes all serve metrics, and traffic that gives these values.
+
+The suite has a name server, a group of two brokers with an elector, and a txn-checker.
 """
 
 import subprocess
@@ -76,7 +77,7 @@ class ObservedSuite:
         wait_until(self._is_complete, START_TIMEOUT_S, "both copies in sync")
 
     def stop(self) -> None:
-        """Stop all processes, the elector first, so that nothing is elected meanwhile."""
+        """Stop all processes, the elector first, so that it elects no new master."""
         for name in sorted(self._children, key=lambda name: name != "elector"):
             self._children.pop(name).stop(STOP_TIMEOUT_S)
 
@@ -87,7 +88,7 @@ class ObservedSuite:
         return text
 
     def send_and_consume(self) -> None:
-        """Send messages; a group consumes the first few and leaves."""
+        """Send messages, of which a group consumes the first few before it leaves."""
         count, taken = str(SENT_COUNT), str(CONSUMED_COUNT)
         self._run("produce", TOPIC, "a book", "--count", count)
         self._run("consume", TOPIC, "-g", CONSUMERS, "--from", "first", "--max", taken)

@@ -2,9 +2,9 @@
 """Free loopback ports that remain free while a server is down.
 
 The kernel assigns ephemeral ports to outgoing connections, so a server that restarts on such a port
-may find it taken. Ours are drawn at random from below that range, skipping ports in use. An
-assigned port remains reserved until this process ends, whether a server is up or down: all test
-runs on a machine reserve ports by locks on files in one folder.
+may find it in use. Our ports are drawn at random from below that range, skipping ports in use. A
+port remains reserved until this process ends, whether its server is up or down: all test runs on a
+machine reserve ports by locking files in one folder.
 """
 
 import contextlib
@@ -35,7 +35,7 @@ def _is_free(port: int) -> bool:
 
 
 def _reserve(port: int) -> int | None:
-    """Lock a port until this process ends; return the descriptor, or None if the port is held."""
+    """Lock a port until this process ends; return the descriptor, or None if it is in use."""
     descriptor = os.open(_LOCKS / str(port), os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -42,7 +42,7 @@ UNUSED: Final = (23, 209, 210, 211, 212, 213, 214, 302)
 
 @dataclass(frozen=True)
 class Probe:
-    """One request; `name` appears in the test's id."""
+    """One request; `name` is part of the test's id."""
 
     name: str
     to: Literal["broker", "namesrv"]

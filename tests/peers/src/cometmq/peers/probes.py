@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Requests that two servers should answer alike, as a table.
 
-The order matters: a probe sees the effects of earlier probes.
+The order matters: the answer to a probe depends on the effects of earlier probes.
 """
 
 import json

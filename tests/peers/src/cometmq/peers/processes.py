@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Child processes with a log file, bounded waits and a guaranteed end."""
+"""Child processes with a log file, bounded waits, and a guaranteed end."""
 
 import contextlib
 import os
@@ -21,7 +21,7 @@ class PeerError(Exception):
 
 
 def wait_until(condition: Callable[[], bool], timeout_s: float, what: str) -> None:
-    """Poll `condition` until it holds; raise after `timeout_s`."""
+    """Poll `condition` until it holds; raise an error after `timeout_s`."""
     deadline = time.monotonic() + timeout_s
     pause = threading.Event()
     while not condition():
@@ -57,7 +57,7 @@ def _not_outliving_us() -> list[str]:
 
 
 class Child:
-    """A program in its own process group, with its output in one file."""
+    """A program in a separate process group that writes its output to one file."""
 
     def __init__(
         self,
@@ -101,7 +101,7 @@ class Child:
         self.wait_until(lambda: text in self.log(), timeout_s, f"{text!r} printed")
 
     def wait_until(self, condition: Callable[[], bool], timeout_s: float, what: str) -> None:
-        """Wait for a condition; the program's exit ends the wait at once."""
+        """Wait for a condition; raise an error as soon as the program exits."""
 
         def is_over() -> bool:
             return self.exit_status is not None or condition()

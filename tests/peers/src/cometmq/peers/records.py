@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A reader of stored messages for comparisons, independent of `cometmq.remoting`.
 
-Hosts and store times differ between two runs of one server and are left out.
+It omits hosts and store times, which differ between two runs of one server.
 """
 
 import struct

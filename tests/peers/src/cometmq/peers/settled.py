@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Waits for work that servers do after they answer, such as dispatching and saving offsets.
 
-A Java broker dispatches to queues and index some time after it has answered a send. It also serves
-request codes on different threads: an offset that a leaving client commits without waiting for an
-answer may be stored after the next request is served.
+A Java broker dispatches a message to its queue and to the index some time after it has answered the
+send. It also serves request codes on different threads: an offset that a leaving client commits
+without waiting for an answer may be stored only after the client's next request is served.
 """
 
 import contextlib
@@ -57,7 +57,7 @@ def committed(
 def wait_for_offsets(
     cluster: Cluster, topic: str, group: str, total: int, *, queue_count: int = QUEUE_COUNT
 ) -> None:
-    """Wait until the group's offsets in a topic, whose queues begin at 0, add up to `total`."""
+    """Wait until a group's offsets in a topic add up to `total`; its queues must begin at 0."""
     wait_until(
         lambda: sum(committed(cluster, topic, group, queue_count=queue_count)) == total,
         SETTLE_TIMEOUT_S,
@@ -79,7 +79,7 @@ def wait_for_messages(cluster: Cluster, topic: str, total: int, *, queue_count: 
 def agreed(first: Callable[[], _T], second: Callable[[], _T]) -> _T:
     """Poll two sources until they agree; return the value.
 
-    The state that both report, such as connections, may change between two calls.
+    The state that both report, such as connections, may change between the two calls.
     """
     answers: list[_T] = []
 

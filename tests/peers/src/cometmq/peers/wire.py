@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A minimal remoting client, enough to check whether a server is up.
+"""A minimal remoting client, just enough to check whether a server is up.
 
-Written without `cometmq.remoting` on purpose: code that judges a server must not share code with
-it.
+It does not use `cometmq.remoting`: code that judges a server must not share code with it.
 """
 
 import json
@@ -30,7 +29,7 @@ class Answer:
 
 
 class Connection:
-    """One connection to a server that carries one request at a time."""
+    """A connection to a server that carries one request at a time."""
 
     def __init__(self, address: str, *, timeout_s: float = 60.0) -> None:
         host, _, port = address.rpartition(":")
@@ -96,7 +95,7 @@ def call(
 
 
 def _read_exactly(connection: socket.socket, size: int) -> bytes:
-    """Read `size` bytes or fail when the peer closes."""
+    """Read `size` bytes; raise an error if the peer closes the connection first."""
     data = bytearray()
     while len(data) < size:
         part = connection.recv(size - len(data))
@@ -107,7 +106,7 @@ def _read_exactly(connection: socket.socket, size: int) -> bytes:
 
 
 def registered_brokers(namesrv_addr: str) -> set[str]:
-    """Return the names of the brokers that a name server lists; empty while it does not answer."""
+    """Return the names of a name server's brokers; empty while it does not answer."""
     try:
         answer = call(namesrv_addr, GET_BROKER_CLUSTER_INFO)
     except OSError:

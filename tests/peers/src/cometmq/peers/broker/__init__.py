@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One CometMQ broker as a process: start it, kill it, query it, read its files and metrics."""
+"""One CometMQ broker as a process that tests start, kill and query, and whose files they read."""

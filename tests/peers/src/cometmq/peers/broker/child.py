@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A broker started as an operator starts it, which a test can kill at any moment."""
+"""A broker process, started as an operator would start it, that a test can kill at any moment."""
 
 import asyncio
 import json
@@ -33,7 +33,7 @@ class BrokerChild:
     """One broker on one folder; every start is a new process."""
 
     def __init__(self, folder: Path, *, module: str = "", **settings: str) -> None:
-        """`module` runs instead of the program; `settings` are entries of broker.conf."""
+        """`module` runs instead of the broker's program; `settings` are entries of broker.conf."""
         self.folder = folder
         self.store = folder / "store"
         self.file = folder / "broker.conf"
@@ -58,7 +58,7 @@ class BrokerChild:
         self._child: Child | None = None
 
     def begin(self) -> Child:
-        """Rewrite the file with the given settings, and start the process without waiting."""
+        """Write the settings to the file and start the process; do not wait until it is ready."""
         self.file.write_text("".join(f"{name}={self._settings[name]}\n" for name in self._settings))
         self.restarts += 1
         log = self.folder / f"broker-{self.restarts}.log"
@@ -102,7 +102,7 @@ class BrokerChild:
         return [event for event in parse_log(self.log()) if name in ("", event.get("event"))]
 
     async def readiness(self) -> dict[str, str]:
-        """Return the checks of /readyz: the name, and `ok` or the reason."""
+        """Return the checks of /readyz by name, each with `ok` or the reason for its failure."""
         return await asyncio.to_thread(_checks, f"http://{HOST}:{self.http_port}/readyz")
 
 

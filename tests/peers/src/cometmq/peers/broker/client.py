@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A raw client with one method for each request of the tests."""
+"""A low-level client with one method for each request that the tests send."""
 
 import json
 from types import TracebackType
@@ -39,7 +39,7 @@ _PULLED: Final = (
 
 
 class Client:
-    """One connection, closed by leaving the context."""
+    """One connection, closed on leaving the context."""
 
     def __init__(self, address: str) -> None:
         self._address = address
@@ -65,7 +65,7 @@ class Client:
         ok: tuple[int, ...] = (0,),
         timeout_ms: int = TIMEOUT_MS,
     ) -> Response:
-        """Return the answer; raise the error of any code that is not in `ok`."""
+        """Send a request and return its answer; raise the error of any code that is not in `ok`."""
         return await self._remoting.invoke(
             self._address, code, header, body, timeout_ms=timeout_ms, ok=ok
         )
@@ -84,7 +84,7 @@ class Client:
     async def send_batch(
         self, topic: str, queue_id: int, bodies: list[tuple[str, bytes]]
     ) -> SendMessageReply:
-        """Send pairs of key and body as one batch."""
+        """Send (key, body) pairs as one batch."""
         items = [BatchItem(0, body, f"KEYS\x01{key}\x02") for key, body in bodies]
         header = SendMessageV2("P", topic, "TBW102", 4, queue_id, 0, 0, 0, batch=True)
         response = await self.ask(RequestCode.SEND_BATCH_MESSAGE, header, join_batch(items))
@@ -102,7 +102,7 @@ class Client:
         wait_ms: int = 0,
         commit: int | None = None,
     ) -> Response:
-        """Pull once, and commit an offset; the answer's code shows whether messages were found."""
+        """Pull once and commit an offset, if given; a nonzero code means that nothing was found."""
         flags = SUBSCRIPTION | (SUSPEND if wait_ms else 0) | (0 if commit is None else COMMIT)
         header = PullMessage(
             group, topic, queue_id, offset, count, flags, commit or 0, wait_ms, 0, "*"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Read the files of a stopped store as RocketMQ does, without the store's own code."""
+"""Reads the files of a stopped store as RocketMQ does, without the store's own code."""
 
 import struct
 from collections.abc import Iterator

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The C++ client under the PyPI package `rocketmq`, whose wheel carries `librocketmq.so`."""
+"""The C++ client in the PyPI package `rocketmq`, whose wheel contains `librocketmq.so`."""
 
 from pathlib import Path
 from typing import Final
@@ -13,7 +13,7 @@ PROGRAM: Final = ROOT / "tests" / "peers" / "cppclient" / "client.py"
 
 
 def client_python() -> Path:
-    """Return the interpreter of an environment that has only this package; made on first use."""
+    """Return the interpreter of an environment with only this package; created on first use."""
     return environment("cppclient", "--no-deps", REQUIREMENT)
 
 

@@ -88,7 +88,7 @@ class AdminAnswer:
 
 
 class MqAdmin:
-    """RocketMQ's `mqadmin`, many commands in one JVM (30 to 100 ms each)."""
+    """RocketMQ's `mqadmin`: runs many commands in one JVM (30 to 100 ms each)."""
 
     def __init__(
         self,
@@ -115,7 +115,6 @@ class MqAdmin:
         self._process.communicate()
 
     def run(self, *arguments: str) -> AdminAnswer:
-        """Run one command; return its output."""
         assert self._process.stdin is not None
         self._process.stdin.write("\t".join(arguments).encode() + b"\n")
         self._process.stdin.flush()

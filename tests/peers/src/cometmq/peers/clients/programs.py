@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Official clients as programs: all have the same subcommands and print the same JSON lines.
 
-`send` prints an event `sent` for each message, `consume` prints `started`, then `received` or
-`refused` for each delivery. A program exits with 0 when it has finished its task, with 3 if a
+`send` prints an event `sent` for each message. `consume` prints `started`, then `received` or
+`refused` for each delivery. A program exits with 0 when it has finished its task, or with 3 if a
 deadline passed first. Lines that are not JSON objects are the client library's own logging.
 """
 
@@ -41,7 +41,7 @@ class Running:
         )
 
     def finish(self, *, timeout_s: float = RUN_TIMEOUT_S) -> list[dict[str, Any]]:
-        """Wait for the end and return every event; raise an error if the program failed."""
+        """Wait until the program exits, and return all its events; raise an error if it failed."""
         self._child.wait_until(lambda: self._child.exit_status is not None, timeout_s, "exit")
         if self._child.exit_status != 0:
             log = self._child.log()
@@ -62,7 +62,7 @@ class Running:
 
 
 class ClientProgram(ABC):
-    """Runs subcommands of one client; logs go to numbered files in a folder."""
+    """Runs subcommands of one client; the logs are numbered files in a folder."""
 
     name: str
 
@@ -72,7 +72,7 @@ class ClientProgram(ABC):
 
     @abstractmethod
     def command(self) -> list[str]:
-        """The program without its subcommand."""
+        """Return the command line without the subcommand."""
 
     def start(self, subcommand: str, **options: object) -> Running:
         """Start a subcommand; an option `tag_name=1` becomes `--tag-name 1`."""
@@ -91,6 +91,5 @@ class ClientProgram(ABC):
         run_timeout_s: Any = RUN_TIMEOUT_S,  # a float; Any lets callers pass **dict[str, str]
         **options: object,
     ) -> list[dict[str, Any]]:
-        """Run a subcommand to completion; return its events."""
         with self.start(subcommand, **options) as running:
             return running.finish(timeout_s=run_timeout_s)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The acknowledged messages, offsets and tables, compared with the broker's after a crash.
+"""Compares the acknowledged messages, offsets and tables with the broker's after a crash.
 
-Pure. The key of a message is unique and names its sender: `WORKER-NUMBER`. A worker waits for each
-answer, so its numbers increase in every queue.
+The functions do no I/O. The key of a message is unique and names its sender: `WORKER-NUMBER`. A
+worker waits for each answer, so its numbers increase in every queue.
 """
 
 import hashlib
@@ -105,7 +105,7 @@ class Acknowledged:
         return [f"{key} is there {count} times" for key, count in keys.items() if count > 1]
 
     def judge_delayed(self, records: list[MessageRecord]) -> list[str]:
-        """Return delayed messages that were lost or changed."""
+        """Return the delayed messages that were lost or changed."""
         keys = [record.properties.get("KEYS", "") for record in records]
         wrong = [f"delayed {key} was not delivered" for key in self.delayed.keys() - set(keys)]
         for key, record in zip(keys, records, strict=True):
@@ -127,7 +127,7 @@ class Acknowledged:
         ]
 
     def judge_commit(self, queue: Queue, found: int) -> list[str]:
-        """Return a fault if an offset is older than the last acknowledged or found one."""
+        """Return a fault if an offset was never sent, or if it went back behind a known offset."""
         low = self.commit_min.get(queue, 0)
         high = self.commit_max.get(queue, 0)
         self.commit_min[queue] = found

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Consumers that commit, and count the committed messages that are redelivered."""
+"""Consumers that commit, and count the committed messages that are redelivered to them."""
 
 import asyncio
 import contextlib
@@ -21,7 +21,7 @@ PULL_WAIT_MS: Final = 100
 
 
 class Progress:
-    """The progress of one group in one queue, over all runs of the broker."""
+    """The progress of one group in one queue, across all runs of the broker."""
 
     def __init__(self) -> None:
         self.sent = 0  # offset of the last commit sent
@@ -76,7 +76,7 @@ class Committing:
                 pass
 
     async def look(self, address: str) -> list[str]:
-        """Return each group and queue whose offset is older than its last answered commit."""
+        """Return each group and queue whose offset is below its last acknowledged commit."""
         wrong = []
         async with Client(address) as client:
             for (group, queue_id), one in self.progress.items():
@@ -93,7 +93,7 @@ class Committing:
             await client.send_batch(TOPIC, self._random.randrange(QUEUE_COUNT), bodies)
 
     async def _consume(self, client: Client, group: str, queue_id: int, progress: Progress) -> None:
-        """Pull and commit in turn, as clients do: with the next pull, or by a request."""
+        """Pull and commit alternately, as clients do: with the next pull, or by a request."""
         offset = await client.committed(group, TOPIC, queue_id)
         while True:
             committed = offset

@@ -21,7 +21,7 @@ FAULTS = Path(sys.argv[1]).parent / "faults.json"
 
 
 def fault(operation: str, path: str) -> int:
-    """Return the errno to fail with, 0 for none."""
+    """Return the errno with which the operation fails, or 0 if it succeeds."""
     try:
         wanted, part, number = json.loads(FAULTS.read_bytes())
     except FileNotFoundError:

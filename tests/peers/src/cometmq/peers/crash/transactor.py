@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """A transactional producer that commits, rolls back, hangs or dies at random.
 
-The outcomes are in an SQLite table, and the first one written counts. A check that finds none
-waits for PATIENCE_MS, then writes one itself, so that the local transaction can no longer commit.
+An SQLite table holds the outcomes; the first one written for a transaction counts. A check that
+finds no outcome waits for PATIENCE_MS, then writes one itself, so that the local transaction can no
+longer commit.
 
 Arguments: name server, producer group, topic, table, seed, `send` or `answer` (checks only).
 """
@@ -70,7 +71,7 @@ class Decisions:
         return None if row is None else str(row[0])
 
     def decide(self, key: str, outcome: str) -> str:
-        """Write the outcome unless there is one; return the outcome that counts."""
+        """Write the outcome unless one exists; return the outcome that counts."""
         self._database().execute("insert or ignore into decisions values (?, ?)", (key, outcome))
         found = self.find(key)
         assert found is not None

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""All kinds of writes at once until the broker dies: sends, topics and groups, offsets."""
+"""Makes all kinds of writes at once until the broker dies: sends, topics and groups, offsets."""
 
 import asyncio
 import contextlib

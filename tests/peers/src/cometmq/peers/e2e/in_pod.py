@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The load with a ledger inside a pod: reads commands and writes answers as lines of JSON."""
+"""Runs the load and its ledger inside a pod; reads commands and writes answers as lines of JSON."""
 
 import asyncio
 import json
@@ -33,7 +33,7 @@ async def answer(load: Load, ledger: Ledger, command: dict[str, Any]) -> Any:
 
 
 async def first_after(ledger: Ledger, since: float) -> float:
-    """Return the end of a send that began after `since`, once there is one."""
+    """Wait until a send that began after `since` is acknowledged; return when it ended."""
     while True:
         # Only the last ones: searching all of them would slow down the load.
         for one in islice(reversed(ledger.acknowledged.values()), RECENT):

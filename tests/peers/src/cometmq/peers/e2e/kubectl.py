@@ -16,7 +16,7 @@ POLL_S: Final = 0.2
 
 
 class Namespace:
-    """Commands in one namespace."""
+    """Runs commands in one namespace."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -29,7 +29,6 @@ class Namespace:
         run("kubectl", "label", "namespace", self.name, *pairs)
 
     def delete(self) -> None:
-        """Delete the namespace and its contents, if it exists."""
         run("kubectl", "delete", "namespace", self.name, "--ignore-not-found", "--wait")
 
     def kubectl(self, *words: str, stdin: str = "") -> str:
@@ -37,7 +36,7 @@ class Namespace:
         return run("kubectl", "--namespace", self.name, *words, stdin=stdin)
 
     def get(self, *words: str) -> Any:
-        """Return the result of `kubectl get WORDS`; None if it does not exist."""
+        """Return the result of `kubectl get WORDS`, or None if the object does not exist."""
         text = self.kubectl("get", *words, "--output=json", "--ignore-not-found")
         return json.loads(text) if text else None
 

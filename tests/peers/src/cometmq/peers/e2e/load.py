@@ -24,7 +24,7 @@ ANSWER_TIMEOUT_S: Final = 300
 
 
 def pod(image: str) -> list[dict[str, Any]]:
-    """Return a pod that waits for commands, and a ConfigMap with its modules."""
+    """Return the manifests of a pod that waits for commands, and of a ConfigMap with its code."""
     paths = [_path(one) for one in MODULES]
     files = {path.as_posix().replace("/", "."): (SOURCES / path).read_text() for path in paths}
     items = [{"key": path.as_posix().replace("/", "."), "path": path.as_posix()} for path in paths]
@@ -65,7 +65,7 @@ def _path(module: str) -> Path:
 
 
 class PodLoad:
-    """A load that runs until `finish`; moments are on the clock of the pod's node."""
+    """A load that runs until `finish`; all times are read from the clock of the pod's node."""
 
     def __init__(self, process: subprocess.Popen[str]) -> None:
         self._process = process
@@ -79,15 +79,15 @@ class PodLoad:
         return float(self._ask(do="now"))
 
     def settle(self) -> float:
-        """Wait until all sends up to now have an outcome."""
+        """Wait until all sends so far have an outcome; return the time."""
         return float(self._ask(do="settle", since=self.now()))
 
     def again(self, since: float) -> float:
-        """Wait until a send that began after `since` is acknowledged."""
+        """Wait until a send that began after `since` is acknowledged; return when it ended."""
         return float(self._ask(do="again", since=since))
 
     def outage(self, since: float, until: float) -> Outage:
-        """Return the senders' outage between two moments; raise PeerError if no send succeeded."""
+        """Return the senders' outage between two times; raise PeerError if no send succeeded."""
         found = self._ask(do="outage", since=since, until=until)
         if found is None:
             raise PeerError("no send was acknowledged")
@@ -98,7 +98,6 @@ class PodLoad:
         self.result = self._ask(do="finish")
 
     def answer(self) -> Any:
-        """Return the next answer."""
         try:
             line = self._lines.get(timeout=ANSWER_TIMEOUT_S)
         except queue.Empty:
@@ -123,7 +122,7 @@ class PodLoad:
 
 @contextmanager
 def running(namespace: Namespace, namesrv: str) -> Iterator[PodLoad]:
-    """Run the load; finish it at the end of the block unless it has failed."""
+    """Run the load, and finish it on leaving the context unless it has failed."""
     command = ["kubectl", "--namespace", namespace.name, "exec", "--stdin", POD, "--"]
     command += ["python", "-m", "cometmq.peers.e2e.in_pod", namesrv]
     with subprocess.Popen(

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Faults of nodes and of the pod network, where nodes are containers of this machine's engine."""
+"""Faults of nodes and of the pod network; the nodes are containers on this machine."""
 
 import subprocess
 from collections.abc import Iterator
@@ -21,7 +21,7 @@ def frozen(node: str) -> Iterator[None]:
 
 @contextmanager
 def stopped(node: str) -> Iterator[None]:
-    """Kill all processes of a node, and start it again at the end."""
+    """Kill all processes of a node; restart it on leaving the context."""
     _docker("kill", node)
     try:
         yield

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The report of the scenarios: figure, criterion and result of each."""
+"""The report of the scenarios: each figure with its criterion and result."""
 
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -28,7 +28,7 @@ class Line(NamedTuple):
 
 
 class Report:
-    """The lines in the order of the scenarios; written again after each scenario."""
+    """The lines in the order of the scenarios; the file is rewritten after each scenario."""
 
     def __init__(self, path: Path) -> None:
         self._path = path

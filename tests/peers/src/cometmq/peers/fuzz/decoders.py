@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Mutated inputs through every decoder, in several processes."""
+"""Passes mutated inputs to every decoder, in several processes."""
 
 import hashlib
 import multiprocessing
@@ -27,7 +27,7 @@ class Findings(NamedTuple):
 
 
 def fuzz_decoders(*, inputs: int, seed: int, processes: int) -> bool:
-    """Run and print the result; return whether it is clean."""
+    """Fuzz the decoders and print the result; return True if nothing was found."""
     started = time.monotonic()
     shares = [inputs // processes + (index < inputs % processes) for index in range(processes)]
     context = multiprocessing.get_context("spawn")

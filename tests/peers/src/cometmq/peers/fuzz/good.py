@@ -34,7 +34,7 @@ class _GoodClient:
         self._errors: list[str] = []
 
     async def work(self) -> None:
-        """Repeat `step` until the end or the first error."""
+        """Repeat `step` until `is_over` is set or an error occurs."""
         async with Client(self._address) as client:
             await self.prepare(client)
             while not self.is_over and not self._errors:
@@ -65,7 +65,7 @@ class _GoodClient:
         )
 
     def problems(self, p50_ms_max: int, ms_max: int) -> list[str]:
-        """Return errors, and latencies out of bounds."""
+        """Return the errors, and the latencies that exceed their limits."""
         times = sorted(self._elapsed_ms) or [0.0]
         wrong = list(self._errors)
         if self.count < 10:
@@ -76,7 +76,7 @@ class _GoodClient:
 
 
 class GoodBrokerClient(_GoodClient):
-    """Sends a message, pulls it, commits and queries it by key; checks each answer."""
+    """Sends a message, pulls it, commits, and queries it by key; checks each answer."""
 
     def __init__(self, address: str) -> None:
         super().__init__(address)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Invalid requests: every captured one with damaged fields, body or bytes.
+"""Invalid requests: every captured request with damaged fields, body or bytes.
 
-Most leave the framing intact, so that they reach the handlers; others end their connection.
+Most leave the framing intact, so that they reach the handlers; the others end their connection.
 """
 
 import json
@@ -68,7 +68,7 @@ _FIXED: Final = struct.Struct(">hBhii")
 
 
 class Shot(NamedTuple):
-    """One frame, and the opaque of the answer it must get; None if it may go unanswered."""
+    """One frame and the opaque of its answer, or None if the frame may go unanswered."""
 
     data: bytes
     opaque: int | None
@@ -76,7 +76,7 @@ class Shot(NamedTuple):
 
 
 class Hostile:
-    """An endless source of frames, the same for the same seed."""
+    """An endless source of frames, determined by a seed."""
 
     def __init__(self, golden: Path, random: Random, codes: Collection[int] = ()) -> None:
         self._random = random

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Hostile frames sent to a live broker and name server, while good clients work."""
+"""Sends hostile frames to a live broker and name server while good clients work."""
 
 import asyncio
 import multiprocessing
@@ -46,7 +46,7 @@ INDEX_SHAPE: Final = StoreSettings(
 
 
 def fuzz_servers(*, frames: int, seed: int) -> bool:
-    """Run and print the result; return whether it is clean."""
+    """Fuzz the servers and print the result; return True if nothing was found."""
     with tempfile.TemporaryDirectory(prefix="cometmq-fuzz-") as folder, ExitStack() as stack:
         problems = asyncio.run(Fuzz(Path(folder), frames, seed, stack).run())
     for problem in problems:
@@ -109,7 +109,7 @@ class Fuzz:
     async def _attack(
         self, broker: str, namesrv: str, good: GoodBrokerClient, pids: dict[str, int]
     ) -> Tally:
-        """Attack twice: a warm-up with automatic topic creation, then a measured round without."""
+        """Attack twice: to warm up, with automatic topic creation; then without it, measured."""
         context = multiprocessing.get_context("spawn")
         warm_up = self._frames // WARM_UP_SHARE
         with ProcessPoolExecutor(2, mp_context=context) as pool:
@@ -178,7 +178,7 @@ class Fuzz:
         self._problems += [f"{name} logged {str(event)[:1500]}" for event in _distinct(bad)]
 
     async def _judge_store(self, broker: BrokerChild, good: GoodBrokerClient) -> None:
-        """Stop, verify the files, restart, and read the good client's messages."""
+        """Stop the broker, verify its files, restart it, and read the good client's messages."""
         if not broker.is_alive:
             self._problems.append("the broker died")
             return

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The decoders: each target takes bytes and may reject them only with documented errors.
 
-A target raises only RemoteProtocolError (the peer is wrong), CorruptRecord (the bytes are no
+A target raises only RemoteProtocolError (the peer is wrong), CorruptRecord (the bytes are not a
 message), or CommandError (the request is answered with a code). Any other exception is a finding.
 """
 
@@ -104,7 +104,7 @@ def _header(serialization: int, data: bytes) -> None:
 
 
 def record(data: bytes) -> None:
-    """Decode a stored record; it must have the size that scanning found, and encode again."""
+    """Decode a stored record; its size must equal the scanned size, and it must encode again."""
     scan = scan_record(data, check_crc=True)
     try:
         found = decode_record(data, check_crc=True)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Comparison of the stores of a stopped group."""
+"""Compares the stores of a stopped group."""
 
 from itertools import pairwise
 from pathlib import Path
@@ -11,7 +11,7 @@ from cometmq.store.inspection.verify import StoreState, verify_store
 
 
 def judge_copies(stores: list[Path], confirmed: int, ledger: Ledger) -> list[str]:
-    """Return one line for each difference below the confirm offset, and each fault of a copy."""
+    """Return the differences between copies below the confirm offset, and each copy's faults."""
     wrong = judge_logs(stores, confirmed)
     for store in stores:
         wrong += _judge(store, ledger)
@@ -51,5 +51,5 @@ def _judge(store: Path, ledger: Ledger) -> list[str]:
 
 
 def _log(store: Path) -> bytes:
-    """Return the log from offset 0: the tests delete no file."""
+    """Return the whole log, which begins at offset 0 because the tests delete no file."""
     return b"".join(path.read_bytes() for path in sorted((store / "commitlog").iterdir()))

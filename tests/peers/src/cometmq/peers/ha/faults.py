@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The faults of the tests, in a deck that is shuffled by a seed."""
+"""The kinds of faults, drawn from decks that a seed shuffles."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -25,7 +25,7 @@ async def kill_master(group: BrokerGroup, master: int, random: Random) -> None:
 
 
 async def kill_and_restart_master(group: BrokerGroup, master: int, _: Random) -> None:
-    """Restart the master at once, so that it meets the election of its successor."""
+    """Restart the master at once, so that it comes back while its successor is elected."""
     group.kill(broker(master))
     await group.start_again(broker(master))
 
@@ -75,7 +75,7 @@ DECK: Final = (*FAULTS, "kill -9 of the master", SWITCHOVER)
 
 
 def draw(count: int, random: Random) -> list[str]:
-    """Return `count` kinds: shuffled decks, so that every round has every kind."""
+    """Return `count` kinds, from one shuffled deck after another, so that no kind is left out."""
     drawn: list[str] = []
     while len(drawn) < count:
         drawn += random.sample(DECK, len(DECK))

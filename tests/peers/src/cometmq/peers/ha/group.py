@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A broker group on loopback: a name server, brokers and two electors, with a record in a file."""
+"""A broker group on loopback: a name server, brokers and two electors; the record is in a file."""
 
 import asyncio
 import json
@@ -91,7 +91,7 @@ class BrokerGroup:
         await self._run(name, name.partition("-")[0], "-c", str(self._conf(name)))
 
     def kill(self, name: str) -> None:
-        """Kill a process with SIGKILL, and wait for its end."""
+        """Kill a process with SIGKILL, and wait until it has ended."""
         self._children[name].kill()
 
     def freeze(self, name: str) -> None:
@@ -99,11 +99,10 @@ class BrokerGroup:
         os.killpg(self._children[name].pid, signal.SIGSTOP)
 
     def thaw(self, name: str) -> None:
-        """Resume a frozen process."""
         os.killpg(self._children[name].pid, signal.SIGCONT)
 
     async def stop(self, name: str) -> None:
-        """Stop a process with SIGTERM; raise PeerError if it does not end with status 0."""
+        """Stop a process with SIGTERM; raise PeerError unless it exits with status 0."""
         child = self._children.pop(name)
         status = await asyncio.to_thread(child.stop, STOP_TIMEOUT_S)
         if status != 0:
@@ -115,7 +114,7 @@ class BrokerGroup:
             await self.stop(name)
 
     def kill_all(self) -> None:
-        """Kill all remaining processes, including frozen ones."""
+        """Kill all remaining processes, frozen ones too."""
         for child in self._children.values():
             child.kill()
 
@@ -155,7 +154,7 @@ class BrokerGroup:
         return status
 
     async def _ask(self, verb: str, *, is_tried: bool = False) -> dict[str, Any]:
-        """Run `cometmq ha VERB --json`; with `is_tried`, raise PeerError if it fails."""
+        """Run `cometmq ha VERB --json`; if `is_tried` is set, raise PeerError when it fails."""
         process = await asyncio.create_subprocess_exec(
             *(str(PROGRAM), "ha", verb, "-c", str(self._conf(elector(0))), "--json"),
             stdin=DEVNULL,

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The ledger of the fault tests: sent, acknowledged, failed and received messages, with places."""
+"""The ledger of the fault tests: sent, acknowledged, failed and received messages by position."""
 
 from itertools import pairwise
 from typing import NamedTuple, TypeAlias
@@ -46,7 +46,7 @@ class Ledger:
         self._wrong: list[str] = []
 
     def receive(self, place: Place, number: int) -> None:
-        """Record a delivery; an orderly consumer must see new places in order."""
+        """Record a delivery; an orderly consumer must receive new positions in order."""
         self.received.add(number)
         if place in self.stored:
             self.repeated_count += 1
@@ -83,7 +83,7 @@ class Ledger:
         return found
 
     def outage(self, since: float, until: float) -> Outage | None:
-        """Return the senders' outage between two moments; None if no send was acknowledged."""
+        """Return the senders' outage between two times, or None if no send was acknowledged."""
         inside = [it for it in self.acknowledged.values() if since <= it.ended <= until]
         first = min((it.ended for it in inside if it.began >= since), default=None)
         if first is None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Senders and a group of orderly consumers that write a ledger."""
+"""Senders and a group of orderly consumers that record every message in a ledger."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -39,8 +39,8 @@ SEND_TIMEOUT_MS: Final = 10_000
 class Load:
     """A load of several hundred messages per second.
 
-    Even senders let the client choose queues and retry; odd senders always use one queue, and make
-    a single attempt per send.
+    Even-numbered senders let the client choose queues and retry; odd-numbered senders always use
+    one queue and make a single attempt per send.
     """
 
     def __init__(self, namesrv: str) -> None:
@@ -51,7 +51,7 @@ class Load:
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[Ledger]:
-        """Send and consume inside the block; then wait for all acknowledged messages."""
+        """Send and consume inside the context; on leaving, wait for all acknowledged messages."""
         async with AdminClient(self._namesrv, log=NO_LOG) as admin:
             await admin.create_topic(TOPIC)
         async with AsyncExitStack() as stack:
@@ -68,9 +68,9 @@ class Load:
             await self._drain()
 
     async def until_settled(self, moment: float) -> None:
-        """Wait until every send that began before a moment has an outcome.
+        """Wait until every send that began before `moment` has an outcome.
 
-        Otherwise a send that fails late would count for the next fault.
+        Otherwise a send that fails late would be attributed to the next fault.
         """
         for _ in range(round(DRAIN_TIMEOUT_S / POLL_S)):
             if all(began >= moment for began in self.ledger.pending.values()):
@@ -125,7 +125,7 @@ class Load:
 
 
 async def _store(producer: Producer, message: Message, sender: int) -> SendResult:
-    """Send a message; raise CometError unless all copies in sync have it."""
+    """Send a message; raise CometError unless all in-sync copies have stored it."""
     if sender % 2:
         result = await producer.send_ordered(message, sender)
     else:

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Churn and load: members, crowds, misbehaving peers, and the verdicts."""
+"""Churn and load: group members, crowds, misbehaving peers, and the verdicts."""

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Members join, leave, freeze and are killed at random under a constant stream of messages.
 
-Brokers freeze as well. The cluster has three brokers, one name server and six members; each member
-consumes one topic concurrently and another in order. The history of all deliveries is judged at the
-end.
+Brokers are frozen too. The cluster has three brokers, one name server and six members; each member
+consumes one topic concurrently and another in order. At the end, the history of all deliveries is
+judged.
 """
 
 import asyncio
@@ -60,7 +60,7 @@ BROKER: Final = {
 
 
 class Sent:
-    """Acknowledged messages: topic and name, with the time of the answer."""
+    """Acknowledged messages: topic and name, with the time of the acknowledgement."""
 
     def __init__(self) -> None:
         self.moments: dict[tuple[str, str], int] = {}
@@ -89,7 +89,7 @@ class Sent:
             await asyncio.sleep(KEY_COUNT / SENDS_PER_S)
 
     async def _send_for_good(self, producer: Producer, message: Message, key: str) -> None:
-        """Send until a send succeeds; a failed send may be stored too, which makes a duplicate."""
+        """Retry until a send succeeds; a failed attempt may have been stored as a duplicate."""
         while True:
             try:
                 if message.topic == ORDERED_TOPIC:
@@ -190,7 +190,7 @@ class Churn:
         self._actions[action] += 1
 
     async def _drain(self) -> None:
-        """Start all members again, and wait until all acknowledged messages are consumed."""
+        """Restart all members, and wait until all acknowledged messages are consumed."""
         for member in self._members:
             if not member.is_alive:
                 member.join()

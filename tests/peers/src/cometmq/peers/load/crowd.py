@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """A thousand connections in five hundred groups on one broker, and misbehaving peers.
 
-A good client is measured with the crowd only, then beside peers that never read, that vanish
-without closing, and that flood; then with the crowd only again.
+A good client is measured with only the crowd, then while other peers never read, vanish without
+closing, or flood the broker, and finally with only the crowd again.
 """
 
 import asyncio

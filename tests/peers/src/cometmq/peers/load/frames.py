@@ -20,7 +20,7 @@ def send_frame(topic: str, queue_id: int, body: bytes, opaque: int) -> bytes:
 
 
 def pull_frame(topic: str, queue_id: int, offset: int, opaque: int, *, hold_ms: int = 0) -> bytes:
-    """Return a pull, which is held for messages if `hold_ms` is given."""
+    """Return a pull; with `hold_ms`, the broker holds it until messages arrive."""
     flags = _SUBSCRIPTION | (_HOLD if hold_ms else 0)
     header = PullMessage("READER", topic, queue_id, offset, 32, flags, 0, hold_ms, 0, "*")
     return _frame(RequestCode.PULL_MESSAGE, header, b"", opaque)

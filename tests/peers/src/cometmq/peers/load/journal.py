@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Journals of deliveries, written by consumers and read while they write.
+"""Journals of deliveries, written by consumers and read while they are being written.
 
 Our consumers write a line per event, `KIND NANOSECONDS TOPIC BROKER QUEUE [OFFSET [KEY-NUMBER]]`,
-so that a kill loses nothing. Java consumers print JSON, and the log of their client shows the
-offset that it stored when it left a queue. All use the machine's monotonic clock.
+so that a kill loses nothing. Java consumers print JSON, and their client's log shows the offset
+that it stored when it gave up a queue. All of them use the machine's monotonic clock.
 """
 
 import json
@@ -49,7 +49,7 @@ class Delivery(msgspec.Struct):
 
 
 class Handover(NamedTuple):
-    """A member released a queue cleanly, with its offset stored."""
+    """A clean release of a queue by a member that had stored its offset."""
 
     member: str
     queue: Queue
@@ -136,12 +136,13 @@ class JournalReader(LineReader):
 class JavaReader(LineReader):
     """Reads the output of a Java consumer, whose listener returns at once.
 
-    It does not report assignments. A new period begins, in an orderly topic, with an offset that is
-    not the next one, otherwise with an offset that was seen before.
+    The consumer does not report assignments, so they are inferred. In an orderly topic, a new
+    period begins at an offset that does not follow the previous one; in other topics, at an offset
+    that was seen before.
     """
 
     def __init__(self, member: str, path: Path, *, stores: Path, is_ordered: bool) -> None:
-        """`stores` is the log of the Java client itself."""
+        """`stores` is the log of the Java client library."""
         super().__init__(member, path)
         self._stores = stores
         self._is_ordered = is_ordered

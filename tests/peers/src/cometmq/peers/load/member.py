@@ -27,7 +27,7 @@ READY: Final = "member.ready"
 
 
 class PrintedLog:
-    """Prints the client's log from info on."""
+    """Prints the client's log, from level info upwards."""
 
     def debug(self, event: str, /, **facts: object) -> None:
         """Drop debug messages."""
@@ -40,7 +40,7 @@ class PrintedLog:
 
 
 class NotingListener:
-    """Journals every message, and spends up to WORK_S_MAX on it."""
+    """Records every message in the journal, and takes up to WORK_S_MAX to process it."""
 
     def __init__(self, journal: JournalWriter, random: Random) -> None:
         self._journal = journal

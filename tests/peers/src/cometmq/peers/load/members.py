@@ -65,7 +65,7 @@ class Member(ABC):
             self._ended(End.KILLED)
 
     async def freeze(self, seconds: float) -> None:
-        """Suspend the processes for a while; they may be killed meanwhile."""
+        """Suspend the processes for a while, during which they may be killed."""
         self.is_frozen = True
         await freeze(self._children, seconds)
         self.is_frozen = False
@@ -87,7 +87,7 @@ class Member(ABC):
             self.kill()
 
     def lives_at(self, now_ns: int) -> list[Life]:
-        """Return all lives; the current one ends now."""
+        """Return all lives; the current one is given the end `now_ns`."""
         if not self._children:
             return self.lives
         return [*self.lives, Life(self._life, self._begin_ns, now_ns, End.AT_WORK)]
@@ -158,5 +158,5 @@ class JavaMember(Member):
         return children
 
     def _may_end(self, child: Child) -> bool:
-        """Return whether the client may end before it starts: it gives up if its route is late."""
+        """Return whether the client has not started yet: it exits if its route appears too late."""
         return JAVA_STARTED not in child.log()

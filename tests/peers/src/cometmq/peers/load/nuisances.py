@@ -55,7 +55,7 @@ async def _drop_answers(reader: asyncio.StreamReader) -> None:
 
 
 def stall(address: str, connections: int, ready: Any) -> None:
-    """Request far more than a connection may buffer, and never read."""
+    """Request far more than a connection can buffer, and never read."""
     pulls = b"".join(pull_frame(BIG_TOPIC, 0, 0, n) for n in range(STALLED_PULLS))
     sockets = [_connected(address) for _ in range(connections)]
     for one in sockets:
@@ -70,7 +70,7 @@ def vanish(address: str, connections: int, ready: Any) -> None:
     """Leave pulls held at the broker, then vanish.
 
     A socket filter drops all incoming packets, so nothing is acknowledged and no reset is sent, as
-    if the cable were cut.
+    if the cable had been cut.
     """
     program = ctypes.create_string_buffer(_DROP_ALL)
     filter_all = struct.pack("HL", 1, ctypes.addressof(program))
@@ -91,7 +91,7 @@ def _connected(address: str) -> socket.socket:
 def disturbing(
     kind: Callable[[str, int, Any], None], address: str, connections: int
 ) -> Iterator[None]:
-    """Run peers of one kind inside the context; they must survive it."""
+    """Run peers of one kind inside the context; fail if they have ended before it."""
     context = multiprocessing.get_context("spawn")
     ready = context.Event()
     process = context.Process(target=kind, args=(address, connections, ready), daemon=True)

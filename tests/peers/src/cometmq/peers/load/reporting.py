@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Output and findings of a run."""
+"""Prints the progress of a run and collects its findings."""
 
 import sys
 from collections.abc import Iterable
@@ -9,7 +9,7 @@ SHOWN_MAX: Final = 20
 
 
 class Findings:
-    """Counts all findings and keeps the first SHOWN_MAX."""
+    """Counts all findings, and keeps the first SHOWN_MAX of them."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -32,6 +32,6 @@ class Findings:
 
 
 def say(text: str) -> None:
-    """Print a line and flush."""
+    """Print a line and flush, so that the progress of long runs is visible."""
     sys.stdout.write(f"{text}\n")
     sys.stdout.flush()

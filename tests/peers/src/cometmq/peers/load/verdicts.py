@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Faults in a history of deliveries, and the causes of redeliveries.
+"""Finds faults in a history of deliveries, and the causes of redeliveries.
 
-Pure. A group may redeliver a message only if its queue has moved to another member, or away and
-back, and only if the last owner had not committed it yet.
+The functions do no I/O. A group may redeliver a message only if its queue has moved to a different
+member, or away and back, and only if the last owner had not committed the message.
 """
 
 from bisect import bisect_right
@@ -88,7 +88,7 @@ def judge_order(deliveries: Sequence[Delivery], lives: Mapping[str, Life]) -> li
 
 
 def judge_keys(deliveries: Iterable[Delivery]) -> list[str]:
-    """Return keys whose first deliveries were not in the order of sending."""
+    """Return the keys whose first deliveries were not in the order of sending."""
     expected: Counter[tuple[str, str]] = Counter()
     seen: set[tuple[str, str]] = set()
     wrong: list[str] = []
@@ -114,7 +114,7 @@ def repeats(deliveries: Iterable[Delivery]) -> Iterator[Repeat]:
 
 
 class Explainer:
-    """Finds causes in the lifetimes of members, their periods with queues, and clean handovers."""
+    """Explains redeliveries by members' lifetimes, their periods with queues, and handovers."""
 
     def __init__(
         self,
@@ -134,7 +134,7 @@ class Explainer:
             self._begins[_tenure(one)].append(one.begin_ns)
 
     def cause(self, repeat: Repeat) -> Cause | None:
-        """Return the cause of a redelivery; None if there is no legitimate one."""
+        """Return the cause of a redelivery, or None if there is no legitimate one."""
         before, again = repeat
         if _tenure(before) == _tenure(again):
             return None
@@ -153,7 +153,7 @@ class Explainer:
         return Cause.MOVE if is_near else None
 
     def _is_stored_early(self, repeat: Repeat) -> bool:
-        """Return whether the former owner released the queue before it finished the message."""
+        """Return whether the previous owner released the queue before it finished the message."""
         before, again = repeat
         return any(
             one.offset == before.offset
@@ -162,7 +162,7 @@ class Explainer:
         )
 
     def _is_left_behind(self, repeat: Repeat) -> bool:
-        """Return whether the former owner had consumed and committed the message when it left."""
+        """Return whether the previous owner had consumed and committed the message when it left."""
         before, again = repeat
         return any(
             (one.offset is None or one.offset > before.offset)
