@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Clients: they send messages with unique bodies, change tables, take locks, and ask for offsets.
+"""Clients that send messages with unique bodies, change tables, take locks, and ask for offsets.
 
-After an error or a timeout, a client turns to another broker. It does not repeat the request: the
-oracle judges whether it was served.
+After an error or a timeout, a client switches to another broker. It does not repeat the request:
+the oracle judges whether it was served.
 """
 
 from functools import partial

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """A host's disk: the store's files, the small files of the group, and the threads that use both.
 
-A killed process loses nothing that it has written. A crashed host loses unsynced bytes: of each
-file, the unsynced part survives whole, in pages, or not at all.
+A killed process loses nothing that it has written. A crashed host loses unsynced bytes: the
+unsynced part of each file survives completely, in some of its pages, or not at all.
 """
 
 import os
@@ -69,7 +69,7 @@ class SimFiles:
 
 
 class SimWorker:
-    """A thread that runs its jobs one at a time, each after the delay of the disk."""
+    """A thread that runs its jobs one at a time, each after a delay of the disk."""
 
     def __init__(
         self, name: str, loop: ProcessLoop, scheduler: Scheduler, latency_s: Callable[[], float]
@@ -89,7 +89,7 @@ class SimWorker:
         return future
 
     def finish_one(self) -> None:
-        """Complete the current job even though its process is being killed."""
+        """Complete the current job, although its process is being killed."""
         if self._is_busy and self._jobs:
             job, _ = self._jobs.popleft()
             self._jobs.clear()

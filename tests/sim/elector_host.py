@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A simulated elector: the real one, with links through the simulated network."""
+"""The real elector on a simulated host, connected through the simulated network."""
 
 import asyncio
 import contextlib
@@ -29,7 +29,7 @@ LONG_ORDER_S: Final = 4.0
 
 
 class HastyElector(Elector):
-    """An elector that a test can make believe that the master is lost."""
+    """An elector that a test can convince that the master is lost."""
 
     is_hasty = False
 
@@ -42,7 +42,7 @@ class HastyElector(Elector):
 
 
 class SimLink:
-    """The calls of one member, like `cometmq.control.client.MemberClient`."""
+    """Sends requests to one member, like `cometmq.control.client.MemberClient`."""
 
     def __init__(self, world: "World", loop: ProcessLoop, source: str, target: Host) -> None:
         self._world = world

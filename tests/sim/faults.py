@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Faults: each method injects one fault into the group, and repairs it later.
 
-At least one intact copy of everything acknowledged must remain: a host crashes only if the group
-can lose its unsynced bytes, by the copies that the record counts on.
+At least one intact copy of everything acknowledged must remain. A host therefore crashes only if
+the record still counts on enough intact copies without it.
 """
 
 import errno
@@ -143,7 +143,7 @@ class Nemesis:
         self._later(lambda: self._mend(host), 1.0)
 
     def bad_disk(self) -> None:
-        """Make fsync fail: the broker stops, and is restarted. Or fill the disk for a while."""
+        """Make fsync fail, so that the broker stops and is restarted; or fill the disk."""
         host = self._host()
         if self._world.plan.only_fills_disks:
             self._note(host.name, "cannot save its state: the disk is full")
@@ -169,7 +169,7 @@ class Nemesis:
                 host.start()
 
     def empty_store(self) -> None:
-        """Start a broker with an empty store, as if its volume were not mounted, for a while."""
+        """Run a broker with an empty store for a while, as if its volume were not mounted."""
         host = self._host()
         if self._aside is None:
             self._note(host.name, "starts with an empty store")
@@ -178,7 +178,7 @@ class Nemesis:
             self._later(self._mount_own, self._random.choice((0.3, 1.0)))
 
     def _mount_own(self) -> None:
-        """Give a broker its own store again, unless the group counts on the other one now."""
+        """Give a broker its own store again, unless the group has come to rely on the other one."""
         if self._aside is None:
             return
         (host, disk, files), self._aside = self._aside, None
@@ -205,7 +205,7 @@ class Nemesis:
             self._block([(name, host.name) for name in others])
 
     def part(self) -> None:
-        """Cut two brokers off from each other only."""
+        """Cut two brokers off from each other, and from nothing else."""
         one, two = self._random.sample(self._hosts(), 2)
         self._block([(one.name, two.name), (two.name, one.name)])
 
@@ -299,7 +299,7 @@ class Nemesis:
             process.serve(work, lambda _result, _error: None)
 
     def repeat_order(self) -> None:
-        """Deliver an order of a past epoch, as if the network had delayed it."""
+        """Deliver an order from a past epoch, as if the network had delayed it."""
         past = self._world.place.past_holders
         if past:
             epoch, master = self._random.choice(past[-4:])
@@ -341,7 +341,7 @@ class Nemesis:
         return sorted(self._world.hosts.values(), key=lambda host: host.ordinal)
 
     def _host(self) -> Host:
-        """Return a host, more often the master's than any other."""
+        """Return a random host, most often the master's."""
         found = self._world.place.current
         if found is not None and self._random.random() < 0.4:
             return self._world.hosts[f"b{found.record.holder.ordinal}"]
@@ -354,7 +354,7 @@ class Nemesis:
         return [name for name in names if name != but]
 
     def _may_crash(self, host: Host) -> bool:
-        """Return whether the group can lose the unsynced bytes of this host."""
+        """Return whether the group can afford to lose the unsynced bytes of this host."""
         world = self._world
         found = world.place.current
         if found is None:

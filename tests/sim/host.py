@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A simulated host with a broker: the real store, streams, member, leader and gate.
 
-`Host` holds the state that survives a kill, `BrokerProcess` all other state.
+`Host` holds the state that survives a kill; `BrokerProcess` holds the rest.
 """
 
 import asyncio
@@ -113,7 +113,6 @@ class Host:
         self.disk.kill()
 
     def crash(self) -> None:
-        """Lose power."""
         self.kill(is_host=True)
         lost = self.disk.crash_host(self.world.random)
         self.is_up = False
@@ -133,7 +132,7 @@ class Host:
 
 
 class _Nothing:
-    """Stands in for parts of a broker that replication does not use; every call does nothing."""
+    """A stand-in for parts of a broker that replication does not use; its methods do nothing."""
 
     def __getattr__(self, name: str) -> Callable[..., None]:
         return _ignore
@@ -144,7 +143,7 @@ def _ignore(*_: object, **__: object) -> None:
 
 
 class SimBroker:
-    """The references of `cometmq.broker.broker.Broker` that a group's parts use."""
+    """The attributes of `cometmq.broker.broker.Broker` that the components of a group use."""
 
     def __init__(self, host: Host, store: MessageStore, driver: StoreDriver) -> None:
         self.settings = host.settings
@@ -171,7 +170,7 @@ class SimBroker:
 
 
 class SimServer:
-    """The replication port: `cometmq.broker.replication.serving.LogServer` for a group only."""
+    """The replication port, like `cometmq.broker.replication.serving.LogServer` without slaves."""
 
     def __init__(self) -> None:
         self.group: Any = None
@@ -183,7 +182,7 @@ class SimServer:
         self.group.tick()
 
     def close_slaves(self) -> None:
-        """Do nothing: the simulation has no slaves of RocketMQ's kind."""
+        """Do nothing: the simulation has no slaves in RocketMQ's sense."""
 
 
 class BrokerProcess:
@@ -209,7 +208,7 @@ class BrokerProcess:
     # Start and end
 
     def open(self) -> None:
-        """Open the store, and start to take part in the group."""
+        """Open the store, and begin to take part in the group."""
         self.loop.enter(self._open)
 
     def _open(self) -> None:
@@ -260,7 +259,7 @@ class BrokerProcess:
         self._tick()
 
     def end(self, *, is_host: bool) -> None:
-        """Kill the process: none of its code runs any more."""
+        """Kill the process; none of its code runs after this."""
         self.world.graveyard.append(self)
         self.loop.kill()
         self.world.network.end_process(self.loop, is_host=is_host)
@@ -301,7 +300,7 @@ class BrokerProcess:
         return self.store.commit_log.end
 
     def log_bytes(self, start: int, end: int) -> bytes:
-        """Return a part of the log, which may span files."""
+        """Return a part of the log, which may extend over several files."""
         log, data = self.store.commit_log, b""
         while start < end:
             size = log.files.file_size
@@ -340,7 +339,7 @@ class BrokerProcess:
     # Clients
 
     def request(self, code: int, key: str, body: bytes, reply: Answered) -> None:
-        """Serve a client's request; send an answer only while this broker may answer."""
+        """Serve a client's request; send an answer only while this broker is allowed to."""
         self.loop.call_soon(self._request, code, key, body, reply)
 
     def _request(self, code: int, key: str, body: bytes, reply: Answered) -> None:
@@ -369,7 +368,7 @@ class BrokerProcess:
             self.world.failed(f"{self.name}: a request ended with {error!r}")
 
     def _answer(self, call: Call[str], life: int, result: Any, reply: Answered) -> None:
-        """Write an answer, as a connection does: the journal first, and only within the lease."""
+        """Write an answer as a connection does: after the journal, and only within the lease."""
         journal = self.broker.journal
         assert journal is not None
         journal.write()

@@ -4,8 +4,8 @@
 One heap holds all future events by virtual time. The ready callbacks of a process run in one turn,
 in order, as asyncio guarantees. The seed decides when turns begin and how processes alternate.
 
-A loop can be paused, as by SIGSTOP: its callbacks wait and its timers become due, while the world
-goes on. The callbacks of a dead loop never run.
+A loop can be paused, as by SIGSTOP: its callbacks wait and its timers become due while the other
+processes continue. The callbacks of a dead loop never run.
 """
 
 import asyncio
@@ -43,7 +43,10 @@ class Scheduler:
         heapq.heappush(self._heap, (self.now + delay_s, self._count, action, args))
 
     def run(self, until: float, is_done: Callable[[], bool] | None = None) -> bool:
-        """Run until a time or until `is_done` holds, tested every 50 ms; return whether it held."""
+        """Run until a time, or until `is_done` holds; return whether it held.
+
+        `is_done` is tested every 50 ms of virtual time.
+        """
         heap, pop = self._heap, heapq.heappop
         next_look = self.now
         while heap and heap[0][0] <= until and not self.is_stopped:
@@ -61,7 +64,7 @@ class Scheduler:
 
 
 class Callback:
-    """A callback that is ready, or due at a time; a lean `asyncio.Handle`."""
+    """A callback that is ready or scheduled for a time; a lightweight `asyncio.Handle`."""
 
     __slots__ = ("args", "call", "context", "is_cancelled", "when_s")
 
@@ -83,9 +86,9 @@ class Callback:
 
 
 class ProcessLoop:
-    """The event loop of one process; its clock may run at a different rate from the world's.
+    """The event loop of one process; its clock may run faster or slower than virtual time.
 
-    It has the methods of asyncio's loops that the programs use.
+    It implements the methods of asyncio's loops that the programs use.
     """
 
     def __init__(

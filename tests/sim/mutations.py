@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The rules of the protocol, dropped one by one: the simulator must notice each.
+"""Drops the rules of the protocol one at a time; the simulator must detect each omission.
 
-A mutation patches the programs that are simulated, and restricts the runs to groups and faults in
-which its rule matters. The programs themselves have no switches.
+A mutation patches the simulated programs, and restricts the runs to groups and faults for which its
+rule matters. The programs themselves contain no switches for this.
 """
 
 import contextlib
@@ -36,7 +36,7 @@ MAJORITY: Final[Changes] = {**QUICK, "copies": 3, "policy": Policy.MAJORITY}
 
 
 class Mutation(NamedTuple):
-    """A rule that is dropped."""
+    """One dropped rule."""
 
     patches: Callable[[], list[Patch]]
     base: Changes
@@ -47,14 +47,14 @@ class Mutation(NamedTuple):
     """Number of seeds within which the missing rule is detected."""
 
     def plan(self, random: Random) -> Plan:
-        """Return the plan of a seed."""
+        """Draw a plan in which the rule matters."""
         changes = {**self.base, "faults": self.faults, **self.changes}
         return msgspec.structs.replace(draw(random), **changes)
 
 
 @contextlib.contextmanager
 def applied(mutation: Mutation | None) -> Iterator[None]:
-    """Run without the rule."""
+    """Run the context's block without the rule."""
     patches = [] if mutation is None else mutation.patches()
     before = [(target, name, getattr(target, name)) for target, name, _ in patches]
     try:

@@ -23,7 +23,7 @@ OPENING_BYTES: Final = 8
 
 
 class Network:
-    """All connections between hosts, by their names."""
+    """All connections between hosts, keyed by the hosts' names."""
 
     def __init__(self, scheduler: Scheduler, hosts: "dict[str, Host]") -> None:
         self._scheduler = scheduler
@@ -83,7 +83,7 @@ class Network:
         work: Callable[[Any], Awaitable[Any]],
         timeout_s: float,
     ) -> Any:
-        """Run `work` in the process of another host; raise its error or MemberUnreachable."""
+        """Run `work` in the process of another host; raise its error, or MemberUnreachable."""
         future = loop.create_future()
 
         def answer(result: Any, error: Exception | None) -> None:
@@ -152,7 +152,7 @@ class Network:
                 transport.reset()
 
     def end_process(self, loop: ProcessLoop, *, is_host: bool) -> None:
-        """End a process's connections: the kernel closes them, unless the host is down, too."""
+        """End a process's connections: the kernel closes them, unless the host is down too."""
         for transport in sorted(self.transports, key=lambda one: one.number):
             if transport.loop is loop:
                 if is_host:
@@ -195,7 +195,7 @@ class SimTransport(asyncio.Transport):
         return self._protocol
 
     def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
-        """Accept any amount."""
+        """Do nothing: the buffer has no limits."""
 
     def is_closing(self) -> bool:
         return self._is_closing
@@ -303,7 +303,7 @@ class SimTransport(asyncio.Transport):
 
 
 class Acceptor(asyncio.Protocol):
-    """The first bytes of a connection to a broker's replication port, as in `LogServer`."""
+    """Reads the first bytes of a connection to a broker's replication port, like `LogServer`."""
 
     def __init__(self, sender: Any, transport: SimTransport, address: str) -> None:
         self._sender = sender
@@ -320,4 +320,4 @@ class Acceptor(asyncio.Protocol):
             self._sender.accept(self._transport, self._address, version, rest)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """The connection ended before its first bytes."""
+        """Handle a connection that ended before its first bytes."""

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Records the promises made to clients, and checks that every promise is kept.
 
-The checks run whenever a promise could be broken: an answer leaves, a master
-opens, or a confirm offset advances. They need no clock. Every check compares with facts that were
-collected outside the brokers.
+The checks run whenever a promise could be broken: when an answer is sent, a master opens, or a
+confirm offset advances. They need no clock. Every check uses facts that were collected outside the
+brokers.
 """
 
 from functools import partial
@@ -38,7 +38,7 @@ class Oracle:
         self.read_count = 0
 
     def watch(self, process: "BrokerProcess") -> None:
-        """Check the actions of a broker from its start on."""
+        """Check the actions of a broker from its start."""
         duties: Any = process.grouping.duties
         duties.lead = partial(self._lead, process, duties.lead)
         duties.confirmed = partial(self._confirm, process, duties.confirmed)
@@ -80,7 +80,7 @@ class Oracle:
         confirm(offset)
 
     def answered(self, process: "BrokerProcess", call: Call[str], result: Any) -> None:
-        """Check an answer that now leaves for a client."""
+        """Check an answer that is being sent to a client."""
         match call.code:
             case Code.SEND_MESSAGE:
                 self._sent(process, call.body, result)
@@ -123,12 +123,12 @@ class Oracle:
         self._locked_epoch = epoch
 
     def read(self, process: "BrokerProcess") -> tuple[int, int]:
-        """Return the end of the queues, and the end that this broker has shown before."""
+        """Return the end of the queues, and the highest end that this broker has shown before."""
         shown = self._seen.get(process.member.me.incarnation, 0)
         return process.store.commit_log.confirm_offset, shown
 
     def _show(self, process: "BrokerProcess", end: int, before: int) -> None:
-        """Check an answer to a read; answers to later reads may have left earlier."""
+        """Check an answer to a read; answers to later reads may have been sent before it."""
         self.read_count += 1
         if end > len(self.confirmed):
             self._world.violated(f"{process.name} shows {end}, confirmed is {len(self.confirmed)}")
@@ -147,7 +147,7 @@ class Oracle:
         self._shown[epoch] = max(end, self._shown.get(epoch, 0))
 
     def look(self, process: "BrokerProcess") -> None:
-        """Read from a broker, as a consumer does, if it serves reads now."""
+        """Read from a broker as a consumer does, if the broker serves reads now."""
         if process.gate._may_read() and process.life >= 0:
             process.grouping.duties.before_write()
             if process.gate._may_read():

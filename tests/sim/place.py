@@ -2,7 +2,8 @@
 """The place of the consensus record: linearizable, sometimes slow, unreachable, or silent.
 
 A write may be answered with UNKNOWN because the request was lost, because the answer was lost, or
-because the request lands later. Reads see the record at a moment between call and answer.
+because the request takes effect later. A read returns the record as of some moment between the call
+and its answer.
 """
 
 import asyncio
@@ -48,7 +49,7 @@ class Place:
         return SimPort(self, self._network, loop, host)
 
     def delete(self) -> None:
-        """Remove the record, as a person might; versions may start over."""
+        """Delete the record, as an administrator might; versions may then start over."""
         self.current = None
         if self._scheduler.random.random() < 0.5:
             self._writes = 0
@@ -129,7 +130,7 @@ class SimPort:
         return await self._write(lambda: self._place.create(record))
 
     async def watch(self) -> AsyncIterator[Versioned | None]:
-        """Yield the record now, and after changes while the place can be reached."""
+        """Yield the current record, then each change, while the place can be reached."""
         event = asyncio.Event()
         self._place.watch(self._host, self._loop, event)
         last: tuple[Versioned | None] | None = None

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Derives the plan of a run from its seed: the group, its environment, and the kinds of faults.
 
-Each run has only some kinds of faults. This finds rare combinations sooner than all kinds at once,
-because most faults prevent others.
+Each run has only some kinds of faults. This finds rare combinations sooner than using all kinds at
+once, because most faults prevent others.
 """
 
 from collections.abc import Mapping
@@ -53,7 +53,7 @@ FAST: Final = Timing(
 
 
 class Plan(msgspec.Struct, kw_only=True):
-    """The decisions of one seed."""
+    """Everything that the seed of a run decides."""
 
     copies: int
     policy: Policy = Policy.ALL_IN_SYNC
@@ -94,7 +94,6 @@ class Plan(msgspec.Struct, kw_only=True):
     """Rate at which a master sends its log to a follower; 0 is unlimited."""
 
     def settings(self) -> dict[str, Any]:
-        """Return the settings of the brokers."""
         timing = self.timing
         return {
             "min_in_sync": self.min_in_sync,
@@ -111,7 +110,7 @@ class Plan(msgspec.Struct, kw_only=True):
 
 
 def draw(random: Random) -> Plan:
-    """Return the plan of a seed."""
+    """Draw the plan of a run."""
     copies = random.choice((2, 2, 3, 3, 3, 4, 5))
     policy = Policy.ALL_IN_SYNC
     if copies > 2 and random.random() < 0.4:

@@ -27,7 +27,7 @@ HISTORY_LINES = 400
 
 
 class Found(NamedTuple):
-    """The results of some seeds."""
+    """The results of several seeds."""
 
     outcomes: Counter[str]
     failures: list[tuple[int, str]]
@@ -36,7 +36,7 @@ class Found(NamedTuple):
 
 
 class Runs(NamedTuple):
-    """How seeds are run."""
+    """Options for running seeds."""
 
     mutation: str = ""
     """The rule to drop, or empty."""

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A seed reproduces its run, and the simulator detects the removal of any rule of the protocol.
 
-Each run has its own process, because a run leaves coroutines behind that never end.
+Each run has a separate process, because it leaves coroutines behind that never end.
 """
 
 import subprocess

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """One run: a group, its record, electors and clients, and the faults that happen to them.
 
-A run has three parts. The group forms; faults happen while clients work; everything is repaired,
-and the group must become complete again, with identical logs that hold every acknowledged message.
+A run has three phases. First, the group forms. Then faults happen while clients work. Finally,
+everything is repaired, and the group must become complete again, with identical logs that hold
+every acknowledged message.
 """
 
 import asyncio
@@ -35,7 +36,7 @@ TRACE_LINES_MAX: Final = 20_000
 
 
 class ViolationFound(Exception):
-    """Ends the callback that found a broken promise; the run ends after it."""
+    """Ends the callback that found a broken promise; the run then ends too."""
 
 
 class SimLog:
@@ -60,7 +61,7 @@ class SimLog:
 
 
 class World:
-    """Everything of one run."""
+    """The complete state of one run."""
 
     def __init__(self, seed: int, plan: Plan) -> None:
         self.seed = seed
@@ -214,7 +215,7 @@ class World:
         return not self._missing()
 
     def _why_blocked(self) -> str:
-        """Return why this group needs a person; empty if it must recover by itself."""
+        """Return why this group needs an administrator; empty if it must recover by itself."""
         found = self.place.current
         if found is None:
             return "blocked: no record, and copies that may have lost something"
@@ -234,7 +235,7 @@ class World:
         return "" if state is None else state.incarnation
 
     def state_of(self, host: Host) -> State | None:
-        """Return the saved state of a host's store; None if there is none."""
+        """Return the saved state of a host's store, or None if there is none."""
         files = host.files.contents
         data = next((data for path, data in files.items() if path.name == STATE_FILE), b"")
         return decode_state(data) if data else None
@@ -267,7 +268,7 @@ class World:
                 self.violated(f"without faults, {broken} requests to the master failed")
 
     def close(self) -> None:
-        """End all tasks, so that nothing refers to this world any more."""
+        """End all tasks, so that nothing refers to this world afterwards."""
         loops: list[Any] = [
             one if isinstance(one, ProcessLoop) else one.loop for one in self.graveyard
         ]
