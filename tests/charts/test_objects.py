@@ -97,7 +97,7 @@ def test_objects_fit_the_schema_of_kubernetes(objects):
 
 
 def test_a_wrong_object_does_not_fit_the_schema_of_kubernetes(render):
-    """The schemas are loaded, and misspelt fields are found."""
+    """This proves that the schemas are loaded and that misspelt fields are found."""
     one = of_kind(render(), "StatefulSet")[0]
     one["spec"]["template"]["spec"]["containers"][0]["volumeMount"] = []
     with pytest.raises(kubernetes_validate.ValidationError):

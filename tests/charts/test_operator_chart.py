@@ -101,7 +101,7 @@ def test_pods_meet_the_restricted_standard(objects):
 
 
 def test_policies_of_groups_let_the_operator_reach_control_ports(objects):
-    """The NetworkPolicy of each group names this label."""
+    """The NetworkPolicy of each group admits pods with this label."""
     labels = only(objects, "Deployment")["spec"]["template"]["metadata"]["labels"]
     assert labels["app.kubernetes.io/name"] == "cometmq-operator"
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Wrong values are rejected before the installation, with their path and the valid values."""
+"""Invalid values are rejected before installation; errors name the path and the valid values."""
 
 import pytest
 

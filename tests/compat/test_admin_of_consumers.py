@@ -42,7 +42,7 @@ class Place:
 
     @property
     def consumed(self) -> list[int]:
-        """The number of messages in each queue, which is the group's committed offset there."""
+        """The number of consumed messages per queue, which equals the group's committed offset."""
         counts = [0] * QUEUE_COUNT
         for message in self.messages:
             counts[int(message["queue_id"])] += 1

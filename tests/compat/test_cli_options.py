@@ -41,7 +41,7 @@ def helping() -> Iterator[MqAdmin]:
 
 
 def test_every_command_exists() -> None:
-    """Both tools have the same commands, except the unregistered ones; each has its own test."""
+    """`cometmq` has more: commands that mqadmin does not register have their own tests."""
     theirs = set(_COMMAND.findall(mqadmin([], "127.0.0.1:1").stdout))
     assert "updateTopic" in theirs
     assert set(COMMANDS) - theirs == UNREGISTERED
@@ -51,7 +51,7 @@ def test_every_command_exists() -> None:
 
 @pytest.mark.parametrize("name", sorted(set(COMMANDS) - UNREGISTERED))
 def test_every_option_exists(helping: MqAdmin, name: str) -> None:
-    """Short and long names, options with and without a value, required and optional ones."""
+    """Covers short and long names, options with and without a value, required and optional ones."""
     theirs = set(_their_options(helping.run("help", name).output))
     mine = load_command(name, COMMANDS[name])
     known = {spelling for param in mine.params for spelling in param.opts} | {"-h", "--help"}

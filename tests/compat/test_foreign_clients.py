@@ -20,7 +20,7 @@ MIXED_TOPIC = "CompatMixed"
 
 @pytest.fixture(scope="session")
 def mixed(cluster: Cluster, clients: dict[str, ClientProgram]) -> dict[str, Event]:
-    """One topic to which every client has sent; returns the events by key."""
+    """Send from every client to one topic; return the events by key."""
     create_topic(cluster.namesrv_addr, cluster.broker_addrs, MIXED_TOPIC)
     events: dict[str, Event] = {}
     for name, client in clients.items():
@@ -130,7 +130,7 @@ def test_orderly_consumers_keep_the_order_of_each_queue(
     group: str,
     consumer: str,
 ) -> None:
-    """Queue locks (codes 41, 42) are part of this."""
+    """The consumers lock their queues (codes 41, 42)."""
     printed = java.run(
         "send", namesrv=cluster.namesrv_addr, topic=topic, count=COUNT, mode="ordered"
     )

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Guarantees to consumers beyond delivery: retries, dead letters, sharing, progress, pulls."""
+"""What consumers may expect beyond delivery: retries, dead letters, sharing, progress, pulls."""
 
 import re
 from collections.abc import Callable, Iterator
@@ -163,7 +163,7 @@ def test_progress_survives_a_consumer(
 def test_two_consumers_share_a_topic(
     cluster: Cluster, clients: dict[str, ClientProgram], java: ClientProgram, topic: str, group: str
 ) -> None:
-    """Each is notified of the other (40) and takes half of the queues; later one takes over all."""
+    """Each is notified of the other (40) and takes half of the queues, until one of them leaves."""
     options = {
         "namesrv": cluster.namesrv_addr,
         "topic": topic,
@@ -272,7 +272,7 @@ def test_java_clients_over_ipv6(cluster_of_ipv6: Cluster, tmp_path: Path) -> Non
 
 
 def ipv6(address: str) -> str:
-    """The same port of this machine over IPv6."""
+    """Return the IPv6 loopback address with the same port."""
     return f"[::1]:{address.rpartition(':')[2]}"
 
 
@@ -293,7 +293,7 @@ def test_delayed_messages_arrive_later(
 
 
 def test_lookups(cluster: Cluster, java: ClientProgram, topic: str) -> None:
-    """By offset message id (33), by key and by unique key (12), by time (29)."""
+    """Messages are found by offset message id (33), by key or unique key (12), and by time (29)."""
     server = {"namesrv": cluster.namesrv_addr, "topic": topic}
     printed = named(java.run("send", count=5, key="lookup", **server), "sent")
     wait_for_dispatch(cluster)

@@ -79,7 +79,7 @@ def test_java_clients_use_tls_on_the_same_port(
 
 
 def test_binary_headers(cluster: Cluster, log_dir: Path, topic: str, group: str) -> None:
-    """The compact header encoding instead of JSON."""
+    """The client encodes headers in the compact form instead of JSON."""
     client = JavaClient(log_dir, properties={"rocketmq.serialize.type": "ROCKETMQ"})
     server = {"namesrv": cluster.namesrv_addr, "topic": topic, "count": COUNT}
 

@@ -67,12 +67,12 @@ class Scene:
         return call(self.broker, code, fields)
 
     def statistic(self, name: str, key: str) -> dict[str, dict[str, float]]:
-        """Return a statistic; until it exists, return empty periods."""
+        """Return a statistic by period; until it exists, its periods are empty."""
         answer = self.ask(VIEW_BROKER_STATS_DATA, statsName=name, statsKey=key)
         return json.loads(answer.body) if answer.code == 0 else {"statsMinute": {"sum": 0}}
 
     def wait_for_minute(self, *counters: tuple[str, str]) -> None:
-        """Wait until the counters include all messages; they drop the messages a minute later."""
+        """Wait until the counters include all messages, which they only do for one minute."""
         wait_until(
             lambda: all(self.statistic(*it)["statsMinute"]["sum"] >= COUNT for it in counters),
             SAMPLE_TIMEOUT_S,

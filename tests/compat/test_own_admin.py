@@ -43,7 +43,7 @@ def _consumer(cluster: Cluster, group: str, *, auto_commit: bool = True) -> Lite
 
 
 async def _pull(consumer: LitePullConsumer, count: int) -> dict[str, str]:
-    """Pull `count` messages; return the SHA-256 of each body, keyed by message key."""
+    """Pull `count` messages; return the SHA-256 of each body by message key."""
     digests: dict[str, str] = {}
     async with asyncio.timeout(DEADLINE_S):
         async for message in consumer:

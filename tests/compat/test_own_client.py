@@ -55,7 +55,7 @@ def _noise(seed: int, size: int) -> bytes:
 
 
 def _digests(messages: Iterable[Message]) -> dict[str, str]:
-    """SHA-256 of each body by key."""
+    """Return the SHA-256 of each body by key."""
     return {str(message.keys): hashlib.sha256(message.body).hexdigest() for message in messages}
 
 
@@ -91,7 +91,7 @@ WAYS = {
 async def test_the_java_client_receives_what_our_producer_sent(
     cluster: Cluster, java: ClientProgram, topic: str, group: str, way: str
 ) -> None:
-    """The test compares SHA-256 digests of bodies, and tags, flags and properties."""
+    """The test compares SHA-256 digests of bodies, as well as tags, flags and properties."""
     messages = _messages(topic)
     async with Producer(f"{group}Producer", cluster.namesrv_addr) as producer:
         results = await WAYS[way](producer, messages)
@@ -150,7 +150,7 @@ class Collector:
         return ConsumeResult.SUCCESS
 
     def digests(self) -> dict[str, str]:
-        """SHA-256 of each body by key."""
+        """Return the SHA-256 of each body by key."""
         return {
             message.keys[0]: hashlib.sha256(message.body).hexdigest() for message in self.messages
         }

@@ -71,7 +71,7 @@ class Seen:
         return self._answer(message)
 
     def places(self) -> Places:
-        """Offsets by queue; the retry topic's queues are not counted."""
+        """Return offsets by queue, without the queues of the retry topic."""
         found = defaultdict(list)
         for message in self.messages:
             if not message.queue.topic.startswith("%"):
@@ -122,7 +122,7 @@ async def until(condition: Callable[[], bool], what: str) -> None:
 async def test_queues_are_consumed_in_order_while_members_change(
     cluster: Cluster, topic: str, group: str
 ) -> None:
-    """Only our client; each message is consumed once while a second member joins and leaves."""
+    """A second member joins and leaves, and each message is consumed once; both are our client."""
     first, second = Seen(), Seen()
     async with orderly(cluster, group, topic, first):
         await send_in_order(cluster, topic, 400)
@@ -403,7 +403,7 @@ def places_of(messages: Sequence[MessageExt | None]) -> set[tuple[MessageQueue, 
 async def test_a_consumer_tells_about_itself(
     cluster: Cluster, tools: MqAdmin, topic: str, group: str
 ) -> None:
-    """consumerStatus with stacks; queryMsgById that has one message consumed."""
+    """Covers consumerStatus with stacks, and queryMsgById, which has one message consumed again."""
     seen = Seen()
     async with orderly(cluster, group, topic, seen) as consumer:
         await send_in_order(cluster, topic, 4)
@@ -436,7 +436,7 @@ def pair(
 
 @pytest.mark.slow
 async def test_order_holds_when_a_broker_is_killed(pair: Cluster, group: str) -> None:
-    """Its queues wait for the broker; only messages whose offset was not stored are redelivered."""
+    """Its queues wait for its return; only messages without a stored offset are redelivered."""
     topic = f"{group}Topic"
     create_topic(pair.namesrv_addr, pair.broker_addrs, topic, queue_count=2)
     first, second = Seen(), Seen()

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Other features of our client: traces, namespaces, requests, message ids.
 
-At the other end is always RocketMQ's own client or tool, connected to a Java broker and to ours.
+The other end is always RocketMQ's own client or tool; every test runs on Java's broker and on ours.
 """
 
 import asyncio
@@ -54,7 +54,7 @@ def mqadmin(cluster: Cluster) -> Iterator[MqAdmin]:
 
 
 class Receiver:
-    """A listener that keeps messages and signals when it has enough."""
+    """A listener that keeps messages and signals when enough have arrived."""
 
     def __init__(self, count: int, *, failures: int = 0) -> None:
         self.messages: list[MessageExt] = []
@@ -209,7 +209,7 @@ async def test_a_request_without_a_replier_ends_in_time(cluster: Cluster, topic:
 async def test_a_reply_to_a_disconnected_requester_is_refused(
     cluster: Cluster, topic: str, group: str
 ) -> None:
-    """The broker answers 1, which is retried as in Java's client, and then raised."""
+    """The broker answers with code 1; the client retries like Java's, then raises the error."""
     received: list[MessageExt] = []
     async with Producer("OwnRequester", cluster.namesrv_addr) as requester:
         with pytest.raises(NoReply):

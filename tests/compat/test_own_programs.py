@@ -29,7 +29,7 @@ WAIT_S = 120
 
 @pytest.fixture(scope="module", params=["comet", "java"])
 def cluster(request: pytest.FixtureRequest, running: Callable[[str], Cluster]) -> Cluster:
-    """Run against both implementations even in the short form: only these tests cover them."""
+    """Run against both implementations even in the short form: no other test covers the program."""
     return running(request.param)
 
 
@@ -86,7 +86,7 @@ def test_the_command_line_sends_receives_and_looks_after_topics(
 
 
 def test_the_synchronous_clients(cluster: Cluster, topic: str, group: str) -> None:
-    """Send and consume on threads of a caller without an event loop."""
+    """The caller has no event loop."""
     bodies = {f"{number}: gr\u00fcn".encode() for number in range(COUNT)}
     arrived: set[bytes] = set()
 

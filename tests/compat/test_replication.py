@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A master of one implementation and a slave of the other, on RocketMQ's replication stream.
 
-The logs have small files, so slaves catch up over several of them.
+The files of the logs are small, so slaves catch up over several of them.
 """
 
 import json
@@ -129,7 +129,7 @@ def pair(
 
 
 def figures(broker: Cluster) -> dict[str, str]:
-    """Return the runtime figures of a broker; an empty table while it does not answer."""
+    """Return the runtime figures of a broker, or an empty dict while it does not answer."""
     try:
         answer = call(broker.broker_addrs[0], RUNTIME_INFO)
     except OSError:
@@ -176,7 +176,7 @@ def wait_until_saved(master: Cluster, group: str) -> None:
 
 
 def log_files(broker: Cluster, end: int) -> dict[str, bytes]:
-    """Return the log's files by name, without the bytes beyond the log's end."""
+    """Return the content of the log's files by name, up to the end of the log."""
     folder = broker.store_dir / "commitlog"
     names = sorted(path.name for path in folder.iterdir() if path.name.isdigit())
     files = {name: (folder / name).read_bytes()[: max(0, end - int(name))] for name in names}
@@ -270,7 +270,7 @@ def test_a_sync_master_tells_how_far_a_message_came(pair: Pair, master: str, sla
 
 
 def test_a_java_pair_is_taken_over_one_broker_after_the_other(pair: Pair) -> None:
-    """As the guide describes: first the slave, then the master, each on its own store."""
+    """Follows the guide: first the slave is replaced, then the master, each on its own store."""
     first, second = pair.start("java", "java")
     pair.fill()
     wait_until_equal(first, second)

@@ -97,11 +97,11 @@ def pair(
 
 @pytest.mark.parametrize("topic", CLASSES)
 def test_rocketmqs_own_tests_pass(pair: Cluster, topic: str, tmp_path: Path) -> None:
-    """DLedger's tests are excluded, and a class that fails on Java's broker in two of five runs.
+    """Excludes DLedger's tests, and a class that fails on Java's broker in two of five runs.
 
-    A test may fail once, on either implementation. Several tests send as soon as a consumer has
-    started, which on a loaded machine may not yet have looked up where its queues end. Others need
-    timing accurate to a tenth of a second.
+    Each test may fail once, on either implementation. Several tests send as soon as a consumer has
+    started; on a loaded machine, that consumer may not have looked up the ends of its queues yet.
+    Others need timing accurate to a tenth of a second.
     """
     events = _run(pair, CLASSES[topic], tmp_path / "first")
     if failed := _failed(events):

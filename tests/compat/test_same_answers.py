@@ -69,7 +69,7 @@ def sides(
 ) -> Iterator[list[Side]]:
     """Java and another server in the same state: a topic, three messages, a connected client.
 
-    Java beside Java shows that the probes' answers do not change from run to run.
+    Comparing Java with Java shows that the answers do not change from run to run.
     """
     with ExitStack() as stack:
         clusters = [
@@ -101,7 +101,7 @@ def _texts(fields: Mapping[str, object]) -> dict[str, str]:
 
 @pytest.mark.parametrize("probe", PROBES, ids=lambda probe: f"{probe.to} {probe.code} {probe.name}")
 def test_both_answer_alike(sides: list[Side], probe: Probe) -> None:
-    """Probes run in the order of the list, since later ones depend on earlier ones."""
+    """Probes run in the order of the list, because later probes depend on earlier ones."""
     expected, actual = (_meaning(side.ask(probe), probe.compare_body) for side in sides)
     if probe.name == "run-time information":
         table: Any = actual["body"]

@@ -101,7 +101,7 @@ ClusterOf = Callable[[str], Cluster]
 
 
 def messages() -> list[Message]:
-    """Build messages: each value once, some without the property, small numbers and strings."""
+    """Build one message per value of `a`, and some without `a`; the other properties are small."""
     found = []
     for number in range(len(VALUES) + 9):
         properties = {"b": str(number % 5), "c": "xyz"[number % 3], "number": str(number % 4)}
@@ -265,7 +265,7 @@ async def test_a_held_pull_hears_of_the_message_that_matches(
 async def test_errors_in_expressions_have_the_same_text(
     filtering: ClusterOf,
 ) -> None:
-    """Both brokers find the same fault and describe it in the same words."""
+    """Both brokers find the same error and describe it in the same words."""
     for expression in BROKEN:
         texts = [await _refusal(filtering(name), expression) for name in MAKERS]
         assert texts[0] == texts[1], expression
@@ -273,7 +273,7 @@ async def test_errors_in_expressions_have_the_same_text(
 
 
 async def _refusal(cluster: Cluster, expression: str) -> str:
-    """Ask a broker directly: the Python client finds syntax errors by itself."""
+    """Return the broker's error for an expression that our client would refuse to send."""
     wanted = SubscriptionData(topic=TOPIC, sub_string=expression, expression_type="SQL92")
     check = ClientConfigCheck(client_id="sql", group="SqlBroken", subscription_data=wanted)
     async with Client(cluster.broker_addrs[0]) as client:

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Each broker continues on the store that the other implementation wrote.
 
-The stores have small files, so the commit log, the consume queues and the index all roll over.
+The files of the stores are small, so the commit log, the consume queues and the index all roll
+over.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -188,7 +189,7 @@ def test_progress_topics_and_groups_go_along(exchange: Exchange, writer: str, re
 def test_progress_at_a_java_broker_wins_over_the_journal_of_a_killed_broker(
     exchange: Exchange,
 ) -> None:
-    """A Java broker continues after kill -9 of ours; the rest of our journal is too old."""
+    """A Java broker continues after kill -9 of our broker, so our journal is out of date."""
     count = COUNTS[ORDERED]
     owners = {"comet": "kill -9", "java": "clean stop"}
     for turn, (name, end) in enumerate(owners.items()):
@@ -237,7 +238,7 @@ def test_a_store_goes_there_and_back_twice(exchange: Exchange, end: str) -> None
 def test_a_delayed_message_is_delivered_by_the_next_owner(
     exchange: Exchange, java: ClientProgram, writer: str, reader: str
 ) -> None:
-    """Level 4 is thirty seconds: the writer has stopped before the message is due."""
+    """Level 4 is thirty seconds, so the writer has stopped before the message is due."""
     first = exchange.run(writer)
     create_topic(first.namesrv_addr, first.broker_addrs, PLAIN)
     server = {"namesrv": first.namesrv_addr, "topic": PLAIN}

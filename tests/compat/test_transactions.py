@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Transactional messages: the same script has the same outcome with both servers.
 
-Java's broker checks transactions itself; CometMQ's broker has a txn-checker beside it. The plan of
-a producer scripts its answers (see Transact.java), for example `unknown>commit`.
+Java's broker checks transactions itself; CometMQ's broker has a txn-checker beside it. A producer
+answers according to a plan (see Transact.java), for example `unknown>commit`.
 """
 
 from collections import Counter
@@ -87,7 +87,7 @@ class Bench:
         )
 
     def keys(self, topic: str, stem: str | None = None) -> set[str]:
-        """Return the keys of all messages of a topic whose name is derived from another."""
+        """Return the keys of a topic's messages that begin with `stem` (default: the topic)."""
         with AdminClient(self.cluster.namesrv_addr) as admin:
             keys = admin.call(lambda admin: _keys(admin, topic))
         return {key for key in keys if key.rpartition("-")[0] == (stem or topic)}
@@ -97,7 +97,7 @@ class Bench:
         wait_until(lambda: self.keys(topic, stem) >= keys, OUTCOME_TIMEOUT_S, f"{keys} in {topic}")
 
     def ends(self, message_id: str) -> list[EndTransaction]:
-        """Return the ends of a transaction in its message's traces, in order."""
+        """Return the recorded ends of a transaction, from its message's traces, in order."""
         with AdminClient(self.cluster.namesrv_addr) as admin:
             messages = admin.call(lambda admin: admin.query_by_key(TRACE_TOPIC, message_id))
         records = [record for message in messages for record in decode_trace(message.body)]
@@ -211,7 +211,10 @@ def test_another_producer_of_the_group_answers_for_one_that_died(
 def own_producer(
     bench: Bench, group: str, answers: Callable[[str, int], TransactionState | None]
 ) -> Iterator[tuple[TransactionProducer, list[str]]]:
-    """Our producer, whose plan depends on the step, and the keys that it was asked about."""
+    """Run our producer; yield it and the keys that it was asked about.
+
+    `answers` maps a message's plan and the number of checks so far to an answer.
+    """
     asked: list[str] = []
 
     def check(message: MessageExt) -> TransactionState | None:
@@ -296,7 +299,7 @@ def owners(tmp_path: Path, maker: Callable[[str], type[Cluster]], java: ClientPr
 def test_the_other_maker_finishes_open_transactions(
     owners: Owners, writer: str, reader: str, end: str
 ) -> None:
-    """No check was sent before; some transactions ended, so that neither queue is empty."""
+    """The writer has sent no check and has ended some transactions, so neither queue is empty."""
     plans = ["commit", "unknown>commit", "rollback", "unknown>rollback", "commit", "hang>commit"]
     with owners.run(writer, NEVER) as cluster:
         bench = owners.bench(cluster)
@@ -338,7 +341,7 @@ def test_the_other_maker_continues_the_checks(owners: Owners, writer: str, reade
 
 @BOTH
 def test_a_message_may_have_an_immunity_of_its_own(owners: Owners, name: str) -> None:
-    """For Java, rounds within the immunity count as checks, so the test allows more than needed."""
+    """Java counts rounds within the immunity period as checks, so the test allows extra checks."""
     with owners.run(name, PATIENT) as cluster:
         bench = owners.bench(cluster)
         topic = bench.topic("TxImmune")

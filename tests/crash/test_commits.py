@@ -16,7 +16,7 @@ from cometmq.peers.crash.committing import GROUPS, QUEUE_COUNT, Committing
 async def test_no_committed_message_is_redelivered(
     tmp_path: Path, random: Random, kills: int
 ) -> None:
-    """Offsets are saved at the default interval, so most kills happen long after a save."""
+    """Offsets are saved at the default interval, so most kills happen long after the last save."""
     broker = BrokerChild(tmp_path, mappedFileSizeCommitLog=str(64 << 20))
     load = Committing(random)
     count = max(3, kills // 4)

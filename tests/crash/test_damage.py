@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Bytes that change in the log of a killed broker, above and below its progress.
+"""Damaged bytes in the log of a killed broker, above and below its progress.
 
-Bytes below the progress were synced, and RocketMQ's CRC covers only bodies. The boot id in the
-abort file shows the next start whether the host has crashed too; if so, that start compares the
-last files.
+Bytes below the progress were synced, and RocketMQ's CRC covers only bodies. From the boot id in the
+abort file, the next start detects whether the host has crashed too; if so, it compares the last
+files.
 """
 
 import struct
@@ -27,7 +27,7 @@ RETRY_IMMEDIATELY: Final = 20
 
 
 class Sent(NamedTuple):
-    """The messages and the progress that a killed broker has left."""
+    """The messages and the progress that a killed broker has left on disk."""
 
     places: list[int]  # physical offset of each message
     progress: int

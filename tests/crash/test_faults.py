@@ -289,7 +289,7 @@ def mount(folder: Path, size: str) -> bool:
 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """Return a folder that fills up soon: a small file system, or a simulated one."""
+    """Yield a folder that fills up soon: a small file system, or a simulated one."""
     folder = tmp_path / "disk"
     is_mounted = mount(folder, "6m")
     yield folder
@@ -298,7 +298,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 
 
 class Ballast:
-    """Uses up the space of a disk and frees it; injects faults where mounting is not permitted."""
+    """Fills up a disk and frees it again; injects faults where mounting is not permitted."""
 
     def __init__(self, folder: Path, broker: BrokerChild) -> None:
         self._file = folder / "ballast"

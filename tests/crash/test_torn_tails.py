@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Records torn at chosen bytes: the log ends before them, and writing continues."""
+"""Records torn at chosen bytes: recovery ends the log before them, and writing continues."""
 
 import struct
 from pathlib import Path

@@ -153,7 +153,7 @@ class Chaos:
             await asyncio.sleep(0.1)
 
     async def work_enough(self) -> None:
-        """Keep the producers working until there are enough outcomes, on any machine."""
+        """Keep the producers working until enough transactions have ended."""
         async with asyncio.timeout(SETTLE_TIMEOUT_S):
             while (
                 len(self.ended("commit")) <= COMMITTED_MIN

@@ -87,7 +87,7 @@ class World:
         )
 
     def _remove(self) -> None:
-        """Delete the group of an earlier run without an operator."""
+        """Drop the finalizers of an earlier run's group, which would block its deletion."""
         try:
             self.mq.kubectl(
                 "patch", "bg", GROUP, "--type=merge", '--patch={"metadata":{"finalizers":null}}'
@@ -137,7 +137,7 @@ class World:
         return {one["metadata"]["name"]: one for one in found}
 
     def until_ready(self) -> dict[str, Any]:
-        """Wait until the group matches its current spec; return its status."""
+        """Wait until the group matches its current spec; return the group's status."""
 
         def ready() -> dict[str, Any] | None:
             group = self.group()
@@ -155,7 +155,7 @@ class World:
         return until(ready, READY_TIMEOUT_S, f"{GROUP} is ready")
 
     def switch_over(self, target: str = "auto") -> None:
-        """Make `target`, or any slave, the master; repeat an order that came too early."""
+        """Make `target`, or any slave, the master; repeat an order that was refused."""
         before = self.status()["master"]
         if target == before:
             return
@@ -197,7 +197,7 @@ class World:
         until(is_later, READY_TIMEOUT_S, f"an epoch after {epoch}")
 
     def until_registered(self) -> None:
-        """Wait until every name server lists the master; one that has restarted lists nothing."""
+        """Wait until every name server lists the master; a restarted one lists nothing at first."""
 
         def knows(namesrv: str) -> bool:
             command = ("cometmq", "cluster", "--json", "-n", namesrv)
@@ -211,7 +211,7 @@ class World:
             until(lambda one=one: knows(one), READY_TIMEOUT_S, f"{one} knows the master")  # type: ignore[misc]
 
     def kill(self, pod: str) -> None:
-        """Kill a broker: kill -9 in a cluster of kind, otherwise a deletion without grace."""
+        """Kill a broker with kill -9 in a kind cluster, elsewhere by deletion without grace."""
         found = self.pods()[pod]
         container = found["status"]["containerStatuses"][0]["containerID"].rpartition("//")[2]
         node = found["spec"]["nodeName"]
@@ -222,7 +222,7 @@ class World:
             self.mq.kubectl("delete", "pod", pod, "--grace-period=0", "--force", "--wait=false")
 
     def explain(self) -> str:
-        """Return information that helps to explain a failure."""
+        """Return states, events and logs that help to explain a failure."""
         words = (
             ("get", "pods", "--output=wide"), ("describe", "bg"), ("get", "events"),
             ("logs", f"--selector=cometmq.io/broker-group={GROUP}", "--prefix", "--tail=60"),

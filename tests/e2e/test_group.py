@@ -19,7 +19,7 @@ def assert_clean(load):
 
 
 def test_install(world):
-    """Everything reaches readiness in namespaces with the strictest pod security standard."""
+    """Everything becomes ready in namespaces with the strictest pod security standard."""
     status = world.until_ready()
     assert status["inSyncCount"] == 3
     assert status["master"] in world.pods()
@@ -50,7 +50,7 @@ def test_killed_masters(ready, under_load, report, rounds):
 
 
 def test_deleted_master_pod(ready, under_load, report):
-    """A pod that is being stopped hands over: no send fails."""
+    """A pod that is being stopped hands over its role, so no send fails."""
     with under_load() as load:
         since, master = load.settle(), ready.status()["master"]
         ready.mq.kubectl("delete", "pod", master, "--wait=false")
@@ -148,7 +148,7 @@ def test_a_standby_operator_fails_over(ready, under_load, report):
 
 
 def test_a_fenced_master(ready, under_load, report):
-    """The order stops the master at once, and another broker is elected."""
+    """The master stops at once, and a different broker is elected."""
     with under_load() as load:
         before, since = ready.status(), load.settle()
         ready.mq.annotate(f"bg/{GROUP}", "cometmq.io/fence", before["master"])

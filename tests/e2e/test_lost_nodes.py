@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Nodes that are lost, and partitions; nodes are containers of this machine's engine."""
+"""Lost nodes and network partitions; the nodes are containers on this machine."""
 
 import json
 
@@ -15,8 +15,10 @@ PARTITION_S = 15
 
 
 def master_apart(world):
-    """Make the master a pod that shares its node with no other broker, and with neither the load
-    nor the acting operator, whose loss takes longer: `test_a_standby_operator_fails_over`.
+    """Move the master to a pod that shares its node with no other broker and not with the load.
+
+    The node must not run the acting operator either: losing it takes longer, and is tested by
+    `test_a_standby_operator_fails_over`.
     """
     acting = world.operators.get("lease", "op-cometmq-operator")["spec"]["holderIdentity"]
     found = world.mq.get("pod", loads.POD), world.operators.get("pod", acting)
@@ -46,7 +48,7 @@ def api_servers():
 
 
 def fail_over(world, load, fault):
-    """Let a fault begin, and end once another broker is the master; return the outage."""
+    """Start a fault, end it once a different broker is the master, and return the outage."""
     before, since = world.status(), load.settle()
     with fault:
         load.again(load.now())
@@ -98,7 +100,7 @@ def test_a_master_without_peers_and_api_server(ready, under_load, report):
 
 
 def test_a_frozen_node(ready, under_load, report):
-    """A slave takes over, and the old master learns of it before it acknowledges anything."""
+    """A slave takes over, and the old master learns of it before it acknowledges anything else."""
     _, node = master_apart(ready)
     with under_load() as load:
         outage = fail_over(ready, load, nodes.frozen(node))

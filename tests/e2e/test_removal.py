@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Releases and groups that are removed, with and without a backlog; these scenarios come last."""
+"""Removal of releases and groups, with and without a backlog; these scenarios come last."""
 
 from cometmq.peers.e2e.kubectl import run, until
 from cometmq.peers.ha.load import TOPIC
@@ -10,7 +10,7 @@ COUNT = 25
 
 
 def produce(world):
-    """Send messages and leave them unconsumed."""
+    """Send messages that no consumer reads yet."""
     world.mq.kubectl(
         "exec", "load", "--", "cometmq", "produce", TOPIC, "1", "--count", str(COUNT),
         "-n", world.namesrv,
@@ -18,7 +18,7 @@ def produce(world):
 
 
 def consume(world):
-    """Consume them with the group that has consumed all other messages."""
+    """Consume the messages of `produce` with the group that has consumed all others."""
     output = world.mq.kubectl(
         "exec", "load", "--", "cometmq", "consume", TOPIC, "--group", "ledger-readers",
         "--max", str(COUNT), "--timeout", "120", "-n", world.namesrv,
@@ -70,7 +70,7 @@ def test_deletion_waits_for_consumers(ready):
 
 
 def test_a_namespace_takes_its_group_along(world):
-    """Nothing waits for consumers, and the operator needs no rights in the namespace for it."""
+    """Deletion does not wait for consumers, and the operator needs no rights in the namespace."""
     world.create_group()
     world.mq.delete()
     assert run("kubectl", "get", "namespace", world.mq.name, "--ignore-not-found") == ""

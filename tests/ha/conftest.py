@@ -23,7 +23,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.fixture
 def outages(request: pytest.FixtureRequest) -> dict[str, list[Outage]]:
-    """The outages that senders measured, by kind of fault; printed at the end of the run."""
+    """The outages that senders measured, by kind of fault; the end of the run prints them."""
     return request.config.stash[OUTAGES].setdefault(request.node.name, {})
 
 

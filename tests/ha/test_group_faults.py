@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Broker groups under load lose processes and change masters: nothing acknowledged is lost."""
+"""Groups under load lose processes and change masters without losing acknowledged messages."""
 
 import asyncio
 from itertools import chain

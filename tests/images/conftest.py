@@ -15,7 +15,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 @pytest.fixture(scope="session")
 def image(request: pytest.FixtureRequest) -> str:
-    """The image's tag: from the option, or from the first build."""
+    """Return the image's tag, from the option or from the first build."""
     given = request.config.getoption("--image")
     return given or request.getfixturevalue("builds")[0].tag
 

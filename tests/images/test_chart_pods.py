@@ -2,7 +2,8 @@
 """The chart's pods as containers of the engine: commands, settings, probes, and the chart's test.
 
 A network of the engine resolves the names of the Services, so the programs find each other as they
-would in a cluster. Scheduling, volumes and rights are up to Kubernetes and are not tested here.
+would in a cluster. Kubernetes is responsible for scheduling, volumes and rights, which are not
+tested here.
 """
 
 import re
@@ -143,7 +144,7 @@ def pods(network, image, tmp_path):
 
 @pytest.fixture
 def etcd(pods, request):
-    """A one-member etcd at etcd.prod.svc: this machine's program in a container."""
+    """A one-member etcd at etcd.prod.svc: a container that runs this machine's program."""
     program = shutil.which("etcd")
     assert program, "etcd is missing: apt-get install etcd-server"
     base = request.config.getoption("--base-image")

@@ -24,14 +24,14 @@ RULES = [
 
 
 def report_metrics() -> set[str]:
-    """Return the metrics of lag reports: a job writes them, not a running program."""
+    """Return the metrics of lag reports, which a job writes; no program exposes them."""
     page = (ROOT / "docs/reference/spark-metrics.md").read_text()
     return set(re.findall(r"^\| `(\w+)` \|", page, re.MULTILINE))
 
 
 @pytest.fixture(scope="module")
 def exposed(tmp_path_factory: pytest.TempPathFactory) -> set[str]:
-    """The names of all samples of all programs."""
+    """Return the names of all samples that the programs expose."""
     suite = ObservedSuite(tmp_path_factory.mktemp("suite"))
     try:
         suite.start()

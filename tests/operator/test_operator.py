@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The operator against a real API server, with the StatefulSet controller and without nodes.
 
-Brokers are real and run in this process. Without a kubelet, the tests themselves set the pods that
-stand for the brokers to ready.
+Brokers are real and run in this process. There is no kubelet, so the tests themselves mark the pods
+of the brokers as ready.
 """
 
 import asyncio
@@ -31,7 +31,7 @@ DEADLINE_S = 90.0
 
 
 class World:
-    """One namespace: kubectl, an operator, and brokers that its pods stand for."""
+    """One namespace with kubectl, an operator, and the brokers that its pods stand for."""
 
     def __init__(self, kube, namespace, folder):
         self.kube, self.namespace, self.folder = kube, namespace, folder
@@ -102,7 +102,7 @@ class World:
         return {one["metadata"]["name"]: one for one in found["items"]}
 
     async def set_ready(self, *ordinals):
-        """Report readiness like a kubelet."""
+        """Mark pods as ready, as a kubelet would."""
         status = {"conditions": [{"type": "Ready", "status": "True"}], "phase": "Running"}
         for ordinal in ordinals:
             await self.kubectl(
@@ -257,7 +257,9 @@ async def test_a_switchover_by_annotation_runs_once(world):
 
 
 async def test_a_fenced_master_is_followed_by_a_master_of_a_later_epoch(world):
-    """On a busy machine the order may come while the master does not answer, or the same broker may
+    """Repeats the order until a later epoch has a master.
+
+    On a busy machine, the order may arrive while the master does not answer, or the same broker may
     be elected again.
     """
     async with running(world) as app:

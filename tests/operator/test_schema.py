@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A real API server rejects wrong BrokerGroups with helpful errors, and fills in defaults."""
+"""A real API server rejects invalid BrokerGroups with helpful errors, and fills in defaults."""
 
 import copy
 import json

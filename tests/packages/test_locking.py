@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The packages of an image: exactly those that its wheels need, with the hashes of the lock."""
+"""The packages of an image are exactly those that its wheels need, with the hashes of the lock."""
 
 from locking import locked, needed
 from packaging.requirements import Requirement

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Normalised archives are equal if they differ only in times and in the names of builds."""
+"""Normalised archives are equal if they differ only in times and in the names of their builds."""
 
 import hashlib
 import io
@@ -12,7 +12,7 @@ EPOCH = 1_700_000_000
 
 
 def tar(entries):
-    """Return a tar of (name, content, time); a content of None makes a folder."""
+    """Return a tar of (name, content, time) entries; an entry whose content is None is a folder."""
     out = io.BytesIO()
     with tarfile.open(fileobj=out, mode="w") as archive:
         for name, content, mtime in entries:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`make run` installs the packages needed at run time, and no developers' tools."""
+"""`make run` installs the packages needed at run time, and no development tools."""
 
 import json
 import re
@@ -51,7 +51,7 @@ def packages(tree):
 
 @pytest.fixture(scope="module")
 def tree(tmp_path_factory):
-    """A copy of the repository in which `make run` has installed its set."""
+    """Return a copy of the repository in which `make run` has installed the run-time packages."""
     folder = tmp_path_factory.mktemp("tree")
     listed = ["git", "ls-files", "--cached", "--others", "--exclude-standard", "--deduplicate"]
     names = subprocess.run(listed, cwd=ROOT, capture_output=True, text=True, check=True).stdout
@@ -109,7 +109,7 @@ def test_the_command_runs(tree):
 
 
 def test_make_run_keeps_the_developers_tools(tree):
-    """After a change of the lock, `make run` installs again and keeps the tools of `make test`."""
+    """After a change of the lock, `make run` installs again but keeps the tools of `make test`."""
     tool = ["install", "--quiet", "--no-deps", "--requirement", "tool.lock", "--require-hashes"]
     block = re.search(
         r"^iniconfig==.*?(?=^\S)",
@@ -127,7 +127,7 @@ def test_make_run_keeps_the_developers_tools(tree):
 
 
 def test_make_test_fulfils_make_run():
-    """The recipe of the full set touches both markers, so nothing is installed twice."""
+    """The recipe that installs all packages touches both markers, so nothing is installed twice."""
     text = (ROOT / "Makefile").read_text(encoding="utf-8")
     recipe = re.search(
         r"^\$\(VENV\)/\.ready:.*?(?=^\S+ *:|\Z|^$)", text, flags=re.MULTILINE | re.DOTALL

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The wheels of all members: their content and metadata, and that each works on its own."""
+"""The wheels of all members have the right content and metadata, and each works on its own."""
 
 import importlib.util
 import re
@@ -62,7 +62,7 @@ def wheels(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def environment(wheels, tmp_path_factory):
-    """Return the bin folder of an environment with the wheels and their dependencies."""
+    """Install the wheels and their dependencies in an environment; return its bin folder."""
     folder = tmp_path_factory.mktemp("clean") / "venv"
     run(UV, "venv", "--quiet", "--python", sys.executable, folder)
     install(folder, *[path for name, path in wheels.items() if name != "cometmq-spark"])

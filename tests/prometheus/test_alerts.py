@@ -15,7 +15,7 @@ I0, I1 = f'{B},instance="i0"', f'{B},instance="i1"'
 
 
 class Case(NamedTuple):
-    """Series, one value a minute, and whether the alert is firing at a minute."""
+    """Series with one value per minute, and whether the alert fires at a given minute."""
 
     alert: str
     series: dict[str, str]

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A real Prometheus scrapes a real suite: every panel's query returns data, every alert's query
-runs, and so do the queries of the public dashboard of rocketmq-exporter.
+"""A real Prometheus scrapes a real suite, and evaluates the queries of dashboards and alerts.
+
+The queries of our dashboards and of rocketmq-exporter's public dashboard must return data; alerts
+must be evaluated without errors.
 """
 
 import http.server
@@ -32,7 +34,7 @@ PUBLIC_QUERIES = Path(__file__).with_name("public_queries.txt").read_text().spli
 
 
 class ReportPage(http.server.BaseHTTPRequestHandler):
-    """Serves metrics as a lag report writes them: a row for each metric of the catalogue."""
+    """Serves metrics in the form of a lag report: one row for each metric of the catalogue."""
 
     def do_GET(self) -> None:
         page = (ROOT / "docs/reference/spark-metrics.md").read_text()
@@ -59,7 +61,7 @@ class Prometheus:
         self.child = Child("prometheus", words, log_path=folder / "prometheus.log")
 
     def ask(self, page: str, **words: str) -> Any:
-        """Return the data of an HTTP API answer; None while Prometheus is starting."""
+        """Return the data of an HTTP API answer, or None while Prometheus is starting."""
         url = f"http://{self.address}/api/v1/{page}?{urllib.parse.urlencode(words)}"
         try:
             with urllib.request.urlopen(url, timeout=60) as answer:

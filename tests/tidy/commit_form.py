@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The form of a commit message: `python tests/tidy/commit_form.py FILE`, run as a git hook."""
+"""Checks the form of a commit message: `python tests/tidy/commit_form.py FILE`, a git hook."""
 
 import re
 import sys

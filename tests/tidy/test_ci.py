@@ -15,7 +15,7 @@ MINUTES_MAX = 75
 
 
 def makes() -> dict[str, list[str]]:
-    """Return the targets that `.ci/run` makes, with the variables that shorten them."""
+    """Return the targets that `.ci/run` makes, with the variables that shorten their runs."""
     found = {}
     for line in (ROOT / ".ci/run").read_text(encoding="utf-8").splitlines():
         words = shlex.split(line.partition("make ")[2])
@@ -42,7 +42,7 @@ def test_the_pipeline_makes_targets_that_exist() -> None:
 
 
 def test_the_pipeline_runs_the_tests_of_spark_on_a_jvm() -> None:
-    """Neither tests that start Spark nor the code blocks of its guide are deselected."""
+    """Neither the tests that start Spark nor the code blocks of its guide are deselected."""
     assert makes()["spark-test"] == []
     text = (ROOT / "Makefile").read_text(encoding="utf-8")
     recipe = re.search(r"^spark-test:.*?\n(.*?)\n\n", text, flags=re.MULTILINE | re.DOTALL)

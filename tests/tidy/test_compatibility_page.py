@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""docs/compatibility.md lists every code and command, and the tests that it names exist."""
+"""docs/compatibility.md lists every code and command; the tests that it names exist."""
 
 import ast
 from collections import defaultdict

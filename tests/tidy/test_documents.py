@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Claims of the documents that can be checked: figures, commands, targets, installations."""
+"""Checks claims of the documents: figures, commands, targets, installations."""
 
 import functools
 import re
@@ -39,7 +39,7 @@ NUMBERS = ("no", "one", "two", "three", "four", "five", "six", "seven", "eight",
 
 
 def commands() -> list[tuple[str, list[str]]]:
-    """Return every use of `cometmq` in inline code and consoles, as page and words."""
+    """Return every use of `cometmq` in inline code and console blocks, as (page, words)."""
     found = []
     for name, text in PAGES.items():
         for line in PROGRAM.findall(text):
@@ -63,7 +63,7 @@ def options_of(command: Any) -> frozenset[str]:
 
 
 def fault(words: list[str]) -> str | None:
-    """Return the fault of a use of the command, or None."""
+    """Return what is wrong with a use of the command, or None."""
     command: Any = typer.main.get_command(app)
     path: list[str] = []
     words = [word for word in words if word != "..."]
@@ -127,7 +127,7 @@ def test_targets_of_make_that_documents_name_exist() -> None:
 
 
 def test_promises_of_durability_name_their_conditions() -> None:
-    """Acknowledged messages may be lost in a power failure or with the disk."""
+    """Acknowledged messages may be lost in a power failure or if the disk is lost."""
     promises = [part for part in PAGES["README.md"].split("\n\n") if "cknowledged" in part]
     assert promises
     for part in promises:
@@ -154,7 +154,7 @@ def test_the_lag_demo_has_as_many_groups_as_its_texts_say() -> None:
 
 
 def test_runbooks_name_commands_where_they_exist() -> None:
-    """The Python admin client is named only where no command does the same."""
+    """Runbooks mention the Python admin client only where no command does the same."""
     calls = {name for kind in (AdminClient, BrokerAdmin) for name in dir(kind) if name[0] != "_"}
     named = {
         word

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Topics, groups and prefixes of RocketMQ are spelled in one module of the sources."""
+"""The topics, groups and prefixes of RocketMQ are spelled in only one module of the sources."""
 
 import ast
 import re

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Errors that a user of the client catches are importable from `cometmq.client`."""
+"""All errors that users of the client catch can be imported from `cometmq.client`."""
 
 import ast
 import re

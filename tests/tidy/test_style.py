@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""STYLE.md is short and true, and the commit hook checks the form that it prescribes."""
+"""STYLE.md is short and true, and the commit hook enforces the form that it prescribes."""
 
 import re
 import subprocess

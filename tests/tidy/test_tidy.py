@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rules of style that are checked by tests instead of reviewers."""
+"""Checks rules of style, so that reviewers do not have to."""
 
 import ast
 import re
@@ -36,7 +36,7 @@ def test_a_module_begins_with_licence_and_purpose(path: Path) -> None:
 
 
 def test_no_module_changes_the_import_path() -> None:
-    """Shared code is in packages; pytest's `pythonpath` lists the folders of scripts."""
+    """Shared code is in packages, and pytest's `pythonpath` lists the folders of scripts."""
     python = {name: (ROOT / name).read_text() for name in TRACKED if name.endswith(".py")}
     assert [name for name, text in python.items() if re.search(r"sys\.path\b", text)] == []
 
