@@ -41,7 +41,7 @@ WINDOWS: Final = (1, 64)
 
 @dataclass(frozen=True)
 class Client:
-    """A client and how it is used."""
+    """A client, and the form in which it is used."""
 
     title: str
     python: Path
@@ -58,7 +58,7 @@ class Figure:
 
 
 def clients() -> list[Client]:
-    """Return all clients; clients of other projects are installed on first use."""
+    """Return all clients; other projects' clients are installed on first use."""
     here = Path(sys.executable)
     return [
         Client("CometMQ, uvloop", here, "comet_program.py", "uvloop"),
@@ -70,7 +70,7 @@ def clients() -> list[Client]:
 
 
 class Bench:
-    """The operations on a running server."""
+    """Operations on a running server."""
 
     def __init__(self, cluster: ProxyCluster, home: Path) -> None:
         """Use a server that is already running; clients write their logs under `home`."""
@@ -79,7 +79,7 @@ class Bench:
         self._numbers = iter(range(1_000_000))
 
     def prepare(self, count: int) -> str:
-        """Return a new topic that holds `count` messages."""
+        """Create a topic with `count` messages; return its name."""
         topic = f"CLIENTS_{next(self._numbers)}"
         address = self._cluster.layout.brokers[0].address
         fields = {
@@ -104,7 +104,7 @@ class Bench:
         return sum(int(answer.fields["offset"]) for answer in answers)
 
     def run(self, client: Client, command: str, topic: str, count: int, window: int = 1) -> Figure:
-        """Run one client program to completion and return its figure; exit if it fails."""
+        """Run one client program to completion and return its figure; exit if the program fails."""
         options = {
             "--namesrv": self._cluster.namesrv_addr,
             "--endpoint": self._cluster.endpoint,
@@ -134,7 +134,7 @@ class Bench:
 
 
 def measure(bench: Bench, count: int, rounds: int) -> Iterator[str]:
-    """Yield the rows of the table, as Markdown."""
+    """Yield the rows of the table as Markdown."""
     everyone = clients()
     figures: dict[tuple[str, str], list[Figure]] = {}
     for number in range(-1, rounds):  # the first round warms up the server and does not count
@@ -166,7 +166,6 @@ def cell(rounds: list[Figure]) -> str:
 
 
 def main() -> None:
-    """Start the server, run all measurements, and print the table."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--count", type=int, default=20_000, help="messages of one run")
     parser.add_argument("--rounds", type=int, default=3)

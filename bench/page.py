@@ -68,13 +68,13 @@ def summary(result: report.Result) -> str:
 
 
 def publish_table(result: report.Result, path: Path = PAGE, readme: Path = README) -> None:
-    """Write the tables of a result into docs/performance.md and the README."""
+    """Write a result's tables into docs/performance.md and the README."""
     replace(path, "make bench", markdown(result))
     replace(readme, "make bench", summary(result))
 
 
 def replace(path: Path, command: str, text: str) -> None:
-    """Replace the text between a command's marks in a page."""
+    """Replace the text between the marks of a command in a page."""
     start_mark, end_mark = (f"<!-- the table of {command}: {side} -->" for side in ("begin", "end"))
     before, start, rest = path.read_text(encoding="utf-8").partition(start_mark)
     _, end, after = rest.partition(end_mark)

@@ -52,7 +52,6 @@ class ProfiledCluster(CometCluster):
 
 
 def parse_arguments() -> argparse.Namespace:
-    """Parse the command line."""
     parser = argparse.ArgumentParser(
         prog="bench/profile_sends.py", description="CometMQ's hot path"
     )
@@ -80,7 +79,7 @@ def run(cluster: ProfiledCluster, load: Load, *, seconds: float, serialization: 
 
 
 def print_samples(path: Path, us_per_message: float) -> None:
-    """Print the modules, functions and lines with the highest self time."""
+    """Print the modules, functions and lines with the most self time."""
     rows: list[tuple[str, str, int, int]] = json.loads(path.read_text(encoding="utf-8"))
     total = sum(count for *_, count in rows)
     modules: Counter[str] = Counter()
@@ -111,7 +110,6 @@ def _short(file: str) -> str:
 
 
 def main() -> int:
-    """Run one workload under one profiler."""
     arguments = parse_arguments()
     load = next(load for load in LOADS if load.name == arguments.workload)
     with tempfile.TemporaryDirectory(prefix="cometmq-profile-") as name:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Turn samples into ratios, as a table, as JSON, and as a plot for the documentation.
+"""Turn samples into ratios: as a table, as JSON, and as a plot for the documentation.
 
-python bench/report.py [RESULT.json]    print a stored result and draw its plot again
+python bench/report.py [RESULT.json] print a stored result and draw its plot again
 """
 
 import json
@@ -45,9 +45,9 @@ UNITS: Final[Mapping[str, tuple[str, str, float]]] = {
 
 @dataclass(frozen=True)
 class Row:
-    """The medians of one metric of one workload over all rounds.
+    """The medians of one workload's metric over all rounds.
 
-    `java` belongs to the server in comparison, which may be CometMQ without its native path.
+    `java` belongs to the server of the comparison, which may be CometMQ without its native path.
     """
 
     workload: Load | Scenario
@@ -64,7 +64,7 @@ class Row:
 
     @property
     def aims(self) -> list[Aim]:
-        """Return the workload's aims for this metric."""
+        """Return the workload's targets for this metric."""
         return [aim for aim in self.workload.aims if aim.metric == self.metric]
 
 
@@ -104,7 +104,7 @@ def rows(samples: Samples) -> Iterator[Row]:
 
 
 def other(samples: Samples) -> str:
-    """Return the name of the server with which CometMQ is compared."""
+    """Return the server with which CometMQ is compared."""
     names = {name for by_server in samples.values() for name in by_server}
     return "python" if "python" in names else "java"
 
@@ -127,7 +127,7 @@ def _cpu_name() -> str:
 
 
 def table(result: Result, baseline: Result | None = None) -> str:
-    """Return the ratios as text: one line per metric, with its aims and verdicts."""
+    """Return the ratios as text: one line per metric, with its targets and verdicts."""
     is_beside_java = other(result["samples"]) == "java"
     beside = "Java" if is_beside_java else "on Python"
     rivals = "".join(f"{TITLES[name]:>12}" for name in rivals_of(result["samples"]))
@@ -152,7 +152,7 @@ def table(result: Result, baseline: Result | None = None) -> str:
 
 
 def others_cpus(result: Result) -> float:
-    """Return the peak number of CPUs that other programs used during a rate workload."""
+    """Return the most CPUs that other programs used during a rate workload."""
     medians = [
         (row.comet or 0, row.java or 0)
         for row in rows(result["samples"])
@@ -182,7 +182,7 @@ def cell(value: float | None, divisor: float) -> str:
 
 
 def verdict(row: Row, aim: Aim) -> str:
-    """Return an aim and whether it was met, for example `>= 1.5x met`."""
+    """Return a target and whether it was met, for example `>= 1.5x met`."""
     sign = ">=" if aim.metric in MORE_IS_BETTER else "<="
     _, unit, divisor = UNITS[aim.metric]
     bound = f"{aim.bound:g}x" if aim.of_java else f"{aim.bound / divisor:g} {unit}"
@@ -192,7 +192,7 @@ def verdict(row: Row, aim: Aim) -> str:
 
 
 def missed(result: Result) -> list[str]:
-    """Return the measured aims that were missed."""
+    """Return the measured targets that were missed."""
     return [
         f"{row.workload.title}: {UNITS[row.metric][0]} {verdict(row, aim)}"
         for row in rows(result["samples"])
@@ -202,7 +202,7 @@ def missed(result: Result) -> list[str]:
 
 
 def regressions(result: Result, baseline: Result) -> list[str]:
-    """Return the ratios with an aim that are worse than the baseline by more than a tenth."""
+    """Return the ratios with a target that are worse than the baseline by more than a tenth."""
     found = []
     for row in rows(result["samples"]):
         before = baseline["ratios"].get(f"{row.workload.name}.{row.metric}")
@@ -225,7 +225,7 @@ def write(result: Result, directory: Path = OUT) -> None:
 def write_baseline(result: Result, path: Path = BASELINE) -> Result:
     """Save a result as the baseline of later runs; return the whole baseline.
 
-    The figures of workloads that were not run are kept.
+    Figures of workloads that were not run are kept.
     """
     before = load(path)
     if before is not None:
@@ -237,7 +237,7 @@ def write_baseline(result: Result, path: Path = BASELINE) -> Result:
 
 
 def plot(result: Result, path: Path) -> None:
-    """Plot how many times better CometMQ is than Java, for each metric with an aim."""
+    """Plot how many times better CometMQ is than Java, for each metric with a target."""
     import matplotlib as mpl  # noqa: PLC0415  costs a second, needed only here
 
     mpl.use("Agg")
@@ -274,7 +274,6 @@ def load(path: Path) -> Result | None:
 
 
 def main() -> int:
-    """Print a stored result and draw its plot again."""
     path = Path(sys.argv[1]) if len(sys.argv) > 1 else OUT / "result.json"
     result = load(path)
     if result is None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Compare CometMQ and Java RocketMQ 4.9.4, which run in alternation on this machine.
+"""Compare CometMQ and Java RocketMQ 4.9.4, which run alternately on this machine.
 
 The send workloads also run on Redis and NATS JetStream.
 
@@ -34,7 +34,6 @@ SERVERS: Final = {
 
 
 def parse_arguments() -> argparse.Namespace:
-    """Parse the command line."""
     names = [workload.name for workload in WORKLOADS]
     parser = argparse.ArgumentParser(prog="bench/run.py", description="CometMQ beside RocketMQ")
     add = parser.add_argument
@@ -88,7 +87,7 @@ def measure(arguments: argparse.Namespace, directory: Path) -> tuple[report.Resu
 
 
 def _failure(step: Callable[[], None]) -> str | None:
-    """Run a step and return its failure, so that the results of the other steps are kept."""
+    """Run a step and return its failure, if any, so that the results of other steps are kept."""
     try:
         step()
     except (BenchError, PeerError) as exc:
@@ -98,7 +97,7 @@ def _failure(step: Callable[[], None]) -> str | None:
 
 
 def publish(result: report.Result, failed: list[str], arguments: argparse.Namespace) -> int:
-    """Print and store a result, check it against aims and baseline; return the exit status."""
+    """Print and store a result, check it against targets and baseline; return the exit status."""
     baseline = report.load(report.BASELINE)
     report.write(result)
     print(report.table(result, baseline))
@@ -118,7 +117,6 @@ def publish(result: report.Result, failed: list[str], arguments: argparse.Namesp
 
 
 def main() -> int:
-    """Run the benchmark in a temporary folder; return the exit status."""
     arguments = parse_arguments()
     # With this variable, the servers would compile their modules at each start.
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # noqa: TID251

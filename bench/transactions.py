@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Compare transactions with Java RocketMQ 4.9.4: pairs per second, and writes while open.
+"""Compare transactions with Java RocketMQ 4.9.4: pairs per second, and bytes written while open.
 
     .venv/bin/python bench/transactions.py --rounds 3 --open 100000
 
 A pair is a half message and its commit; like Java's producer, the generator does not wait for an
 answer to the commit. A sample ends when all commits have taken effect. CometMQ runs with its
-txn-checker; in Java the broker checks. To measure writes, `--open` transactions remain open while a
-producer, asked several times about each, answers "unknown"; the growth of the log is counted.
+txn-checker, whereas Java's broker checks transactions itself. To measure writes, `--open`
+transactions remain open: the producer is asked about each several times and answers "unknown",
+while the growth of the log is measured.
 """
 
 import argparse
@@ -60,7 +61,7 @@ QUESTIONS_TIMEOUT_S: Final = 1_800.0
 
 
 def cluster_of(maker: str, folder: Path, checks: Mapping[str, object]) -> Cluster:
-    """Return the cluster of one implementation with these transaction check settings."""
+    """Return the cluster of one implementation, with these settings for transaction checks."""
     if maker == "java":
         return JavaCluster(folder, BROKER, transaction_conf=checks, heap=JAVA_HEAP)
     own = {**checks, "questionsPerSecond": 1_000_000}
@@ -83,7 +84,6 @@ def transact(cluster: Cluster, *options: object, may_refuse: bool = False) -> di
 
 
 def create_topic(cluster: Cluster) -> None:
-    """Create the topic that the transactions use."""
     fields = {
         "topic": TOPIC, "defaultTopic": "TBW102", "readQueueNums": "4", "writeQueueNums": "4",
         "perm": "6", "topicFilterType": "SINGLE_TAG", "topicSysFlag": "0", "order": "false",
@@ -137,7 +137,7 @@ def _medians(samples: Mapping[str, list[float]]) -> dict[str, float]:
 
 
 def measure_writes(folder: Path, open_count: int, rounds: int) -> None:
-    """Measure the writes that transaction checks cause, one implementation after the other."""
+    """Measure how much transaction checks write, one implementation after the other."""
     logs: dict[str, float] = {}
     disks: dict[str, float] = {}
     for maker in MAKERS:
@@ -150,7 +150,7 @@ def measure_writes(folder: Path, open_count: int, rounds: int) -> None:
 
 
 async def _asked(cluster: Cluster, open_count: int, rounds: int) -> tuple[int, int]:
-    """Return the growth of the log during the checks, and all bytes written."""
+    """Return how much the log grew during the checks, and the number of bytes written in all."""
     await asyncio.to_thread(transact, cluster, "--count", open_count, "--leave-open")
     count = 0
 
@@ -210,7 +210,6 @@ def say(what: str, values: Mapping[str, float], aim: str) -> None:
 
 
 def main() -> None:
-    """Run the measurements in a temporary folder."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=3, help="samples of pairs per server")
     parser.add_argument("--pairs", type=int, default=100_000, help="in a sample")

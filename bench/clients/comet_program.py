@@ -51,7 +51,7 @@ def send_and_wait(options: argparse.Namespace) -> None:
 
 
 async def consume(options: argparse.Namespace) -> None:
-    """Consume with an asynchronous listener until all messages are counted."""
+    """Consume with an asynchronous listener until all messages have arrived."""
     meter = Meter(options.count)
     finished = asyncio.Event()
 
@@ -67,7 +67,7 @@ async def consume(options: argparse.Namespace) -> None:
 
 
 def consume_in_threads(options: argparse.Namespace) -> None:
-    """Consume with a synchronous listener until all messages are counted."""
+    """Consume with a synchronous listener until all messages have arrived."""
     meter = Meter(options.count)
 
     def listener(messages: list[MessageExt]) -> None:
@@ -82,7 +82,7 @@ def consume_in_threads(options: argparse.Namespace) -> None:
 
 
 def main() -> None:
-    """Send or consume with the kind of client that `--form` names."""
+    """Send or consume with the kind of client that `--form` selects."""
     options = parse()
     if options.form == "sync":
         {"send": send_and_wait, "consume": consume_in_threads}[options.command](options)

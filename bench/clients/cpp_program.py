@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Run the C++ client (PyPI `rocketmq`) at full speed and print the result as a JSON line.
 
-The client is installed in its own environment. It releases the interpreter lock during blocking
+The client is installed in a separate environment. It releases the interpreter lock during blocking
 calls, so threads can keep several sends in flight.
 """
 
@@ -47,7 +47,6 @@ def first_message(options: Namespace) -> Message:
 
 
 def consume(options: Namespace) -> None:
-    """Consume with a listener until all messages are counted."""
     meter = Meter(options.count)
 
     def listener(_: RecvMessage) -> None:

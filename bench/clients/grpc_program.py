@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Run the official 5.x client at full speed and print the result as a JSON line.
 
-The client (PyPI `rocketmq-python-client`) is installed in its own environment and connects to the
-proxy of a 5.x server.
+The client (PyPI `rocketmq-python-client`) is installed in a separate environment and connects to
+the proxy of a 5.x server.
 """
 
 import os
@@ -26,12 +26,10 @@ from rocketmq import (
 
 
 def configuration(options: Namespace) -> ClientConfiguration:
-    """Build the client configuration with the proxy's address."""
     return ClientConfiguration(options.endpoint, Credentials(), request_timeout=10)
 
 
 def make_message(options: Namespace) -> Message:
-    """Build a message with a body of `--body-bytes` bytes."""
     message = Message()
     message.topic = options.topic
     message.body = b"x" * options.body_bytes
@@ -39,7 +37,7 @@ def make_message(options: Namespace) -> Message:
 
 
 def send(options: Namespace) -> None:
-    """Send one by one with `send`, or keep `in_flight` sends pending with `send_async`."""
+    """Send one at a time with `send`, or keep `in_flight` sends pending with `send_async`."""
     producer = Producer(configuration(options), (options.topic,))
     producer.startup()
     producer.send(make_message(options))  # the route lookup and the connection are not measured
@@ -74,19 +72,15 @@ def send_window(options: Namespace, producer: Producer, meter: Meter) -> None:
 
 
 class Counter(MessageListener):  # type: ignore[misc]  # its types are in its own environment
-    """A listener that counts the messages it receives."""
-
     def __init__(self, meter: Meter) -> None:
         self._meter = meter
 
     def consume(self, _: Message) -> ConsumeResult:
-        """Count one message and acknowledge it."""
         self._meter.seen()
         return ConsumeResult.SUCCESS
 
 
 def consume(options: Namespace) -> None:
-    """Consume with a listener until all messages are counted."""
     meter = Meter(options.count)
     subscription = {options.topic: FilterExpression()}
     consumer = PushConsumer(configuration(options), options.group, Counter(meter), subscription)

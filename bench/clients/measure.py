@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Options and the meter (wall and processor time) shared by all client programs.
 
-Only the standard library is imported, because each program runs in its client's own environment.
+Only the standard library is imported, because each program runs in its client's environment.
 """
 
 import argparse
@@ -14,7 +14,6 @@ TIMEOUT_S = 120.0
 
 
 def parse() -> argparse.Namespace:
-    """Parse the command line, which is the same for every client."""
     parser = argparse.ArgumentParser()
     parser.add_argument("command", choices=["send", "consume"])
     parser.add_argument("--namesrv", default="", help="for clients that speak remoting")
@@ -38,7 +37,6 @@ class Meter:
         self._finished = threading.Event()
 
     def start(self) -> None:
-        """Start measuring wall and processor time."""
         self._cpu_s, self._wall_s = time.process_time(), time.perf_counter()
 
     def claim(self) -> bool:
@@ -64,7 +62,7 @@ class Meter:
         self._finished.set()
 
     def show(self) -> None:
-        """End the measurement and print its result as a JSON line."""
+        """End the measurement and print the result as a JSON line."""
         if not self._finished.is_set():
             self._stop()
         facts = {"messages": self._count, "seconds": self._wall_s, "cpu_seconds": self._cpu_s}
@@ -72,7 +70,7 @@ class Meter:
         sys.stdout.flush()
 
     def wait_and_show(self) -> None:
-        """Wait for the last message and print the result; exit with an error on a timeout."""
+        """Wait for the last message and print the result; exit with an error after a timeout."""
         if not self._finished.wait(TIMEOUT_S):
             sys.exit(f"{self._done} of {self._count} messages in {TIMEOUT_S:.0f} s")
         self.show()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Compile the native load generator on first use, run it, and decode its JSON line."""
+"""Compiles the native load generator on first use, runs it, and decodes its JSON line."""
 
 import json
 import shutil
@@ -29,11 +29,11 @@ Report: TypeAlias = dict[str, Any]
 
 
 class BenchError(Exception):
-    """A prerequisite or a step of the benchmark is missing or has failed."""
+    """The benchmark lacks a prerequisite, or one of its steps has failed."""
 
 
 def build(name: str) -> Path:
-    """Compile a program unless it is newer than every source."""
+    """Compile a program unless it is newer than all sources."""
     target = BUILD / name
     inputs = [*SOURCES.glob("*.c"), *SOURCES.glob("*.h")]
     if target.exists() and all(p.stat().st_mtime < target.stat().st_mtime for p in inputs):
@@ -48,7 +48,7 @@ def build(name: str) -> Path:
 
 
 def loadgen_command(mode: str, port: int, **options: object) -> list[str]:
-    """Return the generator's command line; options have underscores, flags the value True."""
+    """Return the generator's command line; options have underscores, and flags the value True."""
     command = [str(build("loadgen")), "--mode", mode, "--port", str(port)]
     for name, value in options.items():
         word = "--" + name.replace("_", "-")
@@ -62,7 +62,7 @@ def loadgen(mode: str, port: int, **options: object) -> Report:
 
 
 def append(protocol: str, port: int, **options: object) -> Report:
-    """Send to Redis or NATS, with the options of `loadgen` that apply there."""
+    """Send to Redis or NATS, with the options of `loadgen` that apply to them."""
     command = [str(build("rivals")), "--protocol", protocol, "--port", str(port)]
     for name, value in options.items():
         if name in _APPEND_OPTIONS:
@@ -104,7 +104,7 @@ class FirstAnswer:
         )
 
     def accepted_s(self) -> float:
-        """Return when the request was accepted, in seconds of `time.monotonic`."""
+        """Return when the request was accepted, in seconds on the clock of `time.monotonic`."""
         output, _ = self._process.communicate(timeout=RUN_TIMEOUT_S)
         if self._process.returncode != 0:
             raise BenchError("the server accepted nothing in time")
@@ -120,7 +120,7 @@ class FirstAnswer:
 
 
 class Floor:
-    """A responder that does no work, to show the cost of the protocol alone."""
+    """A responder that does no work, to show what the protocol alone costs."""
 
     def __init__(self) -> None:
         self._process = subprocess.Popen([str(build("floor"))], stdout=subprocess.PIPE, text=True)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Read a server's processor time, anonymous memory and disk usage from the kernel."""
+"""Reads a server's processor time, anonymous memory and disk usage from the kernel."""
 
 import os
 import resource
@@ -30,7 +30,7 @@ def machine_cpu_seconds() -> float:
 
 
 def children_cpu_seconds() -> float:
-    """Return the processor time of this program's children that have ended."""
+    """Return the processor time of this program's children that have exited."""
     usage = resource.getrusage(resource.RUSAGE_CHILDREN)
     return usage.ru_utime + usage.ru_stime
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Redis streams and NATS JetStream under the same send workloads.
 
-Both acknowledge a message before it is on disk and sync once per second; README.md lists the
+Both acknowledge a message before it is on disk and sync once per second; README.md lists the other
 differences. The programs are installed on first use: Redis from Debian's package, NATS by Go.
 """
 
@@ -38,7 +38,7 @@ jetstream {{
 
 
 def redis_command(port: int, folder: Path) -> list[str]:
-    """Return the command of a Redis that appends to its AOF and syncs it once per second."""
+    """Return the command of a Redis server that appends to its AOF and syncs it once per second."""
     return [
         redis_program(), "--port", str(port), "--bind", HOST, "--dir", str(folder), "--save", "",
         "--appendonly", "yes", "--appendfsync", "everysec",
@@ -47,7 +47,7 @@ def redis_command(port: int, folder: Path) -> list[str]:
 
 
 def nats_command(port: int, folder: Path) -> list[str]:
-    """Return the command of a NATS server whose streams are files, synced once per second."""
+    """Return the command of a NATS server whose streams are in files, synced once per second."""
     path = folder / "nats.conf"
     path.write_text(NATS_CONF.format(host=HOST, port=port, folder=folder), encoding="utf-8")
     return [nats_program(), "--config", str(path)]
@@ -85,7 +85,6 @@ def nats_program() -> str:
 
 
 def clear_redis(port: int, _topic: str) -> None:
-    """Delete all streams."""
     with socket.create_connection((HOST, port), CALL_TIMEOUT_S) as connection:
         connection.sendall(b"FLUSHALL\r\n")
         answer = connection.makefile("rb").readline()
@@ -94,7 +93,7 @@ def clear_redis(port: int, _topic: str) -> None:
 
 
 def clear_nats(port: int, topic: str) -> None:
-    """Delete the stream, and create one for the queues of a topic."""
+    """Delete the stream, and create one that covers the queues of a topic."""
     call_nats(port, f"$JS.API.STREAM.DELETE.{STREAM}", {})
     config = {"name": STREAM, "subjects": [f"{topic}.>"], "storage": "file", "num_replicas": 1}
     answer = call_nats(port, f"$JS.API.STREAM.CREATE.{STREAM}", config)
@@ -103,7 +102,7 @@ def clear_nats(port: int, topic: str) -> None:
 
 
 def call_nats(port: int, subject: str, body: object) -> dict[str, Any]:
-    """Return the answer of the server to a request."""
+    """Send a request to the server and return its answer."""
     payload = json.dumps(body).encode()
     with socket.create_connection((HOST, port), CALL_TIMEOUT_S) as connection:
         head = b"CONNECT {}\r\nSUB answer 1\r\nPUB %b answer %d\r\n"
@@ -142,11 +141,10 @@ class Rival(Contestant):
 
     @property
     def broker_pid(self) -> int:
-        """Return the server's process id."""
         return self._child.pid
 
     def load(self, mode: str, **options: object) -> Report:
-        """Empty the server, which keeps everything in memory or on disk; then load it."""
+        """Empty the server, so that earlier messages use no memory or disk, then run the load."""
         RIVALS[self.name].clear(self._port, str(options["topic"]))
         return super().load(mode, **options)
 
@@ -157,7 +155,7 @@ class Rival(Contestant):
 
 @contextmanager
 def running_rival(name: str, directory: Path) -> Iterator[Rival]:
-    """Start a rival; stop it when the context ends."""
+    """Start a rival; stop it on leaving the context."""
     kind, port = RIVALS[name], free_port()
     folder = directory / "store"
     folder.mkdir(parents=True)

@@ -3,10 +3,10 @@
 
     python sampler.py OUT.json PROGRAM ARGUMENT...
 
-The kernel sends SIGPROF every few milliseconds of processor time; the handler records the running
-line. Time inside C functions and system calls counts towards the Python line that called them.
-Unlike tracing, sampling does not distort the proportions. The processor time of worker threads is
-attributed to the main thread, whose line the handler records. SIGUSR1 clears the counts.
+The kernel sends SIGPROF every few milliseconds of processor time, and the handler records the line
+that is running. Time inside C functions and system calls is charged to the Python line that called
+them. Unlike tracing, sampling does not distort the proportions. The processor time of worker
+threads is charged to the main thread, whose line the handler records. SIGUSR1 clears the counts.
 """
 
 import json
@@ -30,7 +30,7 @@ def note(_signal: int, frame: FrameType | None) -> None:
 
 
 def forget(_signal: int, _frame: FrameType | None) -> None:
-    """Clear the counts, so that startup and preparation are not included."""
+    """Clear the counts, to exclude startup and preparation."""
     _lines.clear()
 
 
@@ -44,7 +44,6 @@ def write(path: Path) -> None:
 
 
 def main() -> None:
-    """Run the program named on the command line as `__main__`."""
     out, program = Path(sys.argv[1]), sys.argv[2]
     sys.argv = sys.argv[2:]
     signal.signal(signal.SIGPROF, note)

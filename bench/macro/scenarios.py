@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Run the workloads on the servers in alternation; take one sample per round and server.
+"""Run the workloads on the servers alternately; take one sample per round and server.
 
 A sample maps metric names to numbers. Rate workloads share two long-running servers, which are
 warmed up first, mainly for Java's JIT compiler. The other workloads start new processes.
@@ -84,7 +84,7 @@ def run_loads(plan: Plan, loads: Sequence[Load]) -> None:
 
 @contextmanager
 def _warm_servers(plan: Plan, name: str, names: Sequence[str]) -> Iterator[list[Contestant]]:
-    """Start servers and warm them up with sends; stop them when the context ends."""
+    """Start servers and warm them up with sends; stop them on leaving the context."""
     with ExitStack() as stack:
         servers = [
             stack.enter_context(_running(each, plan.directory / name / each, plan.serialization))
@@ -129,7 +129,6 @@ def _measure(load: Load, server: Contestant, *, seconds: float) -> Sample:
 
 
 def run_once(load: Load, server: Contestant, *, seconds: float, warmup: float) -> Report:
-    """Run the generator once with the workload's options."""
     options = {"connections": load.connections, "in_flight": load.in_flight, **load.places}
     with ExitStack() as stack:
         if load.expression:
@@ -169,7 +168,7 @@ def run_delay(plan: Plan) -> None:
 
 
 def _delay(server: Server, *, topic: str) -> Sample:
-    """Take one sample on a new topic, whose length is the number of delivered messages."""
+    """Take one sample on a new topic; its length is the number of delivered messages."""
     started_s = time.monotonic()
     options = {"topic": topic, "properties": f"DELAY={DELAY_LEVEL}", "queues": QUEUES}
     report = server.load("send", count=MESSAGES_DELAYED, **options, **BURST)
@@ -180,7 +179,7 @@ def _delay(server: Server, *, topic: str) -> Sample:
 
 
 def _await_length(server: Server, topic: str, *, queues: int, count: int) -> None:
-    """Wait until `count` messages are in the topic's queues, where consumers can read them."""
+    """Wait until consumers can read `count` messages from the topic's queues."""
     wait_until(
         lambda: server.length(topic, queues=queues) >= count,
         VISIBLE_TIMEOUT_S,

@@ -37,17 +37,17 @@ CREATE_TOPIC: Final = 17
 
 
 def comet_cluster(directory: Path) -> Cluster:
-    """Return CometMQ's name server and broker as separate processes."""
+    """Return a cluster that runs CometMQ's name server and broker as separate processes."""
     return CometCluster(directory, BROKER_CONF)
 
 
 def python_cluster(directory: Path) -> Cluster:
-    """Return CometMQ without its native message path."""
+    """Return a cluster that runs CometMQ without its native message path."""
     return CometCluster(directory, BROKER_CONF | {"nativeLaneEnable": False})
 
 
 def java_cluster(directory: Path) -> Cluster:
-    """Return RocketMQ's name server and its broker, which has a 4 GB G1 heap."""
+    """Return a cluster that runs RocketMQ; the broker has a G1 heap of 4 GB."""
     return JavaCluster(directory, BROKER_CONF, heap=JAVA_HEAP)
 
 
@@ -87,9 +87,10 @@ class Contestant(abc.ABC):
         return report
 
     def _settle(self) -> None:
-        """Wait until the broker is idle, so that late work does not affect the next sample.
+        """Wait until the broker is idle, so that unfinished work does not affect the next sample.
 
-        RocketMQ builds its queues after it has answered, and falls behind with thousands of them.
+        RocketMQ builds its queues after it has answered, and falls behind if there are thousands of
+        them.
         """
         deadline_s = time.monotonic() + SETTLE_TIMEOUT_S
         used, before = IDLE_CPUS_MAX + 1, cpu_seconds(self.broker_pid)
@@ -99,12 +100,12 @@ class Contestant(abc.ABC):
             used, before = (now - before) / SETTLE_STEP_S, now
 
     def _others_cpu_seconds(self) -> float:
-        """Return the processor time of all programs but the broker and ended generators."""
+        """Return the processor time of all programs but the broker and exited generators."""
         return machine_cpu_seconds() - cpu_seconds(self.broker_pid) - children_cpu_seconds()
 
 
 class Server(Contestant):
-    """A running cluster, whose broker can be put under load."""
+    """A running cluster whose broker can be put under load."""
 
     def __init__(self, name: str, cluster: Cluster, serialization: str) -> None:
         super().__init__(name)
@@ -113,19 +114,17 @@ class Server(Contestant):
 
     @property
     def broker_pid(self) -> int:
-        """Return the broker's process id."""
         return self.cluster.brokers[self.cluster.broker_names[0]].pid
 
     @property
     def port(self) -> int:
-        """Return the port on which the broker listens."""
         return self.cluster.layout.brokers[0].port
 
     def _generate(self, mode: str, options: dict[str, object]) -> Report:
         return loadgen(mode, self.port, serialization=self._serialization, **options)
 
     def create_topic(self, topic: str, *, queues: int) -> None:
-        """Create a topic with `queues` read queues and as many write queues."""
+        """Create a topic with `queues` read queues and the same number of write queues."""
         fields = {
             "topic": topic, "defaultTopic": "TBW102", "readQueueNums": str(queues),
             "writeQueueNums": str(queues), "perm": "6", "topicFilterType": "SINGLE_TAG",
@@ -141,7 +140,7 @@ class Server(Contestant):
 
     @contextmanager
     def subscribed(self, topic: str, expression: str) -> Iterator[None]:
-        """Keep a consumer with an SQL subscription connected until the context ends."""
+        """Keep a consumer with an SQL subscription connected inside the context."""
         with Connection(f"{HOST}:{self.port}") as connection:
             answer = connection.call(HEART_BEAT, body=heartbeat(topic, expression))
             if answer.code != 0:
@@ -154,11 +153,10 @@ class Server(Contestant):
         return sum(int(self._call(GET_MAX_OFFSET, each).fields["offset"]) for each in fields)
 
     def fill(self, count: int, **options: object) -> None:
-        """Store `count` messages."""
         fill(self.port, count, serialization=self._serialization, **options)
 
     def restart_after_kill(self, **options: object) -> float:
-        """Kill the broker, restart it, and return the seconds to its first answered pull."""
+        """Kill and restart the broker; return the seconds until it has answered a pull."""
         self.cluster.kill_broker()
         with FirstAnswer(
             "first-pull", self.port, serialization=self._serialization, **options
@@ -169,7 +167,7 @@ class Server(Contestant):
 
 
 def heartbeat(topic: str, expression: str) -> bytes:
-    """Return the heartbeat of a Java push consumer with an SQL subscription."""
+    """Return the heartbeat that a Java push consumer with an SQL subscription sends."""
     subscription = {
         "classFilterMode": False, "codeSet": [], "expressionType": "SQL92",
         "subString": expression, "subVersion": 1, "tagsSet": [], "topic": topic,
@@ -185,13 +183,13 @@ def heartbeat(topic: str, expression: str) -> bytes:
 
 @contextmanager
 def running(name: str, directory: Path, serialization: str) -> Iterator[Server]:
-    """Start a server; stop its processes when the context ends."""
+    """Start a server; stop its processes on leaving the context."""
     with CLUSTERS[name](directory) as cluster:
         yield Server(name, cluster, serialization)
 
 
 def start_seconds(name: str, directory: Path, serialization: str) -> float:
-    """Return the seconds from the start on an empty store to the first accepted message.
+    """Return the seconds from a start on an empty store to the first accepted message.
 
     A message is accepted once the name server has a route and the broker answers with code 0.
     """
@@ -199,7 +197,7 @@ def start_seconds(name: str, directory: Path, serialization: str) -> float:
 
 
 def _start_java(directory: Path, serialization: str) -> float:
-    """Start the name server, then the broker once the name server is ready, as in the guide."""
+    """Start the name server and, once it is ready, the broker, as the guide describes."""
     cluster = java_cluster(directory)
     namesrv_port, port = cluster.layout.namesrv_port, cluster.layout.brokers[0].port
     with FirstAnswer(

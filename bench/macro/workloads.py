@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The workloads and their aims; they define the rows of the performance table."""
+"""The workloads and their targets, which define the rows of the performance table."""
 
 from dataclasses import dataclass
 from typing import Final, Literal, TypeAlias
@@ -25,14 +25,14 @@ MESSAGES_DELAYED: Final = 100_000
 
 @dataclass(frozen=True)
 class Aim:
-    """A bound on CometMQ's value (`of_java` false) or on its ratio to Java's."""
+    """A target: a bound on CometMQ's value (`of_java` false) or on its ratio to Java's."""
 
     metric: Metric
     bound: float
     of_java: bool = True
 
     def is_met(self, *, comet: float, java: float | None) -> bool | None:
-        """Return whether the aim is met; None if it is a ratio and Java's value is missing."""
+        """Return whether the target is met; None if it is a ratio and Java's value is missing."""
         if not self.of_java:
             value = comet
         elif java is None or java == 0:
@@ -44,7 +44,7 @@ class Aim:
 
 @dataclass(frozen=True)
 class Load:
-    """A rate workload: one run of the generator per round and server."""
+    """A rate workload: the generator runs once per round and server."""
 
     name: str
     title: str
@@ -62,12 +62,12 @@ class Load:
 
     @property
     def topic(self) -> str:
-        """Return the name of the workload's topic, or its prefix if there are several."""
+        """The workload's topic, or the prefix of its topics if there are several."""
         return "BENCH_" + self.name.replace("-", "_")
 
     @property
     def topic_names(self) -> list[str]:
-        """Return the names of the workload's topics, as the generator forms them."""
+        """Return the topics of the workload, named as the generator names them."""
         if self.topics == 1:
             return [self.topic]
         return [f"{self.topic}_{number:04d}" for number in range(self.topics)]
@@ -87,7 +87,7 @@ class Load:
 
 @dataclass(frozen=True)
 class Scenario:
-    """A workload with more steps than one run of the generator; its code is in `scenarios.py`."""
+    """A workload that takes more than one run of the generator; its code is in `scenarios.py`."""
 
     name: str
     title: str

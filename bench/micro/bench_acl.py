@@ -28,7 +28,7 @@ CONTROL = AccessControl(Accounts([Account(USER)], version=DataVersion(), version
 
 
 def signed(serialization: Serialization) -> Call[Any]:
-    """Return a signed send as the broker receives it."""
+    """Return a signed send, as received by the broker."""
     ext = FrameEncoder().ext(SEND)
     signing(CREDENTIALS)(RequestCode.SEND_MESSAGE_V2, ext, BODY)
     codec = Codec(COMMANDS, serialization=serialization)
@@ -39,7 +39,6 @@ def signed(serialization: Serialization) -> Call[Any]:
 
 
 def main() -> None:
-    """Print one line per operation: nanoseconds, and the budget where there is one."""
     json, binary = signed(Serialization.JSON), signed(Serialization.ROCKETMQ)
     ext = json.ext
     compare_and_print(

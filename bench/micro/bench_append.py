@@ -21,7 +21,7 @@ ROUNDS = 5
 
 
 def make_messages(count: int, *, queue_count: int = 4) -> list[NewMessage]:
-    """Build messages with the properties of a handled send: unique key, tag, cluster."""
+    """Build messages that have the properties of a send: unique key, tag, cluster."""
     messages = []
     for number in range(count):
         key = f"7F0000010000{number:020X}"
@@ -60,7 +60,6 @@ def _forget(_result: object) -> None:
 
 
 def main() -> None:
-    """Print one line per batch size."""
     messages = make_messages(MESSAGE_COUNT)
     with tempfile.TemporaryDirectory() as folder:
         store = MessageStore.open(

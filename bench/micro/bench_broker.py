@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Time the broker's work for sends and pulls, from received bytes to written answers.
 
-Broker, store and files are real; only the sockets are replaced: chunks are passed directly to the
-connections, and their output is discarded. The figure is the program's own processor time in the
-best of many short rounds, so other work on the machine has little effect.
+Broker, store and files are real; only the sockets are replaced. Chunks are passed directly to the
+connections, and their output is discarded. The figure is the program's processor time in the best
+of many short rounds, so other work on the machine has little effect.
 """
 
 import argparse
@@ -52,23 +52,20 @@ class Sink:
         self.count = 0
 
     def get_extra_info(self, _: str) -> tuple[str, int]:
-        """Return the peer's address."""
         return ("127.0.0.1", 40_000 + self._number)
 
     def set_write_buffer_limits(self, **_: int) -> None:
         """Do nothing: this transport has no buffer."""
 
     def get_write_buffer_size(self) -> int:
-        """Return the unsent bytes, always 0."""
         return 0
 
     def write(self, data: bytes) -> None:
-        """Discard the data."""
         self.count += 1
 
 
 def frame(serialization: int, number: int) -> bytes:
-    """Return a send as official clients write it."""
+    """Return a send as official clients encode it."""
     properties = f"UNIQ_KEY\x017F0000010000{number:020X}\x02WAIT\x01true"
     header = SendMessageV2(
         "bench_group", TOPIC, "TBW102", 4, number % QUEUE_COUNT, 0, 1_700_000_000_000 + number, 0,
@@ -81,7 +78,7 @@ def frame(serialization: int, number: int) -> bytes:
 
 
 def chunks(serialization: int, connections: int, in_flight: int) -> Iterator[list[bytes]]:
-    """Yield, for each loop iteration, the chunk that each connection receives."""
+    """Yield, for each loop iteration, the chunks that the connections receive."""
     number = 0
     while True:
         turn = []
@@ -92,7 +89,7 @@ def chunks(serialization: int, connections: int, in_flight: int) -> Iterator[lis
 
 
 def make_peers(app: BrokerApp, count: int) -> list[PeerProtocol]:
-    """Return connections of the broker's server that have no socket."""
+    """Return server connections that have no sockets."""
     server = app._server  # noqa: SLF001
     assert server is not None
     hub = server._hub  # noqa: SLF001
@@ -109,7 +106,7 @@ def make_peers(app: BrokerApp, count: int) -> list[PeerProtocol]:
 
 
 class BestRound:
-    """Keeps the shortest of the rounds that run inside it, and profiles them on request."""
+    """Times rounds and keeps the shortest; profiles them on request."""
 
     def __init__(self, profile: cProfile.Profile | None = None) -> None:
         self._profile = profile
@@ -128,7 +125,7 @@ class BestRound:
 
 
 async def feed(peers: list[PeerProtocol], turns: list[list[bytes]]) -> None:
-    """Pass each connection its chunk of every loop iteration."""
+    """Pass each connection its chunk in every loop iteration."""
     for turn in turns:
         for peer, data in zip(peers, turn, strict=True):
             peer.data_received(data)
@@ -137,7 +134,7 @@ async def feed(peers: list[PeerProtocol], turns: list[list[bytes]]) -> None:
 
 async def measure(app: BrokerApp, serialization: Serialization, connections: int, in_flight: int,
                   profile: cProfile.Profile | None) -> None:  # fmt: skip
-    """Measure sends with this number of connections and sends in flight; print one line."""
+    """Measure sends, and print one line."""
     peers = make_peers(app, connections)
     source = chunks(int(serialization), connections, in_flight)
     best = BestRound(profile)
@@ -152,7 +149,7 @@ async def measure(app: BrokerApp, serialization: Serialization, connections: int
 
 
 def pulls(serialization: int, queue_length: int, *, commits: bool = False) -> Iterator[bytes]:
-    """Yield pulls of one queue from beginning to end, repeatedly."""
+    """Yield pulls that read one queue from beginning to end, repeatedly."""
     number = 0
     flags = SUBSCRIPTION | SUSPEND | (COMMIT if commits else 0)
     while True:
@@ -206,7 +203,7 @@ async def measure_commits(app: BrokerApp, serialization: Serialization, in_fligh
 
 
 def orderly(consumer: int, queue_length: int) -> Iterator[bytes]:
-    """Yield requests of a consumer of one queue: lock it and pull from it, alternately."""
+    """Yield the requests of a consumer that alternately locks one queue and pulls from it."""
     number = 0
     body = (
         b'{"clientId":"127.0.0.1@%d","consumerGroup":"bench_orderly",'
@@ -230,7 +227,7 @@ def orderly(consumer: int, queue_length: int) -> Iterator[bytes]:
 
 
 async def measure_orderly(app: BrokerApp, consumers: int, profile: cProfile.Profile | None) -> None:
-    """Measure orderly consumers, one request of each per loop iteration; print one line."""
+    """Measure orderly consumers, each with one request per loop iteration; print one line."""
     peers = make_peers(app, consumers)
     length = app.broker.store.max_offset(TOPIC, 0) // 32 * 32
     sources = [orderly(number, length) for number in range(consumers)]
@@ -246,7 +243,6 @@ async def measure_orderly(app: BrokerApp, consumers: int, profile: cProfile.Prof
 
 
 async def run(options: argparse.Namespace) -> None:
-    """Start a broker and measure."""
     with tempfile.TemporaryDirectory() as folder:
         cli = {"storePathRootDir": folder, "listenPort": str(free_broker_port())}
         cli["nativeLaneEnable"] = "false"  # bench_lane.py times the native path
@@ -275,7 +271,6 @@ async def run(options: argparse.Namespace) -> None:
 
 
 def main() -> None:
-    """Print one line for each serialization and shape."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument(
         "--profile", choices=["send", "pull", "orderly"], help="trace with cProfile instead"

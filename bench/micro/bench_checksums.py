@@ -23,7 +23,7 @@ ROUNDS = 5
 
 
 def extend(folder: str, block_bytes: int) -> float:
-    """Add checksums for the log piece by piece; return milliseconds of CPU time per MiB."""
+    """Add checksums for the log piece by piece; return the milliseconds of CPU time per MiB."""
     layout = Layout(StoreSettings(store_path_root_dir=folder))
     disk = OsDisk()
     vars(checksums).update(BLOCK_BYTES=block_bytes)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Time the client: concurrent sends on one connection, and delivery to a listener.
 
-An in-memory broker runs in a separate process, so the printed CPU time is the client's alone.
-The rate of messages also depends on other work on the machine.
+An in-memory broker runs in a separate process, so the printed CPU time is the client's alone. The
+message rate also depends on other work on the machine.
 """
 
 import argparse
@@ -38,7 +38,7 @@ def report(name: str, count: int, wall_s: float, cpu_s: float) -> None:
 
 
 async def time_sends(producer: Producer, in_flight: int, count: int) -> None:
-    """Send `count` messages, `in_flight` of them at a time."""
+    """Send `count` messages, with up to `in_flight` sends pending at a time."""
     message = Message("T", BODY)
 
     async def work() -> None:
@@ -54,7 +54,7 @@ async def time_sends(producer: Producer, in_flight: int, count: int) -> None:
 
 
 async def time_listener(namesrv: str, batch_count_max: int, count: int) -> None:
-    """Consume `count` messages that are already stored."""
+    """Consume `count` messages that have been stored before."""
     seen = 0
     done = asyncio.Event()
 
@@ -76,7 +76,6 @@ async def time_listener(namesrv: str, batch_count_max: int, count: int) -> None:
 
 
 async def measure(namesrv: str, count: int) -> None:
-    """Print all figures."""
     async with Producer("bench", namesrv) as producer:
         for in_flight in (1, 32, 1000):
             await time_sends(producer, in_flight, count // 10 if in_flight == 1 else count)
@@ -85,7 +84,6 @@ async def measure(namesrv: str, count: int) -> None:
 
 
 def main() -> None:
-    """Start the server process and measure with the options of the command line."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--count", type=int, default=30_000)
     arguments = parser.parse_args()

@@ -44,7 +44,6 @@ SUBSCRIPTION = subscription("T", version_ms=1)
 
 
 async def prepared() -> Any:
-    """Return a message that is ready to be sent."""
     return await OUTGOING.prepare(MESSAGE)
 
 
@@ -72,7 +71,7 @@ def prepare() -> None:
 
 
 def request() -> Request:
-    """Return a send, as the sender passes it to the connection."""
+    """Return a send in the form in which the sender passes it to the connection."""
     made = PREPARED
     header = SendMessageV2(
         "g", "T", "TBW102", 4, 0, made.sys_flag, 1_700_000_000_000, made.flag, made.properties
@@ -81,7 +80,6 @@ def request() -> Request:
 
 
 def encode() -> None:
-    """Encode a send."""
     ENCODER.encode_request([], JSON, 7, request())
 
 
@@ -99,7 +97,7 @@ ENCODER = FrameEncoder()
 
 
 def answer() -> None:
-    """Encode the answer, which is the broker's part of `exchange`."""
+    """Encode the answer, which is the broker's share of `exchange`."""
     out: list[Any] = []
     ENCODER.encode_reply(out, JSON, 7, ANSWERED)
     b"".join(out)
@@ -120,7 +118,7 @@ def create() -> MessageExt:
 
 
 def main() -> None:
-    """Print one line per operation; the figures for pulls cover 32 messages."""
+    """Print one line per operation; the figures for pulls are for 32 messages."""
     compare_and_print(
         {
             "send: prepare": (prepare, 5_000),

@@ -16,7 +16,6 @@ MESSAGE_COUNT = 4000
 
 
 def main() -> None:
-    """Print one line per operation: nanoseconds, and the budget where there is one."""
     with tempfile.TemporaryDirectory() as folder:
         store = MessageStore.open(
             StoreSettings(store_path_root_dir=folder),

@@ -26,7 +26,6 @@ DECODER = RequestDecoder(COMMANDS)
 
 
 def head_of(serialization: int, code: int, header: Any) -> bytes:
-    """Return an encoded header."""
     out: list[Any] = []
     ENCODER.encode_request(out, serialization, 1, Request(code, header))
     ((_, head, _),) = FrameReader().feed(b"".join(out))
@@ -46,12 +45,10 @@ def parse_binary_send() -> object:
 
 
 def reply(serialization: int, said: Reply) -> None:
-    """Encode an answer and drop it."""
     ENCODER.encode_reply([], serialization, 77, said)
 
 
 def main() -> None:
-    """Print one line per operation: nanoseconds, and the budget where there is one."""
     compare_and_print(
         {
             "send in, JSON": (lambda: DECODER.decode(JSON, JSON_SEND), 800),

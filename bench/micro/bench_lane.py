@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Compare sends on the native path with the same sends through the handlers.
 
-Two brokers without sockets or files receive the same chunks in alternation. The figure is the
+Two brokers without sockets or files receive the same chunks alternately. The figure is the
 processor time per message, from the request's bytes to the answer's, in the best tenth of the
 rounds.
 """
@@ -28,7 +28,7 @@ SHAPES: Final = ((8, 32, 128), (64, 1, 128), (8, 32, 1024))  # connections, in f
 
 
 def send(number: int, body: bytes, serialization: Serialization) -> bytes:
-    """Return a send as the Java client writes it."""
+    """Return a send as the Java client encodes it."""
     ext = {
         "a": "bench", "b": TOPIC, "c": "TBW102", "d": "4", "e": str(number % QUEUES), "f": "0",
         "g": str(1_700_000_000_000 + number), "h": "0",
@@ -39,7 +39,7 @@ def send(number: int, body: bytes, serialization: Serialization) -> bytes:
 
 
 def chunks(shape: tuple[int, int, int], serialization: Serialization) -> Iterator[list[bytes]]:
-    """Yield, for each loop iteration, the chunk that each connection sends."""
+    """Yield, for each loop iteration, the chunks that the connections send."""
     connections, in_flight, size = shape
     body, number = b"x" * size, 0
     while True:
@@ -52,7 +52,7 @@ def chunks(shape: tuple[int, int, int], serialization: Serialization) -> Iterato
 
 
 async def one_round(broker: ScriptedBroker, turns: list[list[bytes]]) -> float:
-    """Serve the chunks of a round; return the nanoseconds per loop iteration."""
+    """Serve one round of chunks; return the nanoseconds per loop iteration."""
     start = time.thread_time_ns()
     for turn in turns:
         for (peer, _), data in zip(broker.connections, turn, strict=True):
@@ -92,7 +92,6 @@ async def measure(shape: tuple[int, int, int], serialization: Serialization, roo
 
 
 def main() -> None:
-    """Print one line for each shape and serialization."""
     if not IS_BUILT:
         print("cometmq-accel is not installed: make setup builds it where cargo is there")
         return

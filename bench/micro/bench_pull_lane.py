@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Compare pulls on the native path with the same pulls through the handlers.
 
-Two brokers without sockets receive the same pulls in alternation. The figure is the processor time
-per pull of 32 messages, from the request's bytes to the answer's, in the best tenth of the rounds.
-The disk is in memory, so a read costs less than a system call.
+Two brokers without sockets receive the same pulls alternately. The figure is the processor time per
+pull of 32 messages, from the request's bytes to the answer's, in the best tenth of the rounds. The
+disk is in memory, so a read costs less than a system call.
 """
 
 import asyncio
@@ -47,7 +47,7 @@ SHAPES: Final = (
 
 
 def send(number: int) -> bytes:
-    """Return a send as the Java client writes it."""
+    """Return a send as the Java client encodes it."""
     tag = ("even", "odd")[number // QUEUES % 2]
     ext = {
         "a": "bench", "b": TOPIC, "c": "TBW102", "d": "4", "e": str(number % QUEUES), "f": "0",
@@ -60,7 +60,7 @@ def send(number: int) -> bytes:
 
 
 def pulls(shape: Shape, serialization: Serialization, start: int) -> list[bytes]:
-    """Return the pulls of one round, which visit the queues in turn."""
+    """Return the pulls of one round, which read the queues in turn."""
     frames = []
     for number in range(start, start + PULLS):
         offset = number // QUEUES // shape.groups * COUNT % (MESSAGES // QUEUES - 1_000)
@@ -96,7 +96,7 @@ def _discard(_data: bytes) -> None:
 
 
 async def one_round(broker: ScriptedBroker, frames: list[bytes]) -> float:
-    """Serve the pulls of a round; return the nanoseconds per pull."""
+    """Serve the pulls of one round; return the nanoseconds per pull."""
     peer, _ = broker.connections[0]
     start = time.thread_time_ns()
     for data in frames:
@@ -126,7 +126,6 @@ async def measure(root: str) -> None:
 
 
 def main() -> None:
-    """Measure with the brokers' tables in a temporary folder."""
     if not IS_BUILT:
         print("cometmq-accel is not installed: make setup builds it where cargo is there")
         return

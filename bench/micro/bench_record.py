@@ -30,7 +30,6 @@ def hash_by_loop(text: str) -> int:
 
 
 def main() -> None:
-    """Print one line per operation: nanoseconds, and the budget where there is one."""
     compare_and_print(
         {
             "encode_record of 128 B": (lambda: encode_record(MESSAGE, 5, 1000, 1), 600),

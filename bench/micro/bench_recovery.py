@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Time recovery: a child process fills a store and exits uncleanly, and the parent opens it.
 
-It measures two cases: with a checkpoint each second, as a running broker writes it, and without any
+There are two cases: with a checkpoint each second, as a running broker writes it, and without any
 checkpoint, so that the whole log is scanned and all queues are rebuilt.
 """
 
@@ -19,18 +19,16 @@ BATCH_SIZE = 100
 
 
 def now_ms() -> int:
-    """Return the time as a broker's clock does."""
     return time.time_ns() // 1_000_000
 
 
 def open_store(folder: str) -> MessageStore:
-    """Open a store with the default settings."""
     settings = StoreSettings(store_path_root_dir=folder)
     return MessageStore.open(settings, disk=OsDisk(), clock_ms=now_ms)
 
 
 def fill_and_die(folder: str, *, with_checkpoints: bool) -> None:
-    """Store messages as fast as one thread can, and exit without closing the store."""
+    """Store messages as fast as one thread can, then exit without closing the store."""
     store = open_store(folder)
     messages = make_messages(10_000, queue_count=16)
     for number in range(MESSAGE_COUNT // BATCH_SIZE):
@@ -49,7 +47,6 @@ def _forget(_result: object) -> None:
 
 
 def main() -> None:
-    """Print one line per case."""
     for with_checkpoints in (True, False):
         with tempfile.TemporaryDirectory() as folder:
             child = multiprocessing.Process(

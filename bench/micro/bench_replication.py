@@ -2,10 +2,11 @@
 """Time how long a new follower takes to catch up over loopback, compared with a plain copy.
 
 Master and followers are child processes. A follower writes the log, builds its queues and its
-index, and acknowledges; both run a broker's background jobs. Followers that dispatch in Python and
-natively alternate. The plain copy sends the same files with sendfile and writes the received bytes,
-which is the fastest possible copy to another machine. `bench_replication.py ROUNDS` sets the number
-of rounds; on a busy machine, compare the processor times.
+index, and acknowledges; both run a broker's background jobs. Followers with native dispatch and
+with dispatch in Python run alternately. The plain copy sends the same files with sendfile and
+writes the received bytes, which is the fastest possible copy to another machine.
+`bench_replication.py ROUNDS` sets the number of rounds; on a busy machine, compare the processor
+times.
 """
 
 import asyncio
@@ -49,7 +50,7 @@ class CaughtUp(NamedTuple):
 
 
 def settings_of(folder: str) -> dict[str, Any]:
-    """Return the settings of a store in this folder, with the usual file sizes."""
+    """Return the settings of a store in this folder, with files of the default sizes."""
     return {
         "store_path_root_dir": folder,
         "mapped_file_size_commit_log": 1 << 30,
@@ -61,7 +62,6 @@ def settings_of(folder: str) -> dict[str, Any]:
 
 
 def anonymous_bytes() -> int:
-    """Return the anonymous memory of this process."""
     lines = Path("/proc/self/status").read_text(encoding="ascii").splitlines()
     return next(int(line.split()[1]) << 10 for line in lines if line.startswith("RssAnon"))
 
@@ -88,7 +88,7 @@ async def running(folder: str, ordinal: int, *, is_native: bool) -> AsyncIterato
 
 
 async def master(folder: str, body_bytes: int, log_bytes: int, pipe: Connection) -> None:
-    """Fill a log, replicate it, and report the processor time each time a follower catches up."""
+    """Fill a log, replicate it, and report the processor time whenever a follower has caught up."""
     async with running(folder, 0, is_native=True) as node:
         await node.lead(1)
         number = 0
@@ -118,7 +118,7 @@ def run_master(folder: str, body_bytes: int, log_bytes: int, pipe: Connection) -
 
 
 async def follower(folder: str, address: str, end: int, *, is_native: bool) -> CaughtUp:
-    """Measure what a new follower needs until it has confirmed the whole log."""
+    """Measure what a new follower uses until it has confirmed the whole log."""
     async with running(folder, 1, is_native=is_native) as node:
         start, used, memory_bytes = time.perf_counter(), time.process_time(), 0
         node.store.role_writable = False
@@ -139,7 +139,7 @@ def run_follower(address: str, end: int, is_native: bool, pipe: Connection) -> N
 
 
 def catch_up(address: str, end: int, pipe: Connection, *, is_native: bool) -> CaughtUp:
-    """Run a new follower in its own process; `pipe` leads to the master."""
+    """Run a new follower in a separate process; `pipe` is connected to the master."""
     ours, theirs = multiprocessing.Pipe()
     arguments = (address, end, is_native, theirs)
     child = multiprocessing.get_context("spawn").Process(target=run_follower, args=arguments)
@@ -175,7 +175,6 @@ def send_file(source: Path, size: int, port: int) -> None:
 
 
 def main() -> None:
-    """Print one line per case and dispatch method."""
     rounds = int(sys.argv[1]) if len(sys.argv) > 1 else ROUNDS
     ways = (False, True) if IS_BUILT else (False,)
     for body_bytes, log_bytes in CASES:
@@ -207,7 +206,6 @@ def main() -> None:
 
 
 def print_runs(name: str, runs: list[CaughtUp], mib: float, copies: list[float]) -> None:
-    """Print the medians of several runs."""
     rate = median(mib / run.elapsed_s for run in runs)
     share = median(copied / run.elapsed_s for run, copied in zip(runs, copies, strict=True))
     print(

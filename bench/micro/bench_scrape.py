@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Time a scrape of a broker with many topics and groups: the event loop's share, its longest step,
-and the rest, which runs on a thread.
+"""Time a scrape of a broker with many topics and groups.
 
-The broker and its store are real. The budget is 50 ms of the loop for 10,000 series. `--names own`
+The figures are the event loop's share, its longest step, and the rest, which runs on a thread. The
+broker and its store are real. The budget is 50 ms of the loop for 10,000 series. `--names own`
 leaves out the names of rocketmq-exporter and RocketMQ 5.
 """
 
@@ -30,7 +30,7 @@ QUEUE_COUNT: Final = 4
 
 
 def fill(app: BrokerApp, count: int) -> None:
-    """Add topics with a consumer group each, which is behind in every queue."""
+    """Add topics, each with a consumer group that is behind in every queue."""
     broker = app.broker
     for number in range(count):
         topic, group = f"orders-{number}", f"billing-{number}"
@@ -75,7 +75,6 @@ def measure(registry: Registry) -> None:
 
 
 async def run(options: argparse.Namespace) -> None:
-    """Start a broker, fill its tables, and measure."""
     with tempfile.TemporaryDirectory() as folder:
         others = str(options.names == "all").lower()
         cli = {
@@ -97,7 +96,6 @@ async def run(options: argparse.Namespace) -> None:
 
 
 def main() -> None:
-    """Print two lines."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--topics", type=int, default=500)
     parser.add_argument("--names", choices=["all", "own"], default="all")

@@ -26,7 +26,6 @@ NOTHING = "price > 500"
 
 
 def main() -> None:
-    """Print one line per operation: nanoseconds, and the budget where there is one."""
     record = encode_record(message(7), 0, 0, 1)
     usual = sql_record_filter(compiled(USUAL))
     compare_and_print(

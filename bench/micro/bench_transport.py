@@ -2,8 +2,8 @@
 """Time a send in the server without a store: sockets, frames, headers, dispatch, answers.
 
 The native load generator (built by `make bench`) sends to a server in a separate process. The
-server answers either in the handler or, as the broker does after a commit, once per turn of the
-loop. Compare the CPU time per message, which hardly depends on other work on the machine.
+server answers in the handler or, as the broker does after a commit, once per loop iteration.
+Compare the CPU time per message, which hardly depends on other work on the machine.
 """
 
 import argparse
@@ -101,7 +101,6 @@ def measure(loop_name: str, serialization: str, is_deferred: bool, seconds: floa
 def load(
     port: int, connections: int, in_flight: int, serialization: str, seconds: float
 ) -> dict[str, Any]:
-    """Run the load generator once; return its output."""
     command = [
         str(LOADGEN),
         "--mode",
@@ -119,7 +118,6 @@ def load(
 
 
 def main() -> None:
-    """Measure every selected combination."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seconds", type=float, default=2.0)
     parser.add_argument("--loops", nargs="*", default=["uvloop", "asyncio"])

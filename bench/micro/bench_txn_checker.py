@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Time the txn-checker's ledger with a million open transactions, and measure its memory.
 
-A separate process recovers the ledger, so its memory use is that of a txn-checker.
+A separate process recovers the ledger, so its memory use is the same as a txn-checker's.
 """
 
 import multiprocessing
@@ -32,7 +32,7 @@ def fill(folder: str) -> None:
 
 
 def measure(folder: str) -> None:
-    """Recover the ledger, examine and ask about all transactions, and end a tenth of them."""
+    """Recover the ledger, examine and query all transactions, and end a tenth of them."""
     start = time.perf_counter()
     ledger = Ledger(OsDisk(), folder)
     _report("start after a kill", COUNT, time.perf_counter() - start)
@@ -66,7 +66,6 @@ def _report(what: str, count: int, seconds: float) -> None:
 
 
 def main() -> None:
-    """Fill the ledger in one process and measure it in another."""
     context = multiprocessing.get_context("spawn")
     with tempfile.TemporaryDirectory() as folder:
         for step in (fill, measure):

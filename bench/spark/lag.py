@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Time a report over one day of 10,000 series: 14.4 million rows of progress.
 
-Usage: `python bench/spark/lag.py [SERIES]`; `lag_large.py` uses 115 million rows. The history has a
-fixed seed and is compacted, as in production. Starting the session is not timed.
+Usage: `python bench/spark/lag.py [SERIES]`; `lag_large.py` uses 115 million rows. The history is
+generated from a fixed seed and compacted, as in production. Starting the session is not timed.
 """
 
 import json
@@ -152,7 +152,7 @@ def _table(name: str, size: int, columns: dict[str, object]) -> pa.Table:
 
 
 def generate(root: Path, series: int) -> int:
-    """Write the history of the day; return its rows of progress."""
+    """Write the history of the day; return the number of its progress rows."""
     cluster, rows = Cluster(series), 0
     history = History(root)
     for number in range(HOURS):
@@ -191,7 +191,7 @@ def measure(root: Path, rounds: int) -> dict[str, Any]:
 
 
 def main(series: int) -> None:
-    """Print the results as JSON: the median of three rounds, or one round of a large history."""
+    """Print the results as JSON: the median of three rounds, or one round for a large history."""
     with tempfile.TemporaryDirectory(prefix="cometmq-bench-") as name:
         if shutil.disk_usage(name).free < series * DISK_BYTES_PER_SERIES:
             sys.exit(f"{name}: less than {series * DISK_BYTES_PER_SERIES / 1e9:.0f} GB are free")

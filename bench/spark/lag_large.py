@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Time one report over a day of 80,000 series, 115 million rows."""
+"""Time one report over a day of 80,000 series, which is 115 million rows."""
 
 from lag import main
 

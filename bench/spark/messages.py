@@ -58,7 +58,7 @@ def stream(spark: SparkSession, options: dict[str, str], folder: str) -> Callabl
 
 
 def measure(form: str, count: int, run: Callable[[int], float]) -> dict[str, Any]:
-    """Measure rows per second over some rounds, after a warm-up round."""
+    """Measure rows per second over several rounds, after a warm-up round."""
     run(0)
     rates = [count / run(number) for number in range(1, ROUNDS + 1)]
     return {
@@ -73,7 +73,7 @@ def measure(form: str, count: int, run: Callable[[int], float]) -> dict[str, Any
 def compare(
     count: int, once: Callable[[int], float], streamed: Callable[[int], float]
 ) -> dict[str, Any]:
-    """Alternate batch and stream under the same load; return the overhead of streaming."""
+    """Run batch and stream alternately under the same load; return the overhead of streaming."""
     streamed(0)
     times = [(once(number), streamed(number)) for number in range(1, STREAM_ROUNDS + 1)]
     adds = statistics.median(late / early - 1 for early, late in times)

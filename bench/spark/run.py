@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Run all benchmarks of the Spark package, or only the given ones.
+"""Run all benchmarks of the Spark package, or only those named.
 
 make spark-bench ARGS="messages snapshot"
 """

@@ -38,7 +38,7 @@ _BUCKET = re.compile(r'^cometmq_loop_lag_seconds_bucket\{le="([^"]+)"\} (\S+)$',
 
 
 def prepare(config: Path) -> None:
-    """Write the tables that the broker loads at start."""
+    """Write the tables that the broker loads when it starts."""
     config.mkdir(parents=True)
     topics = {
         name: TopicConfig(topic_name=name, read_queue_nums=QUEUES, write_queue_nums=QUEUES)
@@ -72,14 +72,14 @@ async def send(namesrv: str, broker: str) -> None:
 
 
 def lags(port: int) -> dict[float, float]:
-    """Return the broker's histogram of loop lags as counts by upper bound, in seconds."""
+    """Return the broker's histogram of loop lags: counts by upper bound in seconds."""
     with urlopen(f"http://127.0.0.1:{port}/metrics") as reply:
         text = reply.read().decode()
     return {float(bound): float(count) for bound, count in _BUCKET.findall(text)}
 
 
 def quantile(before: dict[float, float], after: dict[float, float], part: float) -> float:
-    """Return a quantile of the lags between two readings, interpolated within its bucket."""
+    """Return a quantile of the lags between two readings, interpolated within a bucket."""
     low = below = 0.0
     total = max(after.values()) - max(before.values())
     for bound in sorted(after):

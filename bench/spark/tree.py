@@ -13,7 +13,7 @@ _TICKS: Final = os.sysconf("SC_CLK_TCK")
 
 
 class Tree:
-    """Samples the peak memory of the process tree twice a second, within a `with` block."""
+    """Samples the memory of the process tree twice a second, and keeps the peak."""
 
     def __init__(self) -> None:
         self.peak_bytes = 0
@@ -57,7 +57,7 @@ def descendants() -> list[int]:
 
 
 def _memory_bytes(pid: int) -> int:
-    """Return the proportional set size: shared memory is divided among its users."""
+    """Return the proportional set size, which divides shared memory among its users."""
     try:
         lines = (_PROC / str(pid) / "smaps_rollup").read_text().splitlines()
     except (FileNotFoundError, ProcessLookupError):
@@ -71,7 +71,7 @@ def _cpu_ticks(pid: int) -> int:
 
 
 def _stat(pid: int) -> list[str]:
-    """Return the fields of `stat` starting at the state; empty if the process has exited."""
+    """Return the fields of `stat` from the state on, or an empty list if the process has exited."""
     try:
         return (_PROC / str(pid) / "stat").read_text().rpartition(")")[2].split()
     except (FileNotFoundError, ProcessLookupError):

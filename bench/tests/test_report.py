@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The verdicts that the benchmark prints."""
+"""The verdicts on a result."""
 
 import page
 import pytest

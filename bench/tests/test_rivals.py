@@ -37,7 +37,7 @@ def serving(serve, *, connections=1):
 
 
 def redis_request(stream):
-    """Return the words of a request; None at the end of the input."""
+    """Return the words of a request, or None at the end of the input."""
     head = stream.readline()
     if not head:
         return None
@@ -49,7 +49,7 @@ def redis_request(stream):
 
 
 def nats_publishes(peer, stream):
-    """Greet, then yield subject, reply subject and payload of each message."""
+    """Greet the client, then yield subject, reply subject and payload of each message."""
     peer.sendall(b"INFO {}\r\nPING\r\n")
     while line := stream.readline():
         words = line.split()
