@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Set-up of all tests of the workspace: signals, Hypothesis, logging."""
+"""Set-up for all tests of the workspace: signals, Hypothesis, logging."""
 
 import logging
 import signal
@@ -40,8 +40,8 @@ async def _serve_unless_closed(
 ) -> None:
     """Close a connection that was accepted just before its port was closed.
 
-    asyncio of Python 3.11 drops it without closing it (gh-109564), and the ResourceWarning fails
-    the test in which the garbage collector finds it.
+    asyncio of Python 3.11 drops such a connection without closing it (gh-109564); the
+    ResourceWarning then fails the test during which the garbage collector finds the connection.
     """
     if server is not None and not server.is_serving():
         accepted.close()

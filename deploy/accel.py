@@ -5,8 +5,8 @@
 prints one line. `lint` runs rustfmt and clippy, `test` runs the tests of the crate, and `fuzz`
 passes mutated input to the native readers.
 
-Without cargo all of them do nothing, and the tests of the native path are skipped. A run that must
-not skip them, as in CI, sets `ACCEL=yes`; every command then fails without cargo.
+Without cargo, all commands do nothing, and the tests of the native path are skipped. A run that
+must not skip them, such as one in CI, sets `ACCEL=yes`; every command then fails without cargo.
 """
 
 import argparse
@@ -27,7 +27,7 @@ NO_CARGO = "no cargo"
 
 
 def has_cargo() -> bool:
-    """Return whether cargo is installed; exit if it is not and `ACCEL=yes` demands it."""
+    """Return whether cargo is installed; exit if it is missing although `ACCEL=yes` requires it."""
     if shutil.which("cargo") is not None:
         return True
     if os.getenv("ACCEL") == "yes":
@@ -55,7 +55,7 @@ def build_environment() -> dict[str, str]:
 
 
 def build(out: Path) -> Path:
-    """Build the wheel into a folder and return its path; exit if the build fails."""
+    """Build the wheel in a folder and return its path; exit if the build fails."""
     CACHE.mkdir(parents=True, exist_ok=True)
     uv = Path(sys.executable).with_name("uv")
     command: list[str | Path] = [uv, "build", "--quiet", "--wheel", "--out-dir", out, MEMBER]
@@ -100,7 +100,7 @@ def pip(action: str, *what: str | Path) -> None:
 
 
 def cargo(*steps: str) -> None:
-    """Run cargo on the crate; if it is not installed, only print a line."""
+    """Run cargo on the crate; if cargo is not installed, only print a line."""
     if not has_cargo():
         print("accel: no cargo here, so the native message path is not checked")
         return
@@ -109,7 +109,7 @@ def cargo(*steps: str) -> None:
 
 
 def main() -> None:
-    """Run one of the commands."""
+    """Run the command named on the command line."""
     parser = argparse.ArgumentParser(description="The native message path.")
     commands = parser.add_subparsers(dest="command", required=True)
     commands.add_parser("install", help="build it if cargo is there and its sources changed")

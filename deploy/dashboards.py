@@ -13,7 +13,7 @@ FOLDER: Final = Path(__file__).parent / "monitoring" / "dashboards"
 
 
 def files() -> dict[Path, str]:
-    """Return the content of every dashboard's file."""
+    """Return the content of each dashboard's file."""
     return {
         FOLDER / f"{board.uid}.json": json.dumps(as_json(board), indent=1) + "\n"
         for board in BOARDS
@@ -21,7 +21,7 @@ def files() -> dict[Path, str]:
 
 
 def main() -> int:
-    """Write or check all files."""
+    """Write or check all files; return the exit status."""
     wanted = files()
     known = {path: path.read_text(encoding="utf-8") for path in FOLDER.glob("*.json")}
     if "--check" in sys.argv[1:]:

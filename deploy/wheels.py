@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Build the wheels of all members, and keep their versions equal.
 
-The version is defined once, in the `pyproject.toml` of the repository: `version` copies it to the
-members and to their pins on each other. uv_build supports no computed metadata, so each member's
-own file contains both, and `tests/packages/test_wheels.py` compares them.
+The version is defined once, in the repository's `pyproject.toml`: `version` copies it to the
+members and to the pins between them. uv_build does not support computed metadata, so each member's
+file contains both, and `tests/packages/test_wheels.py` compares them.
 
 No file of the repository contains its address. `build` takes it from the clone (`git remote`) or
 from `--repository`, adds the project URLs, and turns the relative links of a README into links to
@@ -35,7 +35,7 @@ def members(root: Path = ROOT) -> list[Path]:
 
 
 def buildable(root: Path = ROOT) -> list[Path]:
-    """Return the members whose wheels can be built on this machine: the native one needs cargo."""
+    """Return the members whose wheels can be built on this machine; the native one needs cargo."""
     has_cargo = shutil.which("cargo") is not None
     return [folder for folder in members(root) if has_cargo or not (folder / "Cargo.toml").exists()]
 
@@ -58,7 +58,7 @@ def set_version(version: str, root: Path = ROOT) -> None:
 
 
 def public_address(remote: str) -> str | None:
-    """Return a git remote's web address, or None if it has none, such as a local path."""
+    """Return the web address of a git remote; None if it has none, for example a local path."""
     remote = remote.strip().removesuffix("/").removesuffix(".git")
     if match := re.fullmatch(r"(?:ssh://)?git@([\w.-]+)[:/](.+)", remote):
         return f"https://{match[1]}/{match[2]}"
@@ -104,7 +104,7 @@ def stage(member: Path, target: Path, *, address: str | None, commit: str) -> No
 
 
 def git(*arguments: str) -> str:
-    """Return the output of git, or an empty string outside a clone."""
+    """Run git and return its output, or an empty string outside a clone."""
     done = subprocess.run(
         ["git", *arguments], cwd=ROOT, capture_output=True, text=True, check=False
     )
@@ -113,7 +113,7 @@ def git(*arguments: str) -> str:
 
 @contextmanager
 def staging() -> Iterator[Path]:
-    """Return an empty folder that one build at a time may use.
+    """Yield an empty folder that one build at a time may use.
 
     The path is always the same: the native module contains it, and cargo would compile everything
     again if it changed.
@@ -128,7 +128,7 @@ def staging() -> Iterator[Path]:
 
 
 def reproducible_environment() -> dict[str, str]:
-    """Return the environment of a build whose results name no folder of this machine."""
+    """Return a build environment in which no result contains a path of this machine."""
     environment = build_environment()
     cargo_home = environment.get("CARGO_HOME", str(Path.home() / ".cargo"))
     flags = (f"--remap-path-prefix={ROOT}=/cometmq", f"--remap-path-prefix={cargo_home}=/cargo")
@@ -171,7 +171,7 @@ def build(out: Path, repository: str | None) -> list[Path]:
 
 
 def main() -> None:
-    """Run the command `build` or `version`."""
+    """Run the command named on the command line."""
     parser = argparse.ArgumentParser(description="Wheels of all members of CometMQ.")
     commands = parser.add_subparsers(dest="command", required=True)
     building = commands.add_parser("build", help="build all wheels")

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Write the reference pages that are derived from the code.
 
-`docs/generate.py` writes all pages, `docs/generate.py commands` writes one. With `--check`, nothing
-is written, and the exit status is 1 if a page is out of date.
+`docs/generate.py` writes all pages, and `docs/generate.py commands` only one. With `--check`,
+nothing is written, and the exit status is 1 if a page is out of date.
 """
 
 import argparse
@@ -70,7 +70,6 @@ PAGES: Final[Mapping[str, Page]] = {
 
 
 def main() -> int:
-    """Write or check the requested pages."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("pages", nargs="*", choices=[[], *PAGES], help="default: all")
     parser.add_argument("--check", action="store_true", help="write nothing, exit 1 if stale")

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Write the reference pages of the Spark package, and the schema of report.json.
 
-This needs the environment of that package (`make spark-docs`), unlike `generate.py`.
-`--check` writes nothing and exits with 1 if a page is out of date.
+Unlike `generate.py`, this needs the environment of that package (`make spark-docs`). With
+`--check`, nothing is written, and the exit status is 1 if a page is out of date.
 """
 
 import argparse

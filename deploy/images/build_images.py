@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Build the images: `build_images.py suite operator spark`.
 
-Wheels are made and verified here, so the engine builds without network. Each image is then
-rewritten so that the same sources and the same base image give the same digest on every machine
-(`reproducible.py`). The archive for `docker load` and the list of contents are kept in
+Wheels are built and verified on this machine, so the engine builds without a network. Each image is
+then rewritten so that the same sources and the same base image give the same digest on every
+machine (`reproducible.py`). The archive for `docker load` and the list of contents are kept in
 `dist/images`.
 """
 
@@ -82,7 +82,7 @@ def own_wheels(epoch: int) -> dict[str, Path]:
 
 
 def wheels_of(target: Target, own: Mapping[str, Path]) -> list[Path]:
-    """Return all wheels of an image; download the missing ones, verified by the lock's hashes."""
+    """Return all wheels of an image; missing ones are downloaded, and verified by their hashes."""
     entries = locked(target.lock.read_text(encoding="utf-8"))
     requires = {name: _requires(metadata_of(path).requires_dist) for name, path in own.items()}
     if target.lock == ROOT / "requirements.lock":
@@ -100,7 +100,7 @@ def wheels_of(target: Target, own: Mapping[str, Path]) -> list[Path]:
 
 
 def _is_built(member: str, own: Mapping[str, Path]) -> bool:
-    """Return whether the wheel was built: the native one is optional and needs cargo."""
+    """Return whether the wheel was built; the native one is optional, because it needs cargo."""
     return canonicalize_name(Requirement(member).name) in own
 
 
@@ -183,7 +183,7 @@ def build(name: str, options: argparse.Namespace, own: Mapping[str, Path]) -> Bu
 
 
 def docker(*words: str, quiet: bool = True) -> str:
-    """Run the engine's command and return its output; exit with its message if it fails."""
+    """Run the engine's command and return its output; if it fails, exit with its error."""
     try:
         done = subprocess.run(["docker", *words], capture_output=True, text=True, check=False)
     except FileNotFoundError:
@@ -212,7 +212,7 @@ def _environment(**more: str) -> dict[str, str]:
 
 
 def parsed(arguments: list[str] | None = None) -> argparse.Namespace:
-    """Return the options of the command line."""
+    """Parse the command line."""
     parser = argparse.ArgumentParser(description="Build the images of CometMQ.")
     parser.add_argument("targets", nargs="*", choices=[[], *TARGETS], help="default: suite")
     parser.add_argument("--base-image", default="python:3.11-slim-bookworm")

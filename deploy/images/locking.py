@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Choose, from a lock with hashes, the packages that some wheels need."""
+"""Chooses, from a lock with hashes, the packages that some wheels need."""
 
 import re
 import zipfile
@@ -24,7 +24,7 @@ def metadata_of(wheel: Path) -> Metadata:
 
 
 def locked(text: str) -> dict[str, str]:
-    """Return the entries of a lock that apply to this Python, by package name."""
+    """Return the entries of a lock that apply to this Python, keyed by package name."""
     entries: dict[str, str] = {}
     for block in re.split(r"\n(?=\S)", text):
         lines = [line for line in block.splitlines() if not line.strip().startswith("#")]
@@ -39,9 +39,9 @@ def locked(text: str) -> dict[str, str]:
 def needed(
     names: Iterable[str], requires: Mapping[str, Iterable[Requirement]]
 ) -> tuple[set[str], set[str]]:
-    """Return all packages reachable from `names` (`cometmq[ha]`), known and unknown ones apart.
+    """Return all packages reachable from `names` (`cometmq[ha]`): the known ones, and the others.
 
-    `requires` holds the requirements of each known package; the others are not followed.
+    `requires` holds the requirements of each known package; those of the others are not followed.
     """
     known: set[str] = set()
     unknown: set[str] = set()

@@ -2,8 +2,8 @@
 """Dashboards as values, and their form as Grafana JSON (schema 39, of Grafana 11).
 
 A dashboard is a list of rows of panels. The width of a panel follows from the number of panels in
-its row, so the tables in `boards.py` contain no coordinates. Ids and positions depend on the order
-alone: the same table always gives the same file.
+its row, so the tables in `boards.py` contain no coordinates. Ids and positions depend only on the
+order, so the same table always gives the same file.
 """
 
 from dataclasses import dataclass, field
@@ -56,7 +56,7 @@ class Variable:
 
 @dataclass(frozen=True)
 class Board:
-    """A dashboard; links contain the uid, so it must never change."""
+    """A dashboard; its uid must never change, because links contain it."""
 
     uid: str
     title: str

@@ -14,7 +14,7 @@ MISSING: Final = (
 
 
 def program() -> str:
-    """Return the path of Prometheus; raise FileNotFoundError if there is none."""
+    """Return the path of Prometheus; raise FileNotFoundError if it is not installed."""
     found = shutil.which("prometheus")
     if found is None:
         raise FileNotFoundError(MISSING)

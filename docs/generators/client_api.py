@@ -97,7 +97,7 @@ def _resolved(found: griffe.Object | griffe.Alias) -> griffe.Object:
 
 
 def _object(name: str, found: griffe.Object) -> Iterator[str]:
-    """Yield the lines of a class, a function or a type."""
+    """Yield the lines for a class, a function or a type."""
     yield from ("", f"### {name}")
     if isinstance(found, griffe.Function):
         yield from ("", "```text", _signature(found, name), "```")
@@ -125,7 +125,7 @@ def _class(name: str, found: griffe.Class) -> Iterator[str]:
 
 
 def _members(found: griffe.Class) -> Iterator[griffe.Object]:
-    """Yield the public members of a class, then the members of bases that the page omits."""
+    """Yield the public members of a class, then those of base classes that the page omits."""
     for name, member in {**found.members, **found.inherited_members}.items():
         if name.startswith("_") or name in HIDDEN:
             continue
@@ -155,7 +155,7 @@ def _member(owner: griffe.Class, member: griffe.Object) -> Iterator[str]:
 
 
 def _signature(function: griffe.Function, name: str = "") -> str:
-    """Return a call with its types; a class method or `__init__` gets the name of its class."""
+    """Return a call with its types; class methods and `__init__` get the name of their class."""
     text = function.signature(name=name or function.name)
     if name and function.name == "__init__":
         text = text.removesuffix(" -> None")
@@ -175,7 +175,7 @@ def _has_base(found: griffe.Object, names: frozenset[str]) -> bool:
 
 
 def _has_fields(found: griffe.Class) -> bool:
-    """Return whether a class is a struct, whose annotated names are its fields."""
+    """Return whether a class is a struct, whose fields are its annotated names."""
     return any(_has_base(one, frozenset({"Struct"})) for one in (found, *found.mro()))
 
 
@@ -188,7 +188,7 @@ def _option(name: str, found: griffe.Object) -> str:
 
 
 def _errors(names: Mapping[str, griffe.Object]) -> frozenset[str]:
-    """Return the names of errors: CometError, and the classes that inherit from it."""
+    """Return which of the names are errors: CometError and its subclasses."""
     found = set()
     for name, target in names.items():
         if isinstance(target, griffe.Class):
@@ -220,7 +220,7 @@ def _first_line(found: griffe.Object) -> str:
 
 
 def _module(path: str, module: griffe.Object | griffe.Alias) -> Iterator[str]:
-    """Yield the lines of a module that applications import in addition to `cometmq.client`."""
+    """Yield the lines for a module that applications import in addition to `cometmq.client`."""
     yield from ("", f"## {code(path)}")
     assert module.docstring is not None
     yield from ("", module.docstring.value)

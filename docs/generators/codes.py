@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Generate docs/reference/codes.md: request codes with the programs that answer, response codes."""
+"""Generate docs/reference/codes.md: request codes and the programs that answer, response codes."""
 
 from collections.abc import Collection, Mapping
 from typing import Any, Final
@@ -71,7 +71,7 @@ def _row(code: RequestCode) -> list[str]:
 
 
 def _receivers(code: RequestCode) -> set[str]:
-    """Return the programs that will serve a known code that is not served yet."""
+    """Return the programs that are going to serve a known code."""
     if code in FORWARDED:
         return {"broker", "client"}
     is_served = any(code in handlers for handlers in PROGRAMS.values())

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Generate docs/reference/events.md: every event that the code logs, found in the syntax trees."""
+"""Generate docs/reference/events.md: all events that the code logs, found in its syntax trees."""
 
 import ast
 import functools
@@ -66,7 +66,7 @@ def all_events() -> tuple[Event, ...]:
 
 
 def without_meaning() -> list[str]:
-    """Return the warnings and errors without a meaning, and meanings of unknown events."""
+    """Return warnings and errors that have no meaning, and meanings of unknown events."""
     events = all_events()
     loud = {event.name for event in events if event.level in {"error", "warning"}}
     ghosts = MEANINGS.keys() - {event.name for event in events}
@@ -118,7 +118,7 @@ def _level(function: ast.expr) -> str:
 
 
 def _names(argument: ast.expr, scope: ast.AST) -> list[str]:
-    """Return the event names that an argument may hold, if the scope shows them."""
+    """Return the event names that an argument can have, as far as the scope shows them."""
     if isinstance(argument, ast.Constant):
         return [argument.value] if isinstance(argument.value, str) else []
     if isinstance(argument, ast.IfExp):

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""README and schema of each Helm chart, from the comments of its values.yaml.
+"""Generate the README and the schema of each Helm chart from the comments of its values.yaml.
 
-Each value has a line `# -- (type) description`; TYPES lists the types.
+Each value has a comment `# -- (type) description`; TYPES lists the types.
 """
 
 import json
@@ -70,7 +70,7 @@ class Value(NamedTuple):
 
 
 class Chart(NamedTuple):
-    """A chart in a folder of deploy/helm, and the text before the table of its README."""
+    """A chart in a folder of deploy/helm, and the text above the table in its README."""
 
     name: str
     head: str

@@ -10,7 +10,6 @@ def notice(page: str) -> str:
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
-    """Return the lines of a table."""
     lines = [_row(head), _row(["---"] * len(head))]
     lines += [_row(row) for row in rows]
     return lines

@@ -37,7 +37,7 @@ most `metricsRowsMax` rows. How to collect and show metrics: [monitoring](../gui
 
 
 class Group(NamedTuple):
-    """Metric families that one component exports with the same labels."""
+    """Metric families that a component exports with the same labels."""
 
     title: str
     labels: tuple[str, ...]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Generate a part of docs/compatibility.md: RocketMQ 4.9.4's features, and tests that prove them.
+"""Generate tables of docs/compatibility.md: RocketMQ 4.9.4's features and the tests of each.
 
 The tests are named in tests/compat/proofs.toml.
 """

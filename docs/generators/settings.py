@@ -38,8 +38,7 @@ setting takes effect at the next start.
 
 
 def broker_page() -> str:
-    """Return the page of the broker's settings: its own, the store's, and settings without
-    effect."""
+    """Return the page of the broker's settings, including the store's and ineffective ones."""
     lines = ["# Settings of the broker", "", notice("settings-broker"), ""]
     lines += _sources(
         BrokerSettings,
@@ -106,7 +105,7 @@ def all_fields() -> list[SettingsField]:
 
 
 def _sources(settings: type[msgspec.Struct], *, program: str, tool: str | None) -> list[str]:
-    """Describe the sources of settings; `tool` is the command that changes some at run time."""
+    """Describe where settings come from; `tool` is the command that changes some at run time."""
     fields = fields_of(settings)
     field = fields.get("listenPort") or fields["adminHttpPort"]
     text = SOURCES.format(
@@ -141,7 +140,7 @@ def _fields(whole: type[msgspec.Struct], group: type[msgspec.Struct]) -> Iterabl
 
 
 def _default(field: SettingsField, default: msgspec.Struct) -> str:
-    """Return a default as written in a file, without this machine's host name and home."""
+    """Return a default as written in a file, with placeholders for this machine's name and home."""
     value = field.read(default)
     if isinstance(value, Enum):
         value = value.value
