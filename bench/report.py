@@ -55,7 +55,7 @@ class Row:
     comet: float | None
     java: float | None
     rivals: tuple[float | None, ...] = ()
-    """The medians of the servers in `rivals_of`."""
+    """The medians of the servers in `rivals_of`, in the same order."""
 
     @property
     def ratio(self) -> float | None:

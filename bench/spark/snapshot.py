@@ -32,7 +32,7 @@ UNREAD_TOPICS = 200
 """Number of topics with unread messages: for these, the snapshot queries message ages."""
 ROUNDS = 3
 IDLE_S = 10.0
-"""How long to measure the loop lag of an idle broker, which other processes cause."""
+"""How long to measure an idle broker's loop lag, which other processes cause."""
 SECONDS_MAX, LOOP_LAG_MAX_S = 10.0, 0.020
 _BUCKET = re.compile(r'^cometmq_loop_lag_seconds_bucket\{le="([^"]+)"\} (\S+)$', re.MULTILINE)
 

@@ -24,7 +24,7 @@ PROGRAMS: Final[Mapping[str, Mapping[int, Any]]] = {
 FORWARDED: Final = frozenset(
     {RequestCode.GET_CONSUMER_RUNNING_INFO, RequestCode.CONSUME_MESSAGE_DIRECTLY}
 )
-"""Requests that tools send to a broker, and that the broker forwards to the client."""
+"""Requests from tools that the broker forwards to a client."""
 
 
 def page() -> str:

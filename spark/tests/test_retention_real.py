@@ -43,10 +43,10 @@ DELETES: dict[type[Cluster], tuple[str, str]] = {
     CometCluster: ("cleanFileForciblyEnable=false", "cleanFileForciblyEnable=true"),
     PatientJavaCluster: ("fileReservedTime=72", "fileReservedTime=0"),
 }
-"""Two settings: with the first, the broker deletes nothing; with the second, everything it may."""
+"""With the first setting, the broker deletes nothing; with the second, everything it may."""
 RUN_TIMEOUT_S = 120
 TASK = 1000
-"""Messages of a task or of a batch."""
+"""Messages per task or batch."""
 
 
 @pytest.fixture(scope="module")

@@ -9,7 +9,7 @@ from cometmq.peers.e2e.kubectl import run, until
 
 TIMEOUT_S = 300
 PATIENCE_S = 60
-"""No outage may last longer on the busiest machine; the report compares with the design's limit."""
+"""Maximum outage on the busiest machine; the report compares with the design's limit."""
 PARTITION_S = 15
 """Longer than a lease, and than any timeout after which a member counts as lost."""
 

@@ -57,7 +57,7 @@ class SimFiles:
     def __init__(self) -> None:
         self.contents: dict[Path, bytes] = {}
         self.error = 0
-        """The number of the error of all writes; 0 if they succeed."""
+        """The errno with which all writes fail; 0 if they succeed."""
 
     def read(self, path: Path) -> bytes | None:
         return self.contents.get(path)

@@ -70,7 +70,7 @@ class Plan(msgspec.Struct, kw_only=True):
     think_s: float = 0.12
     """Mean pause of a client between two requests."""
     is_early: bool = False
-    """Whether faults begin at once, not after the group has formed."""
+    """Whether faults begin at once instead of after the group has formed."""
     electors: int = 1
     clock_drift: float = 0.0
     """Largest relative difference between a clock's rate and the world's; at most 5 %."""
@@ -87,9 +87,9 @@ class Plan(msgspec.Struct, kw_only=True):
     kills_several: bool = False
     """Half of the kills kill several brokers at once."""
     only_fills_disks: bool = False
-    """A bad disk is full for the group's small files, and nothing else is wrong with it."""
+    """Whether a bad disk is merely full, and only for the group's small files."""
     send_share: float = 0.8
-    """The share of requests that are sends; at most 0.88. The rest up to there changes tables."""
+    """Share of sends among all requests; the rest up to 0.88 are changes of tables."""
     transfer_bytes_s: int = 0
     """Rate at which a master sends its log to a follower; 0 is unlimited."""
 

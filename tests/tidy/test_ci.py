@@ -11,7 +11,7 @@ import yaml
 
 ROOT = Path(__file__).resolve().parents[2]
 MINUTES_MAX = 75
-"""Bound of `.ci/run` on two cores."""
+"""Upper bound for the duration of `.ci/run` on two cores."""
 
 
 def makes() -> dict[str, list[str]]:

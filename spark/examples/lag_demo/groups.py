@@ -18,7 +18,7 @@ ORDER_QUEUES: Final = 4
 ORDERS_PER_S: Final = 40
 SLOW_PER_S: Final = 25
 OLD_PER_S: Final = 1
-"""Half the rate of the sends, so the deletion of unread messages approaches."""
+"""Half the send rate, so unread messages come ever closer to their deletion."""
 BEFORE_STOP_S: Final = 12.0
 REWIND_AT: Final = 0.65
 """Fraction of the demo after which the offsets are set back."""

@@ -31,12 +31,12 @@ MINUTES: Final = 24 * 60
 _MINUTE_MS: Final = 60_000
 _HOUR_MS: Final = 60 * _MINUTE_MS
 _ORDERS_A_MINUTE: Final = 600
-"""Per queue; 40 per second in total."""
+"""Messages per queue; 40 per second in total."""
 _SLOW_A_MINUTE: Final = 375
 _INVOICES_A_MINUTE: Final = 60
-"""Stored at this rate, and read at half of it."""
+"""Rate at which invoices are stored; they are read at half this rate."""
 _INVOICES_BEFORE_MS: Final = 58 * _HOUR_MS
-"""How long before the day the first of these messages was stored."""
+"""How long before the day the first invoice was stored."""
 _INVOICES_MINUTES: Final = 34 * 60
 _SLOW_FROM, _STOPPED_FROM, _STUCK_FROM, _BACK_FROM = 600, 900, 1200, MINUTES - 5
 _PROGRESS: Final = 6
@@ -80,7 +80,7 @@ class _Scene(msgspec.Struct, frozen=True):
     """The behaviour of one group during the day."""
 
     offset: OffsetAt | None = None
-    """None: members keep their own offsets."""
+    """None if members keep their own offsets."""
     topic: str = ORDERS
     until: int = MINUTES
     """Minute at which its members disconnect."""

@@ -24,7 +24,7 @@ from cometmq.spark.collect.writer import is_taken, snapshot_path, write
 QUEUE_COUNT = 4
 SENT_COUNT = 40
 COMMITTED = {0: 10, 1: 3, 2: 0}
-"""By queue; the last has no offset."""
+"""Committed offsets by queue; the last of the four queues has none."""
 
 MAKERS: dict[str, type[Cluster]] = {"comet": CometCluster, "java": PatientJavaCluster}
 

@@ -38,7 +38,7 @@ class ReaderMinute(NamedTuple):
     """What happens to a group in the minute before a snapshot."""
 
     read: int | None
-    """Messages read; None: all of them; less than 0: the offset is set back."""
+    """Number of messages read; None reads all, and a negative number sets the offset back."""
     online: bool
     is_sampled: bool
 
@@ -47,7 +47,7 @@ class Group(NamedTuple):
     """A group that consumes one queue."""
 
     begin: int | None
-    """Distance of its first offset from the oldest message; None: it has no offset."""
+    """Distance of the first offset from the oldest message; None if the group has no offset."""
     model: str
     gone_at: int
     minutes: list[ReaderMinute]

@@ -180,7 +180,7 @@ class _Points(NamedTuple):
 
     all: list[Row]
     live: list[Row]
-    """Since the last jump backwards: a rewind or a recreated topic."""
+    """The snapshots since the last jump backwards: a rewind or a recreated topic."""
     window: list[Row]
     live_window: list[Row]
 

@@ -45,7 +45,7 @@ PROGRAM = Path(sys.executable).with_name("cometmq-lag")
 TOPIC = "Orders"
 QUEUES = 4
 SENT = 300
-"""To each queue; every third has the tag that one group wants."""
+"""Messages sent to each queue; every third has the tag that one group subscribes to."""
 COMMITTED = {"stopped": [100, 200, 300, 300], "fine": [SENT] * QUEUES}
 HANGING = "hanging"
 MAKERS: dict[str, type[Cluster]] = {"comet": CometCluster, "java": PatientJavaCluster}

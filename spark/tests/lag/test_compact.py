@@ -21,7 +21,7 @@ from .slopes import merged_slope
 END = moment("2028-02-29T02:59")
 MINUTES = 175
 HOURS = [datetime(2028, 2, 29, hour, tzinfo=UTC) for hour in range(3)]
-"""The first begins five minutes late."""
+"""The snapshots of the first hour begin five minutes late."""
 
 
 @pytest.fixture

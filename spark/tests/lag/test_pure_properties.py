@@ -173,7 +173,7 @@ SERIES = st.lists(
     st.tuples(st.integers(0, 299), st.integers(0, 500), st.integers(0, 500)),
     min_size=1, max_size=40, unique_by=lambda it: it[0],
 )  # fmt: skip
-"""Minute, offset of the group and end of the queue above it."""
+"""Points of (minute, the group's offset, distance from there to the queue's end)."""
 
 
 @MANY

@@ -107,7 +107,7 @@ LAGS: dict[str, Callable[[int], int]] = {
     "g-rewind": lambda minute: 0 if minute > 20 else 90_000 - minute,
     "g-stalled": lambda minute: max(0, 51_000 - 2_520 * minute),
 }
-"""The lag of groups, by minutes before noon."""
+"""Lag of each group as a function of the minutes before noon."""
 
 
 def queues() -> list[dict[str, Any]]:

@@ -47,7 +47,7 @@ _SUCCESS: Final = (int(ResponseCode.SUCCESS),)
 BUSY_CODES: Final = frozenset(
     {int(ResponseCode.SYSTEM_BUSY), int(ResponseCode.SERVICE_NOT_AVAILABLE)}
 )
-"""Refusals that are worth a retry."""
+"""Rejections after which a retry may succeed."""
 
 
 class LinkSettings(msgspec.Struct, frozen=True):

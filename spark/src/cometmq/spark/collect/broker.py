@@ -24,7 +24,7 @@ from cometmq.spark.tables.rows import is_filter
 from cometmq.spark.tables.state import BrokerState, Pair, TimeSpan
 
 SAMPLED_PAIRS_MAX: Final = 100
-"""Per broker and snapshot: each pair costs about a hundred pulls."""
+"""Sampled pairs per broker and snapshot; each pair costs about a hundred pulls."""
 
 T = TypeVar("T")
 

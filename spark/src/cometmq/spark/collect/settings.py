@@ -20,12 +20,12 @@ class CollectSettings(msgspec.Struct, frozen=True, kw_only=True):
     timestamp_budget: Annotated[int, Meta(ge=0)] = 2000
     """Message-age queries per broker and snapshot; each may read the commit log from disk."""
     sample_tags: Annotated[int, Meta(ge=0, le=10_000)] = 0
-    """Unread messages to test per filtered topic of a group; 0: none."""
+    """Unread messages tested per filtered topic of a group; 0 tests none."""
     pipeline: Annotated[int, Meta(ge=1, le=1024)] = 32
     """Concurrent queries per broker."""
     timeout_ms: Annotated[int, Meta(ge=1)] = 15_000
     """Timeout of one query."""
     reply_bytes_max: Annotated[int, Meta(ge=1024)] = 256 * 1024 * 1024
-    """All offsets of a large broker arrive in one answer."""
+    """Largest accepted answer; all offsets of a large broker arrive in a single one."""
     credentials: SessionCredentials | None = None
     tls: TlsSettings = TlsSettings()

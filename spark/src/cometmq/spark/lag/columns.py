@@ -47,12 +47,12 @@ class Header(msgspec.Struct, frozen=True, kw_only=True):
     run_id: str
     """Minute of the newest snapshot, for example `20260228T101500Z`."""
     snapshot_ts: datetime
-    """When the newest snapshot was taken (T). Ages count from the `read_ts` of their row."""
+    """When the newest snapshot was taken (T). Ages are relative to the `read_ts` of their row."""
     snapshot_id: int
     snapshot_count: int
     """Snapshots within the long window."""
     window_s: int
-    """W: the status rules look at this window."""
+    """Length of W, the window that the status rules evaluate."""
     long_window_s: int
     history_s: int
     """How far back arrival times are looked up."""
@@ -265,7 +265,7 @@ HISTORY: Final[Columns] = (
     _c("max_offset", "bigint", "Sum of m over its queues", required=True),
     _c("consumer_offset", "bigint", "Sum of c over its queues", required=True),
 )
-"""Lag curves of the 20 worst groups: a point per 10 minutes, per minute in the long window."""
+"""Lag curves of the 20 worst groups: one point per 10 minutes, in the long window per minute."""
 
 REPORT_TABLES: Final[dict[str, Columns]] = {
     "queue": QUEUE,

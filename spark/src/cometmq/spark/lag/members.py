@@ -28,7 +28,7 @@ from cometmq.spark.tables.rows import micros
 
 GROUPS_MAX: Final = 10
 MEMBERS_MAX: Final = 50
-"""Per group."""
+"""Members queried per group."""
 FOLDER: Final = "threads"
 
 Held = dict[MessageQueue, tuple[str, ProcessQueueInfo]]

@@ -13,13 +13,13 @@ class Rules(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     """Settings of one report."""
 
     window_s: Seconds = 600
-    """W: the status rules look at the snapshots of this window."""
+    """Length of W, the window of snapshots that the status rules evaluate."""
     long_window_s: Seconds = 3600
     """Window for slow changes: disks, retention, rates of rarely used queues."""
     history_s: Seconds = 86_400
     """How far back arrival times are looked up."""
     points_min: Annotated[int, Meta(ge=3)] = 5
-    """With fewer snapshots within W the status is UNKNOWN."""
+    """The status is UNKNOWN if W contains fewer snapshots."""
     allowed_lag: Annotated[int, Meta(ge=0)] = 0
     """A queue with this lag or less is OK."""
     allowed_age_s: Annotated[float, Meta(ge=0)] = 30.0

@@ -42,10 +42,10 @@ FILTERED_CHUNK: Final = 4096
 """Chunk size in offsets if a filter skips most messages."""
 
 ATTEMPTS_MAX: Final = 10
-"""Failures in a row before a task fails; with back-off 15 s, enough for a broker to restart."""
+"""Consecutive failures before a task fails: 15 s with back-off, enough to restart a broker."""
 
 MISSING_MAX: Final = 3
-"""Times that a broker may report an existing offset as missing."""
+"""How often a broker may report an existing offset as missing."""
 
 _PAUSE_MS: Final = 50
 _PAUSE_MS_MAX: Final = 3000

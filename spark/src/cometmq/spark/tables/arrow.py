@@ -9,7 +9,7 @@ import pyarrow as pa
 from cometmq.spark.tables.columns import SCHEMA_VERSION, Columns
 
 VERSION_KEY: Final = b"cometmq.schema_version"
-"""Key in the metadata of Parquet files that holds SCHEMA_VERSION."""
+"""Metadata key of Parquet files that holds SCHEMA_VERSION."""
 
 _UTC_MICROS: Final = pa.timestamp("us", tz="UTC")
 _TYPES: Final[dict[str, pa.DataType]] = {

@@ -8,7 +8,7 @@ generated without them.
 from typing import Final, NamedTuple
 
 SCHEMA_VERSION: Final = 1
-"""Increased when a column changes its meaning; new columns do not change it."""
+"""Incremented when the meaning of a column changes, but not for new columns."""
 
 
 class Column(NamedTuple):

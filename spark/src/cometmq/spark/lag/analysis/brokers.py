@@ -21,7 +21,7 @@ DISK_FORCED_RATIO: Final = 0.85
 """Above this ratio brokers delete at any hour, not only at `deleteWhen`."""
 POINTS_MIN: Final = 3
 MARGIN: Final = timedelta(days=3)
-"""Deletion hours are computed this far beyond the age at which messages expire."""
+"""How far beyond the age at which messages expire deletion hours are computed."""
 
 
 class BrokerFacts(msgspec.Struct, frozen=True, kw_only=True):

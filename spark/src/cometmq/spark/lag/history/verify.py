@@ -14,7 +14,7 @@ from cometmq.spark.lag.history.snapshots import HOUR, MANIFESTS, History, Histor
 from cometmq.spark.tables.columns import TABLES
 
 FOUND_MAX: Final = 100
-"""Stop after this many findings: further ones would not help."""
+"""Verification stops after this many findings, since more would not help."""
 
 
 def verify(history: History) -> list[str]:

@@ -27,7 +27,7 @@ from cometmq.spark.lag.columns import (
 
 SCHEMA_PATH: Final = Path(__file__).with_name("report.schema.json")
 DECIMALS: Final = 6
-"""Sums of parallel tasks differ in their last bits between runs; reports must not."""
+"""Figures are rounded, because the last bits of sums by parallel tasks vary between runs."""
 _TYPES: Final = {
     "string": "string",
     "int": "integer",

@@ -22,7 +22,7 @@ class Change(msgspec.Struct, frozen=True):
 
     series: Series
     before: str | None
-    """None: the series is new."""
+    """The status announced before; None if the series is new."""
     status: str
 
 

@@ -38,7 +38,7 @@ class Ledger:
         self.senders: dict[int, int] = {}
         """The sender of each message; a sender waits for one answer before its next send."""
         self.stored: dict[Place, int] = {}
-        """The number received from each place."""
+        """The number of the message received at each place."""
         self.received: set[int] = set()
         self.repeated_count = 0
         """Deliveries of a place after the first."""

@@ -56,7 +56,7 @@ REST_MIB_MAX: Final = 96.0
 LAG_P99_MS_MAX: Final = 250.0
 DEPARTURE_LAG_MS_MAX: Final = 1_000.0
 LAG_RATIO_MAX: Final = 4.0
-"""Relative to the lag with the crowd only; for machines too busy for the bounds above."""
+"""Limit relative to the lag with only the crowd, if a machine is too busy for those above."""
 GOOD_RATIO_MAX: Final = 5.0
 FLOOD_RATIO_MAX: Final = 10.0
 GOOD_P99_MS_MIN: Final = 20.0

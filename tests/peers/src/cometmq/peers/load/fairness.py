@@ -20,7 +20,7 @@ FLOOD_CONNECTIONS: Final = 32
 RATIO_MIN: Final = 1.5
 """Minimum ratio of the p99 without the cap to the p99 with it."""
 THROUGHPUT_MIN: Final = 0.6
-"""Minimum ratio of messages stored per processor second, with the cap to without it."""
+"""Minimum ratio of messages stored per processor second with the cap to those without."""
 
 
 class Contestant:

@@ -55,7 +55,7 @@ class Handover(NamedTuple):
     queue: Queue
     moment_ns: int
     offset: int | None = None
-    """None: the offset after the last message of its listener."""
+    """The stored offset; None means the offset after the last message of the listener."""
 
 
 class JournalWriter:

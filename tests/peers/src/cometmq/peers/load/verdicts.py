@@ -20,7 +20,7 @@ COMMIT_NS: Final = 10 * SECOND_NS
 CLOCKS_NS: Final = SECOND_NS
 """Tolerance between timestamps of logs and of journals."""
 SETTLE_NS: Final = 45 * SECOND_NS
-"""Members rebalance every 20 s even without a notification; the margin is tolerance."""
+"""Members rebalance every 20 s even without a notification; the rest is a margin."""
 
 
 class End(StrEnum):
