@@ -95,7 +95,7 @@ async def stuck(stage: Stage, group: str) -> None:
 
 
 async def stopped(stage: Stage, group: str) -> None:
-    """Leave after a few seconds."""
+    """Consume for a few seconds, then leave."""
     try:
         async with asyncio.timeout(BEFORE_STOP_S):
             await consume(stage, group, at_once)

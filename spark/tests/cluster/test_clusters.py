@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The same job on several Spark clusters: all is read exactly once, even if a worker dies."""
+"""One job on several Spark clusters: each message is read exactly once, even if a worker dies."""
 
 import asyncio
 import json

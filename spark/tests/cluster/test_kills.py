@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A million messages, read exactly once while executors and drivers are killed."""
+"""A million messages are read exactly once while executors and drivers are killed."""
 
 import json
 import sys

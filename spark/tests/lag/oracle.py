@@ -102,7 +102,7 @@ def _broker(points: list[Row], rules: Any) -> Row:
 
 
 def fit(points: list[tuple[float, float]]) -> dict[str, float] | None:
-    """Fit a line by least squares; None below three points."""
+    """Fit a line by least squares; return None for fewer than three points."""
     count = len(points)
     if count < 3:
         return None
@@ -153,7 +153,7 @@ def _is_fine(row: Row, before: Row | None, rules: Any) -> bool:
 
 
 def _arrival(position: int, history: list[tuple[float, int]]) -> tuple[float, bool] | None:
-    """Return when a message arrived, and whether its age is only known to be at least that."""
+    """Return when a message arrived, and whether it may have arrived even earlier."""
     before = max((i for i, (_, m) in enumerate(history) if m <= position), default=None)
     after = next((i for i, (_, m) in enumerate(history)
                   if m > position and (before is None or i > before)), None)  # fmt: skip

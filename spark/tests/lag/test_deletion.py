@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Deletion hours of brokers in their local time."""
+"""Deletion hours are computed in the local time of the brokers."""
 
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise

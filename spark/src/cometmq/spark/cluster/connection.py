@@ -80,7 +80,7 @@ class LinkSettings(msgspec.Struct, frozen=True):
         return cls(options.pull_timeout_ms, tls, credentials, options.secret_file)
 
     def session(self) -> SessionCredentials | None:
-        """Return the credentials; secret files are read on every call, so secrets may change."""
+        """Return the credentials; secret files are re-read on every call to allow rotation."""
         if not self.secret_file:
             return self.credentials
         try:

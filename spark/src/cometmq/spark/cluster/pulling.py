@@ -31,7 +31,7 @@ _LOOKS_LIKE_SQL: Final = re.compile(
 
 
 class Filter(msgspec.Struct, frozen=True):
-    """A broker-side filter; `tags` are compared again here, since brokers only compare hashes."""
+    """A broker-side filter; `tags` are also compared here, because brokers only compare hashes."""
 
     expression: str = ALL_TAGS
     kind: ExpressionType = ExpressionType.TAG

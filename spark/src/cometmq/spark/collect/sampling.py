@@ -2,7 +2,7 @@
 """Estimates how many unread messages match a group's filter, by testing an even sample of them.
 
 Brokers filter by tag or SQL but count all messages, so the lag of such a group is only an upper
-bound. Each test is a pull with the group's own filter: the broker decides whether it matches.
+bound. Each test is a pull with the group's filter: the broker decides whether the message matches.
 """
 
 from collections.abc import Iterator

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One snapshot: queries all brokers of a cluster concurrently."""
+"""Takes one snapshot, querying all brokers of a cluster concurrently."""
 
 import asyncio
 from collections.abc import AsyncIterator

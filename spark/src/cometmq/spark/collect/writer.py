@@ -40,7 +40,7 @@ def is_taken(root: Path, snapshot_id: int) -> bool:
 
 
 def write(root: Path, snapshot: Snapshot) -> dict[str, int]:
-    """Write all tables; return row counts by table, or {} if another collector came first."""
+    """Write all tables; return row counts by table, or {} if another collector has written them."""
     tables = snapshot.tables()
     if is_taken(root, snapshot.snapshot_id):
         return {}

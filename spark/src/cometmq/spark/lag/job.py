@@ -68,7 +68,7 @@ def run_report(
 ) -> Header:
     """Build the report of the newest snapshot and write all outputs; return its header.
 
-    `members_of` additionally queries the members of the worst groups.
+    With `members_of`, also query the members of the worst groups.
     """
     forms = tuple(outputs.forms or FORMS)
     outputs.check()

@@ -107,8 +107,8 @@ class Fetcher:
     def pieces(self) -> Iterator[Piece]:
         """Yield the records of pull answers in the order of offsets.
 
-        An answer with a filter may extend past its chunk: offsets from `Piece.end` on are
-        delivered again by the next chunk.
+        A filtered answer may extend past its chunk: offsets from `Piece.end` on are delivered again
+        by the next chunk.
         """
         try:
             while self._next_start < self._span.end or self._chunks:
@@ -119,7 +119,7 @@ class Fetcher:
             self._log.warning("messages.lost", queue=str(self._span.queue), count=self.lost_count)
 
     def _step(self) -> list[Piece]:
-        """Send pulls, wait for an answer, and return the records that are complete in order."""
+        """Send pulls, wait for an answer, and return the records that are next in order."""
         try:
             connection = self._connected()
             self._ask(connection)

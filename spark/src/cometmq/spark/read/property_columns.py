@@ -87,7 +87,7 @@ def _parts(texts: pa.StringArray) -> tuple[Ints, Any]:
 
 
 def _pairs(offsets: Ints, data: npt.NDArray[np.uint8]) -> tuple[Ints, Ints]:
-    """Return the bounds of the key and value of each complete pair, and its string's index."""
+    """Return the bounds of each complete pair's key and value, and the index of its string."""
     used = data[: offsets[-1]]
     separators = np.flatnonzero(used == _PAIR_SEPARATOR)
     # Pairs neither overlap nor nest, so sorted starts and sorted ends match one to one.

@@ -131,7 +131,7 @@ class MessageStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._metadata.close()
 
     def __reduce__(self) -> Any:
-        """Pickle without connections, as the constructor's arguments."""
+        """Pickle only the constructor's arguments, without connections."""
         return type(self), (self._options, self._schema)
 
     def _ends(self, *, must_exist: bool) -> Ends:
@@ -140,7 +140,7 @@ class MessageStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _following(
         self, begun: Mapping[Queue, int], ends: Ends
     ) -> tuple[dict[Queue, int], list[Span]]:
-        """Return the offsets of a batch without messages, and the spans available to read."""
+        """Return the offsets from which the next batch starts, and the spans that it may read."""
         following = dict(begun)
         spans: list[Span] = []
         for queue, (first, end) in ends.items():
@@ -186,7 +186,7 @@ class MessageStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ends
 
     def _remaining_part(self, span: Span, ends: Ends) -> Span:
-        """Return the part of a span that still exists; raise DataLoss unless losses are allowed."""
+        """Return the part of a span that still exists; raise DataLoss if no loss is allowed."""
         first, end = ends[span.queue]
         is_deleted = end == 0
         first = span.end if is_deleted else min(first, span.end)

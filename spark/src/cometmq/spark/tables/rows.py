@@ -220,7 +220,7 @@ def _integer(text: str | None) -> int | None:
 
 
 def _skew_ms(state: BrokerState) -> int | None:
-    """Return the broker's clock minus ours: its boot time plus its uptime is its current time."""
+    """Return the broker's clock minus ours; the broker's time is its boot time plus its uptime."""
     boot = _integer(state.runtime.get("bootTimestamp"))
     found = _RUNTIME.search(state.runtime.get("runtime", ""))
     if boot is None or found is None:

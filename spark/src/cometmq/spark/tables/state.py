@@ -56,7 +56,7 @@ class BrokerState(msgspec.Struct, kw_only=True):
     """Only for groups with a filter."""
 
     def emptied(self, error: str) -> "BrokerState":
-        """Copy this broker's identity, with an error and no figures."""
+        """Return a copy that has only this broker's identity and an error."""
         return BrokerState(
             snapshot_id=self.snapshot_id,
             cluster=self.cluster,

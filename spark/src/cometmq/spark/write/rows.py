@@ -64,8 +64,8 @@ class OutgoingRow(msgspec.Struct, gc=False):
 class RowIds:
     """Message ids built from a prefix and a row number, so that a repeated row keeps its id.
 
-    They have the format of client ids. The timestamp bytes are zero (start of the month), which is
-    where tools start to search for a message by its id.
+    They have the format of client ids. The timestamp bytes are zero, which means the start of the
+    month: tools begin their search for a message id there.
     """
 
     def __init__(self, *parts: object) -> None:

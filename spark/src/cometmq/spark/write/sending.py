@@ -249,7 +249,7 @@ class Sender:
 
 
 def _renamed(queues: Sequence[Queue], topic: str) -> tuple[Queue, ...]:
-    """Apply the queues of the default topic to a topic that brokers will create from it."""
+    """Return the default topic's queues, renamed for a topic that brokers will create from it."""
     if not queues or queues[0].topic == topic:
         return tuple(queues)
     return tuple(

@@ -19,13 +19,13 @@ POINTS_MIN: Final = 3
 
 
 def sums(name: str, x: str, y: str, where: str) -> str:
-    """Build the aggregates of regression `name`, over points whose x and y are both known."""
+    """Build SQL for the aggregates of regression `name`, over points with known x and y."""
     values = {"x": x, "y": y, "ok": f"{where} AND {y} IS NOT NULL"}
     return ",\n".join(f"{sql.format(**values)} AS {name}_{it}" for it, sql in _SUMS.items())
 
 
 def slope(name: str) -> str:
-    """Build the slope; null with fewer than three points or if all points have the same time."""
+    """Build SQL for the slope; null with fewer than three points or if all have the same time."""
     return (
         f"CASE WHEN {name}_n >= {POINTS_MIN} THEN try_divide("
         f"{name}_xy - {name}_x * {name}_y / {name}_n, {_spread(name, 'x')}) END"
@@ -33,7 +33,7 @@ def slope(name: str) -> str:
 
 
 def standard_error(name: str) -> str:
-    """Build the standard error of the slope; 0 for points exactly on a line."""
+    """Build SQL for the standard error of the slope; 0 for points exactly on a line."""
     explained = f"try_divide({_co_spread(name)} * {_co_spread(name)}, {_spread(name, 'x')})"
     left = f"greatest(0, {_spread(name, 'y')} - {explained})"
     return (
@@ -43,7 +43,7 @@ def standard_error(name: str) -> str:
 
 
 def r_squared(name: str) -> str:
-    """Build R², the share of variance that the line explains; null without variance."""
+    """Build SQL for R², the share of variance that the line explains; null without variance."""
     explained = f"{_co_spread(name)} * {_co_spread(name)}"
     both = f"{_spread(name, 'x')} * {_spread(name, 'y')}"
     share = f"try_divide({explained}, {both})"

@@ -111,7 +111,7 @@ def skew(queues: DataFrame) -> DataFrame:
 
 
 def backlog(progress: DataFrame, offsets: DataFrame, last_id: int) -> DataFrame:
-    """Sum waiting retries, dead letters, delayed and half messages over the long window."""
+    """Count waiting retries, dead letters, delayed and half messages over the long window."""
     sql = progress.sparkSession.sql
     return sql(_BACKLOG, progress=progress, offsets=offsets, last_id=last_id)
 
@@ -126,7 +126,7 @@ def silent_topics(offsets: DataFrame, last_id: int, days: float) -> DataFrame:
 def silent_groups(groups: DataFrame, hours: DataFrame, last_id: int, days: float) -> DataFrame:
     """List groups without members that have consumed nothing for `days` days.
 
-    `hours` is the dataset `agg60/stats`; groups that it does not cover far enough are omitted.
+    `hours` is the dataset `agg60/stats`; groups are omitted if it does not go back far enough.
     """
     before = f"timestamp_seconds({last_id * 60 - days * 86_400:.0f})"
     sql = _SILENT_GROUPS.replace("{before}", before)

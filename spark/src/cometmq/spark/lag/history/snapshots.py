@@ -130,7 +130,7 @@ def _read(
 
 
 def check(path: Path) -> None:
-    """Check that a file is Parquet of our version, by its footer; raise HistoryError otherwise."""
+    """Read a file's footer; raise HistoryError unless the file is Parquet of our version."""
     try:
         metadata = pq.read_metadata(path)
     except (pa.ArrowException, OSError) as error:

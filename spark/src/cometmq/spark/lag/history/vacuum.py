@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Deletes expired data: raw snapshots of compacted hours, then compacted hours, then sums."""
+"""Deletes expired data: raw snapshots of compacted hours, compacted hours, hourly aggregates."""
 
 import shutil
 from collections.abc import Iterator

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Checks that the files of the history can be read, have their columns, and match their hashes."""
+"""Checks that the history's files are readable, have the right columns, and match their hashes."""
 
 from collections.abc import Iterator
 from pathlib import Path

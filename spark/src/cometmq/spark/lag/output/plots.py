@@ -140,7 +140,7 @@ def _xy(points: Points) -> tuple[list[Any], list[int]]:
 
 
 def _thinned(points: Points) -> Points:
-    """Reduce a curve to about one point per pixel; keeps the peaks and both ends."""
+    """Reduce a curve to about one point per pixel, keeping the peaks and both ends."""
     each = -(-len(points) // _POINTS_MAX)
     if each < 2:
         return points

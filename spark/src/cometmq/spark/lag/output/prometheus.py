@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The report as Prometheus metrics: a file for the node exporter, or a push to a gateway.
 
-Each group has series. Queues have series only while their group is unhealthy: ten thousand groups
-with eight queues each would overload Prometheus.
+Every group has series, but a queue has series only while its group is unhealthy: ten thousand
+groups with eight queues each would overload Prometheus.
 """
 
 import base64
