@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Turn samples into ratios: as a table, as JSON, and as a plot for the documentation.
 
-python bench/report.py [RESULT.json] print a stored result and draw its plot again
+`python bench/report.py [RESULT.json]` prints a stored result and draws its plot again.
 """
 
 import json

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The verdicts on a result."""
+"""Ratios, verdicts and tables of benchmark results."""
 
 import page
 import pytest

@@ -140,7 +140,7 @@ def _fields(whole: type[msgspec.Struct], group: type[msgspec.Struct]) -> Iterabl
 
 
 def _default(field: SettingsField, default: msgspec.Struct) -> str:
-    """Return a default as written in a file, with placeholders for this machine's name and home."""
+    """Return a default as written in a file; this machine's name and home are replaced."""
     value = field.read(default)
     if isinstance(value, Enum):
         value = value.value

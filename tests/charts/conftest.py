@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Render the charts with the helm that `make charts-test` passes."""
+"""Fixtures that render the charts with the helm program given by `make charts-test`."""
 
 import subprocess
 from collections.abc import Callable, Sequence

@@ -214,7 +214,7 @@ def test_a_client_that_is_not_there_consumes_nothing(mqadmin: MqAdmin, scene: Sc
 
 
 def test_a_group_begins_where_another_is(mqadmin: MqAdmin, scene: Scene) -> None:
-    """The tool reads (208) and writes (15) offsets."""
+    """The tool reads offsets with code 208 and writes them with code 15."""
     clone = f"{scene.group}Clone"
 
     output = mqadmin.run(

@@ -52,7 +52,7 @@ def properties(output: str) -> dict[str, str]:
 def test_a_topic_is_created_changed_and_deleted(
     cluster: Cluster, ours: CometCli, mqadmin: MqAdmin, fresh_name: Callable[[str], str]
 ) -> None:
-    """updateTopic, updateTopicPerm, deleteTopic: the other tool sees each change."""
+    """After updateTopic, updateTopicPerm and deleteTopic, the other tool sees the change."""
     address, mine, theirs = cluster.broker_addrs[0], fresh_name("Cli"), fresh_name("Cli")
     options = ["-r", "3", "-w", "2", "-u", "true", "-s", "true"]
     printed = {
@@ -172,7 +172,7 @@ def test_settings_of_brokers_read_the_same_and_are_changed(
 def test_figures_of_brokers_have_the_same_names(
     cluster: Cluster, ours: CometCli, mqadmin: MqAdmin
 ) -> None:
-    """brokerStatus of a broker and of a cluster: values change, names do not."""
+    """Compares brokerStatus of a broker and of a cluster; only names, because values change."""
     address = cluster.broker_addrs[0]
     mine = ours.run("brokerStatus", "-b", address).output.splitlines()
     theirs = mqadmin.run("brokerStatus", "-b", address).output.splitlines()
@@ -335,7 +335,7 @@ def test_settings_of_name_servers(ours: CometCli, mqadmin: MqAdmin) -> None:
 
 @pytest.fixture
 def writable(cluster: Cluster, mqadmin: MqAdmin) -> Iterator[str]:
-    """The broker's name; its write permission is restored afterwards."""
+    """Yield the broker's name; restore its write permission afterwards."""
     yield cluster.broker_names[0]
     mqadmin.run("addWritePerm", "-b", cluster.broker_names[0])
 
@@ -368,7 +368,7 @@ def exported(tool: CometCli | MqAdmin, command: str, folder: Path, *options: str
 def test_topics_and_groups_are_exported_the_same(
     ours: CometCli, mqadmin: MqAdmin, topic: str, tmp_path: Path
 ) -> None:
-    """exportMetadata: everything, only topics, only groups, and also special topics."""
+    """exportMetadata exports everything, only topics, only groups, or special topics as well."""
     for number, options in enumerate([(), ("-t",), ("-g",), ("-s",)]):
         mine = exported(ours, "exportMetadata", tmp_path / f"mine{number}", *options)
         theirs = exported(mqadmin, "exportMetadata", tmp_path / f"theirs{number}", *options)
@@ -385,7 +385,7 @@ def test_settings_are_exported_the_same(ours: CometCli, mqadmin: MqAdmin, tmp_pa
 
 
 def test_figures_are_exported_the_same(ours: CometCli, mqadmin: MqAdmin, tmp_path: Path) -> None:
-    """exportMetrics: the names are the same, and so are the values that do not change."""
+    """exportMetrics writes the same names, and the same values except for those that change."""
     mine = exported(ours, "exportMetrics", tmp_path / "mine")
     theirs = exported(mqadmin, "exportMetrics", tmp_path / "theirs")
 
@@ -403,7 +403,7 @@ def test_figures_are_exported_the_same(ours: CometCli, mqadmin: MqAdmin, tmp_pat
 def test_statistics_read_the_same(
     cluster: Cluster, ours: CometCli, mqadmin: MqAdmin, java: ClientProgram, topic: str, group: str
 ) -> None:
-    """statsAll of topics with and without a group; rates change, so only counts are compared.
+    """Compares statsAll with and without a group, but only counts, because rates change.
 
     The counts cover the last minute, so the consumer starts before the messages are sent.
     """

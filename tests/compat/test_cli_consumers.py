@@ -150,7 +150,7 @@ def test_consumer_status(mqadmin: MqAdmin, ours: Ask) -> None:
 @pytest.mark.usefixtures("scene")
 @pytest.mark.parametrize("command", ["consumerStatus", "consumer"])
 def test_all_members(mqadmin: MqAdmin, ours: Ask, command: str) -> None:
-    """`consumer` is in RocketMQ's sources, but its mqadmin does not know it."""
+    """RocketMQ's sources contain `consumer`, but its mqadmin does not register the command."""
     theirs = mqadmin.run("consumerStatus", "-g", GROUP).output
     document = ours(command, "-g", GROUP, "--json").json
 
@@ -329,7 +329,7 @@ def test_consume_queue(cluster: Cluster, mqadmin: MqAdmin, ours: Ask, scene: Sce
 
 
 def test_ids_are_decoded(ours: Ask, scene: Scene) -> None:
-    """`DecodeMessageId` is in RocketMQ's sources, but its mqadmin does not know it."""
+    """RocketMQ's sources contain `DecodeMessageId`, but its mqadmin does not register it."""
     before, after = scene.messages[0]["msg_id"], scene.messages[-1]["msg_id"]
     found = [ours("DecodeMessageId", "-i", text, "--json").json for text in (before, after)]
     assert found[0]["ip"] == found[1]["ip"]

@@ -196,7 +196,7 @@ def test_two_consumers_share_a_topic(
 def test_every_broadcasting_consumer_gets_everything(
     cluster: Cluster, java: ClientProgram, topic: str, group: str, tmp_path: Path
 ) -> None:
-    """Two members of one group; each keeps its offsets in its own file."""
+    """The group has two members, each of which keeps its offsets in a file."""
     options = {"namesrv": cluster.namesrv_addr, "topic": topic, "group": group, "count": COUNT}
     first, second = (
         JavaClient(
@@ -279,7 +279,7 @@ def ipv6(address: str) -> str:
 def test_delayed_messages_arrive_later(
     cluster: Cluster, java: ClientProgram, topic: str, group: str
 ) -> None:
-    """Level 2 is five seconds."""
+    """Delay level 2 is five seconds."""
     wanted = _send(java, cluster, topic, count=3, delay_level=2)
 
     printed = java.run(

@@ -24,7 +24,7 @@ TOPIC, GROUP = "AdminMessages", "AdminMessagesGroup"
 
 @dataclass(frozen=True)
 class Scene:
-    """Messages that were sent and consumed, and one of them."""
+    """Messages that were sent and consumed; the tests look up one of them."""
 
     messages: list[Event]
 

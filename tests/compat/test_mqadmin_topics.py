@@ -127,7 +127,7 @@ def _group_config(mqadmin: MqAdmin, group: str) -> dict[str, str]:
 
 
 def test_broker_config_is_shown_and_changed(cluster: Cluster, mqadmin: MqAdmin) -> None:
-    """getBrokerConfig sends code 26, updateBrokerConfig code 25."""
+    """getBrokerConfig sends code 26, and updateBrokerConfig sends code 25."""
     address = cluster.broker_addrs[0]
     config = _properties(mqadmin.run("getBrokerConfig", "-b", address).output)
     assert config["brokerName"] == cluster.broker_names[0]
@@ -144,7 +144,7 @@ def test_broker_config_is_shown_and_changed(cluster: Cluster, mqadmin: MqAdmin) 
 
 
 def test_namesrv_config_is_shown_and_changed(cluster: Cluster, mqadmin: MqAdmin) -> None:
-    """getNamesrvConfig sends code 319, updateNamesrvConfig code 318."""
+    """getNamesrvConfig sends code 319, and updateNamesrvConfig sends code 318."""
     config = _properties(mqadmin.run("getNamesrvConfig").output)
     assert config["listenPort"] == cluster.namesrv_addr.rpartition(":")[2]
     assert config["orderMessageEnable"] == "false"

@@ -308,7 +308,7 @@ async def test_our_queues_are_pulled_at_intervals(cluster: Cluster, topic: str, 
 async def test_lite_pull_shares_with_a_java_consumer(
     cluster: Cluster, java: ClientProgram, topic: str, group: str
 ) -> None:
-    """One group of lite pull consumers, ours and Java's: nothing is lost."""
+    """Our lite pull consumer and Java's are members of one group; no message is lost."""
     got: set[str] = set()
     options = LitePullOptions(consume_from=ConsumeFrom.FIRST_OFFSET)
     consumer = LitePullConsumer(group, cluster.namesrv_addr, options=options)
@@ -352,7 +352,7 @@ async def reset(tools: MqAdmin, group: str, topic: str) -> None:
 async def test_a_running_consumer_is_reset(
     cluster: Cluster, tools: MqAdmin, topic: str, group: str, is_orderly: bool
 ) -> None:
-    """resetOffsetByTime: all messages are redelivered in order."""
+    """After resetOffsetByTime, all messages are redelivered in order."""
     offsets: dict[int, list[int]] = defaultdict(list)
 
     async def listener(messages: list[MessageExt]) -> None:

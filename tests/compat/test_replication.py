@@ -184,7 +184,10 @@ def log_files(broker: Cluster, end: int) -> dict[str, bytes]:
 
 
 def assert_equal_logs(master: Cluster, slave: Cluster) -> None:
-    """A Java master sends an empty slave only its last file, so the slave's log may start later."""
+    """Check that both logs are equal; the slave's may start later.
+
+    A Java master sends only its last file to an empty slave.
+    """
     end = end_of(master)
     theirs, ours = log_files(master, end), log_files(slave, end)
     assert len(theirs) > 8

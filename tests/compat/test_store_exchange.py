@@ -218,7 +218,7 @@ def _saved_progress(cluster: Cluster) -> int:
 @pytest.mark.slow
 @pytest.mark.parametrize("end", ENDS)
 def test_a_store_goes_there_and_back_twice(exchange: Exchange, end: str) -> None:
-    """Five owners in turn; each finds all earlier messages and adds its own.
+    """Five brokers own the store in turn; each finds all earlier messages and adds its own.
 
     Java does not know the checksums of the log, and what it has written must not look like damage.
     """

@@ -123,7 +123,7 @@ def strange(tmp_path_factory: pytest.TempPathFactory) -> Authority:
 
 @pytest.fixture(scope="module")
 def comet(ours: Authority, tmp_path_factory: pytest.TempPathFactory) -> Iterator[CometCluster]:
-    """Our servers; their settings are partly in a file `tls.properties`."""
+    """Our servers; some of their settings are in a file `tls.properties`."""
     folder = tmp_path_factory.mktemp("comet-tls")
     served = Authority(folder / "served")
     shutil.copytree(ours.folder, served.folder)

@@ -323,7 +323,7 @@ def test_the_other_maker_finishes_open_transactions(
 
 @PAIRS
 def test_the_other_maker_continues_the_checks(owners: Owners, writer: str, reader: str) -> None:
-    """The first owner's checks were answered "unknown", and Java stored copies in the meantime."""
+    """The first owner's checks were answered "unknown"; Java stored copies of the messages."""
     with owners.run(writer, PATIENT) as cluster:
         bench = owners.bench(cluster)
         topic = bench.topic("TxAsked")

@@ -161,7 +161,7 @@ async def test_a_damaged_body_above_the_progress_ends_the_log_there(
 async def test_damaged_properties_above_the_progress_cost_no_other_message(
     tmp_path: Path, random: Random, kind: str
 ) -> None:
-    """No checksum covers these bytes yet; recovery must neither stop nor lose a neighbour."""
+    """No checksum covers these bytes yet; recovery must neither stop nor lose other messages."""
     broker = BrokerChild(tmp_path)
     try:
         sent = await killed(broker, random, is_below=False)

@@ -211,7 +211,7 @@ class World:
             until(lambda one=one: knows(one), READY_TIMEOUT_S, f"{one} knows the master")  # type: ignore[misc]
 
     def kill(self, pod: str) -> None:
-        """Kill a broker with kill -9 in a kind cluster, elsewhere by deletion without grace."""
+        """Kill a broker: in a kind cluster with kill -9, elsewhere by deleting its pod at once."""
         found = self.pods()[pod]
         container = found["status"]["containerStatuses"][0]["containerID"].rpartition("//")[2]
         node = found["spec"]["nodeName"]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The suite's image: reproducible, listed, and safe to run and stop with a read-only root."""
+"""The suite's image: reproducible, with a list of its contents, and safe with a read-only root."""
 
 import asyncio
 import json
@@ -132,7 +132,7 @@ def test_every_program_is_in_the_image(image, program):
 
 
 async def test_a_stop_under_load_is_clean_and_loses_nothing(start):
-    """The broker ends within the grace period and keeps all acknowledged messages."""
+    """The broker stops within the grace period and keeps all acknowledged messages."""
     names = start("namesrv", "128m", "namesrv")
     namesrv = f"{address(names)}:9876"
     broker = await asyncio.to_thread(start, "broker", "256m", "broker", "-n", namesrv)

@@ -80,7 +80,7 @@ def without(condition: Callable[..., bool]) -> Callable[[], list[Patch]]:
 
 
 def any_winner() -> list[Patch]:
-    """Members outside the in-sync set are elected."""
+    """Let members outside the in-sync set be elected."""
     return [
         (election, "may_vote", lambda _, status: status.role in actions.CANDIDATE_ROLES),
         (member, "is_named", lambda one, record: record.holder == one.me),
@@ -88,7 +88,7 @@ def any_winner() -> list[Patch]:
 
 
 def reopens_epochs() -> list[Patch]:
-    """An epoch that is already in the log may begin a second time."""
+    """Let an epoch that is already in the log begin a second time."""
     begun = epochs.begun
 
     def begin(history: epochs.History, epoch: int, start: int) -> epochs.History:

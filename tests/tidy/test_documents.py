@@ -135,7 +135,7 @@ def test_promises_of_durability_name_their_conditions() -> None:
 
 
 def test_clients_that_cannot_connect_are_not_claimed() -> None:
-    """RocketMQ's 5.x clients speak gRPC, for which there is no server."""
+    """RocketMQ's 5.x clients speak gRPC, which no server of ours supports."""
     any_client = re.compile(r"\b(any|every|all) (RocketMQ|client of RocketMQ)(?! 4)", re.IGNORECASE)
     assert [name for name, text in PAGES.items() if any_client.search(text)] == []
     assert "gRPC" in PAGES["README.md"]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A port given out is reserved across processes until this one ends."""
+"""A port is reserved across processes until the process that drew it ends."""
 
 import subprocess
 import sys

@@ -34,7 +34,7 @@ def wait_for_dispatch(cluster: Cluster) -> None:
 
 
 def _bytes_behind(address: str) -> int:
-    """Return the undispatched bytes of the log; a Java broker reports them after some seconds."""
+    """Return the undispatched bytes of the log; a Java broker needs some seconds to report them."""
     answer = call(address, GET_BROKER_RUNTIME_INFO)
     return int(json.loads(answer.body)["table"]["dispatchBehindBytes"]) if answer.code == 0 else -1
 

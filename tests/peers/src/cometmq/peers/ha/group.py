@@ -109,7 +109,7 @@ class BrokerGroup:
             raise PeerError(f"{name} ended with {status}:\n{child.log()[-2000:]}")
 
     async def stop_all(self) -> None:
-        """Stop all processes, electors first, so that nothing is elected meanwhile."""
+        """Stop all processes, electors first, so that they elect no new master."""
         for name in sorted(self._children, key=lambda name: not name.startswith("elector")):
             await self.stop(name)
 

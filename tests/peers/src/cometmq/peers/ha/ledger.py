@@ -27,7 +27,7 @@ class Outage(NamedTuple):
 
 
 class Ledger:
-    """Every message by its number."""
+    """All messages of a run, by number."""
 
     def __init__(self) -> None:
         self.acknowledged: dict[int, Acknowledged] = {}

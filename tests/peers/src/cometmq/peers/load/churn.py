@@ -242,7 +242,7 @@ class Churn:
     def _causes(
         self, topic: str, queues: Iterable[list[Delivery]], explainer: Explainer
     ) -> Counter[Cause]:
-        """Find the cause of each redelivery; in an orderly group few causes are allowed."""
+        """Find the cause of each redelivery; an orderly group permits only a few causes."""
         causes: Counter[Cause] = Counter()
         for queue in queues:
             for repeat in repeats(queue):
