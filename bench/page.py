@@ -20,7 +20,7 @@ def markdown(result: report.Result) -> str:
     names = report.rivals_of(result["samples"])
     rivals = "".join(f" {report.TITLES[name]} |" for name in names)
     lines = [
-        f"| workload | figure | CometMQ | Java | ratio |{rivals} aim | |",
+        f"| workload | figure | CometMQ | Java | ratio |{rivals} target | |",
         "|---|---|---|---|---|---|---|" + "---|" * len(names),
     ]
     title = ""

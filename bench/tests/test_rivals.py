@@ -177,6 +177,6 @@ def test_rivals_are_columns_of_the_table():
     assert re.search(r"Redis +NATS +aim", text)
     assert re.search(r"100,000 +50,000 +2\.000 +- +200,000 +25,000 +>= 1\.5x met", text)
     markdown = page.markdown(result)
-    assert "| CometMQ | Java | ratio | Redis | NATS | aim | |" in markdown
+    assert "| CometMQ | Java | ratio | Redis | NATS | target | |" in markdown
     assert "| 100,000 | 50,000 | 2.00 | 200,000 | 25,000 | >= 1.5x | met |" in markdown
     assert "| 1 | 1 | 1.00 |  |  | >= 1x | met |" in markdown
