@@ -33,7 +33,7 @@ def markdown(result: report.Result) -> str:
         label, unit, divisor = report.UNITS[row.metric]
         values = [report.cell(value, divisor).strip() for value in (row.comet, row.java)]
         ratio = "" if row.ratio is None else f"{row.ratio:.2f}"
-        verdicts = [report.verdict(row, aim).rpartition(" ") for aim in row.aims]
+        verdicts = [report.verdict(row, target).rpartition(" ") for target in row.targets]
         bounds = ", ".join(bound for bound, _, _ in verdicts)
         words = ", ".join(dict.fromkeys(word.lower() for _, _, word in verdicts))
         others = "".join(

@@ -15,7 +15,7 @@ from typing import Any, Final, TypeAlias
 
 from macro.rivals import RIVALS
 from macro.scenarios import Sample, Samples
-from macro.workloads import MEGABYTE, MORE_IS_BETTER, WORKLOADS, Aim, Load, Scenario
+from macro.workloads import MEGABYTE, MORE_IS_BETTER, WORKLOADS, Load, Scenario, Target
 
 BENCH: Final = Path(__file__).resolve().parent
 OUT: Final = BENCH / "out"
@@ -63,9 +63,9 @@ class Row:
         return self.comet / self.java if self.comet is not None and self.java else None
 
     @property
-    def aims(self) -> list[Aim]:
+    def targets(self) -> list[Target]:
         """Return the workload's targets for this metric."""
-        return [aim for aim in self.workload.aims if aim.metric == self.metric]
+        return [target for target in self.workload.targets if target.metric == self.metric]
 
 
 def make_result(
@@ -131,15 +131,15 @@ def table(result: Result, baseline: Result | None = None) -> str:
     is_beside_java = other(result["samples"]) == "java"
     beside = "Java" if is_beside_java else "on Python"
     rivals = "".join(f"{TITLES[name]:>12}" for name in rivals_of(result["samples"]))
-    lines = [f"{'':42}{'CometMQ':>12}{beside:>12}{'ratio':>8}{'before':>8}{rivals}  aim"]
+    lines = [f"{'':42}{'CometMQ':>12}{beside:>12}{'ratio':>8}{'before':>8}{rivals}  target"]
     before = (baseline or {}).get("ratios", {}) if is_beside_java else {}
     title = ""
     for row in rows(result["samples"]):
         if row.workload.title != title:
             title = row.workload.title
             lines.append(title)
-        aims = row.aims if is_beside_java else ()
-        lines.append(_line(row, before.get(f"{row.workload.name}.{row.metric}"), aims))
+        targets = row.targets if is_beside_java else ()
+        lines.append(_line(row, before.get(f"{row.workload.name}.{row.metric}"), targets))
     floor = ", ".join(f"{k} {v:,.0f}/s" for k, v in result["floor_messages_per_s"].items())
     if floor:
         lines.append(f"generator against a server that only answers: {floor}")
@@ -161,7 +161,7 @@ def others_cpus(result: Result) -> float:
     return max(map(max, medians), default=0.0)
 
 
-def _line(row: Row, before: float | None, aims: Sequence[Aim]) -> str:
+def _line(row: Row, before: float | None, targets: Sequence[Target]) -> str:
     name, unit, divisor = UNITS[row.metric]
     cells = [
         f"  {name + ' [' + unit + ']':<40}",
@@ -170,7 +170,7 @@ def _line(row: Row, before: float | None, aims: Sequence[Aim]) -> str:
         f"{before:>8.3f}" if before is not None else f"{'-':>8}",
         *(cell(value, divisor) for value in row.rivals),
     ]
-    return "".join(cells) + "  " + ", ".join(verdict(row, aim) for aim in aims)
+    return "".join(cells) + "  " + ", ".join(verdict(row, target) for target in targets)
 
 
 def cell(value: float | None, divisor: float) -> str:
@@ -181,12 +181,12 @@ def cell(value: float | None, divisor: float) -> str:
     return f"{scaled:>12,.0f}" if scaled >= 1000 else f"{scaled:>12.3g}"
 
 
-def verdict(row: Row, aim: Aim) -> str:
+def verdict(row: Row, target: Target) -> str:
     """Return a target and whether it was met, for example `>= 1.5x met`."""
-    sign = ">=" if aim.metric in MORE_IS_BETTER else "<="
-    _, unit, divisor = UNITS[aim.metric]
-    bound = f"{aim.bound:g}x" if aim.of_java else f"{aim.bound / divisor:g} {unit}"
-    met = aim.is_met(comet=row.comet, java=row.java) if row.comet is not None else None
+    sign = ">=" if target.metric in MORE_IS_BETTER else "<="
+    _, unit, divisor = UNITS[target.metric]
+    bound = f"{target.bound:g}x" if target.of_java else f"{target.bound / divisor:g} {unit}"
+    met = target.is_met(comet=row.comet, java=row.java) if row.comet is not None else None
     word = {True: "met", False: "MISSED", None: "not measured"}[met]
     return f"{sign} {bound} {word}"
 
@@ -194,10 +194,10 @@ def verdict(row: Row, aim: Aim) -> str:
 def missed(result: Result) -> list[str]:
     """Return the measured targets that were missed."""
     return [
-        f"{row.workload.title}: {UNITS[row.metric][0]} {verdict(row, aim)}"
+        f"{row.workload.title}: {UNITS[row.metric][0]} {verdict(row, target)}"
         for row in rows(result["samples"])
-        for aim in row.aims
-        if row.comet is not None and aim.is_met(comet=row.comet, java=row.java) is False
+        for target in row.targets
+        if row.comet is not None and target.is_met(comet=row.comet, java=row.java) is False
     ]
 
 
@@ -206,7 +206,7 @@ def regressions(result: Result, baseline: Result) -> list[str]:
     found = []
     for row in rows(result["samples"]):
         before = baseline["ratios"].get(f"{row.workload.name}.{row.metric}")
-        if before is None or row.ratio is None or not row.aims:
+        if before is None or row.ratio is None or not row.targets:
             continue
         worse = before / row.ratio if row.metric in MORE_IS_BETTER else row.ratio / before
         if worse > WORSE_MAX:
@@ -243,19 +243,19 @@ def plot(result: Result, path: Path) -> None:
     mpl.use("Agg")
     from matplotlib import pyplot as plt  # noqa: PLC0415
 
-    shown = [row for row in rows(result["samples"]) if row.ratio and row.aims]
+    shown = [row for row in rows(result["samples"]) if row.ratio and row.targets]
     if not shown:
         return
     names = [f"{row.workload.title}: {UNITS[row.metric][0]}" for row in shown]
     figure, axes = plt.subplots(figsize=(9, 0.45 * len(shown) + 1.4), layout="constrained")
     axes.barh(names, [_advantage(row.metric, row.ratio or 1) for row in shown], color="#3b7ea1")
     for index, row in enumerate(shown):
-        for aim in (aim for aim in row.aims if aim.of_java):
-            axes.plot(_advantage(row.metric, aim.bound), index, "k|", markersize=18)
+        for target in (target for target in row.targets if target.of_java):
+            axes.plot(_advantage(row.metric, target.bound), index, "k|", markersize=18)
     axes.axvline(1, color="#888888", linewidth=1)
     axes.set_xscale("log")
     axes.invert_yaxis()
-    axes.set_xlabel("times better than Java RocketMQ 4.9.4 (mark: the aim)")
+    axes.set_xlabel("times better than Java RocketMQ 4.9.4 (mark: the target)")
     figure.savefig(path, dpi=120)
     plt.close(figure)
 

@@ -49,7 +49,7 @@ def parse_arguments() -> argparse.Namespace:
     )  # fmt: skip
     add("--directory", type=Path, help="where the stores go (default: temporary)")
     add("--priority", action="store_true", help="run above other programs; needs root")
-    add("--check", action="store_true", help="exit 1 on a missed aim or a worse ratio")
+    add("--check", action="store_true", help="exit 1 on a missed target or a worse ratio")
     add("--save-baseline", action="store_true", help="take over into bench/baseline.json")
     add("--publish", action="store_true", help="the same, and into the documents")
     arguments = parser.parse_args()

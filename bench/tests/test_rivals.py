@@ -174,7 +174,7 @@ def test_rivals_are_columns_of_the_table():
     options = {"rounds": 1, "seconds": 2.0}
     result = report.make_result(samples, {}, options=options, measured_at="2026-02-02")
     text = report.table(result)
-    assert re.search(r"Redis +NATS +aim", text)
+    assert re.search(r"Redis +NATS +target", text)
     assert re.search(r"100,000 +50,000 +2\.000 +- +200,000 +25,000 +>= 1\.5x met", text)
     markdown = page.markdown(result)
     assert "| CometMQ | Java | ratio | Redis | NATS | target | |" in markdown
