@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Clients while a broker has only a slave in the routes."""
+"""How clients behave while the routes contain only a slave of a broker."""
 
 import asyncio
 import socket

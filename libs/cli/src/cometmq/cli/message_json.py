@@ -16,7 +16,7 @@ from cometmq.remoting.spelling import did_you_mean
 
 
 class JsonMessage(msgspec.Struct, omit_defaults=True):
-    """One line."""
+    """A message as one JSON line."""
 
     body: str | None = None
     body_base64: str | None = None

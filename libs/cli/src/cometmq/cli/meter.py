@@ -16,7 +16,7 @@ _CLEAR: Final = "\r\x1b[K"
 
 
 def is_terminal(stream: object) -> bool:
-    """Return whether a standard stream is a terminal; a closed stream is passed as None."""
+    """Return whether a standard stream is a terminal; `stream` is None if it is closed."""
     return stream is not None and bool(getattr(stream, "isatty", bool)())
 
 
@@ -80,6 +80,6 @@ async def live(
 
 
 def rate(count: int, since: float) -> str:
-    """Return a count and its rate since a time on the monotonic clock."""
+    """Return a count as text, with its rate since `since`, a time on the monotonic clock."""
     seconds = max(monotonic() - since, 0.001)
     return f"{count:,} messages, {count / seconds:,.0f} per second"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Shows values in error texts, shortened."""
+"""Shortens values for error texts."""
 
 from typing import Final
 

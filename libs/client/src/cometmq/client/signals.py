@@ -30,9 +30,9 @@ async def until_signal(signals: Sequence[signal.Signals] = END_SIGNALS) -> None:
 def on_signal(
     callback: Callable[[], object], *, signals: Sequence[signal.Signals] = END_SIGNALS
 ) -> Iterator[None]:
-    """Call a function on the loop when a signal arrives, instead of its default action.
+    """Call a function on the loop when a signal arrives, instead of taking the default action.
 
-    A second signal of the same kind has its default action, so that users can end the process at
+    A second signal of the same kind takes the default action, so that users can end the process at
     once. This works only in the main thread, where Python handles signals.
     """
     loop = asyncio.get_running_loop()

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Subscriptions: all messages of a topic, some tags, or an SQL condition."""
+"""Subscriptions to all messages of a topic, to some tags, or to messages that meet an SQL
+condition.
+"""
 
 import re
 from collections.abc import Iterable

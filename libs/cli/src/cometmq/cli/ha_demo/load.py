@@ -43,7 +43,7 @@ class Ledger:
 
     @property
     def repeated_count(self) -> int:
-        """The number of deliveries beyond the first."""
+        """The number of repeated deliveries, over all messages."""
         return self.received.total() - len(self.received)
 
     def longest_pause_s(self, since: float) -> float:

@@ -76,7 +76,7 @@ class Group:
         self._children[_name(ordinal)].kill()
 
     def freeze(self, ordinal: int) -> None:
-        """Stop a broker's process without ending it, as a suspended machine would."""
+        """Stop a broker's process without ending it, as if its machine were suspended."""
         self._children[_name(ordinal)].send_signal(signal.SIGSTOP)
 
     def thaw(self, ordinal: int) -> None:

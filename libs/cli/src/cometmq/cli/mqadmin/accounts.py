@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""mqadmin's access control commands: accounts, and addresses that need none."""
+"""mqadmin's access control commands: accounts, and addresses that need no account."""
 
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Annotated, Final

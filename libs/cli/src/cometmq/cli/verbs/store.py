@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`cometmq store`: inspect a store's folder without a broker, including RocketMQ's.
+"""`cometmq store`: inspect the folder of a store, including one that RocketMQ wrote, without a
+broker.
 
 Nothing is changed, and a broker may be running on the folder.
 """

@@ -140,9 +140,7 @@ class PushConsumer(GroupConsumer[PushOptions, PushGroup]):
         return await self._joined().give_back(message, redelivery_level(delay_level))
 
     async def reset_to_timestamp(self, timestamp_ms: int) -> None:
-        """Continue all owned queues from the messages stored at a timestamp (Java's
-        resetOffsetByTimeStamp).
-        """
+        """Continue consuming all owned queues from a timestamp (Java's resetOffsetByTimeStamp)."""
         await self._joined().reset_to(whole(timestamp_ms, "timestamp_ms"))
 
     def _joined(self) -> PushGroup:

@@ -243,7 +243,7 @@ class PushGroup(GroupMember[PushOptions]):
         return await self._failed.send_back(message, delay_level)
 
     async def reset_to(self, timestamp_ms: int) -> None:
-        """Continue all owned queues from a timestamp."""
+        """Continue consuming all owned queues from a timestamp."""
         for topic in tuple(self.topics):
             queues = self._readers.of_topic(topic)
             offsets = {queue: await self._queue_offsets.at(queue, timestamp_ms) for queue in queues}

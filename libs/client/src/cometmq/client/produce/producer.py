@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Producers: send messages to the queues of topics."""
+"""Producers, which send messages to the queues of topics."""
 
 import asyncio
 from collections.abc import Iterable, Sequence

@@ -141,7 +141,7 @@ class PushConsumer(SubscribingConsumer[client.PushConsumer]):
         return self._run(self._inner.send_message_back(message, delay_level))
 
     def reset_to_timestamp(self, timestamp_ms: int) -> None:
-        """Continue all owned queues from the messages stored at a timestamp."""
+        """Continue consuming all owned queues from a timestamp."""
         self._run(self._inner.reset_to_timestamp(timestamp_ms))
 
     def stats(self) -> ConsumerStats:

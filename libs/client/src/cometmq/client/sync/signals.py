@@ -21,10 +21,11 @@ def until_signal(signals: Sequence[signal.Signals] = END_SIGNALS) -> None:
 def on_signal(
     callback: Callable[[], object], *, signals: Sequence[signal.Signals] = END_SIGNALS
 ) -> Iterator[None]:
-    """Call a function on the main thread when a signal arrives, instead of its default action.
+    """Call a function on the main thread when a signal arrives, instead of taking the default
+    action.
 
-    A second signal of the same kind has its default action. The function must not block, because it
-    interrupts the main thread at any point, possibly inside a client call.
+    A second signal of the same kind takes the default action. The function must not block, because
+    it interrupts the main thread at any point, possibly inside a client call.
     """
     before = {number: signal.getsignal(number) for number in signals}
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Admin requests of the in-memory broker: groups and offsets."""
+"""Admin requests about groups and offsets, as served by the in-memory broker."""
 
 from collections.abc import Mapping
 from typing import Any, Final

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Client requests of the in-memory broker."""
+"""Requests of clients, as served by the in-memory broker."""
 
 from collections.abc import Mapping
 from typing import Any, Final

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Single message transfers: sending to a queue with retries, and one pull from a queue."""
+"""Transfers of single messages: sends with retries, and pulls from one queue."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Observation of listener calls: hooks, message trace, trace context."""
+"""Observes listener calls for hooks, message trace and trace context."""
 
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import nullcontext

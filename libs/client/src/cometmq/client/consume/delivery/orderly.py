@@ -75,7 +75,7 @@ class _Turn:
             self.waiting = deque(sorted(self.waiting, key=lambda m: m.queue_offset))
 
     def take(self, count_max: int) -> list[MessageExt]:
-        """Take the next messages; an unreadable one is returned alone."""
+        """Take the next messages; an unreadable message is taken alone."""
         taken = [self.waiting.popleft()]
         while self.waiting and len(taken) < count_max:
             if isinstance(taken[-1], UnreadableMessage) or isinstance(

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reading one owned queue: a loop that pulls while there is room."""
+"""Reads one owned queue in a loop that pulls while there is room."""
 
 import asyncio
 from collections.abc import Callable, Mapping
