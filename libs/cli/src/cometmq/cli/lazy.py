@@ -87,7 +87,7 @@ class _Finite:
 
 
 def refuse_empty(command: str, args: Sequence[str]) -> None:
-    """Exit with one line if an argument is empty, as after an unset variable in a script."""
+    """Print one line and exit if an argument is empty, as after an unset variable in a script."""
     for number, arg in enumerate(args, 1):
         before = args[number - 2] if number > 1 else ""
         if not arg:

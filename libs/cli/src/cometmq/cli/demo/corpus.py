@@ -11,7 +11,9 @@ import msgspec
 
 
 class SourceFile(msgspec.Struct, frozen=True):
-    """One module: its name in message keys, its package, and the expected content."""
+    """One module of the library: its name in message keys, its package, and its expected
+    content.
+    """
 
     path: Path
     name: str

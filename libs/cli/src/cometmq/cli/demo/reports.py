@@ -22,7 +22,7 @@ class Line(msgspec.Struct, array_like=True, frozen=True, gc=False):
 
 
 class Report(msgspec.Struct, array_like=True, frozen=True):
-    """Consumed messages, and the number of assigned queues if it changed."""
+    """A list of consumed messages, and the number of assigned queues if it has changed."""
 
     lines: list[Line] = []
     queue_count: int | None = None
@@ -32,7 +32,7 @@ _decoder = msgspec.msgpack.Decoder(Report)
 
 
 def encode_report(report: Report) -> bytes:
-    """Return a report with its length."""
+    """Return an encoded report, preceded by its length."""
     data = _encoder.encode(report)
     return _LENGTH.pack(len(data)) + data
 

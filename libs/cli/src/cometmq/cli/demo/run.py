@@ -55,7 +55,7 @@ class Demo:
         self._shared = asyncio.Event()
 
     def counts(self) -> Counts:
-        """Return the progress."""
+        """Return how many messages have been sent and received."""
         return Counts(self.sent_count, self.rebuilder.line_count)
 
     async def run(self, namesrv: str) -> None:

@@ -60,10 +60,12 @@ Force = Annotated[
 
 
 class MqadminCommand(TyperCommand):
-    """Also accepts long options after a single dash, like Java's parser: `-topic T`."""
+    """A command that also accepts long options after a single dash, like Java's parser: `-topic
+    T`.
+    """
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Add the second dash to long options that have one, then parse."""
+        """Add the second dash to long options that have only one, then parse."""
         names = {name for param in self.params for name in param.opts if name.startswith("--")}
         dashed = [f"-{arg}" if f"-{arg.partition('=')[0]}" in names else arg for arg in args]
         return super().parse_args(ctx, dashed)

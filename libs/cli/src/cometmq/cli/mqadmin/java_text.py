@@ -21,7 +21,7 @@ def word(value: object) -> str:
 
 
 def bracketed(name: str, pairs: Iterable[tuple[str, object]]) -> str:
-    """Return `Name [key=value, key=value]`."""
+    """Return pairs as `Name [key=value, key=value]`."""
     return f"{name} [{', '.join(f'{key}={word(value)}' for key, value in pairs)}]"
 
 
@@ -32,7 +32,7 @@ def fields(value: msgspec.Struct, names: Iterable[str]) -> list[tuple[str, Any]]
 
 
 def mapping(values: Mapping[str, object]) -> str:
-    """Return `{key=value, key=value}`."""
+    """Return a mapping as `{key=value, key=value}`."""
     return "{" + ", ".join(f"{key}={word(value)}" for key, value in values.items()) + "}"
 
 

@@ -32,7 +32,7 @@ def moment(text: str) -> int:
 
 
 def past_moment(text: str | None, option: str) -> int | None:
-    """Return a time, refusing one in the future."""
+    """Return a time; refuse a time in the future."""
     if text is None:
         return None
     found = moment(text)

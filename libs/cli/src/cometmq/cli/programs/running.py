@@ -76,7 +76,7 @@ OWN_KEYS: Final[Mapping[str, frozenset[str]]] = {
 
 @contextmanager
 def exit_on_bad_settings() -> Iterator[None]:
-    """Exit with one line and status 2 on invalid settings."""
+    """If the settings are invalid, print one line and exit with status 2."""
     try:
         yield
     except SettingsError as error:

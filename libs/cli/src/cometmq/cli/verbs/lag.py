@@ -151,7 +151,9 @@ def note_left_out(group: str, error: object) -> None:
 
 
 def _total(states: list[QueueState]) -> tuple[int, int, float | None]:
-    """Return the messages behind, the messages that will be skipped, and the seconds behind."""
+    """Return how many messages the groups are behind, how many they will skip, and the seconds
+    behind.
+    """
     behind = [state.behind_s for state in states if state.behind_s is not None]
     lag = sum(state.lag for state in states)
     return lag, sum(state.skip_count for state in states), max(behind, default=None)

@@ -58,7 +58,7 @@ class Status(Enum):
 
 
 class TopicRow(msgspec.Struct, frozen=True):
-    """One topic of one group."""
+    """The state of one consumer group in one topic."""
 
     topic: str
     queue_count: int
@@ -67,7 +67,7 @@ class TopicRow(msgspec.Struct, frozen=True):
 
 
 class GroupRow(msgspec.Struct, frozen=True):
-    """One consumer group."""
+    """The state of one consumer group."""
 
     group: str
     status: Status

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A command's sends: back off while servers are down or busy, until a deadline."""
+"""Retries a command's sends while servers are down or busy, until a deadline."""
 
 import asyncio
 from time import monotonic

@@ -48,7 +48,7 @@ class QueueState(msgspec.Struct, frozen=True):
         return self.max_offset - self.min_offset if self.is_beyond_end else 0
 
     def row(self) -> list[Cell]:
-        """Return the cells of the table."""
+        """Return the cells of the queue's row in the table."""
         queue = self.queue
         offsets = [self.min_offset, self.committed, self.max_offset, self.lag, self.skip_count]
         return [queue.topic, queue.broker_name, queue.queue_id, *offsets, self.behind_s]

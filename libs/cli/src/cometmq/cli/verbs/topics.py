@@ -259,7 +259,9 @@ def _permission(text: str) -> int:
 def _exists_text(
     topic: str, existing: Mapping[str, TopicConfig], masters: Mapping[str, BrokerAdmin]
 ) -> str:
-    """Return the error for an existing topic: brokers, settings, and the command to use instead."""
+    """Return the error for an existing topic, with its brokers, its settings, and the right
+    command.
+    """
     found = ", ".join(
         f"{name} ({it.read_queue_nums} read and {it.write_queue_nums} write queues,"
         f" {permission_text(it.perm)})"
