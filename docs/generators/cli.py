@@ -15,7 +15,7 @@ from .markdown import notice, table
 WIDTH: Final = 92
 
 INTRODUCTION: Final = """\
-`cometmq COMMAND --help` prints the same. The commands of RocketMQ's mqadmin are in
+`cometmq COMMAND --help` prints the same text. The commands of RocketMQ's mqadmin are in
 [mqadmin.md](mqadmin.md).
 
 {statuses}

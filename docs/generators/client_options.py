@@ -38,8 +38,8 @@ def client_options_page() -> str:
     """Return the page: every option with its type, bounds and default."""
     lines = ["# Options of the Python client", "", notice("client-options"), ""]
     lines += [
-        "Durations are milliseconds. `ProducerOptions` and `ConsumerOptions` have the options of",
-        "`ClientOptions` too, `TransactionOptions` those of `ProducerOptions`, and `PushOptions`,",
+        "Durations are milliseconds. `ProducerOptions` and `ConsumerOptions` also have the options",
+        "of `ClientOptions`, `TransactionOptions` those of `ProducerOptions`, and `PushOptions`,",
         "`LitePullOptions` and `PullOptions` those of `ConsumerOptions`.",
         "How to use them: [the guide](../guides/client.md).",
     ]

@@ -17,7 +17,7 @@ def page() -> str:
     root = version["schema"]["openAPIV3Schema"]
     lines = [
         f"# BrokerGroup, {API_VERSION}", "", notice("brokergroup"), "", DESCRIPTION, "",
-        "`kubectl explain bg.spec --recursive` prints the same.", "",
+        "`kubectl explain bg.spec --recursive` prints the same descriptions.", "",
     ]  # fmt: skip
     for name in ("spec", "status"):
         schema = root["properties"][name]

@@ -12,16 +12,17 @@ MEANINGS: Final[Mapping[str, str]] = {
     "member.master_unknown": "The record names a master that groupMembers does not contain.",
     "member.store_failed": "The stream of a broker group could not write the store or a "
     "file; a restart is needed.",
-    "member.tables_behind": "A majority chose this broker, but another one has newer "
-    "tables; it does not open.",
+    "member.tables_behind": "A majority chose this broker, but a different broker has newer "
+    "tables; the chosen one does not open.",
     "in_sync.changed": "The copies of a broker group that are in sync have changed; the "
     "numbers are brokerIds.",
     "member.failed": "A member of a broker group could not perform a step and has stopped "
     "taking part.",
     "member.recovered": "A member of a broker group whose state did not fit on the disk could save "
     "it, and takes part again.",
-    "member.policy_differs": "replicationPolicy of this broker is not the record's, which counts.",
-    "member.role_changed": "A member of a broker group has another role; `cause` is the event "
+    "member.policy_differs": "The replicationPolicy of this broker differs from the record's, "
+    "which takes precedence.",
+    "member.role_changed": "A member of a broker group has a new role; `cause` is the event "
     "that led to it.",
     "record.reachable": "The consensus record of the broker group can be read again.",
     # programs
@@ -69,16 +70,16 @@ MEANINGS: Final[Mapping[str, str]] = {
     # name server
     "broker.address_replaced": "A broker registered with the name and id of a live broker at "
     "another address, `replaced`, and took its place in the routes. If both are running, give one "
-    "of them another `brokerName`.",
+    "of them a different `brokerName`.",
     "broker.displaced": (
         "Another broker, `holder`, has registered with the name and id of this broker, which "
-        "registers again at once. If both are running, give one of them another `brokerName`."
+        "registers again at once. If both are running, give one of them a different `brokerName`."
     ),
     "broker.id_ignored": "The `brokerId` of a master is not used: it is 0, as in RocketMQ. A slave "
     "needs `brokerRole=SLAVE`.",
     "broker.name_taken": (
         "A running broker, `holder`, has the name and id of this broker, which therefore does not "
-        "register; a start ends with status 2. Give one of the two another `brokerName`."
+        "register; a start ends with status 2. Give one of the two a different `brokerName`."
     ),
     "broker.name_taken_over": "Because of `takeOverName`, this broker takes the place of `holder` "
     "in the routes.",
@@ -93,7 +94,8 @@ MEANINGS: Final[Mapping[str, str]] = {
     "broker.expired": "A broker was silent for too long; its routes are gone.",
     "store.discarded": "A slave has moved its store aside, as ordered; at its next start it copies "
     "everything from its master.",
-    "store.kept": "A slave was ordered to discard its store, but had another role when it stopped.",
+    "store.kept": "A slave was ordered to discard its store, but had a different role when it "
+    "stopped.",
     "control.unprotected": "The control port is open to other machines and requires no "
     "certificate: any client that reaches it can depose a master.",
     "control.failed": "An order through the control API failed because of a bug; please report it.",
@@ -113,11 +115,11 @@ MEANINGS: Final[Mapping[str, str]] = {
         "An elector or a broker cannot read the group's record: no election happens until it can. "
         "A master whose slaves answer continues."
     ),
-    "record.write_unknown": "A write of the record got no answer; it is read before anything else "
-    "is done.",
+    "record.write_unknown": "A write of the record got no answer; the record is read again before "
+    "anything else is done.",
     # operator
-    "backlog.unknown": "The master does not tell the operator what consumers have left; the "
-    "deletion of the group waits.",
+    "backlog.unknown": "The operator cannot learn from the master how many messages are still "
+    "unread; the deletion of the group waits.",
     "drain.blocked": "A broker of a group that is being deleted cannot be made read-only; the "
     "deletion waits.",
     "event.lost": "An Event could not be written; nothing depends on it.",
@@ -128,9 +130,9 @@ MEANINGS: Final[Mapping[str, str]] = {
     # txn-checker
     "broker.refused": "The txn-checker does not follow this broker: it follows at most 1,000 "
     "brokers, and none whose name looks like a path.",
-    "broker.unfollowed": "The txn-checker cannot follow this broker; it tries again, after "
-    "failures as in a failover every second, and continues to follow the other brokers. The event "
-    "is repeated only for another reason.",
+    "broker.unfollowed": "The txn-checker cannot follow this broker; it tries again, every "
+    "second after failures that are usual in a failover, and continues to follow the other "
+    "brokers. The event is repeated only for a different reason.",
     "brokers.unknown": "No name server gave the txn-checker the list of masters; it keeps the "
     "masters that it knows.",
     "progress.uncommitted": "When it stopped, the txn-checker could not commit its progress to a "
@@ -200,8 +202,8 @@ MEANINGS: Final[Mapping[str, str]] = {
     "reply.not_stored": "A reply was pushed to its requester, but the store refused it.",
     "reply.not_taken": "A requester did not accept its reply; the replier got an error.",
     "subscription.mismatched": "Members of one group have different subscriptions and miss "
-    "messages: give all members the same subscriptions, or give each subscription a group of its "
-    "own.",
+    "messages: give all members the same subscriptions, or give each subscription a separate "
+    "group.",
     "group.creation_refused": "The limit of automatically created groups is reached; perhaps a "
     "client is inventing names.",
     "filter.invalid": "A group subscribed with an invalid SQL expression; its pulls are refused.",
@@ -219,8 +221,8 @@ MEANINGS: Final[Mapping[str, str]] = {
     # client
     "tls.unverified": "A client has trusted certificates, but does not verify the servers' "
     "certificates with them; `advice` names the setting.",
-    "trace.dropped": "There were more traces than could be sent, so some were dropped; no message "
-    "was.",
+    "trace.dropped": "There were more traces than could be sent, so some were dropped; no messages "
+    "were lost.",
     "trace.unsent": "A broker did not accept traces, which are lost; their messages are not.",
     "callback.abandoned": "`close`, or the end of a wait, left `running_count` calls of the "
     "function given to `callback` running: they did not end when they were cancelled.",
@@ -235,7 +237,7 @@ MEANINGS: Final[Mapping[str, str]] = {
     "hook.failed": "A hook of the application raised an exception; the message is processed "
     "nevertheless.",
     "broker.unreachable": "A broker does not answer heartbeats. The client tries again every "
-    "second; steps that fail in the meantime are logged at debug level and counted in "
+    "second; steps that fail until then are logged at debug level and counted in "
     "`failed_count`. The event is repeated every 30 s, and `broker.reachable` follows when the "
     "broker answers again.",
     "heartbeat.failed": "A broker refused a heartbeat; the client sends the next one at its usual "
@@ -287,7 +289,7 @@ MEANINGS: Final[Mapping[str, str]] = {
     "queues.undrained": "Queues were revoked while the listener was still processing their "
     "messages.",
     "subscription.doubtful": "A filter is probably a mistake: it matches no messages, or not "
-    "those that were meant. `advice` shows what to write.",
+    "the intended ones. `advice` shows what to write.",
     "subscription.refused": "A broker refuses the SQL92 condition of a running consumer, which "
     "receives no message of the topic until the subscription is corrected. `error` has the reason.",
     "strategy.failed": "An allocation strategy raised an exception; the assignment of queues "
@@ -321,14 +323,14 @@ MEANINGS: Final[Mapping[str, str]] = {
     "slave.silent": "A connection to haListenPort was silent for haHousekeepingInterval and is "
     "closed.",
     "slave.turned_away": "A connection to haListenPort exceeded haConnectionsMax and was closed.",
-    "follower.silent": "A member of the broker group said nothing for 5 s; its connection is "
+    "follower.silent": "A member of the broker group sent nothing for 5 s; its connection is "
     "closed.",
     "follower.refused": "A member of the broker group does not follow this master; `error` has its "
     "reason.",
     "tail.cut": "This broker's log had messages that its master does not have and that were never "
     "confirmed: they were cut off and copied to `file`.",
-    "tail.not_kept": "The part of the log that is cut off could not be copied; it is cut all the "
-    "same, because it was never confirmed.",
+    "tail.not_kept": "The part of the log that is cut off could not be copied; it is cut off "
+    "anyway, because it was never confirmed.",
     "slave.log_unreadable": "This broker cannot read its own log for a slave, because of a "
     "failing disk or a damaged record; run `cometmq store verify`.",
 }

@@ -177,7 +177,7 @@ def _cell(text: str) -> str:
 _TABLE: Final = """\
 ## Values
 
-Wrong values are refused before anything is installed, with their path.
+Invalid values are rejected before anything is installed; the error names their path.
 
 | value | type | default | meaning |
 |---|---|---|---|
@@ -227,7 +227,7 @@ The [guide](../../../docs/guides/operator.md) shows how to
 create groups. Example: [one namespace](ci/one-namespace-values.yaml), where the operator has no
 rights elsewhere.
 
-The definition of BrokerGroup is upgraded with the release, and stays when the release is deleted,
+The definition of BrokerGroup is upgraded with the release, and remains when the release is deleted,
 because Kubernetes would delete all groups with it. To install the chart again under another name
 or in another namespace, set `crds.install: false`, or let the new release own the definition:
 
