@@ -118,7 +118,7 @@ def create() -> MessageExt:
 
 
 def main() -> None:
-    """Print one line per operation; the figures for pulls are for 32 messages."""
+    """Print one line per operation; the figures for pulls cover 32 messages."""
     compare_and_print(
         {
             "send: prepare": (prepare, 5_000),

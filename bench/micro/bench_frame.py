@@ -31,7 +31,7 @@ def feed_in_halves() -> None:
 
 
 def main() -> None:
-    """Print one line per operation; the figures for a chunk are for its 32 frames."""
+    """Print one line per operation; the figures for a chunk cover its 32 frames."""
     compare_and_print(
         {
             "feed one frame": (lambda: READER.feed(FRAME), 600),

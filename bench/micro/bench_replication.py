@@ -4,9 +4,8 @@
 Master and followers are child processes. A follower writes the log, builds its queues and its
 index, and acknowledges; both run a broker's background jobs. Followers with native dispatch and
 with dispatch in Python run alternately. The plain copy sends the same files with sendfile and
-writes the received bytes, which is the fastest possible copy to another machine.
-`bench_replication.py ROUNDS` sets the number of rounds; on a busy machine, compare the processor
-times.
+writes the received bytes; a copy to a different machine cannot be faster. `bench_replication.py
+ROUNDS` sets the number of rounds; on a busy machine, compare the processor times.
 """
 
 import asyncio

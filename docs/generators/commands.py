@@ -76,7 +76,7 @@ def _field(field: msgspec.structs.FieldInfo) -> str:
 
 
 def _type_name(type_: Any) -> str:
-    """Return the Java or JSON name of a type; an integer's upper bound tells int from long."""
+    """Return the Java or JSON name of a type; the upper bound distinguishes int from long."""
     origin = typing.get_origin(type_)
     arguments = typing.get_args(type_)
     if origin in (typing.Union, types.UnionType):

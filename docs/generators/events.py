@@ -118,7 +118,7 @@ def _level(function: ast.expr) -> str:
 
 
 def _names(argument: ast.expr, scope: ast.AST) -> list[str]:
-    """Return the event names that an argument can have, as far as the scope shows them."""
+    """Return the event names that an argument can have, if they can be found in the scope."""
     if isinstance(argument, ast.Constant):
         return [argument.value] if isinstance(argument.value, str) else []
     if isinstance(argument, ast.IfExp):

@@ -201,7 +201,7 @@ def test_a_message_is_sent_by_hand(cluster: Cluster, mqadmin: MqAdmin, topic: st
 @pytest.mark.slow
 @pytest.mark.usefixtures("scene")
 def test_monitoring(cluster: Cluster, tmp_path: Path) -> None:
-    """A round sends code 206, then 203, 208 and 307 for each group; the first begins after 20 s."""
+    """Each round sends code 206, then 203, 208 and 307 per group; the first begins after 20 s."""
     log = tmp_path / "logs" / "rocketmqlogs" / "rocketmq_client.log"
     with MqAdmin(cluster.namesrv_addr, properties={"user.home": str(tmp_path)}) as tool:
         tool.run("startMonitoring")

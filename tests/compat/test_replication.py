@@ -207,7 +207,7 @@ def wait_until_gone(namesrv_addr: str, broker_id: int) -> None:
 def test_a_slave_follows_and_serves_while_its_master_is_stopped(
     pair: Pair, master: str, slave: str
 ) -> None:
-    """Both sides are killed in between; the logs end up equal, byte by byte."""
+    """Both brokers are also killed; in the end their logs are equal, byte by byte."""
     first, second = pair.start(master, slave)
     pair.fill()
     assert pair.consume("Before", 100)

@@ -220,7 +220,7 @@ def _saved_progress(cluster: Cluster) -> int:
 def test_a_store_goes_there_and_back_twice(exchange: Exchange, end: str) -> None:
     """Five brokers own the store in turn; each finds all earlier messages and adds its own.
 
-    Java does not know the checksums of the log, and what it has written must not look like damage.
+    Java does not maintain the checksums of the log; what it has written must not count as damage.
     """
     for turn, name in enumerate(["comet", "java", "comet", "java", "comet"]):
         cluster = exchange.run(name)

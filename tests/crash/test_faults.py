@@ -323,7 +323,7 @@ def check_usage_told(refusal: CommandError, folder: Path) -> None:
         told = re.search(r"CL: +([0-9.]+)", str(refusal))
         assert told is not None, refusal
         used_percent = OsDisk().usage(str(folder)).percent
-        # The disk has 6 MB, and files may be deleted meanwhile.
+        # The disk has only 6 MB, and files may be deleted before its usage is read.
         assert abs(float(told[1]) * 100 - used_percent) <= 2, refusal
 
 

@@ -39,7 +39,6 @@ class Network:
         self.transports: set[SimTransport] = set()
 
     def delay(self) -> float:
-        """Return the delay of one message."""
         delay = self.delay_s * (0.1 + self._random.random())
         if self.late_chance and self._random.random() < self.late_chance:
             delay += self._random.random() * self.late_s

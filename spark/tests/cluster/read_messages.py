@@ -49,7 +49,7 @@ def executors() -> list[int]:
             if b"CoarseGrainedExecutorBackend" in (entry / "cmdline").read_bytes():
                 found.append(int(entry.name))
         except OSError:
-            continue  # it has exited meanwhile
+            continue  # it has exited since it was listed
     return [pid for pid in found if is_below(pid, os.getpid(), parents)]
 
 

@@ -20,7 +20,7 @@ PRINTING = threading.Lock()
 
 
 def show(event: str, **fields: object) -> None:
-    """Print one event; several threads call the consumer's callbacks."""
+    """Print one event; a lock is needed because several threads call the consumer's callbacks."""
     with PRINTING:
         sys.stdout.write(json.dumps({"event": event, **fields}) + "\n")
         sys.stdout.flush()

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Sends the messages of one task: batched per queue, pipelined, at least once.
 
-Rows with a sharding key or a queue keep their order: their queue has one pending request at a
-time. Other rows rotate over the queues, and a rejected batch is retried at another broker.
+Rows with a sharding key or a queue keep their order: their queue has one pending request at a time.
+Other rows rotate over the queues, and a rejected batch is retried at a different broker.
 """
 
 import time
@@ -200,7 +200,7 @@ class Sender:
         )
 
     def _retry(self, parcel: _Parcel) -> None:
-        """Queue a batch again, for another broker unless its order matters."""
+        """Queue a batch again, for a different broker unless its order matters."""
         self._pause(_RETRY_PAUSE_S * parcel.attempt)
         if not parcel.is_ordered:
             queues = self._route(parcel.queue.topic).write_queues

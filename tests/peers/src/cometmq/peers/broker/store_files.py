@@ -35,7 +35,7 @@ def read_log(store: Path) -> tuple[list[MessageRecord], int]:
 
 
 def _read_file(start: int, data: bytes) -> tuple[list[MessageRecord], int]:
-    """Return the records of one file, and the end of the log, or -1 if it is in a later file."""
+    """Return one file's records and the end of the log, or -1 if a later file contains it."""
     records: list[MessageRecord] = []
     cursor = 0
     while cursor < len(data):

@@ -18,7 +18,7 @@ def client_python() -> Path:
 
 
 class CppClient(ClientProgram):
-    """Subcommands: send, consume."""
+    """The C++ client; its subcommands are `send` and `consume`."""
 
     name = "cpp"
 

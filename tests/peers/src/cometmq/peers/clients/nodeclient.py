@@ -36,7 +36,7 @@ def installed_client() -> Path:
 
 
 class NodeClient(ClientProgram):
-    """Subcommands: send, consume."""
+    """The client `ali-ons`; its subcommands are `send` and `consume`."""
 
     name = "node"
 

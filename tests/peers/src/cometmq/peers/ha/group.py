@@ -119,7 +119,7 @@ class BrokerGroup:
             child.kill()
 
     async def switch_over(self) -> Mapping[str, Any]:
-        """Make another member the master with `cometmq ha switchover`."""
+        """Make a different member the master with `cometmq ha switchover`."""
         return await self._ask("switchover", is_tried=True)
 
     async def status(self) -> Status:

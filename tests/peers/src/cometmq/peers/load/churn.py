@@ -89,7 +89,7 @@ class Sent:
             await asyncio.sleep(KEY_COUNT / SENDS_PER_S)
 
     async def _send_for_good(self, producer: Producer, message: Message, key: str) -> None:
-        """Retry until a send succeeds; a failed attempt may have been stored as a duplicate."""
+        """Retry until a send succeeds, even though this may store the message more than once."""
         while True:
             try:
                 if message.topic == ORDERED_TOPIC:

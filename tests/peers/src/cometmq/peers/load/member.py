@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`member NAME NAMESRV JOURNAL`: a member of the groups of both topics, until SIGTERM."""
+"""`member NAME NAMESRV JOURNAL`: runs a member of the groups of both topics until SIGTERM."""
 
 import asyncio
 import sys
