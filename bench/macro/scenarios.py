@@ -28,7 +28,11 @@ DELAY_S: Final = 1.0
 VISIBLE_TIMEOUT_S: Final = 300.0
 ROUND_WARMUP_S: Final = 1.0
 FLOOR_SECONDS: Final = 1.5
-FLOOR_SHAPES: Final = ((1, 1), (64, 1), (8, 32))
+FLOOR_SHAPES: Final = (
+    ("send 1x1", "send", 1, 1), ("send 64x1", "send", 64, 1), ("send 8x32", "send", 8, 32),
+    ("pull 4x1", "pull", 4, 1), ("pull 256x1", "pull", 256, 1),
+)  # fmt: skip
+"""Name, mode, connections and requests in flight: the shapes of the send and pull workloads."""
 
 Sample: TypeAlias = dict[str, float]
 Samples: TypeAlias = dict[str, dict[str, list[Sample]]]  # workload -> server -> rounds
@@ -60,12 +64,12 @@ def run_floor(plan: Plan) -> Sample:
     """Measure the generator's messages per second against a server that does no work."""
     result: Sample = {}
     with Floor() as floor:
-        for connections, in_flight in FLOOR_SHAPES:
+        for name, mode, connections, in_flight in FLOOR_SHAPES:
             report = loadgen(
-                "send", floor.port, connections=connections, in_flight=in_flight,
+                mode, floor.port, connections=connections, in_flight=in_flight,
                 serialization=plan.serialization, seconds=FLOOR_SECONDS, warmup=0.5,
             )  # fmt: skip
-            result[f"{connections}x{in_flight}"] = report["messages_per_s"]
+            result[name] = report["messages_per_s"]
     return result
 
 

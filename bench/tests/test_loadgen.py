@@ -51,6 +51,17 @@ def test_every_message_of_a_count_is_answered_once(serialization, connections, i
     assert 0 < report["latency_us"]["p50"] <= report["latency_us"]["max"]
 
 
+@pytest.mark.parametrize("serialization", ["json", "rocketmq"])
+def test_a_pull_from_the_floor_brings_32_messages(serialization):
+    with Floor() as floor:
+        report = loadgen(
+            "pull", floor.port, seconds=0.5, warmup=0.0, connections=4, in_flight=1,
+            topic="T", queues=4, serialization=serialization,
+        )  # fmt: skip
+    assert report["errors"] == 0
+    assert report["messages"] == 32 * report["requests"] > 0
+
+
 def test_a_send_has_the_content_of_the_java_producers():
     seen = []
 
