@@ -218,8 +218,8 @@ def _million(server: Server) -> Sample:
 def run_start(plan: Plan) -> None:
     """Measure startup on an empty store, in the order A B A B.
 
-    An uncounted start of each server comes first: it reads the program from disk into memory, and
-    Python compiles the modules that have changed.
+    Each server first starts once without being measured: this reads the program from disk into
+    memory, and Python compiles the modules that have changed.
     """
     for number in range(-1, plan.rounds):
         for name in plan.servers:

@@ -25,7 +25,7 @@ MESSAGES_DELAYED: Final = 100_000
 
 @dataclass(frozen=True)
 class Target:
-    """A target: a bound on CometMQ's value (`of_java` false) or on its ratio to Java's."""
+    """A bound on CometMQ's value (`of_java` false) or on its ratio to Java's."""
 
     metric: Metric
     bound: float
