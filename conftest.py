@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Set-up for all tests of the workspace: signals, Hypothesis, logging."""
+"""Prepares all tests of the workspace: signals, Hypothesis, logging."""
 
 import logging
 import signal

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Options and the meter (wall and processor time) shared by all client programs.
+"""Defines the options and the meter (wall and processor time) of all client programs.
 
 Only the standard library is imported, because each program runs in its client's environment.
 """

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Redis streams and NATS JetStream under the same send workloads.
+"""Runs Redis streams and NATS JetStream under the same send workloads.
 
 Both acknowledge a message before it is on disk and sync once per second; README.md lists the other
 differences. The programs are installed on first use: Redis from Debian's package, NATS by Go.

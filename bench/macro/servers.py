@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The servers to compare, behind one interface: Java RocketMQ 4.9.4 and CometMQ.
+"""Runs the servers to compare, Java RocketMQ 4.9.4 and CometMQ, behind one interface.
 
 Both run on loopback with their default configuration (asynchronous flush); Java has the heap that
 its documentation recommends for a small machine.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The meter that all client programs share, and the table of results."""
+"""Tests the meter that all client programs share, and the table of results."""
 
 import json
 import threading

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The native generator against the floor, and against servers that give wrong answers."""
+"""Tests the native generator against the floor, and against servers that answer wrongly."""
 
 import json
 import socket

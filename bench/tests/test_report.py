@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Ratios, verdicts and tables of benchmark results."""
+"""Tests the ratios, verdicts and tables of benchmark results."""
 
 import page
 import pytest

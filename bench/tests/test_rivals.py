@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The generator for Redis and NATS, against fake servers that answer a few requests."""
+"""Tests the generator for Redis and NATS against fake servers that answer a few requests."""
 
 import re
 import socket

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The contents of an image as a CycloneDX document: its wheels and its Debian packages."""
+"""Describes the contents of an image, wheels and Debian packages, as a CycloneDX document."""
 
 import hashlib
 import uuid

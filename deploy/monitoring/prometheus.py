@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A Prometheus for development and tests: Debian's program with a generated configuration."""
+"""Runs Debian's Prometheus for development and tests, with a generated configuration."""
 
 import json
 import shutil

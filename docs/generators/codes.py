@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Generate docs/reference/codes.md: request codes and the programs that answer, response codes."""
+"""Generate docs/reference/codes.md: response codes, and request codes with their programs."""
 
 from collections.abc import Collection, Mapping
 from typing import Any, Final

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Markdown elements that several pages use."""
+"""Renders Markdown elements that several pages use."""
 
 from collections.abc import Iterable, Sequence
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Brokers of both implementations and one Spark session, for all tests that need them.
+"""Provides brokers of both implementations, and one Spark session for all tests that need it.
 
 A test that takes `cluster` runs against CometMQ, and in the long form also against RocketMQ.
 """

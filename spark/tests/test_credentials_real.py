@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Brokers with access control and with TLS: accounts, wrong credentials, certificates."""
+"""Reads from brokers with access control and TLS, with correct and wrong credentials."""
 
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`make lag-demo`: the whole demo, and invalid arguments."""
+"""Runs the whole `make lag-demo`, and the demo with invalid arguments."""
 
 import json
 import subprocess

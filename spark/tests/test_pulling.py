@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Filters: tags and SQL are distinguished before a broker is queried."""
+"""Filters by tag and by SQL are distinguished and validated before a broker is queried."""
 
 import pytest
 

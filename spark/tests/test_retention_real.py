@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Messages that a broker deletes during a query: losses are reported, never silent.
+"""Messages that a broker deletes during a query are reported as lost, never silently skipped.
 
 The test predicts which messages will be deleted: a broker keeps only the last file of its
 commit log, and each row has the commit log offset of its message.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sends that brokers do not accept at first: retries, other brokers, order, limits."""
+"""Sends that brokers reject at first are retried, in order and within limits."""
 
 import random
 from collections.abc import Callable

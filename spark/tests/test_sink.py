@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rows become messages: columns, ids and queues, against a real broker."""
+"""Rows are sent to a real broker as messages: columns, ids and queues."""
 
 import random
 from datetime import UTC, datetime

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Queries of a local Spark against a real broker, as users write them."""
+"""Runs queries in a local Spark against a real broker, as users write them."""
 
 import json
 from collections.abc import Callable

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Ends of micro-batches, without a broker: offsets, limits, new queues, losses."""
+"""Micro-batches end at the right offsets, with limits, new queues and losses; no broker runs."""
 
 import json
 from typing import Any

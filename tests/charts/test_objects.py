@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The rendered objects: valid, restricted, and with settings that the programs accept."""
+"""The rendered objects are valid and restricted, and programs accept their settings."""
 
 from pathlib import Path
 

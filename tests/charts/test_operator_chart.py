@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The operator's chart: valid, restricted, and with no more rights than it needs."""
+"""The operator's chart is valid and restricted, and grants only the rights that it needs."""
 
 from pathlib import Path
 

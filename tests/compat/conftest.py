@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Fixtures: servers of both implementations, and clients of all kinds.
+"""Provides servers of both implementations, and clients of all kinds.
 
 A test that takes `cluster` runs against CometMQ and, in the long form, against Java too. The run
 against Java proves that the test expects RocketMQ's behaviour.

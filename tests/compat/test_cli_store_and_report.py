@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`store verify` on the store of a running, a killed and a stopped broker; `lag --report`."""
+"""Runs `store verify` while a broker runs, after a kill and after a stop; and `lag --report`."""
 
 import json
 import subprocess

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The consensus record of a broker group in a real etcd."""
+"""The consensus record of a broker group is kept in a real etcd."""
 
 import asyncio
 import itertools

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A name server and a broker of different implementations, and TLS between client and server."""
+"""Runs a name server and a broker of different implementations, and clients that use TLS."""
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack

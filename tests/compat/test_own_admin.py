@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Our lite pull consumer and admin client against a Java broker and ours."""
+"""Runs our lite pull consumer and admin client against a Java broker and ours."""
 
 import asyncio
 import hashlib

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Our Python client against a Java broker and ours, with the Java client at the other end."""
+"""Runs our Python client against a Java broker and ours, with the Java client at the other end."""
 
 import asyncio
 import hashlib

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every kind of consumer in our client, on both brokers and together with Java consumers."""
+"""Runs every kind of consumer in our client on both brokers, also beside Java consumers."""
 
 import asyncio
 from collections import defaultdict

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Other features of our client: traces, namespaces, requests, message ids.
+"""Tests other features of our client: traces, namespaces, requests, message ids.
 
 The other end is always RocketMQ's own client or tool; every test runs on Java's broker and on ours.
 """

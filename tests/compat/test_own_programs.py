@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Our command line against servers of either implementation, and Java clients of `standalone`."""
+"""Runs our command line against either server, and Java clients against `standalone`."""
 
 import json
 import subprocess

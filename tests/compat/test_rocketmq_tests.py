@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""RocketMQ's own published integration tests, against two brokers of either implementation."""
+"""Runs RocketMQ's own published integration tests against two brokers of either implementation."""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Options and fixtures of the crash tests."""
+"""Defines the options and fixtures of the crash tests."""
 
 import sys
 from random import Random

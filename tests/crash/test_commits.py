@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Kill -9 under load with consumers that commit: no committed message is redelivered."""
+"""Under load and kill -9, no committed message is redelivered to consumers."""
 
 import asyncio
 import sys

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Damaged bytes in the log of a killed broker, above and below its progress.
+"""Damages bytes in the log of a killed broker, above and below its progress.
 
 Bytes below the progress were synced, and RocketMQ's CRC covers only bodies. From the boot id in the
 abort file, the next start detects whether the host has crashed too; if so, it compares the last

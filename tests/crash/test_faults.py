@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Full and failing disks under a real broker: sends fail clearly, then resume; reads continue."""
+"""On full and failing disks, sends fail with a clear error and resume, and reads continue."""
 
 import asyncio
 import errno

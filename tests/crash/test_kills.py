@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Kill -9 at random moments under load: no acknowledged message is lost, changed or duplicated."""
+"""After kill -9 at random moments, no acknowledged message is lost, changed or duplicated."""
 
 import asyncio
 import sys

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Records torn at chosen bytes: recovery ends the log before them, and writing continues."""
+"""Recovery ends the log before a record that is torn at a chosen byte, and writing continues."""
 
 import struct
 from pathlib import Path

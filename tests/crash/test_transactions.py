@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Transactions under kill -9 of everything: committed messages are delivered, and no others.
+"""Under kill -9 of every process, committed messages are delivered, and no others.
 
 Producers are processes that commit, roll back, forget, hang and die (transactor.py); broker,
 txn-checker and name server are killed and started again at moments that the seed chooses.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The operator, name servers and a group of three brokers on the cluster of KUBECONFIG.
+"""Installs the operator, name servers and a group of three brokers on the KUBECONFIG cluster.
 
 The scenarios run in file order, and each starts with a group that matches its spec.
 """

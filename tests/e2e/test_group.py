@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A broker group of three on a real cluster: failover and planned changes, under load."""
+"""A group of three brokers on a real cluster survives failovers and planned changes under load."""
 
 import json
 import time

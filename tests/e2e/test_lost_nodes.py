@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Lost nodes and network partitions; the nodes are containers on this machine."""
+"""Nodes are lost and networks partitioned; the nodes are containers on this machine."""
 
 import json
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Removal of releases and groups, with and without a backlog; these scenarios come last."""
+"""Releases and groups are removed, with and without a backlog; these scenarios come last."""
 
 from cometmq.peers.e2e.kubectl import run, until
 from cometmq.peers.ha.load import TOPIC

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Options of the fault tests of broker groups, and the report after them."""
+"""Defines the options of the fault tests of broker groups, and prints the report after them."""
 
 import pytest
 

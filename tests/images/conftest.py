@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Options of the tests of the images; `make images-test` sets them."""
+"""Defines the options of the image tests, which `make images-test` sets."""
 
 import build_images
 import pytest

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The suite's image: reproducible, with a list of its contents, and safe with a read-only root."""
+"""The suite's image is reproducible, lists its contents, and is safe with a read-only root."""
 
 import asyncio
 import json

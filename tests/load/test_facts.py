@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The metrics of a broker as the load run reads them."""
+"""The load run reads the metrics of a broker correctly."""
 
 import pytest
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Dashboards and alert rules: their files, their links, and the metrics that they name."""
+"""Dashboards and alert rules are current and complete, and name metrics that exist."""
 
 import re
 from pathlib import Path

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One Kubernetes API for all tests of this folder; each test has its own namespace."""
+"""Runs one Kubernetes API for all tests of this folder; each test has its own namespace."""
 
 import getpass
 import itertools

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The operator against a real API server, with the StatefulSet controller and without nodes.
+"""Runs the operator against a real API server, with StatefulSets but without nodes.
 
 Brokers are real and run in this process. There is no kubelet, so the tests themselves mark the pods
 of the brokers as ready.

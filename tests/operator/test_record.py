@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The consensus record of a broker group in a Lease of a real API server."""
+"""The consensus record of a broker group is kept in a Lease of a real API server."""
 
 import asyncio
 import ssl

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Unit tests of the alert rules by promtool: what raises each alert, and what does not."""
+"""Tests with promtool which series raise each alert, and which do not."""
 
 import json
 import subprocess

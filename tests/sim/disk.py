@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A host's disk: the store's files, the small files of the group, and the threads that use both.
+"""Simulates a host's disk: the store's files, the group's small files, and their threads.
 
 A killed process loses nothing that it has written. A crashed host loses unsynced bytes: the
 unsynced part of each file survives completely, in some of its pages, or not at all.

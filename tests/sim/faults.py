@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Faults: each method injects one fault into the group, and repairs it later.
+"""Injects faults into the group: each method injects one fault, and repairs it later.
 
 At least one intact copy of everything acknowledged must remain. A host therefore crashes only if
 the record still counts on enough intact copies without it.

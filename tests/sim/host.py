@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A simulated host with a broker: the real store, streams, member, leader and gate.
+"""Simulates a host with a broker: the real store, streams, member, leader and gate.
 
 `Host` holds the state that survives a kill; `BrokerProcess` holds the rest.
 """

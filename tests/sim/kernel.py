@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Virtual time, and an event loop for each simulated process.
+"""Provides virtual time, and an event loop for each simulated process.
 
 One heap holds all future events by virtual time. The ready callbacks of a process run in one turn,
 in order, as asyncio guarantees. The seed decides when turns begin and how processes alternate.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The network: messages with delays, connections, and partitions.
+"""Simulates the network: messages with delays, connections, and partitions.
 
 A message between two hosts arrives after a random delay, twice, or never; messages overtake each
 other. A connection delivers bytes in order. While a direction is cut off, its messages are lost and

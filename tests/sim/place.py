@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The place of the consensus record: linearizable, sometimes slow, unreachable, or silent.
+"""Simulates the place of the record: linearizable, sometimes slow, unreachable or silent.
 
 A write may be answered with UNKNOWN because the request was lost, because the answer was lost, or
 because the request takes effect later. A read returns the record as of some moment between the call

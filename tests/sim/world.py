@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One run: a group, its record, electors and clients, and the faults that happen to them.
+"""Performs one run: a group with its record, electors and clients, and the faults they suffer.
 
 A run has three phases. First, the group forms. Then faults happen while clients work. Finally,
 everything is repaired, and the group must become complete again, with identical logs that hold

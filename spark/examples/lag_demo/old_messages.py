@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A store with messages that are almost three days old and will soon be deleted.
+"""Writes a store with messages that are almost three days old and will soon be deleted.
 
 The demo cannot wait three days, so the store gets a simulated clock; otherwise the files are the
 same as a broker's.

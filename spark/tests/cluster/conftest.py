@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A real Spark cluster of processes on loopback, and topics for it to read."""
+"""Runs a real Spark cluster of processes on loopback, and creates topics for it to read."""
 
 import sys
 from collections.abc import Callable, Iterator

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`cometmq-lag snapshot` against brokers with access control and TLS."""
+"""Runs `cometmq-lag snapshot` against brokers with access control and TLS."""
 
 import subprocess
 import sys

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The collector's loop."""
+"""The collector's loop survives failed rounds, skips minutes taken by others, and stops."""
 
 import asyncio
 from pathlib import Path

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`cometmq-lag` as a user runs it: exit statuses, one-line errors, nothing overwritten."""
+"""Runs `cometmq-lag` as users do: exit statuses, one-line errors, nothing overwritten."""
 
 import subprocess
 import sys

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`cometmq-lag` against running brokers, command by command, for CometMQ and RocketMQ."""
+"""Runs each command of `cometmq-lag` against brokers of CometMQ and RocketMQ."""
 
 import asyncio
 import http.server

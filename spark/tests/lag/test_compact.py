@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Compaction writes one file per table and hour, deterministically; also vacuum and verify."""
+"""Compaction is deterministic and writes one file per table and hour; vacuum and verify work."""
 
 from datetime import UTC, datetime, timedelta
 from pathlib import Path

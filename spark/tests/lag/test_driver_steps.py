@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Steps on Arrow tables in the driver: order, changes and sums, without Spark."""
+"""Steps on Arrow tables in the driver sort rows, compute changes and add sums without Spark."""
 
 from datetime import UTC, datetime
 from typing import Any

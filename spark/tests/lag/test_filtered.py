@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The table `filtered`: estimates from sampled messages."""
+"""The table `filtered` contains estimates from sampled messages."""
 
 import math
 from typing import Any

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Properties of the parts of the lag jobs that need no Spark, on data drawn by Hypothesis.
+"""Checks properties of the parts of the lag jobs that need no Spark, on data from Hypothesis.
 
 DuckDB evaluates the SQL formulas, because its arithmetic is the same.
 """

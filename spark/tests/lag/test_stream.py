@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The windows of the streaming job, and the handling of its batches."""
+"""The streaming job computes windows and handles its batches."""
 
 from pathlib import Path
 from typing import Any

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Extreme reports: unusual names, huge numbers, no rows at all, 10,000 groups."""
+"""Every output form handles unusual names, huge numbers, empty reports and 10,000 groups."""
 
 import json
 import math

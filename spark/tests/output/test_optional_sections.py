@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The two tables that are only filled on request: `holder` and `filtered`."""
+"""The optional tables `holder` and `filtered` are shown in a useful order, and only if filled."""
 
 from cometmq.spark.lag.output.html import html_report
 from cometmq.spark.lag.output.markdown import markdown_report

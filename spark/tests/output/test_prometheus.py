@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Metrics: the text for scraping, and the requests to a gateway."""
+"""Metrics are rendered for scraping, and pushed to a gateway."""
 
 import threading
 from collections.abc import Iterator

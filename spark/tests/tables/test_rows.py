@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Conversion of broker answers to rows, including odd answers."""
+"""Broker answers, including odd ones, are converted to rows."""
 
 import pytest
 from pyspark.sql.pandas.types import to_arrow_schema

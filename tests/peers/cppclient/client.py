@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The C++ client (PyPI `rocketmq`) as a command line: send and consume, JSON lines.
+"""Runs the C++ client (PyPI `rocketmq`): sends or consumes, and prints JSON lines.
 
 It runs in a separate environment, which contains that package and nothing of CometMQ.
 """

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The reader of JSON in Java's dialect."""
+"""Tests the reader of JSON in Java's dialect."""
 
 import json
 

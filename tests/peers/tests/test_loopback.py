@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Network namespaces, where the kernel permits them."""
+"""Tests network namespaces, where the kernel permits them."""
 
 import socket
 import subprocess

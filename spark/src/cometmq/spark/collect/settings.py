@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Settings of a collector: name servers, limits, credentials."""
+"""The settings of a collector: name servers, limits, credentials."""
 
 from typing import Annotated
 

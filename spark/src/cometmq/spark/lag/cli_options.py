@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Command-line options that several commands share, and their conversion to settings."""
+"""Defines command-line options that several commands share, and converts them to settings."""
 
 from pathlib import Path
 from typing import Annotated

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The Spark session of a lag job."""
+"""Creates the Spark session of a lag job."""
 
 import os
 import sys

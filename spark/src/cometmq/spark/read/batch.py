@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Batch reads of messages: both ends are fixed when the query is planned."""
+"""Reads messages in a batch; both ends are fixed when the query is planned."""
 
 from collections.abc import Iterator, Sequence
 from typing import Any

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Splits queue ranges into tasks, and limits the size of a micro-batch. Pure functions."""
+"""Splits queue ranges into tasks, and limits the size of a micro-batch; does no I/O."""
 
 import math
 from collections import defaultdict

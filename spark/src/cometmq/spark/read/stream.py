@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Streaming reads of messages; Spark stores the offsets in its checkpoint.
+"""Reads messages as a stream, whose offsets Spark stores in its checkpoint.
 
 Invariants
     Offsets that `latestOffset` has returned always select the same messages again. A new queue

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The work of a reading task: turns a range of a queue into Arrow batches."""
+"""Performs the work of a reading task: turns a range of a queue into Arrow batches."""
 
 from collections.abc import Iterator
 from typing import Final

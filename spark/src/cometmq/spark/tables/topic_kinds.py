@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The kind of a topic, determined from its name."""
+"""Determines the kind of a topic from its name."""
 
 from typing import Final
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Input columns of the sink, and conversion of rows to messages. Pure functions."""
+"""Defines the input columns of the sink, and converts rows to messages; does no I/O."""
 
 import hashlib
 from collections.abc import Iterator, Mapping

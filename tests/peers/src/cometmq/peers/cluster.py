@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A name server and its brokers on loopback, in either implementation (Java or CometMQ).
+"""Runs a name server and its brokers on loopback, in either implementation (Java or CometMQ).
 
 `JavaCluster` and `CometCluster` differ only in the commands they run and in the log line that
 signals readiness. Both read the same properties files, so a `Layout` (ports, names, stores) of one

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""CometMQ's own programs behind the interface of `JavaCluster`."""
+"""Runs CometMQ's own programs behind the interface of `JavaCluster`."""
 
 from pathlib import Path
 from typing import Final

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The parts of client programs' events that tests compare."""
+"""Extracts the parts of client programs' events that tests compare."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any, Final, TypeAlias

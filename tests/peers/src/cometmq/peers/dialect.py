@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A reader of the JSON that Java servers write: keys may be bare numbers or whole objects.
+"""Reads the JSON that Java servers write: keys may be bare numbers or whole objects.
 
 Keys that are objects become their canonical text. Strings that hold such an object, as in strict
 JSON, become the same text, so values with the same meaning compare equal.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One member of etcd on loopback, from Debian's package."""
+"""Runs one member of etcd on loopback, from Debian's package."""
 
 from pathlib import Path
 from types import TracebackType

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Apache RocketMQ's own name server, brokers and `mqadmin` on loopback."""
+"""Runs Apache RocketMQ's own name server, brokers and `mqadmin` on loopback."""
 
 import shutil
 import subprocess

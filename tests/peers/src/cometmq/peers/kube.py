@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A Kubernetes API on loopback without nodes: etcd, kube-apiserver, kube-controller-manager.
+"""Runs a Kubernetes API on loopback without nodes: etcd, API server, controller manager.
 
 Pods remain pending, so tests of controllers and custom resources set what a kubelet would report.
 The programs are built from Go modules, once per version of tests/peers/kube.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A network with ::1 for tests of IPv6, even if this machine or container has none."""
+"""Provides a network with ::1 for tests of IPv6, even if this machine or container has none."""
 
 import ctypes
 import fcntl

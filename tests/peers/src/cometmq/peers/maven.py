@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Jars from Maven's default repository, copied once into the cache."""
+"""Copies jars from Maven's default repository into the cache, once."""
 
 import fcntl
 import hashlib

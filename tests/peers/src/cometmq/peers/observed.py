@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A suite on loopback whose processes all serve metrics, and traffic that yields values for them.
+"""Runs a suite whose processes all serve metrics, and traffic that yields values for them.
 
 The suite has a name server, a group of two brokers with an elector, and a txn-checker.
 """

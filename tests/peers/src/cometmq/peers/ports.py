@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Free loopback ports that remain free while a server is down.
+"""Assigns free loopback ports that remain free while a server is down.
 
 The kernel assigns ephemeral ports to outgoing connections, so a server that restarts on such a port
 may find it in use. Our ports are drawn at random from below that range, skipping ports in use. A

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Child processes with a log file, bounded waits, and a guaranteed end."""
+"""Runs child processes with a log file, bounded waits, and a guaranteed end."""
 
 import contextlib
 import os

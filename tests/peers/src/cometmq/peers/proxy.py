@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A RocketMQ 5.x broker with its gRPC proxy in one process, which the 5.x clients need."""
+"""Runs a RocketMQ 5.x broker with its gRPC proxy in one process, as the 5.x clients need."""
 
 import json
 from collections.abc import Mapping

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A reader of stored messages for comparisons, independent of `cometmq.remoting`.
+"""Reads stored messages for comparisons, independently of `cometmq.remoting`.
 
 It omits hosts and store times, which differ between two runs of one server.
 """

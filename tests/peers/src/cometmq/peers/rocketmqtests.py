@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""RocketMQ's own published integration tests, run against servers of either implementation."""
+"""Runs RocketMQ's own published integration tests against servers of either implementation."""
 
 from collections.abc import Sequence
 from pathlib import Path

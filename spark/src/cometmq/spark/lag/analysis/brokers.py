@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Broker facts that a report needs. A cluster has few brokers, so this is plain Python."""
+"""Computes the facts about brokers that a report needs, in plain Python: brokers are few."""
 
 import statistics
 from collections.abc import Iterable, Mapping, Sequence

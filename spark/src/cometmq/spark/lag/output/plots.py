@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Curves and bars as SVG, drawn by matplotlib; the same report always produces the same bytes.
+"""Draws curves and bars as SVG with matplotlib; the same report always yields the same bytes.
 
 Text is not converted to paths; it uses the browser's font. Unreferenced ids are removed, because
 several drawings share one page.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The tables below the groups: queues, brokers, backlogs, skew, silent groups and topics.
+"""Builds the tables that follow the groups in a report, from queues to silent topics.
 
 Sections are already formatted as text, so that HTML and Markdown show the same columns.
 """

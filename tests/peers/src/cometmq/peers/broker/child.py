@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A broker process, started as an operator would start it, that a test can kill at any moment."""
+"""Runs a broker as an operator would start it; a test can kill the process at any moment."""
 
 import asyncio
 import json

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Memory, processor time and metrics of one broker."""
+"""Reads the memory, processor time and metrics of one broker."""
 
 import asyncio
 import os

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Separate Python environments for other clients: two packages share the name `rocketmq`."""
+"""Creates separate Python environments, because two clients share the package name `rocketmq`."""
 
 import sys
 from pathlib import Path

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A Kubernetes cluster through kubectl and helm, and load from a pod, for tests/e2e."""
+"""Controls a Kubernetes cluster with kubectl and helm, and runs load in a pod, for tests/e2e."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""kubectl and helm in one namespace; the credentials come from KUBECONFIG."""
+"""Runs kubectl and helm in one namespace; the credentials come from KUBECONFIG."""
 
 import json
 import subprocess

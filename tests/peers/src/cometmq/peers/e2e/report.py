@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The report of the scenarios: each figure with its criterion and result."""
+"""Writes the report of the scenarios: each figure with its limit and result."""
 
 from pathlib import Path
 from typing import Final, NamedTuple

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Mutated input for the decoders, and hostile frames for live servers."""
+"""Passes mutated input to the decoders, and sends hostile frames to live servers."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Processes that send hostile frames over many connections and count the answers."""
+"""Runs processes that send hostile frames over many connections and count the answers."""
 
 import asyncio
 import hashlib

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Invalid requests: every captured request with damaged fields, body or bytes.
+"""Builds invalid requests: every captured request with damaged fields, body or bytes.
 
 Most leave the framing intact, so that they reach the handlers; the others end their connection.
 """

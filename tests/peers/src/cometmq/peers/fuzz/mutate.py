@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Mutations of valid input that decoders may mishandle: lengths, signs, boundaries, repetitions."""
+"""Mutates lengths, signs, boundaries and repetitions in valid input, to mislead decoders."""
 
 from collections.abc import Callable, Sequence
 from random import Random

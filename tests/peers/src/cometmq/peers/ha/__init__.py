@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Broker groups as processes, load with a ledger, and comparisons of copies, for tests/ha."""
+"""Runs broker groups under load with a ledger, and compares their copies, for tests/ha."""

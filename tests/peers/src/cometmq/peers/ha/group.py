@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A broker group on loopback: a name server, brokers and two electors; the record is in a file."""
+"""Runs a group on loopback: a name server, brokers, two electors, and a record in a file."""
 
 import asyncio
 import json

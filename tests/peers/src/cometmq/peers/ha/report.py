@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The distribution of outages by kind of fault."""
+"""Reports the distribution of outages by kind of fault."""
 
 from collections.abc import Sequence
 

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Churn and load: group members, crowds, misbehaving peers, and the verdicts."""
+"""Runs members, crowds and misbehaving peers for `make load`, and judges the results."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Many consumers in one process, each with its own connection and a held pull."""
+"""Runs many consumers in one process, each with its own connection and a held pull."""
 
 import asyncio
 import multiprocessing

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Members join, leave, freeze and are killed at random under a constant stream of messages.
+"""Lets members join, leave, freeze and die at random under a constant stream of messages.
 
 Brokers are frozen too. The cluster has three brokers, one name server and six members; each member
 consumes one topic concurrently and another in order. At the end, the history of all deliveries is

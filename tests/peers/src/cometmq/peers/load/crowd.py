@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A thousand connections in five hundred groups on one broker, and misbehaving peers.
+"""Connects a thousand clients in five hundred groups to one broker, with misbehaving peers.
 
 A good client is measured with only the crowd, then while other peers never read, vanish without
 closing, or flood the broker, and finally with only the crowd again.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The effect of the cap on requests per connection and loop iteration.
+"""Measures the effect of the cap on requests per connection and loop iteration.
 
 Two brokers, one of them without the cap, alternate under the same flood of many connections.
 """

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Requests as bytes, for peers that do not behave like clients."""
+"""Builds requests as bytes, for peers that do not behave like clients."""
 
 from typing import Any, Final
 

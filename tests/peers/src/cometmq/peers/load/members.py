@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Group members as processes that can be started, stopped, frozen and killed."""
+"""Runs group members as processes that can be started, stopped, frozen and killed."""
 
 import asyncio
 import os

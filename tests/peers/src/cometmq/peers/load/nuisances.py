@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Misbehaving peers: each kind runs in its own process until it is killed."""
+"""Runs misbehaving peers, each kind in its own process until it is killed."""
 
 import asyncio
 import ctypes

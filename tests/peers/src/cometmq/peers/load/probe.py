@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A well-behaved client in its own process that measures its latency."""
+"""Runs a well-behaved client in its own process, which measures its latency."""
 
 import asyncio
 import multiprocessing
