@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 from cometmq.broker.native import IS_BUILT
 from cometmq.broker.testing.scripted import ScriptedBroker, frames_of
 from cometmq.broker.testing.scripts import RandomScript, Step, frame
-from cometmq.remoting.codes import RequestCode
+from cometmq.remoting.codes import RequestCode, ResponseCode
+from cometmq.remoting.header import decode_header
 from cometmq.remoting.message.batch import BatchItem, join_batch
 from cometmq.remoting.transport.settings import ServerSettings
 
@@ -305,7 +306,31 @@ CASES = {
 }
 
 
-def run(case: Case, steps: list[Step], *, lane: bool) -> tuple[dict[str, Any], int]:
+class Panicking:
+    """Native code that panics in one of its methods."""
+
+    def __init__(self, native: Any, method: str) -> None:
+        self._native = native
+        self._method = method
+
+    def __getattr__(self, name: str) -> Any:
+        return self._panic if name == self._method else getattr(self._native, name)
+
+    def _panic(self, *_: Any, **__: Any) -> None:
+        from cometmq import accel  # optional
+
+        raise accel.PanicException("a bug")
+
+    def place(self, *args: Any) -> Any:
+        if self._method == "place":
+            self._panic()
+        *placed, groups = self._native.place(*args)
+        return *placed, [(waits, Panicking(one, self._method)) for waits, one in groups]
+
+
+def run(
+    case: Case, steps: list[Step], *, lane: bool, panics_in: str = ""
+) -> tuple[dict[str, Any], int]:
     async def main(root: str) -> tuple[dict[str, Any], int]:
         options = {
             "storePathRootDir": root,  # for the tables; the store is in memory
@@ -317,6 +342,9 @@ def run(case: Case, steps: list[Step], *, lane: bool) -> tuple[dict[str, Any], i
         broker = ScriptedBroker(server=case.server, **options)
         broker.broker.store.needs_replicas = case.needs_replicas
         assert (broker.lane is not None) is lane
+        if panics_in:
+            assert broker.lane is not None
+            broker.lane._native = Panicking(broker.lane._native, panics_in)  # type: ignore[assignment]
         wires: list[Any] = []
         connect = broker.connect
 
@@ -366,3 +394,27 @@ def test_plain_sends_give_the_same_broker_through_the_lane(name, seed):
 def test_odd_sends_and_disturbances_give_the_same_broker(name, seed, oddity):
     script = Script(seed, oddity=oddity)
     compare(CASES[name], script.write(turns=25))
+
+
+@pytest.mark.parametrize("method", ["stage", "encode"])
+def test_a_panic_before_the_answers_changes_nothing_but_the_path(method):
+    steps = Script(1, oddity=0).write(turns=10)
+    without, _ = run(CASES["asynchronous"], steps, lane=False)
+    panicked, count = run(CASES["asynchronous"], steps, lane=True, panics_in=method)
+    assert panicked == without
+    assert (count > 0) is (method == "encode")
+
+
+def test_sends_that_a_panic_kept_from_the_log_are_refused_and_later_ones_stored():
+    steps = Script(1, oddity=0).write(turns=10)
+    panicked, count = run(CASES["asynchronous"], steps, lane=True, panics_in="place")
+    codes = [
+        decode_header(serialization, head).code
+        for sent in panicked["answers"]
+        for serialization, head, _ in frames_of(sent)
+    ]
+    assert codes.count(ResponseCode.SYSTEM_ERROR) == count > 0
+    assert codes.count(ResponseCode.SUCCESS) > count
+    without, _ = run(CASES["asynchronous"], steps, lane=False)
+    put_count = panicked["counts"][0]
+    assert without["counts"][0] - put_count >= count  # a batch is one send of several messages

@@ -197,13 +197,19 @@ class BrokerLane:
         if result.status is not _PUT_OK or not is_current:
             self._answer_each(answers, result)
             return
+        try:
+            encoded = answers.encode(self._native)
+        except accel.PanicException as error:
+            self._fail(error)
+            self._answer_each(answers, result)  # nothing is counted or sent yet
+            return
         stats = self._broker.stats
         for topic, request_count, message_count, size in answers.totals():
             stats.count_put(topic, message_count, size, request_count)
         for level_id, count, size in answers.delays():
             stats.count_delayed(level_id, count, size)
         peer: Staging
-        for peer, data, count in answers.encode(self._native):  # type: ignore[assignment]
+        for peer, data, count in encoded:  # type: ignore[assignment]
             peer.reply_encoded(data, count)
 
     def _answer_each(self, answers: "LaneAnswers", result: PutResult) -> None:
