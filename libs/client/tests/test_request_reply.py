@@ -14,20 +14,29 @@ from cometmq.client import (
     PushConsumer,
     PushOptions,
 )
-from cometmq.client.errors import ClientError, InvalidArgument, NoReply, NotARequest, SendFailed
+from cometmq.client.errors import (
+    ClientError,
+    InvalidArgument,
+    NoReply,
+    NotARequest,
+    RequesterGone,
+    SendFailed,
+)
 from cometmq.client.request_reply import (
     PendingReplies,
     is_request,
     push_reply_message_to_client,
     pushed_reply,
     reply_message,
+    requester_gone,
 )
 from cometmq.client.testing import MemoryCluster, eventually
 from cometmq.client.testing.messages import message_ext
 from cometmq.remoting.bodies.queues import MessageQueue
 from cometmq.remoting.codes import RequestCode
-from cometmq.remoting.command import Call
+from cometmq.remoting.command import Call, Response
 from cometmq.remoting.commands.request_reply import PushReplyMessageToClient
+from cometmq.remoting.commands.send import SendMessageReply
 from cometmq.remoting.errors import (
     AccessDenied,
     CommandError,
@@ -185,6 +194,92 @@ async def test_a_plain_message_cannot_be_replied_to(cluster: MemoryCluster) -> N
             await producer.reply(stored, b"x")
 
 
+# -- replies to nobody --------------------------------------------------------------------------
+
+REPLY = RequestCode.SEND_REPLY_MESSAGE_V2
+REPLY_TOPIC = "MemoryCluster_REPLY_TOPIC"
+
+
+async def _stored(cluster: MemoryCluster, count: int) -> None:
+    await eventually(lambda: len(cluster.messages("T")) == count)
+
+
+async def late_request(cluster: MemoryCluster) -> MessageExt:
+    """Return a stored request whose requester has ended."""
+    async with (
+        Producer("requester", cluster.namesrv) as requester,
+        asyncio.TaskGroup() as group,
+    ):
+        asked = group.create_task(requester.request(Message("T", b"x"), 60_000))
+        await eventually(lambda: cluster.messages("T"))
+        asked.cancel()
+    (stored,) = cluster.messages("T")
+    await eventually(lambda: not any(broker.peers for broker in cluster.brokers))
+    return stored
+
+
+async def test_a_reply_to_a_requester_that_is_gone_is_sent_once(cluster: MemoryCluster) -> None:
+    request = await late_request(cluster)
+    async with Producer("answers", cluster.namesrv) as answers:
+        with pytest.raises(RequesterGone) as caught:
+            await answers.reply(request, b"late")
+        assert answers.stats().failed_count == 1
+    assert cluster.broker.requests[REPLY] == 1
+    (reply,) = cluster.messages(REPLY_TOPIC)
+    assert caught.value.offset_message_id == reply.offset_message_id
+    assert f"the reply is stored as {reply.offset_message_id}, but its requester" in str(
+        caught.value
+    )
+    assert not isinstance(caught.value, Outage)
+    assert caught.value.code == 1
+
+
+async def test_no_broker_is_asked_twice_for_a_requester_that_is_gone(pair: MemoryCluster) -> None:
+    request = await late_request(pair)
+    async with Producer("answers", pair.namesrv) as answers:
+        with pytest.raises(RequesterGone):
+            await answers.reply(request, b"late")
+    assert [broker.requests[REPLY] for broker in pair.brokers] == [1, 1]
+
+
+async def test_a_reply_finds_a_requester_that_only_one_broker_knows(pair: MemoryCluster) -> None:
+    async with (
+        Producer("requester", pair.namesrv) as requester,
+        Producer("answers", pair.namesrv) as answers,
+        asyncio.TaskGroup() as group,
+    ):
+        for count in range(1, 5):  # replies start at either broker
+            message = Message("T", b"x", keys=str(count))
+            asked = group.create_task(requester.request(message, 60_000))
+            await _stored(pair, count)
+            pair.brokers[0].peers.pop(requester.client_id, None)
+            (request,) = [one for one in pair.messages("T") if one.keys == (str(count),)]
+            await answers.reply(request, b"found")
+            assert (await asked).body == b"found"
+
+
+async def test_a_lost_broker_does_not_hide_that_a_reply_is_stored(pair: MemoryCluster) -> None:
+    request = await late_request(pair)
+    async with Producer("answers", pair.namesrv) as answers:
+        pair.brokers[1].fail(REPLY, SystemBusy("later"), times=10)
+        raised = []
+        for _ in range(2):  # one of two replies starts at the broker that stores it
+            with pytest.raises((RequesterGone, SystemBusy)) as caught:
+                await answers.reply(request, b"late")
+            raised.append(type(caught.value))
+    assert RequesterGone in raised
+    assert len(pair.messages(REPLY_TOPIC)) == raised.count(RequesterGone)
+
+
+async def test_a_reply_that_a_broker_refuses_is_sent_again(cluster: MemoryCluster) -> None:
+    request = await late_request(cluster)
+    cluster.broker.fail(REPLY, ServerError("disk"), times=3)
+    async with Producer("answers", cluster.namesrv) as answers:
+        with pytest.raises(SendFailed, match="was not stored after 3 attempts"):
+            await answers.reply(request, b"late")
+    assert cluster.broker.requests[REPLY] == 3
+
+
 @pytest.mark.parametrize("message", ["x", None, Message("T", b"x")])
 def test_only_a_received_message_may_be_a_request(message: Any) -> None:
     with pytest.raises(InvalidArgument, match="must be a MessageExt that a consumer received"):
@@ -258,7 +353,46 @@ async def test_replies_pushed_by_java_complete_the_request(exchange: Exchange) -
     assert exchange.response.code == 0
 
 
+REFUSED = [
+    exchange
+    for code in (324, 325)
+    for exchange in load_exchanges(GOLDEN, f"{code}-*.jsonl")
+    if exchange.response is not None and exchange.response.code == 1
+]
+
+
+@pytest.mark.parametrize("exchange", REFUSED, ids=lambda exchange: exchange.name)
+def test_what_java_answers_about_a_missing_requester_is_understood(exchange: Exchange) -> None:
+    answer = exchange.response
+    assert answer is not None
+    remark = str(answer.header["remark"])
+    header = convert_ext(answer.ext, SendMessageReply)
+    gone = requester_gone(Response(1, header, answer.ext, b"", remark), "broker-a")
+    if remark.startswith("push reply message"):
+        assert gone is not None
+        assert gone.offset_message_id == answer.ext["msgId"]
+        assert "its requester nobody is not connected to broker-a any more" in str(gone)
+    else:
+        assert gone is None
+
+
+@pytest.mark.parametrize(
+    ("remark", "header", "words"),
+    [
+        ("push reply message to c@1fail.", SendMessageReply("7F", 0, 1), "c@1 did not accept it"),
+        ("push reply message fail, channel of <c> not found.", None, "the reply is not stored"),
+        ("push reply message to cfail.", SendMessageReply("0", 0, 0), "the reply is not stored"),
+    ],
+)
+def test_errors_say_whether_the_reply_is_stored(
+    remark: str, header: SendMessageReply | None, words: str
+) -> None:
+    gone = requester_gone(Response(1, header, {}, b"", remark), "broker-a")
+    assert words in str(gone)
+
+
 def test_there_are_captured_replies() -> None:
+    assert len(REFUSED) >= 4
     assert len(PUSHED) >= 4
 
 

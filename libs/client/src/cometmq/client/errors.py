@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from typing import Final
 
 from cometmq.remoting.bodies.queues import MessageQueue
+from cometmq.remoting.codes import ResponseCode
 from cometmq.remoting.errors import CometError, Outage, RequestTimeout
 
 NO_NAMESRV: Final = 10004
@@ -63,6 +64,17 @@ class NoReply(ClientError):
     """A request was stored, but no reply arrived in time."""
 
     code = NO_REPLY
+
+
+class RequesterGone(ClientError):
+    """A broker took a reply, but its requester did not: it has ended, or lost its connection."""
+
+    code = int(ResponseCode.SYSTEM_ERROR)
+
+    def __init__(self, text: str, *, offset_message_id: str | None) -> None:
+        """`offset_message_id` is the id of the stored reply, or None if it is not stored."""
+        super().__init__(text)
+        self.offset_message_id = offset_message_id
 
 
 def no_queue(queue: MessageQueue, count: int, purpose: str = "") -> InvalidArgument:

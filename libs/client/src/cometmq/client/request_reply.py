@@ -6,18 +6,20 @@ to a topic of the cluster, from which the broker pushes it to the requester's co
 """
 
 import asyncio
+import re
 import uuid
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from typing import Final, Protocol
 
 from cometmq.client.clock import wall_ms
-from cometmq.client.errors import ClientError, NotARequest
+from cometmq.client.errors import ClientError, NotARequest, RequesterGone
 from cometmq.client.message import Message, MessageExt, check_received
 from cometmq.client.shown import shown
 from cometmq.remoting.bodies.queues import MessageQueue
-from cometmq.remoting.command import OK, Call, Reply
+from cometmq.remoting.command import OK, Call, Reply, Response
 from cometmq.remoting.commands.request_reply import PushReplyMessageToClient
+from cometmq.remoting.commands.send import SendMessageReply
 from cometmq.remoting.errors import CorruptRecord, ServerError
 from cometmq.remoting.message.compression import compression_type, decompress
 from cometmq.remoting.message.flags import SysFlag
@@ -25,6 +27,12 @@ from cometmq.remoting.message.properties import PropertyKey, index_keys, parse_p
 from cometmq.remoting.names import reply_topic
 
 REPLY_TYPE: Final = "reply"
+_NOT_STORED: Final = "0"
+"""The message id in the answer of a broker that does not store replies."""
+_UNPUSHED: Final = re.compile(
+    r"push reply message (?:fail, channel of <(.*)> not found\.|to (.*)fail\.)", re.DOTALL
+)
+"""The remark of a broker that could not push a reply to its requester, which it names."""
 _PASSED_ON: Final = (PropertyKey.CORRELATION_ID, PropertyKey.REPLY_TO_CLIENT, PropertyKey.TTL)
 
 
@@ -73,6 +81,30 @@ def request_properties(correlation_id: str, client_id: str, ttl_ms: int) -> dict
         PropertyKey.REPLY_TO_CLIENT.value: client_id,
         PropertyKey.TTL.value: str(ttl_ms),
     }
+
+
+def requester_gone(response: Response, broker_name: str) -> RequesterGone | None:
+    """Return the error for a reply that a broker could not push, or None for other refusals.
+
+    The code of the answer tells whether the requester accepted the reply, and its fields where the
+    reply is stored: the broker stores it in either case.
+    """
+    found = _UNPUSHED.fullmatch(response.remark or "")
+    if found is None:
+        return None
+    stored = response.header if isinstance(response.header, SendMessageReply) else None
+    if stored is None or stored.msg_id == _NOT_STORED:
+        stored = None
+    missing, refusing = found.groups()
+    if missing is not None:
+        reason = f"its requester {missing} is not connected to {broker_name} any more"
+    else:
+        reason = f"its requester {refusing} did not accept it from {broker_name}"
+    place = "is not stored" if stored is None else f"is stored as {stored.msg_id}"
+    return RequesterGone(
+        f"the reply {place}, but {reason}: do not send it again",
+        offset_message_id=None if stored is None else stored.msg_id,
+    )
 
 
 class PendingReplies:

@@ -332,7 +332,11 @@ class Producer(Client):
             await self._sending().send(prepared, timeout_ms=left_ms)
 
     async def reply(self, request: MessageExt, body: bytes) -> SendResult:
-        """Reply to a consumed request; raise NotARequest for any other message."""
+        """Reply to a consumed request; raise NotARequest for any other message.
+
+        Raise RequesterGone if the requester has ended or lost its connection: a broker has stored
+        the reply, but nobody waits for it.
+        """
         return await self.send(reply_message(request, body))
 
     def stats(self) -> ProducerStats:

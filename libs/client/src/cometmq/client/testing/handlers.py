@@ -25,6 +25,7 @@ from cometmq.remoting.codes import RequestCode, ResponseCode
 from cometmq.remoting.command import OK, Call, Reply
 from cometmq.remoting.commands import clients, offsets, pull, queries, request_reply, send
 from cometmq.remoting.errors import (
+    CometError,
     QueryNotFound,
     ServerError,
     TopicNotExist,
@@ -88,12 +89,26 @@ def send_message(broker: MemoryBroker, call: Call[send.SendMessageV2]) -> Reply:
 async def send_reply_message(
     broker: MemoryBroker, call: Call[request_reply.SendReplyMessageV2]
 ) -> Reply:
-    """Push a reply to the client that is waiting for it."""
+    """Push a reply to the client that is waiting for it, and store it in any case."""
     header = call.header
-    requester = property_value(header.properties, PropertyKey.REPLY_TO_CLIENT)
-    peer = broker.peers.get(requester or "")
+    requester = property_value(header.properties, PropertyKey.REPLY_TO_CLIENT) or ""
+    message = NewMessage(
+        topic=header.topic,
+        queue_id=header.queue_id,
+        flag=header.flag,
+        sys_flag=header.sys_flag,
+        born_timestamp=header.born_timestamp,
+        born_host=call.peer.host,
+        store_host=broker.store_host,
+        body=call.body,
+        properties=header.properties,
+    )
+    message_id, queue_offset = broker.store(message)
+    stored = send.SendMessageReply(message_id, header.queue_id, queue_offset)
+    peer = broker.peers.get(requester)
     if peer is None:
-        raise ServerError(f"push reply message fail, channel of <{requester}> not found.")
+        remark = remarks.reply_channel_missing(requester)
+        return Reply(ResponseCode.SYSTEM_ERROR, stored, remark=remark, ext=broker.send_ext)
     pushed = request_reply.PushReplyMessageToClient(
         producer_group=header.producer_group,
         topic=header.topic,
@@ -109,8 +124,12 @@ async def send_reply_message(
         properties=header.properties,
     )
     code = RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT
-    await peer.invoke(code, pushed, call.body, timeout_ms=REPLY_TIMEOUT_MS)
-    return Reply(header=send.SendMessageReply("0", header.queue_id, 0))
+    try:
+        await peer.invoke(code, pushed, call.body, timeout_ms=REPLY_TIMEOUT_MS)
+    except CometError:
+        remark = remarks.reply_push_failed(requester)
+        return Reply(ResponseCode.SYSTEM_ERROR, stored, remark=remark, ext=broker.send_ext)
+    return Reply(header=stored, ext=broker.send_ext)
 
 
 def _is_dead(header: send.SendMessageV2) -> bool:

@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """The failed attempts to send one message, and the error that reports them."""
 
+from collections.abc import Iterable
 from typing import Final
 
 import msgspec
 
-from cometmq.client.errors import ClientError, SendFailed, SendTimeout
+from cometmq.client.errors import ClientError, RequesterGone, SendFailed, SendTimeout
 from cometmq.remoting.codes import ResponseCode
 from cometmq.remoting.errors import (
     CommandError,
@@ -37,20 +38,30 @@ class Attempts(msgspec.Struct, gc=False):
     failure: Exception | None = None
     may_be_stored: bool = False
     lasting_count: int = 0
+    gone: RequesterGone | None = None
+    """The requester of a reply that a broker has stored, but could not push."""
 
     def note(self, error: Exception) -> None:
         """Record why an attempt failed."""
         self.failure = error
+        if isinstance(error, RequesterGone):
+            self.gone = error
         if isinstance(error, CommandError) and error.code in _LASTING:
             self.lasting_count += 1
         self.may_be_stored = self.may_be_stored or isinstance(error, _UNANSWERED)
+
+    def is_futile(self, brokers: Iterable[str]) -> bool:
+        """Return whether a requester is gone that can be connected to none of the other brokers."""
+        return self.gone is not None and set(self.brokers).issuperset(brokers)
 
     def error(self, topic: str, cost_ms: int, timeout_ms: int) -> Exception:
         """Return the error to raise after the last attempt.
 
         If every attempt was refused permanently, this is the last refusal, because SendFailed would
-        invite the caller to retry later.
+        invite the caller to retry later. A stored reply whose requester is gone is no failed send.
         """
+        if self.gone is not None:
+            return self.gone
         if self.failure is not None and self.lasting_count == self.count:
             return self.failure
         error = self.gave_up(topic, cost_ms, timeout_ms)

@@ -48,6 +48,7 @@ _SEND_V1: Final = int(RequestCode.SEND_MESSAGE)
 _SEND_BATCH: Final = int(RequestCode.SEND_BATCH_MESSAGE)
 _REPLY: Final = int(RequestCode.SEND_REPLY_MESSAGE_V2)
 _REPLY_V1: Final = int(RequestCode.SEND_REPLY_MESSAGE)
+REPLY_CODES: Final = frozenset((_REPLY, _REPLY_V1))
 _SOURCES: Final = {
     _UNIQUE_KEY: "the message_id",
     PropertyKey.KEYS.value: "a key",

@@ -28,10 +28,11 @@ from cometmq.client.errors import (
 from cometmq.client.hooks import MessageKind, SendContext, SendHooks
 from cometmq.client.message import Message, SendResult, SendStatus
 from cometmq.client.namespace import Namespace
+from cometmq.client.request_reply import requester_gone
 from cometmq.client.settings import ProducerOptions
 from cometmq.client.shown import shown
 from cometmq.client.transfer.attempts import Attempts
-from cometmq.client.transfer.outgoing import Outgoing, Prepared
+from cometmq.client.transfer.outgoing import REPLY_CODES, Outgoing, Prepared
 from cometmq.client.transfer.queue_selection import LatencyFaults, QueueSelector, RoundRobin
 from cometmq.remoting.bodies.queues import MessageQueue
 from cometmq.remoting.codes import RequestCode, ResponseCode
@@ -49,12 +50,15 @@ from cometmq.remoting.errors import (
     RequestTimeout,
     TopicNotExist,
     TransportError,
+    command_error,
 )
 from cometmq.remoting.message.flags import TRANSACTION_PREPARED
 from cometmq.remoting.message.ids import UniqueIds
 from cometmq.remoting.message.properties import PropertyKey
 
 STORED_CODES: Final = frozenset(int(status) for status in SendStatus)
+_REPLY_OK: Final = STORED_CODES | {int(ResponseCode.SYSTEM_ERROR)}
+"""A broker may have stored a reply that it could not push; the fields of its answer tell."""
 SendHeader = SendMessage | SendMessageV2
 NO_EXT: Final[Mapping[str, str]] = {}
 _SEND_BATCH: Final = int(RequestCode.SEND_BATCH_MESSAGE)
@@ -152,8 +156,10 @@ class MessageSender:
                 result = await self.send_to(chosen, prepared, timeout_ms=left_ms)
             except (TransportError, ClientError, RemoteProtocolError, CommandError) as error:
                 tried.note(error)
-                if not self._may_retry(error, is_chosen=queue is not None):
-                    if tried.may_be_stored:
+                is_chosen = queue is not None
+                is_futile = tried.is_futile(one.broker_name for one in route.publish_queues)
+                if is_futile or not self._may_retry(error, is_chosen=is_chosen):
+                    if tried.may_be_stored or tried.gone is not None:
                         break  # this refusal does not cover an earlier attempt
                     self._refused(error, chosen)
                 if tried.count < attempts:
@@ -255,6 +261,8 @@ class MessageSender:
         flight = instance.late_sends.begin(address, queue.broker_name, queue.topic)
         try:
             response = await self._invoke(address, prepared.code, header, prepared.body, timeout_ms)
+            if response.code == ResponseCode.SYSTEM_ERROR:  # the answer to a reply
+                raise _unpushed(response, queue.broker_name, address)
         except CometError as error:
             if isinstance(error, ConnectFailed | ConnectionLost | RequestTimeout):
                 instance.suspect(address)
@@ -335,10 +343,9 @@ class MessageSender:
     ) -> Response:
         """Send once the output buffer has room; a full buffer is not a broker failure."""
         remoting = self._instance.remoting
+        ok = _REPLY_OK if code in REPLY_CODES else STORED_CODES
         try:
-            return await remoting.invoke(
-                address, code, header, body, timeout_ms=timeout_ms, ok=STORED_CODES
-            )
+            return await remoting.invoke(address, code, header, body, timeout_ms=timeout_ms, ok=ok)
         except Overloaded:
             deadline_ms = monotonic_ms() + timeout_ms
         while True:
@@ -347,9 +354,7 @@ class MessageSender:
             if left_ms <= 0:
                 raise Overloaded(f"the output buffer of the connection to {address} is full")
             try:
-                return await remoting.invoke(
-                    address, code, header, body, timeout_ms=left_ms, ok=STORED_CODES
-                )
+                return await remoting.invoke(address, code, header, body, timeout_ms=left_ms, ok=ok)
             except Overloaded:
                 continue
 
@@ -452,6 +457,12 @@ async def _pause_if_busy(error: Exception, attempt: int, left_ms: int) -> None:
     if isinstance(error, CommandError) and error.code == ResponseCode.SYSTEM_BUSY:
         pause_ms = min(_BUSY_PAUSE_MS << (attempt - 1), left_ms // 2)
         await asyncio.sleep(pause_ms / 1000)
+
+
+def _unpushed(response: Response, broker_name: str, address: str) -> CometError:
+    """Return the error for the refusal of a reply."""
+    gone = requester_gone(response, broker_name)
+    return gone or command_error(response.code, response.remark, address)
 
 
 def _result(response: Response, queue: MessageQueue, prepared: Prepared) -> SendResult:
