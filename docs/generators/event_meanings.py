@@ -204,6 +204,9 @@ MEANINGS: Final[Mapping[str, str]] = {
     "subscription.mismatched": "Members of one group have different subscriptions and miss "
     "messages: give all members the same subscriptions, or give each subscription a separate "
     "group.",
+    "group.mixed": "Some members of a consumer group are CLUSTERING, others BROADCASTING, and "
+    "messages are missed: give all members the same message model, or the broadcasting ones a "
+    "group of their own.",
     "group.creation_refused": "The limit of automatically created groups is reached; perhaps a "
     "client is inventing names.",
     "filter.invalid": "A group subscribed with an invalid SQL expression; its pulls are refused.",

@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Warnings about members of a group with different subscriptions; each warning shows both of
-them.
-"""
+"""Warnings about members of a group that consume differently; each warning shows both."""
 
 import asyncio
+from pathlib import Path
+from typing import Any
 
 import pytest
 
-from cometmq.client import MessageModel, PushConsumer, PushOptions
+from cometmq.client import ClientOptions, MessageModel, PushConsumer, PushOptions, ServerError
 from cometmq.client.consume.queues import agreement
 from cometmq.client.testing import MemoryCluster, eventually
 from cometmq.remoting.codes import RequestCode
@@ -30,9 +30,9 @@ def member(
     return consumer
 
 
-def warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
+def warnings(caplog: pytest.LogCaptureFixture, event: str = "subscription.mismatched") -> list[str]:
     texts = [record.getMessage() for record in caplog.records]
-    return [text for text in texts if text.startswith("subscription.mismatched")]
+    return [text for text in texts if text.startswith(event)]
 
 
 @pytest.mark.parametrize(
@@ -64,27 +64,112 @@ async def test_members_that_subscribe_differently(
     assert "the same subscriptions" in line
 
 
-async def test_one_member_broadcasts(
-    cluster: MemoryCluster, caplog: pytest.LogCaptureFixture, tmp_path: object
-) -> None:
-    broadcasting = PushOptions(
-        message_model=MessageModel.BROADCASTING, instance_name="b", offsets_dir=str(tmp_path)
+def options_of(model: MessageModel, folder: Path, *, heartbeat_ms: int = 30_000) -> PushOptions:
+    return PushOptions(
+        message_model=model,
+        instance_name=model.value,
+        offsets_dir=str(folder),
+        heartbeat_interval_ms=heartbeat_ms,
     )
-    async with member(cluster, "T"), member(cluster, "T", options=broadcasting):
-        await eventually(lambda: bool(warnings(caplog)))
-    assert "wants=CLUSTERING" in warnings(caplog)[0]
-    assert "other_wants=BROADCASTING" in warnings(caplog)[0]
 
 
-async def test_equal_subscriptions_are_compared_once_and_quietly(
+@pytest.mark.parametrize("first", MessageModel)
+async def test_the_first_member_warns_of_a_member_that_consumes_differently(
+    cluster: MemoryCluster, caplog: pytest.LogCaptureFixture, tmp_path: Path, first: MessageModel
+) -> None:
+    (second,) = set(MessageModel) - {first}
+    async with (
+        member(cluster, "T", options=options_of(first, tmp_path)) as one,
+        member(cluster, "T", options=options_of(second, tmp_path)) as other,
+    ):
+        await eventually(lambda: warnings(caplog, "group.mixed"))
+        (line,) = warnings(caplog, "group.mixed")
+        assert f"group=cg client_id={one.client_id} message_model={first} " in line
+        assert f"other_client_id={other.client_id} other_message_model={second} " in line
+        assert "give all members the same message_model" in line
+    assert not warnings(caplog)
+
+
+async def test_each_member_warns_once_of_a_mixed_group(
+    cluster: MemoryCluster, caplog: pytest.LogCaptureFixture, tmp_path: Path
+) -> None:
+    """The later member sees the other mode only after a heartbeat of the earlier one."""
+    one, other = (
+        member(cluster, "T", options=options_of(model, tmp_path, heartbeat_ms=interval_ms))
+        for model, interval_ms in zip(MessageModel, (200, 330), strict=True)
+    )
+    async with one, other:
+        await eventually(lambda: len(warnings(caplog, "group.mixed")) == 2)
+        count = cluster.broker.requests[ASKED]
+        for consumer in (one, other):
+            consumer._member.wake()  # type: ignore[union-attr]
+        await eventually(lambda: cluster.broker.requests[ASKED] >= count + 4)
+        ids = {one.client_id, other.client_id}
+    texts = warnings(caplog, "group.mixed")
+    assert len(texts) == 2
+    assert {text.split("client_id=")[1].split()[0] for text in texts} == ids
+
+
+async def test_equal_members_are_compared_quietly(
     cluster: MemoryCluster, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async with member(cluster, "T:a||b") as one:
-        assert cluster.broker.requests[ASKED] == 0
-        async with member(cluster, "T:b || a"):
-            await eventually(lambda: cluster.broker.requests[ASKED] == 2)
-            for _ in range(3):
-                one._member._assigner.wake()  # type: ignore[union-attr]
-                await asyncio.sleep(0.01)
-            assert cluster.broker.requests[ASKED] == 2
+    async with member(cluster, "T:a||b") as one, member(cluster, "T:b || a"):
+        await eventually(lambda: cluster.broker.requests[ASKED] >= 2)
+        count = cluster.broker.requests[ASKED]
+        one._member.wake()  # type: ignore[union-attr]
+        await eventually(lambda: cluster.broker.requests[ASKED] > count)
     assert not warnings(caplog)
+    assert not warnings(caplog, "group.mixed")
+
+
+async def test_a_broker_that_refuses_the_comparison_is_asked_again_later(
+    cluster: MemoryCluster, caplog: pytest.LogCaptureFixture, tmp_path: Path
+) -> None:
+    cluster.broker.fail(ASKED, ServerError("not for clients"), times=2)
+    one, other = (
+        member(cluster, "T", options=options_of(model, tmp_path, heartbeat_ms=200))
+        for model in MessageModel
+    )
+    async with one, other:
+        await eventually(lambda: warnings(caplog, "group.mixed"))
+        assert cluster.broker.requests[ASKED] > 2
+
+
+NOW_MS = 1_000_000
+
+
+class Beating:
+    """A client instance, as far as the times of its heartbeats."""
+
+    def __init__(self, age_ms: int) -> None:
+        self.options = ClientOptions(heartbeat_interval_ms=30_000)
+        self.heartbeat_ms = NOW_MS - age_ms
+
+
+@pytest.mark.parametrize(
+    ("age_ms", "rounds", "pause_ms"),
+    [
+        (0, 0, 27_000),
+        (0, 1, 29_000),
+        (0, 2, 29_700),
+        (0, 3, 297_000),
+        (0, 4, 299_000),
+        (20_000, 0, 7_000),
+        (27_000, 0, 30_000),
+        (27_000, 1, 32_000),  # 2 s would be before the same heartbeat
+        (31_000, 2, 30_000),
+    ],
+)
+def test_comparisons_come_shortly_before_heartbeats(
+    monkeypatch: pytest.MonkeyPatch, age_ms: int, rounds: int, pause_ms: int
+) -> None:
+    monkeypatch.setattr(agreement, "monotonic_ms", lambda: NOW_MS)
+    instance: Any = Beating(age_ms)
+    checks = agreement.Agreement(instance, "cg", {}, MessageModel.CLUSTERING)
+    checks._round = rounds
+    assert checks._pause_ms() == pause_ms
+
+
+def test_only_some_members_of_a_large_group_are_named() -> None:
+    assert agreement._named(["a", "b"]) == "a,b"
+    assert agreement._named(["a", "b", "c", "d", "e"]) == "a,b,c and 2 more"

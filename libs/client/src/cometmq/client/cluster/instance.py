@@ -15,7 +15,7 @@ from weakref import WeakKeyDictionary
 
 import msgspec
 
-from cometmq.client.clock import wall_ms
+from cometmq.client.clock import monotonic_ms, wall_ms
 from cometmq.client.cluster.broker_requests import CALLBACKS, ConsumerMember, TransactionMember
 from cometmq.client.cluster.discovery import POLL_INTERVAL_MS
 from cometmq.client.cluster.late_sends import LateSends
@@ -104,6 +104,8 @@ class ClientInstance:
             log=log,
         )
         self.late_sends = LateSends(self, self.background, log)
+        self.heartbeat_ms = monotonic_ms()
+        """When the last heartbeat was sent."""
         self._greeted: set[str] = set()
         self._heartbeat_due = Wakeup()
         self._user_count = 0
@@ -326,6 +328,7 @@ class ClientInstance:
         """Send a heartbeat to every known broker; return False if one needs a retry soon."""
         if not self.producers and not self.consumers:
             return True
+        self.heartbeat_ms = monotonic_ms()
         body = self._heartbeat_body()
         addresses = set(self.routes.addresses(with_slaves=bool(self.consumers)))
         async with asyncio.TaskGroup() as group:

@@ -101,9 +101,9 @@ class GroupMember(ABC, Generic[OptionsT]):
             topics=lambda: self.topics,
             interval_ms=parts.options.rebalance_interval_ms,
             take=self._share,
-            agreement=Agreement(
-                parts.instance, parts.group, parts.subscriptions, parts.options.message_model
-            ),
+        )
+        self._agreement = Agreement(
+            parts.instance, parts.group, parts.subscriptions, parts.options.message_model
         )
 
     def _read_context(self) -> ReadContext:
@@ -138,6 +138,7 @@ class GroupMember(ABC, Generic[OptionsT]):
         if not await self._assigner.share():
             self._assigner.wake()
         self._sharing = self._background.keep(self._assigner.run, name="rebalance")
+        self._background.keep(self._agreement.run, name="agreement")
 
     async def _end_sharing(self) -> None:
         """Stop rebalancing; the owned queues are kept."""
@@ -188,6 +189,7 @@ class GroupMember(ABC, Generic[OptionsT]):
     def wake(self) -> None:
         """Rebalance now."""
         self._assigner.wake()
+        self._agreement.changed()
 
     def resubscribed(self, topic: str) -> None:
         """Rebalance, and pull again with the new subscription of a topic."""

@@ -11,6 +11,7 @@ from cometmq.remoting.bodies.connections import (
     ProducerConnections,
 )
 from cometmq.remoting.bodies.dialect import encode_json
+from cometmq.remoting.bodies.heartbeat import SubscriptionData
 from cometmq.remoting.bodies.offsets import ConsumerOffsetTable, QueueOffsetTable
 from cometmq.remoting.bodies.queues import GroupList, MessageQueue
 from cometmq.remoting.bodies.stats import ConsumeStats, OffsetPair, TopicOffset, TopicStats
@@ -25,7 +26,8 @@ from cometmq.remoting.transport.dispatch import Handler
 def get_consumer_connection_list(
     broker: MemoryBroker, call: Call[admin.GetConsumerConnectionList]
 ) -> Reply:
-    """Return the members of a consumer group and their subscriptions."""
+    """Return the members of a consumer group, the model and topics of the last heartbeat, and the
+    newest subscription to each."""
     group = call.header.consumer_group
     members = broker.groups.get(group)
     if not members:
@@ -33,11 +35,18 @@ def get_consumer_connection_list(
     found = ConsumerConnections(
         [Connection(peer.address, client_id) for client_id, (peer, _) in members.items()]
     )
+    newest: dict[str, SubscriptionData] = {}
     for _, data in members.values():
-        found.consume_from_where = data.consume_from_where
-        found.consume_type = data.consume_type
-        found.message_model = data.message_model
-        found.subscription_table |= {wanted.topic: wanted for wanted in data.subscription_data_set}
+        for wanted in data.subscription_data_set:
+            known = newest.get(wanted.topic)
+            if known is None or wanted.sub_version > known.sub_version:
+                newest[wanted.topic] = wanted
+    *_, (_, last) = members.values()
+    found.consume_from_where = last.consume_from_where
+    found.consume_type = last.consume_type
+    found.message_model = last.message_model
+    topics = {wanted.topic for wanted in last.subscription_data_set}
+    found.subscription_table = {topic: newest[topic] for topic in topics}
     return Reply(body=encode_json(found))
 
 

@@ -293,7 +293,7 @@ class MemoryBroker:
             self.peers[heartbeat.client_id] = peer
         for data in heartbeat.consumer_data_set:
             members = self.groups.setdefault(data.group_name, {})
-            known = members.get(heartbeat.client_id)
+            known = members.pop(heartbeat.client_id, None)  # the last heartbeat is the last item
             members[heartbeat.client_id] = (peer, data)
             self.queues.create(retry_topic(data.group_name), 1)
             if known is None or known[1] != data or known[0] is not peer:

@@ -1,16 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Checks that all members of a group have the same subscriptions, as RocketMQ requires.
+"""Checks that all members of a group consume alike, as RocketMQ requires.
 
 A broker keeps one subscription per group and topic, and all members share the queues of a topic
-even if only some of them subscribe to it. Members that disagree miss messages without any error.
+even if only some of them subscribe to it, or broadcast. Members that disagree miss messages without
+any error.
 """
 
-from collections.abc import Mapping, Sequence
+import asyncio
+import random
+from collections.abc import Iterable, Mapping
 from typing import Final
 
-from cometmq.client.clock import wall_ms
+from cometmq.client.clock import monotonic_ms, wall_ms
 from cometmq.client.cluster.instance import ClientInstance
 from cometmq.client.settings import MessageModel
+from cometmq.client.wakeup import Wakeup
 from cometmq.remoting.bodies.connections import ConsumerConnections
 from cometmq.remoting.bodies.dialect import decode_json
 from cometmq.remoting.bodies.heartbeat import SubscriptionData
@@ -21,19 +25,37 @@ from cometmq.remoting.names import RETRY_PREFIX
 from cometmq.remoting.transport.tasks import describe
 
 SETTLE_MS: Final = 3_000
-"""Age from which a subscription is assumed to have reached the brokers in a heartbeat."""
+"""Age from which a subscription is assumed to have reached the brokers in a heartbeat; also the
+shortest time between two comparisons."""
 
-_ADVICE: Final = (
+MARGINS: Final = (10, 30, 100)
+"""After a change, we compare before three heartbeats, by these parts of the interval, because the
+heartbeats of another member may always come shortly before ours."""
+
+CALM_ROUNDS: Final = 10
+"""Heartbeats per comparison after that."""
+
+REPEAT_MS: Final = 3_600_000
+"""Time after which a warning about the same difference is repeated."""
+
+_NAMED_MAX: Final = 3
+_SUBSCRIPTION_ADVICE: Final = (
     "members miss messages: give all members of the group the same subscriptions, or groups of "
     "their own"
+)
+_MIXED_ADVICE: Final = (
+    "messages are missed: brokers assign queues of the clustering members to the broadcasting ones,"
+    " which do not consume them for the group; give all members the same message_model, or the "
+    "broadcasting ones a group of their own"
 )
 
 
 class Agreement:
-    """Compares our subscriptions with the group's subscriptions at a broker.
+    """Compares how we consume with how the group consumes, according to a broker.
 
-    A broker keeps the subscription of the member that subscribed last, so the others see the
-    difference.
+    A broker shows the message model and the topics of the last heartbeat of any member, and the
+    filter of the member that subscribed last. So we compare when the group changes, and shortly
+    before our heartbeats, when the last heartbeat was another member's.
     """
 
     def __init__(
@@ -47,60 +69,126 @@ class Agreement:
         self._group = group
         self._subscriptions = subscriptions
         self._message_model = message_model
-        self._compared: Sequence[str] = ()
+        self._changed = Wakeup()
+        self._round = 0
+        self._compared_ms: int | None = None
+        self._told: dict[tuple[str, ...], int] = {}
+        """When we last warned about a difference."""
 
-    async def check(self, address: str, members: Sequence[str]) -> None:
-        """Compare with a broker after each change of members, once it has received our
-        heartbeat.
-        """
-        if members == self._compared:
-            return
-        if len(members) > 1:
-            begin_ms = max((s.sub_version for s in self._subscriptions.values()), default=0)
-            if wall_ms() - begin_ms < SETTLE_MS:
-                return
-            await self._compare(address, members)
-        self._compared = members
+    def changed(self) -> None:
+        """Compare soon, because members or subscriptions may have changed."""
+        self._changed.set()
 
-    async def _compare(self, address: str, members: Sequence[str]) -> None:
+    async def run(self) -> None:
+        """Compare after changes, and shortly before some of our heartbeats."""
+        while True:
+            await self._settle()
+            await self._compare()
+            self._compared_ms = monotonic_ms()
+            if await self._changed.wait(self._pause_ms()):
+                self._round = 0
+            else:
+                self._round += 1
+
+    async def _settle(self) -> None:
+        """Wait until our heartbeat has arrived everywhere, and some time since the last request."""
+        newest_ms = max((one.sub_version for one in self._subscriptions.values()), default=0)
+        left_ms = newest_ms + SETTLE_MS - wall_ms()
+        if self._compared_ms is not None:
+            left_ms = max(left_ms, self._compared_ms + SETTLE_MS - monotonic_ms())
+        if left_ms > 0:
+            await asyncio.sleep(min(left_ms, SETTLE_MS) / 1000)
+
+    def _pause_ms(self) -> int:
+        """Return the time to the next comparison: shortly before a heartbeat."""
+        interval_ms = self._instance.options.heartbeat_interval_ms
+        is_calm = self._round >= len(MARGINS)
+        margin_ms = interval_ms // MARGINS[self._round % len(MARGINS)]
+        left_ms = self._instance.heartbeat_ms + interval_ms - margin_ms - monotonic_ms()
+        if left_ms < interval_ms // 10:  # we have just compared
+            left_ms = max(left_ms, 0) + interval_ms
+        return left_ms + interval_ms * (CALM_ROUNDS - 1) * is_calm
+
+    async def _compare(self) -> None:
         instance = self._instance
         try:
-            response = await instance.remoting.invoke(
-                instance.channel(address),
-                RequestCode.GET_CONSUMER_CONNECTION_LIST,
-                GetConsumerConnectionList(self._group),
-                timeout_ms=instance.options.api_timeout_ms,
-            )
-            theirs = decode_json(ConsumerConnections, response.body)
+            theirs = await self._ask()
         except CometError as error:  # some brokers may refuse it; consuming does not depend on it
             instance.log.debug("agreement.unchecked", group=self._group, error=describe(error))
             return
-        others = ",".join(member for member in members if member != instance.client_id)
+        if theirs is None:
+            return
+        ids = {one.client_id for one in theirs.connection_set} - {instance.client_id}
+        if not ids:
+            return
+        others = _named(sorted(ids))
+        if theirs.message_model != self._message_model:
+            self._warn_of_model(theirs.message_model, others)
         for topic, ours, other in self._differences(theirs):
-            instance.log.warning(
-                "subscription.mismatched",
-                group=self._group,
-                topic=topic,
-                client_id=instance.client_id,
-                wants=ours,
-                other_client_id=others,
-                other_wants=other,
-                advice=_ADVICE,
-            )
+            self._warn_of_subscription(topic, ours, other, others)
+
+    async def _ask(self) -> ConsumerConnections | None:
+        """Ask one of the brokers of our topics; return None if none is known."""
+        instance = self._instance
+        routes = filter(None, map(instance.routes.get, self._subscriptions))
+        names = sorted({name for route in routes for name in route.brokers})
+        if not names:
+            return None
+        _, address = instance.routes.any_of(random.choice(names))  # noqa: S311  # spreads load
+        response = await instance.remoting.invoke(
+            instance.channel(address),
+            RequestCode.GET_CONSUMER_CONNECTION_LIST,
+            GetConsumerConnectionList(self._group),
+            timeout_ms=instance.options.api_timeout_ms,
+        )
+        return decode_json(ConsumerConnections, response.body)
 
     def _differences(self, theirs: ConsumerConnections) -> list[tuple[str, str, str]]:
         """Return each topic whose subscriptions differ, with ours and the broker's as text."""
         table = theirs.subscription_table
-        found = [
+        return [
             (self._instance.namespace.unwrap(topic), ours, other)
             for topic in sorted(self._subscriptions.keys() | table.keys())
             if not topic.startswith(RETRY_PREFIX)
             and (ours := _words(self._subscriptions.get(topic)))
             != (other := _words(table.get(topic)))
         ]
-        if theirs.message_model != self._message_model:
-            found.append(("*", self._message_model, theirs.message_model))
-        return found
+
+    def _warn_of_model(self, theirs: str, others: str) -> None:
+        if self._is_told((theirs,)):
+            return
+        self._instance.log.warning(
+            "group.mixed",
+            group=self._group,
+            client_id=self._instance.client_id,
+            message_model=self._message_model.value,
+            other_client_id=others,
+            other_message_model=theirs,
+            advice=_MIXED_ADVICE,
+        )
+
+    def _warn_of_subscription(self, topic: str, ours: str, theirs: str, others: str) -> None:
+        if self._is_told((topic, ours, theirs)):
+            return
+        self._instance.log.warning(
+            "subscription.mismatched",
+            group=self._group,
+            topic=topic,
+            client_id=self._instance.client_id,
+            wants=ours,
+            other_client_id=others,
+            other_wants=theirs,
+            advice=_SUBSCRIPTION_ADVICE,
+        )
+
+    def _is_told(self, difference: tuple[str, ...]) -> bool:
+        """Return whether we have lately warned about this difference; if not, note it."""
+        now_ms = monotonic_ms()
+        self._told = {one: at_ms for one, at_ms in self._told.items() if now_ms - at_ms < REPEAT_MS}
+        if difference in self._told:
+            return True
+        self._told[difference] = now_ms
+        return False
 
 
 def _words(wanted: SubscriptionData | None) -> str:
@@ -109,3 +197,9 @@ def _words(wanted: SubscriptionData | None) -> str:
         return "nothing"
     tags = " || ".join(sorted(wanted.tags_set)) or wanted.sub_string
     return tags if wanted.expression_type == "TAG" else f"{wanted.expression_type} {tags}"
+
+
+def _named(ids: Iterable[str]) -> str:
+    """Return client ids for a log line; a group may have a thousand members."""
+    first, rest = (known := list(ids))[:_NAMED_MAX], known[_NAMED_MAX:]
+    return ",".join(first) + (f" and {len(rest)} more" if rest else "")

@@ -5,7 +5,6 @@ import random
 from collections.abc import Awaitable, Callable, Collection
 
 from cometmq.client.cluster.instance import RETRY_SOON_MS, ClientInstance
-from cometmq.client.consume.queues.agreement import Agreement
 from cometmq.client.consume.queues.rebalance import AllocateStrategy
 from cometmq.client.wakeup import Wakeup
 from cometmq.remoting.bodies.dialect import decode_json
@@ -35,14 +34,11 @@ class Assigner:
         topics: Callable[[], Collection[str]],
         interval_ms: int,
         take: TakeQueues,
-        agreement: Agreement,
     ) -> None:
         """`take` is called once per topic in each round.
 
         Without a `strategy`, as in broadcasting, the member takes all queues.
         """
-        self._agreement = agreement
-        self._asked: tuple[str, list[str]] | None = None
         self._instance = instance
         self._group = group
         self._strategy = strategy
@@ -75,8 +71,6 @@ class Assigner:
                 self._instance.outages.failed(
                     "rebalance.failed", error, group=self._group, topic=topic
                 )
-        if self._asked is not None:
-            await self._agreement.check(*self._asked)
         return is_complete
 
     async def _mine(self, topic: str) -> list[MessageQueue] | None:
@@ -120,6 +114,4 @@ class Assigner:
             GetConsumerListByGroup(self._group),
             timeout_ms=instance.options.api_timeout_ms,
         )
-        members = sorted(decode_json(ConsumerIdList, response.body).consumer_id_list)
-        self._asked = (address, members)
-        return members
+        return sorted(decode_json(ConsumerIdList, response.body).consumer_id_list)
