@@ -78,6 +78,22 @@ _NEXT: Final[Mapping[_State, Mapping[str, _State]]] = {
 }  # fmt: skip
 
 
+_FOREIGN: Final[Mapping[str, str]] = {
+    "'": "this text has no closing quote; a quote inside a text is written twice, ''",
+    '"': "write texts in single quotes",
+    "`": "write the name of a property without quotes",
+    "/*": "this comment has no closing */",
+    "!=": "for unequal, write <>",
+    "!": "write NOT",
+    "&": "write AND",
+    "|": "write OR",
+    "*": "conditions do not calculate, and there are no wildcards",
+    "/": "conditions do not calculate",
+    "%": "conditions do not calculate, and there are no wildcards",
+}
+"""What to write instead of text that begins no token; the first match counts."""
+
+
 def read_tokens(condition: str) -> tuple[list[Token], Token]:
     """Return the tokens that brokers read, and the first token that they ignore.
 
@@ -109,8 +125,24 @@ def read_tokens(condition: str) -> tuple[list[Token], Token]:
             is_low = following is _State.OPERATOR and awaits_bound[-1]
             state = _State.AFTER_LOW if is_low else following
     except SqlError as error:
-        raise InvalidArgument(f"the SQL92 condition {shown(condition)}: {error}") from error
+        raise InvalidArgument(_no_token(condition, error)) from error
     raise AssertionError("the tokens end with END")
+
+
+def _no_token(condition: str, error: SqlError) -> str:
+    """Describe a character that begins no token, and what to write."""
+    start = error.start
+    if start is None:
+        return f"the SQL92 condition {shown(condition)}: {error}"
+    at = place(condition, start)
+    rest = condition[start:]
+    for symbol, advice in _FOREIGN.items():
+        if rest.startswith(symbol):
+            return f"the SQL92 condition {shown(condition)} has {symbol} at {at}: {advice}"
+    return (
+        f"the SQL92 condition {shown(condition)} has {rest[0]!r} at {at}, which begins no property,"
+        " value or operator: names have letters A to Z, digits, _ and $, and texts single quotes"
+    )
 
 
 def _check_end(condition: str, state: _State, token: Token, *, is_nested: bool) -> None:

@@ -13,6 +13,9 @@ _PARSER: Final = "org.apache.rocketmq.filter.parser."
 class SqlError(ValueError):
     """The expression is invalid; the text is the remark of code 23."""
 
+    start: int | None = None
+    """Where a character begins no token; None for other errors."""
+
 
 class EvaluationError(Exception):
     """Two values cannot be compared, so the message does not match."""

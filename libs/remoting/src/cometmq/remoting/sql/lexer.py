@@ -63,7 +63,7 @@ def tokens(text: str) -> Iterator[Token]:
             return
         match = _TOKEN.match(text, at)
         if match is None:
-            raise _no_token(text, at)
+            raise _with_start(_no_token(text, at), at)
         yield Token(_kind(match), match[0], at)
         at = match.end()
 
@@ -114,3 +114,8 @@ def _no_token(text: str, start: int) -> SqlError:
     return lexical_error(
         f'at line {line}, column {column + 1}.  Encountered: <EOF> after : "{image}"'
     )
+
+
+def _with_start(error: SqlError, start: int) -> SqlError:
+    error.start = start
+    return error
