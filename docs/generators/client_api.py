@@ -19,7 +19,7 @@ OPTIONS_PAGE: Final = "client-options.md"
 SECTIONS: Final[Mapping[str, tuple[str, ...]]] = {
     "Producers": ("Producer", "TransactionProducer", "Transaction"),
     "Consumers": ("PushConsumer", "LitePullConsumer", "PullConsumer", "ScheduledPull"),
-    "Administration": ("AdminClient", "QueueLag", "SubscriptionGroupConfig"),
+    "Administration": ("AdminClient", "QueueLag", "SubscriptionGroupConfig", "TopicConfig"),
     "Messages": ("Message", "MessageExt", "DamagedMessage", "MessageQueue"),
     "Results": ("SendResult", "TransactionSendResult", "PullResult"),
     "Listeners": ("Listener", "ConsumeResult", "OrderlyListener", "OrderlyResult"),

@@ -15,6 +15,7 @@ import pytest
 from cometmq.client import (
     ConsumeFrom,
     ConsumeResult,
+    InvalidArgument,
     LitePullConsumer,
     LitePullOptions,
     Message,
@@ -25,6 +26,7 @@ from cometmq.client import (
     PushConsumer,
     PushOptions,
 )
+from cometmq.client.consume.queues.offsets import local_offsets_path
 from cometmq.client.testing import MemoryCluster, eventually
 from cometmq.client.testing.listening import Recorder, consumer_of, send, texts
 from cometmq.remoting.bodies.dialect import decode_json
@@ -46,6 +48,15 @@ def broadcast(cluster: MemoryCluster, listener: Any, folder: Path, **fields: Any
 def stored(path: Path) -> dict[int, int]:
     table = decode_json(QueueOffsetTable, path.read_bytes()).offset_table
     return {queue.queue_id: offset for queue, offset in table.items()}
+
+
+def test_a_tilde_is_the_home_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert local_offsets_path("~/own", "id", "g") == tmp_path / "own/id/g/offsets.json"
+    assert local_offsets_path("", "id", "g") == tmp_path / ".rocketmq_offsets/id/g/offsets.json"
+    assert local_offsets_path("own~", "id", "g") == Path("own~/id/g/offsets.json")
+    with pytest.raises(InvalidArgument, match=r"option offsets_dir='~no-such-user/x': Could not"):
+        local_offsets_path("~no-such-user/x", "id", "g")
 
 
 async def test_every_member_gets_every_message(cluster: MemoryCluster, tmp_path: Path) -> None:

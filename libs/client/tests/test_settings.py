@@ -1,12 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """Options of clients: bounds, precedence and addresses of name servers."""
 
+import inspect
 import re
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args, get_type_hints
 
 import pytest
 
+from cometmq import client
 from cometmq.client import (
     ClientOptions,
     InvalidArgument,
@@ -23,7 +26,11 @@ from cometmq.client import (
 )
 from cometmq.client.cluster.namesrv import parse_addresses
 from cometmq.client.option_checks import checked
-from cometmq.remoting.errors import SettingsError
+from cometmq.remoting.transport.certificate import self_signed_pem
+from cometmq.remoting.transport.settings import TlsMode
+
+NOT_FOR_USERS = {"BrokerAdmin", "CheckTransactionState", "MessageRecord"}
+"""Types of parameters that the client passes to itself, or that it returns first."""
 
 
 def test_a_name_server_is_an_argument_or_an_option() -> None:
@@ -160,15 +167,133 @@ def test_tls_paths_may_be_strings() -> None:
     as_strings: Any = {"cert_path": "cert.pem", "key_path": "key.pem", "trust_cert_path": "ca.pem"}
     as_paths: Any = {name: Path(path) for name, path in as_strings.items()}
     assert TlsSettings(**as_strings) == TlsSettings(**as_paths)
-    assert checked(ProducerOptions(tls=TlsSettings(**as_strings))).tls == TlsSettings(**as_paths)
+    options = ProducerOptions(tls=TlsSettings(enable=True, **as_strings))
+    assert checked(options).tls == TlsSettings(enable=True, **as_paths)
 
 
-async def test_a_missing_trust_file_given_as_a_string_is_named() -> None:
-    path: Any = "/missing/ca.pem"
-    tls = TlsSettings(enable=True, auth_server=True, trust_cert_path=path)
+FILES = {
+    "empty.pem": "",
+    "cert.pem": self_signed_pem("own"),
+    "other.pem": self_signed_pem("other"),
+}
+
+
+@pytest.mark.parametrize(
+    ("fields", "text"),
+    [
+        (
+            {"auth_server": True, "trust_cert_path": "missing.pem"},
+            "tls.trust_cert_path (tls.client.trustCertPath)={}/missing.pem: No such file",
+        ),
+        (
+            {"auth_server": True, "trust_cert_path": "empty.pem"},
+            "tls.trust_cert_path (tls.client.trustCertPath)={}/empty.pem: no certificates in PEM",
+        ),
+        (
+            {"cert_path": "missing.pem"},
+            "tls.cert_path (tls.client.certPath)={}/missing.pem: No such file",
+        ),
+        ({"cert_path": "."}, "tls.cert_path (tls.client.certPath)={}: Is a directory"),
+        (
+            {"cert_path": "cert.pem", "key_path": "other.pem"},
+            "/cert.pem and tls.key_path (tls.client.keyPath)={}/other.pem do not match",
+        ),
+        (
+            {"cert_path": "cert.pem", "key_path": "empty.pem"},
+            "tls.key_path (tls.client.keyPath)={}/empty.pem: no certificate and key in PEM form",
+        ),
+    ],
+)
+async def test_unusable_tls_files_are_named_with_their_options(
+    tmp_path: Path, fields: dict[str, Any], text: str
+) -> None:
+    for name, content in FILES.items():
+        (tmp_path / name).write_text(content)
+    given: dict[str, Any] = {
+        name: tmp_path / value if isinstance(value, str) else value
+        for name, value in fields.items()
+    }
+    tls = TlsSettings(enable=True, **given)
     producer = Producer("pg", "127.0.0.1:1", options=ProducerOptions(tls=tls))
-    with pytest.raises(SettingsError, match=r"trustCertPath=/missing/ca\.pem: No such"):
-        await producer.start()
+    for _ in range(2):  # the next start may find them corrected
+        with pytest.raises(InvalidArgument) as caught:
+            await producer.start()
+        assert text.replace("{}", str(tmp_path)) in str(caught.value)
+        assert str(caught.value).startswith("invalid option tls.")
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"cert_path": "cert.pem"},
+        {"key_path": "key.pem"},
+        {"key_password": "secret"},
+        {"trust_cert_path": "ca.pem"},
+        {"auth_server": True},
+        {"mode": TlsMode.ENFORCING},
+        {"need_client_auth": "require"},
+    ],
+)
+def test_tls_settings_without_tls_are_refused(fields: dict[str, Any]) -> None:
+    (name,) = fields
+    text = rf"option tls\.{name}: it has no effect while TLS is off; add enable=True"
+    with pytest.raises(InvalidArgument, match=text) as caught:
+        Producer("pg", "a:1", options=ProducerOptions(tls=TlsSettings(**fields)))
+    assert "secret" not in str(caught.value)
+    assert checked(ProducerOptions(tls=TlsSettings(enable=True, **fields))).tls.enable
+
+
+@pytest.mark.parametrize("address", ["localhost", "10.0.0.1:80", "10.0.0", " "])
+@pytest.mark.parametrize("options", [ClientOptions, ProducerOptions, LitePullOptions])
+def test_an_address_that_is_none_is_refused(options: Any, address: str) -> None:
+    text = f"invalid option client_ip='{address}': it must be an IP address such as '10.0.0.1'"
+    with pytest.raises(InvalidArgument, match=text):
+        checked(options(client_ip=address))
+    assert checked(options(client_ip="fe80::1")).client_ip == "fe80::1"
+
+
+@pytest.mark.parametrize("topic", ["my topic", "", "t" * 128])
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        ("trace_topic", ProducerOptions),
+        ("trace_topic", PushOptions),
+        ("default_topic", ProducerOptions),
+    ],
+)
+def test_topics_in_options_are_checked_when_a_client_is_made(
+    name: str, kind: Any, topic: str
+) -> None:
+    with pytest.raises(InvalidArgument, match=f"^invalid option {name}='.*': the name"):
+        checked(kind(**{name: topic}))
+
+
+def public_hints() -> Iterator[tuple[str, object]]:
+    """Yield the types of options, and of the parameters of public methods."""
+    for name in client.__all__:
+        kind = getattr(client, name)
+        if not isinstance(kind, type):
+            continue
+        if issubclass(kind, ClientOptions):
+            yield from get_type_hints(kind).items()
+        for _, method in inspect.getmembers(kind, inspect.isfunction):
+            if not method.__name__.startswith("_"):
+                hints = get_type_hints(method)
+                yield from ((name, hint) for name, hint in hints.items() if name != "return")
+
+
+def types_in(hint: Any) -> Iterator[type]:
+    if isinstance(hint, type):
+        yield hint
+    for inner in hint if isinstance(hint, list) else get_args(hint):
+        yield from types_in(inner)
+
+
+def test_the_types_of_options_and_arguments_can_be_imported() -> None:
+    found = {kind for _, hint in public_hints() for kind in types_in(hint)}
+    own = {kind.__name__ for kind in found if kind.__module__.startswith("cometmq.")}
+    assert {"CompressionType", "Serialization", "TopicConfig"} <= own
+    assert own - set(client.__all__) == NOT_FOR_USERS
 
 
 @pytest.mark.parametrize(
@@ -176,7 +301,6 @@ async def test_a_missing_trust_file_given_as_a_string_is_named() -> None:
     [
         ({"enable": True, "trust_cert_path": Path("ca.pem")}, 1),
         ({"enable": True}, 0),
-        ({"trust_cert_path": Path("ca.pem")}, 0),
     ],
 )
 async def test_unused_trusted_certificates_are_reported(

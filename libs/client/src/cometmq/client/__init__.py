@@ -30,6 +30,7 @@ from cometmq.client.hooks import (
     EndContext,
     EndHook,
     ForbiddenHook,
+    MessageKind,
     SendContext,
     SendHook,
     TransactionState,
@@ -60,7 +61,7 @@ from cometmq.client.transfer.puller import Pulled as PullResult
 from cometmq.client.transfer.puller import PullStatus
 from cometmq.client.transfer.queue_selection import by_hash, by_random
 from cometmq.remoting.bodies.queues import MessageQueue
-from cometmq.remoting.bodies.topic_config import SubscriptionGroupConfig
+from cometmq.remoting.bodies.topic_config import SubscriptionGroupConfig, TopicConfig
 from cometmq.remoting.errors import (
     AccessDenied,
     BroadcastConsumption,
@@ -101,8 +102,10 @@ from cometmq.remoting.errors import (
     UpdateAndCreateAclConfigFailed,
     UpdateGlobalWhiteAddrsConfigFailed,
 )
+from cometmq.remoting.message.flags import CompressionType
 from cometmq.remoting.signature import SessionCredentials
 from cometmq.remoting.transport.settings import TlsSettings
+from cometmq.remoting.types import Serialization
 
 __all__ = [
     "AccessChannel",
@@ -115,6 +118,7 @@ __all__ = [
     "ClientStateError",
     "CometError",
     "CommandError",
+    "CompressionType",
     "ConnectFailed",
     "ConnectionLost",
     "ConsumeContext",
@@ -143,6 +147,7 @@ __all__ = [
     "Message",
     "MessageExt",
     "MessageIllegal",
+    "MessageKind",
     "MessageModel",
     "MessageQueue",
     "MessageSelector",
@@ -180,6 +185,7 @@ __all__ = [
     "SendResult",
     "SendStatus",
     "SendTimeout",
+    "Serialization",
     "ServerError",
     "ServiceNotAvailable",
     "SessionCredentials",
@@ -191,6 +197,7 @@ __all__ = [
     "SubscriptionParseFailed",
     "SystemBusy",
     "TlsSettings",
+    "TopicConfig",
     "TopicNotExist",
     "Transaction",
     "TransactionFailed",

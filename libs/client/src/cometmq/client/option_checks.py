@@ -2,15 +2,20 @@
 """Checks the options that a client was given: their class, types and bounds."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from enum import StrEnum
+from ipaddress import ip_address
 from typing import Final, get_args, get_type_hints
 
 import msgspec
 
 from cometmq.client.errors import InvalidArgument
+from cometmq.client.message import check_topic
 from cometmq.client.settings import ClientOptions, OptionsT
 from cometmq.client.shown import shown
+from cometmq.remoting.errors import SettingsError
+from cometmq.remoting.transport.settings import TlsSettings
 
 _WORDS: Final = (
     ("Expected `int` >= ", "it must be a whole number of at least "),
@@ -23,6 +28,20 @@ _WORDS: Final = (
     ("Expected `Path`, got ", "it must be a Path or a string, not "),
 )
 """The first words of msgspec's error texts, each with our replacement."""
+
+_TOPIC_OPTIONS: Final = ("default_topic", "trace_topic")
+_TLS_FIELDS: Final = (
+    *("cert_path", "key_path", "key_password", "trust_cert_path", "auth_server"),
+    *("mode", "need_client_auth"),
+)
+"""The fields of TlsSettings that ask for TLS; without `enable`, they have no effect."""
+_TLS_NAMES: Final = {
+    "certPath": "cert_path",
+    "keyPath": "key_path",
+    "keyPassword": "key_password",
+    "trustCertPath": "trust_cert_path",
+}
+_TLS_KEY: Final = re.compile(rf"\btls\.client\.({'|'.join(_TLS_NAMES)})\b")
 
 
 def checked(
@@ -55,6 +74,9 @@ def checked(
         raise InvalidArgument(_out_of_bounds(options, values, str(error))) from error
     _check_fields("credentials", found.credentials)
     _check_fields("tls", found.tls)
+    _check_tls(found.tls)
+    _check_ip(found.client_ip)
+    _check_topics(found)
     if not namesrv:
         return found
     if found.namesrv and _servers(found.namesrv) != _servers(namesrv):
@@ -79,6 +101,51 @@ def _check_fields(name: str, value: msgspec.Struct | None) -> None:
         raise InvalidArgument(
             f"invalid option {name}.{field.rstrip('`')}: {_in_words(text)}"
         ) from None
+
+
+def _check_tls(tls: TlsSettings) -> None:
+    """Raise InvalidArgument for settings without effect: the connections would be plain."""
+    default = TlsSettings()
+    for name in () if tls.enable else _TLS_FIELDS:
+        if getattr(tls, name) != getattr(default, name):
+            raise InvalidArgument(
+                f"invalid option tls.{name}: it has no effect while TLS is off; add enable=True, as"
+                f" in TlsSettings(enable=True, {name}=...), or leave it out"
+            )
+
+
+@contextmanager
+def tls_files_named() -> Iterator[None]:
+    """Raise InvalidArgument, with the names of our options, for TLS files that cannot be used.
+
+    The name in RocketMQ's `tls.properties` remains, because programs read such files.
+    """
+    try:
+        yield
+    except SettingsError as error:
+        text = _TLS_KEY.sub(lambda key: f"tls.{_TLS_NAMES[key[1]]} ({key[0]})", str(error))
+        raise InvalidArgument(f"invalid option {text}") from error
+
+
+def _check_ip(address: str) -> None:
+    try:
+        ip_address(address or "127.0.0.1")
+    except ValueError:
+        raise InvalidArgument(
+            f"invalid option client_ip={shown(address)}: it must be an IP address such as "
+            "'10.0.0.1', or empty for the address of this machine; names go into instance_name"
+        ) from None
+
+
+def _check_topics(options: ClientOptions) -> None:
+    for name in _TOPIC_OPTIONS:
+        topic = getattr(options, name, None)
+        if topic is None:
+            continue
+        try:
+            check_topic(topic)
+        except InvalidArgument as error:
+            raise InvalidArgument(f"invalid option {name}={shown(topic)}: {error}") from None
 
 
 def _servers(addresses: str) -> set[str]:

@@ -242,7 +242,7 @@ class ConsumerOptions(ClientOptions, frozen=True, kw_only=True, forbid_unknown_f
         str,
         Meta(
             description="Folder of `CLIENT_ID/GROUP/offsets.json` for BROADCASTING; if empty, "
-            "`.rocketmq_offsets` in the home folder."
+            "`.rocketmq_offsets` in the home folder. A `~` at the start is the home folder."
         ),
     ] = ""
     consume_from: Annotated[

@@ -16,6 +16,7 @@ from cometmq.remoting.command import Response
 from cometmq.remoting.errors import CometError, RequestTimeout, SettingsError
 from cometmq.remoting.log import Log
 from cometmq.remoting.signature import SessionCredentials
+from cometmq.remoting.transport.settings import TlsSettings
 from cometmq.remoting.transport.tasks import TaskSet, describe
 from cometmq.runtime.admin_http import AdminHttp
 from cometmq.runtime.clock import Clock
@@ -256,9 +257,10 @@ def _options(settings: TxnCheckerSettings) -> ClientOptions:
         raise SettingsError("accessKey and secretKey belong together: set both or neither")
     if settings.access_key:
         credentials = SessionCredentials(settings.access_key, settings.secret_key)
+    tls = client_tls(settings)
     return ClientOptions(
         namesrv=settings.namesrv_addr,
         api_timeout_ms=settings.request_timeout,
         credentials=credentials,
-        tls=client_tls(settings),
+        tls=tls if tls.enable else TlsSettings(),  # a tls.properties may have keys for others
     )

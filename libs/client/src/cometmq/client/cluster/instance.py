@@ -31,6 +31,7 @@ from cometmq.client.errors import (
 )
 from cometmq.client.identity import DEFAULT_INSTANCE, client_id_of
 from cometmq.client.namespace import namespace_of
+from cometmq.client.option_checks import tls_files_named
 from cometmq.client.request_reply import PendingReplies
 from cometmq.client.settings import ClientOptions
 from cometmq.client.wakeup import Wakeup
@@ -79,15 +80,16 @@ class ClientInstance:
         self.namespace = namespace_of(options)
         self.replies = PendingReplies()
         self._key = (options, suffix)
-        self.remoting = RemotingClient(
-            ClientSettings(serialization=options.serialization, tls=options.tls),
-            clock_ms=wall_ms,
-            handlers=CALLBACKS,
-            context=self,
-            log=log,
-            before=() if options.credentials is None else (signing(options.credentials),),
-            on_close=self._on_close,
-        )
+        with tls_files_named():
+            self.remoting = RemotingClient(
+                ClientSettings(serialization=options.serialization, tls=options.tls),
+                clock_ms=wall_ms,
+                handlers=CALLBACKS,
+                context=self,
+                log=log,
+                before=() if options.credentials is None else (signing(options.credentials),),
+                on_close=self._on_close,
+            )
         self.namesrv = Namesrv(addresses, self.remoting, timeout_ms=options.api_timeout_ms)
         self.producers: set[str] = set()
         self.consumers: dict[str, ConsumerMember] = {}

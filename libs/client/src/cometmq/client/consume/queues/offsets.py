@@ -12,7 +12,12 @@ from typing import Final, Protocol
 from cometmq.client.cluster.instance import ClientInstance
 from cometmq.client.consume.queues.file_claim import FileClaim
 from cometmq.client.consume.queues.offset_file import OffsetFile
-from cometmq.client.errors import BrokerMissing, OffsetsUnreadable, OffsetsUnwritable
+from cometmq.client.errors import (
+    BrokerMissing,
+    InvalidArgument,
+    OffsetsUnreadable,
+    OffsetsUnwritable,
+)
 from cometmq.client.log import PROGRAM_LOG
 from cometmq.remoting.bodies.queues import MessageQueue
 from cometmq.remoting.codes import RequestCode
@@ -343,8 +348,16 @@ def _table(queue: MessageQueue) -> tuple[str, str]:
 
 
 def local_offsets_path(folder: str, client_id: str, group: str) -> Path:
-    """Return the offset file of a broadcasting consumer, at the path that the Java client uses."""
-    root = Path(folder) if folder else Path.home() / ".rocketmq_offsets"
+    """Return the offset file of a broadcasting consumer, at the path that the Java client uses.
+
+    Raise InvalidArgument if the path begins with the home folder and there is none.
+    """
+    try:
+        root = Path(folder or "~/.rocketmq_offsets").expanduser()
+    except RuntimeError as error:
+        raise InvalidArgument(
+            f"invalid option offsets_dir={folder!r}: {error}; give the path of a folder"
+        ) from error
     return root / client_id / group / "offsets.json"
 
 
