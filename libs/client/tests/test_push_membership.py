@@ -16,7 +16,7 @@ from cometmq.client import (
     PushConsumer,
     PushOptions,
 )
-from cometmq.client.consume.queues.rebalance import AllocateAveragely
+from cometmq.client.consume.queues.rebalance import AllocateAveragely, AllocateByConfig
 from cometmq.client.testing import DISCONNECT, HANG, MemoryBroker, MemoryCluster, eventually
 from cometmq.client.testing.listening import QUEUE_0, Recorder, consumer_of, send, texts
 from cometmq.remoting.bodies.dialect import decode_json, encode_json
@@ -64,6 +64,44 @@ async def test_a_strategy_that_fails_changes_nothing(cluster: MemoryCluster) -> 
         cluster.broker.notify("cg")
         await eventually(lambda: strategy.count > 2)
         assert len(consumer.queues) == 4
+
+
+@pytest.mark.parametrize(
+    ("answer", "text"),
+    [
+        (None, "it must return a list of queues, not None"),
+        ("T", "it must return a list of queues, not 'T'"),
+        ([0], "it must return a list of queues, not one with 0"),
+    ],
+)
+async def test_a_strategy_that_returns_no_queues_is_reported(
+    cluster: MemoryCluster, caplog: pytest.LogCaptureFixture, answer: Any, text: str
+) -> None:
+    class Wrong(AllocateAveragely):
+        def allocate(self, *_: Any) -> list[MessageQueue]:
+            found: list[MessageQueue] = answer
+            return found
+
+    async with consumer_of(cluster, Recorder(), strategy=Wrong()) as consumer:
+        assert consumer.queues == []
+    assert any(record.getMessage().startswith("strategy.failed") for record in caplog.records)
+    assert text in caplog.text
+
+
+async def test_queues_that_a_topic_does_not_have_are_left_out(
+    cluster: MemoryCluster, caplog: pytest.LogCaptureFixture
+) -> None:
+    cluster.create_topic("U", queue_count=1)
+    mine = [MessageQueue("T", "broker-a", 1), MessageQueue("U", "broker-a", 0)]
+    missing = MessageQueue("T", "broker-a", 99)
+    strategy = AllocateByConfig([*mine, mine[0], missing])
+    consumer = consumer_of(cluster, Recorder(), strategy=strategy)
+    consumer.subscribe("U")
+    async with consumer:
+        assert consumer.queues == mine
+    (line,) = [one.getMessage() for one in caplog.records if "strategy.failed" in one.getMessage()]
+    assert "group=cg topic=T" in line
+    assert f"1 of its queues cannot be read, such as {missing}" in line
 
 
 async def test_every_message_comes_once_though_members_change(cluster: MemoryCluster) -> None:

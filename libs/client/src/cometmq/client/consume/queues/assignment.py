@@ -2,10 +2,12 @@
 """Rebalancing: divides the queues of the subscribed topics among the members of the group."""
 
 import random
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 
 from cometmq.client.cluster.instance import RETRY_SOON_MS, ClientInstance
 from cometmq.client.consume.queues.rebalance import AllocateStrategy
+from cometmq.client.errors import InvalidArgument
+from cometmq.client.shown import shown
 from cometmq.client.wakeup import Wakeup
 from cometmq.remoting.bodies.dialect import decode_json
 from cometmq.remoting.bodies.queues import ConsumerIdList, MessageQueue
@@ -85,12 +87,38 @@ class Assigner:
         if not members:
             return None
         try:
-            return self._strategy.allocate(self._instance.client_id, queues, members)
+            mine = self._strategy.allocate(self._instance.client_id, queues, members)
+            return self._readable(topic, mine, queues)
         except Exception as error:  # noqa: BLE001  # a strategy may be application code
-            self._instance.log.error(  # noqa: TRY400  # a Log has these four methods
-                "strategy.failed", group=self._group, topic=topic, error=describe(error)
-            )
+            self._strategy_failed(topic, describe(error))
             return None
+
+    def _readable(
+        self, topic: str, mine: object, queues: Sequence[MessageQueue]
+    ) -> list[MessageQueue]:
+        """Return the queues that a strategy chose, without unknown ones.
+
+        A strategy may return queues of other topics, such as Java's fixed list: each topic takes
+        its own. Raise InvalidArgument for anything but queues.
+        """
+        if isinstance(mine, str) or not isinstance(mine, Iterable):
+            raise InvalidArgument(f"it must return a list of queues, not {shown(mine)}")
+        found = list(dict.fromkeys(mine))
+        for queue in found:
+            if not isinstance(queue, MessageQueue):
+                raise InvalidArgument(
+                    f"it must return a list of queues, not one with {shown(queue)}"
+                )
+        known = set(queues)
+        unknown = [queue for queue in found if queue.topic == topic and queue not in known]
+        if unknown:
+            self._strategy_failed(
+                topic, f"{len(unknown)} of its queues cannot be read, such as {unknown[0]}"
+            )
+        return [queue for queue in found if queue in known]
+
+    def _strategy_failed(self, topic: str, error: str) -> None:
+        self._instance.log.error("strategy.failed", group=self._group, topic=topic, error=error)
 
     async def _members(self, broker_name: str) -> list[str]:
         """Fetch the members of the group; if the broker does not know us yet, send a heartbeat
