@@ -10,6 +10,7 @@ import pytest
 from cometmq.client import (
     BrokerMissing,
     ClientStateError,
+    InvalidArgument,
     Message,
     MessageQueue,
     PullConsumer,
@@ -145,6 +146,8 @@ async def test_a_returned_message_is_redelivered_or_dead(cluster: MemoryCluster)
         first, second = (await consumer.pull(QUEUE_0, 0)).messages
         assert await consumer.send_message_back(first)
         assert await consumer.send_message_back(second, -1)
+        with pytest.raises(InvalidArgument, match="1 to 18, not 99"):
+            await consumer.send_message_back(first, 99)
     (again,) = cluster.messages("%RETRY%pull")
     assert (again.body, again.reconsume_times) == (b"0", 1)
     assert [message.body for message in cluster.broker.dead] == [b"1"]

@@ -43,9 +43,17 @@ def check_encodable(text: str, name: str) -> None:
         ) from None
 
 
-def redelivery_level(level: Any) -> int:
-    """Return `level`; raise InvalidArgument unless it is a delay level, or -1 for a dead letter."""
-    return whole(level, "delay_level", low=-1)
+def redelivery_level(level: Any, *, level_max: int | None = None) -> int:
+    """Return `level`; raise InvalidArgument unless it is a delay level, or -1 for a dead letter.
+
+    A broker shortens a level above its last one, `level_max`, without an error.
+    """
+    if whole(level, "delay_level", low=-1) > (level if level_max is None else level_max):
+        raise InvalidArgument(
+            f"delay_level must be -1 (dead letter), 0 (longer each time) or 1 to {level_max}, not "
+            f"{level}: if the brokers' messageDelayLevel has more levels, raise delay_level_max"
+        )
+    return int(level)
 
 
 def whole_or(default: int, value: Any, name: str, *, low: int = 1) -> int:

@@ -366,6 +366,14 @@ class PushOptions(ConsumerOptions, frozen=True, kw_only=True, forbid_unknown_fie
             "limit.",
         ),
     ] = -1
+    delay_level_max: Annotated[
+        int,
+        Meta(
+            ge=1,
+            description="Highest `delay_level` of `send_message_back`, as in the brokers' "
+            "messageDelayLevel.",
+        ),
+    ] = DELAY_LEVEL_MAX
     consume_timeout_ms: Annotated[
         int,
         Meta(
@@ -438,6 +446,14 @@ class PullOptions(ConsumerOptions, frozen=True, kw_only=True, forbid_unknown_fie
             description="Redeliveries of a returned message; -1 means 16.",
         ),
     ] = -1
+    delay_level_max: Annotated[
+        int,
+        Meta(
+            ge=1,
+            description="Highest `delay_level` of `send_message_back`, as in the brokers' "
+            "messageDelayLevel.",
+        ),
+    ] = DELAY_LEVEL_MAX
 
 
 OptionsT = TypeVar("OptionsT", bound=ClientOptions)

@@ -102,7 +102,8 @@ class PullConsumer(GroupConsumer[PullOptions, PlainPullGroup]):
         Return whether a broker accepted it.
         """
         check_received(message)
-        return await self._plain().send_back(message, redelivery_level(delay_level))
+        level = redelivery_level(delay_level, level_max=self.options.delay_level_max)
+        return await self._plain().send_back(message, level)
 
     # -- queues and offsets -------------------------------------------------------------------
 

@@ -137,7 +137,8 @@ class PushConsumer(GroupConsumer[PushOptions, PushGroup]):
         Return whether a broker accepted it.
         """
         check_received(message)
-        return await self._joined().give_back(message, redelivery_level(delay_level))
+        level = redelivery_level(delay_level, level_max=self.options.delay_level_max)
+        return await self._joined().give_back(message, level)
 
     async def reset_to_timestamp(self, timestamp_ms: int) -> None:
         """Continue consuming all owned queues from a timestamp (Java's resetOffsetByTimeStamp)."""
