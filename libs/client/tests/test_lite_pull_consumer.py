@@ -1,4 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
+import asyncio
+
 import msgspec
 import pytest
 
@@ -325,3 +327,46 @@ async def test_offsets_that_close_cannot_store_are_logged(
     stored.broker.clear_faults()
     async with consumer_of(stored, options) as consumer:
         assert len(await poll_count(consumer, 25)) == 25
+
+
+async def test_only_queues_of_the_consumer_are_committed(stored: MemoryCluster) -> None:
+    async with consumer_of(stored) as consumer:
+        await poll_count(consumer, 10)
+        for foreign in (MessageQueue("T", "broker-a", 99), MessageQueue("U", "broker-a", 0)):
+            with pytest.raises(InvalidArgument, match="does not own the queue"):
+                await consumer.commit([QUEUE_0, foreign])
+        assert not stored.committed("lg", "T").get(QUEUE_0)
+        await consumer.commit([QUEUE_0])
+        assert stored.committed("lg", "T")[QUEUE_0] == 10
+
+
+async def test_a_commit_leaves_out_queues_that_were_revoked(stored: MemoryCluster) -> None:
+    async with consumer_of(stored) as consumer:
+        before = consumer.queues
+        assert len(before) == 4
+        async with consumer_of(stored):
+            await eventually(lambda: len(consumer.queues) == 2)
+            await consumer.commit(before)
+
+
+async def test_a_second_poll_at_a_time_is_refused(stored: MemoryCluster) -> None:
+    async with consumer_of(stored) as consumer:
+        await poll_count(consumer, 25)
+        async with asyncio.TaskGroup() as group:
+            waiting = group.create_task(consumer.poll(60_000))
+            await asyncio.sleep(0)
+            for other in (consumer.poll(), consumer.next_message()):
+                with pytest.raises(ClientStateError, match="another task is polling this consumer"):
+                    await other
+            waiting.cancel()
+        assert await consumer.poll(0) == []
+
+
+async def test_tasks_may_poll_in_turn(stored: MemoryCluster) -> None:
+    """A poll that is awaited through `asyncio.wait_for` runs in a task of its own."""
+    bodies: list[bytes] = []
+    async with consumer_of(stored) as consumer:
+        while len(bodies) < 25:
+            messages = await asyncio.wait_for(consumer.poll(), 60)
+            bodies += [message.body for message in messages]
+    assert bodies == [b"%d" % number for number in range(25)]

@@ -85,7 +85,8 @@ class LitePullConsumer(GroupConsumer[LitePullOptions, PullGroup]):
         """Call a function with all queues of a topic whenever they change.
 
         Must be called before `start`. Meant for consumers that use `assign`, which are not
-        rebalanced.
+        rebalanced. Changes after the start are reported, and so is the creation of the topic;
+        `queues_of` returns the queues of now.
         """
         self._check_unstarted()
         check_topic(topic)
@@ -126,7 +127,8 @@ class LitePullConsumer(GroupConsumer[LitePullOptions, PullGroup]):
     async def poll(self, timeout_ms: int | None = None) -> list[MessageExt]:
         """Return messages of one queue, or an empty list if none arrive in time.
 
-        The messages returned by the previous call now count as consumed.
+        The messages returned by the previous call now count as consumed. Only one call may wait at
+        a time.
         """
         wait_ms = whole_or(self.options.poll_timeout_ms, timeout_ms, "timeout_ms", low=0)
         return await self._readable().poll(wait_ms)
@@ -176,7 +178,8 @@ class LitePullConsumer(GroupConsumer[LitePullOptions, PullGroup]):
     async def commit(self, queues: Iterable[MessageQueue] | None = None) -> None:
         """Commit everything returned so far, and wait until it is stored.
 
-        If `queues` is given, only the offsets of these queues are stored.
+        If `queues` is given, only their offsets are stored; a queue that a different member owns by
+        now is left out. Raise InvalidArgument for a queue that was never assigned to this consumer.
         """
         wanted = None if queues is None else self._full_names(queues)
         await self._polled().commit(wanted)

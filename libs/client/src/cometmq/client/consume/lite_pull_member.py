@@ -20,7 +20,7 @@ from cometmq.client.consume.queues.offsets import HeldOffsets
 from cometmq.client.consume.queues.process_queue import ProcessQueue
 from cometmq.client.consume.queues.reader import Reader
 from cometmq.client.consume.queues.topic_watch import QueuesChanged, QueueWatch
-from cometmq.client.errors import InvalidArgument
+from cometmq.client.errors import ClientStateError, InvalidArgument
 from cometmq.client.message import MessageExt
 from cometmq.client.settings import LitePullOptions
 from cometmq.client.transfer.puller import PullStyle
@@ -55,6 +55,9 @@ class PullGroup(GroupMember[LitePullOptions]):
         self._is_interrupted = False
         self._returned: list[tuple[ProcessQueue, list[MessageExt]]] = []
         self._committed_ms = monotonic_ms()
+        self._is_polling = False
+        self._taken: set[MessageQueue] = set()
+        """All queues that this member has ever owned."""
 
     @property
     def topics(self) -> Collection[str]:
@@ -65,6 +68,7 @@ class PullGroup(GroupMember[LitePullOptions]):
         """Start pulling and watching topics."""
         if self._watched:
             watch = QueueWatch(self._instance, self._group, self._watched, client=self._client)
+            await watch.begin()
             interval_ms = self._options.queue_check_interval_ms
             self._background.keep(lambda: watch.run(interval_ms=interval_ms), name="watch-queues")
         if self._assigned is None:
@@ -85,7 +89,24 @@ class PullGroup(GroupMember[LitePullOptions]):
     # -- polling ------------------------------------------------------------------------------
 
     async def poll(self, timeout_ms: int, *, count_max: int | None = None) -> list[MessageExt]:
-        """Return the messages of one pull, or an empty list if none arrive in time."""
+        """Return the messages of one pull, or an empty list if none arrive in time.
+
+        Raise ClientStateError while another call is waiting: each would count the messages of the
+        other as consumed.
+        """
+        if self._is_polling:
+            raise ClientStateError(
+                "another task is polling this consumer, and each poll counts the messages returned "
+                "before as consumed: poll in one task that passes messages on, or give each task a "
+                "consumer of its own"
+            )
+        self._is_polling = True
+        try:
+            return await self._poll(timeout_ms, count_max)
+        finally:
+            self._is_polling = False
+
+    async def _poll(self, timeout_ms: int, count_max: int | None) -> list[MessageExt]:
         await self.advance()
         deadline_ms = monotonic_ms() + timeout_ms
         while True:
@@ -111,7 +132,14 @@ class PullGroup(GroupMember[LitePullOptions]):
             await self._persist()
 
     async def commit(self, queues: Collection[MessageQueue] | None = None) -> None:
-        """Commit everything returned so far, and wait until it is stored."""
+        """Commit everything returned so far, and wait until it is stored.
+
+        Queues that a different member owns by now are left out: their offsets were committed when
+        they were revoked. Raise InvalidArgument for queues that were never ours.
+        """
+        for queue in queues or ():
+            if queue not in self._taken:
+                raise self._foreign(queue)
         self.settle()
         if queues is None:
             self._committed_ms = monotonic_ms()
@@ -159,10 +187,14 @@ class PullGroup(GroupMember[LitePullOptions]):
         """Return the reader of an assigned queue; raise InvalidArgument for any other queue."""
         reader = self._readers.get(queue)
         if reader is None:
-            raise InvalidArgument(
-                f"this consumer does not own the queue {queue}: its queues are in `queues`"
-            )
+            raise self._foreign(queue)
         return reader
+
+    @staticmethod
+    def _foreign(queue: MessageQueue) -> InvalidArgument:
+        return InvalidArgument(
+            f"this consumer does not own the queue {queue}: its queues are in `queues`"
+        )
 
     async def seek(self, queue: MessageQueue, offset: int) -> None:
         """Continue reading an assigned queue from an offset, which the next commit stores."""
@@ -218,13 +250,17 @@ class PullGroup(GroupMember[LitePullOptions]):
     def _may_read(self) -> bool:
         return self._waiting_count < self._options.total_count_max
 
+    async def _take(self, topic: str, queues: Collection[MessageQueue]) -> bool:
+        self._taken.update(queues)
+        return await super()._take(topic, queues)
+
     async def _take_assigned(self, topics: Iterable[str]) -> list[str]:
         """Read the assigned queues of topics; return the topics that cannot be read yet."""
         left = []
         for topic in sorted(topics):
             mine = [queue for queue in self._assigned or () if queue.topic == topic]
             await self._instance.routes.refresh_all([topic])
-            if not await self._readers.take(topic, mine):
+            if not await self._take(topic, mine):
                 left.append(topic)
         return left
 

@@ -36,22 +36,31 @@ class QueueWatch:
         self._known: dict[str, list[MessageQueue]] = {}
 
     async def run(self, *, interval_ms: int) -> None:
-        """Check at intervals; the first check reports no change."""
+        """Check at intervals, after `begin`."""
         while True:
+            await asyncio.sleep(interval_ms / 1000)
             await self._instance.routes.refresh_all(self._callbacks)
             for topic, callback in tuple(self._callbacks.items()):
                 await self._compare(topic, callback)
-            await asyncio.sleep(interval_ms / 1000)
 
-    async def _compare(self, topic: str, callback: QueuesChanged) -> None:
+    async def begin(self) -> None:
+        """Note the queues of now; later ones are changes, also those of a topic without any."""
+        await self._instance.routes.refresh_all(self._callbacks)
+        for topic in self._callbacks:
+            self._known[topic] = self._queues(topic) or []
+
+    def _queues(self, topic: str) -> list[MessageQueue] | None:
         route = self._instance.routes.get(topic)
         if route is None:
-            return
+            return None
         namespace = self._instance.namespace
-        queues = [namespace.unwrap_queue(queue) for queue in sorted(route.subscribe_queues)]
-        before, self._known[topic] = self._known.get(topic), queues
-        if before is None or before == queues:
+        return [namespace.unwrap_queue(queue) for queue in sorted(route.subscribe_queues)]
+
+    async def _compare(self, topic: str, callback: QueuesChanged) -> None:
+        queues = self._queues(topic)
+        if queues is None or queues == self._known[topic]:
             return
+        self._known[topic] = queues
         work = self._call(callback, topic, list(queues))
         log = self._instance.log
         await outlive(work, callback="on_queues_changed", group=self._group, log=log)
