@@ -23,6 +23,7 @@ from cometmq.client.admin.namesrv import NamesrvAdmin
 from cometmq.client.clock import wall_ms
 from cometmq.client.testing import MemoryCluster
 from cometmq.remoting.bodies.acl import AclAccount
+from cometmq.remoting.bodies.stats import QueueTimeSpan
 from cometmq.remoting.bodies.topic_config import SubscriptionGroupConfig, TopicConfig
 from cometmq.remoting.codes import RequestCode
 from cometmq.remoting.command import Call, Reply
@@ -300,7 +301,29 @@ async def test_only_the_lag_of_a_known_group_is_read(
     async with AdminClient(cluster.namesrv) as admin:
         with pytest.raises(InvalidArgument, match="no broker knows the consumer group nope"):
             await admin.lag("nope", topic)
+        with pytest.raises(InvalidArgument, match="no broker knows the consumer group nope"):
+            await admin.consume_stats("nope", topic)
+        with pytest.raises(NoRoute, match="no broker has the topic Nope"):
+            await admin.consume_stats("cg", "Nope")
+        assert not (await admin.consume_stats("nope", topic, is_missing_ok=True)).offset_table
         await admin.create_group(SubscriptionGroupConfig(group_name="young"))
         assert await admin.lag("young", topic) == []
         await admin.commit_offset("cg", MessageQueue("T", "broker-a", 0), 0)
         assert {found.lag for found in await admin.lag("cg", topic)} == {0}
+
+
+async def test_time_spans_of_an_unknown_group_are_refused(
+    cluster: MemoryCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Brokers answer for any group, with -1 as the time of the last consumed message."""
+    nothing, something = (
+        QueueTimeSpan(consume_time_stamp=time) for time in (-1, 1_700_000_000_000)
+    )
+    async with AdminClient(cluster.namesrv) as admin:
+        monkeypatch.setattr(BrokerAdmin, "time_spans", AsyncMock(return_value=[nothing]))
+        with pytest.raises(InvalidArgument, match="no broker knows the consumer group nope"):
+            await admin.time_spans("T", "nope")
+        await admin.create_group(SubscriptionGroupConfig(group_name="young"))
+        assert await admin.time_spans("T", "young") == [nothing]
+        monkeypatch.setattr(BrokerAdmin, "time_spans", AsyncMock(return_value=[something]))
+        assert await admin.time_spans("T", "cg") == [something]

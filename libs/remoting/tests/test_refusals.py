@@ -46,6 +46,22 @@ def test_what_java_adds_is_left_out(remark: str, plain: str) -> None:
     assert command_error(1, remark).remark == remark
 
 
+@pytest.mark.parametrize(
+    ("remark", "meaning"),
+    [
+        (
+            "No Any Consumer online in the consumer group: [g]",
+            "no member of the consumer group is connected",
+        ),
+        ("The Consumer <g> <c@1> not online", "this member of the group is not connected"),
+        ("the producer group[g] not exist", "no member of the producer group is connected"),
+        ("disk", "the server failed or refused the request"),
+    ],
+)
+def test_missing_clients_are_no_failures_of_the_server(remark: str, meaning: str) -> None:
+    assert str(command_error(1, remark)) == f"{meaning}: {remark} (SYSTEM_ERROR 1)"
+
+
 def test_every_code_has_a_message() -> None:
     for code in (*ResponseCode, 4711):
         text = str(command_error(code, "why", "h:1"))

@@ -47,6 +47,19 @@ _MEANINGS: Final[dict[int, str]] = {
 }
 
 
+_MEANINGS_OF_REMARKS: Final = (
+    (
+        re.compile(r"No Any Consumer online in the consumer group: "),
+        "no member of the consumer group is connected",
+    ),
+    (re.compile(r"The Consumer <.*> <.*> not online"), "this member of the group is not connected"),
+    (
+        re.compile(r"the producer group\[.*\] not exist"),
+        "no member of the producer group is connected",
+    ),
+)
+"""Remarks of SYSTEM_ERROR that are no failures of the server."""
+
 _SQL_IS_OFF: Final = filter_refused("SQL92")
 
 
@@ -75,6 +88,9 @@ def explained(code: int, remark: str, address: str, *, is_access: bool) -> str:
     said = plain_remark(remark)
     if said == _SQL_IS_OFF:
         meaning = "SQL92 filters are off: set enablePropertyFilter=true at every broker"
+    if code == ResponseCode.SYSTEM_ERROR:
+        of_remark = (found for pattern, found in _MEANINGS_OF_REMARKS if pattern.match(said))
+        meaning = next(of_remark, meaning)
     place = f" from {address}" if address else ""
     return f"{meaning}{f': {said}' if said else ''} ({name} {code}{place})"
 

@@ -69,7 +69,7 @@ def consumer_progress(
     with_ip = show_client_ip.lower() == "true"
 
     async def question(admin: AdminClient) -> tuple[ConsumeStats, dict[MessageQueue, str]]:
-        stats = await admin.consume_stats(group)
+        stats = await admin.consume_stats(group, is_missing_ok=True)
         if not stats.offset_table:
             await known_group(admin, group)
             raise ClientError(f"the group {group} has consumed nothing yet")
@@ -121,7 +121,7 @@ async def _all_progress(admin: AdminClient) -> list[list[object]]:
     for topic in await admin.topics():
         if topic.startswith(RETRY_PREFIX):
             group = topic.removeprefix(RETRY_PREFIX)
-            stats = await admin.consume_stats(group)
+            stats = await admin.consume_stats(group, is_missing_ok=True)
             facts = await _group_facts(admin, group)
             rows.append([group, *facts, int(stats.consume_tps), _behind(stats)])
     return rows

@@ -65,10 +65,10 @@ async def queue_states(
     """
     if topic is not None and group not in await admin.consuming_groups(topic):
         return []  # for a given topic, brokers report 0 for every group
-    lags = lags_in(await admin.consume_stats(group, topic))
+    lags = lags_in(await admin.consume_stats(group, topic, is_missing_ok=True))
     retry = retry_topic(group)
     if topic is None and retry not in {found.queue.topic for found in lags}:
-        lags += lags_in(await admin.consume_stats(group, retry))
+        lags += lags_in(await admin.consume_stats(group, retry, is_missing_ok=True))
     masters = await admin.masters()
     for name in sorted({found.queue.broker_name for found in lags} - masters.keys()):
         admin.without_master(name, ())  # it was removed meanwhile

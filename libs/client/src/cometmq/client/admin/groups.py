@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Administration of consumer groups and their members, at all brokers."""
 
-from cometmq.client.admin.known_groups import check_deletable
+from cometmq.client.admin.known_groups import check_deletable, check_known
 from cometmq.client.admin.scope import AdminBase
 from cometmq.client.arguments import check_kind, checked_header, whole
 from cometmq.client.message import check_group
@@ -98,11 +98,16 @@ class GroupAdmin(AdminBase):
         return sorted(found)
 
     async def time_spans(self, topic: str, group: str) -> list[QueueTimeSpan]:
-        """Return the store times of the first, last and last consumed message of each queue."""
+        """Return the store times of the first, last and last consumed message of each queue.
+
+        Raise InvalidArgument if no broker knows the group.
+        """
         found: list[QueueTimeSpan] = []
         brokers = await self._brokers_of(topic)
         for _, spans in await self.ask_each(brokers, lambda it: it.time_spans(topic, group)):
             found += spans
+        if not any(span.consume_time_stamp > 0 for span in found):
+            await check_known(self, group)  # brokers answer for any group
         return found
 
     async def running_info(

@@ -57,8 +57,14 @@ class OffsetAdmin(AdminBase):
 
     # -- progress of groups ------------------------------------------------------------------
 
-    async def consume_stats(self, group: str, topic: str | None = None) -> ConsumeStats:
-        """Return a group's progress and consumption rate across all masters."""
+    async def consume_stats(
+        self, group: str, topic: str | None = None, *, is_missing_ok: bool = False
+    ) -> ConsumeStats:
+        """Return a group's progress and consumption rate across all masters.
+
+        Unless `is_missing_ok` is set, raise InvalidArgument if no broker knows the group, and
+        NoRoute if no broker has the topic: brokers report nothing, or 0, for any name.
+        """
         check_group(group)
         found = ConsumeStats()
         for _, stats in await self.ask_each(
@@ -68,7 +74,15 @@ class OffsetAdmin(AdminBase):
         ):
             found.consume_tps += stats.consume_tps
             found.offset_table.update(stats.offset_table)
+        if not is_missing_ok:
+            await self._check_stats(found, group, topic)
         return found
+
+    async def _check_stats(self, found: ConsumeStats, group: str, topic: str | None) -> None:
+        if topic is not None and not found.offset_table:
+            await self.route(topic)  # raises for a topic that does not exist
+        if not any(pair.consumer_offset for pair in found.offset_table.values()):
+            await check_known(self, group)
 
     async def lag(self, group: str, topic: str | None = None) -> list[QueueLag]:
         """Return a group's lag in each queue, including the queues of its retry topic.
@@ -76,12 +90,7 @@ class OffsetAdmin(AdminBase):
         If a queue has no committed offset, its lag is counted from offset 0. Raise InvalidArgument
         if no broker knows the group, and NoRoute if no broker has the topic.
         """
-        lags = lags_in(await self.consume_stats(group, topic))
-        if topic is not None and not lags:
-            await self.route(topic)  # raises for a topic that does not exist
-        if not any(found.committed_offset for found in lags):
-            await check_known(self, group)  # for a given topic, brokers report 0 for any group
-        return lags
+        return lags_in(await self.consume_stats(group, topic))
 
     async def min_offset(self, queue: MessageQueue) -> int:
         """Return the offset of the oldest message of a queue."""

@@ -63,7 +63,7 @@ class TrackAdmin(GroupAdmin, OffsetAdmin):
 
     async def _is_consumed(self, message: MessageExt, group: str) -> bool:
         queue = message.queue
-        table = (await self.consume_stats(group, queue.topic)).offset_table
+        table = (await self.consume_stats(group, queue.topic, is_missing_ok=True)).offset_table
         addresses = {name: master.address for name, master in (await self.masters()).items()}
         return any(
             pair.consumer_offset > message.queue_offset
