@@ -4,7 +4,7 @@ inside the client.
 """
 
 from collections.abc import Iterable
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 import msgspec
 
@@ -14,6 +14,11 @@ from cometmq.remoting.bodies.queues import MessageQueue
 from cometmq.remoting.errors import SettingsError
 from cometmq.remoting.transport.addresses import parse_address
 
+SHORT_MS: Final = 100
+"""Timeouts below this are legal, but hardly meant."""
+
+_SECONDS_MAX: Final = 1_000_000
+
 HeaderT = TypeVar("HeaderT", bound=msgspec.Struct)
 
 
@@ -22,8 +27,22 @@ def whole(value: Any, name: str, *, low: int = 0, high: int | None = None) -> in
     is_whole = isinstance(value, int) and not isinstance(value, bool)
     if not is_whole or value < low or (high is not None and value > high):
         bounds = f"of at least {low}" if high is None else f"from {low} to {high}"
-        raise InvalidArgument(f"{name} must be a whole number {bounds}, not {shown(value)}")
+        raise InvalidArgument(
+            f"{name} must be a whole number {bounds}, not {shown(value)}{in_seconds(name, value)}"
+        )
     return int(value)
+
+
+def in_seconds(name: str, value: object) -> str:
+    """Return a hint for a time in milliseconds that was probably given in seconds, or ""."""
+    if not name.endswith("_ms") or not isinstance(value, float) or not 0 < value < _SECONDS_MAX:
+        return ""
+    return f": it is in milliseconds, so {value:g} s are {round(value * 1000)}"
+
+
+def too_short(timeout_ms: int) -> str:
+    """Return a hint for an error after a timeout that was probably given in seconds, or ""."""
+    return f"; {timeout_ms} are milliseconds" if timeout_ms < SHORT_MS else ""
 
 
 def check_seconds(value: object, name: str) -> None:

@@ -10,6 +10,7 @@ from typing import Final, get_args, get_type_hints
 
 import msgspec
 
+from cometmq.client.arguments import in_seconds
 from cometmq.client.errors import InvalidArgument
 from cometmq.client.message import check_topic
 from cometmq.client.settings import ClientOptions, OptionsT
@@ -167,7 +168,8 @@ def _out_of_bounds(options: ClientOptions, values: Mapping[str, object], reason:
         if issubclass(kind, msgspec.Struct):  # the value may have secrets
             given = type(values[name]).__name__
             return f"invalid option {name}: it must be {kind.__name__}(...), not {given}"
-    return f"invalid option {name}={shown(values[name])}: {_in_words(text)}"
+    hint = in_seconds(name, values[name])
+    return f"invalid option {name}={shown(values[name])}: {_in_words(text)}{hint}"
 
 
 def _in_words(text: str) -> str:

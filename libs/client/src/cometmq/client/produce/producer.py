@@ -9,7 +9,7 @@ from typing import Any, Final
 import msgspec
 
 from cometmq.client.admin.of_client import ClientAdmin
-from cometmq.client.arguments import whole, whole_or
+from cometmq.client.arguments import too_short, whole, whole_or
 from cometmq.client.clock import monotonic_ms
 from cometmq.client.cluster.instance import ClientInstance
 from cometmq.client.cluster.lifecycle import Client, ClientState
@@ -306,7 +306,7 @@ class Producer(Client):
                     return await reply
         raise NoReply(
             f"no reply to the request to the topic {message.topic} in {timeout_ms} ms: it is "
-            "stored, but no consumer of the topic has replied in time"
+            f"stored, but no consumer of the topic has replied in time{too_short(timeout_ms)}"
         )
 
     async def _route_of_request(self, prepared: Prepared, deadline_ms: int) -> Route:

@@ -6,6 +6,7 @@ from typing import Final
 
 import msgspec
 
+from cometmq.client.arguments import too_short
 from cometmq.client.errors import ClientError, RequesterGone, SendFailed, SendTimeout
 from cometmq.remoting.codes import ResponseCode
 from cometmq.remoting.errors import (
@@ -81,9 +82,10 @@ class Attempts(msgspec.Struct, gc=False):
         place = f" at {', '.join(self.brokers)}" if self.brokers else ""
         failure = self.failure
         reason = f": {failure}" if failure is not None else ""
+        hint = too_short(timeout_ms)
         is_late = cost_ms >= timeout_ms or isinstance(failure, RequestTimeout)
         return (SendTimeout if is_late else SendFailed)(
-            f"{start} after {count} in {cost_ms} ms{place}{reason}",
+            f"{start} after {count} in {cost_ms} ms{place}{reason}{hint}",
             brokers=tuple(self.brokers),
             may_be_stored=self.may_be_stored,
             code=failure.code if isinstance(failure, CommandError | ClientError) else None,
