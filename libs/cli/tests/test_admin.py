@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`topic`, `group`, `lag` and `cluster` against a running suite."""
+"""`group`, `lag` and `cluster` against a running suite."""
 
 import asyncio
 import resource
@@ -10,11 +10,9 @@ import pytest
 
 from cometmq.cli.times import parsed, shown
 from cometmq.client import (
-    AdminClient,
     ConsumeFrom,
     ConsumeResult,
     InvalidArgument,
-    NoRoute,
     PushConsumer,
     PushOptions,
 )
@@ -23,162 +21,6 @@ from cometmq.peers.ports import free_port
 from cometmq.peers.processes import Child, wait_until
 
 COMMAND_CPU_S_MAX = 3.0  # measured: 0.2 s, or 0.4 s without cached byte code
-
-
-# -- topics -----------------------------------------------------------------------------------
-
-
-def listed(ask, topic):
-    (row,) = [row for row in ask("topic", "list", "--json").json if row["topic"] == topic]
-    return row
-
-
-def test_topics_are_created_listed_changed_and_deleted(ask):
-    created = ask("topic", "create", "Orders", "--queues", 3, "--perm", "r", "--json").json
-    assert (created["queues"], created["permission"]) == (3, "r")
-    row = listed(ask, "Orders")
-    assert (row["kind"], row["read_queues"], row["permission"]) == ("messages", 3, "r")
-    (row,) = ask("topic", "alter", "Orders", "--queues", 4, "--json").json
-    assert (row["read_queues"], row["write_queues"], row["permission"]) == (4, 4, "r")
-    (row,) = ask("topic", "alter", "Orders", "--perm", "rw", "--json").json
-    assert (row["read_queues"], row["permission"]) == (4, "rw")
-    row = listed(ask, "Orders")
-    assert (row["read_queues"], row["permission"]) == (4, "rw")
-    assert ask("topic", "delete", "Orders", "--yes").status == 0
-    assert "Orders" not in ask("topic", "list").out
-    gone = ask("topic", "delete", "Orders", "--yes")
-    gone.assert_refused(
-        1, "no broker has the topic Orders: check the name; if a broker is down, start it"
-    )
-
-
-def test_the_client_refuses_to_delete_what_does_not_exist(ask, topic, suite):
-    """The servers accept such requests, as RocketMQ's do, so a misspelt name would go unnoticed."""
-    assert ask("group", "create", "deleted-group").status == 0
-
-    async def delete():
-        async with AdminClient(suite.namesrv) as admin:
-            with pytest.raises(NoRoute, match="no broker has the topic Nowhere: nothing was del"):
-                await admin.delete_topic("Nowhere")
-            with pytest.raises(InvalidArgument, match=r"the name '\.\.' of a topic"):
-                await admin.delete_topic("..")
-            await admin.delete_topic(topic, cluster="DefaultCluster")
-            with pytest.raises(
-                NoRoute, match=f"of the cluster DefaultCluster has the topic {topic}"
-            ):
-                await admin.delete_topic(topic, cluster="DefaultCluster")
-            await admin.delete_topic(topic, is_missing_ok=True)
-
-            unknown = "no broker knows the consumer group delete-group: nothing was deleted; did"
-            with pytest.raises(InvalidArgument, match=unknown):
-                await admin.delete_group("delete-group", remove_offsets=True)
-            await admin.delete_group("deleted-group")
-            with pytest.raises(InvalidArgument, match="no broker knows the consumer group deleted"):
-                await admin.delete_group("deleted-group")
-            await admin.delete_group("deleted-group", is_missing_ok=True)
-
-    asyncio.run(delete())
-
-
-def test_create_refuses_an_existing_topic(ask, topic):
-    before = ask("topic", "list", "--json").json
-    (member,) = ask("cluster", "--json").json
-    refused = ask("topic", "create", topic, "--queues", 1)
-    settings = f"{member['broker']} (2 read and 2 write queues, rw)"
-    line = f"the topic {topic} exists at {settings}; to change it, use cometmq topic alter {topic}"
-    refused.assert_refused(1, line)
-    assert ask("topic", "list", "--json").json == before
-    ask("topic", "alter", topic).assert_refused(2, "nothing to change: ")
-    ask("topic", "alter", "Nowhere", "--queues", 1).assert_refused(1, "no broker has the topic")
-
-
-def test_create_refuses_an_existing_group(ask):
-    (member,) = ask("cluster", "--json").json
-    assert ask("group", "create", "payees", "--retries", 3).status == 0
-    refused = ask("group", "create", "payees")
-    found = f"{member['broker']} (3 retries, enabled); to change it, use cometmq group alter"
-    refused.assert_refused(1, f"the consumer group payees exists at {found}")
-    (row,) = ask("group", "alter", "payees", "--no-enabled", "--json").json
-    assert (row["retries"], row["enabled"], row["broadcast_enabled"]) == (3, False, True)
-    ask("group", "alter", "payees").assert_refused(2, "nothing to change: ")
-    ask("group", "alter", "nobody", "--retries", 1).assert_refused(
-        1, "no broker knows the consumer"
-    )
-
-
-def test_queues_are_taken_away_only_by_force_and_with_their_names(ask, topic):
-    ask("produce", topic, *range(5), "--in-flight", 1)
-    counts = {it["queue"]: it["messages"] for it in ask("topic", "describe", topic, "--json").json}
-    (member,) = ask("cluster", "--json").json
-    lost = f"{topic}: consumers lose {member['broker']}:1 ({counts[1]} messages)"
-    ask("topic", "alter", topic, "--queues", 1).assert_refused(
-        1, f"{lost}; to do it anyway, give --force"
-    )
-    ask("topic", "alter", topic, "--queues", 1, "--force").assert_refused(2, f"{lost}. Continue?")
-    assert listed(ask, topic)["read_queues"] == 2
-    (row,) = ask("topic", "alter", topic, "--write-queues", 1, "--json").json  # no message is lost
-    assert (row["read_queues"], row["write_queues"]) == (2, 1)
-    assert ask("topic", "alter", topic, "--queues", 1, "--force", "--yes").status == 0
-    assert listed(ask, topic)["read_queues"] == 1
-
-
-def test_queues_that_nobody_would_read_are_refused_and_named(ask, topic, tmp_path):
-    (member,) = ask("cluster", "--json").json
-    queues = f"{member['broker']}:2 to {member['broker']}:3"
-    line = (
-        f"{topic}: producers would send to {queues}, which no consumer reads; to change read and"
-        " write queues together, give --queues 4; to do it anyway, give --force"
-    )
-    more = ("topic", "alter", topic, "--write-queues", 4)
-    ask(*more).assert_refused(1, line)
-    ask(*more, "--force").assert_refused(2, line.partition("; to do")[0])
-    assert listed(ask, topic)["write_queues"] == 2
-    assert ask(*more, "--force", "--yes").status == 0
-    assert ask("topic", "alter", topic, "--perm", "rw").status == 0  # creates no such queue
-    group = f"readers-of-{topic}"
-    assert ask("produce", topic, *range(8), "--in-flight", 1).status == 0
-    assert ask("consume", topic, "-g", group, "--from", "first", "--max", 1).status == 0
-    rows = ask("topic", "describe", topic, "--json").json
-    unread = sum(row["messages"] for row in rows if row["queue"] >= 2)
-    assert unread
-    note = (
-        f"cometmq: {topic}: no consumer reads {queues}, and lag leaves out the {unread} messages"
-        f" there; to have them read: cometmq topic alter {topic} --read-queues 4\n"
-    )
-    page = tmp_path / "lag.html"
-    for command in [
-        *(("topic", "describe", topic), ("lag", group), ("lag", "-t", topic)),
-        ("lag", group, "--report", page),
-    ]:
-        result = ask(*command)
-        assert (result.status, result.err) == (0, note), command
-    assert ask("topic", "alter", topic, "--queues", 4).status == 0
-    for command in ("topic", "describe", topic), ("lag", group):
-        assert ask(*command).err == ""
-
-
-def test_topics_of_the_system_are_listed_only_if_asked_for(ask, topic):
-    names = {row["topic"]: row["kind"] for row in ask("topic", "list", "--all", "--json").json}
-    assert (names["TBW102"], names[topic]) == ("system", "messages")
-    assert names["DefaultCluster"] == "system"
-    assert {row["kind"] for row in ask("topic", "list", "--json").json} == {"messages"}
-
-
-def test_a_topic_is_described_by_queue(ask, topic):
-    ask("produce", topic, *range(5))
-    rows = ask("topic", "describe", topic, "--json").json
-    assert [row["queue"] for row in rows] == [0, 1]
-    assert sum(row["messages"] for row in rows) == 5
-    assert all(row["last_message"].endswith("Z") for row in rows)
-    text = ask("topic", "describe", topic).out.splitlines()
-    assert text[0].strip() == f"{topic}: 2 queues, 5 messages"
-    assert text[1].split() == ["Broker", "Queue", "Min", "Max", "Messages", "Last", "message"]
-
-
-def test_a_route_names_the_broker(ask, suite, topic):
-    (row,) = ask("topic", "route", topic, "--json").json
-    assert (row["cluster"], row["id"], row["address"]) == ("DefaultCluster", 0, suite.broker)
-    assert (row["read_queues"], row["write_queues"], row["permission"]) == (2, 2, "rw")
 
 
 # -- groups -----------------------------------------------------------------------------------
@@ -206,6 +48,20 @@ def test_groups_are_created_listed_and_deleted(ask):
     gone = ask("group", "describe", "payers")
     line = "no broker knows the consumer group payers: check the name, or create it: "
     gone.assert_refused(1, line)
+
+
+def test_create_refuses_an_existing_group(ask):
+    (member,) = ask("cluster", "--json").json
+    assert ask("group", "create", "payees", "--retries", 3).status == 0
+    refused = ask("group", "create", "payees")
+    found = f"{member['broker']} (3 retries, enabled); to change it, use cometmq group alter"
+    refused.assert_refused(1, f"the consumer group payees exists at {found}")
+    (row,) = ask("group", "alter", "payees", "--no-enabled", "--json").json
+    assert (row["retries"], row["enabled"], row["broadcast_enabled"]) == (3, False, True)
+    ask("group", "alter", "payees").assert_refused(2, "nothing to change: ")
+    ask("group", "alter", "nobody", "--retries", 1).assert_refused(
+        1, "no broker knows the consumer"
+    )
 
 
 def test_a_group_is_described_with_its_members(ask, topic, member):

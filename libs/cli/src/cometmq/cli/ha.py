@@ -13,6 +13,7 @@ from typing import Annotated, Final
 
 import typer
 
+from cometmq.cli import ha_status
 from cometmq.cli.connecting import Yes, confirm, run
 from cometmq.cli.ha_group import GroupOptions, HaFailed, OpenGroup, opened
 from cometmq.cli.option_sets import with_option_sets
@@ -26,19 +27,16 @@ from cometmq.cli.output import (
     print_notes,
     print_rows,
 )
-from cometmq.control.member import Report
 from cometmq.ha import missing_record, planned
 from cometmq.ha.actions import LIVE_ROLES, Create, Fence, HandOver, Wait
-from cometmq.ha.member import OrderRefused, Role
+from cometmq.ha.member import OrderRefused
 from cometmq.ha.port import Answer
 from cometmq.ha.record import Record
 
-COLUMNS: Final = ("Broker", "Role", "Epoch", "In sync", "Behind", "Address", "State")
 SWITCHOVER_TIMEOUT_MS: Final = 30_000
 FENCE_WAIT_S: Final = 10
 RESTORE_ROUNDS_MAX: Final = 5
 LOOK_MS: Final = 100
-UNKNOWN: Final = "unknown"
 
 app = typer.Typer(
     add_completion=False,
@@ -70,170 +68,23 @@ def status(
         found = await open_group.read()
         await open_group.ask()
         now = None if found is None else found.record
-        facts = _facts(open_group, now)
-        rows = [_row(open_group, now, ordinal) for ordinal in open_group.clients]
+        facts = ha_status.facts(open_group, now)
+        rows = [ha_status.row(open_group, now, ordinal) for ordinal in open_group.clients]
         if as_json:
             objects = [
-                {**row, **_details(open_group.reports.get(ordinal))}
-                for ordinal, row in zip(open_group.clients, as_objects(COLUMNS, rows), strict=True)
+                {**row, **ha_status.details(open_group.reports.get(ordinal))}
+                for ordinal, row in zip(
+                    open_group.clients, as_objects(ha_status.COLUMNS, rows), strict=True
+                )
             ]
             print_json({**facts, "members": objects})
         else:
             print_facts(facts, as_json=False)
             typer.echo()
-            print_rows(COLUMNS, rows, as_json=False)
-        _note_faults(open_group, now)
+            print_rows(ha_status.COLUMNS, rows, as_json=False)
+        ha_status.note_faults(open_group, now)
 
     _run(options, show)
-
-
-def _facts(open_group: OpenGroup, record: Record | None) -> dict[str, Cell]:
-    facts: dict[str, Cell] = {"group": open_group.plan.group.name, "record": open_group.place}
-    if record is None:
-        return {**facts, "master": None, "elector": UNKNOWN}
-    return {
-        **facts,
-        "epoch": record.epoch,
-        "master": record.holder.ordinal,
-        "in_sync": " ".join(str(copy.ordinal) for copy in record.in_sync),
-        "copies": record.copies,
-        "policy": str(record.policy),
-        "elector": UNKNOWN,
-    }
-
-
-def _row(open_group: OpenGroup, record: Record | None, ordinal: int) -> list[Cell]:
-    address = open_group.clients[ordinal].address
-    report = open_group.reports.get(ordinal)
-    is_in_sync = record is not None and record.member(ordinal) is not None
-    if report is None:
-        return [ordinal, None, None, is_in_sync, None, address, "no answer"]
-    now = report.status
-    behind = now.lag_bytes if _knows_lag(open_group, record, report) else None
-    return [ordinal, str(now.role), now.epoch or None, is_in_sync, behind, address,
-            _state(report, record)]  # fmt: skip
-
-
-def _knows_lag(open_group: OpenGroup, record: Record | None, report: Report) -> bool:
-    """Return whether a member hears from an open master; otherwise its last known lag is
-    outdated.
-    """
-    now = report.status
-    return (
-        now.role is Role.SLAVE
-        and not now.has_lost_master
-        and record is not None
-        and now.epoch == record.epoch
-        and _has_master(open_group, record)
-    )
-
-
-def _state(report: Report, record: Record | None) -> str:
-    """Return the state of a member in one or two words; `_note_faults` explains it."""
-    now = report.status
-    if report.fault:
-        return "fault"
-    if now.role in (Role.RECOVERING, Role.FAILED, Role.FENCED):
-        return str(now.role)
-    if now.has_lost_master:
-        return "lost its master"
-    if record is not None and now.epoch != record.epoch:
-        return "other epoch"
-    if record is not None and now.copy not in record.in_sync:
-        return "catching up" if record.member(now.copy.ordinal) is None else "other store"
-    return "ok"
-
-
-def _details(report: Report | None) -> dict[str, Cell]:
-    """Return the facts that do not fit into the table."""
-    if report is None:
-        return {}
-    now = report.status
-    return {
-        "incarnation": now.copy.incarnation,
-        "promised": now.promised,
-        "last_log_epoch": now.last_log_epoch,
-        "max_offset": now.max_offset,
-        "confirm_offset": report.confirm_offset,
-        "standing": str(now.standing),
-        "follows": report.master,
-        "version": report.version,
-        "fault": report.fault,
-    }
-
-
-def _note_faults(open_group: OpenGroup, record: Record | None) -> None:
-    """Report each fault with its remedy; any fault makes the exit status 1."""
-    name = open_group.plan.group.name
-    if record is None:
-        MISSING[name] = _why_without_record(open_group)
-    elif not _has_master(open_group, record):
-        is_silent = record.holder.ordinal in open_group.faults
-        state = "does not answer this command" if is_silent else "is not open"
-        MISSING[name] = (
-            f"group {name}: broker {record.holder.ordinal} is the master of epoch {record.epoch},"
-            f" but {state}; an elector replaces a lost one within seconds if a broker in sync"
-            " answers: if this lasts, start one (cometmq elector), or see the event group.blocked"
-            " in its log"
-        )
-    if record is not None:
-        _note_unnamed(open_group, record)
-    for ordinal, fault in open_group.faults.items():
-        MISSING[f"{name}/{ordinal}"] = f"{fault}; start it, or look at its log"
-    for ordinal, report in open_group.reports.items():
-        if report.fault:
-            MISSING[f"{name}/{ordinal}"] = f"broker {ordinal}: {report.fault}"
-        elif record is not None and report.status.copy not in record.in_sync:
-            MISSING[f"{name}/{ordinal}"] = (
-                f"broker {ordinal} is not in sync: wait until it has caught up; if it does not,"
-                " look at its log"
-            )
-
-
-def _note_unnamed(open_group: OpenGroup, record: Record) -> None:
-    """Report the brokers that belong to the group but were not asked."""
-    name = open_group.plan.group.name
-    unnamed = [it.ordinal for it in record.in_sync if it.ordinal not in open_group.clients]
-    if unnamed:
-        names = " and ".join(f"broker {ordinal}" for ordinal in unnamed)
-        MISSING[f"{name}/unnamed"] = (
-            f"{names} of group {name} {'is' if len(unnamed) == 1 else 'are'} in sync, but not"
-            " asked: add ID=HOST:CONTROLPORT of each to --members, or to controlMembers in the"
-            " elector's file"
-        )
-    elif len(open_group.clients) < record.copies:
-        MISSING[f"{name}/unnamed"] = (
-            f"group {name} has {record.copies} copies, but only {len(open_group.clients)} were"
-            " asked: add the others to --members, or to controlMembers in the elector's file"
-        )
-
-
-def _why_without_record(open_group: OpenGroup) -> str:
-    """Return why an elector does not create the record, by the rules that electors follow."""
-    name = open_group.plan.group.name
-    readers = [number for number, report in open_group.reports.items() if report.record_uid]
-    if readers:
-        return (
-            f"group {name} has no record in {open_group.place}, but brokers {readers} read one:"
-            " give --record as in their settings"
-        )
-    statuses = open_group.statuses
-    # Epoch 0: a member counts as fenced whatever it promised, because electors choose the epoch.
-    for action in missing_record.restore(open_group.plan.whole, statuses, 0, ""):
-        if isinstance(action, Wait):
-            return f"group {name}: no elector can elect a master ({action.reason}): {action.text}"
-    return (
-        f"group {name} has no record yet: start an elector (cometmq elector); if one runs, see the"
-        " event group.blocked in its log"
-    )
-
-
-def _has_master(open_group: OpenGroup, record: Record) -> bool:
-    report = open_group.reports.get(record.holder.ordinal)
-    return report is not None and (report.status.role, report.status.epoch) in (
-        (Role.MASTER, record.epoch),
-        (Role.PARKING, record.epoch),
-    )
 
 
 # ---- switchover ------------------------------------------------------------------------------
@@ -299,7 +150,7 @@ async def _until_open(open_group: OpenGroup, epoch: int, timeout_s: float) -> Re
         found = await open_group.read()
         if found is not None and found.record.epoch > epoch:
             await open_group.ask()
-            if _has_master(open_group, found.record):
+            if ha_status.has_master(open_group, found.record):
                 return found.record
         await asyncio.sleep(LOOK_MS / 1000)
     return None
@@ -399,7 +250,7 @@ def rebuild(
                 f"broker {broker} is the master: hand over first, with cometmq ha switchover"
             )
         await open_group.ask()
-        if not _has_master(open_group, now):
+        if not ha_status.has_master(open_group, now):
             raise HaFailed(
                 f"no broker of group {now.group} is open as the master, so there is nothing to copy"
                 " from: see cometmq ha status"

@@ -1,0 +1,166 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What `cometmq ha status` shows of a broker group: facts, members, and faults with remedies."""
+
+from typing import Final
+
+from cometmq.cli.ha_group import OpenGroup
+from cometmq.cli.outcome import MISSING
+from cometmq.cli.output import Cell
+from cometmq.control.member import Report
+from cometmq.ha import missing_record
+from cometmq.ha.actions import Wait
+from cometmq.ha.member import Role
+from cometmq.ha.record import Record
+
+COLUMNS: Final = ("Broker", "Role", "Epoch", "In sync", "Behind", "Address", "State")
+UNKNOWN: Final = "unknown"
+
+
+def facts(open_group: OpenGroup, record: Record | None) -> dict[str, Cell]:
+    """Return the facts about the whole group."""
+    group = {"group": open_group.plan.group.name, "record": open_group.place}
+    if record is None:
+        return {**group, "master": None, "elector": UNKNOWN}
+    return {
+        **group,
+        "epoch": record.epoch,
+        "master": record.holder.ordinal,
+        "in_sync": " ".join(str(copy.ordinal) for copy in record.in_sync),
+        "copies": record.copies,
+        "policy": str(record.policy),
+        "elector": UNKNOWN,
+    }
+
+
+def row(open_group: OpenGroup, record: Record | None, ordinal: int) -> list[Cell]:
+    """Return a member's cells of `COLUMNS`."""
+    address = open_group.clients[ordinal].address
+    report = open_group.reports.get(ordinal)
+    is_in_sync = record is not None and record.member(ordinal) is not None
+    if report is None:
+        return [ordinal, None, None, is_in_sync, None, address, "no answer"]
+    now = report.status
+    behind = now.lag_bytes if _knows_lag(open_group, record, report) else None
+    return [ordinal, str(now.role), now.epoch or None, is_in_sync, behind, address,
+            _state(report, record)]  # fmt: skip
+
+
+def _knows_lag(open_group: OpenGroup, record: Record | None, report: Report) -> bool:
+    """Return whether a member hears from an open master; its lag dates from the last message."""
+    now = report.status
+    return (
+        now.role is Role.SLAVE
+        and not now.has_lost_master
+        and record is not None
+        and now.epoch == record.epoch
+        and has_master(open_group, record)
+    )
+
+
+def _state(report: Report, record: Record | None) -> str:
+    """Return one or two words; `note_faults` has the sentences."""
+    now = report.status
+    if report.fault:
+        return "fault"
+    if now.role in (Role.RECOVERING, Role.FAILED, Role.FENCED):
+        return str(now.role)
+    if now.has_lost_master:
+        return "lost its master"
+    if record is not None and now.epoch != record.epoch:
+        return "other epoch"
+    if record is not None and now.copy not in record.in_sync:
+        return "catching up" if record.member(now.copy.ordinal) is None else "other store"
+    return "ok"
+
+
+def details(report: Report | None) -> dict[str, Cell]:
+    """Return the facts that do not fit into the table."""
+    if report is None:
+        return {}
+    now = report.status
+    return {
+        "incarnation": now.copy.incarnation,
+        "promised": now.promised,
+        "last_log_epoch": now.last_log_epoch,
+        "max_offset": now.max_offset,
+        "confirm_offset": report.confirm_offset,
+        "standing": str(now.standing),
+        "follows": report.master,
+        "version": report.version,
+        "fault": report.fault,
+    }
+
+
+def note_faults(open_group: OpenGroup, record: Record | None) -> None:
+    """Report each fault with its remedy; any fault makes the exit status 1."""
+    name = open_group.plan.group.name
+    if record is None:
+        MISSING[name] = _why_without_record(open_group)
+    elif not has_master(open_group, record):
+        is_silent = record.holder.ordinal in open_group.faults
+        state = "does not answer this command" if is_silent else "is not open"
+        MISSING[name] = (
+            f"group {name}: broker {record.holder.ordinal} is the master of epoch {record.epoch},"
+            f" but {state}; an elector replaces a lost one within seconds if a broker in sync"
+            " answers: if this lasts, start one (cometmq elector), or see the event group.blocked"
+            " in its log"
+        )
+    if record is not None:
+        _note_unnamed(open_group, record)
+    for ordinal, fault in open_group.faults.items():
+        MISSING[f"{name}/{ordinal}"] = f"{fault}; start it, or look at its log"
+    for ordinal, report in open_group.reports.items():
+        if report.fault:
+            MISSING[f"{name}/{ordinal}"] = f"broker {ordinal}: {report.fault}"
+        elif record is not None and report.status.copy not in record.in_sync:
+            MISSING[f"{name}/{ordinal}"] = (
+                f"broker {ordinal} is not in sync: wait until it has caught up; if it does not,"
+                " look at its log"
+            )
+
+
+def _note_unnamed(open_group: OpenGroup, record: Record) -> None:
+    """Report the brokers that belong to the group but were not asked."""
+    name = open_group.plan.group.name
+    unnamed = [it.ordinal for it in record.in_sync if it.ordinal not in open_group.clients]
+    if unnamed:
+        names = " and ".join(f"broker {ordinal}" for ordinal in unnamed)
+        MISSING[f"{name}/unnamed"] = (
+            f"{names} of group {name} {'is' if len(unnamed) == 1 else 'are'} in sync, but not"
+            " asked: add ID=HOST:CONTROLPORT of each to --members, or to controlMembers in the"
+            " elector's file"
+        )
+    elif len(open_group.clients) < record.copies:
+        MISSING[f"{name}/unnamed"] = (
+            f"group {name} has {record.copies} copies, but only {len(open_group.clients)} were"
+            " asked: add the others to --members, or to controlMembers in the elector's file"
+        )
+
+
+def _why_without_record(open_group: OpenGroup) -> str:
+    """Return what keeps an elector from creating the record, by the rules that it follows."""
+    name = open_group.plan.group.name
+    readers = [number for number, report in open_group.reports.items() if report.record_uid]
+    if readers:
+        return (
+            f"group {name} has no record in {open_group.place}, but brokers {readers} read one:"
+            " give --record as in their settings"
+        )
+    statuses = open_group.statuses
+    # Epoch 0: a member counts as fenced whatever it promised, because electors choose the epoch.
+    for action in missing_record.restore(open_group.plan.whole, statuses, 0, ""):
+        if isinstance(action, Wait):
+            return f"group {name}: no elector can elect a master ({action.reason}): {action.text}"
+    return (
+        f"group {name} has no record yet: start an elector (cometmq elector); if one runs, see the"
+        " event group.blocked in its log"
+    )
+
+
+def has_master(open_group: OpenGroup, record: Record) -> bool:
+    """Return whether the master that the record names answers as such."""
+    report = open_group.reports.get(record.holder.ordinal)
+    return report is not None and (report.status.role, report.status.epoch) in (
+        (Role.MASTER, record.epoch),
+        (Role.PARKING, record.epoch),
+    )
