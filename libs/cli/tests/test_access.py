@@ -103,6 +103,18 @@ def test_mqadmin_s_commands_take_it_too(say):
     assert "userKey1" in config.out
 
 
+def test_words_that_are_no_rights_are_named(say):
+    """Brokers take them for DENY, as RocketMQ's do."""
+    account = ("-a", "typoKey1", "-s", "typoSecret1", "-i", "PUBB", "-c", "PeersCluster")
+    changed = say(*ADMIN, "--tls", "updateAclConfig", *account)
+    line = "cometmq: account typoKey1: defaultTopicPerm: PUBB means DENY; did you mean PUB?\n"
+    assert (changed.status, changed.err) == (0, line)
+    config = say(*ADMIN, "--tls", "getAclConfig", "-c", "PeersCluster", "--json")
+    assert (config.status, config.err) == (0, line)
+    removed = say(*ADMIN, "--tls", "deleteAclConfig", "-a", "typoKey1", "-c", "PeersCluster")
+    assert (removed.status, removed.err) == (0, "")
+
+
 def test_an_account_comes_from_a_file_or_the_environment(say, tmp_path, monkeypatch):
     path = tmp_path / "tools.yml"
     path.write_text("accessKey: adminKey1\nsecretKey: adminSecret1\n")

@@ -208,6 +208,18 @@ def test_a_name_server_that_hangs_is_named(call, cluster):
     assert "start one" not in result.err
 
 
+def test_an_account_file_with_misspelt_words_is_named(call, monkeypatch):
+    figures = read_figures({"accountsMisspelt": "/etc/accounts.yml"})
+    member = ClusterMember("c", "broker-a", 0, "127.0.0.1:1", figures, None)
+    monkeypatch.setattr(brokers, "ask", lambda *_: [member])
+    shown = call("cluster", "--json")
+    assert [row["state"] for row in shown.json] == ["ok"]
+    assert shown.err.startswith(
+        "cometmq: broker broker-a (127.0.0.1:1) does not know keys or words of its account file"
+        " /etc/accounts.yml: unknown rights mean DENY"
+    )
+
+
 def test_a_broker_with_a_broken_account_file_is_not_ok(call, monkeypatch):
     figures = read_figures({"accountsBroken": "/etc/accounts.yml"})
     member = ClusterMember("c", "broker-a", 0, "127.0.0.1:1", figures, None)

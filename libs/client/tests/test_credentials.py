@@ -136,6 +136,7 @@ def test_the_file_of_rocketmq_s_tools(
         ("- a list", "accessKey and secretKey are missing"),
         ("", "accessKey and secretKey are missing"),
         ("accessKey: userKey1", "accessKey or secretKey is missing"),
+        ("acessKey: k\nsecretKey: s", ".*; the key acessKey is unknown: did you mean accessKey"),
         ("accessKey: userKey1\nsecretKey: 1.5", "secretKey is not text: quote it"),
     ],
 )

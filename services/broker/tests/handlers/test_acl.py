@@ -200,3 +200,17 @@ async def test_the_figures_name_a_broken_account_file(broker: Broker, tmp_path: 
         reply = await serve(broker, call, admin.get_broker_runtime_info)
         table = decode_json(KVTable, bytes(reply.body)).table  # type: ignore[arg-type]
         assert table.get("accountsBroken") == (broken and str(broken))
+        assert "accountsMisspelt" not in table
+
+
+async def test_the_figures_name_a_misspelt_account_file(broker: Broker, tmp_path: Path) -> None:
+    assert broker.acl is not None
+    (tmp_path / "commitlog").mkdir()
+    path = tmp_path / "plain_acl.yml"
+    path.write_text(ACCOUNTS.replace("accounts:", "accountz: []\naccounts:"))
+    files = AclFiles(path, clock_ms=broker.clock.now_ms, log=NO_LOG)
+    broker.acl.control.accounts = files.load()
+    call = Call(Code.GET_BROKER_RUNTIME_INFO, NoHeader(), peer=FakePeer())
+    reply = await serve(broker, call, admin.get_broker_runtime_info)
+    table = decode_json(KVTable, bytes(reply.body)).table  # type: ignore[arg-type]
+    assert table["accountsMisspelt"] == str(path)

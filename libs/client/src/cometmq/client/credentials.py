@@ -5,12 +5,15 @@ This is a separate module so that only programs that read such a file import a Y
 """
 
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import yaml
 
 from cometmq.client.errors import InvalidArgument
 from cometmq.remoting.signature import SessionCredentials
+from cometmq.remoting.spelling import closest
+
+KEYS: Final = ("accessKey", "secretKey", "securityToken")
 
 
 def credentials_from_file(path: str | Path) -> SessionCredentials:
@@ -26,12 +29,21 @@ def credentials_from_file(path: str | Path) -> SessionCredentials:
         raise InvalidArgument(f"credentials {path}: not a YAML file") from error
     if not isinstance(values, dict):
         raise InvalidArgument(f"credentials {path}: accessKey and secretKey are missing")
-    access_key, secret_key, token = (
-        _text(path, values, name) for name in ("accessKey", "secretKey", "securityToken")
-    )
+    access_key, secret_key, token = (_text(path, values, name) for name in KEYS)
     if not access_key or not secret_key:
-        raise InvalidArgument(f"credentials {path}: accessKey or secretKey is missing")
+        raise InvalidArgument(
+            f"credentials {path}: accessKey or secretKey is missing{_nearest(values)}"
+        )
     return SessionCredentials(access_key, secret_key, token)
+
+
+def _nearest(values: dict[str, Any]) -> str:
+    """Return a suggestion if a key of the file resembles one that it lacks."""
+    missing = [key for key in KEYS if key not in values]
+    for key in values:
+        if key not in KEYS and (nearest := closest(str(key), missing)):
+            return f"; the key {key} is unknown: did you mean {nearest}?"
+    return ""
 
 
 def _text(path: str | Path, values: dict[str, Any], name: str) -> str:

@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """mqadmin's access control commands: accounts, and addresses that need no account."""
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Annotated, Final
 
 import typer
 
+from cometmq.broker.acl.spelling import doubtful_words
 from cometmq.cli.connecting import DEFAULT_NAMESRV
 from cometmq.cli.mqadmin.frame import (
     BrokerAddr,
@@ -21,7 +22,7 @@ from cometmq.cli.mqadmin.frame import (
     print_table,
     time_column,
 )
-from cometmq.cli.output import AsJson, print_json
+from cometmq.cli.output import AsJson, print_json, print_notes
 from cometmq.client.admin.broker import BrokerAdmin
 from cometmq.remoting.bodies.acl import AclAccount, AclConfig
 from cometmq.remoting.errors import CometError
@@ -87,6 +88,8 @@ def update_acl_config(
         group_perms=group_perms.strip().split(",") if group_perms else None,
     )
     done, failures = _change(namesrv, broker, cluster, lambda one: one.put_account(account))
+    if done:
+        _note_doubts([account])
     lines = [f"create or update plain access config to {address} success." for address in done]
     _print_changed(lines, done, failures, as_json=as_json)
 
@@ -199,6 +202,7 @@ def get_acl_config(
     else:
         for config in found.values():
             _print_config(config)
+    _note_doubts(account for config in found.values() for account in config.plain_access_configs)
     exit_if_any(failures)
 
 
@@ -219,6 +223,16 @@ def _print_config(config: AclConfig) -> None:
         for name, value in facts.items():
             typer.echo(f"  {name:<18}: {_shown(value)}")
         typer.echo()
+
+
+def _note_doubts(accounts: Iterable[AclAccount]) -> None:
+    """Warn of words that are no rights; brokers take them for DENY, as RocketMQ's do."""
+    lines = (
+        f"account {account.access_key}: {text}"
+        for account in accounts
+        for text in doubtful_words(account)
+    )
+    print_notes(dict.fromkeys(lines))  # masters and slaves have the same accounts
 
 
 def _shown(value: str | bool | list[str] | None) -> str:

@@ -8,7 +8,7 @@ import typer
 from cometmq.cli.admin import note_missing, note_no_master
 from cometmq.cli.connecting import DEFAULT_NAMESRV, Cluster, Namesrv, ask
 from cometmq.cli.outcome import MISSING
-from cometmq.cli.output import AsJson, Cell, print_rows
+from cometmq.cli.output import AsJson, Cell, print_notes, print_rows
 from cometmq.cli.times import shown
 from cometmq.client.admin import AdminClient
 from cometmq.client.admin.clusters import ClusterMember
@@ -60,6 +60,7 @@ def show_cluster(
             note_missing(member.broker_name, member.address, member.failure)
         else:
             _note_faults(member)
+            _note_misspelt(member)
 
 
 def _note_faults(member: ClusterMember) -> None:
@@ -84,6 +85,17 @@ def _note_faults(member: ClusterMember) -> None:
             f" ({len(copies.in_sync)} of {len(copies.members)} are, minInSync is"
             f" {copies.min_in_sync}); start {them}, or wait for {them} to catch up"
         )
+
+
+def _note_misspelt(member: ClusterMember) -> None:
+    """Warn of account files that the broker uses, although it does not know all their words."""
+    if member.figures and (files := member.figures.accounts_misspelt):
+        note = (
+            f"broker {member.broker_name} ({member.address}) does not know keys or words of its"
+            f" account file {files}: unknown rights mean DENY, unknown keys have no effect;"
+            " accounts.misspelt in its log names them"
+        )
+        print_notes([note])
 
 
 def _without_master(members: list[ClusterMember]) -> dict[str, list[str]]:

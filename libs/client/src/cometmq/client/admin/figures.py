@@ -76,6 +76,10 @@ class BrokerFigures(msgspec.Struct, frozen=True):
     """The account file that the broker cannot use, and that would keep it from starting again;
     reported only by CometMQ's brokers.
     """
+    accounts_misspelt: str = ""
+    """The account files with keys or words that mean nothing, separated by commas; reported only by
+    CometMQ's brokers.
+    """
     log_max_offset: int = 0
     """End offset of the commit log in bytes; a slave's lag is its distance from the master's."""
     send_path: str = ""
@@ -107,6 +111,7 @@ def read_figures(facts: Mapping[str, str]) -> BrokerFigures:
         writes_refused=facts.get("writesRefused", ""),
         not_following=facts.get("replicationRefused", ""),
         accounts_broken=facts.get("accountsBroken", ""),
+        accounts_misspelt=facts.get("accountsMisspelt", ""),
         log_max_offset=int(_number(facts, "commitLogMaxOffset")),
         send_path=facts.get("sendPath", ""),
         copies=_copies(facts),

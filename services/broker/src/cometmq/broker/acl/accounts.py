@@ -78,14 +78,16 @@ class Accounts:
         *,
         version: DataVersion,
         versions: Mapping[str, DataVersion],
+        doubts: Mapping[str, Sequence[str]] | None = None,
     ) -> None:
         """`accounts` contains each access key once; `versions` maps each file's path to its
-        version.
+        version, and `doubts` a file's path to texts about its misspelt keys and words.
         """
         self.by_key = {account.access_key: account for account in accounts}
         self.white_addresses = tuple(white_addresses)
         self.version = version
         self.versions = versions
+        self.doubts = doubts or {}
 
     @property
     def is_empty(self) -> bool:

@@ -11,6 +11,7 @@ from typing import Any, Final, NamedTuple
 from cometmq.broker.acl.accounts import Account
 from cometmq.broker.acl.addresses import Addresses
 from cometmq.broker.acl.errors import AclError
+from cometmq.broker.acl.spelling import FILE_KEYS, doubtful_keys, doubts_of_account
 from cometmq.remoting.bodies.acl import AclAccount
 from cometmq.remoting.bodies.topic_config import DataVersion
 
@@ -27,6 +28,8 @@ class Content(NamedTuple):
     accounts: list[Account]
     white_addresses: list[Addresses]
     version: DataVersion | None
+    doubts: list[str]
+    """A text for each key or word that is accepted but means nothing."""
 
 
 class Document:
@@ -51,10 +54,15 @@ class Document:
         """Return the content of the file; raise AclError if any part of it is invalid."""
         texts = _texts(self._values.get(_WHITE), _WHITE) or []
         version = _items(self._values.get(_VERSION), _VERSION)
+        accounts = [_account(values) for values in self._accounts()]
+        doubts = list(doubtful_keys(self._values, FILE_KEYS))
+        for account, values in zip(accounts, self._accounts(), strict=True):
+            doubts += doubts_of_account(values, account.config, _text(values.get("admin")))
         return Content(
-            [_account(values) for values in self._accounts()],
+            accounts,
             [Addresses(text) for text in texts],
             _data_version(version[0]) if version else None,
+            doubts,
         )
 
     def put_account(self, config: AclAccount) -> None:

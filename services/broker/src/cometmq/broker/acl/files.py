@@ -23,6 +23,9 @@ from cometmq.store.json_config import TEMPORARY_SUFFIX, ConfigFiles, OsFiles
 TOOLS_FILE: Final = "tools.yml"
 """The key file of the admin tools, which is in the same folder but is not an account file."""
 
+DOUBTS_SHOWN_MAX: Final = 16
+"""Number of misspelt keys and words that one event names."""
+
 
 class Change:
     """One edit of several that are written together; each has its own result."""
@@ -55,12 +58,15 @@ class AclFiles:
         self._staged: dict[Path, bytes] | None = None  # during a batch of changes
         self._owners: Mapping[str, Path] = {}
         self._versions: Mapping[Path, DataVersion] = {}
+        self._doubted: Mapping[str, tuple[bytes, Sequence[str]]] = {}
 
     def load(self) -> Accounts:
         """Read all files; raise AclFileError if any of them cannot be used."""
         texts = self._read()
         self._texts = texts
-        return self._parse_all(texts)
+        accounts = self._parse_all(texts)
+        self._warn(accounts, texts, is_by_hand=True)
+        return accounts
 
     def reload(self) -> Accounts | None:
         """Read the files again; return None if no text has changed since the last read."""
@@ -142,6 +148,7 @@ class AclFiles:
         white: list[Addresses] = []
         owners: dict[str, Path] = {}
         versions: dict[Path, DataVersion] = {}
+        doubts: dict[str, Sequence[str]] = {}
         for path, data in texts.items():
             if not data.strip():
                 continue
@@ -151,6 +158,8 @@ class AclFiles:
                 raise AclFileError(path, f"{path}: {error}") from error
             white += content.white_addresses
             versions[path] = content.version or DataVersion(0, self._clock_ms())
+            if content.doubts:
+                doubts[str(path)] = content.doubts
             for account in content.accounts:
                 if account.access_key in owners:
                     self._log.warning(
@@ -165,7 +174,26 @@ class AclFiles:
             white,
             version=versions.get(self.path) or DataVersion(0, self._clock_ms()),
             versions={str(path): version for path, version in versions.items()},
+            doubts=doubts,
         )
+
+    def _warn(self, accounts: Accounts, texts: Mapping[Path, bytes], *, is_by_hand: bool) -> None:
+        """Log the misspelt keys and words of each file, once for each text that a person writes.
+
+        A change by an administrator's request rewrites a file; the words that were in it before are
+        not logged again.
+        """
+        data = {str(path): text for path, text in texts.items()}
+        before = self._doubted
+        self._doubted = {path: (data[path], found) for path, found in accounts.doubts.items()}
+        for path, (text, found) in self._doubted.items():
+            known = before.get(path, (b"", ()))
+            if known[0] == text if is_by_hand else known[1] == found:
+                continue
+            more = [f"and {len(found) - DOUBTS_SHOWN_MAX} more"] * (len(found) > DOUBTS_SHOWN_MAX)
+            self._log.warning(
+                "accounts.misspelt", file=path, found=[*found[:DOUBTS_SHOWN_MAX], *more]
+            )
 
     def _change(self, path: Path, edit: Callable[[Document], None]) -> Accounts:
         """Rewrite a file, provided that all files are valid together with its new content."""
@@ -180,6 +208,7 @@ class AclFiles:
         data = document.text(old.next_version(self._clock_ms())).encode()
         changed = {**texts, path: data}
         accounts = self._parse_all(changed)
+        self._warn(accounts, changed, is_by_hand=False)
         if self._staged is None:
             self._write(path, data)
         else:

@@ -25,6 +25,9 @@ _RIGHTS: Final = {
     "DENY": Right.DENY,
 }
 
+RIGHT_WORDS: Final = tuple(_RIGHTS)
+"""The words of rights; each other word means DENY, as in RocketMQ."""
+
 
 def parse_right(text: str | None) -> Right:
     """Return the right; a missing or unknown value means DENY."""
@@ -52,6 +55,12 @@ def check_resources(texts: Iterable[str]) -> None:
             raise AclError(wrong_resource(text))
         if items[1].strip() not in _RIGHTS:
             raise AclError(wrong_permission(text))
+
+
+def resource_word(text: str) -> str | None:
+    """Return the word for the right in a `NAME=RIGHT` string, or None if it has another form."""
+    items = _items(text)
+    return items[1].strip() if len(items) == 2 else None
 
 
 def resource_text(resource: str) -> str:

@@ -40,6 +40,9 @@ ACCOUNTS_BROKEN: Final = "accountsBroken"
 path.
 """
 
+ACCOUNTS_MISSPELT: Final = "accountsMisspelt"
+"""Only CometMQ has this key: the account files with keys or words that mean nothing."""
+
 GROUP_MEMBERS: Final = "groupMembers"
 GROUP_IN_SYNC: Final = "groupInSync"
 GROUP_MIN_IN_SYNC: Final = "groupMinInSync"
@@ -117,6 +120,8 @@ def _store(broker: Broker) -> dict[str, str]:
         refused[REPLICATION_REFUSED] = unfit.value
     if broker.acl is not None and broker.acl.broken is not None:
         refused[ACCOUNTS_BROKEN] = str(broker.acl.broken)
+    if broker.acl is not None and broker.acl.control.accounts.doubts:
+        refused[ACCOUNTS_MISSPELT] = ",".join(broker.acl.control.accounts.doubts)
     return {
         **refused,
         **_group(broker),

@@ -1,0 +1,74 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Keys and words of accounts that are accepted but mean nothing, as in RocketMQ.
+
+A misspelt key has no effect, and a misspelt right means DENY. Neither is an error, so that the
+files of a running cluster stay valid; the texts made here go to logs and to users.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, Final
+
+from cometmq.broker.acl.permissions import RIGHT_WORDS, resource_word
+from cometmq.remoting.bodies.acl import AclAccount
+from cometmq.remoting.spelling import did_you_mean
+
+FILE_KEYS: Final = ("accounts", "globalWhiteRemoteAddresses", "dataVersion")
+ACCOUNT_KEYS: Final = (
+    "accessKey",
+    "secretKey",
+    "whiteRemoteAddress",
+    "admin",
+    "defaultTopicPerm",
+    "defaultGroupPerm",
+    "topicPerms",
+    "groupPerms",
+)
+TRUE_FALSE: Final = ("true", "false")
+
+
+def doubtful_keys(keys: Iterable[object], known: Iterable[str]) -> Iterator[str]:
+    """Yield a text for each unknown key of a file or an account that resembles a known one.
+
+    Other unknown keys are notes, which people and tools keep in their files.
+    """
+    names = tuple(known)
+    for key in keys:
+        if key not in names and (nearest := did_you_mean(str(key), names)):
+            yield f"the key {key} is unknown and has no effect{nearest}"
+
+
+def doubtful_words(account: AclAccount) -> Iterator[str]:
+    """Yield a text for each word of an account that is no right."""
+    for key, word in (
+        ("defaultTopicPerm", account.default_topic_perm),
+        ("defaultGroupPerm", account.default_group_perm),
+    ):
+        if word and word.strip() not in RIGHT_WORDS:
+            yield f"{key}: {word} means DENY{_nearest(word, RIGHT_WORDS)}"
+    for key, texts in ("topicPerms", account.topic_perms), ("groupPerms", account.group_perms):
+        for text in texts or ():
+            word = resource_word(text)
+            if word is not None and word not in RIGHT_WORDS:
+                yield f"{key}: {text} means DENY{_nearest(word, RIGHT_WORDS)}"
+
+
+def doubtful_admin(word: str | None) -> Iterator[str]:
+    """Yield a text if the word that makes an administrator is neither true nor false."""
+    if word and word not in TRUE_FALSE:
+        yield f"admin: {word} means false{_nearest(word, TRUE_FALSE)}"
+
+
+def doubts_of_account(
+    values: Mapping[str, Any], account: AclAccount, admin: str | None
+) -> list[str]:
+    """Return the texts about an account of a file; `values` are its keys there."""
+    found = [
+        *doubtful_keys(values, ACCOUNT_KEYS),
+        *doubtful_admin(admin),
+        *doubtful_words(account),
+    ]
+    return [f"account {account.access_key}: {text}" for text in found]
+
+
+def _nearest(word: str, words: Iterable[str]) -> str:
+    return did_you_mean(word.strip(), words) or f"; the words are {', '.join(words)}"
