@@ -386,6 +386,14 @@ class BrokerSettings(GroupSettings, frozen=True, kw_only=True, rename="camel"):
             )
         ),
     ] = ""
+    acl_check_stored_topic: Annotated[
+        bool,
+        Meta(
+            extra=MUTABLE,
+            description="Whether 33 and 36, which name a message by its position, need SUB on its "
+            "topic. If false, as in RocketMQ, every account can read every message by them.",
+        ),
+    ] = False
     rocketmq_home: Annotated[
         str, Meta(description="Folder of a RocketMQ installation; see aclFile.")
     ] = ""

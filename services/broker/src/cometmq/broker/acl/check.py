@@ -106,7 +106,11 @@ NEEDS: Final[Mapping[int, Callable[[Call[Any]], Iterator[Need]]]] = {
     Code.GET_CONSUMER_LIST_BY_GROUP: _listing_members,
     Code.UPDATE_CONSUMER_OFFSET: _committing,
 }
-"""The rights needed by each request code; all other requests need only a signature."""
+"""The rights needed by each request code; all other requests need only a signature.
+
+VIEW_MESSAGE_BY_ID and CONSUMER_SEND_MSG_BACK name a position in the log. With the setting
+`aclCheckStoredTopic`, their handlers also demand SUB on the topic of the message that is there.
+"""
 
 ADMIN_CODES: Final = frozenset(
     {
@@ -154,23 +158,48 @@ class AccessControl:
             self.refused_count += 1
             raise
 
+    def reader(self, call: Call[Any]) -> Callable[[str], bool]:
+        """Return whether the sender of a call that passed `check` may consume a topic.
+
+        For requests whose topic is known only after a message is read; a refusal is counted.
+        """
+        account = None if self._is_white(call) else self._account(call, call.ext)
+
+        def may_read(topic: str) -> bool:
+            if account is None or (account.is_admin and not account.rights):
+                return True
+            right = account.right_to(topic)
+            is_allowed = bool(right & Right.SUB) and not right & Right.DENY
+            self.refused_count += not is_allowed
+            return is_allowed
+
+        return may_read
+
     def _check(self, call: Call[Any]) -> None:
-        accounts, host = self.accounts, call.peer.host
-        if any(addresses.matches(host) for addresses in accounts.white_addresses):
+        if self._is_white(call):
             return
-        ext = call.ext
+        ext = call.ext  # decoded anew by each access
+        account = self._account(call, ext)
+        if account is None:
+            return
+        if not account.signer.has_signed(ext, call.body):
+            raise errors.wrong_signature(account.access_key)
+        needs = NEEDS.get(call.code)
+        _check_rights(account, call.code, list(needs(call)) if needs is not None else [])
+
+    def _account(self, call: Call[Any], ext: Mapping[str, str]) -> Account | None:
+        """Return the account whose rights apply, or None if its address alone gives all rights."""
         access_key = ext.get(ACCESS_KEY)
         if access_key is None:
             raise errors.no_access_key()
-        account = accounts.by_key.get(access_key) or self._own.get(access_key)
+        account = self.accounts.by_key.get(access_key) or self._own.get(access_key)
         if account is None:
             raise errors.unknown_access_key(access_key)
-        if account.white_addresses.matches(host):
-            return
-        if not account.signer.has_signed(ext, call.body):
-            raise errors.wrong_signature(access_key)
-        needs = NEEDS.get(call.code)
-        _check_rights(account, call.code, list(needs(call)) if needs is not None else [])
+        return None if account.white_addresses.matches(call.peer.host) else account
+
+    def _is_white(self, call: Call[Any]) -> bool:
+        host = call.peer.host
+        return any(addresses.matches(host) for addresses in self.accounts.white_addresses)
 
 
 def _check_rights(account: Account, code: int, needs: list[Need]) -> None:

@@ -7,6 +7,7 @@ from typing import Final
 
 from cometmq.broker.broker import Broker
 from cometmq.broker.handlers.deferred_answers import look_up
+from cometmq.broker.handlers.stored_topics import reader
 from cometmq.broker.messages import stored_bytes
 from cometmq.remoting import remarks
 from cometmq.remoting.bodies.dialect import encode_json
@@ -57,9 +58,10 @@ def _found(result: QueryResult) -> Reply:
 def view_message_by_id(broker: Broker, call: Call[ViewMessageById]) -> None:
     """Answer with the record at a commit log offset."""
     offset = call.header.offset
+    may_read = reader(broker, call)
 
     def viewed(record: MessageRecord | None) -> Reply:
-        if record is None:
+        if record is None or not may_read(record):
             raise ServerError(remarks.message_not_found(offset))
         return Reply(body=stored_bytes(record))
 

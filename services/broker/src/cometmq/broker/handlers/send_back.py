@@ -7,6 +7,7 @@ from typing import Final
 from cometmq.broker import refusals, retries
 from cometmq.broker.broker import Broker
 from cometmq.broker.handlers.deferred_answers import look_up
+from cometmq.broker.handlers.stored_topics import reader
 from cometmq.broker.messages import delay, sent_back
 from cometmq.remoting import remarks
 from cometmq.remoting.bodies.topic_config import SubscriptionGroupConfig
@@ -25,6 +26,7 @@ _WRITE: Final = int(Perm.WRITE)
 def consumer_send_msg_back(broker: Broker, call: Call[ConsumerSendMsgBack]) -> Reply | None:
     """Store a copy in the group's retry topic or dead-letter topic; answer once it is stored."""
     header = call.header
+    may_read = reader(broker, call)
     group = _check(broker, header)
     if group.retry_queue_nums <= 0:
         return OK
@@ -35,7 +37,7 @@ def consumer_send_msg_back(broker: Broker, call: Call[ConsumerSendMsgBack]) -> R
         raise NoPermission(refusals.topic_send_forbidden(topic))
 
     def found(record: MessageRecord | None) -> None:
-        if record is None:
+        if record is None or not may_read(record):
             raise ServerError(remarks.send_back_not_found(header.offset))
         _store_copy(broker, call, group, record)
 

@@ -1,0 +1,21 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The right to messages that a request names by their position in the log (33, 36)."""
+
+from collections.abc import Callable
+from typing import Any
+
+from cometmq.broker.broker import Broker
+from cometmq.remoting.command import Call
+from cometmq.remoting.message.record import MessageRecord
+
+
+def reader(broker: Broker, call: Call[Any]) -> Callable[[MessageRecord], bool]:
+    """Return whether the sender of a call may read a message.
+
+    Handlers answer a refusal like a position without a message, so that an account cannot find out
+    where messages of other topics are.
+    """
+    if broker.acl is None or not broker.settings.acl_check_stored_topic:
+        return lambda _record: True
+    may_read = broker.acl.control.reader(call)
+    return lambda record: may_read(record.topic)
