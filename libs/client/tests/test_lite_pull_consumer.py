@@ -20,6 +20,7 @@ from cometmq.client.testing import MemoryCluster, eventually
 from cometmq.remoting.codes import RequestCode
 
 FIRST = LitePullOptions(consume_from=ConsumeFrom.FIRST_OFFSET)
+LIST = RequestCode.GET_CONSUMER_LIST_BY_GROUP
 QUEUE_0 = MessageQueue("T", "broker-a", 0)
 
 
@@ -257,6 +258,26 @@ async def test_assigned_queues_need_no_group(stored: MemoryCluster) -> None:
         assert len(await consumer.queues_of("T")) == 4
     with pytest.raises(ClientStateError, match="not both"):
         consumer_of(stored).assign([QUEUE_0])
+
+
+@pytest.mark.parametrize("auto_commit", [True, False])
+async def test_offsets_are_stored_before_the_queues_are_shared_anew(
+    stored: MemoryCluster, auto_commit: bool
+) -> None:
+    """A new member looks up the offsets of its queues while the others still own them."""
+    options = msgspec.structs.replace(
+        FIRST, auto_commit=auto_commit, auto_commit_interval_ms=600_000
+    )
+    async with consumer_of(stored, options) as consumer:
+        seen = await consumer.poll(60_000)
+        await consumer.poll(0)  # requesting the next ones consumes the first ones
+        asked = stored.broker.requests[LIST]
+        stored.broker.notify("lg")  # a member has joined
+        await eventually(lambda: stored.broker.requests[LIST] > asked)
+        if auto_commit:
+            await eventually(lambda: stored.committed("lg", "T")[QUEUE_0] >= len(seen) > 0)
+        else:
+            assert not stored.committed("lg", "T").get(QUEUE_0)
 
 
 async def test_members_share_the_queues(stored: MemoryCluster) -> None:

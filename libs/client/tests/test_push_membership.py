@@ -49,6 +49,36 @@ async def test_members_share_the_queues_and_take_over(cluster: MemoryCluster) ->
         await eventually(lambda: len(first.queues) == 4)
 
 
+async def test_offsets_are_stored_before_the_queues_are_shared_anew(cluster: MemoryCluster) -> None:
+    """A new member looks up the offsets of its queues while the others still own them."""
+    rarely = PushOptions(
+        consume_from=ConsumeFrom.FIRST_OFFSET,
+        persist_offset_interval_ms=600_000,
+        suspend_ms=600_000,  # pulls commit offsets, too
+        pull_timeout_ms=700_000,
+    )
+    old = Recorder()
+    async with consumer_of(cluster, old, rarely):
+        await send(cluster, *texts(3))
+        await eventually(lambda: len(old.bodies) == 3)
+        cluster.broker.notify("cg")  # a member has joined
+        await eventually(lambda: cluster.broker.offsets.get(("cg", "T", 0)) == 3)
+
+
+@pytest.mark.parametrize("fault", [HANG, SystemBusy("busy"), DISCONNECT])
+async def test_offsets_that_cannot_be_stored_do_not_stop_rebalancing(
+    cluster: MemoryCluster, fault: Any
+) -> None:
+    old = Recorder()
+    async with consumer_of(cluster, old) as first:
+        await send(cluster, *texts(3))
+        await eventually(lambda: len(old.bodies) == 3)
+        cluster.broker.fail(RequestCode.UPDATE_CONSUMER_OFFSET, fault, times=100)
+        async with consumer_of(cluster, Recorder()) as second:
+            await eventually(lambda: len(first.queues) == len(second.queues) == 2)
+            cluster.broker.clear_faults()
+
+
 async def test_a_strategy_that_fails_changes_nothing(cluster: MemoryCluster) -> None:
     class Moody(AllocateAveragely):
         def allocate(self, *arguments: Any) -> list[MessageQueue]:

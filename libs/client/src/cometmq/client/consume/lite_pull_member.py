@@ -160,6 +160,10 @@ class PullGroup(GroupMember[LitePullOptions]):
         self._is_interrupted = True
         self._arrived.set()
 
+    async def _store_progress(self) -> None:
+        if self._options.auto_commit:
+            await self._persist()
+
     async def _persist(self) -> None:
         self._committed_ms = monotonic_ms()
         await self._readers.persist()

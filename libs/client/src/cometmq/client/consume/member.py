@@ -44,6 +44,8 @@ CONSUME_PASSIVELY: Final = "CONSUME_PASSIVELY"
 CONSUME_ACTIVELY: Final = "CONSUME_ACTIVELY"
 """The consume type: CONSUME_PASSIVELY for push by long polling, CONSUME_ACTIVELY for pull."""
 
+STORE_MS_MAX: Final = 500
+"""Time that rebalancing waits for the offsets of consumed messages to be stored."""
 
 OptionsT = TypeVar("OptionsT", bound=ConsumerOptions)
 
@@ -101,6 +103,7 @@ class GroupMember(ABC, Generic[OptionsT]):
             topics=lambda: self.topics,
             interval_ms=parts.options.rebalance_interval_ms,
             take=self._share,
+            store=self._store_before_sharing,
         )
         self._agreement = Agreement(
             parts.instance, parts.group, parts.subscriptions, parts.options.message_model
@@ -145,6 +148,12 @@ class GroupMember(ABC, Generic[OptionsT]):
         if self._sharing is not None:
             self._sharing.cancel()
             await asyncio.wait([self._sharing])
+
+    async def _store_before_sharing(self) -> None:
+        """Store progress; if that takes long, as when a broker hangs, rebalance meanwhile."""
+        if not self.is_broadcasting:
+            task = self._background.spawn(self._store_progress(), name="store-progress")
+            await asyncio.wait([task], timeout=STORE_MS_MAX / 1000)
 
     async def _share(self, topic: str, queues: Collection[MessageQueue]) -> bool:
         """Take our share of a topic; release it again if the topic is unsubscribed during the
@@ -245,6 +254,10 @@ class GroupMember(ABC, Generic[OptionsT]):
         """Call the listener with one message now, bypassing the queues."""
 
     # -- defined by each kind of consumer ----------------------------------------------------
+
+    @abstractmethod
+    async def _store_progress(self) -> None:
+        """Store the offsets that are due at the next interval."""
 
     @abstractmethod
     def _style(self) -> PullStyle:

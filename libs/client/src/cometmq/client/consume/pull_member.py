@@ -199,6 +199,9 @@ class PlainPullGroup(GroupMember[PullOptions]):
             await asyncio.sleep(self._options.persist_offset_interval_ms / 1000)
             await self._store_offsets()
 
+    async def _store_progress(self) -> None:
+        await self._store_offsets()
+
     async def _store_offsets(self) -> None:
         try:
             await self.commit()

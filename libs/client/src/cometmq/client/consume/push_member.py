@@ -319,8 +319,11 @@ class PushGroup(GroupMember[PushOptions]):
     async def _keep_offsets(self) -> None:
         while True:
             await asyncio.sleep(self._options.persist_offset_interval_ms / 1000)
-            await self._readers.persist()
+            await self._store_progress()
             self._rates.sample()
+
+    async def _store_progress(self) -> None:
+        await self._readers.persist()
 
     async def _return_late(self) -> None:
         timeout_ms = self._options.consume_timeout_ms

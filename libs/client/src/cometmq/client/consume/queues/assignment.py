@@ -27,7 +27,7 @@ class Assigner:
     While members join and leave, two of them may briefly hold the same queue.
     """
 
-    def __init__(
+    def __init__(  # the parts of one member
         self,
         instance: ClientInstance,
         group: str,
@@ -36,8 +36,10 @@ class Assigner:
         topics: Callable[[], Collection[str]],
         interval_ms: int,
         take: TakeQueues,
+        store: Callable[[], Awaitable[None]],
     ) -> None:
-        """`take` is called once per topic in each round.
+        """`take` is called once per topic in each round; `store` stores the offsets of the owned
+        queues.
 
         Without a `strategy`, as in broadcasting, the member takes all queues.
         """
@@ -46,6 +48,7 @@ class Assigner:
         self._strategy = strategy
         self._interval_ms = interval_ms
         self._take = take
+        self._store = store
         self._topics = topics
         self._due = Wakeup()
 
@@ -57,7 +60,10 @@ class Assigner:
         """Rebalance when woken, and at intervals."""
         is_complete = True
         while True:
-            await self._due.wait(self._interval_ms if is_complete else RETRY_SOON_MS)
+            if await self._due.wait(self._interval_ms if is_complete else RETRY_SOON_MS):
+                # A new member looks up its offsets while this one still computes its new share:
+                # messages consumed since the last commit would be redelivered to it.
+                await self._store()
             is_complete = await self.share()
 
     async def share(self) -> bool:
