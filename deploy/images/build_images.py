@@ -82,7 +82,7 @@ def own_wheels(epoch: int) -> dict[str, Path]:
 
 
 def wheels_of(target: Target, own: Mapping[str, Path]) -> list[Path]:
-    """Return all wheels of an image; missing ones are downloaded, and verified by their hashes."""
+    """Return all the wheels for an image; download missing ones and check their hashes."""
     entries = locked(target.lock.read_text(encoding="utf-8"))
     requires = {name: _requires(metadata_of(path).requires_dist) for name, path in own.items()}
     if target.lock == ROOT / "requirements.lock":

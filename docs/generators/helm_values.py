@@ -201,7 +201,7 @@ $ helm test mq
 
 The [guide](../../../docs/guides/kubernetes.md) leads from an empty cluster to production. Examples:
 [one broker](ci/one-broker-values.yaml), [groups that fail over](ci/failover-values.yaml), [name
-servers for groups of the operator](ci/operator-values.yaml), [TLS, accounts and external
+servers for groups managed by the operator](ci/operator-values.yaml), [TLS, accounts and external
 clients](ci/secured-values.yaml), [lag reports](ci/lag-values.yaml).
 
 """,
@@ -223,8 +223,8 @@ $ helm install operator deploy/helm/cometmq-operator --namespace cometmq-operato
 ```
 
 The [guide](../../../docs/guides/operator.md) shows how to
-create groups. Example: [one namespace](ci/one-namespace-values.yaml), outside which the operator has no
-rights.
+create groups. Example: [one namespace](ci/one-namespace-values.yaml), outside which the operator
+has no rights.
 
 The definition is upgraded with the release, but it is kept when the release is deleted, because
 Kubernetes would delete all groups with it. To install the chart again under another name

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""All errors that users of the client catch can be imported from `cometmq.client`."""
+"""All errors that users of the client may need to catch can be imported from `cometmq.client`."""
 
 import ast
 import re

@@ -23,7 +23,7 @@ PATIENT = ProducerOptions(send_timeout_ms=60_000, api_timeout_ms=60_000)
 
 
 class Brokers:
-    """A broker that may be alive or not, and a route that names a master."""
+    """A broker that may or may not be alive, and a route that names a master."""
 
     def __init__(self) -> None:
         self.master: str | None = OLD

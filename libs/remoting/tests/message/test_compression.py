@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Compressed bodies are restored completely within a limit, or rejected."""
+"""Compressed bodies are decompressed in full, up to a limit, or rejected."""
 
 import pytest
 from hypothesis import given

@@ -83,7 +83,7 @@ class Publisher:
                 listener(queue.topic, queue.queue_id, queue.max_offset, tag_code, timestamp)
 
     def confirm(self, offset: int | None) -> None:
-        """Move the bound of visibility; None removes it."""
+        """Move the visibility limit; None removes it."""
         self._limit = offset
         for batch in self._unconfirmed.take(offset):
             self._show(batch)

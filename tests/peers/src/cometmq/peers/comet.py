@@ -12,7 +12,7 @@ PROGRAM: Final = ROOT / ".venv" / "bin" / "cometmq"
 
 
 class CometCluster(Cluster):
-    """CometMQ as an operator starts it by hand: one process per program, properties files."""
+    """CometMQ as an operator would start it by hand: one configured process per program."""
 
     txn_checker: Child | None = None
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Headers of broker administration and monitoring."""
+"""Headers for broker administration and monitoring."""
 
 import msgspec
 

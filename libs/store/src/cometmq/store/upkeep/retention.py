@@ -37,7 +37,7 @@ def decide(
 
     | disk usage | deleted |
     |---|---|
-    | above diskSpaceCleanForciblyRatio, if cleanFileForciblyEnable | oldest files at any age |
+    | above diskSpaceCleanForciblyRatio, if cleanFileForciblyEnable | oldest files of any age |
     | above diskMaxUsedSpaceRatio, or in the hour of deleteWhen, or on request | expired files |
     | otherwise | none |
     """

@@ -91,9 +91,7 @@ class Accounts:
 
     @property
     def is_empty(self) -> bool:
-        """Return whether there is neither an account nor a white address, so that every request is
-        refused.
-        """
+        """Return whether there is no account and no allowed address, so nothing is allowed."""
         return not (self.by_key or self.white_addresses)
 
 

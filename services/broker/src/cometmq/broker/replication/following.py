@@ -194,7 +194,7 @@ class Follower:
             stream.close()
 
     def note_following(self, offset: int) -> None:
-        """Record that the master continues this log with a transfer or a heartbeat at its end."""
+        """Record that the master has sent data or a heartbeat that begins where this log ends."""
         status = self.status
         if status.state is FollowState.FOLLOWING:
             return

@@ -99,7 +99,7 @@ class Member(ABC):
 
     @abstractmethod
     def _start(self, life: str) -> list[Child]:
-        """Start the processes of a life, and add readers of their output."""
+        """Start the processes of one life, up to its kill, and attach readers to their output."""
 
     def _may_end(self, child: Child) -> bool:
         del child

@@ -132,12 +132,12 @@ class GroupFollower:
         return is_bounded and not self._is_preparing
 
     def follow(self, epoch: int, master: int, address: Callable[[], str]) -> None:
-        """Follow the master of an epoch that is already promised (R3).
+        """Follow the master of an epoch that has already been promised (R3).
 
         `address` returns the master's HA address, or "" while it is unknown. Call `stop` first if a
-        master is followed already.
+        master is already being followed.
         """
-        assert not len(self._following), "a master is followed already"
+        assert not len(self._following), "a master is already being followed"
         self.confirmed = 0
         self._has_heard = False
         self.driver.store.confirm(0)  # readers see no more until the master confirms it
