@@ -79,6 +79,18 @@ def test_messages_that_an_account_may_not_read_do_not_end_consume_like_an_empty_
     assert (read.status, read.out) == (1, "")
     assert "access denied" in read.err
     assert "not read to the end: 1 message left" in read.err
+    assert "pulls fail: access denied: " in read.err
+    assert "longer --timeout" not in read.err
+
+
+@pytest.mark.parametrize("topic", ["Sealed", "SCHEDULE_TOPIC_XXXX"])
+def test_a_topic_that_an_account_may_not_read_ends_consume_with_status_1(say, topic):
+    """The account is refused, whether or not there are messages."""
+    assert say(*ADMIN, "--tls", "produce", "Sealed", "one").status == 0
+    read = say(*USER, "--tls", "consume", topic, "--timeout", 3)
+    assert (read.status, read.out) == (1, "")
+    assert "not read: pulls fail: access denied: " in read.err
+    assert "longer --timeout" not in read.err
 
 
 def test_a_broker_that_denies_access_is_not_said_to_be_silent(say):

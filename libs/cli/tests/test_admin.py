@@ -130,7 +130,7 @@ def test_messages_that_wait_to_be_tried_again_count_as_lag(ask, suite, topic):
     wait_until(lambda: waiting().get(retry_topic) == 1, 60, "a message to try again")
     assert waiting()[topic] == 0
     deleted = ask("group", "delete", group, "--topics", "--yes", "--json").json
-    assert deleted["topics_deleted"] == retry_topic
+    assert deleted["topics_deleted"] == [retry_topic]
     assert retry_topic not in ask("topic", "list", "--all").out
 
 
@@ -173,7 +173,7 @@ def test_offsets_that_outlive_their_topic_are_named(ask, topic, tmp_path):
     ask("produce", topic, *range(6))
     ask("consume", topic, "-g", group, "--from", "first", "--max", 6, "--timeout", 60)
     (row,) = [it for it in ask("group", "list", "--json").json if it["group"] == group]
-    assert topic in row["topics"].split(",")  # even though no member is connected
+    assert topic in row["topics"]  # even though no member is connected
     fix = f"cometmq group reset {group} {topic} --to first"
     deleted = ask("topic", "delete", topic, "--yes")
     assert f"the offsets of {group} in {topic} stay" in deleted.err

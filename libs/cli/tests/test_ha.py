@@ -90,7 +90,7 @@ async def test_status_of_a_complete_group_fits_80_columns(group):
     assert (shown.status, shown.err) == (0, "")
     facts, table = shown.out.split("\n\n")
     assert "master   0" in facts
-    assert "in sync  0 1 2" in facts
+    assert "in sync  0,1,2" in facts
     assert "elector  unknown" in facts
     head, *rows = [line.split() for line in table.splitlines()]
     assert head == ["Broker", "Role", "Epoch", "In", "sync", "Behind", "Address", "State"]
@@ -105,6 +105,7 @@ async def test_status_of_a_complete_group_fits_80_columns(group):
 
     found = (await group.ha("status", "--json")).json
     assert (found["master"], found["epoch"], found["policy"]) == (0, 4, "all-in-sync")
+    assert found["in_sync"] == [0, 1, 2]
     assert [one["incarnation"] for one in found["members"]] == ["i0", "i1", "i2"]
     assert found["members"][1]["behind"] == 1_234_567
 

@@ -164,7 +164,7 @@ def test_a_broker_of_which_only_a_slave_is_left_is_named(call, cluster, tmp_path
         assert "check the name" not in result.err, command
         assert "masters are" not in result.err, command
     (row,) = json.loads(call("topic", "list", "--json", *at).assert_named(line))
-    assert (row["topic"], row["brokers"]) == ("Orders", "broker-a")
+    assert (row["topic"], row["brokers"]) == ("Orders", ["broker-a"])
     for command in ("dlq list", "lag --json"):
         call(*command.split(), *at).assert_named(line)
     call("lag", "--report", tmp_path / "page.html", *at).assert_named(line)

@@ -42,7 +42,7 @@ def test_open_transactions_are_listed(ask, suite, topic, begun):
     rows = ask("txn", "list", "--group", topic, "--json").json
     assert [row["transaction"] for row in rows] == begun
     assert {row["topic"] for row in rows} == {topic}
-    assert [row["keys"] for row in rows] == ["k0", "k1"]
+    assert [row["keys"] for row in rows] == [["k0"], ["k1"]]
     assert ask("txn", "list", "--group", topic, "--max", 1, "--json").json == rows[:1]
     assert ask("txn", "list", "--group", topic, "--until", "1h", "--json").json == []
     assert ask("txn", "list", "--group", "nobody", "--json").json == []

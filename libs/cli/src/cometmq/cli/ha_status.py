@@ -25,7 +25,7 @@ def facts(open_group: OpenGroup, record: Record | None) -> dict[str, Cell]:
         **group,
         "epoch": record.epoch,
         "master": record.holder.ordinal,
-        "in_sync": " ".join(str(copy.ordinal) for copy in record.in_sync),
+        "in_sync": [copy.ordinal for copy in record.in_sync],
         "copies": record.copies,
         "policy": str(record.policy),
         "elector": UNKNOWN,

@@ -16,7 +16,8 @@ AsJson = Annotated[
     bool, typer.Option("--json", help="Print JSON for scripts.", callback=json_or_global)
 ]
 
-Cell = str | int | float | bool | None
+Cell = str | int | float | bool | None | list[str] | list[int]
+"""A value of a row or a fact; a list is an array in JSON."""
 _encoder = msgspec.json.Encoder(enc_hook=str)
 
 

@@ -17,7 +17,7 @@ PADDING: Final = 2
 FOLDED_CHARS_MIN: Final = 16
 """Minimum width of a folded column."""
 
-Cell = str | int | float | bool | None
+Cell = str | int | float | bool | None | list[str] | list[int]
 
 
 def print_rows(columns: Sequence[str], rows: Sequence[Sequence[Cell]], title: str) -> None:
@@ -102,6 +102,8 @@ def _shown(cell: Cell) -> str:
         return "-"
     if isinstance(cell, bool):
         return "yes" if cell else "no"
+    if isinstance(cell, list):
+        return ",".join(map(str, cell)) or "-"
     if isinstance(cell, float):
         return f"{cell:,.1f}"
     return f"{cell:,}" if isinstance(cell, int) else cell

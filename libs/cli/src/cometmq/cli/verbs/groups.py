@@ -124,7 +124,7 @@ def _row(found: Members, topics: Iterable[str]) -> list[Cell]:
         found.group,
         found.count,
         found.model,
-        ",".join(sorted(topics)) or None,
+        sorted(topics),
         found.config.retry_max_times,
         found.config.consume_enable,
     ]
@@ -331,7 +331,7 @@ def delete(  # noqa: PLR0913  # one parameter per option
     gone = ask(namesrv, question)
     facts: dict[str, Cell] = {"deleted": group, "offsets_deleted": offsets}
     if topics:
-        facts["topics_deleted"] = ",".join(gone)
+        facts["topics_deleted"] = gone
     print_facts(facts, as_json=as_json)
 
 

@@ -8,7 +8,7 @@ from typing import Final
 
 from cometmq.cli import times
 from cometmq.cli.connecting import Complaints, with_access
-from cometmq.cli.verbs.source import Ends, Positions, Printed, Source, queues_of, readable
+from cometmq.cli.verbs.source import Ends, Faults, Positions, Printed, Source, queues_of, readable
 from cometmq.client import (
     ClientOptions,
     InvalidArgument,
@@ -45,12 +45,13 @@ async def as_observer(
     ends = Ends(namesrv, topic)
     ends.begin(queues, brokers)
     offsets = GivenOffsets(begins)
+    faults = Faults(topic)
     consumer = LitePullConsumer(
         TOOLS_GROUP,
         namesrv,
         options=with_access(LitePullOptions(auto_commit=False, pull_count_max=32)),
         offsets=offsets,
-        log=Complaints(),
+        log=ObserverComplaints(faults),
     )
     consumer.assign(begins, tag)
 
@@ -58,17 +59,31 @@ async def as_observer(
         await consumer.commit()  # moves only `offsets`
         return offsets.positions
 
-    source = Source(WAITING_MAX, ends, positions)
+    source = Source(WAITING_MAX, ends, positions, faults)
 
     async def read() -> None:
         while True:
             for message in await consumer.poll():
+                faults.passed(message)
                 await source.put(Printed(message))
 
     async with consumer, asyncio.TaskGroup() as tasks:
         task = tasks.create_task(read())
         yield source
         task.cancel()
+
+
+class ObserverComplaints(Complaints):
+    """Remembers failing pulls, so that the command can name the reason when it ends."""
+
+    def __init__(self, faults: Faults) -> None:
+        super().__init__()
+        self._faults = faults
+
+    def warning(self, event: str, /, **facts: object) -> None:
+        """Note a failing pull, and print the event."""
+        self._faults.note(facts)
+        super().warning(event, **facts)
 
 
 def chosen_queues(

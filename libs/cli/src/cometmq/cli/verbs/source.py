@@ -21,6 +21,7 @@ from cometmq.client.admin.broker import BrokerAdmin
 from cometmq.client.errors import ClientError, broker_missing
 from cometmq.remoting.errors import CometError, ConnectFailed, ConnectionLost, RequestTimeout
 from cometmq.remoting.log import NO_LOG
+from cometmq.remoting.refusals import is_access_text
 
 NAMES_MAX: Final = 8
 """Number of queues that are named in one line."""
@@ -112,6 +113,10 @@ class Ends:
             position = positions.get(queue)
             if position is not None and position < end:
                 left[queue] = end - position
+        denied = {it: faults[it] for it in queues if is_access_text(faults.get(it, ""))}
+        if denied and not left:
+            why = " ".join(dict.fromkeys(denied.values()))
+            found.lines[broker.name] = f"{_names(denied)} not read: pulls fail: {why}"
         if left:
             found.is_coming = True
             reasons = " ".join(dict.fromkeys(faults[queue] for queue in left if queue in faults))

@@ -123,7 +123,7 @@ def _row(topic: str, kind: str, configs: dict[str, TopicConfig]) -> list[Cell]:
     return [
         topic,
         kind,
-        ",".join(configs),
+        list(configs),
         sum(config.read_queue_nums for config in configs.values()),
         sum(config.write_queue_nums for config in configs.values()),
         "/".join(sorted(permissions)),
@@ -171,7 +171,7 @@ def create(
         total = f"{queues} at each of {len(names)} brokers"
     facts: dict[str, Cell] = {
         "topic": topic,
-        "brokers": ",".join(names),
+        "brokers": names,
         "queues": total,
         "permission": perm,
     }
@@ -311,7 +311,7 @@ def delete(
     groups = ask(namesrv, question)
     facts: dict[str, Cell] = {"deleted": topic}
     if groups:
-        facts["offsets_reset" if reset_groups else "offsets_kept"] = ",".join(groups)
+        facts["offsets_reset" if reset_groups else "offsets_kept"] = groups
     print_facts(facts, as_json=as_json)
 
 

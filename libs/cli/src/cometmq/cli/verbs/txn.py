@@ -257,7 +257,7 @@ def _row(half: HalfMessage) -> list[Cell]:
         half.group,
         half.topic,
         message.tag,
-        " ".join(key for key in message.keys if key != message.message_id),
+        [key for key in message.keys if key != message.message_id],
     ]
 
 
