@@ -123,7 +123,24 @@ async def test_status_names_what_is_missing_and_ends_with_1(group):
     assert "if this lasts, start one (cometmq elector)" in first
     assert "broker 1 of group 'orders' at 127.0.0.1" in second
     assert "Connection refused; start it, or look at its log" in second
-    assert "broker 2 is not in sync: wait until it has caught up" in third
+    assert "broker 2 is not in sync, and cannot catch up until a master is open" in third
+
+
+@pytest.mark.parametrize("in_sync", [(0,), (0, 1)])
+async def test_status_without_any_broker_in_sync_does_not_advise_waiting(group, in_sync):
+    """No elector replaces the master then: the other brokers lack acknowledged messages."""
+    await group.lead(in_sync=in_sync)
+    for ordinal in in_sync:
+        await group.members[ordinal].server.stop()
+    shown = await group.ha("status")
+    assert shown.status == 1
+    first, *_, last = shown.err.splitlines()
+    assert "an elector replaces" not in first
+    assert "no elector replaces it, because the others lack acknowledged messages" in first
+    them = {(0,): "broker 0", (0, 1): "one of the brokers [0, 1]"}[in_sync]
+    assert f"start {them} again with its store. Only if these stores are lost for good" in first
+    assert "cometmq ha restore --accept-loss" in first
+    assert "broker 2 is not in sync, and cannot catch up until a master is open" in last
 
 
 class Greeter(asyncio.Protocol):

@@ -30,6 +30,7 @@ def test_topics_are_created_listed_changed_and_deleted(ask):
     gone.assert_refused(
         1, "no broker has the topic Orders: check the name; if a broker is down, start it"
     )
+    assert "create" not in gone.err
 
 
 def test_the_client_refuses_to_delete_what_does_not_exist(ask, topic, suite):

@@ -9,7 +9,7 @@ from cometmq.remoting.errors import (
     TopicNotExist,
     command_error,
 )
-from cometmq.remoting.refusals import plain_remark
+from cometmq.remoting.refusals import explained, plain_remark
 
 ACL = (
     "org.apache.rocketmq.acl.common.AclException: No acl config for ali, "
@@ -69,3 +69,25 @@ def test_every_code_has_a_message() -> None:
         assert ": why (" in text
     assert type(command_error(4711, None)) is CommandError
     assert "the topic does not exist" in str(TopicNotExist("x"))
+
+
+@pytest.mark.parametrize(
+    ("remark", "meaning"),
+    [
+        ("", "the server is overloaded, try again later"),
+        ("[REJECTREQUEST]system busy", "the server is overloaded, try again later: "),
+        (
+            "the new master 10.0.0.2:10911 is not open yet: no connection",
+            "no master of the broker group can be reached now, try again later: the new master",
+        ),
+        (
+            "the new master 10.0.0.2:10911 did not answer: connection lost",
+            "no master of the broker group can be reached now, try again later: the new master",
+        ),
+    ],
+)
+def test_a_master_that_cannot_be_reached_is_not_called_overloaded(
+    remark: str, meaning: str
+) -> None:
+    text = explained(ResponseCode.SYSTEM_BUSY, remark, "10.0.0.1:10911", is_access=False)
+    assert text.startswith(meaning)

@@ -10,7 +10,7 @@ from cometmq.control.member import Report
 from cometmq.ha import missing_record
 from cometmq.ha.actions import Wait
 from cometmq.ha.member import Role
-from cometmq.ha.record import Record
+from cometmq.ha.record import Policy, Record
 
 COLUMNS: Final = ("Broker", "Role", "Epoch", "In sync", "Behind", "Address", "State")
 UNKNOWN: Final = "unknown"
@@ -97,14 +97,7 @@ def note_faults(open_group: OpenGroup, record: Record | None) -> None:
     if record is None:
         MISSING[name] = _why_without_record(open_group)
     elif not has_master(open_group, record):
-        is_silent = record.holder.ordinal in open_group.faults
-        state = "does not answer this command" if is_silent else "is not open"
-        MISSING[name] = (
-            f"group {name}: broker {record.holder.ordinal} is the master of epoch {record.epoch},"
-            f" but {state}; an elector replaces a lost one within seconds if a broker in sync"
-            " answers: if this lasts, start one (cometmq elector), or see the event group.blocked"
-            " in its log"
-        )
+        MISSING[name] = _why_without_master(open_group, record)
     if record is not None:
         _note_unnamed(open_group, record)
     for ordinal, fault in open_group.faults.items():
@@ -116,7 +109,36 @@ def note_faults(open_group: OpenGroup, record: Record | None) -> None:
             MISSING[f"{name}/{ordinal}"] = (
                 f"broker {ordinal} is not in sync: wait until it has caught up; if it does not,"
                 " look at its log"
+                if has_master(open_group, record)
+                else f"broker {ordinal} is not in sync, and cannot catch up until a master is open"
             )
+
+
+def _why_without_master(open_group: OpenGroup, record: Record) -> str:
+    """Return why the master of the record is not open, and what helps."""
+    holder = record.holder.ordinal
+    is_silent = holder in open_group.faults
+    state = "does not answer this command" if is_silent else "is not open"
+    text = (
+        f"group {open_group.plan.group.name}: broker {holder} is the master of epoch"
+        f" {record.epoch}, but {state}"
+    )
+    in_sync = [copy.ordinal for copy in record.in_sync]
+    if record.policy is Policy.MAJORITY or any(it not in open_group.faults for it in in_sync):
+        return (
+            f"{text}; an elector replaces a lost one within seconds if a broker in sync answers: if"
+            " this lasts, start one (cometmq elector), or see the event group.blocked in its log"
+        )
+    if in_sync == [holder]:
+        who, them = "no other broker is in sync", f"broker {holder}"
+    else:
+        who, them = "no broker in sync answers", f"one of the brokers {in_sync}"
+    return (
+        f"{text}, and {who}: no elector replaces it, because the others lack acknowledged messages;"
+        f" start {them} again with its store. Only if these stores are lost for good: remove the"
+        f" record ({open_group.place}), and run cometmq ha restore --accept-loss with the other"
+        " brokers as --members: messages that they lack are lost"
+    )
 
 
 def _note_unnamed(open_group: OpenGroup, record: Record) -> None:

@@ -60,6 +60,10 @@ _MEANINGS_OF_REMARKS: Final = (
 )
 """Remarks of SYSTEM_ERROR that are no failures of the server."""
 
+_NO_OPEN_MASTER: Final = re.compile("the new master |the master has changed ")
+_NO_MASTER: Final = "no master of the broker group can be reached now, try again later"
+"""The meaning of SYSTEM_BUSY from a broker that has handed over."""
+
 _SQL_IS_OFF: Final = filter_refused("SQL92")
 
 
@@ -86,6 +90,8 @@ def explained(code: int, remark: str, address: str, *, is_access: bool) -> str:
     if is_access:
         meaning = _ACCESS_DENIED
     said = plain_remark(remark)
+    if code == ResponseCode.SYSTEM_BUSY and _NO_OPEN_MASTER.match(said):
+        meaning = _NO_MASTER
     if said == _SQL_IS_OFF:
         meaning = "SQL92 filters are off: set enablePropertyFilter=true at every broker"
     if code == ResponseCode.SYSTEM_ERROR:

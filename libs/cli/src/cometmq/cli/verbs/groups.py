@@ -29,7 +29,7 @@ from cometmq.cli.output import (
 from cometmq.cli.verbs.observer import begin_of, chosen_queues
 from cometmq.cli.verbs.queue_states import queue_states, skip_notes, topics_by_group
 from cometmq.cli.verbs.source import queues_of
-from cometmq.cli.verbs.topic_changes import configs_at
+from cometmq.cli.verbs.topic_changes import check_exists, configs_at
 from cometmq.cli.words import counted
 from cometmq.client.admin import AdminClient
 from cometmq.client.admin.broker_groups import END
@@ -404,7 +404,7 @@ def clone(
     async def question(admin: AdminClient) -> dict[MessageQueue, int]:
         for group in (source, destination):
             await known_group(admin, group)
-        await admin.route(topic)  # raises if the topic does not exist
+        await check_exists(admin, topic)
         if topic not in (await topics_by_group(admin)).get(source, ()):
             raise ClientError(f"the consumer group {source} has no offsets in {topic}")
         await _ask_to_move(admin, destination, topic, is_confirmed=yes)

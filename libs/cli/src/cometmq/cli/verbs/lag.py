@@ -22,7 +22,7 @@ from cometmq.cli.output import (
 )
 from cometmq.cli.verbs.groups import is_ours, members_of
 from cometmq.cli.verbs.queue_states import QueueState, queue_states, skip_notes
-from cometmq.cli.verbs.topic_changes import unread_notes
+from cometmq.cli.verbs.topic_changes import check_exists, unread_notes
 from cometmq.cli.words import counted
 from cometmq.client.admin import AdminClient
 from cometmq.remoting.errors import CometError
@@ -68,7 +68,7 @@ def lag(
     async def question(admin: AdminClient) -> tuple[list[QueueState], list[str]]:
         await known_group(admin, group)
         if topic is not None:
-            await admin.route(topic)  # raises if the topic does not exist
+            await check_exists(admin, topic)
         states = await queue_states(admin, group, topic)
         return states, await unread_notes(admin, (state.queue.topic for state in states))
 
@@ -96,7 +96,7 @@ def _write_report(
         if has_content(file) and not module.is_report(file):
             await confirm(f"Overwrite {file}?", is_confirmed=yes)
         if topic is not None:
-            await admin.route(topic)  # raises if the topic does not exist
+            await check_exists(admin, topic)
         found = await module.collect(admin, namesrv, group, topic)
         topics = (it.topic for row in found.groups for it in row.topics)
         return found, await unread_notes(admin, topics)
@@ -119,7 +119,7 @@ def _print_groups(namesrv: str, topic: str | None, *, as_json: bool) -> None:
         rows: list[list[Cell]] = []
         consumed: set[str] = set()
         if topic is not None:
-            await admin.route(topic)  # raises if the topic does not exist
+            await check_exists(admin, topic)
         for group, config in (await admin.groups()).items():
             try:
                 states = await queue_states(admin, group, topic) if is_ours(group) else []

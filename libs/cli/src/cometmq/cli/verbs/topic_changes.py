@@ -65,6 +65,19 @@ class HiddenQueue(msgspec.Struct, frozen=True):
         return f"{self.broker}:{self.queue_id} ({counted(self.message_count, 'message')})"
 
 
+async def check_exists(admin: AdminClient, topic: str) -> None:
+    """Raise NoRoute if no broker has the topic; unlike the client's error, do not advise to create
+    it.
+    """
+    try:
+        await admin.route(topic)
+    except NoRoute as error:
+        raise NoRoute(
+            f"no broker has the topic {topic}: check the name; if a broker is down, start it first"
+            " (cometmq topic list and cometmq cluster show them)"
+        ) from error
+
+
 async def configs_at(
     admin: AdminClient,
     masters: Mapping[str, BrokerAdmin],

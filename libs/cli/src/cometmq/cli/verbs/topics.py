@@ -21,6 +21,7 @@ from cometmq.cli.times import shown
 from cometmq.cli.verbs.queue_states import kept_note, offsets_by_group, outlived_note
 from cometmq.cli.verbs.topic_changes import (
     Change,
+    check_exists,
     configs_at,
     hidden_queues,
     newly_unread,
@@ -297,7 +298,7 @@ def delete(
     """
 
     async def question(admin: AdminClient) -> list[str]:
-        await admin.route(topic)  # raises if the topic does not exist
+        await check_exists(admin, topic)
         masters = (await admin.masters_to_change(cluster)).values()
         groups = list(await offsets_by_group(admin, masters, topic))
         if reset_groups:
