@@ -16,6 +16,7 @@ from cometmq.cli.lazy import load_command
 from cometmq.cli.main import COMMANDS, app
 from cometmq.cli.suggestions import SUGGESTIONS
 from cometmq.peers.comet import PROGRAM
+from cometmq.peers.ports import free_port
 from cometmq.remoting.errors import RequestTimeout
 
 HEAVY = (
@@ -326,3 +327,35 @@ def test_suggested_commands_exist_and_their_words_are_none():
         for name, *words in map(str.split, names):
             command = load_command(name, COMMANDS[name])
             assert not words or words[0] in command.commands
+
+
+@pytest.mark.parametrize(
+    ("args", "name"),
+    [
+        (("topic", "create", "T", "--queues", 1, "--queues", 2), "--queues"),
+        (("produce", "T", "x", "-n", "a:1", "--namesrv", "b:1"), "--namesrv"),
+        (("-n", "a:1", "-n", "b:1", "topic", "list"), "--namesrv"),
+        (("group", "alter", "g", "--enabled", "--no-enabled"), "--enabled/--no-enabled"),
+        (("consume", "T", "--tag", "A", "--tag=B"), "--tag"),
+        (("topic", "list", "--access-key", "a", "--access-key", "b"), "--access-key"),
+    ],
+)
+def test_an_option_that_is_given_twice_is_refused(call, args, name):
+    refused = call(*args)
+    assert (refused.status, refused.out) == (2, "")
+    assert f"{name} is given more than once: give it once" in refused.err
+
+
+@pytest.mark.parametrize(
+    "args",
+    [
+        ("topic", "list", "--json", "--json"),
+        ("group", "delete", "g", "-y", "-y"),
+        ("topic", "create", "T", "-b", "one", "-b", "two"),
+        ("deleteTopic", "-t", "A", "-t", "B", "-c", "C"),
+    ],
+)
+def test_switches_lists_and_options_of_mqadmin_may_be_repeated(call, args):
+    refused = call(*args, "-n", f"127.0.0.1:{free_port()}")
+    assert "no name server answers" in refused.err
+    assert "more than once" not in refused.err

@@ -55,6 +55,7 @@ def load_command(name: str, info: CommandInfo) -> Any:
     command.name = name
     command.rich_markup_mode = None  # boxes need rich, which is slow to import
     require_finite(command)
+    require_single(command)
     return command
 
 
@@ -86,6 +87,38 @@ class _Finite:
         return number
 
 
+def require_single(command: Any) -> None:
+    """Make a command and its subcommands refuse an option that is given twice.
+
+    Otherwise the last value wins silently. mqadmin's commands are left as they are (`may_repeat`).
+    """
+    for child in getattr(command, "commands", {}).values():
+        require_single(child)
+    if getattr(command, "may_repeat", False):
+        return
+    parse = command.parse_args
+
+    def parse_args(ctx: Any, args: list[str]) -> Any:
+        refuse_repeated(command, ctx, args)
+        return parse(ctx, args)
+
+    command.parse_args = parse_args
+
+
+def refuse_repeated(command: Any, ctx: Any, args: Sequence[str]) -> None:
+    """Fail if an option that takes one value is given twice, or an option and its opposite."""
+    try:
+        _, _, given = command.make_parser(ctx).parse_args(args=list(args))
+    except Exception:  # noqa: BLE001  # typer does not export its class of errors
+        return  # the command parses again, and reports it
+    for param in {id(it): it for it in given if given.count(it) > 1}.values():
+        is_single = not (param.multiple or param.count) if param.opts[0][:1] == "-" else False
+        is_switch = param.is_flag and not param.secondary_opts if is_single else False
+        if is_single and not is_switch:
+            names = "/".join([max(param.opts, key=len), *param.secondary_opts])
+            ctx.fail(f"{names} is given more than once: give it once")
+
+
 def refuse_empty(command: str, args: Sequence[str]) -> None:
     """Print one line and exit if an argument is empty, as after an unset variable in a script."""
     for number, arg in enumerate(args, 1):
@@ -113,6 +146,11 @@ class LazyGroup(TyperGroup):
     """Commands to suggest for unknown words."""
     hidden_panels: Collection[str] = ()
     """Panels that the help page omits."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> Any:
+        """Parse, unless an option is given twice."""
+        refuse_repeated(self, ctx, args)
+        return super().parse_args(ctx, args)
 
     def list_commands(self, _ctx: Any) -> list[str]:
         """Return the names in the order of the table."""

@@ -64,6 +64,8 @@ class MqadminCommand(TyperCommand):
     T`.
     """
 
+    may_repeat = True
+
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Add the second dash to long options that have only one, then parse."""
         names = {name for param in self.params for name in param.opts if name.startswith("--")}
