@@ -30,25 +30,25 @@ Options of `cometmq` itself may precede or follow the command, as in
 
 FAILED: Final = """\
 the cluster has no topic, group, broker, cluster, queue or message of this name; a server is down,
-hangs or refuses; a question was answered with no; the output cannot be written; `consume --max` was
-not reached in time; `txn verify` found differences"""
+hangs or refuses the request; a confirmation was declined; the output cannot be written;
+`consume --max` was not reached in time; `txn verify` found differences"""
 WRONG: Final = """\
 an unknown command or option; a value, name or time that is malformed or out of range; options that
-exclude or need each other; an input file that cannot be read; `--yes` is missing and there is
-no terminal to ask; a program that cannot start: settings, a port, a folder"""
+exclude or require each other; an input file that cannot be read; `--yes` is missing and there is
+no terminal to prompt on; a program that cannot start because of its settings, a port or a folder"""
 STATUSES: Final = (
     ("0", "done", "also when there is nothing to show"),
     ("1", "failed", FAILED.replace("\n", " ")),
     ("2", "wrong usage, nothing was done", WRONG.replace("\n", " ")),
     ("3, 4, 5", "`store verify`", "the store is in use, needs recovery, is damaged"),
-    ("130", "interrupted", "Ctrl-C, SIGTERM, or the end of the terminal"),
-    ("141", "no reader", "`head` or another reader of the output has ended (SIGPIPE)"),
+    ("130", "interrupted", "Ctrl-C, SIGTERM, or the terminal was closed"),
+    ("141", "no reader", "`head` or another reader of the output has exited (SIGPIPE)"),
 )
 
 
 MQADMIN: Final = """\
-RocketMQ's `mqadmin COMMAND OPTIONS` is `cometmq COMMAND OPTIONS`: the same names, short and long
-options, and the same columns. `--json` prints output in a stable format for scripts; a command that
+RocketMQ's `mqadmin COMMAND OPTIONS` becomes `cometmq COMMAND OPTIONS`, with the same names, short
+and long options, and columns. `--json` prints output in a stable format for scripts; a command that
 fails prints a one-line reason and exits with a nonzero status. Commands without a counterpart in
 mqadmin are in [cli.md](cli.md).
 """

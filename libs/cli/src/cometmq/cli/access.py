@@ -43,8 +43,8 @@ Tls = Annotated[
     typer.Option(
         "--tls",
         envvar="COMETMQ_TLS",
-        help="Connect over TLS; servers are verified only with tls.client.authServer=true in"
-        " --tls-config.",
+        help="Connect over TLS; servers are verified only if --tls-config sets"
+        " tls.client.authServer=true.",
     ),
 ]
 TlsConfig = Annotated[

@@ -42,7 +42,7 @@ app = typer.Typer(
     add_completion=False,
     no_args_is_help=True,
     rich_markup_mode=None,
-    help="Show a broker group with failover, and give its members orders.",
+    help="Show and control a broker group with failover.",
 )
 
 Broker = Annotated[int, typer.Argument(min=0, help="The broker's id in the group.")]
@@ -58,10 +58,11 @@ def status(
     *,
     as_json: AsJson = False,
 ) -> None:
-    """Show master, epoch and members; exit status 1 if the group is not complete.
+    """Show the master, epoch and members; exit status 1 if the group is incomplete.
 
-    It is complete if its master is open, and every broker answers and is in sync. Electors leave
-    no trace in the group, so this command cannot tell whether one runs: ask /readyz of each.
+    A group is complete if its master is open and every broker answers and is in sync. Electors
+    leave no trace in the group, so this command cannot tell whether one is running; query /readyz
+    of each elector instead.
     """
 
     async def show(open_group: OpenGroup) -> None:
@@ -97,11 +98,11 @@ def switchover(
     *,
     to: Annotated[
         int | None,
-        typer.Option(min=0, help="Id of the next master; default: the slave that lags least."),
+        typer.Option(min=0, help="Id of the next master; by default the slave with the least lag."),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Make another broker the master without failing a send, and wait until it is open."""
+    """Make another broker the master without failing any sends, and wait until it is open."""
 
     async def switch(open_group: OpenGroup) -> None:
         found = await open_group.found()
@@ -171,10 +172,10 @@ def fence(  # one parameter per option
     yes: Yes = False,
     as_json: AsJson = False,
 ) -> None:
-    """Stop a master at once, although sends fail; an elector then elects another broker in sync.
+    """Stop a master at once, even if sends fail; an elector then elects another in-sync broker.
 
-    Use `switchover` unless the master does harm. The election chooses the same broker again only if
-    no other in sync answers.
+    Use `switchover` unless the master is doing harm. The same broker is elected again only if no
+    other in-sync broker answers.
     """
 
     async def stop_master(open_group: OpenGroup) -> None:
@@ -235,10 +236,10 @@ def rebuild(
     yes: Yes = False,
     as_json: AsJson = False,
 ) -> None:
-    """Make a slave discard its store; it stops, and copies everything at its next start.
+    """Make a slave discard its store; it stops and copies everything at its next start.
 
-    The old files move into the folder discarded-TIME of its store; delete it when nothing in it is
-    needed.
+    The old files move to the folder discarded-TIME in its store; delete that folder once you no
+    longer need its contents.
     """
 
     async def discard(open_group: OpenGroup) -> None:
@@ -289,17 +290,17 @@ def restore(
         bool,
         typer.Option(
             "--accept-loss",
-            help="Choose the most complete store even if messages may be missing in it.",
+            help="Choose the most complete store even if messages may be missing from it.",
         ),
     ] = False,
     yes: Yes = False,
     as_json: AsJson = False,
 ) -> None:
-    """Create the record of a group that has none, as an elector does.
+    """Create the record of a group that has none, as an elector would.
 
-    An elector does this by itself unless acknowledged messages may be lost: then a person has to
-    decide, with --accept-loss. All brokers of --members have to answer, so leave out brokers that
-    will never return.
+    An elector does this on its own unless acknowledged messages might be lost; in that case you
+    have to decide, with --accept-loss. All brokers in --members have to answer, so leave out
+    brokers that will never return.
     """
 
     async def create(open_group: OpenGroup) -> None:

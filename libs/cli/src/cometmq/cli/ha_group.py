@@ -44,10 +44,12 @@ class GroupOptions(OptionSet, frozen=True, kw_only=True):
     ] = None
     group: Annotated[str, typer.Option("--group", help="Name of the broker group.")] = ""
     record: Annotated[
-        str, typer.Option("--record", help="Place of its record: file:/PATH or etcd:HOST:PORT/KEY.")
+        str,
+        typer.Option("--record", help="Location of its record: file:/PATH or etcd:HOST:PORT/KEY."),
     ] = ""
     members: Annotated[
-        str, typer.Option("--members", help="Its brokers, 0=HOST:CONTROLPORT;1=HOST:CONTROLPORT.")
+        str,
+        typer.Option("--members", help="Its brokers, as 0=HOST:CONTROLPORT;1=HOST:CONTROLPORT."),
     ] = ""
 
     def settings(self) -> ElectorSettings:

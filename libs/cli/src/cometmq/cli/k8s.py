@@ -25,16 +25,19 @@ app = typer.Typer(
     add_completion=False,
     no_args_is_help=True,
     rich_markup_mode=None,
-    help="Give a BrokerGroup of Kubernetes orders, through kubectl.",
+    help="Control a Kubernetes BrokerGroup through kubectl.",
 )
 
 Group = Annotated[str, typer.Argument(help="Name of the BrokerGroup.")]
 Pod = Annotated[str, typer.Argument(help="Name of the broker's pod.")]
 Namespace = Annotated[
-    str, typer.Option("--namespace", help="Its namespace; default: that of kubectl's context.")
+    str,
+    typer.Option(
+        "--namespace", help="Namespace of the group; by default the namespace of kubectl's context."
+    ),
 ]
 Context = Annotated[
-    str, typer.Option("--context", help="kubectl's context; default: the current one.")
+    str, typer.Option("--context", help="kubectl context; by default the current one.")
 ]
 Wait = Annotated[int, typer.Option(min=1, help="Seconds to wait for the outcome.")]
 
@@ -119,14 +122,14 @@ def switchover(  # one parameter per option
     group: Group,
     *,
     to: Annotated[
-        str, typer.Option(help="Pod of the next master; default: the slave that lags least.")
+        str, typer.Option(help="Pod of the next master; by default the slave with the least lag.")
     ] = "auto",
     namespace: Namespace = "",
     context: Context = "",
     wait: Wait = WAIT_S,
     as_json: AsJson = False,
 ) -> None:
-    """Make another broker the master without failing a send, and wait until it is open."""
+    """Make another broker the master without failing any sends, and wait until it is open."""
     one = OneGroup(group, namespace, context)
 
     async def switch() -> None:
@@ -147,9 +150,9 @@ def fence(  # one parameter per option
     yes: Yes = False,
     as_json: AsJson = False,
 ) -> None:
-    """Stop a master at once, although sends fail, and wait for the next.
+    """Stop a master at once, even if sends fail, and wait for the next one.
 
-    Use `switchover` unless the master does harm.
+    Use `switchover` unless the master is doing harm.
     """
     one = OneGroup(group, namespace, context)
 
@@ -174,10 +177,11 @@ def rebuild(  # one parameter per option
     yes: Yes = False,
     as_json: AsJson = False,
 ) -> None:
-    """Make a slave discard its store; its container restarts, and copies everything.
+    """Make a slave discard its store; its container restarts and copies everything.
 
-    The old files move into the folder discarded-TIME of its volume; delete it when nothing in it is
-    needed. The group's condition FullyReplicated tells when the slave is in sync again.
+    The old files move to the folder discarded-TIME in its volume; delete that folder once you no
+    longer need its contents. The group's condition FullyReplicated is True again once the slave is
+    back in sync.
     """
     one = OneGroup(group, namespace, context)
 

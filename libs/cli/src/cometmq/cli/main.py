@@ -55,7 +55,8 @@ COMMANDS: Final[Mapping[str, CommandInfo]] = {
     "broker": _program("cometmq.cli.programs.broker", "Run a broker."),
     "txn-checker": _program("cometmq.cli.programs.txn_checker", "Run a transaction check service."),
     "elector": _program(
-        "cometmq.cli.programs.elector", "Run an elector, which keeps a group with a master."
+        "cometmq.cli.programs.elector",
+        "Run an elector, which makes sure that a group has a master.",
     ),
     "produce": CommandInfo("cometmq.cli.verbs.produce", "Send messages.", MESSAGES),
     "consume": CommandInfo("cometmq.cli.verbs.consume", "Receive and print messages.", MESSAGES),
@@ -63,11 +64,13 @@ COMMANDS: Final[Mapping[str, CommandInfo]] = {
         "cometmq.cli.verbs.topics", "List, create, alter, delete and describe topics.", MESSAGES
     ),
     "group": CommandInfo(
-        "cometmq.cli.verbs.groups", "List, create, alter, delete, reset consumer groups.", MESSAGES
+        "cometmq.cli.verbs.groups",
+        "List, create, alter, delete and reset consumer groups.",
+        MESSAGES,
     ),
     "lag": CommandInfo("cometmq.cli.verbs.lag", "Show the lag of consumer groups.", MESSAGES),
     "cluster": CommandInfo(
-        "cometmq.cli.verbs.brokers", "Show the brokers with rates and disk usage.", OPERATIONS
+        "cometmq.cli.verbs.brokers", "Show the brokers with their rates and disk usage.", OPERATIONS
     ),
     "dlq": CommandInfo(
         "cometmq.cli.verbs.dlq", "List, export and replay dead letters.", OPERATIONS
@@ -76,11 +79,11 @@ COMMANDS: Final[Mapping[str, CommandInfo]] = {
         "cometmq.cli.verbs.txn", "List, check and resolve open transactions.", OPERATIONS
     ),
     "ha": CommandInfo(
-        "cometmq.cli.ha", "Show a broker group with failover, and give it orders.", OPERATIONS
+        "cometmq.cli.ha", "Show and control a broker group with failover.", OPERATIONS
     ),
     "k8s": CommandInfo(
         "cometmq.cli.k8s",
-        "Give a BrokerGroup of Kubernetes orders.",
+        "Control a Kubernetes BrokerGroup.",
         OPERATIONS,
         takes_global_options=False,
     ),
@@ -89,7 +92,7 @@ COMMANDS: Final[Mapping[str, CommandInfo]] = {
     ),
     "mqadmin": CommandInfo(
         "cometmq.cli.mqadmin.listing",
-        "Run a command of RocketMQ's mqadmin.",
+        "Run one of RocketMQ's mqadmin commands.",
         MORE,
         accepts_empty=True,
     ),

@@ -10,13 +10,13 @@ from typing import Final
 
 from cometmq.cli.lazy import CommandInfo
 
-PANEL: Final = "As RocketMQ's mqadmin"
+PANEL: Final = "As in RocketMQ's mqadmin"
 
 FAMILIES: Final[Mapping[str, Mapping[str, str]]] = {
     "cometmq.cli.mqadmin.topics": {
         "updateTopic": "Create or update a topic.",
         "updateTopicPerm": "Change what clients may do with a topic.",
-        "deleteTopic": "Delete a topic with its messages from brokers and name servers.",
+        "deleteTopic": "Delete a topic and its messages from brokers and name servers.",
     },
     "cometmq.cli.mqadmin.topic_views": {
         "topicRoute": "Show the brokers of a topic as clients see them.",
@@ -33,7 +33,7 @@ FAMILIES: Final[Mapping[str, Mapping[str, str]]] = {
         "updateBrokerConfig": "Change a setting of running brokers.",
         "getBrokerConfig": "Show the settings of brokers.",
         "brokerStatus": "Show the run-time statistics of brokers.",
-        "brokerConsumeStats": "Show the progress of all groups at a broker.",
+        "brokerConsumeStats": "Show the progress of all groups on a broker.",
         "producer": "Show the connected members of all producer groups of a broker.",
         "cleanExpiredCQ": "Delete queue files whose messages are gone; by default on all brokers.",
         "cleanUnusedTopic": "Delete queues of deleted topics; by default on all brokers.",
@@ -44,7 +44,7 @@ FAMILIES: Final[Mapping[str, Mapping[str, str]]] = {
     },
     "cometmq.cli.mqadmin.namesrvs": {
         "updateKvConfig": "Set a value on every name server.",
-        "deleteKvConfig": "Delete a value on every name server.",
+        "deleteKvConfig": "Delete a value from every name server.",
         "wipeWritePerm": "Stop producers from sending to a broker, for maintenance.",
         "addWritePerm": "Allow sends to a broker again.",
         "getNamesrvConfig": "Show the settings of every name server.",
@@ -52,10 +52,10 @@ FAMILIES: Final[Mapping[str, Mapping[str, str]]] = {
     },
     "cometmq.cli.mqadmin.sending": {
         "sendMessage": "Send a message.",
-        "sendMsgStatus": "Send to the topic named like the broker and show the result of each"
+        "sendMsgStatus": "Send to the topic named after the broker and show the result of each"
         " message.",
         "checkMsgSendRT": "Send to the queues of a topic in turn and show the response times.",
-        "clusterRT": "Send to every broker in rounds and show the response times; Ctrl-C to stop.",
+        "clusterRT": "Send to every broker in rounds until Ctrl-C and show the response times.",
     },
     "cometmq.cli.mqadmin.groups": {
         "updateSubGroup": "Create or update a consumer group.",
@@ -72,16 +72,16 @@ FAMILIES: Final[Mapping[str, Mapping[str, str]]] = {
         "consumerProgress": "Show the progress of a group by queue, or of all groups.",
     },
     "cometmq.cli.mqadmin.offsets": {
-        "resetOffsetByTime": "Move a group to a time.",
-        "resetOffsetByTimeOld": "Move the committed offsets of a group to a time.",
+        "resetOffsetByTime": "Move a group to a point in time.",
+        "resetOffsetByTimeOld": "Move the committed offsets of a group to a point in time.",
         "skipAccumulatedMessage": "Move a group to the end of every queue.",
         "cloneGroupOffset": "Copy the offsets of a group in a topic to another group.",
         "getConsumerStatus": "Show the current offsets of the connected members of a group.",
     },
     "cometmq.cli.mqadmin.queries": {
-        "queryMsgById": "Show messages by id, or redeliver or resend them.",
-        "queryMsgByUniqueKey": "Show a message by its unique key, or redeliver it.",
-        "queryMsgByKey": "List messages that have a key.",
+        "queryMsgById": "Show, redeliver or resend messages by id.",
+        "queryMsgByUniqueKey": "Show or redeliver a message by its unique key.",
+        "queryMsgByKey": "List the messages with a given key.",
         "queryMsgByOffset": "Show the message at an offset of a queue.",
     },
     "cometmq.cli.mqadmin.traces": {
@@ -93,11 +93,11 @@ FAMILIES: Final[Mapping[str, Mapping[str, str]]] = {
         "consumeMessage": "Print the oldest messages of a topic or a queue.",
     },
     "cometmq.cli.mqadmin.places": {
-        "DecodeMessageId": "Decode the machine and the time in a unique key.",
+        "DecodeMessageId": "Decode the machine and time in a unique key.",
         "queryCq": "Show entries of a consume queue.",
     },
     "cometmq.cli.mqadmin.monitoring": {
-        "startMonitoring": "Watch the lag and the problems of all groups.",
+        "startMonitoring": "Watch all groups for lag and other problems.",
     },
     "cometmq.cli.mqadmin.accounts": {
         "updateAclConfig": "Create or update an account.",
@@ -108,7 +108,7 @@ FAMILIES: Final[Mapping[str, Mapping[str, str]]] = {
     },
     "cometmq.cli.mqadmin.exports": {
         "exportMetadata": "Export topics and consumer groups to a file.",
-        "exportConfigs": "Export important settings and the size of a cluster to a file.",
+        "exportConfigs": "Export the important settings and the size of a cluster to a file.",
         "exportMetrics": "Export rates, counts and sizes of a cluster to a file.",
     },
     "cometmq.cli.mqadmin.statistics": {

@@ -58,19 +58,27 @@ def update_acl_config(
         typer.Option("-w", "--whiteRemoteAddress", help="Addresses that need no signature."),
     ] = None,
     default_topic_perm: Annotated[
-        str | None, typer.Option("-i", "--defaultTopicPerm", help="For all other topics: DENY, PUB")
+        str | None,
+        typer.Option(
+            "-i", "--defaultTopicPerm", help="Permission for all other topics: DENY, PUB."
+        ),
     ] = None,
     default_group_perm: Annotated[
-        str | None, typer.Option("-u", "--defaultGroupPerm", help="For all other groups: DENY, SUB")
+        str | None,
+        typer.Option(
+            "-u", "--defaultGroupPerm", help="Permission for all other groups: DENY, SUB."
+        ),
     ] = None,
     topic_perms: Annotated[
-        str | None, typer.Option("-t", "--topicPerms", help="topicA=DENY,topicB=PUB|SUB")
+        str | None,
+        typer.Option("-t", "--topicPerms", help="Topic permissions: topicA=DENY,topicB=PUB|SUB."),
     ] = None,
     group_perms: Annotated[
-        str | None, typer.Option("-g", "--groupPerms", help="groupA=DENY,groupB=SUB")
+        str | None,
+        typer.Option("-g", "--groupPerms", help="Group permissions: groupA=DENY,groupB=SUB."),
     ] = None,
     admin: Annotated[
-        TrueFalse, typer.Option("-m", "--admin", help="Whether it is an administrator.")
+        TrueFalse, typer.Option("-m", "--admin", help="Whether the account is an administrator.")
     ] = "false",
     namesrv: Namesrv = DEFAULT_NAMESRV,
     *,
@@ -115,7 +123,9 @@ def delete_acl_config(
 def update_global_white_addr(
     addresses: Annotated[
         str,
-        typer.Option("-g", "--globalWhiteRemoteAddresses", help="10.10.103.*,192.168.0.*"),
+        typer.Option(
+            "-g", "--globalWhiteRemoteAddresses", help="Addresses, such as 10.10.103.*,192.168.0.*."
+        ),
     ],
     broker: BrokerAddr = None,
     cluster: ClusterName = None,

@@ -172,7 +172,7 @@ def broker_consume_stats(
     *,
     as_json: AsJson = False,
 ) -> None:
-    """Show the progress of all groups at a broker."""
+    """Show the progress of all groups on a broker."""
 
     async def question(admin: AdminClient) -> BrokerConsumeStats:
         one = admin.broker(broker)

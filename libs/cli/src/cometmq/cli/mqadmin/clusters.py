@@ -63,7 +63,7 @@ def cluster_list(
     with_totals: Annotated[
         bool,
         typer.Option(
-            "-m", "--moreStats", help="Show message counts of yesterday and today instead."
+            "-m", "--moreStats", help="Show message counts for yesterday and today instead."
         ),
     ] = False,
     as_json: AsJson = False,

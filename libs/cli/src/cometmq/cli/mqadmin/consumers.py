@@ -30,7 +30,7 @@ app = Family()
 
 Group = Annotated[str, typer.Option("-g", "--consumerGroup", help="Name of the consumer group.")]
 Stacks = Annotated[
-    bool, typer.Option("-s", "--jstack", help="Include the stack of each thread of the consumer.")
+    bool, typer.Option("-s", "--jstack", help="Include the stack of each consumer thread.")
 ]
 MemberOf = Annotated[
     str | None, typer.Option("-b", "--brokerAddr", help="Ask the broker at this address.")
@@ -120,7 +120,7 @@ def consumer_status(
     jstack: Stacks = False,
     as_json: AsJson = False,
 ) -> None:
-    """Show the running state of the members of a group, and problems in it.
+    """Show the running state of a group's members, and problems in the group.
 
     Each member's state is written to a file, unless a single member is selected.
     """
@@ -142,7 +142,7 @@ def consumer(
     jstack: Stacks = False,
     as_json: AsJson = False,
 ) -> None:
-    """Show the running state of all members of a group, and problems in it."""
+    """Show the running state of all members of a group, and problems in the group."""
     _show_members(namesrv, group, None, jstack=jstack, as_json=as_json)
 
 

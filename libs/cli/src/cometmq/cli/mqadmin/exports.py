@@ -50,9 +50,9 @@ def export_metadata(
     folder: Folder = DEFAULT_FOLDER,
     namesrv: Namesrv = DEFAULT_NAMESRV,
     *,
-    only_topics: Annotated[bool, typer.Option("-t", "--topic", help="Only topics.")] = False,
+    only_topics: Annotated[bool, typer.Option("-t", "--topic", help="Export only topics.")] = False,
     only_groups: Annotated[
-        bool, typer.Option("-g", "--subscriptionGroup", help="Only consumer groups.")
+        bool, typer.Option("-g", "--subscriptionGroup", help="Export only consumer groups.")
     ] = False,
     with_special: Annotated[
         bool, typer.Option("-s", "--specialTopic", help="Include retry and dead-letter topics.")
@@ -107,7 +107,7 @@ def export_configs(
     *,
     as_json: AsJson = False,
 ) -> None:
-    """Export important settings and the size of a cluster to a file."""
+    """Export the important settings and the size of a cluster to a file."""
 
     async def question(admin: AdminClient) -> dict[str, Any]:
         groups = await admin.broker_groups(cluster)

@@ -55,7 +55,7 @@ ClusterName = Annotated[
 ]
 Topic = Annotated[str, typer.Option("-t", "--topic", help="Name of the topic.")]
 Force = Annotated[
-    bool, typer.Option("--force", help="Send the setting even if the server does not know it.")
+    bool, typer.Option("--force", help="Send the setting even if the server does not recognize it.")
 ]
 
 

@@ -36,15 +36,17 @@ GroupName = Annotated[str, typer.Option("-g", "--groupName", help="Name of the c
 
 # Settings of a group
 Consume = Annotated[
-    TrueFalse, typer.Option("-s", "--consumeEnable", help="Whether it may consume.")
+    TrueFalse, typer.Option("-s", "--consumeEnable", help="Whether the group may consume.")
 ]
 FromMin = Annotated[
     TrueFalse,
-    typer.Option("-m", "--consumeFromMinEnable", help="Whether it may start at the first message."),
+    typer.Option(
+        "-m", "--consumeFromMinEnable", help="Whether the group may start at the first message."
+    ),
 ]
 Broadcast = Annotated[
     TrueFalse,
-    typer.Option("-d", "--consumeBroadcastEnable", help="Whether the group may broadcast."),
+    typer.Option("-d", "--consumeBroadcastEnable", help="Whether the group may use broadcasting."),
 ]
 RetryQueues = Annotated[
     int, typer.Option("-q", "--retryQueueNums", min=0, help="Queues of its retry topic.")
@@ -54,7 +56,7 @@ RetryMax = Annotated[
     typer.Option("-r", "--retryMaxTimes", help="Retries before a message becomes a dead letter."),
 ]
 BrokerId = Annotated[
-    int, typer.Option("-i", "--brokerId", min=0, help="Id of the broker that it reads from.")
+    int, typer.Option("-i", "--brokerId", min=0, help="Id of the broker that the group reads from.")
 ]
 SlowId = Annotated[
     int,
@@ -67,7 +69,9 @@ SlowId = Annotated[
 ]
 Notify = Annotated[
     TrueFalse,
-    typer.Option("-a", "--notifyConsumerIdsChanged", help="Notify members of joins and leaves."),
+    typer.Option(
+        "-a", "--notifyConsumerIdsChanged", help="Notify members when other members join or leave."
+    ),
 ]
 
 
@@ -96,7 +100,7 @@ def update_sub_group(  # one parameter per option
     *,
     as_json: AsJson = False,
 ) -> None:
-    """Create or update a consumer group; options not given take their defaults."""
+    """Create or update a consumer group; omitted options take their defaults."""
     check_target(broker, cluster)
     config = SubscriptionGroupConfig(
         group_name=group,
@@ -135,7 +139,7 @@ def delete_sub_group(
     *,
     as_json: AsJson = False,
 ) -> None:
-    """Delete a consumer group; with -c also its retry and dead-letter topics."""
+    """Delete a consumer group and, with -c, its retry and dead-letter topics."""
     check_target(broker, cluster)
 
     async def question(admin: AdminClient) -> list[str]:
@@ -166,7 +170,7 @@ def delete_sub_group(
 def get_consumer_config(
     group: GroupName, namesrv: Namesrv = DEFAULT_NAMESRV, *, as_json: AsJson = False
 ) -> None:
-    """Show the settings of a consumer group at every broker that knows it."""
+    """Show the settings of a consumer group on every broker that has it."""
     found = ask(namesrv, lambda admin: _placed(admin, group))
     if as_json:
         print_json([row._asdict() for row in found])

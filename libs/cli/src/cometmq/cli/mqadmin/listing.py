@@ -21,8 +21,8 @@ app = typer.Typer(
 
 @app.callback()
 def mqadmin() -> None:
-    """Run a command of RocketMQ's mqadmin; `cometmq topicList` works without `mqadmin`, too.
+    """Run one of RocketMQ's mqadmin commands; the word `mqadmin` may be left out.
 
-    Names, options and output are mqadmin's, and no command asks for confirmation, so that scripts
-    keep working. Every command also takes --json.
+    Names, options and output match mqadmin's, and no command asks for confirmation, so existing
+    scripts keep working. Every command also takes --json.
     """

@@ -14,10 +14,10 @@ from cometmq.client.errors import InvalidArgument
 FORMS: Final = "milliseconds since 1970, 2026-11-20#10:00:00:000 or 90m (ago)"
 
 Begin = Annotated[
-    str | None, typer.Option("-b", "--beginTimestamp", help=f"Only what was stored from {FORMS}.")
+    str | None, typer.Option("-b", "--beginTimestamp", help=f"Only messages stored since {FORMS}.")
 ]
 End = Annotated[
-    str | None, typer.Option("-e", "--endTimestamp", help=f"Only what was stored before {FORMS}.")
+    str | None, typer.Option("-e", "--endTimestamp", help=f"Only messages stored before {FORMS}.")
 ]
 
 

@@ -54,7 +54,7 @@ def start_monitoring(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Watch the lag and the problems of all groups, and corrections of their offsets."""
+    """Watch all groups for lag and other problems, and for offset corrections."""
     monitor = Monitor(as_json=as_json)
     run(monitor.watch(namesrv, interval, rounds), loop_factory=new_event_loop)
 

@@ -50,7 +50,7 @@ def update_kv_config(
 def delete_kv_config(
     namespace: Namespace, key: Key, namesrv: Namesrv = DEFAULT_NAMESRV, *, as_json: AsJson = False
 ) -> None:
-    """Delete a value on every name server."""
+    """Delete a value from every name server."""
 
     async def question(admin: AdminClient) -> None:
         await admin.namesrv.delete_kv(namespace.strip(), key.strip())

@@ -17,9 +17,11 @@ app = Family()
 
 Group = Annotated[str, typer.Option("-g", "--group", help="Name of the consumer group.")]
 Force = Annotated[
-    TrueFalse, typer.Option("-f", "--force", help="false: never move a queue forward.")
+    TrueFalse, typer.Option("-f", "--force", help="If false, never move a queue forward.")
 ]
-Timestamp = Annotated[str, typer.Option("-s", "--timestamp", help=f"now (the end), {FORMS}.")]
+Timestamp = Annotated[
+    str, typer.Option("-s", "--timestamp", help=f"Time to move to: now (the end), {FORMS}.")
+]
 
 _ROLLBACK_COLUMNS: Final = (
     Column("broker", "#brokerName", "%-20.32s  "),
@@ -56,7 +58,7 @@ def reset_offset_by_time(
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Move a group to a time; its members need no restart."""
+    """Move a group to a point in time; its members do not need to restart."""
     at_ms = moment(timestamp)
 
     async def question(admin: AdminClient) -> dict[MessageQueue, int]:
@@ -102,7 +104,7 @@ def reset_offset_by_time_old(
     *,
     as_json: AsJson = False,
 ) -> None:
-    """Move the committed offsets of a group to a time; its members must restart."""
+    """Move the committed offsets of a group to a point in time; its members must restart."""
     at_ms = moment(timestamp)
 
     async def question(admin: AdminClient) -> list[Rollback]:
@@ -136,7 +138,8 @@ def clone_group_offset(
     destination: Annotated[str, typer.Option("-d", "--destGroup", help="Group to copy to.")],
     topic: Topic,
     _offline: Annotated[
-        str | None, typer.Option("-o", "--offline", help="Ignored; accepted for mqadmin.")
+        str | None,
+        typer.Option("-o", "--offline", help="Ignored; accepted for compatibility with mqadmin."),
     ] = None,
     namesrv: Namesrv = DEFAULT_NAMESRV,
     *,

@@ -41,7 +41,7 @@ def decode_message_id(
     *,
     as_json: AsJson = False,
 ) -> None:
-    """Decode the machine and the time in a unique key."""
+    """Decode the machine and time in a unique key."""
     try:
         origin = decoded(message_id, now_ms=wall_ms())
     except ValueError as error:

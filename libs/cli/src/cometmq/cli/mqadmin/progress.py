@@ -52,10 +52,10 @@ _GROUP_COLUMNS: Final = (
 @app.named("consumerProgress")
 def consumer_progress(
     group: Annotated[
-        str | None, typer.Option("-g", "--groupName", help="Consumer group; by default all.")
+        str | None, typer.Option("-g", "--groupName", help="Consumer group; all by default.")
     ] = None,
     show_client_ip: Annotated[
-        str, typer.Option("-s", "--showClientIP", help="true: show the owner of each queue.")
+        str, typer.Option("-s", "--showClientIP", help="If true, show the owner of each queue.")
     ] = "false",
     namesrv: Namesrv = DEFAULT_NAMESRV,
     *,

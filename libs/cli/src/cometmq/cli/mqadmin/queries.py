@@ -28,10 +28,11 @@ _RESULT_FIELDS: Final = ("order", "autoCommit", "consumeResult", "remark", "spen
 app = Family()
 
 Group = Annotated[
-    str | None, typer.Option("-g", "--consumerGroup", help="Redeliver it to this group.")
+    str | None, typer.Option("-g", "--consumerGroup", help="Redeliver the message to this group.")
 ]
 ClientId = Annotated[
-    str | None, typer.Option("-d", "--clientId", help="Member of the group to redeliver it to.")
+    str | None,
+    typer.Option("-d", "--clientId", help="Member of the group to redeliver the message to."),
 ]
 
 
@@ -43,16 +44,17 @@ def query_msg_by_id(
     group: Group = None,
     client_id: ClientId = None,
     resend: Annotated[
-        str | None, typer.Option("-s", "--sendMessage", help="true: resend it.")
+        str | None, typer.Option("-s", "--sendMessage", help="If true, resend the message.")
     ] = None,
     _unit_name: Annotated[
-        str | None, typer.Option("-u", "--unitName", help="Ignored; accepted for mqadmin.")
+        str | None,
+        typer.Option("-u", "--unitName", help="Ignored; accepted for compatibility with mqadmin."),
     ] = None,
     namesrv: Namesrv = DEFAULT_NAMESRV,
     *,
     as_json: AsJson = False,
 ) -> None:
-    """Show messages by offset message id, or redeliver or resend them."""
+    """Show, redeliver or resend messages by offset message id."""
     ids = [text.strip() for text in message_ids.split(",") if text.strip()]
     _check_ids(ids)
     if group is not None and client_id is not None:
@@ -83,7 +85,7 @@ def query_msg_by_unique_key(
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Show a message by its unique key, or redeliver it."""
+    """Show or redeliver a message by its unique key."""
     if group is not None and client_id is not None:
 
         async def consumed(admin: AdminClient) -> list[ConsumeMessageDirectlyResult]:
@@ -110,7 +112,7 @@ def query_msg_by_key(
     *,
     as_json: AsJson = False,
 ) -> None:
-    """List up to 64 messages with a key."""
+    """List up to 64 messages with a given key."""
     messages = ask(namesrv, lambda admin: admin.query_by_key(topic, key))
     rows = [(m.message_id, m.queue.queue_id, m.queue_offset) for m in messages]
     print_table(_KEY_COLUMNS, rows, as_json=as_json)

@@ -88,7 +88,7 @@ def print_msg(
     begin: Begin = None,
     end: End = None,
     body: Annotated[
-        TrueFalse, typer.Option("-d", "--printBody", help="Whether bodies are printed.")
+        TrueFalse, typer.Option("-d", "--printBody", help="Whether to print bodies.")
     ] = "true",
     namesrv: Namesrv = DEFAULT_NAMESRV,
     *,
@@ -124,7 +124,7 @@ def print_msg_by_queue(  # one parameter per option
         typer.Option("-p", "--print msg", "--printMsg", help="Whether to print messages."),
     ] = "false",
     body: Annotated[
-        TrueFalse, typer.Option("-d", "--printBody", help="Whether bodies are printed.")
+        TrueFalse, typer.Option("-d", "--printBody", help="Whether to print bodies.")
     ] = "false",
     calculate: Annotated[
         TrueFalse, typer.Option("-f", "--calculate", help="Count the messages of each tag.")
@@ -168,13 +168,15 @@ def consume_message(  # one parameter per option
         str, typer.Option("-g", "--consumerGroup", help="Group to read as.")
     ] = TOOLS_GROUP,
     begin: Annotated[
-        str | None, typer.Option("-s", "--beginTimestamp", help=f"Stored from {FORMS}.")
+        str | None,
+        typer.Option("-s", "--beginTimestamp", help=f"Only messages stored since {FORMS}."),
     ] = None,
     end: Annotated[
-        str | None, typer.Option("-e", "--endTimestamp", help=f"Stored before {FORMS}.")
+        str | None,
+        typer.Option("-e", "--endTimestamp", help=f"Only messages stored before {FORMS}."),
     ] = None,
     count: Annotated[
-        int, typer.Option("-c", "--MessageNumber", min=1, help="Limit of messages.")
+        int, typer.Option("-c", "--MessageNumber", min=1, help="Maximum number of messages.")
     ] = DEFAULT_COUNT,
     namesrv: Namesrv = DEFAULT_NAMESRV,
     *,

@@ -146,7 +146,7 @@ def send_msg_status(
     *,
     as_json: AsJson = False,
 ) -> None:
-    """Send to the topic named like the broker and show the result of each message."""
+    """Send to the topic named after the broker and show the result of each message."""
     topic = broker.strip()
     body = GREETING * -(-size // len(GREETING))
 
@@ -261,7 +261,7 @@ def cluster_rt(
     *,
     as_json: AsJson = False,
 ) -> None:
-    """Send to every broker in rounds and show the response times; Ctrl-C to stop."""
+    """Send to every broker in rounds until Ctrl-C and show the response times."""
     message_body = b"a" * size
 
     async def question(admin: AdminClient) -> None:

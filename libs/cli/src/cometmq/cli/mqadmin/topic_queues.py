@@ -23,7 +23,8 @@ def update_order_conf(
         Literal["get", "put", "delete"], typer.Option("-m", "--method", help="Action.")
     ],
     value: Annotated[
-        str | None, typer.Option("-v", "--orderConf", help="broker:queues;broker:queues")
+        str | None,
+        typer.Option("-v", "--orderConf", help="Queues, as broker:queues;broker:queues."),
     ] = None,
     namesrv: Namesrv = DEFAULT_NAMESRV,
     *,

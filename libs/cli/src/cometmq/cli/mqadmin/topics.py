@@ -50,13 +50,15 @@ def update_topic(
     perm: Perms = 6,
     order: Annotated[
         TrueFalse,
-        typer.Option("-o", "--order", help="Whether it keeps its queues when brokers change."),
+        typer.Option(
+            "-o", "--order", help="Whether the topic keeps its queues when brokers change."
+        ),
     ] = "false",
     unit: Annotated[
-        TrueFalse, typer.Option("-u", "--unit", help="Whether it belongs to a unit.")
+        TrueFalse, typer.Option("-u", "--unit", help="Whether the topic belongs to a unit.")
     ] = "false",
     has_unit_sub: Annotated[
-        TrueFalse, typer.Option("-s", "--hasUnitSub", help="Whether units subscribe to it.")
+        TrueFalse, typer.Option("-s", "--hasUnitSub", help="Whether units subscribe to the topic.")
     ] = "false",
     *,
     as_json: AsJson = False,
@@ -156,12 +158,14 @@ def update_topic_perm(
 @app.named("deleteTopic")
 def delete_topic(
     topic: Topic,
-    cluster: Annotated[str, typer.Option("-c", "--clusterName", help="Cluster to delete it from.")],
+    cluster: Annotated[
+        str, typer.Option("-c", "--clusterName", help="Cluster to delete the topic from.")
+    ],
     namesrv: Namesrv = DEFAULT_NAMESRV,
     *,
     as_json: AsJson = False,
 ) -> None:
-    """Delete a topic with its messages from brokers and name servers."""
+    """Delete a topic and its messages from brokers and name servers."""
 
     async def question(admin: AdminClient) -> None:
         await admin.delete_topic(topic, cluster=cluster, is_missing_ok=True)

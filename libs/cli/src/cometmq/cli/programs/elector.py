@@ -29,8 +29,8 @@ def elector(
 ) -> None:
     """Run the elector of a broker group in the foreground; SIGTERM and Ctrl-C stop it.
 
-    Run one on each of several machines: they do not disturb each other. Every setting is also an
-    option: --broker-name orders sets brokerName.
+    Run one on each of several machines; they do not interfere with each other. Every setting is
+    also an option: --broker-name orders sets brokerName.
     """
 
     def settings() -> Loaded[ElectorSettings]:

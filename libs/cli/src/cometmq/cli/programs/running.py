@@ -27,7 +27,7 @@ OWN_OPTIONS: Final = {"allow_extra_args": True, "ignore_unknown_options": True}
 
 ConfigFile = Annotated[
     Path | None,
-    typer.Option("-c", "--config", help="Settings file: RocketMQ's properties, or TOML."),
+    typer.Option("-c", "--config", help="Settings file, in RocketMQ's properties format or TOML."),
 ]
 Namesrv = Annotated[
     str | None,
@@ -42,7 +42,7 @@ LogJson = Annotated[
     bool | None,
     typer.Option(
         "--log-json/--log-text",
-        help="Log format; by default text on a terminal, else JSON.",
+        help="Log format; by default text on a terminal, otherwise JSON.",
         envvar="COMETMQ_LOG_JSON",
     ),
 ]
@@ -56,8 +56,8 @@ class RunOptions(OptionSet, frozen=True, kw_only=True):
         typer.Option(
             "-p",
             "--print-settings",
-            help="Print each setting with its source and exit; status 1 if a key of the file is"
-            " mistyped.",
+            help="Print each setting with its source and exit; the status is 1 if a key in the"
+            " file is mistyped.",
         ),
     ] = False
     log_level: LogLevel = "info"

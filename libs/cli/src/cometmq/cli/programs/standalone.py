@@ -49,7 +49,8 @@ Data = Annotated[Path, typer.Option("--data", help="Folder for messages and conf
 Host = Annotated[
     str,
     typer.Option(
-        help="Address that clients connect to; any but 127.0.0.1 opens the ports to the network."
+        help="Address that clients connect to; any address other than 127.0.0.1 opens the ports to"
+        " the network."
     ),
 ]
 NamesrvPort = Annotated[int, typer.Option(min=0, max=65535, help="Port of the name server.")]
@@ -58,11 +59,12 @@ BrokerPort = Annotated[
     typer.Option(
         min=0,
         max=65535,
-        help="Port of the broker; the port two below it is used, too, so 0 (any free) is refused.",
+        help="Port of the broker; the port two below it is also used, so 0 (any free port) is"
+        " refused.",
     ),
 ]
 HttpPort = Annotated[
-    int, typer.Option(min=-1, max=65535, help="Port of metrics and health checks; -1: none.")
+    int, typer.Option(min=-1, max=65535, help="Port for metrics and health checks; -1 opens none.")
 ]
 
 
@@ -80,8 +82,8 @@ def standalone(  # noqa: PLR0913  # one parameter per option
 ) -> None:
     """Run name server, broker and txn-checker in one process until Ctrl-C or SIGTERM.
 
-    Started again on the same folder, they continue with its data. If -c is not given, the broker's
-    settings are read from broker.conf in the folder, if it exists.
+    If the folder already has data, they continue with it. Without -c, the broker reads its settings
+    from broker.conf in the folder, if that file exists.
     """
     with exit_on_bad_settings():
         if broker_port == 0:

@@ -31,11 +31,11 @@ app = typer.Typer(add_completion=False, rich_markup_mode=None)
 def show_cluster(
     namesrv: Namesrv = DEFAULT_NAMESRV, cluster: Cluster = None, *, as_json: AsJson = False
 ) -> None:
-    """Show brokers with role, rates, disk usage and lag of slaves; exit status 1 if one fails.
+    """Show each broker's role, rates, disk usage and slave lag; exit status 1 if one fails.
 
-    A broker fails if it does not answer, if it is a master that takes no messages or misses copies
-    of its group, a slave that has no master or cannot follow it, or if its account file is broken.
-    A slave is behind by the bytes of the commit log that its master has and it lacks.
+    A broker fails if it does not answer or its account file is broken. A master also fails if it
+    accepts no messages or its group lacks copies, and a slave if it has no master or cannot follow
+    it. A slave's lag is the number of commit log bytes that its master has but it does not.
     """
 
     async def question(admin: AdminClient) -> list[ClusterMember]:

@@ -75,8 +75,9 @@ From = Annotated[
     typer.Option(
         "--from",
         show_default="last",
-        help="first, last or a time (2026-11-20T10:00, 90m ago). With -g: where a group without"
-        " offsets starts; by default brokers decide (a young topic is read from its beginning).",
+        help="first, last or a time (2026-11-20T10:00, 90m ago). With -g, this is where a group"
+        " without offsets starts; by default the brokers decide (a young topic is read from its"
+        " beginning).",
     ),
 ]
 Queue = Annotated[
@@ -107,9 +108,10 @@ def consume(  # noqa: PLR0913  # one parameter per option
     namesrv: Namesrv = DEFAULT_NAMESRV,
     as_json: AsJsonLines = False,
 ) -> None:
-    """Print messages until Ctrl-C; exit status 1 if --timeout ends it too early.
+    """Print messages until Ctrl-C, or until --max or --timeout is reached.
 
-    That is before --max, or while a broker does not answer: its queues are named.
+    The exit status is 1 if the timeout expires before --max messages have arrived, or while a
+    broker is not answering; the queues of that broker are then named.
     """
     if queue is not None and group is not None:
         raise wrong_usage(

@@ -30,11 +30,11 @@ class Selection(OptionSet, frozen=True, kw_only=True):
     since: Annotated[
         str | None,
         typer.Option(
-            "--since", help="Only messages given up since 2026-11-20T10:00, or 90m (ago)."
+            "--since", help="Only messages dead-lettered since 2026-11-20T10:00, or 90m (ago)."
         ),
     ] = None
     until: Annotated[
-        str | None, typer.Option("--until", help="Only messages given up before this time.")
+        str | None, typer.Option("--until", help="Only messages dead-lettered before this time.")
     ] = None
 
 

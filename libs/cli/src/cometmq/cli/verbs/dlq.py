@@ -38,13 +38,15 @@ app = typer.Typer(
 )
 
 Group = Annotated[str, typer.Argument(help="Name of the consumer group.")]
-Rate = Annotated[float | None, typer.Option(min=0.001, help="Limit of messages per second.")]
-Max = Annotated[int | None, typer.Option("--max", min=1, help="Limit of messages.")]
+Rate = Annotated[
+    float | None, typer.Option(min=0.001, help="Maximum number of messages per second.")
+]
+Max = Annotated[int | None, typer.Option("--max", min=1, help="Maximum number of messages.")]
 
 
 @app.command("list")
 def list_groups(namesrv: Namesrv = DEFAULT_NAMESRV, *, as_json: AsJson = False) -> None:
-    """List consumer groups with dead letters, and their number."""
+    """List consumer groups that have dead letters, and how many."""
 
     async def question(admin: AdminClient) -> list[list[Cell]]:
         rows: list[list[Cell]] = []
@@ -147,7 +149,7 @@ def replay(  # noqa: PLR0913  # one parameter per option
     count_max: Max = None,
     topic: Annotated[
         str | None,
-        typer.Option("--topic", help="Send to this topic instead, for all of its groups."),
+        typer.Option("--topic", help="Send to this topic instead, and so to all of its groups."),
     ] = None,
     rate: Rate = None,
     dry_run: Annotated[
@@ -156,11 +158,11 @@ def replay(  # noqa: PLR0913  # one parameter per option
     yes: Yes = False,
     as_json: AsJson = False,
 ) -> None:
-    """Send the dead letters of a group to it again; asks for confirmation.
+    """Resend the dead letters of a group to it; asks for confirmation.
 
-    Messages keep their keys, properties and original id. They also stay among the dead letters: a
-    second replay sends them again. Unreadable messages are reported and skipped. Refused for a
-    group without retries: brokers would turn the messages into dead letters again.
+    Messages keep their keys, properties and original id. They also remain dead letters, so a second
+    replay sends them again. Unreadable messages are reported and skipped. The command refuses a
+    group without retries, because brokers would turn the messages into dead letters again.
     """
     target = topic or f"the group {group}"
     question_text = f"Send the dead letters of {group} again to {target}?"

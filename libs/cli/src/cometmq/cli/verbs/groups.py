@@ -52,8 +52,8 @@ app = typer.Typer(
 _PLACES: Final = {"first": 0, "last": END}
 
 RETRIES_HELP: Final = (
-    "Retries until a message is dead, unless the consumer sends its own limit with the message, as"
-    " Python and Java clients do (default 16); 0 and -1: none."
+    "Retries before a message becomes a dead letter, unless the consumer sends its own limit with"
+    " the message, as Python and Java clients do (default 16); 0 and -1 mean none."
 )
 
 Group = Annotated[str, typer.Argument(help="Name of the consumer group.")]
@@ -99,8 +99,8 @@ def list_groups(
 ) -> None:
     """List consumer groups with the number of connected members.
 
-    The topics are the members' subscriptions or, without members, the topics in which the group
-    has offsets.
+    The topics shown are the members' subscriptions or, if there are no members, the topics in which
+    the group has offsets.
     """
 
     async def question(admin: AdminClient) -> list[list[Cell]]:
@@ -196,10 +196,10 @@ def create(
     retries: Annotated[int, typer.Option(min=-1, help=RETRIES_HELP)] = 16,
     *,
     enabled: Annotated[bool, typer.Option(help="Whether the group may consume.")] = True,
-    broadcast: Annotated[bool, typer.Option(help="Whether the group may broadcast.")] = True,
+    broadcast: Annotated[bool, typer.Option(help="Whether the group may use broadcasting.")] = True,
     as_json: AsJson = False,
 ) -> None:
-    """Create a consumer group; fails if a broker has it already (see alter)."""
+    """Create a consumer group; fails if a broker already has it (see alter)."""
     config = SubscriptionGroupConfig(
         group_name=group,
         retry_max_times=retries,
@@ -239,13 +239,13 @@ def alter(
     ] = None,
     broadcast: Annotated[
         bool | None,
-        typer.Option("--broadcast/--no-broadcast", help="Whether the group may broadcast."),
+        typer.Option("--broadcast/--no-broadcast", help="Whether the group may use broadcasting."),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Change the given settings of a consumer group.
 
-    A broker that does not have the group gets it, with the settings of another broker.
+    A broker without the group gets it, with settings copied from another broker.
     """
     changes: dict[str, int | bool] = {
         name: value
@@ -308,7 +308,8 @@ def delete(  # noqa: PLR0913  # one parameter per option
 ) -> None:
     """Delete a consumer group; asks for confirmation.
 
-    Fails if members are connected: they would continue without offsets, or create it again.
+    Fails if members are connected, because they would continue without offsets or create the group
+    again.
     """
 
     async def question(admin: AdminClient) -> list[str]:
@@ -347,20 +348,20 @@ def reset(  # noqa: PLR0913  # one parameter per option
     queue: Annotated[
         str | None,
         typer.Option(
-            "--queue", help="Only this queue, BROKER:NUMBER, to --offset instead of --to."
+            "--queue", help="Move only this queue, BROKER:NUMBER, to --offset instead of --to."
         ),
     ] = None,
-    offset: Annotated[int | None, typer.Option(min=0, help="Next offset in --queue.")] = None,
+    offset: Annotated[int | None, typer.Option(min=0, help="New offset of --queue.")] = None,
     backwards: Annotated[
         bool, typer.Option("--backwards", help="Never move a queue forward.")
     ] = False,
     yes: Yes = False,
     as_json: AsJson = False,
 ) -> None:
-    """Move a group to other offsets, whether connected or not; asks for confirmation.
+    """Move a group to new offsets, whether or not it is connected; asks for confirmation.
 
-    A time stands for the message stored nearest to it in each queue, as in RocketMQ: one older
-    message of each queue may be read again. --queue and --offset need a group without members.
+    A time selects the message stored nearest to it in each queue, as in RocketMQ, so one older
+    message per queue may be read again. --queue and --offset require a group without members.
     """
     if queue is not None or offset is not None:
         if queue is None or offset is None or to is not None or backwards:

@@ -37,7 +37,7 @@ app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
 @app.command()
 def lag(
-    group: Annotated[str | None, typer.Argument(help="Consumer group; by default all.")] = None,
+    group: Annotated[str | None, typer.Argument(help="Consumer group; all by default.")] = None,
     namesrv: Namesrv = DEFAULT_NAMESRV,
     topic: Annotated[str | None, typer.Option("-t", "--topic", help="Only this topic.")] = None,
     *,
@@ -50,13 +50,14 @@ def lag(
     yes: Yes = False,
     as_json: AsJson = False,
 ) -> None:
-    """Show how far consumer groups are behind; a single group by queue, with its retry topic.
+    """Show how far behind consumer groups are; a single group by queue, with its retry topic.
 
-    The exit status is 1 if a broker or a group had to be left out; each is named.
+    The exit status is 1 if brokers or groups had to be left out; they are named in the output.
 
-    --report asks before it overwrites a file that is not such a page.
+    --report asks before overwriting a file that is not a lag report.
 
-    Skips: messages of queues in which the committed offset is beyond the end; never read.
+    The column Skips counts messages that the group will never read, because its committed offset is
+    beyond the end of the queue.
     """
     if report is not None:
         _write_report(report, namesrv, group, topic, as_json=as_json, yes=yes)

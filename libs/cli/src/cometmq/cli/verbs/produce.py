@@ -72,23 +72,33 @@ DelayLevel = Annotated[
 Count = Annotated[
     int | None,
     typer.Option(
-        "--count", min=1, help="Send N messages, cycling through the bodies; with lines, at most N."
+        "--count",
+        min=1,
+        help="Send N messages, cycling through the bodies; if they are read as lines, at most N.",
     ),
 ]
-Rate = Annotated[float | None, typer.Option(min=0.001, help="Limit of messages per second.")]
+Rate = Annotated[
+    float | None, typer.Option(min=0.001, help="Maximum number of messages per second.")
+]
 InFlight = Annotated[
-    int, typer.Option(min=1, max=10_000, help="Limit of concurrent sends; 1 keeps the order.")
+    int,
+    typer.Option(
+        min=1, max=10_000, help="Maximum number of concurrent sends; 1 preserves the order."
+    ),
 ]
 Timeout = Annotated[
     float,
     typer.Option(
         min=0,
-        help="Try a message again for this many seconds while brokers are down, hang or are busy.",
+        help="Retry a message for this many seconds while brokers are down, hanging or busy.",
     ),
 ]
 JsonLines = Annotated[
     bool,
-    typer.Option("--json-lines", help="Lines and bodies are JSON, as printed by `consume --json`."),
+    typer.Option(
+        "--json-lines",
+        help="Read lines and bodies as JSON, in the form printed by `consume --json`.",
+    ),
 ]
 
 
@@ -127,7 +137,7 @@ def produce(  # noqa: PLR0913  # one parameter per option
     json_lines: JsonLines = False,
     as_json: AsJson = False,
 ) -> None:
-    """Send messages; exit status 1 at the first one that is not stored."""
+    """Send messages; exit with status 1 at the first one that is not stored."""
     if body and file:
         raise wrong_usage("give bodies or --file, not both")
     defaults = Message(topic, b"", tag, key or (), _pairs(properties or ()), 0, delay_level)

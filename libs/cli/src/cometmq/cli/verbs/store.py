@@ -42,7 +42,7 @@ app = typer.Typer(
     add_completion=False,
     no_args_is_help=True,
     rich_markup_mode=None,
-    help="Inspect a store's folder without a broker; RocketMQ's stores too.",
+    help="Inspect a store folder without a broker; RocketMQ stores are also supported.",
 )
 
 Folder = Annotated[Path, typer.Argument(help="Folder that contains commitlog (storePathRootDir).")]
@@ -51,7 +51,7 @@ Config = Annotated[
     typer.Option(
         "-c",
         "--config",
-        help="The broker's settings; needed if its index sizes are not the defaults.",
+        help="The broker's settings file; needed if its index sizes are not the defaults.",
     ),
 ]
 
@@ -124,7 +124,7 @@ def _facts(found: Inspection) -> dict[str, Cell]:
 
 @app.command()
 def verify(folder: Folder, config: Config = None, *, as_json: AsJson = False) -> None:
-    """Check every record, queue entry and index entry; the exit status is the state.
+    """Check every record, queue entry and index entry; the exit status gives the state.
 
     \b
     0  healthy         no findings
@@ -242,13 +242,15 @@ def dump(
             "--from", min=0, help="First queue offset; without --queue, first log offset."
         ),
     ] = None,
-    count_max: Annotated[int | None, typer.Option("--max", min=1, help="Limit of records.")] = None,
+    count_max: Annotated[
+        int | None, typer.Option("--max", min=1, help="Maximum number of records.")
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="One line of JSON per record.")] = False,
 ) -> None:
-    """Print records in the order of the log or of one queue.
+    """Print records in log order, or in the order of one queue.
 
-    Damaged records are named on standard error, and the exit status is 5; with --queue, records of
-    which only the body is damaged are printed as well.
+    Damaged records are reported on standard error, and the exit status is then 5. With --queue,
+    records with damage only in the body are printed as well.
     """
     root = str(_root(folder))
     faults = DumpFaults(start)

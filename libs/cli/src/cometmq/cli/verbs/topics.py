@@ -96,7 +96,7 @@ def list_topics(
 ) -> None:
     """List topics with their queues.
 
-    A broker without a master is represented by its slave's copy, which may be 10 s old.
+    If a broker has no master, its slave's copy is shown, which may be 10 s old.
     """
 
     async def question(admin: CommandAdmin) -> list[list[Cell]]:
@@ -145,9 +145,10 @@ def create(
     *,
     as_json: AsJson = False,
 ) -> None:
-    """Create a topic; fails if a broker has it already (see alter).
+    """Create a topic; fails if a broker already has it (see alter).
 
-    Warns about groups with offsets from an earlier topic of this name: they skip messages.
+    Warns about groups that have offsets from an earlier topic of this name, because they will skip
+    messages.
     """
     checked_permission = _permission(perm)
 
@@ -195,17 +196,17 @@ def alter(  # noqa: PLR0913, PLR0917  # one parameter per option
     force: Annotated[
         bool,
         typer.Option(
-            "--force", help="Allow queues with messages, or for producers, that nobody reads."
+            "--force", help="Allow queues that hold messages or get new ones but are not read."
         ),
     ] = False,
     yes: Yes = False,
     as_json: AsJson = False,
 ) -> None:
-    """Change the given settings of a topic at the brokers that have it.
+    """Change the given settings of a topic on the brokers that have it.
 
-    Messages in a queue that is not read are invisible to consumers, so --queues, which changes read
-    and write queues together, is the way to add queues. To remove queues without loss: set
-    --write-queues, wait until the groups have consumed the other queues, then set --read-queues
+    Consumers do not see messages in a queue that is not read. To add queues, use --queues, which
+    changes read and write queues together. To remove queues without losing messages, set
+    --write-queues, wait until the groups have consumed the other queues, and then set --read-queues
     with --force.
     """
     change = Change(
@@ -285,7 +286,8 @@ def delete(
     reset_groups: Annotated[
         bool,
         typer.Option(
-            "--reset-groups", help="Also set the offsets of groups in it to 0, for a new topic."
+            "--reset-groups",
+            help="Also reset group offsets in the topic to 0, for a new topic of this name.",
         ),
     ] = False,
     yes: Yes = False,
@@ -293,8 +295,9 @@ def delete(
 ) -> None:
     """Delete a topic and its messages; asks for confirmation.
 
-    The offsets of groups stay: a new topic of this name would not be read from its beginning.
-    --reset-groups prevents that; it fails if members are connected, which would commit them again.
+    Group offsets are kept, so a new topic of this name would not be read from its beginning.
+    --reset-groups prevents that; it fails if members are connected, because they would commit the
+    old offsets again.
     """
 
     async def question(admin: AdminClient) -> list[str]:
@@ -323,7 +326,7 @@ def delete(
 def describe(topic: Topic, namesrv: Namesrv = DEFAULT_NAMESRV, *, as_json: AsJson = False) -> None:
     """Show the first and last offset and the last message of each queue.
 
-    A note names queues that producers write and consumers do not read.
+    A note lists queues that producers write to but consumers do not read.
     """
 
     async def question(admin: AdminClient) -> tuple[list[list[Cell]], list[str]]:

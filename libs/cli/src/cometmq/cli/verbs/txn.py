@@ -58,10 +58,12 @@ def list_open(  # one parameter per option
         str | None,
         typer.Option("--until", help="Only messages stored before 2026-11-20T10:00, or 5m (ago)."),
     ] = None,
-    count_max: Annotated[int, typer.Option("--max", min=1, help="Limit of transactions.")] = 100,
+    count_max: Annotated[
+        int, typer.Option("--max", min=1, help="Maximum number of transactions.")
+    ] = 100,
     as_json: AsJson = False,
 ) -> None:
-    """List open transactions, oldest first per broker."""
+    """List the open transactions of each broker, oldest first."""
     end_ms = None if until is None else times.parsed(until, now_ms=wall_ms())
 
     def is_wanted(half: HalfMessage) -> bool:
@@ -91,7 +93,7 @@ def list_open(  # one parameter per option
 def show(
     transaction: Transaction, namesrv: Namesrv = DEFAULT_NAMESRV, *, as_json: AsJson = False
 ) -> None:
-    """Show the message and the producer of a transaction, and whether it is open."""
+    """Show a transaction's message and producer, and whether it is still open."""
 
     async def question(admin: AdminClient) -> dict[str, Any]:
         master, half = await _found(admin, transaction)
@@ -104,9 +106,9 @@ def show(
 def check(
     transaction: Transaction, namesrv: Namesrv = DEFAULT_NAMESRV, *, as_json: AsJson = False
 ) -> None:
-    """Check a transaction with a connected producer of its group now.
+    """Check a transaction now, with a connected producer of its group.
 
-    Exit status 1 if no producer of the group is connected.
+    The exit status is 1 if no producer of the group is connected.
     """
 
     async def question(admin: AdminClient) -> dict[str, Cell]:
@@ -143,7 +145,7 @@ def resolve(
 ) -> None:
     """End a transaction in place of its producer; shows the message and asks for confirmation.
 
-    Only the application knows the outcome: look there first.
+    Only the application knows the outcome, so check there first.
     """
     if commit == rollback:
         raise wrong_usage("give either --commit or --rollback")
@@ -175,9 +177,10 @@ def verify(
     *,
     as_json: AsJson = False,
 ) -> None:
-    """Compare the tables of a txn-checker, running or not, with the queues of the brokers.
+    """Compare the tables of a txn-checker, running or not, with the brokers' queues.
 
-    Exit status 1 if they contradict each other. Messages not read yet are no contradiction.
+    The exit status is 1 if they differ. Messages that the txn-checker has not read yet do not count
+    as differences.
     """
     root = _checker_folder(folder)
     found = ask(namesrv, lambda admin: verify_folder(root, admin))
