@@ -12,8 +12,10 @@ MEANINGS: Final[Mapping[str, str]] = {
     "member.master_unknown": "The record names a master that groupMembers does not contain.",
     "member.store_failed": "The stream of a broker group could not write the store or a "
     "file; a restart is needed.",
-    "member.tables_behind": "A majority chose this broker, but a different broker has newer "
-    "tables; the chosen one does not open.",
+    "member.tables_behind": "A majority chose this broker, but another one has newer "
+    "tables, and they cannot be fetched now; it tries again, and does not open before.",
+    "member.tables_fetched": "The winner of an election has the newest tables and opens next.",
+    "tables.offered": "This broker sends its tables to the winner of an election.",
     "in_sync.changed": "The copies of a broker group that are in sync have changed; the "
     "numbers are brokerIds.",
     "member.failed": "A member of a broker group could not perform a step and has stopped "

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from cometmq.broker.group.leading import Leader
-from cometmq.broker.replication.group.sending import Heard
+from cometmq.broker.replication.group.reports import Heard
 from cometmq.broker.testing.logs import RecordingLog
 from cometmq.ha import in_sync
 from cometmq.ha.fencing import Timing

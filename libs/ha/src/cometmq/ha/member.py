@@ -180,9 +180,8 @@ class StartFollowing(msgspec.Struct, frozen=True):
 class BeginEpoch(msgspec.Struct, frozen=True):
     """Fetch tables, append the epoch's entry at the end of the log, save both, and dispatch.
 
-    `Opened` follows. Tables are fetched only if `tables` is ahead of the member's own, and only
-    from the incarnation that it names. While they are unavailable, the member remains in
-    `Role.PROMOTING` until it is replaced.
+    `Opened` follows. Tables are fetched if `tables` is ahead of the member's own, and only from
+    that incarnation. Other events pass meanwhile; one that ends `Role.PROMOTING` ends the action.
     """
 
     epoch: int

@@ -132,6 +132,14 @@ class Versioned(msgspec.Struct, frozen=True):
     version: str
 
 
+def lacks_tables(position: tuple[int, int], needed: TablesAt | None) -> bool:
+    """Return whether tables at a position, an epoch and a number of changes, are older than needed.
+
+    A winner with such tables may lack a change that a majority has confirmed (R11).
+    """
+    return needed is not None and position < (needed.epoch, needed.changes)
+
+
 def ack_quorum(record: Record) -> int:
     """Return how many copies, including the master, form a majority (R11).
 

@@ -44,8 +44,8 @@ class GroupSettings(AcceptedSettings, frozen=True, kw_only=True, rename="camel")
         Policy,
         Meta(
             description="When a message counts as stored: all-in-sync, or majority, which needs"
-            " three members. It has to be the policy of the record. With majority, a member whose"
-            " tables are older than another's does not open yet (member.tables_behind)."
+            " three members. It has to be the policy of the record. With majority, a winner of an"
+            " election whose tables are older than another copy's fetches these before it opens."
         ),
     ] = Policy.ALL_IN_SYNC
     renew_deadline_mills: Annotated[

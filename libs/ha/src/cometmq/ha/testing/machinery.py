@@ -79,7 +79,7 @@ class Machinery:
         """Fetch tables if necessary, and begin the epoch; do nothing if they are unavailable."""
         node = world.nodes[ordinal]
         tables = node.tables
-        if at and (at.epoch, at.changes) > self._tables_position(node):
+        if at and records.lacks_tables(self._tables_position(node), at):
             source = world.nodes[at.copy.ordinal]
             if source.state.copy != at.copy:
                 return world

@@ -41,7 +41,8 @@ class Duties(Protocol):
     async def begin_epoch(self, epoch: int, tables: TablesAt | None) -> bool:
         """Begin an epoch at the end of the log and save its entry.
 
-        Return False, with nothing changed, if the tables that the epoch needs cannot be obtained.
+        Return False if tables that the epoch needs have to be fetched first; when they have
+        arrived, `GroupMember.begin_again` has this called again.
         """
 
     async def lead(self, found: Versioned) -> None:

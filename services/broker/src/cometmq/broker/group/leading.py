@@ -20,7 +20,7 @@ from typing import Final, Protocol
 import msgspec
 
 from cometmq.broker.group.swap import swap
-from cometmq.broker.replication.group.sending import Heard
+from cometmq.broker.replication.group.reports import Heard
 from cometmq.ha import fencing, in_sync
 from cometmq.ha.fencing import Progress, Timing
 from cometmq.ha.in_sync import Leadership

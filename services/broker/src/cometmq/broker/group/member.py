@@ -28,7 +28,7 @@ from cometmq.ha import state as states
 from cometmq.ha.actions import Status
 from cometmq.ha.member import Member, OrderRefused, Refusal, Role
 from cometmq.ha.port import Answer, RecordPort, RecordUnreachable
-from cometmq.ha.record import Record, RecordDamaged, Versioned
+from cometmq.ha.record import Record, RecordDamaged, TablesAt, Versioned
 from cometmq.ha.state import State, StateFile
 from cometmq.remoting.errors import CometError
 from cometmq.remoting.log import Log
@@ -62,12 +62,18 @@ class _Seen(NamedTuple):
     record: Record
 
 
+class _Again(NamedTuple):
+    """The tables that an epoch needs have arrived: time to retry its beginning."""
+
+    action: rules.BeginEpoch
+
+
 class _Retry(NamedTuple):
     """A request to retry saving the state, which did not fit on the disk."""
 
 
 class _Job(NamedTuple):
-    event: rules.Event | _Read | _Seen | _Retry
+    event: rules.Event | _Read | _Seen | _Again | _Retry
     done: asyncio.Future[None] | None
 
 
@@ -138,6 +144,17 @@ class GroupMember:
         if isinstance(event, rules.StoreFailed):
             self._can_recover = False
         self._jobs.put_nowait(_Job(event, None))
+
+    async def begin_again(self, epoch: int, tables: TablesAt) -> None:
+        """Perform the step that begins an epoch again, unless the epoch was abandoned.
+
+        Raise OrderRefused, with the membership ended, if the step fails.
+        """
+        await self._done(_Again(rules.BeginEpoch(epoch, tables)))
+
+    def is_preparing(self, epoch: int) -> bool:
+        """Return whether this member has promised an epoch and has not begun it yet."""
+        return (self._member.role, self._member.epoch) == (Role.PROMOTING, epoch)
 
     def want_read(self) -> None:
         """Request a read of the record."""
@@ -238,10 +255,13 @@ class GroupMember:
     # Events
 
     async def _obey(self, event: rules.Event) -> Status:
+        await self._done(event)
+        return self.status()
+
+    async def _done(self, event: rules.Event | _Again) -> None:
         done = asyncio.get_running_loop().create_future()
         self._jobs.put_nowait(_Job(event, done))
         await done
-        return self.status()
 
     async def _keep_working(self) -> None:
         while True:
@@ -260,9 +280,13 @@ class GroupMember:
                     job.done.set_result(None)
             self._settle()
 
-    async def _work(self, event: rules.Event | _Read | _Seen | _Retry) -> None:
+    async def _work(self, event: rules.Event | _Read | _Seen | _Again | _Retry) -> None:
         if isinstance(event, _Retry):
             await self._recover()
+            return
+        if isinstance(event, _Again):
+            if self.is_preparing(event.action.epoch):
+                await self._perform_step("BeginEpoch", self._perform(event.action))
             return
         if isinstance(event, _Seen):
             if self._member.role is not Role.FAILED:

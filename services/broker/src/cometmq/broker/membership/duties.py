@@ -21,12 +21,15 @@ from cometmq.broker.group.member import GroupMember
 from cometmq.broker.group.members import Members
 from cometmq.broker.replication.group.epoch_log import EpochLog
 from cometmq.broker.replication.group.following import GroupFollower
-from cometmq.broker.replication.group.sending import GroupSender, Heard
-from cometmq.broker.replication.group.table_feed import TableFeed
+from cometmq.broker.replication.group.reports import Heard
+from cometmq.broker.replication.group.sending import GroupSender
+from cometmq.broker.replication.group.table_feed import TableFeed, TablesLost
+from cometmq.broker.replication.group.table_fetch import TableFetcher
 from cometmq.broker.replication.state import FollowState
 from cometmq.broker.role import Role
 from cometmq.ha import epochs, in_sync
 from cometmq.ha import member as rules
+from cometmq.ha import record as records
 from cometmq.ha.in_sync import Leadership
 from cometmq.ha.port import Answer
 from cometmq.ha.record import Copy, TablesAt, Versioned
@@ -53,6 +56,7 @@ class BrokerDuties:
         members: Members,
         epoch_log: EpochLog,
         feed: TableFeed,
+        fetcher: TableFetcher,
         gate: Gate,
         new_leader: NewLeader,
         boottime_ms: Callable[[], int],
@@ -68,6 +72,7 @@ class BrokerDuties:
         self._members = members
         self._epochs = epoch_log
         self._feed = feed
+        self._fetcher = fetcher
         self._gate = gate
         self._new_leader = new_leader
         self._boottime_ms = boottime_ms
@@ -168,22 +173,42 @@ class BrokerDuties:
 
     async def stop_following(self) -> None:
         self._confirmed_before = self.follower.confirmed
+        await self._fetcher.stop()
         await self.follower.stop()
 
     async def begin_epoch(self, epoch: int, tables: TablesAt | None) -> bool:
-        broker, mine = self._broker, self._feed.position
-        if tables is not None and (tables.epoch, tables.changes) > mine:
-            broker.log.error(
-                "member.tables_behind", broker=tables.copy.ordinal, epoch=epoch,
-                action="start the broker that has the newest tables",
-            )  # fmt: skip
+        if tables is not None and self._lacks(tables) and not self._adopt_fetched(epoch, tables):
             return False
-        store = broker.store
+        store = self._broker.store
         store.confirm(None)  # dispatches everything; the gate hides it until it is confirmed
         store.confirm(store.commit_log.end)
         end = store.commit_log.end
         await self._epochs.save(epochs.begun(self._epochs.history, epoch, end))
         self._feed.begin(epoch)
+        return True
+
+    def _lacks(self, tables: TablesAt) -> bool:
+        return records.lacks_tables(self._feed.position, tables)
+
+    def _adopt_fetched(self, epoch: int, tables: TablesAt) -> bool:
+        """Adopt the tables that have arrived; return False if they have not, and fetch them."""
+        fetched = self._fetcher.take()
+        if fetched is None:
+
+            def is_wanted() -> bool:
+                return self.member.is_preparing(epoch) and self._lacks(tables)
+
+            self._fetcher.start(epoch, tables, is_wanted)
+            return False
+        try:
+            self._feed.adopt(fetched.epoch, fetched.changes, fetched.pieces)
+        except TablesLost as error:
+            self._fetcher.report(epoch, tables, error)
+            return False
+        self._broker.log.info(
+            "member.tables_fetched", broker=tables.copy.ordinal, epoch=epoch,
+            tables_epoch=fetched.epoch, changes=fetched.changes, bytes=fetched.byte_count,
+        )  # fmt: skip
         return True
 
     async def lead(self, found: Versioned) -> None:
@@ -351,6 +376,9 @@ class BrokerDuties:
     def left(self, copy: Copy) -> None:
         if self._leader is not None:
             self._leader.note_left(copy)
+
+    def promised(self) -> int:
+        return self.member.member.promised
 
     def epoch_seen(self, epoch: int) -> None:
         self.member.observe(rules.EpochSeen(epoch))

@@ -18,8 +18,10 @@ from cometmq.broker.membership.duties import BrokerDuties
 from cometmq.broker.replication.group.epoch_log import EpochLog
 from cometmq.broker.replication.group.following import GroupFollower
 from cometmq.broker.replication.group.handshake import Identity
-from cometmq.broker.replication.group.sending import FollowerView, GroupSender
+from cometmq.broker.replication.group.reports import FollowerView
+from cometmq.broker.replication.group.sending import GroupSender
 from cometmq.broker.replication.group.table_feed import Replicated, TableFeed
+from cometmq.broker.replication.group.table_fetch import TableFetcher
 from cometmq.broker.replication.serving import TICK_INTERVAL_MS, LogServer
 from cometmq.broker.settings import BrokerSettings
 from cometmq.broker.store_driver import Workers
@@ -102,6 +104,7 @@ class Grouping:
     gate: Gate
     follower: GroupFollower
     sender: GroupSender
+    fetcher: TableFetcher
     linger_ms: int = 0
 
     def loops(self, server: LogServer, log: Log) -> dict[str, Coroutine[Any, Any, None]]:
@@ -157,6 +160,7 @@ class Grouping:
 
     async def close(self) -> None:
         """Stop following and leading; call this when the loops have ended."""
+        await self.fetcher.stop()
         await self.follower.leave()
         self.sender.stop()
 
@@ -195,14 +199,17 @@ def join_group(  # noqa: PLR0913  # the collaborators, all but two by name
         close_clients()
         log_server.close_slaves()
 
-    new_leader: Any = partial(_leader, broker, place, host)
+    members = parse_members(settings.group_members)
+    addresses = {ordinal: one.replication for ordinal, one in members.items()}
+    fetcher = TableFetcher(identity, addresses, log=broker.log)
     duties = BrokerDuties(
         broker,
-        members=parse_members(settings.group_members),
+        members=members,
         epoch_log=epoch_log,
         feed=feed,
+        fetcher=fetcher,
         gate=gate,
-        new_leader=new_leader,
+        new_leader=partial(_leader, broker, place, host),
         boottime_ms=host.boottime_ms,
         close_peers=close_peers,
         promoted=promoted,
@@ -211,9 +218,8 @@ def join_group(  # noqa: PLR0913  # the collaborators, all but two by name
     member = GroupMember(
         state, StateFile(folder, host.files), place, duties, worker=workers.config, log=broker.log
     )
-    joined = Grouping(
-        member, duties, gate, follower, sender, linger_ms=settings.hand_over_linger_mills
-    )
+    linger_ms = settings.hand_over_linger_mills
+    joined = Grouping(member, duties, gate, follower, sender, fetcher, linger_ms=linger_ms)
     _connect(joined, broker, log_server, feed)
     return joined
 
@@ -250,6 +256,7 @@ def _connect(joined: Grouping, broker: Broker, log_server: LogServer, feed: Tabl
         duties.log_grew()
 
     duties.member, duties.follower, duties.sender = joined.member, joined.follower, joined.sender
+    joined.fetcher.begin_again = joined.member.begin_again
     feed.changed = duties.tables_changed
     log_server.group = joined.sender
     broker.driver.log_grew = log_grew

@@ -28,6 +28,7 @@ class Unfit(StrEnum):
     DIVERGED = "diverged"
     DAMAGED = "damaged"
     STOPPING = "stopping"
+    TABLES = "tables"
 
 
 _REBUILD: Final = (
@@ -53,6 +54,8 @@ ACTIONS: Final[Mapping[Unfit, str]] = {
     Unfit.DIVERGED: f"the logs have no common part; {_REBUILD}",
     Unfit.DAMAGED: "the master cannot read a part of its log: make another copy the master, or"
     " repair its store (cometmq store verify)",
+    Unfit.TABLES: "none if it ends soon: the next election names another source; otherwise start"
+    " the brokers that were in sync (docs/runbooks/group-degraded.md)",
     Unfit.STOPPING: "none: the broker follows again once it has started",
 }
 

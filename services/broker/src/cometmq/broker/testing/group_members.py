@@ -9,7 +9,8 @@ from typing import Any, Final
 from cometmq.broker.replication.group.epoch_log import EpochLog
 from cometmq.broker.replication.group.following import GroupFollower
 from cometmq.broker.replication.group.handshake import Identity
-from cometmq.broker.replication.group.sending import GroupSender, Heard
+from cometmq.broker.replication.group.reports import Heard
+from cometmq.broker.replication.group.sending import GroupSender
 from cometmq.broker.replication.group.table_feed import Replicated, TableFeed
 from cometmq.broker.tables.journal import Journal
 from cometmq.broker.tables.offsets import Offsets, offset_file
@@ -70,6 +71,7 @@ class GroupNode(Node):
         self._open_streams(Identity(CLUSTER, group, self.copy))
         self.driver.log_grew = self._log_grew
         self.leading: Leadership | None = None
+        self.promised_epoch = 0
         self.reports: list[Heard] = []
         self.epochs_seen: list[int] = []
         self.copies_left: list[Copy] = []
@@ -196,6 +198,9 @@ class GroupNode(Node):
 
     def left(self, copy: Copy) -> None:
         self.copies_left.append(copy)
+
+    def promised(self) -> int:
+        return self.promised_epoch
 
     def epoch_seen(self, epoch: int) -> None:
         self.epochs_seen.append(epoch)

@@ -22,3 +22,13 @@ class EpochLog:
             return
         await self._worker.submit(partial(self._file.save, history))
         self.history = history
+
+
+def epoch_at(history: History, offset: int) -> int:
+    """Return the epoch in which the byte at an offset was written; 0 before the first entry."""
+    return max((entry.epoch for entry in history if entry.start <= offset), default=0)
+
+
+def next_start(history: History, offset: int) -> int:
+    """Return an upper bound for the end of the epoch that contains the byte at an offset."""
+    return min((entry.start for entry in history if entry.start > offset), default=1 << 63)

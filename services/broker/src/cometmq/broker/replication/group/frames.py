@@ -20,7 +20,7 @@ from cometmq.store.journal import encode_changes
 
 MAGIC: Final = b"\x8bComet"
 VERSION: Final = 1
-"""Incremented when an older member would misread a frame."""
+"""Raised when an older member would misread a frame; it refuses kinds that it does not know."""
 
 _OPENING: Final = Struct(">6sH")
 _HEADER: Final = Struct(">BI")
@@ -59,6 +59,10 @@ class Kind(IntEnum):
     """Master: the same number; all pieces of the snapshot were sent."""
     ACK = 9
     """Follower: `Report`."""
+    FETCH = 10
+    """Winner of an election, instead of HELLO: `handshake.TablesWanted` in JSON."""
+    OFFER = 11
+    """Source of the tables, before TABLES: `handshake.TablesOffered` in JSON."""
 
 
 BODY_BYTES_MAX: Final[Mapping[Kind, int]] = {
@@ -71,6 +75,8 @@ BODY_BYTES_MAX: Final[Mapping[Kind, int]] = {
     Kind.TABLES: CHANGES_BYTES_MAX,
     Kind.TABLES_END: _NUMBER.size,
     Kind.ACK: _ACK.size,
+    Kind.FETCH: 1 << 16,
+    Kind.OFFER: 1 << 16,
 }
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The master's side of the stream between members of a group.
+"""The master's side of the stream between members of a group, and its port.
 
 Each follower has a connection, which begins with the handshake. After its first report the follower
 receives the tables and the log as they change; bytes are sent before they are confirmed. All
@@ -10,13 +10,13 @@ once per turn.
 import asyncio
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from typing import Final, NamedTuple, Protocol
+from typing import Final
 
 import msgspec
 
 from cometmq.broker.once_per_turn import OncePerTurn
 from cometmq.broker.replication.group import frames
-from cometmq.broker.replication.group.epoch_log import EpochLog
+from cometmq.broker.replication.group.epoch_log import EpochLog, epoch_at, next_start
 from cometmq.broker.replication.group.frames import Confirm, FrameReader, Kind, Report
 from cometmq.broker.replication.group.handshake import (
     Digest,
@@ -25,6 +25,7 @@ from cometmq.broker.replication.group.handshake import (
     Leading,
     LogExtent,
     Refused,
+    TablesWanted,
     Welcome,
     check_hello,
     decode_handshake,
@@ -32,11 +33,13 @@ from cometmq.broker.replication.group.handshake import (
     digest_start,
     meeting_point,
 )
+from cometmq.broker.replication.group.reports import FollowerEvents, FollowerView, Heard
 from cometmq.broker.replication.group.table_feed import TableFeed
+from cometmq.broker.replication.group.table_offer import TableOffers
 from cometmq.broker.replication.pump import SLICE_BYTES, LogPump, close_soon
 from cometmq.broker.replication.unfit import Unfit, UnfitLog
 from cometmq.broker.settings import BrokerSettings
-from cometmq.ha.epochs import Entry, History
+from cometmq.ha.epochs import History
 from cometmq.ha.in_sync import Ack
 from cometmq.ha.record import Copy
 from cometmq.remoting.errors import RemoteProtocolError
@@ -54,44 +57,6 @@ lower, the interval is a third of the setting.
 
 SILENT_MS: Final = 5_000
 """A connection that is silent for this long is closed."""
-
-
-class Heard(NamedTuple):
-    """A follower's progress, as last reported to the master."""
-
-    ack: Ack
-    sent_ms: int
-    """When the master sent the last message that the follower had received, by `now_ms`.
-
-    At that time the follower had certainly promised no later epoch, however long its report took;
-    use it as the time at which it was heard (`cometmq.ha.fencing.Heard`).
-    """
-
-
-class FollowerEvents(Protocol):
-    """The events that a master's followers cause; implemented by the broker's group member."""
-
-    def heard(self, reports: Sequence[Heard]) -> None:
-        """Apply the latest report of each follower that reported; called once per turn.
-
-        All reports are of the current epoch, and none exceeds the master's log or tables.
-        """
-
-    def left(self, copy: Copy) -> None:
-        """Handle the notice that a follower is stopping; it sends no report until it returns."""
-
-    def epoch_seen(self, epoch: int) -> None:
-        """Handle a follower's report that it has promised an epoch later than the master's."""
-
-
-class FollowerView(NamedTuple):
-    """A connected follower, for status and metrics."""
-
-    copy: Copy
-    address: str
-    sent_offset: int
-    acked_offset: int
-    tables: int
 
 
 class GroupSender:
@@ -133,6 +98,7 @@ class GroupSender:
         self._reports: dict[Copy, Heard] = {}
         self._report = OncePerTurn(self._pass_reports)
         self._announce = OncePerTurn(self._send_confirms)
+        self.offers = TableOffers(identity, tables, now_ms=now_ms, log=log)
         tables.sent = OncePerTurn(self.wake)
 
     def lead(self, epoch: int, *, confirmed: int) -> None:
@@ -151,6 +117,7 @@ class GroupSender:
         """Close all connections: this broker is no longer the master."""
         self.epoch = 0
         self._reports.clear()
+        self.offers.close()
         for stream in tuple(self._streams):
             stream.close()
 
@@ -160,7 +127,7 @@ class GroupSender:
 
     @property
     def connection_count(self) -> int:
-        return len(self._streams)
+        return len(self._streams) + len(self.offers)
 
     # Called by the server and the streams
 
@@ -182,6 +149,7 @@ class GroupSender:
 
     def tick(self) -> None:
         """Send the heartbeats that are due, and close silent connections."""
+        self.offers.tick()
         now_ms = self.now_ms()
         heartbeat_ms = min(HEARTBEAT_MS, self.settings().heard_within_mills // 3)
         for stream in tuple(self._streams):
@@ -198,6 +166,17 @@ class GroupSender:
         log = self.store.commit_log
         extent = LogExtent(log.min_offset, log.end, log.files.file_size, self.epochs.history)
         return Leading(self.identity, self.epoch, extent)
+
+    def offer(self, stream: "FollowerStream", wanted: TablesWanted) -> None:
+        """Send a winner the tables instead of the log; raise UnfitLog while this broker leads."""
+        promised = self.events.promised()
+        if wanted.epoch > promised:
+            self.events.epoch_seen(wanted.epoch)
+        if self.epoch:
+            text = f"this broker is the master of epoch {self.epoch}, and sends its tables itself"
+            raise UnfitLog(Unfit.TABLES, text)
+        self.offers.begin(stream.transport, stream.address, wanted, promised)
+        self.ended(stream)
 
     def replace(self, newcomer: "FollowerStream", copy: Copy) -> None:
         """Close an earlier connection of the same broker; raise UnfitLog if two claim one id."""
@@ -245,9 +224,9 @@ class GroupSender:
 class FollowerStream(asyncio.Protocol):
     def __init__(self, sender: GroupSender, transport: asyncio.Transport, address: str) -> None:
         self._sender = sender
-        self._transport = transport
+        self.transport = self._transport = transport
         self._commit_log = sender.store.commit_log
-        self._frames = FrameReader(Kind.HELLO, Kind.ACK, Kind.REFUSED)
+        self._frames = FrameReader(Kind.HELLO, Kind.ACK, Kind.REFUSED, Kind.FETCH)
         self._epoch = sender.epoch
         self._history: History = ()
         self._welcome: Welcome | None = None
@@ -282,6 +261,9 @@ class FollowerStream(asyncio.Protocol):
                     self._greet(decode_handshake(body, Hello))
                 elif kind is Kind.ACK:
                     self._take_report(frames.decode_report(body))
+                elif kind is Kind.FETCH:
+                    self._want_tables(decode_handshake(body, TablesWanted))
+                    return
                 else:
                     self._note_refused(decode_handshake(body, Refused))
         except RemoteProtocolError as error:
@@ -349,6 +331,11 @@ class FollowerStream(asyncio.Protocol):
             self._pump.read(start, point.offset - start, welcome)
         else:
             welcome(b"")
+
+    def _want_tables(self, wanted: TablesWanted) -> None:
+        if self.copy is not None:
+            raise UnfitLog(Unfit.PROTOCOL, "a FETCH after a HELLO on one connection")
+        self._sender.offer(self, wanted)
 
     def _send_welcome(self, leading: Leading, point: int, start: int, data: Buffer) -> None:
         sender = self._sender
@@ -457,7 +444,7 @@ class FollowerStream(asyncio.Protocol):
         offset, end = self._sent_offset, self._commit_log.end
         if not self.is_following or offset >= end:
             return None
-        stop = min(end, offset + SLICE_BYTES, _next_start(self._history, offset))
+        stop = min(end, offset + SLICE_BYTES, next_start(self._history, offset))
         damage = self._commit_log.damage
         if damage and overlaps(damage, offset, stop - offset):
             stop = self._before_damage(damage, offset)
@@ -476,7 +463,7 @@ class FollowerStream(asyncio.Protocol):
 
     def _send(self, data: Buffer) -> int:
         offset, count = self._sent_offset, len(data)
-        epoch = _epoch_at(self._history, offset)
+        epoch = epoch_at(self._history, offset)
         self._transport.writelines((frames.encode_records_header(epoch, offset, count), data))
         self._sent_offset += count
         self._sender.sent_bytes += count
@@ -488,13 +475,3 @@ class FollowerStream(asyncio.Protocol):
             return
         self._sender.log.error("slave.log_unreadable", slave=self.address, error=describe(error))
         self.close()
-
-
-def _epoch_at(history: History, offset: int) -> int:
-    """Return the epoch in which the byte at an offset was written; 0 before the first entry."""
-    return max((entry.epoch for entry in history if entry.start <= offset), default=0)
-
-
-def _next_start(history: Sequence[Entry], offset: int) -> int:
-    """Return an upper bound for the end of the epoch that contains the byte at an offset."""
-    return min((entry.start for entry in history if entry.start > offset), default=1 << 63)

@@ -1,0 +1,49 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The reports of a master's port about its followers."""
+
+from collections.abc import Sequence
+from typing import NamedTuple, Protocol
+
+from cometmq.ha.in_sync import Ack
+from cometmq.ha.record import Copy
+
+
+class Heard(NamedTuple):
+    """A follower's progress, as last reported to the master."""
+
+    ack: Ack
+    sent_ms: int
+    """When the master sent the last message that the follower had received, by `now_ms`.
+
+    At that time the follower had certainly promised no later epoch, however long its report took;
+    use it as the time at which it was heard (`cometmq.ha.fencing.Heard`).
+    """
+
+
+class FollowerEvents(Protocol):
+    """The events that a master's followers cause; implemented by the broker's group member."""
+
+    def heard(self, reports: Sequence[Heard]) -> None:
+        """Apply the latest report of each follower that reported; called once per turn.
+
+        All are of the current epoch, and none exceeds the master's log or tables.
+        """
+
+    def left(self, copy: Copy) -> None:
+        """Handle the notice that a follower stops; it sends no report until it returns."""
+
+    def epoch_seen(self, epoch: int) -> None:
+        """Handle a later epoch than this broker's, which a follower or a winner names."""
+
+    def promised(self) -> int:
+        """Return the epoch that this broker has promised."""
+
+
+class FollowerView(NamedTuple):
+    """A connected follower, for status and metrics."""
+
+    copy: Copy
+    address: str
+    sent_offset: int
+    acked_offset: int
+    tables: int
