@@ -9,6 +9,7 @@ import errno
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
+import msgspec
 from tests.sim.disk import SimDisk, SimFiles
 from tests.sim.host import BrokerProcess, Host
 from tests.sim.place import NAME as RECORD
@@ -40,6 +41,8 @@ class Nemesis:
         network.late_chance, network.twice_chance = plan.late_chance, plan.twice_chance
         place = self._world.place
         place.broker_unknown_chance, place.lands_chance = plan.unknown_chance, plan.lands_chance
+        if plan.chaos_bytes_s:
+            self._limit(plan.chaos_bytes_s)
         if plan.faults:
             self._later(self._step)
 
@@ -61,6 +64,8 @@ class Nemesis:
         world = self._world
         self._is_over = True
         world.note("nemesis", "repairs everything")
+        if world.plan.chaos_bytes_s:
+            self._limit(world.plan.transfer_bytes_s)
         world.network.late_chance = world.network.twice_chance = 0.0
         world.network.delay_s = min(world.network.delay_s, 0.01)
         world.place.unknown_chance = world.place.broker_unknown_chance = 0.0
@@ -73,6 +78,15 @@ class Nemesis:
             if elector.loop is None:
                 elector.start()
         self._restart_failed()
+
+    def _limit(self, bytes_s: int) -> None:
+        """Change the rate at which masters send their log."""
+        for host in self._hosts():
+            host.settings = msgspec.structs.replace(
+                host.settings, max_ha_transfer_byte_in_second=bytes_s
+            )
+            if host.process is not None:
+                host.process.broker.settings = host.settings
 
     def _repair_host(self, host: Host) -> None:
         self._mend(host)
@@ -235,6 +249,45 @@ class Nemesis:
         host = self._host()
         self._note(host.name, "loses its connections")
         self._world.network.cut(host.name)
+
+    def tear_fetch(self) -> None:
+        """Hit the winner or the source in the middle of the next fetch of tables."""
+        self._await_fetch(self._world.scheduler.now + 2.0)
+
+    def _await_fetch(self, until_s: float) -> None:
+        scheduler = self._world.scheduler
+        pair = self._fetching()
+        if pair is not None and not self._is_over:
+            delay_s = 4 * self._world.network.delay_s * self._random.random()
+            scheduler.after(delay_s, self._tear, *pair)
+        elif scheduler.now < until_s and not self._is_over:
+            scheduler.after(0.005, self._await_fetch, until_s)
+
+    def _fetching(self) -> tuple[Host, Host] | None:
+        """Return a winner that lacks tables, and their source."""
+        for host in self._hosts():
+            found = None if host.process is None else host.process.member.found
+            if found is None or found.record.tables is None or host.process is None:
+                continue
+            if len(host.process.grouping.fetcher._tasks):
+                return host, self._world.hosts[f"b{found.record.tables.copy.ordinal}"]
+        return None
+
+    def _tear(self, winner: Host, source: Host) -> None:
+        victim = self._random.choice((winner, source))
+        match self._random.choice(("kill", "crash", "cut", "part")):
+            case "crash" if self._may_crash(victim):
+                victim.crash()
+                self._later(victim.boot_again, 0.3)
+            case "cut":
+                self._note(victim.name, "loses its connections in a fetch of tables")
+                self._world.network.cut(victim.name)
+            case "part":
+                self._block([(winner.name, source.name), (source.name, winner.name)])
+            case _:
+                self._note(victim.name, "is killed in a fetch of tables")
+                victim.kill()
+                self._later(victim.start, self._random.choice((0.05, 0.5)))
 
     # The record
 

@@ -12,7 +12,7 @@ from random import Random
 from typing import Any, Final, NamedTuple
 
 import msgspec
-from tests.sim.plan import Plan, draw
+from tests.sim.plan import Plan, draw_usual
 
 from cometmq.broker.replication.group import following, handshake, master_stream
 from cometmq.broker.tables import journal
@@ -29,6 +29,7 @@ QUICK: Final[Changes] = {
     "min_in_sync": 1, "electors": 1, "chaos_s": 3.0, "pause_s": 0.08, "think_s": 0.04,
     "clients": 2, "late_chance": 0.0, "twice_chance": 0.0, "transfer_bytes_s": 0,
     "slice_bytes": 256 << 10, "is_early": False, "kills_several": False, "send_share": 0.8,
+    "chaos_bytes_s": 0,
 }  # fmt: skip
 PAIR: Final[Changes] = {**QUICK, "copies": 2, "policy": Policy.ALL_IN_SYNC}
 TRIO: Final[Changes] = {**QUICK, "copies": 3, "policy": Policy.ALL_IN_SYNC}
@@ -49,7 +50,7 @@ class Mutation(NamedTuple):
     def plan(self, random: Random) -> Plan:
         """Draw a plan in which the rule matters."""
         changes = {**self.base, "faults": self.faults, **self.changes}
-        return msgspec.structs.replace(draw(random), **changes)
+        return msgspec.structs.replace(draw_usual(random), **changes)
 
 
 @contextlib.contextmanager
@@ -282,6 +283,13 @@ ALL: dict[str, Mutation] = {
         ("kill", "part", "elect"),
         {"kills_several": True, "send_share": 0.1, "think_s": 0.02},
         seeds=150,
+    ),
+    "R11: the winner fetches the most complete tables": Mutation(
+        drop(records, "lacks_tables", lambda _position, _needed: False),
+        MAJORITY,
+        ("part", "elect", "kill"),
+        {"send_share": 0.5, "think_s": 0.02, "chaos_bytes_s": 3_000, "slice_bytes": 300},
+        seeds=200,
     ),
     "R11: an epoch's entry is saved when its start is reached": Mutation(
         saves_no_entry_at_its_start, MAJORITY, BREAKS, {"delay_s": 0.03}, seeds=60

@@ -39,13 +39,33 @@ FAULTS: Final[Mapping[str, float]] = {
     "resize": 1,
     "delete": 1,
     "empty_store": 1,
+    "tear_fetch": 3,
 }
 """Kind of fault (a method of `faults.Nemesis`) -> its relative frequency in runs that have it."""
 RARE: Final = {"delete": 0.08, "resize": 0.15, "bad_disk": 0.3, "fence": 0.3}
 """Kinds of faults that only few runs have, with their probability."""
-NOT_DRAWN: Final = frozenset({"empty_store"})
-"""Kinds that only tests of a dropped rule have."""
+NOT_DRAWN: Final = frozenset({"empty_store", "tear_fetch"})
+"""Kinds that are not drawn: one for tests of a dropped rule, and one of `DIVIDED`."""
 FAULT_FREE_CHANCE: Final = 0.02
+
+DIVIDED_CHANCE: Final = 0.4
+DIVIDED: Final[Mapping[str, Any]] = {
+    "faults": ("part", "elect", "kill", "tear_fetch"),
+    "weights": {"part": 3, "elect": 4, "kill": 2, "tear_fetch": 2},
+    "transfer_bytes_s": 0,
+    "chaos_bytes_s": 3_000,
+    "slice_bytes": 300,
+    "send_share": 0.5,
+    "think_s": 0.02,
+    "pause_s": 0.08,
+    "chaos_s": 4.0,
+    "delay_s": 0.005,
+}
+"""Majorities whose longest log and newest tables are often in different stores.
+
+Tables overtake the log on a slow stream: a copy that was cut off from the master for a while has
+the newest tables long before it has the newest log, which another copy has.
+"""
 
 FAST: Final = Timing(
     renew_deadline_ms=1_200, lease_duration_ms=1_561, heard_within_ms=400, lag_timeout_ms=1_500
@@ -92,6 +112,8 @@ class Plan(msgspec.Struct, kw_only=True):
     """Share of sends among all requests; the rest up to 0.88 are changes of tables."""
     transfer_bytes_s: int = 0
     """Rate at which a master sends its log to a follower; 0 is unlimited."""
+    chaos_bytes_s: int = 0
+    """This rate in the phase with faults, if it is lower; 0 is the same rate."""
 
     def settings(self) -> dict[str, Any]:
         timing = self.timing
@@ -111,6 +133,14 @@ class Plan(msgspec.Struct, kw_only=True):
 
 def draw(random: Random) -> Plan:
     """Draw the plan of a run."""
+    plan = draw_usual(random)
+    is_majority = plan.policy is Policy.MAJORITY
+    is_divided = is_majority and bool(plan.faults) and random.random() < DIVIDED_CHANCE
+    return msgspec.structs.replace(plan, **DIVIDED) if is_divided else plan
+
+
+def draw_usual(random: Random) -> Plan:
+    """Return a plan in which nothing is chosen for the tables' sake."""
     copies = random.choice((2, 2, 3, 3, 3, 4, 5))
     policy = Policy.ALL_IN_SYNC
     if copies > 2 and random.random() < 0.4:

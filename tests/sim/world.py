@@ -225,10 +225,7 @@ class World:
         ]
         if record.policy is Policy.ALL_IN_SYNC:
             return "" if alive else "blocked: every copy in sync was lost"
-        if len(alive) < promise_quorum(record):
-            return "blocked: a majority was lost"
-        lacking = [name for _, _, name, _ in self._trace[-400:] if name == "member.tables_behind"]
-        return "blocked: the newest tables are elsewhere" if lacking else ""
+        return "blocked: a majority was lost" if len(alive) < promise_quorum(record) else ""
 
     def _incarnation(self, ordinal: int) -> str:
         state = self.state_of(self.hosts[f"b{ordinal}"])
