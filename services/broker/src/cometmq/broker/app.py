@@ -136,9 +136,7 @@ class BrokerApp:
         check_environment(self._loaded, self._ports)
 
     async def start(self) -> None:
-        """Start the broker; raise CometError or OSError if the settings or the environment prevent
-        this.
-        """
+        """Start the broker; raise CometError or OSError if settings or environment prevent this."""
         if not self._ports.main:
             self.check()
         try:
@@ -335,9 +333,7 @@ class BrokerApp:
         self._stack.push_async_callback(self._group.close)
 
     async def _serve_control(self, broker: Broker) -> None:
-        """Serve the control API. It stops before all other parts, so that electors choose a new
-        master.
-        """
+        """Serve the control API. It stops first, so that electors choose a new master."""
         if self._group is None or broker.settings.control_port < 0:
             return
         try:
