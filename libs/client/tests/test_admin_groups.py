@@ -177,9 +177,11 @@ async def test_connected_members_without_a_committed_offset_are_reset(
     with pytest.raises(ConsumerNotOnline):
         await admin.reset_members("g", "T", END)
     assert not cluster.committed("g", "T")
+    cluster.broker.fail(RequestCode.UPDATE_CONSUMER_OFFSET, ServerError("not now"), times=1_000)
     async with member(cluster, listen):
         await eventually(lambda: len(seen) == 3)
         assert not cluster.committed("g", "T")
+        cluster.broker.clear_faults()
         cluster.broker.fail(code, refusal)
         assert (await admin.reset_offsets("g", "T", 0))[QUEUE] == 0
         assert len(cluster.committed("g", "T")) == 4
