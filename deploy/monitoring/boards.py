@@ -152,7 +152,7 @@ GROUP: Final = Board(
                     "{{instance}} passed on")),
         )),
         Row("Store", (
-            _graph("Syncs", "s", "Time of a sync of the log.",
+            _graph("Syncs", "s", "Duration of a sync of the log.",
                    *_quantiles("cometmq_store_sync_seconds")),
             _graph("Waiting sends", "none", "For a sync or a copy.",
                    (f"cometmq_waiting_puts{{{_B}}}", "{{broker}} {{instance}}")),

@@ -23,16 +23,17 @@ from cometmq.txn_checker.metrics import FAMILIES as TXN_CHECKER_FAMILIES
 from .markdown import code, notice, table
 
 INTRODUCTION: Final = """\
-Programs serve these metrics under `/metrics` on their HTTP port (`adminHttpPort`; `--http-port` of
+Programs serve these metrics at `/metrics` on their HTTP port (`adminHttpPort`; `--http-port` of
 `standalone`), together with the usual `process_*` and `python_gc_*` families of the process.
 
-Every counter begins at 0 when the program starts. The same port answers `/healthz` (the process
-works), `/readyz` (200, or 503; JSON with the reason of each check that fails, which the
-[runbooks](../runbooks/README.md) explain) and `/settings` (each value and its source).
+Every counter starts at 0 when the program starts. The same port serves `/healthz` (whether the
+process works), `/readyz` (status 200 or 503, with the reason for each failed check as JSON; the
+[runbooks](../runbooks/README.md) explain the reasons) and `/settings` (each value and its source).
 
-A broker shows its figures under the names of rocketmq-exporter and of RocketMQ 5, too
+A broker also shows its metrics under the names of rocketmq-exporter and RocketMQ 5
 (`metricsExporterNames`, `metricsNativeNames`). A metric with a row for each topic or group shows at
-most `metricsRowsMax` rows. How to collect and show metrics: [monitoring](../guides/monitoring.md).
+most `metricsRowsMax` rows. [Monitoring](../guides/monitoring.md) describes how to collect and show
+metrics.
 """
 
 

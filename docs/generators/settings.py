@@ -23,9 +23,9 @@ from .markdown import code, notice, table
 
 HEAD: Final = ("setting", "value", "default", "while it runs", "what it does")
 SOURCES: Final = """\
-A setting may have several sources, and each of them overrides those before it: the default, the
-file given with `-c` (in RocketMQ's properties format, or TOML), an environment variable, a command
-line option. For example, `{variable}` and `{option}` set `{name}`.
+A setting can come from several sources, each of which overrides the ones before it: the default,
+the file given with `-c` (in RocketMQ's properties format or TOML), an environment variable, and a
+command-line option. For example, `{variable}` and `{option}` set `{name}`.
 `cometmq {program} --print-settings` prints each value with its source and exits. If a value is
 wrong, the program prints one line with the setting, its value, its bounds and its source, and exits
 with status 2. Unknown settings in a file are kept, returned to tools that ask for the

@@ -216,8 +216,11 @@ def loop_families() -> tuple[Family[LoopLag], ...]:
     """Return the metric families for event loop lag."""
     return (
         histogram(
-            "cometmq_loop_lag_seconds", "How late timers of the event loop fire.",
+            "cometmq_loop_lag_seconds", "How late the event loop's timers fire.",
             lambda lag: lag.seconds,
         ),
-        gauge("cometmq_loop_lag_max_seconds", "Worst lag since the start.", lambda lag: lag.max_s),
+        gauge(
+            "cometmq_loop_lag_max_seconds", "Worst lag since the program started.",
+            lambda lag: lag.max_s,
+        ),
     )  # fmt: skip

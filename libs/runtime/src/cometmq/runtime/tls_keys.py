@@ -39,7 +39,8 @@ TestMode = Annotated[
     str,
     Meta(
         pattern="^(true|false|)$",
-        description="TLS with a certificate generated at startup; empty: if there is no other.",
+        description="Use TLS with a certificate generated at startup; if empty, only when there is"
+        " no other certificate.",
     ),
 ]
 ConfigFile = Annotated[
@@ -47,14 +48,14 @@ ConfigFile = Annotated[
 ]
 ServerCertPath = Annotated[str, Meta(description="Certificate chain (PEM).")]
 ServerKeyPath = Annotated[
-    str, Meta(description="Private key (PEM); empty: the certificate file holds it.")
+    str, Meta(description="Private key (PEM); if empty, the certificate file contains it.")
 ]
 KeyPassword = Annotated[
     str, Meta(description="Password of an encrypted private key.", extra={"secret": True})
 ]
 ServerTrustCertPath = Annotated[
     str,
-    Meta(description="CA certificates to verify clients with (PEM); empty: the system's."),
+    Meta(description="CA certificates for verifying clients (PEM); if empty, the system's."),
 ]
 NeedClientAuth = Annotated[
     str,
@@ -70,7 +71,7 @@ Enable = Annotated[bool, Meta(description="Connect to name servers and brokers o
 ClientCertPath = Annotated[str, Meta(description="Certificate chain presented to servers (PEM).")]
 ClientTrustCertPath = Annotated[
     str,
-    Meta(description="CA certificates to verify servers with (PEM); empty: the system's."),
+    Meta(description="CA certificates for verifying servers (PEM); if empty, the system's."),
 ]
 AuthServer = Annotated[bool, Meta(description="Verify the certificates of servers.")]
 

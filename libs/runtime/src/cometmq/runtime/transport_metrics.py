@@ -8,15 +8,15 @@ from cometmq.runtime.metrics import Family, counter, gauge, labelled_counter
 
 TRANSPORT_FAMILIES: Final[tuple[Family[TransportStats], ...]] = (
     gauge("cometmq_connections", "Open connections.", lambda s: s.connections),
-    gauge("cometmq_requests_in_flight", "Requests without an answer.", lambda s: s.in_flight),
+    gauge("cometmq_requests_in_flight", "Requests not yet answered.", lambda s: s.in_flight),
     gauge(
         "cometmq_connection_unsent_bytes",
-        "Unsent output of all connections.",
+        "Unsent output on all connections.",
         lambda s: s.unsent_bytes,
     ),
     gauge(
         "cometmq_connection_buffered_bytes",
-        "Unsent output, incomplete frames and waiting requests of all connections.",
+        "Unsent output, incomplete frames and waiting requests on all connections.",
         lambda s: s.buffered_bytes,
     ),
     counter("cometmq_requests_total", "Requests received.", lambda s: s.requests),

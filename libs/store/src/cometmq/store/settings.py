@@ -58,7 +58,7 @@ class StoreSettings(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
         ),
     ] = 6_000_000
     flush_disk_type: Annotated[
-        FlushDiskType, Meta(description="Whether a send waits until its bytes are on the disk.")
+        FlushDiskType, Meta(description="Whether a send waits until its bytes are on disk.")
     ] = FlushDiskType.ASYNC_FLUSH
     broker_role: Annotated[
         BrokerRole,
@@ -102,7 +102,10 @@ class StoreSettings(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     ] = 5_000
     flush_interval_consume_queue: Annotated[
         Milliseconds,
-        Meta(description="Time between two checkpoints of queues and index, in ms.", extra=MUTABLE),
+        Meta(
+            description="Time between two checkpoints of the queues and the index, in ms.",
+            extra=MUTABLE,
+        ),
     ] = 1_000
     flush_consume_queue_least_pages: Annotated[
         int,
@@ -120,14 +123,14 @@ class StoreSettings(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     delete_commit_log_files_interval: Annotated[
         Milliseconds,
         Meta(
-            description="Accepted; files are deleted on a thread, one after the other.",
+            description="Accepted; a thread deletes files one at a time.",
             extra=INEFFECTIVE,
         ),
     ] = 100
     delete_consume_queue_files_interval: Annotated[
         Milliseconds,
         Meta(
-            description="Accepted; files are deleted on a thread, one after the other.",
+            description="Accepted; a thread deletes files one at a time.",
             extra=INEFFECTIVE,
         ),
     ] = 100
@@ -159,19 +162,19 @@ class StoreSettings(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     disk_max_used_space_ratio: Annotated[
         Ratio,
         Meta(
-            description="Above this disk usage (%) expired files are deleted at any hour.",
+            description="Above this disk usage (%), expired files are deleted at any hour.",
             extra=MUTABLE,
         ),
     ] = 75
     disk_space_clean_forcibly_ratio: Annotated[
         Ratio,
         Meta(
-            description="Above this disk usage (%) the oldest files are deleted at any age.",
+            description="Above this disk usage (%), the oldest files are deleted at any age.",
             extra=MUTABLE,
         ),
     ] = 85
     disk_space_warning_level_ratio: Annotated[
-        Ratio, Meta(description="Above this disk usage (%) sends are refused.", extra=MUTABLE)
+        Ratio, Meta(description="Above this disk usage (%), sends are refused.", extra=MUTABLE)
     ] = 90
     clean_file_forcibly_enable: Annotated[
         bool, Meta(description="Whether files may be deleted before they expire.", extra=MUTABLE)
@@ -182,8 +185,8 @@ class StoreSettings(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
             ge=0,
             le=8760,
             description=(
-                "Hours in which the whole log is compared once with its checksums; 0 turns the "
-                "comparison off."
+                "Hours within which the whole log is compared once with its checksums; 0 turns"
+                " the comparison off."
             ),
             extra=MUTABLE,
         ),
@@ -194,8 +197,8 @@ class StoreSettings(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
             ge=64 << 10,
             le=64 << 20,
             description=(
-                "Maximum number of bytes per second that the comparison of the log with its "
-                "checksums reads."
+                "Maximum number of bytes per second to read when comparing the log with its"
+                " checksums."
             ),
             extra=MUTABLE,
         ),
@@ -243,8 +246,8 @@ class StoreSettings(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
         Ratio,
         Meta(
             description=(
-                "Share of memory (%) that is assumed to hold the newest messages; older messages "
-                "count as on disk."
+                "Share of memory (%) assumed to hold the newest messages; older messages count as"
+                " on disk."
             ),
             extra=MUTABLE,
         ),
@@ -278,7 +281,7 @@ class StoreSettings(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
         int,
         Meta(
             ge=1,
-            description="Number of messages that a query returns if it sets no limit.",
+            description="Number of messages that a query without a limit returns.",
             extra=MUTABLE,
         ),
     ] = 32
@@ -292,7 +295,7 @@ class StoreSettings(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     flush_delay_offset_interval: Annotated[
         Milliseconds,
         Meta(
-            description="Accepted; offsets are saved after the copies are on the disk.",
+            description="Accepted; offsets are saved after the copies are on disk.",
             extra=MUTABLE | INEFFECTIVE,
         ),
     ] = 10_000

@@ -21,21 +21,21 @@ POOL: Final = _because("one event loop serves all requests, without thread pools
 QUEUE: Final = _because("requests do not wait for a thread, and inFlightMax limits them")
 CLIENT: Final = _because("the broker's own calls need no pools or limits")
 SOCKET: Final = _because(
-    "the system sizes socket buffers; writeBufferHighBytes limits the buffers of the broker"
+    "the system sizes socket buffers, and writeBufferHighBytes limits the broker's own buffers"
 )
 NETTY: Final = _because("the setting configures RocketMQ's network library")
 COMMERCIAL: Final = _because("only a commercial edition has these counters")
 DLEDGER: Final = _because("brokers do not replicate with DLedger")
 LIGHT: Final = _because("light message queues (LMQ) are not implemented")
-BLOOM: Final = _because("filters are evaluated on the messages, without bloom filters")
+BLOOM: Final = _because("filters are evaluated on the messages, without Bloom filters")
 DELAY: Final = _because("delayed messages never wait for each other when they are delivered")
 PLUGIN: Final = _because("there are no plug-ins and no filter servers")
-FOLDERS: Final = _because("a log in several folders is not supported")
+FOLDERS: Final = _because("a log cannot span several folders")
 UNUSED: Final = _because("RocketMQ 4.9.4 does not use the setting either")
 LOGS: Final = _because("logging is configured for the process, not for the broker")
 PAGES: Final = _because("files are not mapped")
 DIAGNOSIS: Final = _because("the setting diagnoses RocketMQ's own locks")
-DETAIL: Final = _because("statistics of queues are kept for delayed messages only")
+DETAIL: Final = _because("queue statistics are kept for delayed messages only")
 
 
 class AcceptedSettings(StoreSettings, frozen=True, kw_only=True, rename="camel"):

@@ -15,15 +15,15 @@ class GroupSettings(AcceptedSettings, frozen=True, kw_only=True, rename="camel")
     group_record: Annotated[
         str,
         Meta(
-            description="Place of the group's consensus record: file:/PATH for brokers of one host,"
-            " or etcd:HOST:PORT,HOST:PORT/KEY, over TLS etcd:https://HOST:PORT/KEY, or, in a pod,"
-            " kubernetes:NAMESPACE/NAME for a Lease. If empty, the broker has the fixed role that"
-            " brokerRole names."
+            description="Location of the group's consensus record: file:/PATH for brokers on one"
+            " host; etcd:HOST:PORT,HOST:PORT/KEY, or etcd:https://HOST:PORT/KEY over TLS; or, in"
+            " a pod, kubernetes:NAMESPACE/NAME for a Lease. If empty, the broker has the fixed"
+            " role given by brokerRole."
         ),
     ] = ""
-    etcd_user: Annotated[str, Meta(description="User of etcd, if it has users.")] = ""
+    etcd_user: Annotated[str, Meta(description="etcd user name, if etcd has users.")] = ""
     etcd_password: Annotated[
-        str, Meta(description="Password of that user.", extra={"secret": True})
+        str, Meta(description="Password of the etcd user.", extra={"secret": True})
     ] = ""
     group_members: Annotated[
         str,
@@ -36,16 +36,16 @@ class GroupSettings(AcceptedSettings, frozen=True, kw_only=True, rename="camel")
         int,
         Meta(
             ge=1,
-            description="Copies, the master's included, that must be in sync for the master to"
-            " accept messages.",
+            description="Number of copies, including the master's, that must be in sync for the"
+            " master to accept messages.",
         ),
     ] = 1
     replication_policy: Annotated[
         Policy,
         Meta(
             description="When a message counts as stored: all-in-sync, or majority, which needs"
-            " three members. It has to be the policy of the record. With majority, a winner of an"
-            " election whose tables are older than another copy's fetches these before it opens."
+            " three members. It has to match the record's policy. With majority, a member does"
+            " not open while its tables are older than another member's (member.tables_behind)."
         ),
     ] = Policy.ALL_IN_SYNC
     renew_deadline_mills: Annotated[
@@ -53,8 +53,8 @@ class GroupSettings(AcceptedSettings, frozen=True, kw_only=True, rename="camel")
         Meta(
             ge=500,
             le=600_000,
-            description="Milliseconds without a renewal of the record after which a master whose"
-            " copies are silent fences itself. The elector waits longer.",
+            description="Milliseconds without a renewal of the record after which a master fences"
+            " itself if its copies are also silent. The elector waits longer.",
         ),
     ] = 6_000
     heard_within_mills: Annotated[
@@ -71,7 +71,7 @@ class GroupSettings(AcceptedSettings, frozen=True, kw_only=True, rename="camel")
         Meta(
             ge=100,
             le=600_000,
-            description="Milliseconds after which a copy that lags leaves the in-sync set.",
+            description="Milliseconds after which a lagging copy leaves the in-sync set.",
         ),
     ] = 10_000
     switchover_timeout_mills: Annotated[
@@ -79,7 +79,7 @@ class GroupSettings(AcceptedSettings, frozen=True, kw_only=True, rename="camel")
         Meta(
             ge=10,
             le=60_000,
-            description="Milliseconds for which a master holds back requests in a planned"
+            description="Milliseconds for which a master holds back requests during a planned"
             " switchover before it gives up.",
         ),
     ] = 2_000
@@ -88,9 +88,9 @@ class GroupSettings(AcceptedSettings, frozen=True, kw_only=True, rename="camel")
         Meta(
             ge=0,
             le=600_000,
-            description="Milliseconds for which a broker that has handed over forwards requests"
-            " before it stops, counted from the hand-over. Where its address goes with it, as in a"
-            " pod, give clients time to learn the new master's: they ask for routes every 30 s.",
+            description="Milliseconds from the hand-over for which the old master forwards"
+            " requests before it stops. If its address disappears with it, as in a pod, give"
+            " clients time to learn the new master's address; they ask for routes every 30 s.",
         ),
     ] = 0
     control_port: Annotated[
@@ -98,14 +98,15 @@ class GroupSettings(AcceptedSettings, frozen=True, kw_only=True, rename="camel")
         Meta(
             ge=-1,
             le=65_535,
-            description="Port of the control API, which electors and `cometmq ha` call; 0: any, -1:"
-            " none. Without it, this broker cannot be elected.",
+            description="Port of the control API, which electors and `cometmq ha` call; 0 picks a"
+            " free port, -1 opens none. Without it, this broker cannot be elected.",
         ),
     ] = -1
     control_bind_address: Annotated[
         str,
         Meta(
             description="Local address of the control API. Any client that reaches it can depose a"
-            " master: open it to other machines only with tls.server.need.client.auth=require."
+            " master, so open it to other machines only with"
+            " tls.server.need.client.auth=require."
         ),
     ] = "127.0.0.1"

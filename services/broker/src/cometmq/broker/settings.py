@@ -49,8 +49,8 @@ class BrokerSettings(GroupSettings, frozen=True, kw_only=True, rename="camel"):
         int,
         Meta(
             ge=-1,
-            description="Number of a slave, from 1. A master registers as 0 whatever this says, as"
-            " in RocketMQ.",
+            description="Number of a slave, starting at 1. A master always registers as 0, as in"
+            " RocketMQ.",
         ),
     ] = 0
     broker_ip1: Annotated[
@@ -71,7 +71,7 @@ class BrokerSettings(GroupSettings, frozen=True, kw_only=True, rename="camel"):
         ),
     ] = field(default="", name="brokerIP2")
     bind_address: Annotated[
-        str, Meta(description="Local address to listen on; all addresses if empty.")
+        str, Meta(description="Local address to listen on; if empty, all addresses.")
     ] = ""
     listen_port: Annotated[int, Meta(ge=0, le=65535, description="Port for clients.")] = 10911
     namesrv_addr: Annotated[
@@ -97,8 +97,8 @@ class BrokerSettings(GroupSettings, frozen=True, kw_only=True, rename="camel"):
             ge=1000,
             extra=MUTABLE,
             description=(
-                "Milliseconds between registrations; values outside 10 to 60 s are limited to "
-                "this range."
+                "Milliseconds between registrations; values are clamped to the range from 10 to"
+                " 60 s."
             ),
         ),
     ] = 30_000
@@ -119,8 +119,8 @@ class BrokerSettings(GroupSettings, frozen=True, kw_only=True, rename="camel"):
         bool,
         Meta(
             extra=MUTABLE,
-            description="Register although another running broker has this brokerName and brokerId,"
-            " as RocketMQ does. If false, such a broker does not start.",
+            description="Register even if another running broker has this brokerName and brokerId,"
+            " as RocketMQ does. If false, the broker does not start in that case.",
         ),
     ] = False
     fetch_namesrv_addr_by_address_server: Annotated[
@@ -203,7 +203,7 @@ class BrokerSettings(GroupSettings, frozen=True, kw_only=True, rename="camel"):
             le=1 << 30,
             extra=MUTABLE,
             description="Memory for recently read parts of the log and the consume queues, from"
-            " which the native message path answers pulls; 0: pulls take the Python path.",
+            " which the native message path answers pulls. If 0, pulls take the Python path.",
         ),
     ] = 16 << 20
     send_thread_pool_queue_capacity: Annotated[
@@ -243,8 +243,8 @@ class BrokerSettings(GroupSettings, frozen=True, kw_only=True, rename="camel"):
         int,
         Meta(
             ge=0,
-            description="Milliseconds after its start until a slave first copies its master's "
-            "tables.",
+            description="Milliseconds from a slave's start until it first copies its master's"
+            " tables.",
         ),
     ] = 3_000
     slave_sync_interval_mills: Annotated[
@@ -300,14 +300,14 @@ class BrokerSettings(GroupSettings, frozen=True, kw_only=True, rename="camel"):
         Meta(
             ge=1,
             le=1_000_000,
-            description="Expected entries of RocketMQ's bloom filter, whose bits are saved in"
-            " consumerFilter.json; filters are evaluated without it.",
+            description="Expected number of entries in RocketMQ's Bloom filter, whose bits are"
+            " saved in consumerFilter.json; messages are filtered without it.",
         ),
     ] = 32
     max_error_rate_of_bloom_filter: Annotated[
         int,
         Meta(
-            ge=1, le=99, description="False-positive rate of RocketMQ's bloom filter, in percent."
+            ge=1, le=99, description="False-positive rate of RocketMQ's Bloom filter, in percent."
         ),
     ] = 20
     disable_consume_if_consumer_read_slowly: Annotated[
@@ -336,9 +336,10 @@ class BrokerSettings(GroupSettings, frozen=True, kw_only=True, rename="camel"):
         Meta(
             extra=MUTABLE,
             description=(
-                "If true, RocketMQ's rule applies: in a queue whose first message is still in "
-                "memory, a group without an offset starts at 0, whatever its consumeFromWhere "
-                "says. If false, a new group obeys its consumeFromWhere in such a queue too."
+                "If true, RocketMQ's rule applies: in a queue whose first message is still in"
+                " memory, a group without an offset starts at 0, regardless of its"
+                " consumeFromWhere. If false, a new group follows its consumeFromWhere in such a"
+                " queue, too."
             ),
         ),
     ] = True
@@ -353,7 +354,7 @@ class BrokerSettings(GroupSettings, frozen=True, kw_only=True, rename="camel"):
         Meta(
             ge=0,
             extra=MUTABLE,
-            description="Accepted; the txn-checker has a setting of this name.",
+            description="Accepted; the txn-checker has its own setting of this name.",
         ),
     ] = 6_000
     transaction_check_max: Annotated[
@@ -361,7 +362,7 @@ class BrokerSettings(GroupSettings, frozen=True, kw_only=True, rename="camel"):
         Meta(
             ge=0,
             extra=MUTABLE,
-            description="Accepted; the txn-checker has a setting of this name.",
+            description="Accepted; the txn-checker has its own setting of this name.",
         ),
     ] = 15
     transaction_check_interval: Annotated[
@@ -369,7 +370,7 @@ class BrokerSettings(GroupSettings, frozen=True, kw_only=True, rename="camel"):
         Meta(
             ge=1,
             extra=MUTABLE,
-            description="Accepted; the txn-checker has a setting of this name.",
+            description="Accepted; the txn-checker has its own setting of this name.",
         ),
     ] = 60_000
     acl_enable: Annotated[
@@ -379,10 +380,10 @@ class BrokerSettings(GroupSettings, frozen=True, kw_only=True, rename="camel"):
         str,
         Meta(
             description=(
-                "Account file of access control; the folder acl beside the file is read too. By "
-                "default this is conf/plain_acl.yml in rocketmqHome, or otherwise plain_acl.yml "
-                "beside the file given with -c, or otherwise plain_acl.yml in the store's config "
-                "folder."
+                "Account file for access control; the folder acl next to it is also read. By"
+                " default, this is conf/plain_acl.yml in rocketmqHome, otherwise plain_acl.yml"
+                " next to the file given with -c, otherwise plain_acl.yml in the store's config"
+                " folder."
             )
         ),
     ] = ""
@@ -417,8 +418,8 @@ class BrokerSettings(GroupSettings, frozen=True, kw_only=True, rename="camel"):
         Meta(
             ge=1,
             description=(
-                "Maximum number of unanswered requests of all connections; further requests are "
-                "refused with SYSTEM_BUSY."
+                "Maximum number of unanswered requests across all connections; further requests"
+                " are refused with SYSTEM_BUSY."
             ),
         ),
     ] = 200_000
@@ -435,20 +436,21 @@ class BrokerSettings(GroupSettings, frozen=True, kw_only=True, rename="camel"):
         Meta(
             ge=1024,
             description=(
-                "Limit of the unread answer bytes of all connections. Above it, the connections "
-                "with the most unread bytes are paused, and closed if they do not drain."
+                "Limit on unread answer bytes across all connections. Above it, the connections"
+                " with the most unread bytes are paused, and closed if they do not drain."
             ),
         ),
     ] = 128 * 1024**2
     server_channel_max_idle_time_seconds: Annotated[
-        int, Meta(ge=1, description="Seconds after which a silent connection is closed.")
+        int,
+        Meta(ge=1, description="How long a connection may be silent before it is closed, in s."),
     ] = 120
     admin_http_port: Annotated[
         int,
         Meta(
             ge=-1,
             le=65535,
-            description="Port of metrics and health checks; 0 picks a free port, -1 opens none.",
+            description="Port for metrics and health checks; 0 picks a free port, -1 opens none.",
         ),
     ] = -1
     metrics_rows_max: Annotated[
@@ -462,13 +464,13 @@ class BrokerSettings(GroupSettings, frozen=True, kw_only=True, rename="camel"):
         ),
     ] = 2_000
     metrics_exporter_names: Annotated[
-        bool, Meta(description="Show metrics under the names of rocketmq-exporter, too.")
+        bool, Meta(description="Also show metrics under the names of rocketmq-exporter.")
     ] = True
     metrics_native_names: Annotated[
-        bool, Meta(description="Show metrics under the names of RocketMQ 5, too.")
+        bool, Meta(description="Also show metrics under the names of RocketMQ 5.")
     ] = True
     stop_timeout_mills: Annotated[
-        int, Meta(ge=0, description="Milliseconds that a stop waits for open requests to finish.")
+        int, Meta(ge=0, description="Milliseconds to wait for open requests to finish at shutdown.")
     ] = 5_000
     tls_server_mode: tls_keys.ServerMode = field(default="permissive", name="tls.server.mode")
     tls_server_cert_path: tls_keys.ServerCertPath = field(default="", name="tls.server.certPath")

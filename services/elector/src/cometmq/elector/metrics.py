@@ -26,7 +26,7 @@ FAMILIES: Final[tuple[Family[ElectorStats], ...]] = (
         _one(lambda s: float(s.is_record_reachable)),
     ),
     labelled_gauge(
-        "cometmq_elector_has_master", "1 while the master that the record names is open.", _LABELS,
+        "cometmq_elector_has_master", "1 while the master named in the record is open.", _LABELS,
         _one(lambda s: float(s.has_master)),
     ),
     labelled_gauge(
@@ -70,7 +70,8 @@ FAMILIES: Final[tuple[Family[ElectorStats], ...]] = (
         lambda s: [((s.group, outcome), count) for outcome, count in s.writes.items()],
     ),
     labelled_counter(
-        "cometmq_elector_rounds_total", "Rounds of reading, asking and deciding.", _LABELS,
+        "cometmq_elector_rounds_total",
+        "Rounds of reading the record, asking the members and deciding.", _LABELS,
         _one(lambda s: s.round_count),
     ),
 )  # fmt: skip

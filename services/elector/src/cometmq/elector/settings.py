@@ -25,7 +25,8 @@ class ElectorSettings(msgspec.Struct, frozen=True, kw_only=True, rename="camel")
     group_record: Annotated[
         str,
         Meta(
-            description=f"Place of the group's record, as in the settings of its brokers: {FORMS}."
+            description="Location of the group's record, as in the settings of its brokers:"
+            f" {FORMS}."
         ),
     ] = ""
     control_members: Annotated[
@@ -38,13 +39,13 @@ class ElectorSettings(msgspec.Struct, frozen=True, kw_only=True, rename="camel")
     leaving_members: Annotated[
         str,
         Meta(
-            description="Ids of brokers that are taken out of the group, separated by semicolons;"
-            " they stay in controlMembers until they are out of the in-sync set."
+            description="Ids of brokers being removed from the group, separated by semicolons;"
+            " keep them in controlMembers until they have left the in-sync set."
         ),
     ] = ""
     min_in_sync: Annotated[
         int,
-        Meta(ge=1, description="Copies that must stay in sync when a broker is taken out."),
+        Meta(ge=1, description="Number of copies that must stay in sync when a broker is removed."),
     ] = 1
     replication_policy: Annotated[
         Policy,
@@ -57,8 +58,8 @@ class ElectorSettings(msgspec.Struct, frozen=True, kw_only=True, rename="camel")
         Meta(
             ge=500,
             le=600_000,
-            description="The masters' renewDeadlineMills. The elector waits 1.3 times as long"
-            " before it replaces a master that only fails to renew the record.",
+            description="The brokers' renewDeadlineMills. The elector waits 1.3 times as long"
+            " before replacing a master whose only fault is that it does not renew the record.",
         ),
     ] = 6_000
     heard_within_mills: Annotated[
@@ -66,24 +67,25 @@ class ElectorSettings(msgspec.Struct, frozen=True, kw_only=True, rename="camel")
         Meta(
             ge=50,
             le=60_000,
-            description="Silence of a master, in ms, after which it is replaced if its slaves have"
-            " lost it too.",
+            description="How long a master may be silent, in ms, before it is replaced if its"
+            " slaves have also lost it.",
         ),
     ] = 1_500
     poll_interval_mills: Annotated[
-        int, Meta(ge=50, le=60_000, description="Interval between rounds without news, in ms.")
+        int,
+        Meta(ge=50, le=60_000, description="Interval between rounds when nothing changes, in ms."),
     ] = 500
     status_timeout_mills: Annotated[
         int, Meta(ge=50, le=60_000, description="Timeout of a status request, in ms.")
     ] = 500
-    etcd_user: Annotated[str, Meta(description="User of etcd, if it has users.")] = ""
+    etcd_user: Annotated[str, Meta(description="etcd user name, if etcd has users.")] = ""
     etcd_password: Annotated[
-        str, Meta(description="Password of that user.", extra={"secret": True})
+        str, Meta(description="Password of the etcd user.", extra={"secret": True})
     ] = ""
     control_tls_name: Annotated[
         str,
         Meta(
-            description="Name in the brokers' certificates, if they do not name the hosts of"
+            description="Host name in the brokers' certificates, if it differs from the hosts in"
             " controlMembers."
         ),
     ] = ""
@@ -111,5 +113,9 @@ class ElectorSettings(msgspec.Struct, frozen=True, kw_only=True, rename="camel")
     )
     admin_http_port: Annotated[
         int,
-        Meta(ge=-1, le=65_535, description="Port of metrics and health checks; 0: any, -1: none."),
+        Meta(
+            ge=-1,
+            le=65_535,
+            description="Port for metrics and health checks; 0 picks a free port, -1 opens none.",
+        ),
     ] = -1

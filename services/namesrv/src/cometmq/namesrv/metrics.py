@@ -22,7 +22,7 @@ ROUTE_FAMILIES: Final[tuple[Family[RouteStats], ...]] = (
     ),
     labelled_counter(
         "cometmq_namesrv_brokers_dropped_total",
-        "Brokers removed although they had not unregistered, by reason.",
+        "Brokers removed without having unregistered, by reason.",
         ("reason",),
         lambda s: ((("expired",), s.expired_count), (("disconnected",), s.disconnected_count)),
     ),

@@ -20,7 +20,7 @@ class NamesrvSettings(msgspec.Struct, frozen=True, kw_only=True, rename="camel")
     """All settings of a name server."""
 
     bind_address: Annotated[
-        str, Meta(description="Local address to listen on; empty: all addresses.")
+        str, Meta(description="Local address to listen on; if empty, all addresses.")
     ] = ""
     listen_port: Annotated[
         int, Meta(ge=0, le=65535, description="Port for brokers and clients; 0 picks a free port.")
@@ -29,11 +29,13 @@ class NamesrvSettings(msgspec.Struct, frozen=True, kw_only=True, rename="camel")
         str, Meta(min_length=1, description="File of the key-value configuration.")
     ] = msgspec.field(default_factory=lambda: _home("kvConfig.json"))
     config_store_path: Annotated[
-        str, Meta(min_length=1, description="File that keeps settings changed at run time.")
+        str, Meta(min_length=1, description="File that stores settings changed at run time.")
     ] = msgspec.field(default_factory=lambda: _home("namesrv.properties"))
     order_message_enable: Annotated[
         bool,
-        Meta(description="Add orderTopicConf of the KV table to routes.", extra={"mutable": True}),
+        Meta(
+            description="Add orderTopicConf from the KV table to routes.", extra={"mutable": True}
+        ),
     ] = False
     cluster_test: Annotated[
         bool,
@@ -43,7 +45,8 @@ class NamesrvSettings(msgspec.Struct, frozen=True, kw_only=True, rename="camel")
         ),
     ] = False
     broker_expire_ms: Annotated[
-        int, Meta(ge=1000, description="Silence after which a broker is dropped, in ms.")
+        int,
+        Meta(ge=1000, description="How long a broker may be silent before it is dropped, in ms."),
     ] = 120_000
     scan_interval_ms: Annotated[
         int, Meta(ge=100, description="Interval of the scan for silent brokers, in ms.")
@@ -53,11 +56,13 @@ class NamesrvSettings(msgspec.Struct, frozen=True, kw_only=True, rename="camel")
         Meta(
             ge=0,
             description="How long, in ms, a lost master of a group with failover stays in the"
-            " routes until the next one registers, so that its queues stay known; 0: not at all.",
+            " routes unless the next one registers, so its queues remain visible; 0 removes it"
+            " at once.",
         ),
     ] = 10_000
     server_channel_max_idle_time_seconds: Annotated[
-        int, Meta(ge=1, description="Silence after which a connection is closed, in s.")
+        int,
+        Meta(ge=1, description="How long a connection may be silent before it is closed, in s."),
     ] = 120
     connection_count_max: Annotated[
         int,
@@ -70,8 +75,8 @@ class NamesrvSettings(msgspec.Struct, frozen=True, kw_only=True, rename="camel")
         Meta(
             ge=1024,
             description=(
-                "Limit of the unsent bytes of all connections. Above it, the connections with the "
-                "most unsent bytes are paused, and closed if they do not drain."
+                "Limit on unsent bytes across all connections. Above it, the connections with the"
+                " most unsent bytes are paused, and closed if they do not drain."
             ),
         ),
     ] = 128 * 1024**2
@@ -105,7 +110,7 @@ class NamesrvSettings(msgspec.Struct, frozen=True, kw_only=True, rename="camel")
         Meta(
             ge=-1,
             le=65535,
-            description="Port of metrics and health checks; 0 picks a free port, -1 opens none.",
+            description="Port for metrics and health checks; 0 picks a free port, -1 opens none.",
         ),
     ] = -1
 

@@ -11,9 +11,9 @@ from cometmq.operator.status_types import GroupStatus
 
 API_VERSION: Final = f"{GROUP}/{VERSION}"
 DESCRIPTION: Final = (
-    "A BrokerGroup is one group of CometMQ brokers: a master and slaves with copies of all its"
-    " messages, as pods. When the master is lost, the operator has a slave in sync take over, and"
-    " no acknowledged message is lost. A cluster consists of one or more groups."
+    "A BrokerGroup is one group of CometMQ brokers, run as pods: a master, and slaves with copies"
+    " of all its messages. When the master is lost, the operator makes an in-sync slave take"
+    " over, and no acknowledged message is lost. A cluster consists of one or more groups."
 )
 
 
@@ -37,12 +37,12 @@ COLUMNS: Final = (
 
 def _root() -> Schema:
     spec = {
-        "description": "What the group should be.",
+        "description": "The desired state of the group.",
         **schema_of(Spec),
         "x-kubernetes-validations": list(SPEC_RULES),
     }
     status = {
-        "description": "What the group is, as last seen by the operator.",
+        "description": "The state of the group as last seen by the operator.",
         **without_defaults(schema_of(GroupStatus)),
     }
     return {

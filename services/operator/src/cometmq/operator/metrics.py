@@ -78,10 +78,10 @@ def _operations(figures: OperatorFigures) -> Iterable[Row]:
 
 FAMILIES: Final[tuple[Family[OperatorFigures], ...]] = (
     gauge(
-        "cometmq_operator_acting", "1 while this operator looks after groups, 0 on a standby.",
+        "cometmq_operator_acting", "1 while this operator manages groups, 0 on a standby.",
         lambda s: float(s.is_acting),
     ),
-    gauge("cometmq_operator_groups", "BrokerGroups looked after.", lambda s: len(s.groups)),
+    gauge("cometmq_operator_groups", "BrokerGroups being managed.", lambda s: len(s.groups)),
     labelled_counter(
         "cometmq_operator_passes_total", "Passes over groups, by result (done, failed).",
         ("result",), lambda s: (((result,), count) for result, count in s.passes.items()),
@@ -92,7 +92,7 @@ FAMILIES: Final[tuple[Family[OperatorFigures], ...]] = (
     ),
     labelled_counter(
         "cometmq_operator_api_requests_total",
-        "Requests to the API server without watches and records, by method and status.",
+        "Requests to the API server, except for watches and records, by method and status.",
         ("method", "status"), lambda s: s.requests.items(),
     ),
     labelled_gauge(
@@ -130,7 +130,7 @@ FAMILIES: Final[tuple[Family[OperatorFigures], ...]] = (
     ),
     labelled_counter(
         "cometmq_brokergroup_operations_total",
-        "Orders by annotation, by verb and result (Started, Refused).",
+        "Orders given by annotation, by verb and result (Started, Refused).",
         (*_LABELS, "verb", "result"), _operations,
     ),
 )  # fmt: skip

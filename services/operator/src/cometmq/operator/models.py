@@ -116,18 +116,18 @@ class Replication(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     policy: Annotated[
         AckPolicy,
         Meta(
-            description="When a send is acknowledged. AllInSync: once every copy of the in-sync set"
-            " has the message, and copies that fall behind leave the set. Majority: once more than"
-            " half of all copies have it; this needs three replicas, and cannot be changed.",
+            description="When a send is acknowledged. AllInSync: once every copy in the in-sync"
+            " set has the message; copies that fall behind leave the set. Majority: once more"
+            " than half of all copies have it; this needs three replicas and cannot be changed.",
             extra_json_schema=rules(IMMUTABLE),
         ),
     ] = AckPolicy.ALL_IN_SYNC
     min_in_sync: Annotated[
         int,
         Meta(
-            description="Copies, the master's included, that must be in sync for sends to be"
-            " accepted. With 2 of 2, sends stop while either pod is away; with 1, they go on, and"
-            " the loss of the remaining disk would lose messages.",
+            description="Number of copies, including the master's, that must be in sync for sends"
+            " to be accepted. With 2 of 2, sends stop while either pod is down; with 1, they"
+            " continue, but losing the remaining disk would then lose messages.",
             ge=1,
             le=9,
         ),
@@ -135,9 +135,9 @@ class Replication(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     renew_deadline_ms: Annotated[
         int,
         Meta(
-            description="Milliseconds without a renewal of the record after which a master whose"
-            " copies are silent stops acknowledging. A failover waits 1.3 times as long if nothing"
-            " else shows that the master is lost.",
+            description="Milliseconds without a renewal of the record after which a master stops"
+            " acknowledging messages if its copies are also silent. A failover waits 1.3 times"
+            " as long if nothing else shows that the master is lost.",
             ge=500,
             le=600_000,
         ),
@@ -145,8 +145,8 @@ class Replication(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     heard_within_ms: Annotated[
         int,
         Meta(
-            description="Silence of the master's replication stream, in milliseconds, after which"
-            " its slaves and the operator consider it lost.",
+            description="How long the master's replication stream may be silent, in milliseconds,"
+            " before its slaves and the operator consider the master lost.",
             ge=300,
             le=60_000,
         ),
@@ -163,8 +163,9 @@ class Replication(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     switchover_timeout_ms: Annotated[
         int,
         Meta(
-            description="Milliseconds for which a master holds requests back in a switchover before"
-            " it gives up. Keep it below the send timeout of the clients, by default 3000.",
+            description="Milliseconds for which a master holds back requests during a switchover"
+            " before it gives up. Keep it below the send timeout of the clients, by default"
+            " 3000.",
             ge=10,
             le=60_000,
         ),
@@ -175,10 +176,17 @@ class StorageRetention(msgspec.Struct, frozen=True, kw_only=True, rename="camel"
     """Retention policy for the volumes of removed pods."""
 
     when_deleted: Annotated[
-        Retain, Meta(description="When the BrokerGroup is deleted: Retain or Delete the volumes.")
+        Retain,
+        Meta(
+            description="Whether to Retain or Delete the volumes when the BrokerGroup is deleted."
+        ),
     ] = Retain.RETAIN
     when_scaled: Annotated[
-        Retain, Meta(description="When replicas is lowered: Retain or Delete the volume.")
+        Retain,
+        Meta(
+            description="Whether to Retain or Delete the volume of a removed pod when replicas is"
+            " lowered."
+        ),
     ] = Retain.RETAIN
 
 
@@ -188,8 +196,8 @@ class Storage(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     size: Annotated[
         str,
         Meta(
-            description="Size of each volume, for example 20Gi. It may grow, if the storage class"
-            " allows expansion, and never shrink.",
+            description="Size of each volume, for example 20Gi. It can grow if the storage class"
+            " allows expansion, but never shrink.",
             max_length=20,
             pattern=r"^[1-9][0-9]*(Mi|Gi|Ti)$",
             extra_json_schema=rules(
@@ -212,7 +220,8 @@ class Storage(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
         | None
     ) = None
     retain: Annotated[
-        StorageRetention, Meta(description="What happens to the volumes of pods that are gone.")
+        StorageRetention,
+        Meta(description="What happens to the volumes of pods that have been removed."),
     ] = StorageRetention()
 
 
@@ -260,8 +269,9 @@ class DisruptionBudget(msgspec.Struct, frozen=True, kw_only=True):
     enabled: Annotated[
         bool,
         Meta(
-            description="Whether a PodDisruptionBudget limits drains of nodes to one broker of the"
-            " group at a time. A group of one replica never has one, as it would block drains."
+            description="Whether a PodDisruptionBudget limits node drains to one broker of the"
+            " group at a time. A group with one replica never has one, because it would block"
+            " drains."
         ),
     ] = True
 
@@ -272,9 +282,9 @@ class Update(msgspec.Struct, frozen=True, kw_only=True):
     type: Annotated[
         Rollout,
         Meta(
-            description="RollingSwitchover: slaves first, one after the other, each back in sync"
-            " before the next; then a switchover, then the old master. OnDelete: pods change when"
-            " a person deletes them."
+            description="RollingSwitchover: slaves are replaced first, one at a time, each back in"
+            " sync before the next; then comes a switchover, and then the old master is"
+            " replaced. OnDelete: pods are replaced when someone deletes them."
         ),
     ] = Rollout.ROLLING_SWITCHOVER
 
@@ -290,7 +300,7 @@ class Spec(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
         ],
         Meta(
             description="Name servers as HOST:PORT. Brokers register with each address that a name"
-            " has.",
+            " resolves to.",
             min_length=1,
             max_length=16,
         ),
@@ -309,7 +319,7 @@ class Spec(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
         Annotated[
             str,
             Meta(
-                description="RocketMQ's brokerName, which clients see in routes. Without it, the"
+                description="RocketMQ's brokerName, which clients see in routes. By default, the"
                 " name of this object. It must be unique among all groups of a name server.",
                 min_length=1,
                 max_length=127,
@@ -322,8 +332,9 @@ class Spec(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     replicas: Annotated[
         int,
         Meta(
-            description="Brokers of the group: a master, and slaves with a copy of everything."
-            " `kubectl scale` changes it. A broker that has to go hands its role over first.",
+            description="Number of brokers: a master, and slaves with a copy of everything."
+            " `kubectl scale` changes it. A broker that is being removed hands over its role"
+            " first.",
             ge=1,
             le=9,
         ),
@@ -344,9 +355,9 @@ class Spec(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     config: Annotated[
         dict[str, Annotated[str, Meta(max_length=1024)]],
         Meta(
-            description="Settings of the brokers, by RocketMQ's names: fileReservedTime,"
+            description="Settings of the brokers, under RocketMQ's names: fileReservedTime,"
             " flushDiskType, autoCreateTopicEnable and others. Settings that other fields"
-            " determine are refused. A change restarts the brokers one after the other.",
+            " determine are refused. A change restarts the brokers one at a time.",
             max_length=200,
             extra_json_schema=rules(
                 rule(
@@ -381,7 +392,7 @@ class Spec(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     resources: Annotated[
         dict[str, Any],
         Meta(
-            description="Requests and limits of the broker's container, as in a pod.",
+            description="Resource requests and limits of the broker's container, as in a pod.",
             extra_json_schema={
                 **OPAQUE,
                 "default": {"requests": {"cpu": "500m", "memory": "1Gi"}},
@@ -389,7 +400,7 @@ class Spec(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
         ),
     ] = {}
     scheduling: Annotated[
-        Scheduling, Meta(description="Where pods run; the fields are those of a pod.")
+        Scheduling, Meta(description="Where pods run; the fields are the same as in a pod.")
     ] = Scheduling()
     pod_disruption_budget: Annotated[
         DisruptionBudget, Meta(description="The PodDisruptionBudget of the group.")
@@ -400,16 +411,16 @@ class Spec(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     deletion: Annotated[
         Deletion,
         Meta(
-            description="What a deletion waits for. Drain: routes call the group read-only, and it"
-            " stays until producers have left and consumers have consumed everything; status.drain"
-            " tells what is left. Now: nothing."
+            description="What a deletion waits for. Drain: routes mark the group as read-only, and"
+            " it stays until producers have left and consumers have consumed everything;"
+            " status.drain shows what is left. Now: nothing."
         ),
     ] = Deletion.DRAIN
     paused: Annotated[
         bool,
         Meta(
-            description="Whether the operator leaves the objects of the group alone. Failover goes"
-            " on."
+            description="Whether the operator leaves the group's objects alone. Failover still"
+            " works."
         ),
     ] = False
 

@@ -52,5 +52,9 @@ class OperatorSettings(msgspec.Struct, frozen=True, kw_only=True, rename="camel"
     ] = 60_000
     admin_http_port: Annotated[
         int,
-        Meta(ge=-1, le=65_535, description="Port of metrics and health checks; 0: any, -1: none."),
+        Meta(
+            ge=-1,
+            le=65_535,
+            description="Port for metrics and health checks; 0 picks a free port, -1 opens none.",
+        ),
     ] = 8080

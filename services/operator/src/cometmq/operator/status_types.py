@@ -10,14 +10,14 @@ from msgspec import Meta
 class Condition(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """One aspect of the state of a group."""
 
-    type: Annotated[str, Meta(description="Name of the aspect.", max_length=64)]
+    type: Annotated[str, Meta(description="Name of the condition.", max_length=64)]
     status: Annotated[str, Meta(description="True, False or Unknown.", max_length=7)]
-    reason: Annotated[str, Meta(description="Reason, in one word.", max_length=64)]
+    reason: Annotated[str, Meta(description="One-word reason.", max_length=64)]
     message: Annotated[
-        str, Meta(description="What is the matter, and what to do.", max_length=4096)
+        str, Meta(description="What is wrong, and what to do about it.", max_length=4096)
     ] = ""
     observed_generation: Annotated[
-        int, Meta(description="Generation of the spec that this is about.")
+        int, Meta(description="Generation of the spec that the condition is based on.")
     ] = 0
     last_transition_time: Annotated[
         str,
@@ -32,7 +32,10 @@ class MemberStatus(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
     pod: Annotated[str, Meta(description="Name of the pod.", max_length=253)]
     role: Annotated[
-        str, Meta(description="Role that the broker reports; empty if it is silent.", max_length=16)
+        str,
+        Meta(
+            description="Role that the broker reports; empty if it does not answer.", max_length=16
+        ),
     ] = ""
     epoch: Annotated[int, Meta(description="Epoch in which it leads or follows.")] = 0
     in_sync: Annotated[bool, Meta(description="Whether it is in the in-sync set.")] = False
@@ -44,7 +47,10 @@ class Drain(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """Progress of the drain before a deletion."""
 
     remaining_messages: Annotated[
-        int, Meta(description="Messages that some consumer group has not consumed; -1: unknown.")
+        int,
+        Meta(
+            description="Messages that at least one consumer group has not consumed; -1 if unknown."
+        ),
     ] = -1
     waiting_for: Annotated[
         list[Annotated[str, Meta(max_length=512)]],
@@ -53,10 +59,10 @@ class Drain(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 class LastOperation(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """The last verb that a person gave by an annotation."""
+    """The last operation requested through an annotation."""
 
-    verb: Annotated[str, Meta(description="The verb.", max_length=64)]
-    value: Annotated[str, Meta(description="Its value.", max_length=253)]
+    verb: Annotated[str, Meta(description="Verb of the operation.", max_length=64)]
+    value: Annotated[str, Meta(description="Value of the annotation.", max_length=253)]
     result: Annotated[str, Meta(description="Done, Refused or Started.", max_length=16)]
     message: Annotated[str, Meta(description="Why it was refused.", max_length=1024)] = ""
     time: Annotated[
@@ -103,14 +109,14 @@ class GroupStatus(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omi
     drain: Annotated[Drain, Meta(description="What a deletion waits for.")] | None = None
     last_operation: (
         Annotated[
-            LastOperation, Meta(description="The last verb that a person gave by an annotation.")
+            LastOperation, Meta(description="The last operation requested through an annotation.")
         ]
         | None
     ) = None
     conditions: Annotated[
         list[Condition],
         Meta(
-            description="Aspects of the state: Available, Ready, FullyReplicated, Progressing,"
+            description="Conditions of the group: Available, Ready, FullyReplicated, Progressing,"
             " ElectionPossible, SpecAccepted.",
             max_length=16,
             extra_json_schema={

@@ -46,11 +46,11 @@ FAMILIES: Final[tuple[Family[Followers], ...]] = (
         _of_ledger(lambda ledger: ledger.size_bytes),
     ),
     labelled_gauge(
-        "cometmq_txn_half_behind", "Half messages not read yet.", _LABELS,
+        "cometmq_txn_half_behind", "Half messages not yet read.", _LABELS,
         _of_follower(lambda f: f.stats.half_behind),
     ),
     labelled_gauge(
-        "cometmq_txn_op_behind", "Op messages not read yet.", _LABELS,
+        "cometmq_txn_op_behind", "Op messages not yet read.", _LABELS,
         _of_follower(lambda f: f.stats.op_behind),
     ),
     labelled_counter(

@@ -36,8 +36,8 @@ class TxnCheckerSettings(msgspec.Struct, frozen=True, kw_only=True, rename="came
             ge=1,
             le=65_535,
             description=(
-                "Number of checks after which a transaction is set aside: its half message goes "
-                "to TRANS_CHECK_MAX_TIME_TOPIC."
+                "Number of checks after which a transaction is set aside: its half message is"
+                " moved to TRANS_CHECK_MAX_TIME_TOPIC."
             ),
         ),
     ] = 15
@@ -46,12 +46,10 @@ class TxnCheckerSettings(msgspec.Struct, frozen=True, kw_only=True, rename="came
     ] = _MINUTE_MS
     file_reserved_time: Annotated[
         int,
-        Meta(
-            ge=1, description="Age at which an open transaction is set aside in any case, in hours."
-        ),
+        Meta(ge=1, description="Age at which an open transaction is always set aside, in hours."),
     ] = 72
     questions_per_second: Annotated[
-        int, Meta(ge=1, description="Maximum number of checks per second and broker.")
+        int, Meta(ge=1, description="Maximum number of checks per second for each broker.")
     ] = 5_000
     poll_name_server_interval: Annotated[
         int, Meta(ge=10, description="Interval between lookups of the masters, in ms.")
@@ -65,7 +63,7 @@ class TxnCheckerSettings(msgspec.Struct, frozen=True, kw_only=True, rename="came
         Meta(ge=10, description="Interval between syncs of the state tables to disk, in ms."),
     ] = _MINUTE_MS
     back_off_max: Annotated[
-        int, Meta(ge=1, description="Longest pause before a failed broker is retried, in ms.")
+        int, Meta(ge=1, description="Longest pause before retrying a failed broker, in ms.")
     ] = 30_000
     request_timeout: Annotated[
         int, Meta(ge=1, description="Timeout of a request to a broker, in ms.")
@@ -85,13 +83,13 @@ class TxnCheckerSettings(msgspec.Struct, frozen=True, kw_only=True, rename="came
         str,
         Meta(
             description=(
-                "Access key of the account for brokers with access control; the account must be an "
-                "administrator's."
+                "Access key for brokers with access control; it must belong to an administrator"
+                " account."
             )
         ),
     ] = ""
     secret_key: Annotated[
-        str, Meta(description="Secret key of that account.", extra={"secret": True})
+        str, Meta(description="Secret key of the account.", extra={"secret": True})
     ] = ""
     tls_enable: tls_keys.Enable = msgspec.field(default=False, name="tls.enable")
     use_tls: tls_keys.Enable = msgspec.field(default=False, name=tls_keys.USE_TLS)
@@ -118,7 +116,7 @@ class TxnCheckerSettings(msgspec.Struct, frozen=True, kw_only=True, rename="came
         Meta(
             ge=-1,
             le=65_535,
-            description="Port of metrics and health checks; 0 picks a free port, -1 opens none.",
+            description="Port for metrics and health checks; 0 picks a free port, -1 opens none.",
         ),
     ] = -1
 

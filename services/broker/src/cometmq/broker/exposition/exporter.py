@@ -139,13 +139,17 @@ FAMILIES: Final[tuple[Family[Figures], ...]] = (
         "rocketmq_producer_message_size", "Bytes stored per second.", _TOPIC,
         _of_topics("put_bytes")
     ),
-    labelled_gauge("rocketmq_producer_offset", "Sum of the queues' ends.", _TOPIC, _ends("")),
     labelled_gauge(
-        "rocketmq_topic_retry_offset", "Sum of the ends of a retry topic's queues.", _TOPIC,
+        "rocketmq_producer_offset", "Sum of the queues' end offsets.",
+        _TOPIC, _ends(""),
+    ),
+    labelled_gauge(
+        "rocketmq_topic_retry_offset", "Sum of the end offsets of a retry topic's queues.", _TOPIC,
         _ends(RETRY_PREFIX)
     ),
     labelled_gauge(
-        "rocketmq_topic_dlq_offset", "Sum of the ends of a group's dead-letter queues.", ("group",),
+        "rocketmq_topic_dlq_offset",
+        "Sum of the end offsets of a group's dead-letter queues.", ("group",),
         _ends(DLQ_PREFIX)
     ),
     labelled_gauge(
@@ -178,7 +182,7 @@ FAMILIES: Final[tuple[Family[Figures], ...]] = (
         _diffs(lambda topic: topic.startswith(RETRY_PREFIX))
     ),
     labelled_gauge(
-        "rocketmq_group_dlqdiff", "Dead messages that the group itself has not consumed.", _DIFF,
+        "rocketmq_group_dlqdiff", "Dead letters that the group itself has not consumed.", _DIFF,
         _diffs(lambda topic: topic.startswith(DLQ_PREFIX))
     ),
 )  # fmt: skip
@@ -282,11 +286,12 @@ RUNTIME_FAMILIES: Final[tuple[Family[Figures], ...]] = (
     *(_put_time(suffix, name) for suffix, name in _PUT_TIMES),
     _runtime("remain_howmanydata_toflush", "Log bytes not yet synced.", _unflushed),
     _runtime(
-        "commitlogdir_capacity_free", "Free bytes of the disk.",
+        "commitlogdir_capacity_free", "Free bytes on the disk.",
         lambda f: _capacity(f, is_free=True),
     ),
     _runtime(
-        "commitlogdir_capacity_total", "Bytes of the disk.", lambda f: _capacity(f, is_free=False)
+        "commitlogdir_capacity_total",
+        "Size of the disk in bytes.", lambda f: _capacity(f, is_free=False)
     ),
 )  # fmt: skip
 

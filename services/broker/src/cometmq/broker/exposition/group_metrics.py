@@ -29,22 +29,25 @@ def _unconfirmed(group: Grouping) -> int:
 GROUP_FAMILIES: Final[tuple[Family[Grouping], ...]] = (
     labelled_gauge("cometmq_group_role", "1 for the role of this member.", ("role",), _roles),
     gauge(
-        "cometmq_group_epoch", "Epoch that it leads or follows.", lambda g: g.member.member.epoch
+        "cometmq_group_epoch",
+        "Epoch in which this member leads or follows.", lambda g: g.member.member.epoch
     ),
     gauge(
-        "cometmq_group_promised_epoch", "It obeys no master of a lower epoch.",
+        "cometmq_group_promised_epoch",
+        "Promised epoch; this member follows no master with a lower epoch.",
         lambda g: g.member.status().promised,
     ),
     gauge(
-        "cometmq_group_in_sync_copies", "Copies in sync, its own included; 0 unless it leads.",
+        "cometmq_group_in_sync_copies",
+        "Copies in sync, including this member's own; 0 unless it leads.",
         _copies,
     ),
     gauge(
-        "cometmq_group_unconfirmed_bytes", "Log bytes that the copies in sync lack; 0 unless it"
-        " leads.", _unconfirmed,
+        "cometmq_group_unconfirmed_bytes", "Log bytes that the copies in sync lack; 0 unless this"
+        " member leads.", _unconfirmed,
     ),
     gauge(
-        "cometmq_group_behind_bytes", "Log bytes of its master that it lacks.",
+        "cometmq_group_behind_bytes", "Log bytes that this member's master has but it lacks.",
         lambda g: g.member.status().lag_bytes,
     ),
     gauge(
@@ -52,11 +55,11 @@ GROUP_FAMILIES: Final[tuple[Family[Grouping], ...]] = (
         lambda g: not g.member.record_fault,
     ),
     gauge(
-        "cometmq_group_held_requests", "Requests that wait for the end of a switchover.",
+        "cometmq_group_held_requests", "Requests waiting for a switchover to end.",
         lambda g: g.gate.held_count,
     ),
     counter(
-        "cometmq_group_forwarded_requests_total", "Requests passed on to a new master.",
+        "cometmq_group_forwarded_requests_total", "Requests forwarded to a new master.",
         lambda g: g.gate.forwarded_count,
     ),
 )  # fmt: skip

@@ -86,7 +86,8 @@ FAMILIES: Final[tuple[Family[Broker], ...]] = (
         lambda b: b.transactions.rolled_back_count,
     ),
     counter(
-        "cometmq_transactions_set_aside_total", "Half messages that no producer could end.",
+        "cometmq_transactions_set_aside_total",
+        "Half messages set aside because no producer could end their transactions.",
         lambda b: b.transactions.aside_count,
     ),
     counter(
@@ -103,9 +104,9 @@ FAMILIES: Final[tuple[Family[Broker], ...]] = (
         "Transaction checks not sent because no producer was connected.",
         lambda b: b.transactions.unasked_count,
     ),
-    counter("cometmq_commits_total", "Writes of the store.", lambda b: b.driver.commit_count),
+    counter("cometmq_commits_total", "Writes by the store.", lambda b: b.driver.commit_count),
     counter(
-        "cometmq_config_save_failed_total", "Failed saves of config tables.",
+        "cometmq_config_save_failed_total", "Failed attempts to save the configuration tables.",
         lambda b: b.saver.failed_count,
     ),
     counter(
@@ -140,7 +141,7 @@ FAMILIES: Final[tuple[Family[Broker], ...]] = (
         "cometmq_native_pulls_total", "Pulls that took the native path.",
         lambda b: b.lane.pull_count if b.lane else 0,
     ),
-    gauge("cometmq_held_pulls", "Held pulls.", lambda b: b.hold.count),
+    gauge("cometmq_held_pulls", "Pulls currently held.", lambda b: b.hold.count),
     gauge(
         "cometmq_waiting_puts", "Sends waiting for a flush or a slave.",
         lambda b: b.driver.waiting_count,
@@ -183,16 +184,19 @@ FAMILIES: Final[tuple[Family[Broker], ...]] = (
     ),
     histogram(
         "cometmq_send_seconds",
-        "Time from a put to its answer; all messages of a commit count as its oldest one.",
+        "Time from a put to its answer; all messages in a commit are counted with the time of the"
+        " oldest one.",
         lambda b: b.driver.put_seconds,
     ),
     histogram(
         "cometmq_pull_seconds",
-        "Time of a pull that was not held; of native pulls, one chunk of eight is timed for all.",
+        "Duration of pulls that were not held; for native pulls, one chunk in eight is timed and"
+        " stands for the rest.",
         lambda b: b.stats.pull_seconds,
     ),
     histogram(
-        "cometmq_store_sync_seconds", "Time of a sync of the log.", lambda b: b.driver.sync_seconds
+        "cometmq_store_sync_seconds",
+        "Duration of a sync of the log.", lambda b: b.driver.sync_seconds
     ),
 )  # fmt: skip
 
@@ -224,7 +228,8 @@ FIGURE_FAMILIES: Final[tuple[Family[Figures], ...]] = (
 
 LIMIT_FAMILIES: Final[tuple[Family[Sequence[RowLimit]], ...]] = (
     gauge(
-        "cometmq_metrics_dropped_rows", "Rows of this scrape above metricsRowsMax, left out.",
+        "cometmq_metrics_dropped_rows",
+        "Rows left out of this scrape because they exceed metricsRowsMax.",
         lambda limits: sum(limit.dropped_count for limit in limits),
     ),
 )  # fmt: skip
@@ -276,7 +281,8 @@ REPLICATION_FAMILIES: Final[tuple[Family[Broker], ...]] = (
         "cometmq_replica_following", "1 while a slave follows its master.", _is_following
     ),
     labelled_gauge(
-        "cometmq_replica_unfit", "1 for the reason why a slave cannot follow.", ("reason",),
+        "cometmq_replica_unfit",
+        "1 for the reason why a slave cannot follow its master.", ("reason",),
         _unfit,
     ),
     gauge(
@@ -289,11 +295,11 @@ REPLICATION_FAMILIES: Final[tuple[Family[Broker], ...]] = (
         lambda b: b.replication.following.received_bytes,
     ),
     counter(
-        "cometmq_replica_connects_total", "Connections of a slave to its master.",
+        "cometmq_replica_connects_total", "Connections made by a slave to its master.",
         lambda b: b.replication.following.connect_count,
     ),
     counter(
-        "cometmq_replica_copies_failed_total", "Tables of the master that could not be copied.",
+        "cometmq_replica_copies_failed_total", "Failed attempts to copy the master's tables.",
         lambda b: b.replication.following.table_failed_count,
     ),
 )  # fmt: skip

@@ -138,7 +138,7 @@ FAMILIES: Final[tuple[Family[Figures], ...]] = (
         _of_lags(lambda one: one.lag_ms)
     ),
     labelled_counter(
-        "rocketmq_send_to_dlq_messages_total", "Messages that went to a dead-letter topic.",
+        "rocketmq_send_to_dlq_messages_total", "Messages moved to a dead-letter topic.",
         ("consumer_group", "topic"), _dead
     ),
     labelled_gauge(
@@ -149,12 +149,13 @@ FAMILIES: Final[tuple[Family[Figures], ...]] = (
         ("consumer_group", "language", "version", "consume_mode"), _consumers
     ),
     labelled_histogram(
-        "rocketmq_rpc_latency", "Milliseconds of sends and pulls that were not held.",
+        "rocketmq_rpc_latency",
+        "Duration in milliseconds of sends, and of pulls that were not held.",
         ("protocol_type", "request_code", "is_long_polling"), _latencies
     ),
     labelled_gauge(
-        "rocketmq_processor_watermark", "Requests that wait: sends for the disk or a slave, pulls "
-        "for the disk.", ("processor",),
+        "rocketmq_processor_watermark", "Waiting requests: sends waiting for the disk or a slave,"
+        " pulls waiting for the disk.", ("processor",),
         lambda f: (
             (("send",), f.broker.driver.waiting_count), (("pull",), f.broker.driver.read_count),
         ),
@@ -175,7 +176,8 @@ FAMILIES: Final[tuple[Family[Figures], ...]] = (
         lambda f: (((), f.broker.transactions.rolled_back_count),)
     ),
     gauge(
-        "rocketmq_storage_size", "Bytes of the log.", _behind(lambda b: b.store.stats().min_offset)
+        "rocketmq_storage_size",
+        "Size of the log in bytes.", _behind(lambda b: b.store.stats().min_offset)
     ),
     gauge(
         "rocketmq_storage_flush_behind_bytes", "Log bytes not yet synced.",
