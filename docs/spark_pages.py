@@ -102,7 +102,7 @@ def columns_page() -> str:
     lines = ["# Columns of the Spark tables and of lag reports", "", NOTICE, ""]
     lines += [
         "A type with `!` is never null. Times are UTC. The schema version of snapshots and reports",
-        f"is {table_columns.SCHEMA_VERSION}; it changes when a column changes its meaning.",
+        f"is {table_columns.SCHEMA_VERSION}; it changes when the meaning of a column changes.",
     ]
     read = 'Returned by `spark.read.format("rocketmq")`: see [the guide](../guides/spark.md).'
     lines += _columns("Table `messages`", read, schemas.MESSAGES)

@@ -38,7 +38,7 @@ MESSAGES: Final = (
         "Position in the broker's commit log, in bytes.",
         required=True,
     ),
-    Column("msg_id", "string", "Id set by the producer (UNIQ_KEY), else `offset_msg_id`."),
+    Column("msg_id", "string", "Id set by the producer (UNIQ_KEY), otherwise `offset_msg_id`."),
     Column(
         "offset_msg_id",
         "string",

@@ -84,7 +84,9 @@ class ClientOptions(
     ] = ""
     client_ip: Annotated[
         str,
-        Meta(description="Part of the client id; if empty, this machine's outgoing address."),
+        Meta(
+            description="Part of the client id; if empty, this machine's outgoing address is used."
+        ),
     ] = ""
     instance_name: Annotated[
         str,
@@ -129,10 +131,10 @@ class ClientOptions(
     ] = Serialization.JSON
     credentials: Annotated[
         SessionCredentials | None,
-        Meta(description="Keys that sign every request, for brokers with access control."),
+        Meta(description="Keys for signing every request, for brokers with access control."),
     ] = None
     tls: Annotated[
-        TlsSettings, Meta(description="TLS for all connections; `enable` switches it on.")
+        TlsSettings, Meta(description="TLS settings for all connections; `enable` turns TLS on.")
     ] = TlsSettings()
 
 
@@ -179,7 +181,7 @@ class ProducerOptions(ClientOptions, frozen=True, kw_only=True, forbid_unknown_f
         TRACE_TOPIC
     )
     pending_requests_max: Annotated[
-        int, Meta(ge=1, description="Maximum number of pending requests; further ones are refused.")
+        int, Meta(ge=1, description="Maximum number of pending requests; any more are refused.")
     ] = 10_000
     compress_over_bytes: Annotated[
         int, Meta(ge=0, description="Size in bytes from which bodies are compressed.")
@@ -197,7 +199,7 @@ class ProducerOptions(ClientOptions, frozen=True, kw_only=True, forbid_unknown_f
         Meta(description="Avoid slow and failing brokers for a while (sendLatencyFaultEnable)."),
     ] = False
     pending_sends_max: Annotated[
-        int, Meta(ge=1, description="Maximum number of concurrent sends; further ones wait.")
+        int, Meta(ge=1, description="Maximum number of concurrent sends; any more wait.")
     ] = 10_000
 
 
@@ -225,8 +227,8 @@ class TransactionOptions(ProducerOptions, frozen=True, kw_only=True, forbid_unkn
         int,
         Meta(
             ge=1,
-            description="Maximum number of pending checks; further ones are dropped, and the "
-            "broker repeats them (checkRequestHoldMax).",
+            description="Maximum number of pending checks; any more are dropped, and the broker"
+            " repeats them (checkRequestHoldMax).",
         ),
     ] = 2_000
 
@@ -264,7 +266,7 @@ class ConsumerOptions(ClientOptions, frozen=True, kw_only=True, forbid_unknown_f
     )
     rebalance_interval_ms: Annotated[
         int,
-        Meta(ge=1, description="Interval between rebalances that no broker has asked for."),
+        Meta(ge=1, description="Interval between rebalances that no broker has requested."),
     ] = 20_000
     pull_count_max: Annotated[int, Meta(ge=1, le=1024, description="Messages per pull.")] = 32
     queue_count_max: Annotated[
@@ -378,15 +380,15 @@ class PushOptions(ConsumerOptions, frozen=True, kw_only=True, forbid_unknown_fie
         int,
         Meta(
             ge=1,
-            description="A message that the listener keeps for longer is sent back.",
+            description="Time after which a message that the listener still holds is sent back.",
         ),
     ] = 15 * 60_000
     stuck_listener_ms: Annotated[
         int,
         Meta(
             ge=1,
-            description="A listener call that runs for longer is reported as a warning "
-            "(`listener.stuck`).",
+            description="Time after which a running listener call is reported as a warning"
+            " (`listener.stuck`).",
         ),
     ] = 30_000
     post_subscription_when_pull: Annotated[
@@ -431,7 +433,7 @@ class LitePullOptions(ConsumerOptions, frozen=True, kw_only=True, forbid_unknown
 
 
 class PullOptions(ConsumerOptions, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Options of a pull consumer; options about prefetching have no effect."""
+    """Options of a pull consumer; prefetching options have no effect."""
 
     suspend_ms: Annotated[
         int, Meta(ge=1, description="How long brokers hold a blocking pull without messages.")

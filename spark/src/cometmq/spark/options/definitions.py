@@ -78,8 +78,8 @@ class Options(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
         Meta(
             extra=ALL,
             description=(
-                "Name servers as `host:port;host:port`, or an HTTP address that lists them. "
-                "Required."
+                "Name servers as `host:port;host:port`, or an HTTP URL that returns such a list."
+                " Required."
             ),
         ),
     ] = ""
@@ -248,7 +248,10 @@ class Options(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     ] = field(name="fetchOffset.retryIntervalMs", default=10)
     read_from: Annotated[
         ReadFrom,
-        Meta(extra=READ, description="`master`, `slave`, or `auto`: a slave if the master fails."),
+        Meta(
+            extra=READ,
+            description="`master`, `slave`, or `auto`, which uses a slave if the master fails.",
+        ),
     ] = ReadFrom.AUTO
     include_body: Annotated[
         bool, Meta(extra=READ, description="If false, bodies are not returned: `body` is null.")
@@ -289,15 +292,15 @@ class Options(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
         str,
         Meta(
             extra=ALL,
-            description="Path of a YAML file with `accessKey` and `secretKey`, on the driver and "
-            "on every executor; read at each connect.",
+            description="Path of a YAML file with `accessKey` and `secretKey`, on the driver and"
+            " on every executor; it is read for each connection.",
         ),
     ] = ""
-    use_tls: Annotated[bool, Meta(extra=ALL, description="Connect with TLS.")] = field(
+    use_tls: Annotated[bool, Meta(extra=ALL, description="Connect over TLS.")] = field(
         name="useTLS", default=False
     )
     tls_ca_file: Annotated[
-        str, Meta(extra=ALL, description="CA certificates that verify the servers.")
+        str, Meta(extra=ALL, description="CA certificates for verifying the servers.")
     ] = field(name="tls.caFile", default="")
     tls_cert_file: Annotated[str, Meta(extra=ALL, description="Client certificate.")] = field(
         name="tls.certFile", default=""
@@ -328,7 +331,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
             ge=0,
             le=4 << 20,
             extra=WRITE,
-            description="Maximum size of a batch of messages for one queue; 0 turns batches off.",
+            description="Maximum size of a batch of messages for one queue; 0 disables batching.",
         ),
     ] = 1 << 20
     send_timeout_ms: Annotated[int, Meta(ge=1, extra=WRITE, description="Timeout of a send.")] = (
@@ -338,8 +341,8 @@ class Options(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
         bool,
         Meta(
             extra=WRITE,
-            description="Derive message ids from query, batch, task and row, so that a repeated "
-            "batch has the same ids.",
+            description="Derive message ids from the query, batch, task and row, so that a"
+            " repeated batch has the same ids.",
         ),
     ] = True
 

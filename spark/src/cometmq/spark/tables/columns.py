@@ -30,7 +30,10 @@ def ddl(columns: Columns) -> str:
 
 
 _SNAPSHOT: Final = Column(
-    "snapshot_id", "bigint", "Minutes from 1970 to the snapshot; the same in all four tables", True
+    "snapshot_id",
+    "bigint",
+    "Time of the snapshot in minutes since 1970; the same in all four tables",
+    True,
 )
 _CLUSTER: Final = Column("cluster", "string", "Cluster of the broker", True)
 _GROUP: Final = Column("group", "string", "Consumer group", True)
@@ -71,8 +74,10 @@ PROGRESS: Final[Columns] = (
     _BROKER,
     _TOPIC,
     _QUEUE,
-    Column("consumer_offset", "bigint", "Next offset the group will read; null: never committed"),
-    Column("pull_offset", "bigint", "Offset of the last pull; only 5.x reports it"),
+    Column(
+        "consumer_offset", "bigint", "Next offset the group will read; null if it never committed"
+    ),
+    Column("pull_offset", "bigint", "Offset of the last pull; only 5.x brokers report it"),
     _MIN,
     _MAX,
     Column("consume_ts", "timestamp", "Store time of the last consumed message, if queried"),
@@ -82,7 +87,7 @@ PROGRESS: Final[Columns] = (
     _READ,
     Column("max_read_ts", "timestamp", "When `max_offset` was read, later than `read_ts`", True),
     Column("online", "boolean", "Whether the group has a connected member", True),
-    Column("message_model", "string", "CLUSTERING or BROADCASTING; null: offline"),
+    Column("message_model", "string", "CLUSTERING or BROADCASTING; null if offline"),
     Column(
         "filtered", "boolean", "Whether the subscription has an expression other than `*`", True
     ),
@@ -95,7 +100,7 @@ GROUPS: Final[Columns] = (
     _GROUP,
     _BROKER,
     Column("online_clients", "int", "Connected members", True),
-    Column("message_model", "string", "CLUSTERING or BROADCASTING; null: offline"),
+    Column("message_model", "string", "CLUSTERING or BROADCASTING; null if offline"),
     Column("consume_type", "string", "CONSUME_ACTIVELY (pull) or CONSUME_PASSIVELY (push)"),
     Column("subscriptions", "map<string,string>", "Filter expression by topic", True),
     Column("consume_tps", "double", "Messages consumed per second in all topics, if queried"),
@@ -111,13 +116,13 @@ BROKERS: Final[Columns] = (
     _SNAPSHOT,
     _CLUSTER,
     _BROKER,
-    Column("broker_id", "bigint", "0: the master", True),
+    Column("broker_id", "bigint", "0 for the master", True),
     Column("addr", "string", "Address registered at the name server", True),
     Column("reachable", "boolean", "Whether the broker answered all queries", True),
-    Column("error", "string", "Reason if it did not"),
+    Column("error", "string", "Reason if it did not answer"),
     Column("version", "string", "Version of the broker"),
     Column("file_reserved_hours", "int", "Retention of messages (fileReservedTime)"),
-    Column("delete_when", "string", "Hours at which files are deleted (deleteWhen)"),
+    Column("delete_when", "string", "Hours of the day at which files are deleted (deleteWhen)"),
     Column("disk_max_used_ratio", "int", "Disk usage in percent that triggers deletion"),
     Column("clean_forcibly", "boolean", "Whether a full disk deletes files before they expire"),
     Column("commitlog_disk_ratio", "double", "Used fraction of the commit log's disk, 0 to 1"),

@@ -39,15 +39,15 @@ _NUMBERS: Final = {
 MEANINGS: Final[Mapping[str, str]] = {
     "LOST": "Messages were deleted before the group read them.",
     "AT_RISK": "Unread messages will be deleted soon, by age or by a filling disk.",
-    "REWIND": "The committed offset went back and has not recovered.",
-    "STALLED": "Members are connected, but the offset does not move and messages wait.",
-    "STOPPED": "No member is connected, so the offset does not move and messages wait.",
+    "REWIND": "The committed offset moved backwards and has not recovered.",
+    "STALLED": "Members are connected, but the offset is not moving and messages are waiting.",
+    "STOPPED": "No member is connected, so the offset is not moving and messages are waiting.",
     "NEVER_COMMITTED": "Members are connected, but the group has never committed an offset.",
-    "SLOW": "The group reads, but not faster than messages arrive.",
-    "CATCHING_UP": "Behind, but catching up.",
+    "SLOW": "The group is reading, but no faster than messages arrive.",
+    "CATCHING_UP": "The group is behind but catching up.",
     "UNKNOWN": "Too few snapshots to determine a status.",
     "BROADCAST": "Every member reads all messages and keeps its own offsets.",
-    "OK": "At the end of its queues, now or at some point within the window.",
+    "OK": "The group is at the end of its queues, or was at some point within the window.",
 }
 Curves = Mapping[tuple[str, str], plots.Points]
 

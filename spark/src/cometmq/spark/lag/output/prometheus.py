@@ -46,7 +46,7 @@ STATUS: Final = Metric(
     "cometmq_group_status", "gauge", "1 for the current status of the group, 0 for the others."
 )
 COVERAGE: Final = Metric(
-    "cometmq_lag_report_coverage_ratio", "gauge", "Queues with data / expected queues."
+    "cometmq_lag_report_coverage_ratio", "gauge", "Queues with data divided by expected queues."
 )
 TIMESTAMP: Final = Metric(
     "cometmq_lag_report_timestamp_seconds",
@@ -66,7 +66,7 @@ GROUP_FAMILIES: Final = (
     Family(
         "cometmq_time_to_loss_seconds",
         "gauge",
-        "Time until unread messages are deleted; absent: no loss expected.",
+        "Time until unread messages are deleted; absent if no loss is expected.",
         lambda r: r["time_to_loss_s"],
     ),
     Family(
