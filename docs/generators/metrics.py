@@ -53,9 +53,9 @@ GROUPS: Final = (
     Group("Name server", (), ROUTE_FAMILIES),
     Group("Txn-checker", (), TXN_CHECKER_FAMILIES),
     Group("Elector", (), ELECTOR_FAMILIES),
-    Group("Operator of Kubernetes", (), OPERATOR_FAMILIES),
-    Group("Connections, of every server", ("server",), TRANSPORT_FAMILIES),
-    Group("Event loop, of every program", (), (*loop_families(), *build_families())),
+    Group("Kubernetes operator", (), OPERATOR_FAMILIES),
+    Group("Connections of every server", ("server",), TRANSPORT_FAMILIES),
+    Group("Event loop of every program", (), (*loop_families(), *build_families())),
     Group("Names of rocketmq-exporter", ("cluster", "broker"), exporter.FAMILIES),
     Group(
         "Names of rocketmq-exporter: the broker's state", ("cluster",), exporter.RUNTIME_FAMILIES
