@@ -196,6 +196,9 @@ class SimTransport(asyncio.Transport):
     def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
         """Do nothing: the buffer has no limits."""
 
+    def get_write_buffer_size(self) -> int:
+        return sum(map(len, self._out))
+
     def is_closing(self) -> bool:
         return self._is_closing
 

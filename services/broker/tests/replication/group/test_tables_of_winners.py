@@ -338,3 +338,38 @@ async def test_a_stop_forgets_what_has_arrived(tmp_path: Path) -> None:
             await fetch.fetcher.stop()
         assert fetch.fetcher.take() is None
         await until(lambda: not node.sender.connection_count)
+
+
+async def test_a_winner_on_a_slow_link_is_not_dropped(tmp_path: Path) -> None:
+    class Slow(asyncio.Transport):
+        """Accepts a byte between two ticks."""
+
+        unsent_bytes = 1_000
+        is_aborted = False
+
+        def set_protocol(self, protocol: asyncio.BaseProtocol) -> None: ...
+        def set_write_buffer_limits(
+            self, high: int | None = None, low: int | None = None
+        ) -> None: ...
+        def write(self, data: object) -> None: ...
+        def is_closing(self) -> bool:
+            return self.is_aborted
+
+        def get_write_buffer_size(self) -> int:
+            self.unsent_bytes -= 1
+            return self.unsent_bytes
+
+        def abort(self) -> None:
+            self.is_aborted = True
+
+    async with source(tmp_path) as node:
+        slow, offers = Slow(), node.sender.offers
+        offers.begin(slow, "", WANTED, EPOCH)
+        await asyncio.sleep(0)
+        offers.tick()
+        for _ in range(20):
+            node.clock.advance(table_offer.STUCK_MS)
+            offers.tick()
+        assert len(offers) == 1
+        offers.close()
+        assert slow.is_aborted

@@ -78,7 +78,7 @@ class TableOffers:
         """Close connections without progress."""
         now_ms = self._now_ms()
         for offer in tuple(self._offers.values()):
-            if now_ms - offer.progressed_ms > STUCK_MS:
+            if now_ms - offer.progress_ms(now_ms) > STUCK_MS:
                 offer.close()
 
     def close(self) -> None:
@@ -110,14 +110,22 @@ class TableOffer(asyncio.Protocol):
         self._is_paused = False
         self._is_scheduled = False
         self._has_sent_all = False
-        self.progressed_ms = now_ms()
-        """When the winner last accepted something."""
+        self._unsent_bytes = 0
+        self._progressed_ms = now_ms()
 
     def begin(self) -> None:
         """Send the position of the tables, then the tables."""
         body = msgspec.json.encode(self._offered)
         self._transport.write(frames.encode_body(Kind.OFFER, body))
         self._schedule()
+
+    def progress_ms(self, now_ms: int) -> int:
+        """Return when the winner was last seen to accept something; call this regularly."""
+        unsent_bytes = self._transport.get_write_buffer_size()
+        if unsent_bytes < self._unsent_bytes:
+            self._progressed_ms = now_ms
+        self._unsent_bytes = unsent_bytes
+        return self._progressed_ms
 
     def data_received(self, data: bytes) -> None:
         self.close()  # a winner has nothing more to say
@@ -127,7 +135,6 @@ class TableOffer(asyncio.Protocol):
 
     def resume_writing(self) -> None:
         self._is_paused = False
-        self.progressed_ms = self._now_ms()
         self._schedule()
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -148,7 +155,7 @@ class TableOffer(asyncio.Protocol):
         self._is_scheduled = False
         if self._is_paused or self._transport.is_closing():
             return
-        self.progressed_ms = self._now_ms()
+        self._progressed_ms = self._now_ms()
         position = self._offered.epoch, self._offered.changes
         if self._tables.position != position:
             self._refuse(f"the tables have moved on from {position} to {self._tables.position}")
