@@ -44,8 +44,8 @@ class GroupSettings(AcceptedSettings, frozen=True, kw_only=True, rename="camel")
         Policy,
         Meta(
             description="When a message counts as stored: all-in-sync, or majority, which needs"
-            " three members. It has to match the record's policy. With majority, a member does"
-            " not open while its tables are older than another member's (member.tables_behind)."
+            " three members. It has to match the record's policy. With majority, the winner"
+            " of an election fetches the newest tables from another copy before it opens."
         ),
     ] = Policy.ALL_IN_SYNC
     renew_deadline_mills: Annotated[
