@@ -19,7 +19,7 @@ from typing import Final
 import msgspec
 
 from cometmq.ha.port import Answer
-from cometmq.ha.record import Copy, Record, TablesAt, Versioned
+from cometmq.ha.record import Copy, Policy, Record, TablesAt, Versioned
 from cometmq.remoting.errors import CometError
 
 
@@ -74,6 +74,10 @@ class Member(msgspec.Struct, frozen=True, kw_only=True):
     """The version of the record that made the member master."""
     is_held: bool = False
     """Whether an order fenced the member, which therefore may not elect itself."""
+    knows_tables: bool = True
+    """Whether the member knows how recent its tables are. Under `Policy.MAJORITY` it may not elect
+    itself otherwise: older tables of another copy would replace changes that it acknowledged (R11).
+    """
 
 
 # ---- events ----------------------------------------------------------------------------------
@@ -81,6 +85,8 @@ class Member(msgspec.Struct, frozen=True, kw_only=True):
 
 class Recovered(msgspec.Struct, frozen=True):
     """Recovery at startup or from a full disk is complete; history and state are saved (R2, R5)."""
+
+    knows_tables: bool = True
 
 
 class RecordRead(msgspec.Struct, frozen=True):
@@ -282,7 +288,8 @@ def promise_of_follower(member: Member, epoch: int) -> int:
 
 
 def _recovered(member: Member, event: Recovered) -> Reaction:
-    return _changed(member, Role.SLAVE), (ReadRecord(),)
+    after = msgspec.structs.replace(member, knows_tables=event.knows_tables)
+    return _changed(after, Role.SLAVE), (ReadRecord(),)
 
 
 def _record_while_no_master(member: Member, event: RecordRead) -> Reaction:
@@ -297,7 +304,8 @@ def _record_while_no_master(member: Member, event: RecordRead) -> Reaction:
         )
         begin = BeginEpoch(record.epoch, record.tables)
         return after, (StopFollowing(), SavePromise(record.epoch), begin)
-    if is_named(member, record) and not member.is_held:
+    may_claim = member.knows_tables or record.policy is Policy.ALL_IN_SYNC
+    if is_named(member, record) and not member.is_held and may_claim:
         epoch = max(member.promised, record.epoch) + 1
         claim = record.elected(member.me, epoch, tables=record.tables)
         return member, (Claim(found, claim),)
@@ -384,7 +392,8 @@ def _epoch_seen(member: Member, event: EpochSeen) -> Reaction:
 def _opened(member: Member, event: Opened) -> Reaction:
     if event.epoch != member.epoch or member.found is None:
         return member, ()
-    return msgspec.structs.replace(member, role=Role.MASTER), (Lead(member.found),)
+    after = msgspec.structs.replace(member, role=Role.MASTER, knows_tables=True)
+    return after, (Lead(member.found),)
 
 
 def _park(member: Member, event: ParkOrder) -> Reaction:
@@ -433,6 +442,7 @@ def _changed(
         master=master,
         found=found,
         is_held=is_held,
+        knows_tables=member.knows_tables,
     )
 
 

@@ -156,7 +156,8 @@ class Machinery:
         fresh = Member(me=node.state.copy, promised=node.state.promised)
         node = replace(node, member=fresh, leading=None, is_connected=False)
         world = self._with_node(world, ordinal, node)
-        return self.react(world, ordinal, members.Recovered())
+        knows_tables = node.tables_epoch > 0
+        return self.react(world, ordinal, members.Recovered(knows_tables))
 
     def write(
         self, world: World, base: Versioned | None, record: Record, *, is_counted: bool = True
@@ -211,7 +212,8 @@ class Machinery:
         name = "mxyz"[ordinal]
         state = states.created("g", ordinal, "b", lambda: name)
         fresh = Member(me=Copy(ordinal, name), promised=0)
-        return Node(state=state, member=members.react(fresh, members.Recovered())[0])
+        recovered = members.Recovered(knows_tables=False)
+        return Node(state=state, member=members.react(fresh, recovered)[0])
 
     def _with_node(
         self, world: World, ordinal: int, node: Node | None = None, **changes: object

@@ -164,6 +164,10 @@ class GroupMember:
         """Wait until the next event has been completed."""
         await self._changed.wait()
 
+    def begin(self) -> None:
+        """Take part in the group, after the broker has recovered."""
+        self.observe(rules.Recovered(knows_tables=self._duties.position().tables_epoch > 0))
+
     # For electors and operators. All raise OrderRefused, with nothing changed.
 
     def status(self) -> Status:
@@ -353,7 +357,7 @@ class GroupMember:
         if not self._can_recover or self._member.role is not Role.FAILED:
             return
         self._log.info("member.recovered")
-        self.observe(rules.Recovered())
+        self.begin()
 
     async def _perform(  # noqa: C901  # a case for each action
         self, action: rules.Action

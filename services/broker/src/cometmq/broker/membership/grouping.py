@@ -27,7 +27,6 @@ from cometmq.broker.settings import BrokerSettings
 from cometmq.broker.store_driver import Workers
 from cometmq.broker.tables.journal import Journal
 from cometmq.ha import epochs, in_sync
-from cometmq.ha import member as rules
 from cometmq.ha import state as states
 from cometmq.ha.durable import Files, OsFiles
 from cometmq.ha.epochs import EpochFile, History
@@ -122,7 +121,7 @@ class Grouping:
 
     def begin(self) -> None:
         """Start taking part in the group, once the broker has recovered and is listening."""
-        self.member.observe(rules.Recovered())
+        self.member.begin()
 
     async def leave(self) -> None:
         """If this broker leads, hand over to the in-sync copy with the longest log, if any; then
