@@ -70,7 +70,8 @@ def page() -> str:
     for group in GROUPS:
         lines += [f"## {group.title}", ""]
         if group.labels:
-            lines += [f"All have the labels {', '.join(map(code, group.labels))}.", ""]
+            names = [code(label) for label in group.labels]
+            lines += [f"All have the labels {', '.join(names[:-1])} and {names[-1]}.", ""]
         rows = (
             (code(family.name), _kind(family), ", ".join(map(code, family.labels)), family.help)
             for family in group.families

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Micro-batches end at the right offsets, with limits, new queues and losses; no broker runs."""
+"""Micro-batches end at the right offsets, with limits, new queues and lost messages; no broker is
+needed.
+"""
 
 import json
 from typing import Any

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Each broker continues on the store that the other implementation wrote.
-
-The files of the stores are small, so the commit log, the consume queues and the index all roll
-over.
+"""Each broker continues on a store that the other implementation wrote. The store files are small,
+so the commit log, the consume queues and the index all roll over.
 """
 
 from collections.abc import Callable, Iterator, Sequence

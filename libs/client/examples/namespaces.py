@@ -17,7 +17,7 @@ from cometmq.client import (
 
 
 async def main() -> None:
-    """Send and receive the topic Orders of each tenant."""
+    """Send and receive messages on each tenant's topic Orders."""
     for tenant in ("acme", "globex"):
         async with Producer("shop", options=ProducerOptions(namespace=tenant)) as producer:
             result = await producer.send(Message("Orders", f"order of {tenant}".encode()))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reads with a record test return and skip the same messages as reads by tag."""
+"""Reads that test records return and skip the same messages as reads by tag."""
 
 from typing import Any
 

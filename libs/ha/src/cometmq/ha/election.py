@@ -144,7 +144,8 @@ def renew_epoch(found: Versioned, statuses: Statuses) -> Actions:
     """Return the action that gives the acting master an epoch above all promises.
 
     It needs no promises from other members, whatever the policy: this master has confirmed
-    everything that was confirmed in its epoch, and it has everything confirmed before.
+    everything that was confirmed in its epoch, and it holds everything that was confirmed in
+    earlier epochs.
     """
     record = found.record
     epoch = promises_beyond(record, statuses) + 1

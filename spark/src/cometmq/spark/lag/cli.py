@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """`cometmq-lag`: take snapshots of offsets, and report on them.
 
-Exit status: 0 healthy, 1 failure (explained on one line), 2 wrong usage, 3 coverage too low,
+Exit status: 0 healthy, 1 failure (explained on one line), 2 usage error, 3 coverage too low,
 10 warnings, 20 errors, 30 unread messages are lost or soon will be, 130 interrupted.
 """
 

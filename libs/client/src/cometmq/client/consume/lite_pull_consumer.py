@@ -125,7 +125,7 @@ class LitePullConsumer(GroupConsumer[LitePullOptions, PullGroup]):
     # -- messages -----------------------------------------------------------------------------
 
     async def poll(self, timeout_ms: int | None = None) -> list[MessageExt]:
-        """Return messages of one queue, or an empty list if none arrive in time.
+        """Return messages from one queue, or an empty list if none arrive in time.
 
         The messages returned by the previous call now count as consumed. Only one call may wait at
         a time.

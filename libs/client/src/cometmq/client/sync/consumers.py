@@ -170,7 +170,7 @@ class LitePullConsumer(
         self._inner.on_queues_changed(topic, callback)
 
     def poll(self, timeout_ms: int | None = None) -> list[MessageExt]:
-        """Return messages of one queue, or an empty list if none arrive in time."""
+        """Return messages from one queue, or an empty list if none arrive in time."""
         return self._run(self._inner.poll(timeout_ms))
 
     def next_message(self, timeout_ms: int | None = None) -> MessageExt | None:

@@ -31,7 +31,7 @@ class Disk:
         self.changes.append((path.parent, path.name, data))
 
     def folder(self, path: Path) -> dict[str, bytes]:
-        """Return the names and data of a folder; raise FileNotFoundError."""
+        """Return the names and contents of the files in a folder, or raise FileNotFoundError."""
         if path not in self.folders:
             raise FileNotFoundError(2, "No such file or directory", str(path))
         return self.folders[path]

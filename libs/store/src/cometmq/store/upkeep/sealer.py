@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Compute the checksums of the log's new blocks, as a step of each checkpoint.
 
-Every byte before the progress of a checkpoint therefore has a checksum, and recovery reads the
-bytes after it. If a step fails, its blocks remain unknown until the scrubber computes them, and the
-checkpoint is still written.
+Every byte before the position that a checkpoint has reached therefore has a checksum, and recovery
+reads the bytes after it. If a step fails, its blocks remain unknown until the scrubber computes
+them, and the checkpoint is still written.
 """
 
 from typing import Final

@@ -143,7 +143,7 @@ class AccessControl:
     """Checks requests against the newest accounts."""
 
     def __init__(self, accounts: Accounts, own: Account | None = None) -> None:
-        """`own` is the account of programs in this process; it remains valid when the files
+        """`own` is the account used by programs in this process; it remains valid when the files
         change.
         """
         self.accounts = accounts

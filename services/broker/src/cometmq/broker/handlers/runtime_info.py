@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The figures of GET_BROKER_RUNTIME_INFO (28), all as strings.
+"""The figures in GET_BROKER_RUNTIME_INFO (28), all as strings.
 
 Compatibility: all keys except the constants below are RocketMQ's, because tools and exporters look
-them up by name. Figures of parts that only RocketMQ has (thread pools, transient
+them up by name. Figures for parts that only RocketMQ has (thread pools, transient
 buffers) are constants that mean "idle". A rate is three numbers: the averages over 10 s, one minute
 and ten minutes.
 """

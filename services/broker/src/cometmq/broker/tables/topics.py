@@ -81,8 +81,8 @@ class Topics(VersionedTable[TopicConfigTable, TopicConfig]):
     def adopt(self, queues: Mapping[str, int]) -> None:
         """Recreate topics that have messages but no configuration (topic -> queue count).
 
-        Such a topic results if a broker is killed after it stores the topic's first message but
-        before it saves the table; without a configuration, the messages cannot be read.
+        A broker leaves such a topic behind if it is killed after it stores the topic's first
+        message but before it saves the table; without a configuration, the messages cannot be read.
         """
         for topic, queue_count in queues.items():
             is_known = topic in self.table or is_system_topic(topic)

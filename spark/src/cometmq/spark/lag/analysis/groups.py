@@ -60,7 +60,7 @@ HAVING sum({LAG}) IS NOT NULL
 
 
 def groups(queues: DataFrame) -> DataFrame:
-    """Compute the table `group`, without `since_ts` and the changes of lag."""
+    """Compute the table `group`, without `since_ts` and the changes in lag."""
     return queues.sparkSession.sql(_GROUPS, queues=queues)
 
 

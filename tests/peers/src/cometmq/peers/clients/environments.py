@@ -24,5 +24,5 @@ def environment(name: str, *pip_arguments: str) -> Path:
 
 
 def grpc_client_python() -> Path:
-    """Return an interpreter with the official client of 5.x servers."""
+    """Return an interpreter with the official client for 5.x servers."""
     return environment("grpcclient", GRPC_REQUIREMENT)
