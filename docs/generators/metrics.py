@@ -70,8 +70,9 @@ def page() -> str:
     for group in GROUPS:
         lines += [f"## {group.title}", ""]
         if group.labels:
-            names = [code(label) for label in group.labels]
-            lines += [f"All have the labels {', '.join(names[:-1])} and {names[-1]}.", ""]
+            *others, last = map(code, group.labels)
+            names = f"labels {', '.join(others)} and {last}" if others else f"label {last}"
+            lines += [f"All have the {names}.", ""]
         rows = (
             (code(family.name), _kind(family), ", ".join(map(code, family.labels)), family.help)
             for family in group.families
