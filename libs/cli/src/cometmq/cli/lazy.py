@@ -36,6 +36,8 @@ class CommandInfo(NamedTuple):
     """Whether options of `cometmq` may follow the command."""
     accepts_empty: bool = False
     """Whether values may be empty, as in mqadmin and in the settings of programs."""
+    may_repeat: bool = False
+    """The last value of a repeated option wins: wrappers of programs append options."""
 
 
 def load_command(name: str, info: CommandInfo) -> Any:
@@ -55,7 +57,8 @@ def load_command(name: str, info: CommandInfo) -> Any:
     command.name = name
     command.rich_markup_mode = None  # boxes need rich, which is slow to import
     require_finite(command)
-    require_single(command)
+    if not info.may_repeat:
+        require_single(command)
     return command
 
 

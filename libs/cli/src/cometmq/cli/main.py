@@ -41,7 +41,10 @@ MORE: Final = "More"
 
 def _program(module: str, help_line: str) -> CommandInfo:
     """Return a command that accepts a program's settings as additional options."""
-    return CommandInfo(module, help_line, PROGRAMS, takes_global_options=False, accepts_empty=True)
+    return CommandInfo(
+        module, help_line, PROGRAMS,
+        takes_global_options=False, accepts_empty=True, may_repeat=True,
+    )  # fmt: skip
 
 
 COMMANDS: Final[Mapping[str, CommandInfo]] = {
@@ -50,6 +53,7 @@ COMMANDS: Final[Mapping[str, CommandInfo]] = {
         "Run name server, broker and txn-checker in one process.",
         PROGRAMS,
         takes_global_options=False,
+        may_repeat=True,
     ),
     "namesrv": _program("cometmq.cli.programs.namesrv", "Run a name server."),
     "broker": _program("cometmq.cli.programs.broker", "Run a broker."),
