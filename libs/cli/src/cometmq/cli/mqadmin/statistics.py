@@ -43,7 +43,12 @@ def stats_all(
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Show rates and counts of all topics and their groups."""
+    """Show rates and counts of all topics and their groups.
+
+    As in RocketMQ, the figures of 24 hours come from samples: they stay 0 for messages older than
+    a minute until the next sample, which may take ten minutes. `cometmq cluster` counts all of
+    today's messages.
+    """
 
     async def question(admin: AdminClient) -> list[tuple[Any, ...]]:
         rows: list[tuple[Any, ...]] = []

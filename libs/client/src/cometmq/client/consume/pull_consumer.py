@@ -114,7 +114,10 @@ class PullConsumer(GroupConsumer[PullOptions, PlainPullGroup]):
         return [self._namespace.unwrap_queue(queue) for queue in share]
 
     async def fetch_offset(self, queue: MessageQueue, *, from_store: bool = False) -> int | None:
-        """Return the offset of the group, or None if none was ever committed.
+        """Return the offset of the group, or None if it has none.
+
+        A broker answers 0 for a group without an offset as long as the queue's first message is
+        in its memory; `AdminClient.committed_offset` returns None then.
 
         An offset recorded by `update_offset` takes precedence, unless `from_store` is set.
         """

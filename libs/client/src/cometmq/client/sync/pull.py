@@ -81,7 +81,11 @@ class PullConsumer(ReadingConsumer[client.PullConsumer, PullOptions]):
         return self._run(self._inner.queues_in_balance(topic))
 
     def fetch_offset(self, queue: MessageQueue, *, from_store: bool = False) -> int | None:
-        """Return the offset of the group, or None if none was ever committed."""
+        """Return the offset of the group, or None if it has none.
+
+        A broker answers 0 for a group without an offset as long as the queue's first message is
+        in its memory; `AdminClient.committed_offset` returns None then.
+        """
         return self._run(self._inner.fetch_offset(queue, from_store=from_store))
 
     def update_offset(self, queue: MessageQueue, offset: int) -> None:
