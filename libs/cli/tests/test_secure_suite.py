@@ -10,6 +10,8 @@ from typing import Any
 
 import pytest
 
+from cometmq.cli.programs.standalone import banner
+from cometmq.cli.programs.suite import Ports, load_suite
 from cometmq.client import (
     Message,
     SessionCredentials,
@@ -20,7 +22,10 @@ from cometmq.client import (
 from cometmq.peers.comet import PROGRAM
 from cometmq.peers.ports import free_broker_port, free_port
 from cometmq.peers.processes import Child
+from cometmq.remoting.log import NO_LOG
 from cometmq.remoting.transport import TlsSettings
+from cometmq.remoting.transport.certificate import self_signed_pem
+from cometmq.runtime.admin_http import AdminHttp
 
 START_TIMEOUT_S = 180
 ACCOUNTS = """
@@ -191,3 +196,16 @@ def test_client_certificates_need_one_for_the_suite_itself(suite):
     refused = suite.run("standalone", "--data", suite.data)
     assert refused.returncode == 2
     assert "set tls.client.certPath" in refused.stderr
+
+
+def test_the_banner_names_the_option_for_client_certificates(tmp_path):
+    pem = tmp_path / "both.pem"
+    pem.write_text(self_signed_pem("both"))
+    keys = ("server.certPath", "server.keyPath", "server.trustCertPath")
+    paths = [f"tls.{key}={pem}" for key in (*keys, "client.certPath", "client.keyPath")]
+    modes = ["tls.server.mode=enforcing", "tls.server.need.client.auth=require"]
+    settings = "\n".join([*modes, "tls.test.mode.enable=false", *paths])
+    (tmp_path / "broker.conf").write_text(settings)
+    suite = load_suite(tmp_path, "127.0.0.1", None, Ports(9876, 10911, -1))
+    text = banner(suite, "127.0.0.1", 9876, ["127.0.0.1:10911"], AdminHttp(log=NO_LOG))
+    assert " --tls --tls-config FILE produce " in text

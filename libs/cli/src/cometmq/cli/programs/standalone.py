@@ -174,6 +174,8 @@ def banner(suite: Suite, host: str, port: int, broker: Sequence[str], admin: Adm
         lines.append(f"  metrics      http://{host_port(host, admin.port)}/metrics")
     option = "" if namesrv == DEFAULT_NAMESRV else f" -n {namesrv}"
     command = program() + (" --tls" if suite.needs_tls else "")
+    if suite.needs_tls and suite.broker.value.tls_server_need_client_auth == "require":
+        command += " --tls-config FILE"
     if suite.own_account is not None:
         command += " --credentials FILE"
         lines.append(f"  accounts     {acl_path(suite.broker.value, suite.broker_file)}")

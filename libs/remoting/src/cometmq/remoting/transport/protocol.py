@@ -32,7 +32,7 @@ from cometmq.remoting.transport.addresses import NO_HOST, peer_address
 from cometmq.remoting.transport.dispatch import Answer, Dispatcher
 from cometmq.remoting.transport.hub import Hub
 from cometmq.remoting.transport.lane import Lane
-from cometmq.remoting.transport.tls import NO_TLS_ALERT, TlsGate, TlsPipe
+from cometmq.remoting.transport.tls import NO_TLS_ALERT, TlsGate, TlsPipe, tls_advice
 
 _TLS_HANDSHAKE: Final = 0x16
 
@@ -62,8 +62,8 @@ class PeerProtocol(asyncio.Protocol):
         self._pipe: TlsPipe | None = None
         self._is_open = False
         self.close_reason = "was closed"
-        """The reason in errors of pending requests if the connection ends without a network error.
-        """
+        """The reason in errors of pending requests, and of requests after the end."""
+        self._end: Exception | None = None  # the network error that ended the connection
         self._is_dirty = False
         self._pauses = 0
         self._stops_reading = ~_UNSENT_OUTPUT if hub.settings.reads_while_unsent else ~0
@@ -130,8 +130,9 @@ class PeerProtocol(asyncio.Protocol):
         self.in_flight = 0
         self._backlog.clear()
         self._connection.take()
-        reason = self.close_reason if exc is None else f"ended: {exc}"
-        self._connection.lost(ConnectionLost(f"connection to {self.address} {reason}"))
+        if exc is not None:
+            self.close_reason, self._end = f"ended: {exc}{tls_advice(exc)}", exc
+        self._connection.lost(self._lost())
         try:
             if hub.on_close is not None:
                 hub.on_close(self)
@@ -191,7 +192,7 @@ class PeerProtocol(asyncio.Protocol):
     ) -> Response:
         """Send a request and wait for its answer."""
         if not self._is_open:
-            raise ConnectionLost(f"connection to {self.address} {self.close_reason}")
+            raise self._lost()
         if not self.is_writable:
             raise Overloaded(f"too much unsent output to {self.address}")
         future: asyncio.Future[Response] = self._hub.loop.create_future()
@@ -345,7 +346,13 @@ class PeerProtocol(asyncio.Protocol):
         self.close_reason = (
             f"was closed: what comes from there is not RocketMQ's protocol ({error})"
         )
-        self.abort()
+        alert = b"" if self._pipe is None else self._pipe.alert()
+        if alert and self._is_open:  # without it, the peer could not tell the reason
+            self._is_open = False
+            self._transport.write(alert)
+            self._transport.close()
+        else:
+            self.abort()
 
     def _receive(self, data: bytes) -> None:
         connection = self._connection
@@ -446,6 +453,11 @@ class PeerProtocol(asyncio.Protocol):
                 if not call.flag & FLAG_ONEWAY:
                     self.deliver(call, Reply(ResponseCode.SYSTEM_ERROR, remark=reason))
         self.flush()
+
+    def _lost(self) -> ConnectionLost:
+        lost = ConnectionLost(f"connection to {self.address} {self.close_reason}")
+        lost.__cause__ = self._end
+        return lost
 
     def _decrypt(self, pipe: TlsPipe, data: bytes) -> bytes:
         plain, answer = pipe.decrypt(data)

@@ -60,11 +60,25 @@ class TlsPipe:
             view = view[self._tls.write(view) :]
         return self._outgoing.read()
 
+    def alert(self) -> bytes:
+        """Return the alert that tells the peer why `decrypt` failed; empty if there is none."""
+        return self._outgoing.read()
+
     def close(self) -> bytes:
         """Return the alert that announces the end of the connection."""
         with contextlib.suppress(ssl.SSLError):  # the peer's own alert may never arrive
             self._tls.unwrap()
         return self._outgoing.read()
+
+
+def tls_advice(error: Exception) -> str:
+    """Return advice for an alert of the server that asks for a client's certificate, or ""."""
+    if not isinstance(error, ssl.SSLError) or "CERTIFICATE_REQUIRED" not in str(error):
+        return ""
+    return (
+        "; the server asks for a client certificate: set tls.client.certPath and"
+        " tls.client.keyPath (in the file of --tls-config of cometmq)"
+    )
 
 
 TLS_REQUIRED: Final = (
