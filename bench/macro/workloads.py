@@ -98,7 +98,7 @@ LOADS: Final = (
     Load(
         "pull", "pull 32 per request, 4 queues, hot", "pull",
         connections=4, in_flight=1, body_bytes=128, preload=400_000,
-        targets=(Target("messages_per_s", 1.3),),
+        targets=(Target("messages_per_s", 2.0),),
     ),
     Load(
         "send-64x1", "send 128 B, 64 connections x 1 in flight", "send",
@@ -129,7 +129,7 @@ LOADS: Final = (
     Load(
         "orderly", "orderly consumption: 16 consumers, a queue each, lock and pull in turn",
         "orderly", connections=16, in_flight=1, body_bytes=128, preload=200_000, queues=16,
-        targets=(Target("messages_per_s", 1.0),),
+        targets=(Target("messages_per_s", 1.3),),
     ),
     Load(
         "topics-1000", "send 128 B to 1,000 topics x 4 queues, 8 connections x 32 in flight",

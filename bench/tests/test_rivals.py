@@ -175,8 +175,8 @@ def test_rivals_are_columns_of_the_table():
     result = report.make_result(samples, {}, options=options, measured_at="2026-02-02")
     text = report.table(result)
     assert re.search(r"Redis +NATS +target", text)
-    assert re.search(r"100,000 +50,000 +2\.000 +- +200,000 +25,000 +>= 1\.5x met", text)
+    assert re.search(r"100,000 +50,000 +2\.000 +- +200,000 +25,000 +>= 2\.2x MISSED", text)
     markdown = page.markdown(result)
     assert "| CometMQ | Java | ratio | Redis | NATS | target | |" in markdown
-    assert "| 100,000 | 50,000 | 2.00 | 200,000 | 25,000 | >= 1.5x | met |" in markdown
-    assert "| 1 | 1 | 1.00 |  |  | >= 1x | met |" in markdown
+    assert "| 100,000 | 50,000 | 2.00 | 200,000 | 25,000 | >= 2.2x | missed |" in markdown
+    assert "| 1 | 1 | 1.00 |  |  | >= 2x | missed |" in markdown
