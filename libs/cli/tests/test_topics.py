@@ -61,6 +61,12 @@ def test_the_client_refuses_to_delete_what_does_not_exist(ask, topic, suite):
     asyncio.run(delete())
 
 
+def test_a_topic_cannot_have_the_name_of_a_broker(ask):
+    (member,) = ask("cluster", "--json").json
+    refused = ask("topic", "create", member["broker"])
+    refused.assert_refused(1, f"{member['broker']} is the name of a broker, which has a topic")
+
+
 def test_create_refuses_an_existing_topic(ask, topic):
     before = ask("topic", "list", "--json").json
     (member,) = ask("cluster", "--json").json

@@ -5,6 +5,7 @@ Start it with NAMESRV_ADDR=127.0.0.1:9876 python request_reply.py
 """
 
 import asyncio
+from contextlib import suppress
 
 from cometmq.client import (
     ConsumeFrom,
@@ -14,6 +15,7 @@ from cometmq.client import (
     Producer,
     PushConsumer,
     PushOptions,
+    RequesterGone,
     is_request,
 )
 
@@ -27,7 +29,9 @@ async def main() -> None:
         async def listener(messages: list[MessageExt]) -> None:
             for message in messages:
                 if is_request(message):
-                    await answers.reply(message, b"12.90 for " + message.body)
+                    # A reply that comes too late is no reason to consume the request again.
+                    with suppress(RequesterGone):
+                        await answers.reply(message, b"12.90 for " + message.body)
 
         options = PushOptions(consume_from=ConsumeFrom.FIRST_OFFSET)
         consumer = PushConsumer("price-service", listener=listener, options=options)

@@ -8,15 +8,18 @@ from pathlib import Path
 
 import pytest
 
-from cometmq.broker.app import BrokerApp, check_settings, explicit_ha_port, server_settings
+from cometmq.broker.app import BrokerApp, check_settings, server_settings
 from cometmq.broker.registration.addresses import (
+    Ports,
     advertised_host,
     check_advertised,
     choose_ports,
+    explicit_ha_port,
     host_port,
     is_unspecified,
     outward_ip,
     packed_host,
+    with_ha_port,
 )
 from cometmq.broker.settings import BrokerSettings
 from cometmq.broker.store_driver import StoreDriver, Workers
@@ -61,6 +64,9 @@ def test_rocketmqs_file_with_sql_filters_is_accepted() -> None:
 def test_the_replication_port_follows_the_main_port_unless_it_is_set() -> None:
     assert explicit_ha_port(settings()) is None
     assert explicit_ha_port(settings(haListenPort="7")) == 7
+    used = with_ha_port(settings(), Ports(20911, 20909, 20912))
+    assert used.value.ha_listen_port == 20912
+    assert explicit_ha_port(used) is None
     assert choose_ports(10911, "", ha_port=None) == (10911, 10909, 10912)
     assert choose_ports(10911, "", ha_port=7) == (10911, 10909, 7)
     assert choose_ports(2, "", ha_port=None).vip is None

@@ -37,8 +37,10 @@ from cometmq.broker.registration.addresses import (
     advertised_host,
     check_advertised,
     choose_ports,
+    explicit_ha_port,
     host_port,
     packed_host,
+    with_ha_port,
 )
 from cometmq.broker.replication.serving import LogServer
 from cometmq.broker.role import MASTER_ID
@@ -59,7 +61,7 @@ from cometmq.runtime.clock import Clock
 from cometmq.runtime.extras import INSTALL_EXTRA, needs_extra
 from cometmq.runtime.memory import memory_limit_bytes
 from cometmq.runtime.places import check_port, listening, prepare_folder
-from cometmq.runtime.settings import DEFAULT, Loaded
+from cometmq.runtime.settings import Loaded
 from cometmq.runtime.tasks import every
 from cometmq.runtime.tls_keys import client_tls, server_tls
 from cometmq.store.disk import OsDisk
@@ -134,6 +136,7 @@ class BrokerApp:
                 settings.listen_port, settings.bind_address, ha_port=explicit_ha_port(self._loaded)
             )
         check_environment(self._loaded, self._ports)
+        self._loaded = with_ha_port(self._loaded, self._ports)
 
     async def start(self) -> None:
         """Start the broker; raise CometError or OSError if settings or environment prevent this."""
@@ -424,12 +427,6 @@ class BrokerApp:
             role, now_ms = self._group.member.member.role, self._clock.now_ms()
             finish = partial(self.discard.finish, self._loaded.value, role, now_ms, self._log)
             await workers.store.submit(finish)
-
-
-def explicit_ha_port(loaded: Loaded[BrokerSettings]) -> int | None:
-    """Return haListenPort if it is set explicitly; by default it is derived from listenPort."""
-    is_default = loaded.origins.get("haListenPort", DEFAULT) == DEFAULT
-    return None if is_default else loaded.value.ha_listen_port
 
 
 def acl_path(settings: BrokerSettings, config_path: Path | None) -> Path:

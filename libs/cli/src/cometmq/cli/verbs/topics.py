@@ -264,6 +264,11 @@ def _exists_text(
     """Return the error for an existing topic, with its brokers, its settings, and the right
     command.
     """
+    if topic in masters:
+        return (
+            f"{topic} is the name of a broker, which has a topic of this name for tests of itself;"
+            " choose a different name"
+        )
     found = ", ".join(
         f"{name} ({it.read_queue_nums} read and {it.write_queue_nums} write queues,"
         f" {permission_text(it.perm)})"

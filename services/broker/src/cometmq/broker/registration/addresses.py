@@ -6,7 +6,11 @@ import struct
 from ipaddress import IPv6Address, ip_address
 from typing import Final, NamedTuple
 
+import msgspec
+
+from cometmq.broker.settings import BrokerSettings
 from cometmq.remoting.errors import SettingsError
+from cometmq.runtime.settings import DEFAULT, Loaded
 
 VIP_OFFSET: Final = -2  # the port for clients that send short requests only
 HA_OFFSET: Final = 1
@@ -60,6 +64,18 @@ def is_own_address(host: str) -> bool:
         except OSError:
             return False
     return True
+
+
+def explicit_ha_port(loaded: Loaded[BrokerSettings]) -> int | None:
+    """Return haListenPort if it is set explicitly; by default it is derived from listenPort."""
+    is_default = loaded.origins.get("haListenPort", DEFAULT) == DEFAULT
+    return None if is_default else loaded.value.ha_listen_port
+
+
+def with_ha_port(loaded: Loaded[BrokerSettings], ports: Ports) -> Loaded[BrokerSettings]:
+    """Return the settings with the port for slaves in use, which tools show."""
+    value = msgspec.structs.replace(loaded.value, ha_listen_port=ports.ha)
+    return msgspec.structs.replace(loaded, value=value)
 
 
 def choose_ports(listen_port: int, bind_address: str, *, ha_port: int | None) -> Ports:
