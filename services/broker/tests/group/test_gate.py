@@ -7,10 +7,8 @@ from typing import Any
 import pytest
 
 from cometmq.broker.group import gate as gates
-from cometmq.broker.group.gate import FORWARDED, KINDS, Gate
+from cometmq.broker.group.gate import KINDS, Gate
 from cometmq.broker.handlers import HANDLERS
-from cometmq.broker.testing.scripted import frames_of
-from cometmq.broker.testing.scripts import frame
 from cometmq.remoting.codes import RequestCode, ResponseCode
 from cometmq.remoting.command import Call, Reply, Response
 from cometmq.remoting.errors import (
@@ -59,17 +57,8 @@ class Client:
         self.asked: list[tuple[str, int, Any, bytes]] = []
 
     async def invoke(
-        self,
-        address: str,
-        code: int,
-        header: Any,
-        body: Any,
-        *,
-        timeout_ms: int,
-        ok: Any,
-        ext: Any,
+        self, address: str, code: int, header: Any, body: Any, *, timeout_ms: int, ok: Any
     ) -> Response:
-        assert ext == {FORWARDED: "true"}
         self.asked.append((address, code, header, body))
         outcome = self.outcomes.pop(0)
         if isinstance(outcome, Exception):
@@ -107,8 +96,8 @@ class Rig:
         self.served.append(call.body)
         return Reply(remark="served")
 
-    def ask(self, code: int, body: bytes = b"x", *, flag: int = 0, head: bytes = b"") -> Any:
-        call: Call[Any] = Call(code, "header", flag=flag, body=body, head=head)
+    def ask(self, code: int, body: bytes = b"x", *, flag: int = 0) -> Any:
+        call: Call[Any] = Call(code, "header", flag=flag, body=body)
         return self.table[code](None, call)
 
 
@@ -277,17 +266,6 @@ async def test_parked_requests_are_forwarded_and_never_served_here():
         ("10.0.0.2:10911", SEND, "header", b"later"),
     ]
     assert rig.gate.forwarded_count == 2
-
-
-@pytest.mark.parametrize("is_binary", [False, True])
-async def test_a_forwarded_request_is_not_forwarded_again(is_binary: bool):
-    """Two former masters that do not know the new one would pass it back and forth."""
-    rig = Rig()
-    rig.gate.forward("b1:10911")
-    ((_, head, _),) = frames_of(frame(SEND, {FORWARDED: "true"}, is_binary=is_binary))
-    with pytest.raises(ServiceNotAvailable):
-        await rig.ask(SEND, head=head)
-    assert rig.client.asked == []
 
 
 async def test_a_stopping_broker_forwards_for_a_while_after_a_hand_over(

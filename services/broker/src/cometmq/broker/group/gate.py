@@ -93,25 +93,11 @@ KINDS: Final[Mapping[int, Kind]] = {
 """Request code -> what it needs; requests without a row are always served."""
 
 
-FORWARDED: Final = "cometmqForwarded"
-"""The ext field that marks a forwarded request. A broker that forwards requests refuses it: two
-former masters that do not know the new one would otherwise pass it back and forth without end.
-"""
-
-
 class Client(Protocol):
     """The part of a remoting client that forwards requests."""
 
     async def invoke(  # see `RemotingClient.invoke`
-        self,
-        address: str,
-        code: int,
-        header: Any,
-        body: Any,
-        *,
-        timeout_ms: int,
-        ok: Any,
-        ext: Mapping[str, str],
+        self, address: str, code: int, header: Any, body: Any, *, timeout_ms: int, ok: Any
     ) -> Response:
         """Send a request and return the answer; raise CometError if that fails or if the answer's
         code is not in `ok`.
@@ -221,10 +207,6 @@ class Gate:
             self._held_bytes -= size
             self.held_count -= 1
         if self._target:
-            if FORWARDED.encode() in call.head:
-                raise ServiceNotAvailable(
-                    "this broker is not the master, and forwards requests itself"
-                )
             return await self._forwarded(call)
         return await _settled(serve(context, call))
 
@@ -240,9 +222,8 @@ class Gate:
             left_ms = deadline_ms - self._now_ms()
             try:
                 response = await self._client.invoke(
-                    target, call.code, call.header, call.body,
-                    timeout_ms=max(1, left_ms), ok=STORED, ext={FORWARDED: "true"},
-                )  # fmt: skip
+                    target, call.code, call.header, call.body, timeout_ms=max(1, left_ms), ok=STORED
+                )
             except (ConnectFailed, ServiceNotAvailable) as error:
                 if left_ms <= FORWARD_PAUSE_MS or not self._target:
                     raise SystemBusy(f"the new master {target} is not open yet: {error}") from error
