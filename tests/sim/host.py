@@ -5,7 +5,7 @@
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
@@ -338,12 +338,14 @@ class BrokerProcess:
 
     # Clients
 
-    def request(self, code: int, key: str, body: bytes, reply: Answered) -> None:
+    def request(
+        self, code: int, key: str, body: bytes, reply: Answered, *, head: bytes = b""
+    ) -> None:
         """Serve a client's request; send an answer only while this broker is allowed to."""
-        self.loop.call_soon(self._request, code, key, body, reply)
+        self.loop.call_soon(self._request, code, key, body, reply, head)
 
-    def _request(self, code: int, key: str, body: bytes, reply: Answered) -> None:
-        call: Call[str] = Call(code=code, header=key, body=body)
+    def _request(self, code: int, key: str, body: bytes, reply: Answered, head: bytes) -> None:
+        call: Call[str] = Call(code=code, header=key, body=body, head=head)
         try:
             result: Any = self._handlers[code](None, call)
         except CometError as error:
@@ -407,7 +409,15 @@ class BrokerProcess:
     # As the client that the gate uses
 
     async def invoke(
-        self, address: str, code: int, header: str, body: bytes, *, timeout_ms: int, ok: Any
+        self,
+        address: str,
+        code: int,
+        header: str,
+        body: bytes,
+        *,
+        timeout_ms: int,
+        ok: Any,
+        ext: Mapping[str, str],
     ) -> Response:
         """Forward a request to another broker."""
         target = self.world.hosts[address.partition(":")[0]]
@@ -429,7 +439,8 @@ class BrokerProcess:
 
         def arrive() -> None:
             if target.process is not None:
-                target.process.request(code, header, body, reply)
+                head = str(dict(ext)).encode()
+                target.process.request(code, header, body, reply, head=head)
             elif target.is_up:
                 reply(None, ConnectFailed(f"{address} refuses"))
 

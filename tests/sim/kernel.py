@@ -19,6 +19,8 @@ from typing import Any, Final
 TURN_S: Final = 0.0001
 """Longest usual time between an event and the turn of the process that handles it."""
 SLOW_TURN_S: Final = 0.02
+EVENTS_MAX: Final = 120_000
+"""A run with more events is a livelock; usual runs have 4,000, and the longest 40,000."""
 
 
 class Scheduler:
@@ -29,6 +31,7 @@ class Scheduler:
         self.now = 0.0
         self.event_count = 0
         self.is_stopped = False
+        self.is_livelock = False
         self._heap: list[tuple[float, int, Callable[..., object], tuple[Any, ...]]] = []
         self._count = 0
 
@@ -50,6 +53,9 @@ class Scheduler:
         heap, pop = self._heap, heapq.heappop
         next_look = self.now
         while heap and heap[0][0] <= until and not self.is_stopped:
+            if self.event_count >= EVENTS_MAX:
+                self.is_livelock = self.is_stopped = True
+                break
             when, _, action, args = pop(heap)
             if when > self.now:
                 self.now = when

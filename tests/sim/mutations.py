@@ -14,6 +14,7 @@ from typing import Any, Final, NamedTuple
 import msgspec
 from tests.sim.plan import Plan, draw_usual
 
+from cometmq.broker.group import gate
 from cometmq.broker.replication.group import following, handshake, master_stream
 from cometmq.broker.tables import journal
 from cometmq.ha import actions, election, epochs, in_sync, member, missing_record
@@ -73,6 +74,10 @@ def drop(target: Any, name: str, value: Any) -> Callable[[], list[Patch]]:
 
 def always(*_: object, **__: object) -> bool:
     return True
+
+
+def never(*_: object, **__: object) -> bool:
+    return False
 
 
 def without(condition: Callable[..., bool]) -> Callable[[], list[Patch]]:
@@ -290,6 +295,13 @@ ALL: dict[str, Mutation] = {
         ("part", "elect", "kill"),
         {"send_share": 0.5, "think_s": 0.02, "chaos_bytes_s": 3_000, "slice_bytes": 300},
         seeds=200,
+    ),
+    "a forwarded request is not forwarded again": Mutation(
+        drop(gate, "is_forwarded", never),
+        TRIO,
+        ("exile", "slow_record", "switch_over", "repeat_order"),
+        {"electors": 2, "clients": 3},
+        seeds=2000,
     ),
     "R11: an epoch's entry is saved when its start is reached": Mutation(
         saves_no_entry_at_its_start, MAJORITY, BREAKS, {"delay_s": 0.03}, seeds=60

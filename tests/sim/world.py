@@ -134,6 +134,8 @@ class World:
         try:
             with contextlib.suppress(ViolationFound):
                 self._run()
+            if self.scheduler.is_livelock:
+                self.failed(f"livelock: {self.scheduler.event_count} events")
         finally:
             streams.SLICE_BYTES = before
 

@@ -7,8 +7,10 @@ from typing import Any
 import pytest
 
 from cometmq.broker.group import gate as gates
-from cometmq.broker.group.gate import KINDS, Gate
+from cometmq.broker.group.gate import FORWARDED, KINDS, Gate
 from cometmq.broker.handlers import HANDLERS
+from cometmq.broker.testing.scripted import frames_of
+from cometmq.broker.testing.scripts import frame
 from cometmq.remoting.codes import RequestCode, ResponseCode
 from cometmq.remoting.command import Call, Reply, Response
 from cometmq.remoting.errors import (
@@ -57,8 +59,17 @@ class Client:
         self.asked: list[tuple[str, int, Any, bytes]] = []
 
     async def invoke(
-        self, address: str, code: int, header: Any, body: Any, *, timeout_ms: int, ok: Any
+        self,
+        address: str,
+        code: int,
+        header: Any,
+        body: Any,
+        *,
+        timeout_ms: int,
+        ok: Any,
+        ext: Any,
     ) -> Response:
+        assert ext == {FORWARDED: "true"}
         self.asked.append((address, code, header, body))
         outcome = self.outcomes.pop(0)
         if isinstance(outcome, Exception):
@@ -96,8 +107,8 @@ class Rig:
         self.served.append(call.body)
         return Reply(remark="served")
 
-    def ask(self, code: int, body: bytes = b"x", *, flag: int = 0) -> Any:
-        call: Call[Any] = Call(code, "header", flag=flag, body=body)
+    def ask(self, code: int, body: bytes = b"x", *, flag: int = 0, head: bytes = b"") -> Any:
+        call: Call[Any] = Call(code, "header", flag=flag, body=body, head=head)
         return self.table[code](None, call)
 
 
@@ -268,6 +279,17 @@ async def test_parked_requests_are_forwarded_and_never_served_here():
     assert rig.gate.forwarded_count == 2
 
 
+@pytest.mark.parametrize("is_binary", [False, True])
+async def test_a_forwarded_request_is_not_forwarded_again(is_binary: bool):
+    """Two former masters that do not know the new one would pass it back and forth."""
+    rig = Rig()
+    rig.gate.forward("b1:10911")
+    ((_, head, _),) = frames_of(frame(SEND, {FORWARDED: "true"}, is_binary=is_binary))
+    with pytest.raises(ServiceNotAvailable):
+        await rig.ask(SEND, head=head)
+    assert rig.client.asked == []
+
+
 async def test_a_stopping_broker_forwards_for_a_while_after_a_hand_over(
     monkeypatch: pytest.MonkeyPatch,
 ):
@@ -309,15 +331,29 @@ async def test_a_new_master_that_does_not_open_is_given_up():
     assert len(rig.client.asked) < 100
 
 
-async def test_forwarding_ends_when_the_master_changes_again():
+async def test_a_forwarded_request_is_served_here_once_this_broker_is_master_again():
+    """Its client may not retry another code, and the request is known not to be stored."""
     rig = Rig(*[ServiceNotAvailable("a slave")] * 100)
     rig.gate.forward("a:1")
     asked = asyncio.get_running_loop().create_task(rig.ask(SEND))
     await asyncio.sleep(0.001)
     rig.gate.unpark()
-    with pytest.raises(SystemBusy, match="the master has changed again"):
-        await asked
+    assert (await asked).remark == "served"
     assert {address for address, *_ in rig.client.asked} == {"a:1"}
+
+
+async def test_a_forwarded_request_is_held_while_the_next_switchover_is_in_progress():
+    answer = Response(int(ResponseCode.SUCCESS), None, {}, b"", "ok")
+    rig = Rig(ServiceNotAvailable("a slave"), answer)
+    rig.gate.forward("a:1")
+    asked = asyncio.get_running_loop().create_task(rig.ask(SEND))
+    await asyncio.sleep(0.001)
+    rig.gate.park()
+    await asyncio.sleep(3 * gates.FORWARD_PAUSE_MS / 1000)
+    rig.gate.forward("b:1")
+    assert (await asked).remark == "ok"
+    assert [address for address, *_ in rig.client.asked] == ["a:1", "b:1"]
+    assert rig.served == []
 
 
 async def test_a_request_that_may_have_been_served_is_not_sent_again():

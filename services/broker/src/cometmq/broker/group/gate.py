@@ -93,11 +93,29 @@ KINDS: Final[Mapping[int, Kind]] = {
 """Request code -> what it needs; requests without a row are always served."""
 
 
+FORWARDED: Final = "cometmqForwarded"
+"""The ext field that marks a forwarded request. A broker that forwards requests refuses it: two
+former masters that do not know the new one would otherwise pass it back and forth without end.
+"""
+
+
+def is_forwarded(call: Call[Any]) -> bool:
+    return FORWARDED.encode() in call.head
+
+
 class Client(Protocol):
     """The part of a remoting client that forwards requests."""
 
     async def invoke(  # see `RemotingClient.invoke`
-        self, address: str, code: int, header: Any, body: Any, *, timeout_ms: int, ok: Any
+        self,
+        address: str,
+        code: int,
+        header: Any,
+        body: Any,
+        *,
+        timeout_ms: int,
+        ok: Any,
+        ext: Mapping[str, str],
     ) -> Response:
         """Send a request and return the answer; raise CometError if that fails or if the answer's
         code is not in `ok`.
@@ -194,49 +212,56 @@ class Gate:
     async def _diverted(
         self, serve: Handler[ContextT], context: ContextT, call: Call[Any]
     ) -> Reply | Any:
-        """Hold a request until it is decided where to serve it, then serve or forward it."""
-        size = len(call.body)
+        """Hold a request until it is decided where to serve it, then serve or forward it.
+
+        The request is served here, or sent again, only if the new master refused it or could not
+        be reached, so it is never served twice.
+        """
+        deadline_ms = self._now_ms() + self.forward_ms_max
+        while True:
+            if self._opened is not None:
+                await self._held(self._opened, len(call.body))
+                deadline_ms = self._now_ms() + self.forward_ms_max
+            elif not self._target:
+                return await _settled(serve(context, call))
+            elif is_forwarded(call):
+                raise ServiceNotAvailable(
+                    "this broker is not the master, and forwards requests itself"
+                )
+            elif (reply := await self._forwarded(call, self._target, deadline_ms)) is not None:
+                return reply
+
+    async def _held(self, opened: asyncio.Event, size: int) -> None:
+        """Wait until the switchover has ended or failed."""
         if self._held_bytes + size > HELD_BYTES_MAX:
             raise SystemBusy("a switchover is in progress and too many requests are waiting for it")
         self._held_bytes += size
         self.held_count += 1
         try:
-            while self._opened is not None:
-                await self._opened.wait()
+            await opened.wait()
         finally:
             self._held_bytes -= size
             self.held_count -= 1
-        if self._target:
-            return await self._forwarded(call)
-        return await _settled(serve(context, call))
 
-    async def _forwarded(self, call: Call[Any]) -> Reply:
-        """Send a request to the new master until the new master accepts it.
-
-        The request is resent only if the new master refused it or could not be reached, so it is
-        never served twice.
-        """
-        deadline_ms = self._now_ms() + self.forward_ms_max
-        while True:
-            target = self._target
-            left_ms = deadline_ms - self._now_ms()
-            try:
-                response = await self._client.invoke(
-                    target, call.code, call.header, call.body, timeout_ms=max(1, left_ms), ok=STORED
-                )
-            except (ConnectFailed, ServiceNotAvailable) as error:
-                if left_ms <= FORWARD_PAUSE_MS or not self._target:
-                    raise SystemBusy(f"the new master {target} is not open yet: {error}") from error
-                await asyncio.sleep(FORWARD_PAUSE_MS / 1000)
-                if not self._target:
-                    raise SystemBusy("the master has changed again meanwhile; try again") from error
-            except CommandError:
-                raise
-            except CometError as error:
-                raise SystemBusy(f"the new master {target} did not answer: {error}") from error
-            else:
-                self.forwarded_count += 1
-                return Reply(response.code, None, response.body, response.remark, response.ext)
+    async def _forwarded(self, call: Call[Any], target: str, deadline_ms: int) -> Reply | None:
+        """Send a request to the new master; return None after a pause if it has not accepted it."""
+        left_ms = deadline_ms - self._now_ms()
+        try:
+            response = await self._client.invoke(
+                target, call.code, call.header, call.body,
+                timeout_ms=max(1, left_ms), ok=STORED, ext={FORWARDED: "true"},
+            )  # fmt: skip
+        except (ConnectFailed, ServiceNotAvailable) as error:
+            if deadline_ms - self._now_ms() <= FORWARD_PAUSE_MS:
+                raise SystemBusy(f"the new master {target} is not open yet: {error}") from error
+            await asyncio.sleep(FORWARD_PAUSE_MS / 1000)
+            return None
+        except CommandError:
+            raise
+        except CometError as error:
+            raise SystemBusy(f"the new master {target} did not answer: {error}") from error
+        self.forwarded_count += 1
+        return Reply(response.code, None, response.body, response.remark, response.ext)
 
     def _change(self, handler: Handler[ContextT]) -> Handler[ContextT]:
         async def change(context: ContextT, call: Call[Any]) -> Any:
