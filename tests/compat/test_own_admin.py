@@ -22,7 +22,7 @@ DEADLINE_S = 120
 
 @pytest.fixture(scope="module", params=["comet", "java"])
 def cluster(request: pytest.FixtureRequest, running: Callable[[str], Cluster]) -> Cluster:
-    """Run against both implementations even in the short form: no other test covers this client."""
+    """Use both implementations even in the short test run: no other test covers this client."""
     return running(request.param)
 
 

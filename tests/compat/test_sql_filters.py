@@ -234,7 +234,7 @@ async def test_our_lite_pull_consumer_gets_matching_messages(
 async def test_a_held_pull_hears_of_the_message_that_matches(
     sql_cluster: Cluster, fresh_name: Callable[[str], str]
 ) -> None:
-    """Messages before it do not complete the pull, or are filtered out."""
+    """Earlier messages, which the filter rejects, do not complete the pull."""
     seen: list[bytes] = []
     done = asyncio.Event()
     name = fresh_name("held")

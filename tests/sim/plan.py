@@ -140,7 +140,7 @@ def draw(random: Random) -> Plan:
 
 
 def draw_usual(random: Random) -> Plan:
-    """Return a plan in which nothing is chosen for the tables' sake."""
+    """Return a plan that is not designed to exercise the tables."""
     copies = random.choice((2, 2, 3, 3, 3, 4, 5))
     policy = Policy.ALL_IN_SYNC
     if copies > 2 and random.random() < 0.4:

@@ -217,7 +217,7 @@ class World:
         return not self._missing()
 
     def _why_blocked(self) -> str:
-        """Return why this group needs an administrator; empty if it must recover by itself."""
+        """Return why this group needs an administrator; empty if it should recover on its own."""
         found = self.place.current
         if found is None:
             return "blocked: no record, and copies that may have lost something"

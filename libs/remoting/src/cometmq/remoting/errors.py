@@ -101,7 +101,7 @@ class CodedError(CommandError):
 
 
 class ServerError(CodedError):
-    """The server failed, or refused the request for a reason without its own code."""
+    """The server failed, or refused the request for a reason that has no code of its own."""
 
     CODE = ResponseCode.SYSTEM_ERROR
 

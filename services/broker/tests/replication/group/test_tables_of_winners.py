@@ -342,7 +342,7 @@ async def test_a_stop_forgets_what_has_arrived(tmp_path: Path) -> None:
 
 async def test_a_winner_on_a_slow_link_is_not_dropped(tmp_path: Path) -> None:
     class Slow(asyncio.Transport):
-        """Accepts a byte between two ticks."""
+        """Accepts only one byte per tick, like a very slow connection."""
 
         unsent_bytes = 1_000
         is_aborted = False

@@ -23,7 +23,7 @@ class Live(msgspec.Struct, frozen=True, kw_only=True):
 
     @classmethod
     async def read(cls, api: KubeApi, group: BrokerGroup) -> Self:
-        """Read the objects of a group; raise ApiUnreachable."""
+        """Read the objects of a group; raise ApiUnreachable if the API does not answer."""
         found = await api.get("StatefulSet", group.namespace, group.name)
         pods = await api.list("Pod", group.namespace, group.selector)
         claims = await api.list("PersistentVolumeClaim", group.namespace, group.selector)

@@ -57,7 +57,7 @@ class TopicAdmin(AdminBase):
         return list(masters)
 
     async def put_topic(self, config: TopicConfig, masters: Iterable[BrokerAdmin]) -> None:
-        """Create or change a topic at these masters."""
+        """Create or change a topic on these masters."""
         check_kind(config, TopicConfig, "config")
         check_topic(config.topic_name)
         for master in masters:

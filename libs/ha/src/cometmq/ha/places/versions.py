@@ -67,7 +67,7 @@ class Versions:
         raise RecordUnreachable(f"the record in {self.folder} changes faster than it can be read")
 
     def begin(self, record: Record, number: int = 1, nonce: str = "") -> Versioned:
-        """Write the first version into an empty folder that no other process knows yet."""
+        """Write the first version into an empty folder that no other process knows about yet."""
         first = Versioned(record, f"{number}-{nonce or self._new_nonce()}")
         self._files.create(self.folder / str(number), _encoded(first))
         self._files.sync(self.folder)

@@ -127,7 +127,7 @@ class StoreRig:
                 _run(job)
 
     def scrub(self, rounds: int = 20, elapsed_ms: int = 20_000) -> None:
-        """Advance the clock and run the comparisons with the checksums that are due."""
+        """Advance the clock and run the checksum comparisons that are due."""
         for _ in range(rounds):
             job = self.store.scrub_job(self.clock.advance(elapsed_ms))
             if job is not None:

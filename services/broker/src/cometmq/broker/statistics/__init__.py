@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The broker's statistics: counters, their time windows, daily totals, and the age of lags."""
+"""The broker's statistics: counters, time windows, daily totals, latencies and group lag."""

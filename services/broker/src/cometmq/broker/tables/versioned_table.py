@@ -48,7 +48,7 @@ class VersionedTable(ABC, Generic[FileT, ConfigT]):
         changed: Callable[[], None],
         log: Log,
     ) -> None:
-        """Load the file; `entries` returns the configurations from its content."""
+        """Load the file; `entries` extracts the configurations from its content."""
         loaded = file.load() if file is not None else None
         self.file = file
         self.table: dict[str, ConfigT] = {} if loaded is None else dict(entries(loaded))
@@ -119,7 +119,7 @@ class VersionedTable(ABC, Generic[FileT, ConfigT]):
         self._changed()
 
     def _note(self, *names: str) -> None:
-        """Note configurations that were added, replaced or removed, and always the version."""
+        """Note that the version has changed, and which configurations have changed or gone."""
         self.is_dirty = True
         if self.noted is None:
             return
