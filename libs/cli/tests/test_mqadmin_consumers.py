@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from cometmq.cli.mqadmin import java_text, running_text
-from cometmq.cli.mqadmin.message_text import write_body
 from cometmq.cli.mqadmin.places import decoded
+from cometmq.cli.mqadmin.text import java_text, running_text
+from cometmq.cli.mqadmin.text.message_text import write_body
 from cometmq.client import Message, MessageExt, MessageQueue, Producer, ProducerOptions
 from cometmq.peers.comet import PROGRAM
 from cometmq.peers.processes import Child, wait_until

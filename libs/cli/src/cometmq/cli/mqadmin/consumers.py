@@ -8,7 +8,6 @@ from typing import Annotated, Final
 import typer
 
 from cometmq.cli.connecting import DEFAULT_NAMESRV, ask
-from cometmq.cli.mqadmin import running_text
 from cometmq.cli.mqadmin.frame import (
     Column,
     Family,
@@ -17,6 +16,7 @@ from cometmq.cli.mqadmin.frame import (
     print_table,
     to_object,
 )
+from cometmq.cli.mqadmin.text import running_text
 from cometmq.cli.output import AsJson, print_json
 from cometmq.client.admin import AdminClient
 from cometmq.client.clock import wall_ms

@@ -6,7 +6,6 @@ from typing import Annotated, Final, NamedTuple
 import typer
 
 from cometmq.cli.connecting import DEFAULT_NAMESRV, ask
-from cometmq.cli.mqadmin import java_text
 from cometmq.cli.mqadmin.frame import (
     BrokerAddr,
     ClusterName,
@@ -17,6 +16,7 @@ from cometmq.cli.mqadmin.frame import (
     print_done,
     targets,
 )
+from cometmq.cli.mqadmin.text import java_text
 from cometmq.cli.output import AsJson, print_json
 from cometmq.client.admin import AdminClient
 from cometmq.client.errors import ClientError

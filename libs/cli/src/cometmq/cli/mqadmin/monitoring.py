@@ -11,8 +11,8 @@ import typer
 
 from cometmq.cli.admin import no_broker_text
 from cometmq.cli.connecting import DEFAULT_NAMESRV, Complaints, run, with_access
-from cometmq.cli.mqadmin import java_text, running_text
 from cometmq.cli.mqadmin.frame import Family, Namesrv
+from cometmq.cli.mqadmin.text import java_text, running_text
 from cometmq.cli.output import AsJson
 from cometmq.client import ClientOptions, ConsumeResult, MessageExt, PushConsumer, PushOptions
 from cometmq.client.admin import AdminClient, QueueLag

@@ -7,7 +7,7 @@ import typer
 
 from cometmq.cli.connecting import DEFAULT_NAMESRV, ask
 from cometmq.cli.mqadmin.frame import Column, Family, Namesrv, Topic, TrueFalse, print_table
-from cometmq.cli.mqadmin.moments import FORMS, moment
+from cometmq.cli.mqadmin.text.moments import FORMS, moment
 from cometmq.cli.output import AsJson
 from cometmq.client.admin import AdminClient, Rollback
 from cometmq.client.admin.broker_groups import END

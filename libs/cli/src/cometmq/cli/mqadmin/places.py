@@ -9,8 +9,8 @@ import msgspec
 import typer
 
 from cometmq.cli.connecting import DEFAULT_NAMESRV, ask, wrong_usage
-from cometmq.cli.mqadmin import java_text
 from cometmq.cli.mqadmin.frame import Family, Namesrv, Topic
+from cometmq.cli.mqadmin.text import java_text
 from cometmq.cli.output import AsJson, print_json
 from cometmq.client.admin import AdminClient
 from cometmq.client.clock import wall_ms

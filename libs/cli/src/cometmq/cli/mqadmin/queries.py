@@ -6,9 +6,9 @@ from typing import Annotated, Final
 import typer
 
 from cometmq.cli.connecting import DEFAULT_NAMESRV, ask, wrong_usage
-from cometmq.cli.mqadmin import java_text
 from cometmq.cli.mqadmin.frame import Column, Family, Namesrv, Topic, print_table
-from cometmq.cli.mqadmin.message_text import Found, print_found
+from cometmq.cli.mqadmin.text import java_text
+from cometmq.cli.mqadmin.text.message_text import Found, print_found
 from cometmq.cli.output import AsJson, print_json
 from cometmq.client import SendResult
 from cometmq.client.admin import AdminClient

@@ -10,9 +10,9 @@ import typer
 
 from cometmq.cli import message_json
 from cometmq.cli.connecting import DEFAULT_NAMESRV, ask, wrong_usage
-from cometmq.cli.mqadmin import java_text
 from cometmq.cli.mqadmin.frame import Family, Namesrv, Topic, TrueFalse
-from cometmq.cli.mqadmin.moments import FORMS, Begin, End, moment, past_moment
+from cometmq.cli.mqadmin.text import java_text
+from cometmq.cli.mqadmin.text.moments import FORMS, Begin, End, moment, past_moment
 from cometmq.cli.output import AsJson, print_json
 from cometmq.client.admin import AdminClient
 from cometmq.client.admin.broker_groups import END

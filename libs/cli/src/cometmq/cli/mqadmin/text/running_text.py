@@ -4,7 +4,7 @@
 from collections.abc import Iterator, Mapping
 from typing import Final
 
-from cometmq.cli.mqadmin import java_text
+from cometmq.cli.mqadmin.text import java_text
 from cometmq.remoting.bodies.queues import MessageQueue
 from cometmq.remoting.bodies.running_info import ConsumerRunningInfo, ProcessQueueInfo
 
