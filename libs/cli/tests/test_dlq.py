@@ -126,7 +126,7 @@ def test_dead_letters_are_replayed_to_their_group(ask, topic, dead):
 def test_dead_letters_are_replayed_to_a_topic(ask, topic, dead):
     other = f"{topic}-other"
     missing = ask("dlq", "replay", dead, "--topic", other, "-y")
-    missing.assert_refused(1, f"the topic does not exist: there is no topic {other}")
+    missing.assert_refused(1, f"no broker has the topic {other}: check the name")
     ask("topic", "create", other, "--queues", 1)
     assert ask("dlq", "replay", dead, "--topic", other, "--max", 3, "-y").status == 0
     assert ask("printMsg", "-t", other).out.count("MSGID: ") == 3

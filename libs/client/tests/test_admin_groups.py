@@ -24,7 +24,7 @@ from cometmq.client.admin import TrackType
 from cometmq.client.admin.broker import BrokerAdmin
 from cometmq.client.admin.broker_groups import END
 from cometmq.client.admin.dead_letters import origin_message_id, origin_topic
-from cometmq.client.errors import ClientError
+from cometmq.client.errors import ClientError, NoRoute
 from cometmq.client.message import UnreadableMessage
 from cometmq.client.testing import MemoryCluster
 from cometmq.client.testing.queues import sent_back
@@ -32,7 +32,7 @@ from cometmq.client.testing.waiting import eventually
 from cometmq.remoting import remarks
 from cometmq.remoting.bodies.topic_config import SubscriptionGroupConfig
 from cometmq.remoting.codes import RequestCode
-from cometmq.remoting.errors import ConsumerNotOnline, ServerError, TopicNotExist
+from cometmq.remoting.errors import ConsumerNotOnline, ServerError
 from cometmq.remoting.message.flags import SysFlag
 
 QUEUE = MessageQueue("T", "broker-a", 1)
@@ -438,7 +438,7 @@ async def test_a_dead_letter_is_replayed_to_all(
     assert len(cluster.messages("T")) == 2
     assert again.properties["ORIGIN_MESSAGE_ID"] == again.message_id == message_id
     assert "RETRY_TOPIC" not in again.properties
-    with pytest.raises(TopicNotExist, match="no topic Nowhere"):
+    with pytest.raises(NoRoute, match="no broker has the topic Nowhere"):
         await admin.replay(dead, "g", topic="Nowhere")
 
 

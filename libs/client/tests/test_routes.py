@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Routes: which queues a client sends to and pulls from, and when it looks them up again."""
 
+import msgspec
 import pytest
 
 from cometmq.client import (
@@ -52,8 +53,37 @@ def test_an_order_configuration_sets_the_queues_to_send_to() -> None:
 
 
 def test_a_topic_to_be_created_gets_no_more_queues_than_wanted() -> None:
-    queues = as_default_route("New", ROUTE, queue_nums=2).publish_queues
-    assert queues == (MessageQueue("New", "a", 0), MessageQueue("New", "a", 1))
+    data = default_topic(7)
+    route = as_default_route("New", data, queue_nums=2)
+    assert route is not None
+    assert route.publish_queues == (MessageQueue("New", "a", 0), MessageQueue("New", "a", 1))
+    assert route.is_default
+
+
+@pytest.mark.parametrize(
+    ("perms", "brokers"),
+    [((7, 7), {"a", "b"}), ((6, 7), {"b"}), ((6, 6), None), ((5, 5), set())],
+)
+def test_topics_are_created_only_where_the_default_topic_is_inherited(
+    perms: tuple[int, int], brokers: set[str] | None
+) -> None:
+    data = TopicRoute(
+        broker_datas=[BrokerData({0: "h:1"}, name, "C") for name in "ab"],
+        queue_datas=[
+            QueueData(broker_name=name, perm=perm, read_queue_nums=8, write_queue_nums=8)
+            for name, perm in zip("ab", perms, strict=True)
+        ],
+    )
+    route = as_default_route("New", data, queue_nums=4)
+    found = None if route is None else {queue.broker_name for queue in route.publish_queues}
+    assert found == brokers
+
+
+def default_topic(perm: int) -> TopicRoute:
+    return TopicRoute(
+        broker_datas=ROUTE.broker_datas,
+        queue_datas=[msgspec.structs.replace(it, perm=perm) for it in ROUTE.queue_datas],
+    )
 
 
 @pytest.mark.parametrize(

@@ -198,6 +198,16 @@ async def test_a_change_is_kept_in_the_file(tmp_path: Path) -> None:
     assert broker.topics.changes(version) == broker.topics.table
 
 
+async def test_a_change_of_automatic_topics_is_registered_at_once() -> None:
+    broker = memory_broker()
+    version = broker.topics.version
+
+    await serve(broker, config_change("autoCreateTopicEnable=false\n"), admin.update_broker_config)
+
+    assert broker.settings.auto_create_topic_enable is False
+    assert broker.topics.changes(version) == broker.topics.table
+
+
 @pytest.mark.parametrize(
     ("text", "remark"),
     [

@@ -246,6 +246,21 @@ async def test_a_missing_broker_permission_applies_to_all_topics(
     assert topics.table["T"].perm == 6
 
 
+@pytest.mark.parametrize(("may_create", "perm"), [(True, 7), (False, 6)])
+async def test_the_default_topic_is_inherited_only_where_sends_create_topics(
+    namesrvs: ScriptedNamesrvs, topics: Topics, may_create: bool, perm: int
+) -> None:
+    """A broker that once created topics keeps TBW102 in its file."""
+    topics.put(msgspec.structs.replace(config("TBW102"), perm=7))
+    subject = registration(namesrvs, topics, auto_create_topic_enable=may_create)
+
+    await subject.register(Link(NS1))
+
+    sent = namesrvs.registrations()[0].topic_config_serialize_wrapper.topic_config_table
+    assert {name: one.perm for name, one in sent.items()} == {"T": 6, "TBW102": perm}
+    assert topics.table["TBW102"].perm == 7
+
+
 @pytest.mark.parametrize(("changed", "registered"), [("true", 1), ("false", 0)])
 async def test_without_force_the_version_is_queried_first(
     namesrvs: ScriptedNamesrvs, topics: Topics, changed: str, registered: int

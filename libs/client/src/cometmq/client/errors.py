@@ -99,13 +99,24 @@ class WrongServer(NoNamesrv):
 
 
 class NoRoute(ClientError):
-    """No name server knows the topic and sending cannot create it, or the topic is read-only."""
+    """The topic does not exist and sending cannot create it, or the topic is read-only.
+
+    If a broker refused to create the topic, `__cause__` is its answer.
+    """
 
     code = NO_ROUTE
 
 
-def no_route(topic: str) -> NoRoute:
-    """Return the error for a topic that no name server knows."""
+def no_route(topic: str, *, refused_by: Iterable[str] = ()) -> NoRoute:
+    """Return the error for a topic that no name server knows, or that the brokers in `refused_by`
+    neither have nor create.
+    """
+    if names := sorted(set(refused_by)):
+        has, creates = ("has", "does not create") if len(names) == 1 else ("have", "do not create")
+        return NoRoute(
+            f"{', '.join(names)} {has} no topic {topic}, and {creates} it: check the name; "
+            f"otherwise create the topic: cometmq topic create {topic}"
+        )
     if topic.startswith("%"):  # the retry topic of a group: its broker creates it
         return NoRoute(f"no broker has the topic {topic}")
     return NoRoute(

@@ -9,7 +9,7 @@ from cometmq.client.admin.known_groups import check_known
 from cometmq.client.admin.messages import MessageAdmin
 from cometmq.client.admin.topics import TopicAdmin
 from cometmq.client.arguments import whole_or
-from cometmq.client.errors import ClientError, InvalidArgument
+from cometmq.client.errors import ClientError, InvalidArgument, no_route
 from cometmq.client.identity import unique_ids
 from cometmq.client.message import (
     DamagedMessage,
@@ -25,7 +25,7 @@ from cometmq.client.transfer.damage import damage_text
 from cometmq.client.transfer.outgoing import Prepared, properties_text
 from cometmq.client.transfer.sender import MessageSender
 from cometmq.remoting.bodies.queues import MessageQueue
-from cometmq.remoting.errors import TopicNotExist, TransportError
+from cometmq.remoting.errors import TransportError
 from cometmq.remoting.message.properties import PropertyKey
 from cometmq.remoting.names import DLQ_PREFIX, RETRY_PREFIX, dead_letter_topic, retry_topic
 
@@ -177,7 +177,7 @@ class DeadLetterAdmin(MessageAdmin, TopicAdmin):
         if isinstance(message, DamagedMessage):  # a new record would have a CRC that matches
             raise InvalidArgument(f"the message is not sent again: {damage_text(message)}")
         if await self.namesrv.route(topic) is None:
-            raise TopicNotExist(f"there is no topic {topic} to send to")  # and none is created
+            raise no_route(topic)  # and none is created
         properties = {k: v for k, v in message.properties.items() if k not in _LEFT_OUT}
         properties |= {key.value: text for key, text in kept.items()}
         properties[PropertyKey.WAIT.value] = "true"

@@ -14,7 +14,13 @@ from cometmq.client.clock import monotonic_ms
 from cometmq.client.cluster.namesrv import Namesrv
 from cometmq.client.cluster.outages import NAMESRV, Outages
 from cometmq.client.cluster.renewals import Renewals
-from cometmq.client.cluster.routes import MASTER_ID, Route, as_default_route, route_of
+from cometmq.client.cluster.routes import (
+    MASTER_ID,
+    Route,
+    as_default_route,
+    created_part,
+    route_of,
+)
 from cometmq.client.errors import (
     ClientError,
     NoNamesrv,
@@ -64,6 +70,10 @@ class RouteBook:
         self._changed = changed
         self._log = log
         self._routes: dict[str, Route] = {}
+        self._defaults: dict[str, Route] = {}
+        """Default routes of topics that no name server knows yet; only senders use them."""
+        self._created: dict[str, set[str]] = {}
+        """The brokers that have stored a message sent by a default route, by topic."""
         self._brokers: dict[str, Mapping[int, str]] = {}
         self._fetching: dict[str, asyncio.Lock] = {}
         self._renewals = Renewals(background)
@@ -83,6 +93,23 @@ class RouteBook:
     def get(self, topic: str) -> Route | None:
         """Return the cached route of a topic."""
         return self._routes.get(topic)
+
+    def get_for_sending(self, topic: str) -> Route | None:
+        """Return the cached route of a topic, or the route with which a send may create it."""
+        found = self._routes.get(topic)
+        return found if found is not None else self._defaults.get(topic)
+
+    def note_created(self, topic: str, broker_name: str) -> None:
+        """Note that a broker has stored a message that was sent by a default route.
+
+        Until a name server knows the topic, this is the only evidence that it exists.
+        """
+        if topic in self._defaults:
+            self._created.setdefault(topic, set()).add(broker_name)
+
+    def is_created(self, topic: str) -> bool:
+        """Return whether a broker is known to have the topic."""
+        return topic in self._routes or topic in self._created
 
     async def find(self, topic: str) -> Route:
         """Return the route of a topic, fetching it if necessary; raise NoRoute if there is none."""
@@ -108,39 +135,51 @@ class RouteBook:
     ) -> Route:
         """Return a route with queues to send to; wait up to `wait_ms` for a paced lookup.
 
-        An unknown topic gets the route of the default topic, if one is given. Raise NoNamesrv if no
-        name server has answered in time, NoRoute if there is no route, and BrokerMissing if no
-        master is left.
+        An unknown topic gets the route of the default topic, if one is given and brokers may create
+        topics from it. Raise NoNamesrv if no name server has answered in time, NoRoute if there is
+        no route, and BrokerMissing if no master is left.
         """
+        may_create = default_topic is not None
+
+        def sendable() -> Route | None:
+            route = self.get_for_sending(topic) if may_create else self._routes.get(topic)
+            return route if route is not None and route.publish_queues else None
 
         async def look_up() -> None:
             if await self.refresh(topic) is not None or default_topic is None:
                 return
             data = await self._namesrv.route(default_topic)
             if data is not None:
-                default = as_default_route(topic, data, queue_nums=queue_nums)
-                if default.publish_queues:
-                    self._take(default)
-                else:
-                    raise _unsendable(default)
+                self._take_default(as_default_route(topic, data, queue_nums=queue_nums))
 
-        if self._sendable(topic) is None:
+        if sendable() is None:
             await self._share(
                 (topic, default_topic),
                 look_up,
-                is_found=lambda: self._sendable(topic) is not None,
+                is_found=lambda: sendable() is not None,
                 wait_ms=wait_ms,
             )
-        found = self._routes.get(topic)
+        found = self.get_for_sending(topic) if may_create else self._existing(topic)
         if found is None:
             raise no_route(topic)
         if not found.publish_queues:
             raise _unsendable(found)
         return found
 
-    def _sendable(self, topic: str) -> Route | None:
-        route = self._routes.get(topic)
-        return route if route is not None and route.publish_queues else None
+    def _take_default(self, route: Route | None) -> None:
+        if route is not None:
+            if not route.publish_queues:
+                raise _unsendable(route)
+            self._take(route)
+
+    def _existing(self, topic: str) -> Route | None:
+        """Return the route of a topic that exists, whether or not a name server knows it yet."""
+        broker_names = self._created.get(topic)
+        return (
+            created_part(self._defaults[topic], broker_names)
+            if broker_names
+            else self._routes.get(topic)
+        )
 
     async def _share(
         self,
@@ -206,7 +245,7 @@ class RouteBook:
         await self._share(
             ("other", topic),
             lambda: self.refresh(topic),
-            is_found=lambda: self._routes.get(topic) != before,
+            is_found=lambda: self.get_for_sending(topic) != before,
             wait_ms=wait_ms,
         )
 
@@ -293,11 +332,16 @@ class RouteBook:
         self._missing_due.set()
 
     def _take(self, route: Route) -> None:
-        self._routes.pop(route.topic, None)
-        self._routes[route.topic] = route  # moved to the end: its addresses are the newest
-        self._reported_ms.pop(route.topic, None)
+        topic = route.topic
+        self._routes.pop(topic, None)
+        self._defaults.pop(topic, None)
+        newest = self._defaults if route.is_default else self._routes
+        if not route.is_default:
+            self._created.pop(topic, None)
+            self._reported_ms.pop(topic, None)
+        newest[topic] = route  # at the end: its addresses are the newest
         brokers: dict[str, Mapping[int, str]] = {}
-        for known in self._routes.values():
+        for known in (*self._defaults.values(), *self._routes.values(), route):
             brokers.update(known.brokers)
         self._brokers = brokers
         self._log.info("route.changed", topic=route.topic, brokers=sorted(route.brokers))
@@ -307,7 +351,7 @@ class RouteBook:
         while True:
             if await self._due.wait(interval_ms):
                 await asyncio.sleep(SETTLE_MS / 1000)  # collect several failures into one refresh
-            await self.refresh_all(self._routes.keys() | self._wanted())
+            await self.refresh_all(self._routes.keys() | self._defaults.keys() | self._wanted())
 
     async def _find_missing(self) -> None:
         """Look up missing topics, at a decreasing rate."""

@@ -5,7 +5,7 @@ All functions here are pure.
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Final
 
 import msgspec
@@ -31,6 +31,8 @@ class Route(msgspec.Struct, frozen=True):
     """Addresses by broker name and broker id."""
     queue_counts: Mapping[str, int] = {}
     """Number of queues of each broker, regardless of their permissions."""
+    is_default: bool = False
+    """Copied from the default topic: no broker has the topic yet, but a send may create it."""
 
     def has(self, queue: MessageQueue) -> bool:
         """Return whether the topic has a queue."""
@@ -64,10 +66,18 @@ def route_of(topic: str, data: TopicRoute) -> Route:
     return Route(topic, tuple(publish), tuple(subscribe), brokers, counts)
 
 
-def as_default_route(topic: str, data: TopicRoute, *, queue_nums: int) -> Route:
-    """Return the route that `topic` will have after a send creates it from the default topic."""
+def as_default_route(topic: str, data: TopicRoute, *, queue_nums: int) -> Route | None:
+    """Return the route that `topic` will have after a send creates it from the default topic, or
+    None if no broker would create it.
+
+    A broker creates topics only from a default topic with the permission INHERIT. With
+    autoCreateTopicEnable=false, RocketMQ's brokers take that permission from TBW102 at the first
+    send that they refuse, and ours register TBW102 without it.
+    """
     queue_datas = []
     for queue in data.queue_datas:
+        if queue.perm & Perm.WRITE and not queue.perm & Perm.INHERIT:
+            continue
         count = min(queue_nums, queue.read_queue_nums)
         queue_datas.append(
             QueueData(
@@ -78,7 +88,20 @@ def as_default_route(topic: str, data: TopicRoute, *, queue_nums: int) -> Route:
                 topic_sys_flag=queue.topic_sys_flag,
             )
         )
-    return route_of(topic, TopicRoute(broker_datas=data.broker_datas, queue_datas=queue_datas))
+    if not queue_datas:
+        return None
+    route = route_of(topic, TopicRoute(broker_datas=data.broker_datas, queue_datas=queue_datas))
+    return msgspec.structs.replace(route, is_default=True)
+
+
+def created_part(route: Route, broker_names: Collection[str]) -> Route:
+    """Return the part of a default route at the brokers that have created the topic."""
+    return msgspec.structs.replace(
+        route,
+        publish_queues=tuple(q for q in route.publish_queues if q.broker_name in broker_names),
+        subscribe_queues=tuple(q for q in route.subscribe_queues if q.broker_name in broker_names),
+        queue_counts={name: route.queue_counts[name] for name in broker_names},
+    )
 
 
 def _ordered_queues(topic: str, text: str | None) -> list[MessageQueue]:

@@ -203,7 +203,8 @@ class Producer(Client):
         """Send a message without an acknowledgement.
 
         Raise InvalidArgument if the topic does not have `queue`, because the broker's refusal would
-        never arrive.
+        never arrive. For the same reason, until a broker is known to have the topic, wait for the
+        broker's answer as `send` does, and raise NoRoute if the topic does not exist.
         """
         sender = self._sending()
         async with self._room:
@@ -211,12 +212,16 @@ class Producer(Client):
             timeout_ms = self.options.send_timeout_ms
             deadline_ms = monotonic_ms() + timeout_ms
             route = await sender.route_once(prepared.topic, timeout_ms=timeout_ms)
-            if queue is None:
+            chosen = None if queue is None else self._queue_for(queue, prepared)
+            routes = self._running().routes
+            if not routes.is_created(prepared.topic):
+                left_ms = _left_ms(deadline_ms)
+                await sender.send(prepared, timeout_ms=left_ms, queue=chosen)
+                return
+            if chosen is None:
                 chosen = sender.choose(route)
-            else:
-                chosen = self._queue_for(queue, prepared)
-                if chosen.broker_name in route.queue_counts:  # a different broker may come back
-                    await self._running().routes.find_queue(chosen)
+            elif not route.has(chosen) and chosen.broker_name in route.queue_counts:
+                await routes.find_queue(chosen)  # a broker that is not in the route may come back
             await sender.send_oneway(chosen, prepared, timeout_ms=_left_ms(deadline_ms))
 
     async def send_batch(
@@ -254,7 +259,11 @@ class Producer(Client):
         return split_messages(messages, bytes_max=limit, added_bytes=added_bytes)
 
     async def queues(self, topic: str) -> list[MessageQueue]:
-        """Return the queues of a topic that accept messages; raise NoRoute if no broker has it."""
+        """Return the queues of a topic that accept messages; raise NoRoute if no broker has it.
+
+        A topic that sending would create does not exist before the first message is stored. Then,
+        until a name server knows it, these are its queues at the brokers that stored its messages.
+        """
         check_topic(topic)
         route = await self._sending().route(self._namespace.wrap(topic), may_create=False)
         return [self._namespace.unwrap_queue(queue) for queue in route.publish_queues]

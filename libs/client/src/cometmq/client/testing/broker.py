@@ -35,7 +35,7 @@ from cometmq.remoting.errors import (
     SubscriptionParseFailed,
     TopicNotExist,
 )
-from cometmq.remoting.message.flags import PullSysFlag
+from cometmq.remoting.message.flags import Perm, PullSysFlag
 from cometmq.remoting.message.ids import offset_message_id, pack_host
 from cometmq.remoting.message.new_message import NewMessage
 from cometmq.remoting.message.record import MessageRecord, decode_record
@@ -68,6 +68,7 @@ _LESS_SAFE: Final = (
 )
 _LOSSES: Final = (HANG, DISCONNECT, LOSE_ANSWER)
 
+_TEMPLATE_PERM: Final = int(Perm.READ | Perm.WRITE | Perm.INHERIT)
 _Held = tuple[Call[pull.PullMessage], asyncio.TimerHandle]
 
 
@@ -79,7 +80,7 @@ class MemoryBroker:
         self._handlers = handlers
         self.port = 0
         self.queues = MemoryQueues()
-        self.queues.create(AUTO_CREATE_TOPIC, AUTO_QUEUE_COUNT)
+        self.queues.configure(AUTO_CREATE_TOPIC, AUTO_QUEUE_COUNT, perm=_TEMPLATE_PERM)
         self.queues.create(reply_topic(CLUSTER_NAME), 1)
         self.send_ext = {"MSG_REGION": DEFAULT_REGION, "TRACE_ON": "true"}
         self.offsets: dict[tuple[str, str, int], int] = {}
@@ -104,6 +105,7 @@ class MemoryBroker:
         self.before: tuple[Before[Any], ...] = ()
         """Server hooks that check every request; effective from the next start."""
         self.may_create_topics = True
+        """Like the broker's setting autoCreateTopicEnable."""
         self.young_queue_starts_at_zero = True
         """Like the broker's setting: a new group starts with the first message of a queue until
         some messages of the queue have expired. If False, `consume_from` applies to any queue
@@ -123,6 +125,11 @@ class MemoryBroker:
     def is_running(self) -> bool:
         """Whether the broker serves requests."""
         return self._server is not None
+
+    def registered_perm(self, topic: str) -> int:
+        """Return the permissions of a topic in its route."""
+        perm = self.queues.perm(topic)
+        return perm if self.may_create_topics else perm & ~int(Perm.INHERIT)
 
     async def start(self) -> None:
         """Listen on a free port; restarts use the same port."""

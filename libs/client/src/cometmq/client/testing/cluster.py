@@ -49,8 +49,10 @@ _STATES: Final = {
 class MemoryCluster:
     """Serves clients over real sockets on loopback; its data is in memory and survives `stop`."""
 
-    def __init__(self, broker_names: Iterable[str] = ("broker-a",)) -> None:
-        """Create one master per name."""
+    def __init__(
+        self, broker_names: Iterable[str] = ("broker-a",), *, may_create_topics: bool = True
+    ) -> None:
+        """Create one master per name; `may_create_topics` is like autoCreateTopicEnable."""
         names = check_names(broker_names, "broker_names")
         if not names or len(set(names)) < len(names) or not all(name.strip() for name in names):
             raise InvalidArgument(
@@ -58,6 +60,8 @@ class MemoryCluster:
             )
         self.brokers = [MemoryBroker(name, BROKER_HANDLERS) for name in names]
         """All brokers, running or not."""
+        for broker in self.brokers:
+            broker.may_create_topics = may_create_topics
         self._running: set[str] = set()
         self._lost_ports: dict[str, int] = {}
         """The ports of the masters whose slaves are running, by broker name."""
@@ -233,7 +237,7 @@ class MemoryCluster:
             queue_datas=[
                 QueueData(
                     broker_name=broker.name,
-                    perm=broker.queues.perm(topic),
+                    perm=broker.registered_perm(topic),
                     read_queue_nums=broker.queues.queue_counts[topic],
                     write_queue_nums=broker.queues.queue_counts[topic],
                 )

@@ -7,13 +7,20 @@ from typing import Final
 import msgspec
 
 from cometmq.client.arguments import too_short
-from cometmq.client.errors import ClientError, RequesterGone, SendFailed, SendTimeout
+from cometmq.client.errors import (
+    ClientError,
+    RequesterGone,
+    SendFailed,
+    SendTimeout,
+    no_route,
+)
 from cometmq.remoting.codes import ResponseCode
 from cometmq.remoting.errors import (
     CommandError,
     ConnectionLost,
     RemoteProtocolError,
     RequestTimeout,
+    TopicNotExist,
 )
 
 _UNANSWERED: Final = (ConnectionLost, RequestTimeout, RemoteProtocolError)
@@ -59,12 +66,17 @@ class Attempts(msgspec.Struct, gc=False):
         """Return the error to raise after the last attempt.
 
         If every attempt was refused permanently, this is the last refusal, because SendFailed would
-        invite the caller to retry later. A stored reply whose requester is gone is no failed send.
+        invite the caller to retry later; for a topic that does not exist, it is NoRoute, as if the
+        name servers had reported it. A stored reply whose requester is gone is no failed send.
         """
         if self.gone is not None:
             return self.gone
         if self.failure is not None and self.lasting_count == self.count:
-            return self.failure
+            if not isinstance(self.failure, TopicNotExist):
+                return self.failure
+            missing = no_route(topic, refused_by=self.brokers)
+            missing.__cause__ = self.failure
+            return missing
         error = self.gave_up(topic, cost_ms, timeout_ms)
         error.__cause__ = self.failure
         return error

@@ -24,6 +24,7 @@ from cometmq.client.errors import (
     InvalidArgument,
     NoNamesrv,
     no_queue,
+    no_route,
 )
 from cometmq.client.hooks import MessageKind, SendContext, SendHooks
 from cometmq.client.message import Message, SendResult, SendStatus
@@ -145,7 +146,7 @@ class MessageSender:
         tried = Attempts([])
         while tried.count < attempts and (left_ms := timeout_ms - (monotonic_ms() - begin_ms)) > 0:
             tried.count += 1
-            route = self._instance.routes.get(prepared.topic)
+            route = self._instance.routes.get_for_sending(prepared.topic)
             if route is None or not route.publish_queues:
                 route = await self._route_for(tried, prepared.topic, left_ms)
                 if route is None:
@@ -162,12 +163,11 @@ class MessageSender:
                     if tried.may_be_stored or tried.gone is not None:
                         break  # this refusal does not cover an earlier attempt
                     self._refused(error, chosen)
-                if tried.count < attempts:
-                    left_ms = max(0, timeout_ms - (monotonic_ms() - begin_ms))
-                    await _pause_if_busy(error, tried.count, left_ms)
-                    await self._outlive_master(error, route, chosen, left_ms)
-                    await self._outlive_route(error, route, left_ms)
+                left_ms = max(0, timeout_ms - (monotonic_ms() - begin_ms))
+                await self._wait_to_retry(tried, attempts, error, route, chosen, left_ms)
             else:
+                if route.is_default:
+                    self._instance.routes.note_created(prepared.topic, chosen.broker_name)
                 is_safe = result.status is SendStatus.SEND_OK
                 may_retry = queue is None and self._options.retry_another_broker_when_not_stored
                 if is_safe or not may_retry:
@@ -188,12 +188,28 @@ class MessageSender:
             tried.note(error)
         except CometError as error:
             is_outage = (
-                isinstance(error, NoNamesrv) and self._instance.routes.get(topic) is not None
+                isinstance(error, NoNamesrv)
+                and self._instance.routes.get_for_sending(topic) is not None
             )
             if not is_outage and not tried.may_be_stored:
                 raise  # the topic may not exist
             tried.note(error)
         return None
+
+    async def _wait_to_retry(
+        self,
+        tried: Attempts,
+        attempts: int,
+        error: Exception,
+        route: Route,
+        queue: MessageQueue,
+        left_ms: int,
+    ) -> None:
+        if tried.count >= attempts:
+            return
+        await _pause_if_busy(error, tried.count, left_ms)
+        await self._outlive_master(error, route, queue, left_ms)
+        await self._outlive_route(error, route, left_ms)
 
     async def _outlive_master(
         self, error: Exception, route: Route, queue: MessageQueue, left_ms: int
@@ -236,8 +252,12 @@ class MessageSender:
         return error.code in self._options.retry_codes
 
     def _refused(self, error: Exception, queue: MessageQueue) -> NoReturn:
-        """Raise the broker's refusal, or InvalidArgument if the topic does not have the queue."""
+        """Raise the broker's refusal, NoRoute if there is no such topic, or InvalidArgument if the
+        topic does not have the queue.
+        """
         self.failed_count += 1
+        if isinstance(error, TopicNotExist):
+            raise no_route(queue.topic, refused_by=[queue.broker_name]) from error
         found = _ILLEGAL_QUEUE.match(error.remark) if isinstance(error, CommandError) else None
         if found is None:
             raise error

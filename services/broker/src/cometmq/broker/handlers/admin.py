@@ -3,6 +3,7 @@
 
 from collections.abc import Collection, Mapping
 from functools import partial
+from typing import Final
 
 from cometmq.broker.broker import Broker
 from cometmq.broker.clients.producers import Client
@@ -38,6 +39,9 @@ from cometmq.remoting.types import language_of
 from cometmq.runtime import properties
 from cometmq.runtime.settings import Loaded
 from cometmq.store.reads import Lookup
+
+_REGISTERED: Final = frozenset(("brokerPermission", "autoCreateTopicEnable"))
+"""Settings that change what the broker registers with the name servers."""
 
 
 def refuse_on_slave(broker: Broker) -> None:
@@ -93,7 +97,7 @@ async def change_settings(
             broker.log.warning("settings.unsaved", path=str(path), error=error.strerror)
     _apply(broker, _updated(broker, kept))
     broker.log.info("settings.changed", peer=peer, **kept)
-    if "brokerPermission" in changed:
+    if not changed.isdisjoint(_REGISTERED):
         broker.topics.touch()
         await broker.registration.announce()
     if "namesrvAddr" in changed:

@@ -40,6 +40,8 @@ from cometmq.remoting.command import Response
 from cometmq.remoting.commands.namesrv import QueryDataVersion, RegisterBroker, UnregisterBroker
 from cometmq.remoting.errors import CometError
 from cometmq.remoting.log import NO_LOG, Log
+from cometmq.remoting.message.flags import Perm
+from cometmq.remoting.names import AUTO_CREATE_TOPIC
 
 PERIOD_MIN_MS: Final = 10_000
 PERIOD_MAX_MS: Final = 60_000
@@ -99,7 +101,7 @@ class Registration:
         self.master_address = ""  # of this broker's master, as the name servers report it
         self.master_ha_address = ""
         self.links: dict[str, Link] = {}
-        self._whole: tuple[tuple[DataVersion, int, bool], bytes, int] | None = None
+        self._whole: tuple[tuple[DataVersion, int, bool, bool], bytes, int] | None = None
         self._topics = topics
         self._client = client
         self._addresses = addresses
@@ -369,7 +371,12 @@ class Registration:
         """Return the encoded body of all topics and its checksum; it is encoded once per
         version.
         """
-        key = self._topics.version, settings.broker_permission, settings.compressed_register
+        key = (
+            self._topics.version,
+            settings.broker_permission,
+            settings.auto_create_topic_enable,
+            settings.compressed_register,
+        )
         if self._whole is None or self._whole[0] != key:
             self._whole = key, *self._body(self._topics.changes(None), settings)
         return self._whole[1:]
@@ -409,12 +416,22 @@ class Registration:
         return False
 
     def _permitted(self, topics: Mapping[str, TopicConfig]) -> dict[str, TopicConfig]:
-        """Replace each topic's permission if the broker lacks read or write permission."""
-        perm = self._settings().broker_permission
-        if perm & READ_WRITE == READ_WRITE:
-            return dict(topics)
-        replace = msgspec.structs.replace
-        return {topic: replace(config, perm=perm) for topic, config in topics.items()}
+        """Replace each topic's permission if the broker lacks read or write permission; remove
+        INHERIT from TBW102 if sends do not create topics.
+
+        A broker that used to create topics keeps TBW102 in its file. RocketMQ's brokers remove
+        INHERIT when they refuse the first send; without it, clients know before they send.
+        """
+        settings = self._settings()
+        replace, perm = msgspec.structs.replace, settings.broker_permission
+        if perm & READ_WRITE != READ_WRITE:
+            return {topic: replace(config, perm=perm) for topic, config in topics.items()}
+        permitted = dict(topics)
+        template = permitted.get(AUTO_CREATE_TOPIC)
+        if template is not None and not settings.auto_create_topic_enable:
+            perm = template.perm & ~int(Perm.INHERIT)
+            permitted[AUTO_CREATE_TOPIC] = replace(template, perm=perm)
+        return permitted
 
     def _take_answer(self, response: Response) -> None:
         """Adopt the master's address and the list of ordered topics."""
