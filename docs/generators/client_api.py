@@ -46,7 +46,7 @@ SERVERS: Final = {
 HIDDEN: Final = frozenset({"KIND", "attached", "check_outside_calls", "note_failure"})
 """Public members that applications do not need."""
 
-ENUMS: Final = frozenset({"StrEnum", "IntEnum", "Enum"})
+ENUMS: Final = frozenset({"StrEnum", "IntEnum", "Enum", "NamedNumber"})
 
 
 def page() -> str:

@@ -2,16 +2,20 @@
 import asyncio
 import os
 
+import msgspec
 import pytest
 
 from cometmq.client import (
     ClientStateError,
+    ConsumeOutcome,
     InvalidArgument,
     Message,
+    MessageKind,
     NoNamesrv,
     NoRoute,
     Producer,
     ProducerOptions,
+    PullStatus,
     SendFailed,
     SendStatus,
 )
@@ -354,3 +358,19 @@ async def test_a_queue_that_the_topic_does_not_have_is_no_outage(
             await sends[form]()
         assert producer.stats().failed_count == 1
     assert cluster.messages("T") == []
+
+
+def test_a_status_is_printed_by_its_name() -> None:
+    """RocketMQ's users know the names; the numbers are those of the protocol."""
+    assert [str(status) for status in SendStatus] == [
+        "SEND_OK",
+        "FLUSH_DISK_TIMEOUT",
+        "FLUSH_SLAVE_TIMEOUT",
+        "SLAVE_NOT_AVAILABLE",
+    ]
+    status = SendStatus.SEND_OK
+    assert f"{status} {status:d} {status!s}" == "SEND_OK 0 SEND_OK"
+    assert (status == 0, int(status), SendStatus(10)) == (True, 0, SendStatus.FLUSH_DISK_TIMEOUT)
+    assert msgspec.json.encode(status) == b"0"
+    others = (PullStatus.NO_NEW, MessageKind.DELAY, ConsumeOutcome.TIME_OUT)
+    assert [str(one) for one in others] == ["NO_NEW", "DELAY", "TIME_OUT"]

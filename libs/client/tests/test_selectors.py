@@ -84,6 +84,12 @@ async def test_tags_are_no_question_for_the_broker(cluster: MemoryCluster, make:
         ("price > 1", "MessageSelector.by_sql('price > 1')"),
         ("a IS NULL OR b", "MessageSelector.by_sql('a IS NULL OR b')"),
         ("a || *", "write '*' alone"),
+        ("a*", "there are no wildcards in tags: list the tags, as in 'A || B', or write '*' alone"),
+        ("*a || b", "tag is literally '*a' match: there are no wildcards"),
+        ("**", "no wildcards"),
+        ("order-?", "no wildcards"),
+        ("a*, b", "no wildcards in tags: list the tags, as in 'A || B'"),
+        ("a or b-2 OR c", "write 'a || b-2 || c'"),
     ],
 )
 def test_tags_that_match_nothing_are_doubted(expression: str, advice: str) -> None:

@@ -7,18 +7,19 @@ Invariants
 """
 
 from collections.abc import Iterable, Sequence
-from enum import IntEnum, StrEnum
+from enum import StrEnum
 from typing import Any, Generic, Protocol, TypeVar
 
 import msgspec
 
 from cometmq.client.message import Message, MessageExt, SendResult
+from cometmq.client.shown import NamedNumber
 from cometmq.remoting.bodies.queues import MessageQueue
 from cometmq.remoting.log import Log
 from cometmq.remoting.transport.tasks import describe
 
 
-class MessageKind(IntEnum):
+class MessageKind(NamedNumber):
     """The kind of a message; numbered as in the Java client."""
 
     NORMAL = 0
@@ -27,7 +28,7 @@ class MessageKind(IntEnum):
     DELAY = 3
 
 
-class ConsumeOutcome(IntEnum):
+class ConsumeOutcome(NamedNumber):
     """The result of a listener call; numbered as in the Java client."""
 
     SUCCESS = 0

@@ -3,7 +3,6 @@
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from enum import IntEnum
 from functools import lru_cache
 from typing import Any, Final, TypeVar
 from zlib import crc32
@@ -12,7 +11,7 @@ import msgspec
 
 from cometmq.client.errors import IllegalMessage, InvalidArgument
 from cometmq.client.namespace import NO_NAMESPACE, Namespace
-from cometmq.client.shown import shown
+from cometmq.client.shown import NamedNumber, shown
 from cometmq.remoting.bodies.queues import MessageQueue
 from cometmq.remoting.codes import ResponseCode
 from cometmq.remoting.message.flags import SysFlag
@@ -122,8 +121,10 @@ def _joined(keys: Any) -> str:
     return " ".join(keys)
 
 
-class SendStatus(IntEnum):
+class SendStatus(NamedNumber):
     """How safely a message is stored; every status means that the master has stored it.
+
+    `print(status)` shows RocketMQ's name, such as SEND_OK; `int(status)` is its number.
 
     In a group with failover, only SEND_OK is an acknowledgement: with any other status, the
     next master may lack the message.

@@ -1,10 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Shortens values for error texts."""
+"""How values look in texts: names instead of numbers, and long values shortened."""
 
+from enum import IntEnum
 from typing import Final
 
 CHARS_MAX: Final = 100
 _END_CHARS: Final = 20
+
+
+class NamedNumber(IntEnum):
+    """Numbers of RocketMQ that are printed by their names; they compare and format as numbers."""
+
+    def __str__(self) -> str:
+        return self.name
 
 
 def shown(value: object) -> str:

@@ -23,6 +23,9 @@ _CONDITION: Final = re.compile(
     r"[<>=]|\s(AND|OR|IN|IS|LIKE|BETWEEN|CONTAINS|STARTSWITH|ENDSWITH)\s", re.IGNORECASE
 )
 _SEPARATOR: Final = re.compile(r"[|,;]|&&")
+_WORDS: Final = re.compile(r"[\w-]+(?:\s+or\s+[\w-]+)+", re.IGNORECASE)
+_OR: Final = re.compile(r"\s+or\s+", re.IGNORECASE)
+_WILDCARDS: Final = re.compile(r"[*?]")
 
 
 class ExpressionType(StrEnum):
@@ -122,10 +125,17 @@ def _tags(wanted: SubscriptionData) -> Iterable[str]:
 
 def _doubt_of_tag(tag: str) -> str:
     literally = f"only messages whose tag is literally {shown(tag)} match"
+    if _WORDS.fullmatch(tag):
+        return f"{literally}: tags are separated by '||': write {' || '.join(_OR.split(tag))!r}"
     if _CONDITION.search(tag):
         return f"{literally}: for a condition, subscribe with MessageSelector.by_sql({tag!r})"
     if tag == ALL_TAGS:
         return f"{literally}: to receive all messages, write '*' alone"
+    if _WILDCARDS.search(tag):
+        return (
+            f"{literally}: there are no wildcards in tags: list the tags, as in 'A || B', or write "
+            "'*' alone for all messages"
+        )
     if _SEPARATOR.search(tag):
         parts = [part.strip() for part in _SEPARATOR.split(tag)]
         meant = " || ".join(filter(None, parts)) or "A || B"

@@ -3,7 +3,6 @@
 
 from collections.abc import Mapping
 from contextlib import suppress
-from enum import IntEnum
 from typing import Final
 
 import msgspec
@@ -12,6 +11,7 @@ from cometmq.client.clock import monotonic_ms
 from cometmq.client.cluster.instance import ClientInstance
 from cometmq.client.cluster.routes import MASTER_ID
 from cometmq.client.message import DamagedMessage, MessageExt, received, unreadable
+from cometmq.client.shown import NamedNumber
 from cometmq.client.transfer.damage import (
     corrupt_text,
     damage_text,
@@ -36,7 +36,7 @@ from cometmq.remoting.names import ALL_TAGS
 from cometmq.remoting.transport.tasks import describe
 
 
-class PullStatus(IntEnum):
+class PullStatus(NamedNumber):
     """The result of a pull."""
 
     FOUND = ResponseCode.SUCCESS
