@@ -2,7 +2,7 @@
 """Messages as applications see them: outgoing messages, send results, and received messages."""
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, Final, TypeVar
 from zlib import crc32
@@ -31,6 +31,18 @@ _TAGS: Final = PropertyKey.TAGS.value
 _DELAY: Final = PropertyKey.DELAY.value
 _WAIT: Final = PropertyKey.WAIT.value
 _UNIQUE_KEY: Final = PropertyKey.UNIQUE_KEY.value
+_FIELDS: Final = {
+    _KEYS: "keys",
+    _TAGS: "tag",
+    _DELAY: "delay_level",
+    _WAIT: "wait_store_ok",
+    _UNIQUE_KEY: "message_id",
+}
+"""The fields of a message that set these properties."""
+_OF_RECEIVED: Final = frozenset(
+    key.value for key in (PropertyKey.CLUSTER, PropertyKey.MIN_OFFSET, PropertyKey.MAX_OFFSET)
+)
+"""Properties that brokers and consumers add to every message."""
 _COMPRESSED: Final = int(SysFlag.COMPRESSED)
 _Kind = TypeVar("_Kind", bound="MessageExt")
 
@@ -95,8 +107,7 @@ def _tag_text(tag: Any) -> str:
 
 def _check_properties(properties: Mapping[Any, Any]) -> None:
     if not RESERVED_KEYS.isdisjoint(properties):
-        name = min(RESERVED_KEYS.intersection(properties))
-        raise InvalidArgument(f"the property {name} is set by the client: use another name")
+        raise InvalidArgument(_reserved_text(RESERVED_KEYS.intersection(properties)))
     for name, value in properties.items():
         if not isinstance(name, str) or not isinstance(value, str):
             raise InvalidArgument(
@@ -108,6 +119,20 @@ def _check_properties(properties: Mapping[Any, Any]) -> None:
                 f"property names and values must not be blank: {shown(name)} is {shown(value)}; "
                 "consumers would not see it"
             )
+
+
+def _reserved_text(names: Collection[str]) -> str:
+    name = min(names)
+    if not _OF_RECEIVED.isdisjoint(names):
+        advice = (
+            "these are the properties of a received message: send `received.to_message(topic)`, or "
+            "take only `received.user_properties`"
+        )
+    elif name in _FIELDS:
+        advice = f"set `{_FIELDS[name]}` of the message"
+    else:
+        advice = "use another name"
+    return f"the property {name} is set by the client: {advice}"
 
 
 def _joined(keys: Any) -> str:
@@ -169,6 +194,32 @@ class MessageExt(msgspec.Struct, frozen=True):
     born_host: str
     store_timestamp: int
     store_host: str
+
+    @property
+    def user_properties(self) -> dict[str, str]:
+        """The properties that the application of the producer has set, without RocketMQ's own."""
+        return {k: v for k, v in self.properties.items() if k not in RESERVED_KEYS}
+
+    def to_message(self, topic: str | None = None) -> Message:
+        """Return a message with the same body, tag, keys, user properties and flag, for forwarding.
+
+        Its topic is the original topic by default. It is a new message: it gets a message id of its
+        own, is not delayed, and is neither a retry, a request nor part of a transaction.
+        Raise InvalidArgument if the body is damaged.
+        """
+        if isinstance(self, DamagedMessage | UnreadableMessage):
+            raise InvalidArgument(
+                f"the body of {self.message_id} is damaged: to forward it as it is, send "
+                "Message(topic, received.body)"
+            )
+        return Message(
+            topic=self.topic if topic is None else topic,
+            body=self.body,
+            tag=self.tag,
+            keys=self.keys,
+            properties=self.user_properties,
+            flag=self.flag,
+        )
 
 
 class DamagedMessage(MessageExt, frozen=True):
@@ -289,6 +340,11 @@ def _check_numbers(message: Message) -> None:
 
 def check_message(message: Any, body_bytes_max: int) -> None:
     """Raise for messages that the broker would refuse, before they are sent."""
+    if isinstance(message, MessageExt):
+        raise InvalidArgument(
+            "a received message cannot be sent as it is: producer.send(received.to_message()), or "
+            "received.to_message('Other') for a different topic"
+        )
     if not isinstance(message, Message):
         raise InvalidArgument(
             f"send a Message(topic, body), not {type(message).__name__}: "
