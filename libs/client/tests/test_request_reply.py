@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 import asyncio
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from cometmq.client import (
@@ -13,6 +15,7 @@ from cometmq.client import (
     ProducerOptions,
     PushConsumer,
     PushOptions,
+    TransactionProducer,
 )
 from cometmq.client.errors import (
     ClientError,
@@ -92,6 +95,28 @@ async def test_a_request_is_answered(cluster: MemoryCluster, way: str, short_hea
     code = RequestCode.SEND_REPLY_MESSAGE_V2 if short_headers else RequestCode.SEND_REPLY_MESSAGE
     assert cluster.broker.requests[code] == 1
     assert stored.queue.queue_id == {"queue": 1, "argument": 2}.get(way, stored.queue.queue_id)
+
+
+FORMS: dict[str, Callable[[TransactionProducer, Message], Any]] = {
+    "a reply cannot be sent in a batch": lambda producer, reply: producer.send_batch([reply]),
+    "a reply can be neither a request nor": lambda producer, reply: producer.request(reply),
+    "a reply can be .* part of a transaction": lambda producer, reply: producer.begin(reply),
+}
+
+
+@pytest.mark.parametrize("text", FORMS)
+async def test_a_reply_is_not_sent_where_its_routing_is_lost(
+    cluster: MemoryCluster, text: str
+) -> None:
+    """Otherwise the requester would wait in vain, and the reply's producer would see a success."""
+    properties = {"CLUSTER": "c", "CORRELATION_ID": "i", "REPLY_TO_CLIENT": "r", "TTL": "1"}
+    request = msgspec.structs.replace(message_ext(0), properties=properties)
+    async with TransactionProducer("pg", cluster.namesrv, check=lambda _: None) as producer:
+        with pytest.raises(InvalidArgument, match=text):
+            await FORMS[text](producer, reply_message(request, b"x"))
+        with pytest.raises(InvalidArgument, match="a reply cannot be sent in a batch"):
+            list(producer.split_batch([reply_message(request, b"x")]))
+    assert cluster.messages("c_REPLY_TOPIC") == []
 
 
 async def test_many_requests_get_their_own_replies(cluster: MemoryCluster) -> None:

@@ -116,6 +116,11 @@ class Outgoing:
             properties.update(extra)
         code = self._code
         if isinstance(message, ReplyMessage):
+            if extra is not None:
+                raise InvalidArgument(
+                    "a reply can be neither a request nor part of a transaction: send it with "
+                    "`send` or `reply`"
+                )
             topic, code = message.topic, self._reply_code
             properties.update(message.reply_properties)
         body, sys_flag = message.body, 0
@@ -227,6 +232,11 @@ def check_batch(messages: Sequence[Message]) -> None:
         if message.delay_level:
             raise InvalidArgument(
                 "messages with a delay level cannot be sent in a batch: send them one by one"
+            )
+        if isinstance(message, ReplyMessage):
+            raise InvalidArgument(
+                "a reply cannot be sent in a batch, which has no routing to a requester: send it "
+                "with `send` or `reply`"
             )
         if message.topic.startswith(RETRY_PREFIX):
             raise InvalidArgument("messages to a retry topic cannot be sent in a batch")
