@@ -283,7 +283,8 @@ MEANINGS: Final[Mapping[str, str]] = {
     "offset.given_up": "Queues were released before their last offsets, `offsets`, were stored: "
     "their next owner receives the messages after the committed offsets again.",
     "offset.moved": "The broker has no message at the requested offset; the consumer continues at "
-    "the offset that the broker gave.",
+    "the offset that the broker gave. `skipped_count` messages are not consumed; `advice` names "
+    "the cause and, if they still exist, the command to consume them.",
     "offset.unknown": "The first offset of a queue is not known yet; the client tries again.",
     "offsets.restored": "The offset file of a broadcasting group is damaged or missing, for the "
     "reason in `error`; the consumer continues at the offsets of its backup, `offsets.json.bak`.",

@@ -2,6 +2,7 @@
 """A queue has one reader, even under concurrent changes."""
 
 import asyncio
+import re
 from collections.abc import AsyncIterator, Iterable
 from typing import Any
 
@@ -12,6 +13,7 @@ from cometmq.client.consume.queues.offsets import Positions
 from cometmq.client.consume.queues.ownership import Ownership, OwnershipCallbacks
 from cometmq.client.consume.queues.reader import Limits, ReadContext, Reader
 from cometmq.client.consume.queues.readers import Readers
+from cometmq.client.log import PROGRAM_LOG
 from cometmq.client.message import MessageExt
 from cometmq.client.namespace import NO_NAMESPACE
 from cometmq.client.subscriptions import subscription
@@ -156,6 +158,37 @@ async def test_a_recreated_queue_ignores_offsets_of_held_messages(
     assert before.is_dropped
     assert reader.process_queue.committable == 3
     assert offsets.position(QUEUE) == 3
+
+
+@pytest.mark.parametrize(
+    ("asked", "following", "bounds", "skipped_count", "advice"),
+    [
+        (100, 20, (0, 20), 20, "deleted and created again.* group reset cg T --to first"),
+        (100, 20, (15, 20), 5, "deleted and created again.* group reset cg T --to first"),
+        (100, 0, (0, 0), 0, "deleted and created again, or the broker has lost messages$"),
+        (3, 20, (20, 40), 17, "before next_offset have expired"),
+        (-1, 20, (20, 40), 20, "before next_offset have expired"),
+    ],
+)
+async def test_a_moved_offset_is_explained(
+    background: TaskSet,
+    caplog: pytest.LogCaptureFixture,
+    asked: int,
+    following: int,
+    bounds: tuple[int, int],
+    skipped_count: int,
+    advice: str,
+) -> None:
+    script = Script([Pulled(PullStatus.OFFSET_ILLEGAL, [], following, *bounds)])
+    context = msgspec.structs.replace(context_of(script, SlowOffsets()), log=PROGRAM_LOG)
+    reader = Reader(context, QUEUE, asked)
+    background.spawn(reader.run(), name="read")
+    await asyncio.wait_for(script.is_over.wait(), 60)
+    (record,) = caplog.records
+    text = record.getMessage()
+    assert text.startswith("offset.moved group=cg topic=T broker=")
+    assert f"queue_offset={asked} next_offset={following} skipped_count={skipped_count}" in text
+    assert re.search(advice, text.rstrip("'\""))
 
 
 async def test_offsets_of_an_uncertain_queue_are_not_committed(

@@ -157,14 +157,7 @@ class Reader:
     def _take(self, pulled: Pulled) -> None:
         context, held = self._context, self.process_queue
         if pulled.status is PullStatus.OFFSET_ILLEGAL:
-            context.log.warning(
-                "offset.moved",
-                group=context.group,
-                topic=held.queue.topic,
-                queue_id=held.queue.queue_id,
-                queue_offset=held.next_offset,
-                next_offset=pulled.next_offset,
-            )
+            self._log_moved(pulled)
             if len(held) and pulled.next_offset < held.next_offset:
                 # The topic was deleted and created again. The held messages no longer exist;
                 # committing their offsets would make the group skip all new messages up to them.
@@ -181,6 +174,40 @@ class Reader:
         # A pull that found only filtered messages is progress too; without it, the lag would grow.
         if not len(held):
             context.offsets.update(held.queue, held.committable)
+
+    def _log_moved(self, pulled: Pulled) -> None:
+        """Log where the broker sends us, and how many messages the group misses thereby.
+
+        As in RocketMQ, a broker answers an offset above the end of a queue with the end. A topic
+        that was deleted and created again has such queues, because committed offsets are kept.
+        """
+        context, held = self._context, self.process_queue
+        group, topic = context.group, held.queue.topic
+        asked, following = held.next_offset, pulled.next_offset
+        if following > asked:
+            skipped_count = following - max(asked, 0)
+            advice = "the messages before next_offset have expired: the group does not get them"
+        else:
+            skipped_count = max(0, following - pulled.min_offset)
+            advice = (
+                "the queue ends below the group's offset: the topic was deleted and created again, "
+                "or the broker has lost messages"
+            )
+            if skipped_count:
+                advice += (
+                    f"; to consume what is skipped: cometmq group reset {group} {topic} --to first"
+                )
+        context.log.warning(
+            "offset.moved",
+            group=group,
+            topic=topic,
+            broker=held.queue.broker_name,
+            queue_id=held.queue.queue_id,
+            queue_offset=asked,
+            next_offset=following,
+            skipped_count=skipped_count,
+            advice=advice,
+        )
 
     def _is_current(self, subscription: SubscriptionData) -> bool:
         """Return whether the topic has had this subscription since the pull was sent.
