@@ -2,7 +2,9 @@
 import subprocess
 import sys
 
-from cometmq.client import Message, Producer
+import pytest
+
+from cometmq.client import AdminClient, BrokerMissing, InvalidArgument, Message, Producer
 from cometmq.client.identity import unique_ids
 from cometmq.client.settings import ClientOptions
 from cometmq.client.testing import MemoryCluster
@@ -58,3 +60,37 @@ async def test_a_message_may_be_sent_again_under_its_id(cluster: MemoryCluster) 
         batch = await producer.send_batch([message])
     assert first.message_id == second.message_id == batch.message_id == message.message_id
     assert {m.message_id for m in cluster.messages("T")} == {message.message_id}
+
+
+async def test_an_id_of_the_wrong_kind_names_the_right_call(cluster: MemoryCluster) -> None:
+    """Both kinds are 32 hex digits, so only brokers can tell them apart."""
+    async with (
+        Producer("pg", cluster.namesrv) as producer,
+        AdminClient(cluster.namesrv) as admin,
+    ):
+        sent = await producer.send(Message("T", b"x", keys="k"))
+        unique, by_offset = sent.message_id, sent.offset_message_id
+        assert len(unique) == len(by_offset) == 32
+
+        with pytest.raises(BrokerMissing, match=r"use view_message\(message_id, topic\)"):
+            await admin.stored_message(unique)
+        with pytest.raises(InvalidArgument, match=r"32 or 56 hex.*use view_message\(message_id"):
+            await admin.stored_message("order-17")
+        with pytest.raises(InvalidArgument, match=r"offset message id, .* use stored_message\("):
+            await admin.query_by_unique_key("T", by_offset)
+        for key, text in (
+            (unique, r"unique key of a message .* use query_by_unique_key\("),
+            (by_offset, r"offset message id, .* use stored_message\("),
+        ):
+            for query in (admin.query_by_key, producer.admin.query_by_key):
+                with pytest.raises(InvalidArgument, match=text):
+                    await query("T", key)
+
+        ours = unique[:8] + "0" * 24
+        assert await admin.query_by_key("T", ours) == []
+        assert await admin.query_by_unique_key("T", ours) == []
+        assert await admin.query_by_key("T", "order-17") == []
+        for message_id in (unique, by_offset):
+            assert (await admin.view_message(message_id, "T")).body == b"x"
+        assert [m.body for m in await admin.query_by_unique_key("T", unique)] == [b"x"]
+        assert [m.body for m in await admin.query_by_key("T", "k")] == [b"x"]

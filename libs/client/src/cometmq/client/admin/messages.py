@@ -23,6 +23,10 @@ from cometmq.remoting.message.ids import host_text, parse_offset_message_id
 from cometmq.remoting.names import ALL_TAGS, TOOLS_GROUP
 
 QUERY_TIMEOUT_MS: Final = 18_000
+_UNIQUE_KEY_ADVICE: Final = (
+    "for a unique key (the message_id of a message), use view_message(message_id, topic), or "
+    "cometmq queryMsgByUniqueKey"
+)
 
 
 class MessageAdmin(AdminBase):
@@ -51,35 +55,58 @@ class MessageAdmin(AdminBase):
         begin_ms: int = 0,
         end_ms: int = FOREVER_MS,
     ) -> list[MessageExt]:
-        """Return messages by key, oldest first, or an empty list if there are none."""
+        """Return messages by key, oldest first, or an empty list if there are none.
+
+        Raise InvalidArgument if `key` is the id of a message instead.
+        """
         check_text(key, "key")
         whole(count_max, "count_max", low=1)
         whole(begin_ms, "begin_ms")
         whole(end_ms, "end_ms")
-        return await self._query(
+        found = await self._query(
             topic,
             lambda broker: broker.query(
                 topic, key, count_max=count_max, begin_ms=begin_ms, end_ms=end_ms
             ),
         )
+        if not found and _is_like_id(key) and await self.query_by_unique_key(topic, key):
+            raise InvalidArgument(
+                f"{key} is the unique key of a message (its message_id), not one of its keys: use "
+                "query_by_unique_key(topic, unique_key) or view_message(message_id, topic)"
+            )
+        return found
 
     async def query_by_unique_key(self, topic: str, unique_key: str) -> list[MessageExt]:
         """Return the messages with a unique key, oldest first.
 
-        A message that was resent appears once per send.
+        A message that was resent appears once per send. Raise InvalidArgument if `unique_key` is an
+        offset message id instead.
         """
         check_text(unique_key, "unique_key")
-        return await self._query(
+        found = await self._query(
             topic, lambda broker: broker.query(topic, unique_key, is_unique_key=True)
         )
+        if not found and await self._broker_of(unique_key, topic) is not None:
+            raise InvalidArgument(
+                f"{unique_key} is an offset message id, not a unique key: use "
+                "stored_message(offset_message_id) or view_message(message_id, topic)"
+            )
+        return found
 
     async def stored_message(self, offset_message_id: str) -> MessageExt:
-        """Return the message with an offset message id, which names its broker."""
+        """Return the message with an offset message id, which names its broker.
+
+        Raise InvalidArgument for a text of a different form, and BrokerMissing if no broker has the
+        address in the id.
+        """
         try:
             place = parse_offset_message_id(offset_message_id)
         except (TypeError, ValueError) as error:
-            raise InvalidArgument(str(error)) from error
-        broker = await self._broker_at(host_text(place.host))
+            raise InvalidArgument(f"{error}; {_UNIQUE_KEY_ADVICE}") from error
+        try:
+            broker = await self._broker_at(host_text(place.host))
+        except BrokerMissing as error:
+            raise BrokerMissing(f"{error}; {_UNIQUE_KEY_ADVICE}") from error
         return await broker.message_at(place.physical_offset)
 
     async def consume_directly(
@@ -131,13 +158,23 @@ class MessageAdmin(AdminBase):
         raise BrokerMissing(f"no broker registered with this name server has the address {address}")
 
     async def _view_stored(self, message_id: str, topic: str) -> MessageExt:
+        broker = await self._broker_of(message_id, topic)
+        if broker is None:
+            raise BrokerMissing(f"no broker of the topic {topic} has the address in {message_id}")
         place = parse_offset_message_id(message_id)
-        address = host_text(place.host)
+        return await broker.message_at(place.physical_offset, topic=topic)
+
+    async def _broker_of(self, message_id: str, topic: str) -> BrokerAdmin | None:
+        """Return the broker of a topic that gave out an offset message id, or None for a different
+        id.
+        """
+        if not _is_like_id(message_id):
+            return None
+        address = host_text(parse_offset_message_id(message_id).host)
         for data in (await self.route(topic)).broker_datas:
             if address in data.broker_addrs.values():
-                broker = self.broker(address, name=data.broker_name)
-                return await broker.message_at(place.physical_offset, topic=topic)
-        raise BrokerMissing(f"no broker of the topic {topic} has the address {address}")
+                return self.broker(address, name=data.broker_name)
+        return None
 
     async def _query(
         self, topic: str, ask: Callable[[BrokerAdmin], Awaitable[list[MessageExt]]]
@@ -146,3 +183,12 @@ class MessageAdmin(AdminBase):
         for broker in await self._brokers_of(topic, timeout_ms=QUERY_TIMEOUT_MS):
             found += await ask(broker)
         return sorted(found, key=lambda message: message.store_timestamp)
+
+
+def _is_like_id(text: str) -> bool:
+    """Return whether a text has the form of both an offset message id and a unique key."""
+    try:
+        parse_offset_message_id(text)
+    except ValueError:
+        return False
+    return True
