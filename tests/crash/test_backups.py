@@ -53,6 +53,7 @@ def snapshot(broker: BrokerChild, to: Path) -> None:
     """Copy the folder of a process that cannot change it: all files are of one moment."""
     os.kill(broker.pid, signal.SIGSTOP)
     try:
+        os.waitpid(broker.pid, os.WUNTRACED)  # a thread inside a system call ends it first
         shutil.copytree(broker.store, to)
     finally:
         os.kill(broker.pid, signal.SIGCONT)
@@ -63,6 +64,7 @@ def acknowledged_now(promised: Acknowledged) -> Acknowledged:
     now.places = {queue: dict(there) for queue, there in promised.places.items()}
     now.delayed, now.topics = dict(promised.delayed), dict(promised.topics)
     now.groups, now.commit_min = dict(promised.groups), dict(promised.commit_min)
+    now.deleted_topics = set(promised.deleted_topics)
     return now
 
 
