@@ -205,6 +205,20 @@ def test_settings_are_printed_with_their_sources(program, tmp_path):
     assert lines["fromAnotherVersion=1"] == "unknown, kept"
 
 
+@pytest.mark.parametrize(
+    ("options", "line", "source"),
+    [
+        ((), "haListenPort=10912", "derived from listenPort"),
+        (("--listen-port", "20911"), "haListenPort=20912", "derived from listenPort"),
+        (("--listen-port", "0"), "haListenPort=0", "derived from listenPort"),
+        (("--ha-listen-port", "7"), "haListenPort=7", "command line --ha-listen-port"),
+    ],
+)
+def test_the_printed_port_for_slaves_is_the_one_in_use(options, line, source):
+    printed = invoke("broker", *options, "-p").output.splitlines()
+    assert [it.split("#")[1].strip() for it in printed if it.split()[0] == line] == [source]
+
+
 def test_printing_settings_fails_for_a_mistyped_key(tmp_path):
     file = tmp_path / "x.conf"
     file.write_text("brokerNam=a\nfromAnotherVersion=1\n")

@@ -207,5 +207,6 @@ def test_the_banner_names_the_option_for_client_certificates(tmp_path):
     settings = "\n".join([*modes, "tls.test.mode.enable=false", *paths])
     (tmp_path / "broker.conf").write_text(settings)
     suite = load_suite(tmp_path, "127.0.0.1", None, Ports(9876, 10911, -1))
-    text = banner(suite, "127.0.0.1", 9876, ["127.0.0.1:10911"], AdminHttp(log=NO_LOG))
+    addresses = ["127.0.0.1:10911", "127.0.0.1:10912"]
+    text = banner(suite, "127.0.0.1", 9876, addresses, AdminHttp(log=NO_LOG))
     assert " --tls --tls-config FILE produce " in text

@@ -6,6 +6,7 @@ from functools import partial
 import typer
 
 from cometmq.broker.app import BrokerApp
+from cometmq.broker.registration.addresses import with_derived_port
 from cometmq.broker.settings import BrokerSettings
 from cometmq.cli.option_sets import with_option_sets
 from cometmq.cli.programs.running import (
@@ -45,4 +46,5 @@ def broker(
         lambda loaded: partial(BrokerApp, loaded, config_path=config),
         config=config,
         running=running,
+        shown=with_derived_port,
     )

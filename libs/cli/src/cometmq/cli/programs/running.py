@@ -135,13 +135,17 @@ def run_program(
     *,
     config: Path | None,
     running: RunOptions,
+    shown: Callable[[Loaded[S]], Loaded[S]] = lambda loaded: loaded,
 ) -> None:
-    """Load the settings and print them, or run the program until a signal stops it."""
+    """Load the settings and print them, or run the program until a signal stops it.
+
+    `shown` completes the settings to print with values that the program derives from others.
+    """
     with exit_on_bad_settings():
         settings = load()
         refuse_file_of_another(name, settings, config)
     if running.print_settings:
-        typer.echo(settings.as_table(), nl=False)
+        typer.echo(shown(settings).as_table(), nl=False)
         lines = misspelt_lines(settings, config)
         print_notes(lines)
         raise typer.Exit(EXIT_FAILED if lines else EXIT_OK)

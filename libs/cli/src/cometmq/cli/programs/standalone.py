@@ -59,8 +59,8 @@ BrokerPort = Annotated[
     typer.Option(
         min=0,
         max=65535,
-        help="Port of the broker; the port two below it is also used, so 0 (any free port) is"
-        " refused.",
+        help="Port of the broker. It also listens two below it, and for slaves one above it"
+        " (haListenPort), so 0 (any free port) is refused.",
     ),
 ]
 HttpPort = Annotated[
@@ -88,8 +88,8 @@ def standalone(  # noqa: PLR0913  # one parameter per option
     with exit_on_bad_settings():
         if broker_port == 0:
             raise SettingsError(
-                "--broker-port 0: give a port: the broker also listens two below it, so it cannot"
-                " take any free one"
+                "--broker-port 0: give a port: the broker also listens two below it and one above"
+                " it, so it cannot take any free one"
             )
         suite = load_suite(data, host, config, Ports(namesrv_port, broker_port, http_port))
         refuse_file_of_another("broker", suite.broker, suite.broker_file)
@@ -142,7 +142,9 @@ async def _serve(suite: Suite, stop: Stop, log: Log) -> None:
             host = suite.namesrv.value.bind_address
             await admin.start(suite.http_port, host=host, setting="--http-port")
         stop.serving()
-        typer.echo(banner(suite, broker.broker.host, int(port), broker.addresses, admin))
+        host, slaves_port = broker.broker.host, broker.broker.settings.ha_listen_port
+        addresses = [*broker.addresses, host_port(host, slaves_port)]
+        typer.echo(banner(suite, host, int(port), addresses, admin))
         print_notes(misspelt_lines(suite.broker, suite.broker_file))
         await stop.wait()
         typer.echo("stopping ...")
@@ -162,12 +164,17 @@ def _check_environment(suite: Suite, log: Log) -> None:
 
 
 def banner(suite: Suite, host: str, port: int, broker: Sequence[str], admin: AdminHttp) -> str:
-    """Return the addresses of everything running and the commands to try next."""
+    """Return the addresses of everything running and the commands to try next.
+
+    The last address of the broker is the one for slaves.
+    """
     namesrv = host_port(host, port)
+    *clients, slaves = broker
     lines = [
         "CometMQ is running; Ctrl-C stops it.",
         f"  name server  {namesrv}",
-        f"  broker       {' and '.join(broker)} (advertised to clients)",
+        f"  broker       {' and '.join(clients)} (advertised to clients)",
+        f"  slaves       {slaves} (haListenPort)",
         f"  data         {suite.data}",
     ]
     if suite.http_port >= 0:

@@ -10,10 +10,11 @@ import msgspec
 
 from cometmq.broker.settings import BrokerSettings
 from cometmq.remoting.errors import SettingsError
-from cometmq.runtime.settings import DEFAULT, Loaded
+from cometmq.runtime.settings import DEFAULT, Loaded, Origin
 
 VIP_OFFSET: Final = -2  # the port for clients that send short requests only
 HA_OFFSET: Final = 1
+DERIVED: Final = Origin("derived from listenPort")
 _FREE_PORT_TRIES: Final = 64
 _OUTSIDE: Final = ("192.0.2.1", 9)  # reserved for documentation: nothing is sent to it
 
@@ -76,6 +77,16 @@ def with_ha_port(loaded: Loaded[BrokerSettings], ports: Ports) -> Loaded[BrokerS
     """Return the settings with the port for slaves in use, which tools show."""
     value = msgspec.structs.replace(loaded.value, ha_listen_port=ports.ha)
     return msgspec.structs.replace(loaded, value=value)
+
+
+def with_derived_port(loaded: Loaded[BrokerSettings]) -> Loaded[BrokerSettings]:
+    """Return the settings to print, with the port for slaves in use; 0 is chosen at the start."""
+    if explicit_ha_port(loaded) is not None:
+        return loaded
+    main = loaded.value.listen_port
+    ports = _ports(main, None) if main else Ports(0, None, 0)
+    origins = {**loaded.origins, "haListenPort": DERIVED}
+    return msgspec.structs.replace(with_ha_port(loaded, ports), origins=origins)
 
 
 def choose_ports(listen_port: int, bind_address: str, *, ha_port: int | None) -> Ports:
