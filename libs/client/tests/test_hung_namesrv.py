@@ -72,7 +72,7 @@ async def test_every_form_of_send_ends_in_time(
         producer.options = SHORT  # type: ignore[assignment]
         producer.use_namesrv(hung)
         begin = monotonic()
-        with pytest.raises(CometError, match=f"no name server has answered within .* ms.*{hung}"):
+        with pytest.raises(CometError, match=f"no name server answers: {hung}: no answer within "):
             await send(producer)
         assert monotonic() - begin < 20  # the lookup itself takes a minute
         with pytest.raises(NoNamesrv):  # a second caller waits for the first one's lookup

@@ -142,7 +142,7 @@ def _hint(error: CometError) -> str:
         return hint
     if type(error).__name__ == "NoNamesrv":
         cause = error.__cause__
-        if isinstance(cause, RequestTimeout):
+        if isinstance(cause, RequestTimeout | TimeoutError):
             return HUNG_HINT
         if cause is not None and isinstance(cause.__cause__, import_module("ssl").SSLError):
             return ""  # it answers, and the text names the correction

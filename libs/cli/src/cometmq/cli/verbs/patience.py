@@ -2,13 +2,21 @@
 """Retries a command's sends while servers are down or busy, until a deadline."""
 
 import asyncio
+from ssl import SSLError
 from time import monotonic
 from typing import Final
 
 import typer
 
 from cometmq.client import Message, Producer, SendResult
-from cometmq.client.errors import BrokerMissing, ClientError, NoNamesrv, NoRoute, SendFailed
+from cometmq.client.errors import (
+    BrokerMissing,
+    ClientError,
+    NoNamesrv,
+    NoRoute,
+    SendFailed,
+    WrongServer,
+)
 from cometmq.remoting.codes import ResponseCode
 from cometmq.remoting.errors import CometError, CommandError, TransportError
 
@@ -23,7 +31,7 @@ class MaybeStored(ClientError):
 
 
 class Patience:
-    """Retries each message while brokers are down, hanging or busy."""
+    """Retries each message while servers are down, hanging or busy."""
 
     def __init__(self, limit_s: float) -> None:
         self._limit_s = limit_s
@@ -54,6 +62,8 @@ class Patience:
                         raise MaybeStored(text + limit) from error
                     if not may_pass:
                         raise
+                    if isinstance(error, NoNamesrv):  # keeps its class and cause: `main` adds hints
+                        raise NoNamesrv(f"{error}{limit}") from error.__cause__
                     raise ClientError(f"{error}{limit}") from error
                 self._name_outage(error)
             else:
@@ -73,8 +83,9 @@ class Patience:
             return cause.code in BUSY
         if isinstance(cause, NoRoute):
             return self._has_stored
-        if isinstance(cause, NoNamesrv):
-            return cause is not error  # the client knows the topic
+        if isinstance(cause, NoNamesrv):  # a wrong address or TLS key does not become right
+            is_tls = cause.__cause__ is not None and isinstance(cause.__cause__.__cause__, SSLError)
+            return not (isinstance(cause, WrongServer) or is_tls)
         return isinstance(cause, TransportError | BrokerMissing)
 
     def _name_outage(self, error: CometError) -> None:

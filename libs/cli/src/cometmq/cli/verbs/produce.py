@@ -90,7 +90,7 @@ Timeout = Annotated[
     float,
     typer.Option(
         min=0,
-        help="Retry a message for this many seconds while brokers are down, hanging or busy.",
+        help="Retry a message for this many seconds while servers are down, hanging or busy.",
     ),
 ]
 JsonLines = Annotated[

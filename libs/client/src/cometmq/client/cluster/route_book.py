@@ -194,8 +194,8 @@ class RouteBook:
         except TimeoutError as error:
             addresses = ", ".join(sorted(self._namesrv.addresses))
             raise NoNamesrv(
-                f"no name server has answered within {wait_ms} ms (hung, or another"
-                f" program?): {addresses}"
+                f"no name server answers: {addresses}: no answer within {wait_ms / 1000:g} s (hung,"
+                " or another program?)"
             ) from error
 
     async def find_master(self, broker_name: str, topic: str, *, wait_ms: int) -> str:

@@ -2,6 +2,8 @@
 """A client with one connection per address, opened on first use and reopened after a loss."""
 
 import asyncio
+import os
+import socket
 import ssl
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, Final
@@ -216,7 +218,7 @@ class RemotingClient:
                     lambda: PeerProtocol(self._hub, self._dispatcher), host, port, ssl=context
                 )
         except (OSError, TimeoutError, ssl.SSLError) as error:
-            reason = str(error) or f"no answer in {self._settings.connect_timeout_ms} ms"
+            reason = _reason(error) or f"no answer in {self._settings.connect_timeout_ms} ms"
             if context is not None and isinstance(error, _NO_TLS):
                 reason = f"TLS failed ({reason}); {_tls_advice(error, self._settings.tls)}"
             raise ConnectFailed(f"no connection to {address}: {reason}") from error
@@ -232,6 +234,14 @@ class RemotingClient:
             del self._peers[address]
             self._connecting.pop(address, None)
         self._certificates.look(self._tls)
+
+
+def _reason(error: Exception) -> str:
+    """Return the system's text for an error number, because event loops word it differently."""
+    if isinstance(error, ssl.SSLError | socket.gaierror):  # their numbers are not the system's
+        return str(error)
+    number = error.errno if isinstance(error, OSError) else None
+    return os.strerror(number) if number else str(error)
 
 
 def _tls_advice(error: Exception, settings: TlsSettings) -> str:

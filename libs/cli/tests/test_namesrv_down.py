@@ -1,0 +1,69 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`cometmq produce` while no name server answers."""
+
+import ssl
+
+import pytest
+
+from cometmq.cli.verbs.patience import Patience
+from cometmq.client import Message
+from cometmq.client.errors import NoNamesrv, WrongServer
+from cometmq.peers.ports import free_port
+from cometmq.remoting.errors import ConnectFailed
+
+REFUSED = "no name server answers: no connection to {}: Connection refused"
+START_ONE = "; start one (cometmq standalone), or give its address with -n or NAMESRV_ADDR\n"
+
+
+@pytest.mark.parametrize("command", [("produce", "T", "x", "--timeout", 0), ("topic", "list")])
+def test_all_commands_report_a_refused_connection_in_the_same_words(call, command):
+    namesrv = f"127.0.0.1:{free_port()}"
+    result = call(*command, "-n", namesrv)
+    assert result == (1, "", f"cometmq: {REFUSED.format(namesrv)}{START_ONE}")
+
+
+def test_produce_retries_until_its_deadline(call):
+    namesrv = f"127.0.0.1:{free_port()}"
+    result = call("produce", "T", "x", "--timeout", 0.5, "-n", namesrv)
+    first, last = result.err.splitlines(keepends=True)
+    assert (result.status, result.out) == (1, "")
+    assert first == f"cometmq: {REFUSED.format(namesrv)}; trying again for 0.5 s\n"
+    assert last == f"cometmq: {REFUSED.format(namesrv)}; gave up after 0.5 s (--timeout){START_ONE}"
+
+
+def test_produce_waits_for_a_name_server(running_cluster, tmp_path, pipe_to):
+    with running_cluster(tmp_path) as cluster:
+        cluster.start_broker("broker-a")
+        cluster.children.pop("namesrv").stop(60)
+        sending = pipe_to("produce", "T", "x", "--timeout", "300", "-n", cluster.namesrv)
+        assert sending.stderr.readline().endswith(b"; trying again for 300 s\n")
+        cluster.start_namesrv()
+        out, errors = sending.communicate(timeout=300)
+        assert sending.returncode == 0, errors
+        assert b"SEND_OK" in out
+
+
+def no_namesrv(kind, *causes):
+    error = kind("no name server answers")
+    inner = error
+    for inner.__cause__ in causes:
+        inner = inner.__cause__
+    return error
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        no_namesrv(WrongServer, ConnectFailed("a broker")),
+        no_namesrv(NoNamesrv, ConnectFailed("TLS failed"), ssl.SSLError("alert")),
+    ],
+    ids=["broker", "TLS"],
+)
+async def test_a_wrong_address_or_key_fails_at_once(error):
+    class Failing:
+        async def send(self, _message):
+            raise error
+
+    with pytest.raises(NoNamesrv) as caught:
+        await Patience(300).send(Failing(), Message("T", b"x"))
+    assert caught.value is error
