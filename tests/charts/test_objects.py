@@ -6,9 +6,9 @@ from pathlib import Path
 import kubernetes_validate
 import pytest
 
-from cometmq.broker.app import check_settings
 from cometmq.broker.group.members import check_group, parse_members
 from cometmq.broker.settings import BrokerSettings
+from cometmq.broker.start_checks import check_settings
 from cometmq.elector.plan import parse_members as parse_control_members
 from cometmq.elector.settings import ElectorSettings
 from cometmq.ha.places.choice import open_record

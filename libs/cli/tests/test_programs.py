@@ -40,6 +40,12 @@ def start(tmp_path):
 
 def refuse(*args, cwd):
     """Run a program that cannot start; return its single line."""
+    (line,) = refusals(*args, cwd=cwd)
+    return line
+
+
+def refusals(*args, cwd):
+    """Run a program that cannot start; return its lines."""
     done = subprocess.run(
         [str(PROGRAM), *map(str, args)],
         capture_output=True,
@@ -49,9 +55,8 @@ def refuse(*args, cwd):
         cwd=cwd,
     )
     assert done.returncode == 2, done.stderr
-    (line,) = [line for line in done.stderr.splitlines() if line.startswith("cometmq: ")]
     assert "Traceback" not in done.stderr
-    return line
+    return [line for line in done.stderr.splitlines() if line.startswith("cometmq: ")]
 
 
 def suite_options(data, http_port=-1):
@@ -95,7 +100,7 @@ def test_a_mistyped_setting_of_a_broker_is_answered_with_the_right_one(start, tm
 
 def test_a_suite_shows_a_mistyped_setting_below_its_banner(start, tmp_path):
     file = tmp_path / "suite.conf"
-    file.write_text("fileReservdTime=4\n")
+    file.write_text("fileReservdTime=4\ntraceOn=true\n")
     child = start("standalone", *suite_options(tmp_path / "data"), "-c", file, ready="did you")
     line = child.log().splitlines()[-1]
     assert line == (
@@ -118,6 +123,46 @@ def test_a_settings_file_of_another_program_is_refused(tmp_path, program, text, 
     line = refuse(*alone(program, tmp_path / "data"), "-c", "x.conf", cwd=tmp_path)
     assert f"x.conf is a settings file of cometmq {other}: {text.partition('=')[0]} mean" in line
     assert not (tmp_path / "data").exists()
+
+
+@pytest.mark.parametrize("program", ["broker", "namesrv", "txn-checker", "elector", "standalone"])
+def test_a_file_without_a_known_setting_is_refused(tmp_path, program):
+    (tmp_path / "x.conf").write_text("server.port=80\nadminHttpPrt=1\n")
+    line = refuse(*alone(program, tmp_path / "data"), "-c", "x.conf", cwd=tmp_path)
+    assert "x.conf has no setting of" in line
+    assert "server.port (nearest: " in line
+    assert "adminHttpPrt (nearest: adminHttpPort)" in line
+    assert not (tmp_path / "data").exists()
+
+
+@pytest.mark.parametrize("program", ["broker", "namesrv", "txn-checker", "elector"])
+def test_all_invalid_settings_are_reported_at_once(tmp_path, monkeypatch, program):
+    (tmp_path / "x.conf").write_text("adminHttpPort=x\ntls.config.fil=y\n")
+    variable = f"COMETMQ_{program.upper().replace('-', '_')}_TLS_CONFIG_FILE"
+    monkeypatch.setenv(variable, "/nowhere")
+    lines = refusals(
+        *alone(program, tmp_path / "data"), "-c", "x.conf", "--colour", "red", cwd=tmp_path
+    )
+    guess = "unknown setting; did you mean tls.config.file? (from file x.conf:2)"
+    assert lines == [
+        f"cometmq: tls.config.fil=y: {guess}",
+        "cometmq: --colour: unknown option",
+        "cometmq: adminHttpPort=x: must be an integer -1..65535 (from file x.conf:1)",
+    ]
+
+
+def test_a_suite_reports_the_settings_of_all_its_programs_at_once(tmp_path, monkeypatch):
+    monkeypatch.setenv("COMETMQ_NAMESRV_CLUSTER_TEST", "")
+    monkeypatch.setenv("COMETMQ_TXN_CHECKER_PULL_BATCH_SIZE", "0")
+    (tmp_path / "x.conf").write_text("aclEnable=yes\nbrokerId=one\n")
+    options = suite_options(tmp_path / "data")
+    lines = refusals("standalone", *options, "-c", "x.conf", cwd=tmp_path)
+    assert [line.split(":")[1].strip() for line in lines] == [
+        "brokerId=one",
+        "aclEnable=yes",
+        "clusterTest=",
+        "pullBatchSize=0",
+    ]
 
 
 def test_a_suite_says_what_runs_where_and_a_second_start_goes_on(start, tmp_path):

@@ -35,6 +35,7 @@ class Example(msgspec.Struct, frozen=True, rename="camel"):
         default="127.0.0.1", name="brokerIP1"
     )
     trace_on: Annotated[bool, Meta(description="Traces."), MUTABLE] = False
+    guard: Annotated[bool, Meta(description="Protection.", extra={"guard": True})] = False
     ratio: Annotated[float, Meta(gt=0, lt=1, description="Share.")] = 0.5
     password: Annotated[str, Meta(description="Key.", extra={"secret": True})] = ""
     store: StoreGroup = StoreGroup()
@@ -107,6 +108,13 @@ BAD = {
     "fileReservedTime=0": "fileReservedTime=0: must be an integer >= 1 (from file FILE:1)",
     "ratio=1": "ratio=1: must be a number > 0 and < 1 (from file FILE:1)",
     "traceOn=maybe": "traceOn=maybe: must be true or false (from file FILE:1)",
+    "traceOn=": "traceOn=: must be true or false (from file FILE:1)",
+    "traceOn=1": "traceOn=1: must be true or false (from file FILE:1)",
+    "listenPort=": "listenPort=: must be an integer 0..65535 (from file FILE:1)",
+    "listenPort=\nratio=a\\nb": (
+        "listenPort=: must be an integer 0..65535 (from file FILE:1)\n"
+        "ratio=a\\nb: must be a number > 0 and < 1 (from file FILE:2)"
+    ),
     "flushDiskType=NO": (
         "flushDiskType=NO: must be one of SYNC_FLUSH, ASYNC_FLUSH (from file FILE:1)"
     ),
@@ -121,6 +129,43 @@ def test_a_bad_value_is_one_line_that_names_key_value_bounds_and_source(tmp_path
     with pytest.raises(SettingsError) as caught:
         load_text(tmp_path, text)
     assert str(caught.value) == BAD[text].replace("FILE", str(tmp_path / "broker.conf"))
+
+
+def test_a_toml_number_is_no_boolean(tmp_path):
+    with pytest.raises(SettingsError, match="traceOn=1: must be true or false"):
+        load_text(tmp_path, "traceOn = 1", name="broker.toml")
+
+
+def test_the_faults_of_all_sources_are_reported_at_once(tmp_path):
+    file = tmp_path / "broker.conf"
+    file.write_text("listenPort=x\npassword=y\nguardd=on\n")
+    with pytest.raises(SettingsError) as caught:
+        load(
+            Example,
+            prefix="COMETMQ_EXAMPLE",
+            file=file,
+            env={"COMETMQ_EXAMPLE_RATIO": "2"},
+            cli={"nothing": "1"},
+            args=["--trace", "on", "--delete-when=noon", "--file-reserved-time"],
+        )
+    assert str(caught.value).splitlines() == [
+        f"guardd=on: unknown setting; did you mean guard? (from file {file}:3)",
+        "--trace: unknown option; did you mean --trace-on?",
+        "--file-reserved-time needs a value: an integer >= 1",
+        "nothing: unknown setting (from command line)",
+        f"listenPort=x: must be an integer 0..65535 (from file {file}:1)",
+        "ratio=2: must be a number > 0 and < 1 (from environment COMETMQ_EXAMPLE_RATIO)",
+        "deleteWhen=noon: must be text matching ^[0-9;]+$ (from command line --delete-when)",
+    ]
+
+
+def test_an_unreadable_file_is_reported_with_the_other_faults(tmp_path):
+    with pytest.raises(SettingsError) as caught:
+        load(Example, prefix="X", file=tmp_path / "none.conf", env={"X_TRACE_ON": "yes"})
+    assert str(caught.value).splitlines() == [
+        f"cannot read {tmp_path / 'none.conf'}: No such file or directory",
+        "traceOn=yes: must be true or false (from environment X_TRACE_ON)",
+    ]
 
 
 def test_bad_toml_and_a_missing_file_are_settings_errors(tmp_path):
@@ -165,6 +210,10 @@ def test_an_update_of_a_kept_unknown_key_is_returned(tmp_path):
         ({"listenPort": "1"}, "cannot be changed while the program runs"),
         ({"fileReservedTime": "0"}, "must be an integer >= 1$"),
         ({"fileReservedTime": "5", "brokerIP1": "::1"}, "brokerIP1 cannot be changed"),
+        (
+            {"fileReservedTime": "0", "listenPort": "1", "brokerIP1": "::1", "traceOn": "yes"},
+            "(?s)listenPort cannot.*brokerIP1 cannot.*traceOn=yes.*fileReservedTime=0",
+        ),
     ],
 )
 def test_a_bad_update_changes_nothing(changes, message):

@@ -161,7 +161,34 @@ def test_a_mistyped_key_of_a_client_s_file_is_refused(tmp_path: Path, key: str) 
         client_tls_of_file(path)
 
 
-@pytest.mark.parametrize("value", ["yes", "1", "on"])
+def test_a_mistyped_key_of_a_server_s_file_is_refused_but_others_are_ignored(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "tls.properties"
+    path.write_text("tls.server.authClint=true\ntls.server.certpth=/c.pem\ncolour=red\n")
+    with pytest.raises(SettingsError) as caught:
+        server_tls(settings(file=str(path)))
+    unknown = f"tls.config.file={path}: {{}} is an unknown key; did you mean {{}}?"
+    assert str(caught.value).splitlines() == [
+        unknown.format("tls.server.authClint", "tls.server.authClient"),
+        unknown.format("tls.server.certpth", "tls.server.certPath"),
+    ]
+    path.write_text("colour=red\n")
+    assert server_tls(settings(file=str(path))) == TlsSettings()
+
+
+@pytest.mark.parametrize("value", ["", "needed"])
+def test_whether_clients_need_a_certificate_is_never_guessed(tmp_path: Path, value: str) -> None:
+    path = tmp_path / "tls.properties"
+    path.write_text(f"tls.server.need.client.auth={value}\n")
+    wanted = f"tls.server.need.client.auth={value}: it must be none, optional, require"
+    with pytest.raises(SettingsError, match=wanted):
+        server_tls(settings(file=str(path)))
+    with pytest.raises(SettingsError, match=f"tls.server.need.client.auth={value}: must be"):
+        settings(tls__server__need__client__auth=value)
+
+
+@pytest.mark.parametrize("value", ["yes", "1", "on", ""])
 def test_other_words_than_true_and_false_are_refused(tmp_path: Path, value: str) -> None:
     path = tmp_path / "tls.properties"
     path.write_text(f"tls.client.authServer={value}\n")

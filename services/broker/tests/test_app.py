@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from cometmq.broker.app import BrokerApp, check_settings, server_settings
+from cometmq.broker.app import BrokerApp, server_settings
 from cometmq.broker.registration.addresses import (
     Ports,
     advertised_host,
@@ -22,6 +22,7 @@ from cometmq.broker.registration.addresses import (
     with_ha_port,
 )
 from cometmq.broker.settings import BrokerSettings
+from cometmq.broker.start_checks import check_settings
 from cometmq.broker.store_driver import StoreDriver, Workers
 from cometmq.broker.testing.logs import RecordingLog
 from cometmq.remoting.codes import RequestCode
@@ -55,6 +56,27 @@ def settings(**given: str) -> Loaded[BrokerSettings]:
 def test_unsupported_settings_are_refused(name: str, value: str) -> None:
     with pytest.raises(SettingsError, match=f"{name}={value}"):
         check_settings(settings(**{name: value}))
+
+
+def test_all_contradictions_are_refused_at_once() -> None:
+    given = {
+        "brokerIP1": "0.0.0.0",
+        "namesrvAddr": "ns:port",
+        "groupRecord": "nowhere",
+        "groupMembers": "0=127.0.0.1:10911;1=127.0.0.1:10921",
+        "brokerId": "2",
+        "brokerRole": "SYNC_MASTER",
+        "minInSync": "3",
+        "heardWithinMills": "60000",
+        "renewDeadlineMills": "5000",
+    }
+    with pytest.raises(SettingsError) as caught:
+        check_settings(settings(**given))
+    lines = str(caught.value).splitlines()
+    named = {line.split("=")[0].split(" ")[0].strip(":") for line in lines}
+    expected = given.keys() - {"groupMembers", "renewDeadlineMills", "brokerIP1"}
+    assert named - {"--broker-ip1"} == expected
+    assert len(lines) == len(expected) + 1
 
 
 def test_rocketmqs_file_with_sql_filters_is_accepted() -> None:

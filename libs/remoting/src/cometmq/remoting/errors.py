@@ -69,7 +69,7 @@ class LockHeld(StoreError):
 
 
 class SettingsError(CometError):
-    """A setting is invalid; the message names it."""
+    """Settings are invalid; each line of the message names one."""
 
 
 class CommandError(CometError):

@@ -112,7 +112,8 @@ def one_line(error: BaseException) -> str | None:
 def _failed(error: Exception, log: Log, *, is_serving: bool) -> int:
     line = None if is_serving else one_line(error)
     if line is not None:
-        print(f"cometmq: {line}", file=sys.stderr)  # noqa: T201  # read at a terminal
+        for part in line.splitlines():  # several settings may be invalid
+            print(f"cometmq: {part}", file=sys.stderr)  # noqa: T201  # read at a terminal
         return EXIT_CANNOT_START
     log.error("program.failed", error=describe(error), exc_info=error)
     return EXIT_FAILED

@@ -4,13 +4,15 @@
 Later sources override earlier ones, and each value records its source.
 
 Compatibility: names are RocketMQ's property names, so its files work unmodified. An unknown key is
-never fatal; it is kept and returned, because a tool may read it. An invalid value of a known key is
-fatal: one line names the key, the value, the allowed values and the source.
+never fatal; it is kept and returned, because a tool may read it. The exception is a key that nearly
+matches a setting of access control or TLS. An invalid value of a known key is fatal: one line names
+the key, the value, the allowed values and the source. All faults are reported together.
 """
 
 import os
 import tomllib
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, Generic, NamedTuple, TypeVar, cast
 
@@ -19,11 +21,13 @@ import msgspec
 from cometmq.remoting.errors import SettingsError
 from cometmq.remoting.spelling import closest, did_you_mean
 from cometmq.runtime import properties
+from cometmq.runtime.settings_faults import Faults
 from cometmq.runtime.settings_fields import SettingsField, fields_of
 
 S = TypeVar("S", bound=msgspec.Struct)
 
 _HIDDEN = "******"
+_NUMBERS = ("0", "1")
 
 
 class Origin(NamedTuple):
@@ -51,15 +55,18 @@ class Loaded(msgspec.Struct, Generic[S], frozen=True):
     value: S
     origins: Mapping[str, Origin]
     unknown: Mapping[str, str]
+    has_known_key: bool = False
+    """Whether the file has a key that is a setting."""
 
     def updated(self, changes: Mapping[str, str]) -> "Loaded[S]":
         """Return new settings with all changes applied; an invalid change rejects all of them.
 
         As in RocketMQ, a key that is neither a setting nor in the file is ignored. Raise
-        SettingsError for an invalid value, and for a setting that cannot change at run time.
+        SettingsError for invalid values, and for settings that cannot change at run time.
         """
         fields = fields_of(type(self.value))
         given: Given = {}
+        faults = Faults()
         unknown = dict(self.unknown)
         for name, raw in changes.items():
             if name in unknown:
@@ -67,12 +74,13 @@ class Loaded(msgspec.Struct, Generic[S], frozen=True):
             field = fields.get(name)
             if field is None or _text(field.read(self.value)) == raw.strip():
                 continue
-            if not field.is_mutable:
-                raise SettingsError(f"{name} cannot be changed while the program runs")
-            given[name] = (raw, RUN_TIME)
-        value = _build(type(self.value), given, base=self.value)
+            if field.is_mutable:
+                given[name] = (raw, RUN_TIME)
+            else:
+                faults.add(f"{name} cannot be changed while the program runs")
+        value = _build(type(self.value), given, faults, base=self.value)
         origins = {**self.origins, **{name: origin for name, (_, origin) in given.items()}}
-        return Loaded(value, origins, unknown)
+        return Loaded(value, origins, unknown, self.has_known_key)
 
     def misspelt(self) -> dict[str, str]:
         """Return the unknown keys that nearly match a setting, each with that setting's name."""
@@ -164,48 +172,82 @@ def load(
     env: Mapping[str, str] | None = None,
     cli: Mapping[str, str] | None = None,
     options: Mapping[str, str] | None = None,
+    args: Sequence[str] = (),
 ) -> Loaded[S]:
-    """Merge the values from all sources and validate them; raise SettingsError if one is invalid.
+    """Merge the values from all sources and validate them.
 
-    If `env` is None, the environment of this process is used. `cli` maps external names to values.
-    `options` maps external names to the program's option names where they differ from the default.
+    If `env` is None, the environment of this process is used. `cli` maps external names to values,
+    and `args` are options as in `parse_options`, which take precedence. `options` maps external
+    names to the program's option names where they differ from the default. Raise one SettingsError
+    with a line for each fault.
     """
     fields = fields_of(settings_type)
-    given: Given = _read_file(file) if file is not None else {}
-    unknown = {name: str(raw) for name, (raw, _) in given.items() if name not in fields}
-    given = {name: value for name, value in given.items() if name in fields}
+    faults = Faults()
+    in_file = (faults.attempt(lambda: _read_file(file)) or {}) if file is not None else {}
+    unknown = {name: given for name, given in in_file.items() if name not in fields}
+    given = {name: value for name, value in in_file.items() if name in fields}
+    _refuse_misspelt_guards(unknown, fields, faults)
     variables = os.environ if env is None else env  # noqa: TID251  # the one place that reads it
     for field in fields.values():
         for variable in field.variables(prefix):
             if variable in variables:
                 given[field.name] = (variables[variable], Origin(ENVIRONMENT, variable))
-    for name, raw in (cli or {}).items():
-        if name not in fields:
-            raise SettingsError(f"{name}: unknown setting (from command line)")
-        option = (options or {}).get(name, fields[name].option)
-        given[name] = (raw, Origin(COMMAND_LINE, option))
+    for name, raw in {**(cli or {}), **_read_options(settings_type, args, faults)}.items():
+        if name in fields:
+            option = (options or {}).get(name, fields[name].option)
+            given[name] = (raw, Origin(COMMAND_LINE, option))
+        else:
+            faults.add(f"{name}: unknown setting (from command line)")
     origins = {name: given[name][1] if name in given else DEFAULT for name in fields}
-    return Loaded(_build(settings_type, given), origins, unknown)
+    return Loaded(
+        _build(settings_type, given, faults),
+        origins,
+        {name: str(raw) for name, (raw, _) in unknown.items()},
+        has_known_key=len(unknown) < len(in_file),
+    )
 
 
 def parse_options(settings_type: type[msgspec.Struct], args: Sequence[str]) -> dict[str, str]:
     """Parse `--option value`, `--option=value` and `--switch` into external names and values."""
+    faults = Faults()
+    values = _read_options(settings_type, args, faults)
+    faults.raise_all()
+    return values
+
+
+def _read_options(
+    settings_type: type[msgspec.Struct], args: Sequence[str], faults: Faults
+) -> dict[str, str]:
     by_option = {field.option: field for field in fields_of(settings_type).values()}
     values: dict[str, str] = {}
     rest = list(args)
     while rest:
         option, has_value, text = rest.pop(0).partition("=")
         field = by_option.get(option)
-        if field is None:
-            raise SettingsError(f"{option}: unknown option{did_you_mean(option, by_option)}")
         if not has_value and rest and not rest[0].startswith("--"):
-            text = rest.pop(0)
-        elif not has_value and field.base is bool:
-            text = "true"
-        elif not has_value:
-            raise SettingsError(f"{option} needs a value: {field.expected}")
-        values[field.name] = text
+            text, has_value = rest.pop(0), "="
+        if field is None:
+            faults.add(f"{option}: unknown option{did_you_mean(option, by_option)}")
+        elif has_value or field.base is bool:
+            values[field.name] = text if has_value else "true"
+        else:
+            faults.add(f"{option} needs a value: {field.expected}")
     return values
+
+
+def _refuse_misspelt_guards(
+    unknown: Given, fields: Mapping[str, SettingsField], faults: Faults
+) -> None:
+    """Note unknown keys that nearly match a setting of access control or TLS.
+
+    With a mistyped `aclEnable=true`, a broker would start unprotected, and its operator would
+    believe the opposite.
+    """
+    for name, (raw, origin) in unknown.items():
+        guess = closest(name, fields)
+        if guess is not None and fields[guess].is_guard:
+            shown = _HIDDEN if fields[guess].is_secret else raw
+            faults.add(f"{name}={shown}: unknown setting; did you mean {guess}? (from {origin})")
 
 
 def _read_file(file: Path) -> Given:
@@ -239,16 +281,22 @@ def _flatten(table: Mapping[str, Any], origin: Origin) -> Given:
     return given
 
 
-def _build(settings_type: type[S], given: Given, *, base: S | None = None) -> S:
-    """Convert the given values, take others from `base` or the defaults, and validate all."""
+def _build(settings_type: type[S], given: Given, faults: Faults, *, base: S | None = None) -> S:
+    """Convert the given values, take others from `base` or the defaults, and validate all.
+
+    Raise SettingsError with these and earlier faults. A struct is validated as a whole only if each
+    of its values is valid.
+    """
     values: dict[tuple[str, ...], object] = {}
     for field in fields_of(settings_type).values():
         if field.name in given:
-            values[field.path] = _convert(field, *given[field.name])
+            raw, origin = given[field.name]
+            values[field.path] = faults.attempt(partial(_convert, field, raw, origin))
         elif base is not None:
             values[field.path] = field.read(base)
         elif field.is_required:
-            raise SettingsError(f"{field.name} must be set: {field.description or field.expected}")
+            faults.add(f"{field.name} must be set: {field.description or field.expected}")
+    faults.raise_all()
     try:
         return cast("S", _assemble(settings_type, (), values))
     except ValueError as error:
@@ -275,12 +323,18 @@ def _convert(field: SettingsField, raw: object, origin: Origin) -> object:
     value = raw.strip() if isinstance(raw, str) else raw
     if field.base is str and not isinstance(value, str):
         value = str(value)  # TOML gives a number where text is expected, as in deleteWhen = 4
+    if field.base is bool and str(value) in _NUMBERS:
+        raise _invalid(field, value, origin)  # msgspec reads 1 as true, RocketMQ as false
     try:
         return msgspec.convert(value, field.annotation, strict=False)
     except msgspec.ValidationError as error:
-        shown = _HIDDEN if field.is_secret else value
-        source = "" if origin == RUN_TIME else f" (from {origin})"
-        raise SettingsError(f"{field.name}={shown}: must be {field.expected}{source}") from error
+        raise _invalid(field, value, origin) from error
+
+
+def _invalid(field: SettingsField, value: object, origin: Origin) -> SettingsError:
+    shown = _HIDDEN if field.is_secret else str(value).replace("\n", "\\n")
+    source = "" if origin == RUN_TIME else f" (from {origin})"
+    return SettingsError(f"{field.name}={shown}: must be {field.expected}{source}")
 
 
 def _text(value: object) -> str | None:

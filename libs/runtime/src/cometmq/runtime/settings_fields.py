@@ -4,9 +4,9 @@
 A settings type is a frozen `msgspec.Struct`. Its groups are fields whose type is another struct,
 and the external names of all groups together form one flat namespace, as in RocketMQ's files. Facts
 beyond the type are declared in `Annotated[..., Meta(description=..., extra={...})]`. The keys of
-`extra` are `mutable` (may change at run time), `secret` (never shown), `env` (a further environment
-variable that sets it) and `ineffective` (accepted, but without effect; the description gives the
-reason).
+`extra` are `mutable` (may change at run time), `secret` (never shown), `guard` (protects the
+program from its peers; a mistyped name is refused), `env` (a further environment variable that sets
+it) and `ineffective` (accepted, but without effect; the description gives the reason).
 """
 
 import enum
@@ -55,6 +55,11 @@ class SettingsField(NamedTuple):
     def is_secret(self) -> bool:
         """Return whether the value must not be shown."""
         return bool(self.fact("secret"))
+
+    @property
+    def is_guard(self) -> bool:
+        """Return whether the setting protects the program from its peers."""
+        return bool(self.fact("guard"))
 
     @property
     def is_ineffective(self) -> bool:

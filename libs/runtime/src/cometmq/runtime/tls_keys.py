@@ -20,10 +20,13 @@ from cometmq.remoting.errors import SettingsError
 from cometmq.remoting.spelling import did_you_mean
 from cometmq.remoting.transport.settings import TlsMode, TlsSettings
 from cometmq.runtime import properties
+from cometmq.runtime.settings_faults import Faults
 
 CONFIG_FILE: Final = "/etc/rocketmq/tls.properties"
 USE_TLS: Final = "useTLS"
 """The name of `tls.enable` in a broker's configuration file."""
+
+_GUARD: Final = {"guard": True}
 
 ServerMode = Annotated[
     str,
@@ -33,6 +36,7 @@ ServerMode = Annotated[
             "`disabled` (no TLS), `permissive` (TLS and plain connections on one port) or "
             "`enforcing` (TLS only)."
         ),
+        extra=_GUARD,
     ),
 ]
 TestMode = Annotated[
@@ -41,43 +45,62 @@ TestMode = Annotated[
         pattern="^(true|false|)$",
         description="Use TLS with a certificate generated at startup; if empty, only when there is"
         " no other certificate.",
+        extra=_GUARD,
     ),
 ]
 ConfigFile = Annotated[
-    str, Meta(description="File with further TLS settings; its values override these.")
+    str,
+    Meta(description="File with further TLS settings; its values override these.", extra=_GUARD),
 ]
-ServerCertPath = Annotated[str, Meta(description="Certificate chain (PEM).")]
+ServerCertPath = Annotated[str, Meta(description="Certificate chain (PEM).", extra=_GUARD)]
 ServerKeyPath = Annotated[
-    str, Meta(description="Private key (PEM); if empty, the certificate file contains it.")
+    str,
+    Meta(
+        description="Private key (PEM); if empty, the certificate file contains it.", extra=_GUARD
+    ),
 ]
 KeyPassword = Annotated[
-    str, Meta(description="Password of an encrypted private key.", extra={"secret": True})
+    str,
+    Meta(description="Password of an encrypted private key.", extra={"secret": True, **_GUARD}),
 ]
 ServerTrustCertPath = Annotated[
     str,
-    Meta(description="CA certificates for verifying clients (PEM); if empty, the system's."),
+    Meta(
+        description="CA certificates for verifying clients (PEM); if empty, the system's.",
+        extra=_GUARD,
+    ),
 ]
 NeedClientAuth = Annotated[
     str,
     Meta(
-        pattern="^(none|optional|require|NONE|OPTIONAL|REQUIRE|)$",
+        pattern="^(none|optional|require|NONE|OPTIONAL|REQUIRE)$",
         description="Whether clients must present a certificate: none, optional, require.",
+        extra=_GUARD,
     ),
 ]
 AuthClient = Annotated[
-    bool, Meta(description="Require client certificates, like need.client.auth=require.")
+    bool,
+    Meta(description="Require client certificates, like need.client.auth=require.", extra=_GUARD),
 ]
-Enable = Annotated[bool, Meta(description="Connect to name servers and brokers over TLS.")]
-ClientCertPath = Annotated[str, Meta(description="Certificate chain presented to servers (PEM).")]
+Enable = Annotated[
+    bool, Meta(description="Connect to name servers and brokers over TLS.", extra=_GUARD)
+]
+ClientCertPath = Annotated[
+    str, Meta(description="Certificate chain presented to servers (PEM).", extra=_GUARD)
+]
 ClientTrustCertPath = Annotated[
     str,
-    Meta(description="CA certificates for verifying servers (PEM); if empty, the system's."),
+    Meta(
+        description="CA certificates for verifying servers (PEM); if empty, the system's.",
+        extra=_GUARD,
+    ),
 ]
-AuthServer = Annotated[bool, Meta(description="Verify the certificates of servers.")]
+AuthServer = Annotated[bool, Meta(description="Verify the certificates of servers.", extra=_GUARD)]
 
 _SERVER: Final = "tls.server."
 _CLIENT: Final = "tls.client."
 _AUTH_SERVER: Final = "tls.client.authServer"
+_CLIENT_AUTH: Final = ("none", "optional", "require")
 _IDENTITY: Final = ("certPath", "keyPath", "keyPassword", "trustCertPath")
 FILE_KEYS: Final = frozenset(
     {
@@ -109,9 +132,13 @@ def server_tls(settings: Any) -> TlsSettings:
             " in this file, as in RocketMQ: set it in the settings of the program"
         )
     test_mode = str(values["tls.test.mode.enable"])
-    if _is_true(test_mode, "tls.test.mode.enable"):
+    if test_mode and _is_true(test_mode, "tls.test.mode.enable"):
         return TlsSettings(mode=mode, test_mode=True)
-    need = str(values["tls.server.need.client.auth"]).lower() or "none"
+    need = str(values["tls.server.need.client.auth"]).strip().lower()
+    if need not in _CLIENT_AUTH:
+        raise SettingsError(
+            f"tls.server.need.client.auth={need}: it must be {', '.join(_CLIENT_AUTH)}"
+        )
     if _is_true(values["tls.server.authClient"], "tls.server.authClient") and need == "none":
         need = "require"
     identity = _identity(values, _SERVER)
@@ -143,10 +170,11 @@ def client_tls_of_file(path: Path) -> TlsSettings:
     An unknown key is an error, because a mistyped authServer would disable server verification.
     """
     values = _parsed(path)
-    for name in values:
-        if name not in FILE_KEYS:
-            guess = did_you_mean(name, FILE_KEYS)
-            raise SettingsError(f"tls.config.file={path}: {name} is an unknown key{guess}")
+    faults = Faults()
+    for name in sorted(values.keys() - FILE_KEYS):
+        guess = did_you_mean(name, FILE_KEYS)
+        faults.add(f"tls.config.file={path}: {name} is an unknown key{guess}")
+    faults.raise_all()
     return _client(values, is_on=True)
 
 
@@ -174,7 +202,14 @@ def _of_settings_file(settings: Any) -> dict[str, str]:
 
 
 def _of_file(path: Path) -> dict[str, str]:
-    return {name: value for name, value in _parsed(path).items() if name.startswith("tls.")}
+    """Return the keys of TLS in a server's file; as in RocketMQ, it may have other keys."""
+    values = _parsed(path)
+    faults = Faults()
+    for name in sorted(values.keys() - FILE_KEYS):
+        if guess := did_you_mean(name, FILE_KEYS):
+            faults.add(f"tls.config.file={path}: {name} is an unknown key{guess}")
+    faults.raise_all()
+    return {name: value for name, value in values.items() if name.startswith("tls.")}
 
 
 def _parsed(path: Path) -> dict[str, str]:
@@ -192,8 +227,11 @@ def _path(values: Mapping[str, Any], name: str) -> Path | None:
 
 
 def _is_true(value: Any, name: str) -> bool:
-    """Parse `true` or `false`; reject other words, because Java would read `yes` as false."""
-    text = str(value or "false").strip().lower()
+    """Parse `true` or `false`; None means that the key is not set.
+
+    Reject other words and an empty value, because Java would read `yes` as false.
+    """
+    text = "false" if value is None else str(value).strip().lower()
     if text not in {"true", "false"}:
         raise SettingsError(f"{name}={value}: it must be true or false")
     return text == "true"

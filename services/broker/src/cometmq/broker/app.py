@@ -23,7 +23,6 @@ from cometmq.broker.assembly import Inputs, assemble
 from cometmq.broker.broker import Broker
 from cometmq.broker.exposition.monitoring import attach
 from cometmq.broker.fixed_role import log_server, replication_loops
-from cometmq.broker.group.members import check_group
 from cometmq.broker.handlers import HANDLERS, VIP_EXCLUDED
 from cometmq.broker.handlers.arrivals import connect_arrivals
 from cometmq.broker.handlers.clients import connection_closed
@@ -34,17 +33,15 @@ from cometmq.broker.membership.grouping import Grouping, join_group, open_state
 from cometmq.broker.native import open_range_reader
 from cometmq.broker.registration.addresses import (
     Ports,
-    advertised_host,
-    check_advertised,
     choose_ports,
     explicit_ha_port,
     host_port,
-    packed_host,
     with_ha_port,
 )
 from cometmq.broker.replication.serving import LogServer
 from cometmq.broker.role import MASTER_ID
 from cometmq.broker.settings import BrokerSettings
+from cometmq.broker.start_checks import HA_NOTE, VIP_NOTE, check_environment, check_settings
 from cometmq.broker.store_driver import Workers
 from cometmq.broker.tables.journal import Journal
 from cometmq.broker.timers import background_steps
@@ -60,7 +57,7 @@ from cometmq.runtime.boot import boot_id
 from cometmq.runtime.clock import Clock
 from cometmq.runtime.extras import INSTALL_EXTRA, needs_extra
 from cometmq.runtime.memory import memory_limit_bytes
-from cometmq.runtime.places import check_port, listening, prepare_folder
+from cometmq.runtime.places import listening, prepare_folder
 from cometmq.runtime.settings import Loaded
 from cometmq.runtime.tasks import every
 from cometmq.runtime.tls_keys import client_tls, server_tls
@@ -70,8 +67,6 @@ from cometmq.store.message_store import MessageStore
 from cometmq.store.settings import BrokerRole
 
 ACL_FILE: Final = "plain_acl.yml"
-VIP_NOTE: Final = "the second port of the broker"
-HA_NOTE: Final = "the port for slaves"
 FIRST_ROUND_WAIT_MS: Final = 2_000
 """Maximum time that startup waits for name servers that do not answer."""
 
@@ -439,46 +434,6 @@ def acl_path(settings: BrokerSettings, config_path: Path | None) -> Path:
     else:
         path = Path(settings.store_path_root_dir) / "config" / ACL_FILE
     return path.expanduser().absolute()
-
-
-def check_settings(loaded: Loaded[BrokerSettings]) -> None:
-    """Refuse settings for features that do not exist, instead of ignoring them."""
-    settings = loaded.value
-    check_advertised(settings.broker_ip1, setting=loaded.label("brokerIP1"))
-    check_advertised(settings.broker_ip2, setting=loaded.label("brokerIP2"))
-    if settings.enable_d_leger_commit_log:
-        raise SettingsError("enableDLegerCommitLog=true: DLedger is not supported")
-    if settings.control_port >= 0 and not settings.group_record:
-        raise SettingsError(
-            f"{loaded.label('controlPort')}={settings.control_port} has no effect without"
-            " groupRecord: set both, or neither"
-        )
-    if settings.group_record:
-        check_group(settings)
-    elif settings.broker_role is BrokerRole.SLAVE and settings.broker_id <= MASTER_ID:
-        raise SettingsError(
-            f"brokerRole=SLAVE needs {loaded.label('brokerId')} above 0, not {settings.broker_id}:"
-            " a number that no other slave of this brokerName has"
-        )
-
-
-def check_environment(loaded: Loaded[BrokerSettings], ports: Ports) -> None:
-    """Refuse ports and addresses that cannot be used, before creating any folder."""
-    settings = loaded.value
-    for port, setting, note in (
-        (ports.main, "listenPort", ""),
-        (ports.vip or 0, "listenPort", VIP_NOTE),
-        (ports.ha, "haListenPort", HA_NOTE),
-    ):
-        check_port(
-            settings.bind_address,
-            port,
-            setting=loaded.label(setting),
-            host_setting=loaded.label("bindAddress"),
-            note=note,
-        )
-    host = advertised_host(settings.broker_ip1, settings.bind_address)
-    packed_host(host, ports.main, setting=loaded.label("brokerIP1"))
 
 
 def server_settings(settings: BrokerSettings) -> ServerSettings:

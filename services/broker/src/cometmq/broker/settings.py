@@ -17,6 +17,7 @@ from cometmq.store.settings import INEFFECTIVE, MUTABLE
 
 NAME_PATTERN: Final = r"^[A-Za-z0-9._\-|%]+$"
 NAME_CHARS_MAX: Final = 127
+GUARD: Final = {"guard": True}
 TIME_MS_MAX: Final = 253_370_764_800_000  # the year 9999: later times have no text
 
 
@@ -374,23 +375,25 @@ class BrokerSettings(GroupSettings, frozen=True, kw_only=True, rename="camel"):
         ),
     ] = 60_000
     acl_enable: Annotated[
-        bool, Meta(description="Check the signatures and permissions of all requests.")
+        bool,
+        Meta(extra=GUARD, description="Check the signatures and permissions of all requests."),
     ] = False
     acl_file: Annotated[
         str,
         Meta(
+            extra=GUARD,
             description=(
                 "Account file for access control; the folder acl next to it is also read. By"
                 " default, this is conf/plain_acl.yml in rocketmqHome, otherwise plain_acl.yml"
                 " next to the file given with -c, otherwise plain_acl.yml in the store's config"
                 " folder."
-            )
+            ),
         ),
     ] = ""
     acl_check_stored_topic: Annotated[
         bool,
         Meta(
-            extra=MUTABLE,
+            extra=MUTABLE | GUARD,
             description="Whether 33 and 36, which name a message by its position, need SUB on its "
             "topic. If false, as in RocketMQ, every account can read every message by them.",
         ),

@@ -26,6 +26,7 @@ from cometmq.runtime.clock import Clock
 from cometmq.runtime.metrics import StatsCollector
 from cometmq.runtime.places import prepare_folder
 from cometmq.runtime.settings import Loaded
+from cometmq.runtime.settings_faults import Faults
 from cometmq.runtime.tls_keys import client_tls
 
 PAUSE_MS: Final = 20
@@ -58,9 +59,11 @@ class ElectorApp:
 
     def check(self) -> None:
         """Raise SettingsError if the settings contradict each other."""
-        plan_of(self._settings)
+        faults = Faults()
+        faults.attempt(lambda: plan_of(self._settings))
         if self._record is None:
-            record_of(self._settings)
+            faults.attempt(lambda: record_of(self._settings))
+        faults.raise_all()
 
     async def start(self) -> None:
         """Start the rounds; the record and the members need not be reachable yet."""

@@ -12,6 +12,7 @@ from cometmq.ha.places.choice import open_record
 from cometmq.ha.port import RecordPort
 from cometmq.remoting.errors import SettingsError
 from cometmq.remoting.transport.addresses import parse_address
+from cometmq.runtime.settings_faults import Faults
 from cometmq.runtime.tls_keys import client_tls
 
 
@@ -28,15 +29,19 @@ class Plan(msgspec.Struct, frozen=True):
 
 def plan_of(settings: ElectorSettings) -> Plan:
     """Return the group; raise SettingsError for settings that are missing or contradictory."""
+    faults = Faults()
     if not settings.broker_name:
-        raise SettingsError("brokerName must be set: the name of the broker group")
-    addresses = parse_members(settings.control_members)
-    leaving = _parse_leaving(settings.leaving_members)
-    if unknown := leaving - addresses.keys():
-        raise SettingsError(
+        faults.add("brokerName must be set: the name of the broker group")
+    addresses = faults.attempt(lambda: parse_members(settings.control_members))
+    leaving = faults.attempt(lambda: _parse_leaving(settings.leaving_members))
+    if addresses is not None and leaving is not None and (unknown := leaving - addresses.keys()):
+        faults.add(
             f"leavingMembers names brokers {sorted(unknown)}, which are not in controlMembers: keep"
             " them there until they are out of the in-sync set"
         )
+    faults.raise_all()
+    assert addresses is not None
+    assert leaving is not None
     staying = tuple(sorted(addresses.keys() - leaving))
     if not staying:
         raise SettingsError("leavingMembers names every broker of controlMembers: one must stay")

@@ -14,7 +14,7 @@ log = logging.get("namesrv")
 
 
 async def main(stop: Stop) -> None:
-    settings = load_namesrv(None, {})
+    settings = load_namesrv()
     build = partial(NamesrvApp, settings)
     await configured_program(build, settings, log=log)(stop)
 

@@ -48,8 +48,11 @@ class NamesrvApp:
         self._started = AsyncExitStack()
 
     def check(self) -> None:
-        """Raise SettingsError if the port cannot be used; create nothing."""
+        """Raise SettingsError if TLS settings are invalid or the port cannot be used; create
+        nothing.
+        """
         settings, label = self._settings.value, self._settings.label
+        server_tls(settings)
         check_port(
             settings.bind_address,
             settings.listen_port,

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Settings of the name server, under RocketMQ's names."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Final
 
 import msgspec
 from msgspec import Meta
@@ -115,8 +115,24 @@ class NamesrvSettings(msgspec.Struct, frozen=True, kw_only=True, rename="camel")
     ] = -1
 
 
+KEPT: Final = frozenset(
+    {
+        *("rocketmqHome", "productEnvName", "configBlackList", "serverWorkerThreads"),
+        *("serverSelectorThreads", "serverCallbackExecutorThreads", "serverOnewaySemaphoreValue"),
+        *("serverAsyncSemaphoreValue", "serverSocketSndBufSize", "serverSocketRcvBufSize"),
+        *("serverSocketBacklog", "serverPooledByteBufAllocatorEnable", "useEpollNativeSelector"),
+        *("writeBufferHighWaterMark", "writeBufferLowWaterMark"),
+    }
+)
+"""Settings of RocketMQ's name server that have no effect here; its files may have no others."""
+
+
 def load_namesrv(
-    file: Path | None, cli: Mapping[str, str], options: Mapping[str, str] | None = None
+    file: Path | None = None,
+    cli: Mapping[str, str] | None = None,
+    options: Mapping[str, str] | None = None,
+    *,
+    args: Sequence[str] = (),
 ) -> Loaded[NamesrvSettings]:
     """Load the settings of a name server, including those saved by an earlier run.
 
@@ -125,10 +141,18 @@ def load_namesrv(
     """
 
     def load_from(path: Path | None, cli: Mapping[str, str]) -> Loaded[NamesrvSettings]:
-        return load(NamesrvSettings, prefix="COMETMQ_NAMESRV", file=path, cli=cli, options=options)
+        return load(
+            NamesrvSettings,
+            prefix="COMETMQ_NAMESRV",
+            file=path,
+            cli=cli,
+            options=options,
+            args=args,
+        )
 
+    given = cli or {}
     if file is not None and file.suffix != ".toml":
-        return load_from(file, {"configStorePath": str(file), **cli})
-    loaded = load_from(file, cli)
+        return load_from(file, {"configStorePath": str(file), **given})
+    loaded = load_from(file, given)
     saved = Path(loaded.value.config_store_path)
-    return load_from(saved, cli) if file is None and saved.is_file() else loaded
+    return load_from(saved, given) if file is None and saved.is_file() else loaded

@@ -24,6 +24,7 @@ from cometmq.runtime.metrics import StatsCollector
 from cometmq.runtime.places import prepare_folder
 from cometmq.runtime.saves import Saver
 from cometmq.runtime.settings import Loaded
+from cometmq.runtime.settings_faults import Faults
 from cometmq.runtime.tasks import every
 from cometmq.runtime.tls_keys import client_tls
 from cometmq.runtime.worker import Worker
@@ -84,10 +85,13 @@ class TxnCheckerApp:
 
     def check(self) -> None:
         """Raise an error if name servers are missing or the folder is in use; create nothing."""
+        faults = Faults()
         if not self._settings.namesrv_addr:
-            raise SettingsError(
+            faults.add(
                 "namesrvAddr must be set: the txn-checker finds brokers through name servers"
             )
+        faults.attempt(lambda: _options(self._settings))
+        faults.raise_all()
         self._disk.check_unlocked(str(self._root / LOCK_FILE))
 
     async def start(self) -> None:

@@ -14,7 +14,7 @@ from cometmq.cli.programs.running import (
     ConfigFile,
     Namesrv,
     RunOptions,
-    given_options,
+    named,
     run_program,
 )
 from cometmq.runtime.settings import Loaded, load
@@ -37,8 +37,13 @@ def broker(
     """
 
     def settings() -> Loaded[BrokerSettings]:
-        options = given_options(ctx, BrokerSettings, namesrv)
-        return load(BrokerSettings, prefix="COMETMQ_BROKER", file=config, cli=options)
+        return load(
+            BrokerSettings,
+            prefix="COMETMQ_BROKER",
+            file=config,
+            cli=named(namesrv),
+            args=ctx.args,
+        )
 
     run_program(
         "broker",

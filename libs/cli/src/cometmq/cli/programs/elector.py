@@ -14,7 +14,7 @@ from cometmq.cli.programs.running import (
 )
 from cometmq.elector.app import ElectorApp
 from cometmq.elector.settings import PREFIX, ElectorSettings
-from cometmq.runtime.settings import Loaded, load, parse_options
+from cometmq.runtime.settings import Loaded, load
 
 app = typer.Typer(add_completion=False)
 
@@ -34,8 +34,7 @@ def elector(
     """
 
     def settings() -> Loaded[ElectorSettings]:
-        options = parse_options(ElectorSettings, ctx.args)
-        return load(ElectorSettings, prefix=PREFIX, file=config, cli=options)
+        return load(ElectorSettings, prefix=PREFIX, file=config, args=ctx.args)
 
     run_program(
         "elector",

@@ -13,8 +13,8 @@ from cometmq.cli.programs.running import (
     run_program,
 )
 from cometmq.namesrv.app import NamesrvApp
-from cometmq.namesrv.settings import NamesrvSettings, load_namesrv
-from cometmq.runtime.settings import Loaded, parse_options
+from cometmq.namesrv.settings import KEPT, NamesrvSettings, load_namesrv
+from cometmq.runtime.settings import Loaded
 
 app = typer.Typer(add_completion=False)
 
@@ -33,7 +33,7 @@ def namesrv(
     """
 
     def settings() -> Loaded[NamesrvSettings]:
-        return load_namesrv(config, parse_options(NamesrvSettings, ctx.args))
+        return load_namesrv(config, args=ctx.args)
 
     run_program(
         "namesrv",
@@ -41,4 +41,5 @@ def namesrv(
         lambda loaded: partial(NamesrvApp, loaded),
         config=config,
         running=running,
+        kept=KEPT,
     )

@@ -2,7 +2,7 @@
 """Options, log, start and stop of the commands that run a program."""
 
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any, Final, TypeVar
@@ -18,7 +18,8 @@ from cometmq.remoting.log import Log
 from cometmq.runtime import logging
 from cometmq.runtime.program import Build, configured_program
 from cometmq.runtime.service import EXIT_CANNOT_START, EXIT_FAILED, EXIT_OK, run
-from cometmq.runtime.settings import Loaded, parse_options
+from cometmq.runtime.settings import Loaded
+from cometmq.runtime.wrong_file import refuse_wrong_file
 
 S = TypeVar("S", bound=msgspec.Struct)
 
@@ -64,28 +65,19 @@ class RunOptions(OptionSet, frozen=True, kw_only=True):
     log_json: LogJson = None
 
 
-OWN_KEYS: Final[Mapping[str, frozenset[str]]] = {
-    "broker": frozenset(
-        {"brokerName", "brokerClusterName", "brokerId", "brokerRole", "storePathRootDir"}
-    ),
-    "namesrv": frozenset({"kvConfigPath", "configStorePath", "orderMessageEnable", "clusterTest"}),
-    "txn-checker": frozenset({"pollNameServerInterval", "questionsPerSecond"}),
-}
-"""Keys that distinguish one program's settings file from another's."""
-
-
 @contextmanager
 def exit_on_bad_settings() -> Iterator[None]:
-    """If the settings are invalid, print one line and exit with status 2."""
+    """If settings are invalid, print one line for each and exit with status 2."""
     try:
         yield
     except SettingsError as error:
         raise fail(str(error)) from error
 
 
-def fail(line: str) -> typer.Exit:
-    """Print one line; return the `Exit` for a program that could not start."""
-    typer.echo(f"cometmq: {line}", err=True)
+def fail(text: str) -> typer.Exit:
+    """Print the lines of a text; return the `Exit` for a program that could not start."""
+    for line in text.splitlines():
+        typer.echo(f"cometmq: {line}", err=True)
     return typer.Exit(EXIT_CANNOT_START)
 
 
@@ -112,20 +104,9 @@ def misspelt_lines(loaded: Loaded[Any], file: Path | None) -> list[str]:
     ]
 
 
-def refuse_file_of_another(name: str, loaded: Loaded[Any], file: Path | None) -> None:
-    """Raise SettingsError if the file has keys that only a different program knows."""
-    for other, keys in OWN_KEYS.items():
-        if other != name and (found := sorted(keys & loaded.unknown.keys())):
-            raise SettingsError(
-                f"{file} is a settings file of cometmq {other}: {', '.join(found)} mean nothing to"
-                f" {name}; give each program a file of its own"
-            )
-
-
-def given_options(ctx: typer.Context, settings: type[Any], namesrv: str | None) -> dict[str, str]:
-    """Return the settings on the command line; `namesrv` is the value of --namesrv."""
-    named = {} if namesrv is None else {"namesrvAddr": namesrv}
-    return named | parse_options(settings, ctx.args)
+def named(namesrv: str | None) -> dict[str, str]:
+    """Return the setting that --namesrv gives."""
+    return {} if namesrv is None else {"namesrvAddr": namesrv}
 
 
 def run_program(
@@ -136,14 +117,15 @@ def run_program(
     config: Path | None,
     running: RunOptions,
     shown: Callable[[Loaded[S]], Loaded[S]] = lambda loaded: loaded,
+    kept: frozenset[str] = frozenset(),
 ) -> None:
     """Load the settings and print them, or run the program until a signal stops it.
 
-    `shown` completes the settings to print with values that the program derives from others.
+    `kept` are the keys of `refuse_wrong_file`.
     """
     with exit_on_bad_settings():
         settings = load()
-        refuse_file_of_another(name, settings, config)
+        refuse_wrong_file(name, settings, config, kept=kept)
     if running.print_settings:
         typer.echo(shown(settings).as_table(), nl=False)
         lines = misspelt_lines(settings, config)

@@ -14,8 +14,9 @@ from typing import Annotated
 
 import typer
 
-from cometmq.broker.app import BrokerApp, acl_path, check_environment, check_settings
+from cometmq.broker.app import BrokerApp, acl_path
 from cometmq.broker.registration.addresses import choose_ports, host_port, is_own_address
+from cometmq.broker.start_checks import check_environment, check_settings
 from cometmq.cli.output import print_notes
 from cometmq.cli.programs.running import (
     ConfigFile,
@@ -24,7 +25,6 @@ from cometmq.cli.programs.running import (
     configure_log,
     exit_on_bad_settings,
     misspelt_lines,
-    refuse_file_of_another,
     warn_unknown,
 )
 from cometmq.cli.programs.suite import LOOPBACK, Ports, Suite, load_suite
@@ -36,6 +36,7 @@ from cometmq.runtime.admin_http import AdminHttp
 from cometmq.runtime.clock import SystemClock
 from cometmq.runtime.places import check_port, prepare_folder
 from cometmq.runtime.service import Stop, run
+from cometmq.runtime.wrong_file import refuse_wrong_file
 from cometmq.store.disk import OsDisk
 from cometmq.store.layout import Layout
 from cometmq.txn_checker.app import TxnCheckerApp
@@ -92,7 +93,7 @@ def standalone(  # noqa: PLR0913  # one parameter per option
                 " it, so it cannot take any free one"
             )
         suite = load_suite(data, host, config, Ports(namesrv_port, broker_port, http_port))
-        refuse_file_of_another("broker", suite.broker, suite.broker_file)
+        refuse_wrong_file("broker", suite.broker, suite.broker_file)
     log = configure_log("standalone", level=log_level, json=log_json)
     warn_unknown(suite.broker, log)
     if suite.overruled:

@@ -15,6 +15,7 @@ from cometmq.remoting.bodies.acl import AclAccount
 from cometmq.remoting.errors import SettingsError
 from cometmq.remoting.transport.settings import TlsMode
 from cometmq.runtime.settings import ENVIRONMENT, FILE, Loaded, load
+from cometmq.runtime.settings_faults import Faults
 from cometmq.runtime.settings_fields import fields_of
 from cometmq.runtime.tls_keys import USE_TLS, client_tls, server_tls
 from cometmq.txn_checker.settings import TxnCheckerSettings
@@ -91,7 +92,7 @@ def load_suite(data: Path, host: str, config: Path | None, ports: Ports) -> Suit
     }
     read = file if config is not None or file.exists() else None
     own_namesrv = {"namesrvAddr": f"{LOOPBACK}:{ports.namesrv}"}
-    given = load(BrokerSettings, prefix=BROKER_PREFIX, file=read)
+    given, variables, checker_variables = _load_given(read)
     overruled = _overruled(given, DECIDED, options | own_namesrv)
     broker = _load_broker(read, options)
     tls = broker.given("tls.") | broker.given(USE_TLS)
@@ -101,16 +102,29 @@ def load_suite(data: Path, host: str, config: Path | None, ports: Ports) -> Suit
         "kvConfigPath": str(folder / "namesrv" / "kvConfig.json"),
         "configStorePath": str(folder / "namesrv" / "namesrv.properties"),
     }
-    variables = load(NamesrvSettings, prefix=NAMESRV_PREFIX)
     overruled |= _overruled(variables, NAMESRV_DECIDED, namesrv_options)
     namesrv_tls = {name: text for name, text in tls.items() if name in fields_of(NamesrvSettings)}
     namesrv = load_namesrv(None, namesrv_options | namesrv_tls, NAMESRV_OPTIONS)
     checker_options = {"storePathRootDir": str(folder / "txn-checker"), **own_namesrv}
-    checker_variables = load(TxnCheckerSettings, prefix=CHECKER_PREFIX)
     overruled |= _overruled(checker_variables, CHECKER_DECIDED, checker_options)
     own_account = _new_account() if broker.value.acl_enable else None
     checker = _load_checker(folder, tls, own_account)
     return Suite(folder, host, ports.http, namesrv, broker, file, checker, own_account, overruled)
+
+
+def _load_given(
+    file: Path | None,
+) -> tuple[Loaded[BrokerSettings], Loaded[NamesrvSettings], Loaded[TxnCheckerSettings]]:
+    """Load the settings of all programs without the options of `standalone`."""
+    faults = Faults()
+    broker = faults.attempt(lambda: load(BrokerSettings, prefix=BROKER_PREFIX, file=file))
+    namesrv = faults.attempt(lambda: load(NamesrvSettings, prefix=NAMESRV_PREFIX))
+    checker = faults.attempt(lambda: load(TxnCheckerSettings, prefix=CHECKER_PREFIX))
+    faults.raise_all()
+    assert broker is not None
+    assert namesrv is not None
+    assert checker is not None
+    return broker, namesrv, checker
 
 
 def _overruled(

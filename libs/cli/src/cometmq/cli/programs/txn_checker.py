@@ -11,7 +11,7 @@ from cometmq.cli.programs.running import (
     ConfigFile,
     Namesrv,
     RunOptions,
-    given_options,
+    named,
     run_program,
 )
 from cometmq.runtime.settings import Loaded, load
@@ -36,8 +36,13 @@ def txn_checker(
     """
 
     def settings() -> Loaded[TxnCheckerSettings]:
-        options = given_options(ctx, TxnCheckerSettings, namesrv)
-        return load(TxnCheckerSettings, prefix="COMETMQ_TXN_CHECKER", file=config, cli=options)
+        return load(
+            TxnCheckerSettings,
+            prefix="COMETMQ_TXN_CHECKER",
+            file=config,
+            cli=named(namesrv),
+            args=ctx.args,
+        )
 
     run_program(
         "txn-checker",

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Which brokers a group has, where they listen, and where its record is kept."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 import msgspec
 
@@ -12,6 +12,7 @@ from cometmq.ha.port import RecordPort
 from cometmq.ha.record import Policy
 from cometmq.remoting.errors import SettingsError
 from cometmq.remoting.transport.addresses import parse_address
+from cometmq.runtime.settings_faults import Faults
 from cometmq.runtime.tls_keys import client_tls
 from cometmq.store.settings import BrokerRole
 
@@ -73,34 +74,40 @@ def timing_of(settings: BrokerSettings) -> Timing:
 
 def check_group(settings: BrokerSettings) -> None:
     """Raise SettingsError if the settings of a group contradict each other."""
-    members = parse_members(settings.group_members)
-    record_of(settings)
-    copies = len(members)
-    fault = ""
+    faults = Faults()
+    members = faults.attempt(lambda: parse_members(settings.group_members))
+    faults.attempt(lambda: record_of(settings))
     if settings.broker_role is not BrokerRole.ASYNC_MASTER:
-        fault = (
+        faults.add(
             f"brokerRole={settings.broker_role} sets a fixed role, and the record of a group"
             " assigns roles: remove brokerRole or groupRecord"
         )
-    elif settings.broker_id not in members:
-        fault = (
-            f"brokerId={settings.broker_id} is not in groupMembers: name every broker of the group"
-            f" there, {_EXAMPLE}"
-        )
-    elif settings.min_in_sync > copies:
-        fault = (
-            f"minInSync={settings.min_in_sync} is more than the {copies} copies of groupMembers:"
-            " no message would ever be accepted"
-        )
-    elif settings.replication_policy is Policy.MAJORITY and copies < 3:
-        fault = (
-            f"replicationPolicy=majority needs three members, groupMembers has {copies}: use"
-            " all-in-sync"
-        )
-    elif settings.heard_within_mills >= settings.renew_deadline_mills:
-        fault = (
+    if members is not None:
+        _check_members(settings, members, faults)
+    if settings.heard_within_mills >= settings.renew_deadline_mills:
+        faults.add(
             f"heardWithinMills={settings.heard_within_mills} must be below"
             f" renewDeadlineMills={settings.renew_deadline_mills}"
         )
-    if fault:
-        raise SettingsError(fault)
+    faults.raise_all()
+
+
+def _check_members(settings: BrokerSettings, members: Collection[int], faults: Faults) -> None:
+    copies = len(members)
+    if settings.broker_id not in members:
+        faults.add(
+            f"brokerId={settings.broker_id} is not in groupMembers: name every broker of the group"
+            f" there, {_EXAMPLE}"
+        )
+    if not members:
+        return  # the number of copies is not known
+    if settings.min_in_sync > copies:
+        faults.add(
+            f"minInSync={settings.min_in_sync} is more than the {copies} copies of groupMembers:"
+            " no message would ever be accepted"
+        )
+    if settings.replication_policy is Policy.MAJORITY and copies < 3:
+        faults.add(
+            f"replicationPolicy=majority needs three members, groupMembers has {copies}: use"
+            " all-in-sync"
+        )

@@ -1,0 +1,53 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Refuses a settings file that belongs to a different program, or to none.
+
+Otherwise the program would start with the defaults, on ports and in folders that its operator does
+not expect.
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final, cast
+
+import msgspec
+
+from cometmq.remoting.errors import SettingsError
+from cometmq.remoting.spelling import nearest
+from cometmq.runtime.settings import Loaded
+from cometmq.runtime.settings_fields import fields_of
+
+OWN_KEYS: Final[Mapping[str, frozenset[str]]] = {
+    "broker": frozenset(
+        {"brokerName", "brokerClusterName", "brokerId", "brokerRole", "storePathRootDir"}
+    ),
+    "namesrv": frozenset({"kvConfigPath", "configStorePath", "orderMessageEnable", "clusterTest"}),
+    "txn-checker": frozenset({"pollNameServerInterval", "questionsPerSecond"}),
+}
+"""Keys that distinguish one program's settings file from another's."""
+
+SHOWN_MAX: Final = 5
+
+
+def refuse_wrong_file(
+    name: str, loaded: Loaded[Any], file: Path | None, *, kept: frozenset[str] = frozenset()
+) -> None:
+    """Raise SettingsError if the file has keys of a different program, or no known key at all.
+
+    `kept` are RocketMQ's keys that the program `name` keeps without using them. A file without keys
+    is accepted.
+    """
+    unknown = loaded.unknown.keys()
+    for other, keys in OWN_KEYS.items():
+        if other != name and (found := sorted(keys & unknown)):
+            raise SettingsError(
+                f"{file} is a settings file of cometmq {other}: {', '.join(found)} mean nothing to"
+                f" {name}; give each program a file of its own"
+            )
+    if unknown and not loaded.has_known_key and not unknown & kept:
+        fields = fields_of(cast("type[msgspec.Struct]", type(loaded.value)))
+        shown = [f"{key} (nearest: {nearest(key, fields)})" for key in list(unknown)[:SHOWN_MAX]]
+        rest = f" and {len(unknown) - SHOWN_MAX} more" if len(unknown) > SHOWN_MAX else ""
+        raise SettingsError(
+            f"{file} has no setting of {name}, only {', '.join(shown)}{rest}; give the path of a"
+            f" settings file, or see the settings with cometmq {name} --print-settings"
+        )

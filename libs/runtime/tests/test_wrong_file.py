@@ -1,0 +1,57 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A settings file of a different program, or of none, does not start a program with defaults."""
+
+import msgspec
+import pytest
+
+from cometmq.remoting.errors import SettingsError
+from cometmq.runtime.settings import load
+from cometmq.runtime.wrong_file import refuse_wrong_file
+
+
+class Example(msgspec.Struct, frozen=True, rename="camel"):
+    listen_port: int = 9876
+    cluster_test: bool = False
+
+
+def check(tmp_path, text, name="namesrv", kept=(), **sources):
+    file = tmp_path / "some.conf"
+    file.write_text(text)
+    loaded = load(Example, prefix="X", file=file, env={}, **sources)
+    refuse_wrong_file(name, loaded, file, kept=frozenset(kept))
+
+
+@pytest.mark.parametrize(
+    "text", ["", "# only a comment\n", "listenPort=1\n", "colour=red\nlistenPort=1"]
+)
+def test_a_file_with_a_known_key_or_without_any_is_accepted(tmp_path, text):
+    check(tmp_path, text)
+
+
+def test_an_option_does_not_hide_that_the_file_has_its_key(tmp_path):
+    check(tmp_path, "colour=red\nlistenPort=1\n", cli={"listenPort": "5"})
+
+
+def test_a_key_of_rocketmq_without_effect_counts_as_known(tmp_path):
+    check(tmp_path, "serverWorkerThreads=8\n", kept={"serverWorkerThreads"})
+
+
+def test_a_file_without_a_known_key_is_refused_with_the_nearest_ones(tmp_path):
+    with pytest.raises(SettingsError) as caught:
+        check(tmp_path, "listen_prt=1\nclustrTest=x\n")
+    assert str(caught.value) == (
+        f"{tmp_path / 'some.conf'} has no setting of namesrv, only listen_prt (nearest:"
+        " listenPort), clustrTest (nearest: clusterTest); give the path of a settings file, or"
+        " see the settings with cometmq namesrv --print-settings"
+    )
+
+
+def test_a_long_wrong_file_is_shown_in_part(tmp_path):
+    text = "".join(f"key{number}=1\n" for number in range(9))
+    with pytest.raises(SettingsError, match=r"key4 \(nearest: \w+\) and 4 more;"):
+        check(tmp_path, text)
+
+
+def test_a_file_of_another_program_is_refused_even_if_it_has_known_keys(tmp_path):
+    with pytest.raises(SettingsError, match="is a settings file of cometmq broker: brokerName"):
+        check(tmp_path, "listenPort=1\nbrokerName=a\n")

@@ -1,0 +1,72 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a broker checks before it opens anything: its settings, then its ports and addresses."""
+
+from functools import partial
+from typing import Final
+
+from cometmq.broker.group.members import check_group
+from cometmq.broker.registration.addresses import (
+    Ports,
+    advertised_host,
+    check_advertised,
+    packed_host,
+)
+from cometmq.broker.registration.namesrv_addresses import parse_addresses
+from cometmq.broker.role import MASTER_ID
+from cometmq.broker.settings import BrokerSettings
+from cometmq.runtime.places import check_port
+from cometmq.runtime.settings import Loaded
+from cometmq.runtime.settings_faults import Faults
+from cometmq.runtime.tls_keys import client_tls, server_tls
+from cometmq.store.settings import BrokerRole
+
+VIP_NOTE: Final = "the second port of the broker"
+HA_NOTE: Final = "the port for slaves"
+
+
+def check_settings(loaded: Loaded[BrokerSettings]) -> None:
+    """Refuse settings that contradict each other or name features that do not exist.
+
+    Raise one SettingsError with a line for each fault.
+    """
+    settings = loaded.value
+    faults = Faults()
+    for name, address in (("brokerIP1", settings.broker_ip1), ("brokerIP2", settings.broker_ip2)):
+        faults.attempt(partial(check_advertised, address, setting=loaded.label(name)))
+    faults.attempt(lambda: parse_addresses(settings.namesrv_addr))
+    faults.attempt(lambda: server_tls(settings))
+    faults.attempt(lambda: client_tls(settings))
+    if settings.enable_d_leger_commit_log:
+        faults.add("enableDLegerCommitLog=true: DLedger is not supported")
+    if settings.control_port >= 0 and not settings.group_record:
+        faults.add(
+            f"{loaded.label('controlPort')}={settings.control_port} has no effect without"
+            " groupRecord: set both, or neither"
+        )
+    if settings.group_record:
+        faults.attempt(lambda: check_group(settings))
+    elif settings.broker_role is BrokerRole.SLAVE and settings.broker_id <= MASTER_ID:
+        faults.add(
+            f"brokerRole=SLAVE needs {loaded.label('brokerId')} above 0, not {settings.broker_id}:"
+            " a number that no other slave of this brokerName has"
+        )
+    faults.raise_all()
+
+
+def check_environment(loaded: Loaded[BrokerSettings], ports: Ports) -> None:
+    """Refuse ports and addresses that cannot be used, before creating any folder."""
+    settings = loaded.value
+    for port, setting, note in (
+        (ports.main, "listenPort", ""),
+        (ports.vip or 0, "listenPort", VIP_NOTE),
+        (ports.ha, "haListenPort", HA_NOTE),
+    ):
+        check_port(
+            settings.bind_address,
+            port,
+            setting=loaded.label(setting),
+            host_setting=loaded.label("bindAddress"),
+            note=note,
+        )
+    host = advertised_host(settings.broker_ip1, settings.bind_address)
+    packed_host(host, ports.main, setting=loaded.label("brokerIP1"))
