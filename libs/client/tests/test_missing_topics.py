@@ -6,11 +6,14 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 import pytest
 
 from cometmq.client import (
+    AdminClient,
     Message,
     MessageQueue,
     NoRoute,
     Producer,
     ProducerOptions,
+    PullConsumer,
+    PushConsumer,
     SendFailed,
     SendResult,
     TransactionProducer,
@@ -190,3 +193,41 @@ async def test_a_route_made_up_for_sending_is_no_route_for_consumers(
         assert routes.get_for_sending("Orderz") is not None
         with pytest.raises(NoRoute, match=NO_TOPIC):
             await producer.admin.min_offset(MessageQueue("Orderz", "broker-a", 0))
+
+
+async def test_without_any_broker_the_topic_is_not_to_blame(
+    strict: MemoryCluster, caplog: pytest.LogCaptureFixture
+) -> None:
+    def reports() -> list[str]:
+        texts = (record.getMessage() for record in caplog.records)
+        return [text for text in texts if text.startswith("topic.unknown")]
+
+    await strict.stop_broker(strict.broker)
+    fact = f"no broker is registered with the name server {strict.namesrv}: start one, or check"
+    consumer = PushConsumer("cg", strict.namesrv, listener=lambda _: None)
+    consumer.subscribe("T")
+    async with (
+        consumer,
+        Producer("pg", strict.namesrv) as producer,
+        AdminClient(strict.namesrv) as admin,
+        PullConsumer("pull", strict.namesrv) as pull,
+    ):
+        queue = MessageQueue("T", "broker-a", 0)
+        for call in (
+            lambda: producer.send(Message("T", b"x")),
+            lambda: producer.send_oneway(Message("T", b"x")),
+            lambda: producer.queues("T"),
+            lambda: admin.queues("T"),
+            lambda: producer.admin.max_offset(queue),
+            lambda: pull.pull(queue, 0),
+        ):
+            with pytest.raises(NoRoute, match=f"T has no route, because {fact}"):
+                await call()
+        (report,) = reports()
+        assert fact in report
+        assert "create it" not in report
+
+        await strict.start_broker(strict.broker)
+        with pytest.raises(NoRoute, match=NO_TOPIC):
+            await producer.send(Message("Orderz", b"x"))
+        await eventually(lambda: consumer.queues, what="the queues of T")

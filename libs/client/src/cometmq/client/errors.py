@@ -125,6 +125,19 @@ def no_route(topic: str, *, refused_by: Iterable[str] = ()) -> NoRoute:
     )
 
 
+def no_brokers(topic: str, addresses: Iterable[str]) -> NoRoute:
+    """Return the error for a topic without a route because no broker is registered at all."""
+    return NoRoute(f"the topic {topic} has no route, because {no_brokers_text(addresses)}")
+
+
+def no_brokers_text(addresses: Iterable[str]) -> str:
+    """Return the fact and the remedy if name servers know no broker."""
+    return (
+        f"no broker is registered with the name server {';'.join(sorted(addresses))}: start one, "
+        "or check the namesrvAddr of the brokers"
+    )
+
+
 def read_only(topic: str) -> NoRoute:
     """Return the error for a topic without write permission at any broker."""
     return NoRoute(

@@ -19,7 +19,7 @@ from cometmq.client.arguments import (
 from cometmq.client.cluster.instance import ClientInstance
 from cometmq.client.cluster.lifecycle import Client, ClientState
 from cometmq.client.cluster.routes import MASTER_ID
-from cometmq.client.errors import BrokerMissing, InvalidArgument, no_route
+from cometmq.client.errors import BrokerMissing, InvalidArgument, no_brokers, no_route
 from cometmq.client.log import AnyLog
 from cometmq.client.message import check_topic
 from cometmq.client.option_checks import checked
@@ -231,7 +231,10 @@ class AdminBase(Client):
         check_text(topic, "topic")
         route = await self.namesrv.route(topic)
         if route is None:
-            raise no_route(topic)
+            namesrv = self._running().namesrv
+            if await namesrv.has_brokers():
+                raise no_route(topic)
+            raise no_brokers(topic, namesrv.addresses)
         return route
 
     async def queues(self, topic: str) -> list[MessageQueue]:

@@ -16,7 +16,7 @@ from cometmq.client.errors import InvalidArgument, NoNamesrv
 from cometmq.client.settings import NAMESRV_VARIABLE
 from cometmq.client.shown import shown
 from cometmq.remoting.bodies.dialect import decode_json
-from cometmq.remoting.bodies.route import TopicRoute
+from cometmq.remoting.bodies.route import ClusterInfo, TopicRoute
 from cometmq.remoting.codes import RequestCode, ResponseCode
 from cometmq.remoting.command import Response
 from cometmq.remoting.commands.namesrv import GetRouteinfoByTopic
@@ -180,3 +180,11 @@ class Namesrv:
         if response.code == ResponseCode.TOPIC_NOT_EXIST:
             return None
         return decode_json(TopicRoute, response.body)
+
+    async def has_brokers(self) -> bool:
+        """Return whether any broker is registered; true if the name server does not tell."""
+        try:
+            response = await self.invoke(RequestCode.GET_BROKER_CLUSTER_INFO)
+            return bool(decode_json(ClusterInfo, response.body).broker_addr_table)
+        except CometError:
+            return True

@@ -24,8 +24,11 @@ from cometmq.client.cluster.routes import (
 from cometmq.client.errors import (
     ClientError,
     NoNamesrv,
+    NoRoute,
     broker_missing,
     master_missing,
+    no_brokers,
+    no_brokers_text,
     no_queue,
     no_route,
     read_only,
@@ -81,6 +84,8 @@ class RouteBook:
         self._missing_due = Wakeup()
         self._reported_ms: dict[str, int] = {}
         self._outdated: set[str] = set()
+        self._has_brokers = True
+        """Whether the name server knew any broker at the last lookup that found no route."""
 
     def start(self, *, interval_ms: int) -> None:
         """Start the refresh loops."""
@@ -115,7 +120,8 @@ class RouteBook:
         """Return the route of a topic, fetching it if necessary; raise NoRoute if there is none."""
         found = self._routes.get(topic) or await self.refresh(topic)
         if found is None:
-            raise no_route(topic)
+            self._has_brokers = await self._namesrv.has_brokers()
+            raise self._no_route(topic)
         return found
 
     async def find_queue(self, queue: MessageQueue) -> None:
@@ -146,9 +152,10 @@ class RouteBook:
             return route if route is not None and route.publish_queues else None
 
         async def look_up() -> None:
-            if await self.refresh(topic) is not None or default_topic is None:
+            if await self.refresh(topic) is not None:
                 return
-            data = await self._namesrv.route(default_topic)
+            data = None if default_topic is None else await self._namesrv.route(default_topic)
+            self._has_brokers = data is not None or await self._namesrv.has_brokers()
             if data is not None:
                 self._take_default(as_default_route(topic, data, queue_nums=queue_nums))
 
@@ -161,10 +168,16 @@ class RouteBook:
             )
         found = self.get_for_sending(topic) if may_create else self._existing(topic)
         if found is None:
-            raise no_route(topic)
+            raise self._no_route(topic)
         if not found.publish_queues:
             raise _unsendable(found)
         return found
+
+    def _no_route(self, topic: str) -> NoRoute:
+        """Return the error for a missing topic, after a lookup has set `_has_brokers`."""
+        if self._has_brokers:
+            return no_route(topic)
+        return no_brokers(topic, self._namesrv.addresses)
 
     def _take_default(self, route: Route | None) -> None:
         if route is not None:
@@ -272,7 +285,7 @@ class RouteBook:
         for topic in sorted(topics):
             try:
                 if await self.refresh(topic) is None:
-                    self._report_unknown(topic)
+                    await self._report_unknown(topic)
             except (
                 NoNamesrv
             ) as error:  # the others would fail too, after one more timeout per server
@@ -281,7 +294,7 @@ class RouteBook:
             except CometError as error:
                 self._log.warning("route.unknown", topic=topic, error=describe(error))
 
-    def _report_unknown(self, topic: str) -> None:
+    async def _report_unknown(self, topic: str) -> None:
         """Warn about an unknown topic, unless it is a retry topic, which brokers create later."""
         now_ms = monotonic_ms()
         reported_ms = self._reported_ms.get(topic)
@@ -289,11 +302,15 @@ class RouteBook:
         if is_repeated or topic.startswith("%") or topic not in self._wanted():
             return
         self._reported_ms[topic] = now_ms
+        if await self._namesrv.has_brokers():
+            advice = (
+                f"create it: cometmq topic create {topic} (or send to it, where brokers have "
+                "autoCreateTopicEnable)"
+            )
+        else:
+            advice = no_brokers_text(self._namesrv.addresses)
         self._log.warning(
-            "topic.unknown",
-            topic=topic,
-            advice=f"create it: cometmq topic create {topic} (or send to it, where brokers have "
-            "autoCreateTopicEnable); the consumer waits for it",
+            "topic.unknown", topic=topic, advice=f"{advice}; the consumer waits for it"
         )
 
     async def meet_brokers(self, topics: Collection[str]) -> None:
