@@ -4,8 +4,10 @@
 import asyncio
 import contextlib
 import socket
+import time
 from typing import Any
 
+import msgspec
 import pytest
 
 from cometmq.remoting import OK, Call, RawCommand, Reply, RequestCode, ResponseCode, Serialization
@@ -25,6 +27,7 @@ from cometmq.remoting.errors import (
 )
 from cometmq.remoting.header import encode_frame
 from cometmq.remoting.transport import ClientSettings, ServerSettings
+from cometmq.remoting.transport.client import LATE_MS
 from cometmq.remoting.transport.server import ALL_ADDRESSES
 
 QUERY = RequestCode.QUERY_CONSUMER_OFFSET
@@ -206,6 +209,29 @@ async def test_a_server_asks_and_tells_its_client(start_server: Any, new_client:
 
     assert told == ["told", "asked"]
     assert answers == [5]
+
+
+async def test_a_late_loop_is_blamed_for_its_timeouts(start_server: Any, new_client: Any) -> None:
+    """A request of a blocked loop may be sent late, and its answer is read late."""
+
+    def query(_: None, call: Call[QueryConsumerOffset]) -> Reply | None:
+        if call.header.queue_id:
+            return Reply(header=QueryConsumerOffsetReply(offset=1))
+        time.sleep(4)  # blocks the loop of client and server, as a wrong listener does
+        return None
+
+    _, port = await start_server({QUERY: query})
+    client = new_client()
+    address = f"127.0.0.1:{port}"
+    await client.invoke(address, QUERY, HEADER, timeout_ms=60_000)
+    unanswered = msgspec.structs.replace(HEADER, queue_id=0)
+    with pytest.raises(RequestTimeout) as caught:
+        await client.invoke(address, QUERY, unanswered, timeout_ms=2_000)
+    assert caught.value.loop_late_ms >= LATE_MS
+    assert caught.match(
+        rf"{address} did not answer .* within 2000 ms, but this program's event loop was late by "
+        rf"{caught.value.loop_late_ms} ms meanwhile.* asyncio.to_thread"
+    )
 
 
 async def test_no_answer_in_time(start_server: Any, new_client: Any) -> None:

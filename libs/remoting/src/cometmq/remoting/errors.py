@@ -51,6 +51,11 @@ class ConnectionLost(TransportError):
 class RequestTimeout(TransportError):
     """The answer did not arrive in time; the request may have been served."""
 
+    loop_late_ms: int = 0
+    """How late this program's event loop ran meanwhile; if it is not 0, the answer may have waited
+    here.
+    """
+
 
 class Overloaded(TransportError):
     """A limit of the sender was reached; the request was not sent."""

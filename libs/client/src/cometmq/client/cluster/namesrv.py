@@ -68,7 +68,7 @@ def parse_addresses(text: str) -> list[str]:
 
 def _reason(address: str, error: TransportError, timeout_ms: int) -> str:
     """Return why a name server failed; some errors already contain the address."""
-    if isinstance(error, RequestTimeout):
+    if isinstance(error, RequestTimeout) and not error.loop_late_ms:
         return (
             f"{address} accepts connections, but does not answer within {timeout_ms / 1000:g} s"
             " (hung, or another program?)"

@@ -44,6 +44,10 @@ BeforeRequest = Callable[[int, dict[str, str], Buffer], None]
 """A hook that gets the code, the ext fields, which it may change, and the body of every request."""
 
 
+LATE_MS: Final = 500
+"""A check that runs later than this shows a blocked or starved event loop."""
+
+
 class RemotingClient:
     """Sends requests to any number of servers, and serves the requests that servers send back."""
 
@@ -87,6 +91,9 @@ class RemotingClient:
         self._peers: dict[str, PeerProtocol] = {}
         self._connecting: dict[str, asyncio.Lock] = {}
         self._check_timer: asyncio.TimerHandle | None = None
+        self._check_due_ms = 0
+        self._late_ms = 0
+        """How late the checks ran in total; delays below LATE_MS are left out."""
         self._is_closed = False
 
     async def invoke(
@@ -106,6 +113,7 @@ class RemotingClient:
         was not sent, and ConnectionLost or RequestTimeout if the server may have served it.
         """
         deadline = self._hub.loop.time() + timeout_ms / 1000
+        late_before_ms = self._late_ms
         try:
             peer = await self._connected(address, timeout_ms)
             if peer.pending_count >= self._settings.in_flight_max:
@@ -114,10 +122,12 @@ class RemotingClient:
             left_ms = max(1, int((deadline - self._hub.loop.time()) * 1000))
             response = await peer.invoke(code, header, body, timeout_ms=left_ms, ext=ext)
         except RequestTimeout as error:
+            late_ms = self._late_ms - late_before_ms
             late = RequestTimeout(
                 f"{address} did not answer {request_name(int(code))} within {timeout_ms} ms"
+                + (_late_text(late_ms) if late_ms else "")
             )
-            late.address = address
+            late.address, late.loop_late_ms = address, late_ms
             raise late from error
         except TransportError as error:
             error.address = address
@@ -210,7 +220,7 @@ class RemotingClient:
             raise ConnectionLost("the client is closed")
         host, port = parse_address(address)
         if self._check_timer is None:
-            self._check_timer = self._hub.later(self._check)
+            self._check_later()
         context = None if self._tls is None else self._tls.context
         try:
             async with asyncio.timeout(self._settings.connect_timeout_ms / 1000):
@@ -225,9 +235,16 @@ class RemotingClient:
         self._peers[address] = peer
         return peer
 
-    def _check(self) -> None:
+    def _check_later(self) -> None:
+        self._check_due_ms = self._hub.now_ms() + self._settings.check_interval_ms
         self._check_timer = self._hub.later(self._check)
+
+    def _check(self) -> None:
         now_ms = self._hub.now_ms()
+        late_ms = now_ms - self._check_due_ms
+        if late_ms >= LATE_MS:  # noted before the requests below expire
+            self._late_ms += late_ms
+        self._check_later()
         for peer in tuple(self._hub.peers):
             peer.check(now_ms)
         for address in [a for a, peer in self._peers.items() if not peer.is_open]:
@@ -242,6 +259,14 @@ def _reason(error: Exception) -> str:
         return str(error)
     number = error.errno if isinstance(error, OSError) else None
     return os.strerror(number) if number else str(error)
+
+
+def _late_text(late_ms: int) -> str:
+    return (
+        f", but this program's event loop was late by {late_ms} ms meanwhile, so the answer may"
+        " have waited here: do not block the loop; run blocking code with `await"
+        " asyncio.to_thread(...)`, and make a blocking listener a plain function"
+    )
 
 
 def _tls_advice(error: Exception, settings: TlsSettings) -> str:
