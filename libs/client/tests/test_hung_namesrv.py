@@ -92,6 +92,6 @@ async def test_lookups_go_on_so_that_the_next_server_is_asked(
         namesrv._chosen = namesrv.addresses.index(hung)
         with pytest.raises(NoNamesrv):
             await producer.send(MESSAGE, timeout_ms=TIMEOUT_MS)
-        await eventually(lambda: producer._running().routes.get("Unknown"))
+        await eventually(lambda: producer._running().routes.get_for_sending("Unknown"))
         sent.append(await producer.send(MESSAGE, timeout_ms=60_000))
     assert sent[0].queue.topic == "Unknown"
