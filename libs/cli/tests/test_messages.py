@@ -10,7 +10,6 @@ import subprocess
 import pytest
 
 from cometmq.cli import message_json
-from cometmq.cli.connecting import Complaints
 from cometmq.cli.verbs.patience import MaybeStored, Patience
 from cometmq.cli.verbs.produce import Sent, _failure_notes, _print, _send_all
 from cometmq.cli.verbs.store import RecordLine
@@ -358,18 +357,6 @@ def test_a_dead_name_server_is_one_line(call, command):
     assert result.status == 1
     assert f"127.0.0.1:{port}" in result.err
     assert "Traceback" not in result.err
-
-
-def test_a_consumer_reports_a_lost_broker_once(capsys):
-    log = Complaints()
-    log.info("consumer.started", group="g")
-    for queue_id in range(3):
-        log.warning("pull.failed", queue_id=queue_id, error="no connection")
-    log.error("offset.unknown", topic="T")
-    assert capsys.readouterr().err.splitlines() == [
-        "cometmq: pull.failed queue_id=0 error=no connection",
-        "cometmq: offset.unknown topic=T",
-    ]
 
 
 def test_a_reader_that_leaves_ends_consume(suite, ask, topic):

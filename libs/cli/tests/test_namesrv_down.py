@@ -2,6 +2,8 @@
 """`cometmq produce` while no name server answers."""
 
 import ssl
+from typing import Any
+from unittest.mock import AsyncMock
 
 import pytest
 
@@ -60,10 +62,7 @@ def no_namesrv(kind, *causes):
     ids=["broker", "TLS"],
 )
 async def test_a_wrong_address_or_key_fails_at_once(error):
-    class Failing:
-        async def send(self, _message):
-            raise error
-
+    producer: Any = AsyncMock(**{"send.side_effect": error})
     with pytest.raises(NoNamesrv) as caught:
-        await Patience(300).send(Failing(), Message("T", b"x"))
+        await Patience(300).send(producer, Message("T", b"x"))
     assert caught.value is error

@@ -13,7 +13,6 @@ import typer
 from cometmq.cli.access import ACCESS, NAMESRV_VARIABLE, Access, namesrv_or_global
 from cometmq.cli.admin import CommandAdmin
 from cometmq.cli.input import read_lines
-from cometmq.cli.outcome import note_damage
 from cometmq.client.errors import InvalidArgument
 from cometmq.client.settings import ClientOptions, OptionsT
 from cometmq.remoting.errors import CometError, SettingsError
@@ -26,9 +25,6 @@ T = TypeVar("T")
 DEFAULT_NAMESRV: Final = "127.0.0.1:9876"
 EXIT_USAGE: Final = 2
 EXIT_INTERRUPTED: Final = 130
-COMPLAINTS_MAX: Final = 100
-DAMAGE: Final = frozenset({"message.damaged", "messages.missing"})
-UNREADABLE: Final = "message.unreadable"
 
 Namesrv = Annotated[
     str,
@@ -138,44 +134,6 @@ def run(
         raise _first(errors) from errors
     except InvalidArgument as error:
         raise wrong_usage(str(error)) from error
-
-
-class Complaints:
-    """The log of a long-running client: it prints each problem once, as a readable line.
-
-    Otherwise a consumer that keeps retrying because its broker is down would look idle.
-    """
-
-    def __init__(self) -> None:
-        self._said: set[str] = set()
-
-    def debug(self, event: str, /, **facts: object) -> None:
-        """Drop the event."""
-
-    def info(self, event: str, /, **facts: object) -> None:
-        """Drop the event."""
-
-    def warning(self, event: str, /, **facts: object) -> None:
-        """Print the event, unless its cause has been printed before."""
-        trouble = str(facts.get("error", event))  # many queues and requests report one cause
-        if trouble not in self._said and len(self._said) < COMPLAINTS_MAX:
-            self._said.add(trouble)
-            facts.pop("exc_info", None)
-            details = " ".join(f"{name}={fact}" for name, fact in facts.items())
-            typer.echo(f"cometmq: {event} {details}", err=True)
-
-    def error(self, event: str, /, **facts: object) -> None:
-        """Print the event, unless its cause has been printed before.
-
-        Damaged messages make the command fail when it ends.
-        """
-        if event in DAMAGE:
-            note_damage(str(facts.get("error", event)))
-        elif event == UNREADABLE:
-            place = " ".join(f"{name}={fact}" for name, fact in facts.items())
-            note_damage(f"{event} {place}")
-        else:
-            self.warning(event, **facts)
 
 
 async def confirm(question: str, *, is_confirmed: bool) -> None:

@@ -10,7 +10,8 @@ import msgspec
 import typer
 
 from cometmq.cli.admin import no_broker_text
-from cometmq.cli.connecting import DEFAULT_NAMESRV, Complaints, run, with_access
+from cometmq.cli.complaints import Complaints
+from cometmq.cli.connecting import DEFAULT_NAMESRV, run, with_access
 from cometmq.cli.mqadmin.frame import Family, Namesrv
 from cometmq.cli.mqadmin.text import java_text, running_text
 from cometmq.cli.output import AsJson

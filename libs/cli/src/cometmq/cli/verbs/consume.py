@@ -17,9 +17,9 @@ from typing import Annotated, Final
 import typer
 
 from cometmq.cli import message_json, times
+from cometmq.cli.complaints import Complaints
 from cometmq.cli.connecting import (
     DEFAULT_NAMESRV,
-    Complaints,
     Namesrv,
     run,
     with_access,

@@ -7,7 +7,8 @@ from contextlib import asynccontextmanager
 from typing import Final
 
 from cometmq.cli import times
-from cometmq.cli.connecting import Complaints, with_access
+from cometmq.cli.complaints import Complaints
+from cometmq.cli.connecting import with_access
 from cometmq.cli.verbs.source import Ends, Faults, Positions, Printed, Source, queues_of, readable
 from cometmq.client import (
     ClientOptions,

@@ -37,6 +37,7 @@ class Patience:
         self._limit_s = limit_s
         self._has_stored = False
         self._is_outage_named = False
+        self._had_no_namesrv = False
 
     async def send(self, producer: Producer, message: Message) -> SendResult:
         """Store a message; raise ClientError if it is not stored in time.
@@ -76,16 +77,18 @@ class Patience:
     def _may_pass(self, error: CometError) -> bool:
         """Return whether waiting may help.
 
-        A topic that no name server knows may be misspelt, unless a message has been stored in it.
+        A topic that no name server knows may be misspelt, unless a message has been stored in it. A
+        name server that has just started knows no topic until brokers have registered again.
         """
         cause = (error.__cause__ or error) if isinstance(error, SendFailed) else error
         if isinstance(cause, CommandError):
             return cause.code in BUSY
         if isinstance(cause, NoRoute):
-            return self._has_stored
+            return self._has_stored or self._had_no_namesrv
         if isinstance(cause, NoNamesrv):  # a wrong address or TLS key does not become right
             is_tls = cause.__cause__ is not None and isinstance(cause.__cause__.__cause__, SSLError)
-            return not (isinstance(cause, WrongServer) or is_tls)
+            self._had_no_namesrv = not (isinstance(cause, WrongServer) or is_tls)
+            return self._had_no_namesrv
         return isinstance(cause, TransportError | BrokerMissing)
 
     def _name_outage(self, error: CometError) -> None:
