@@ -123,6 +123,30 @@ def test_dead_letters_are_replayed_to_their_group(ask, topic, dead):
     )
 
 
+def test_a_second_replay_continues_where_the_first_ended(ask, topic, dead):
+    def replay(*options):
+        found = ask("dlq", "replay", dead, "--topic", other, "-y", "--json", *options)
+        assert found.status == 0, found.err
+        return found.json["messages"], found.json["replayed_before"], found.err
+
+    other = f"{topic}-other"
+    ask("topic", "create", other, "--queues", 1)
+    assert replay("--dry-run") == (5, 0, "")
+    assert replay("--key", "k0") == (1, 0, ""), "a selection does not move the position"
+    assert replay("--max", 2) == (2, 0, "")
+    assert replay() == (3, 2, "")
+    none, before, note = replay()
+    assert (none, before) == (0, 5)
+    assert "5 selected dead letters" in note
+    assert note.endswith("to send them again, give --from-start\n")
+    assert replay("--tag", "odd")[:2] == (0, 2)
+    assert replay("--tag", "odd", "--from-start") == (2, 0, "")
+    assert replay("--from-start", "--max", 1) == (1, 0, "")
+    assert replay()[:2] == (0, 5), "a repetition does not move the position back"
+    assert ask("printMsg", "-t", other).out.count("MSGID: ") == 9
+    assert "DLQ_REPLAY" not in ask("group", "list").out + ask("lag").out
+
+
 def test_dead_letters_are_replayed_to_a_topic(ask, topic, dead):
     other = f"{topic}-other"
     missing = ask("dlq", "replay", dead, "--topic", other, "-y")

@@ -2,18 +2,25 @@
 """Dead letters on the command line: selection, JSON form and pace."""
 
 import asyncio
-from collections.abc import AsyncIterator
-from typing import Annotated, Any
+from collections.abc import AsyncIterator, Callable
+from contextlib import suppress
+from typing import Annotated, Any, Final
 
 import msgspec
 import typer
 
 from cometmq.cli import message_json, times
 from cometmq.cli.option_sets import OptionSet
+from cometmq.client import MessageQueue
 from cometmq.client.admin import AdminClient
 from cometmq.client.admin.dead_letters import origin_message_id, origin_topic
 from cometmq.client.clock import wall_ms
 from cometmq.client.message import MessageExt
+from cometmq.remoting.errors import TransportError
+from cometmq.remoting.names import SYSTEM_GROUP_PREFIX, dead_letter_topic
+
+REPLAY_GROUP: Final = f"{SYSTEM_GROUP_PREFIX}DLQ_REPLAY"
+"""Holds the positions of `dlq replay`; system groups do not appear in lists and lag."""
 
 
 class Selection(OptionSet, frozen=True, kw_only=True):
@@ -61,15 +68,68 @@ class Choice(msgspec.Struct, frozen=True):
             )
         )
 
-    async def read(self, admin: AdminClient, group: str) -> AsyncIterator[MessageExt]:
-        """Yield the selected messages, queue by queue."""
+    @property
+    def is_everything(self) -> bool:
+        """Whether no option leaves out a message other than the last ones."""
+        return self == Choice(None, None, None, None, None, None, self.count_max)
+
+    async def read(
+        self, admin: AdminClient, group: str, skip: Callable[[MessageExt], bool] | None = None
+    ) -> AsyncIterator[MessageExt]:
+        """Yield the selected messages that `skip` does not reject, queue by queue."""
         left = self.count_max
         async for message in admin.dead_letters(group, begin_ms=self.begin_ms, end_ms=self.end_ms):
             if left == 0:
                 return
-            if self.has(message):
+            if self.has(message) and not (skip is not None and skip(message)):
                 left = None if left is None else left - 1
                 yield message
+
+
+class Replayed:
+    """How far earlier replays have sent the dead letters of a group.
+
+    The positions are committed offsets of `REPLAY_GROUP` in the dead-letter topic.
+    """
+
+    def __init__(self, admin: AdminClient, group: str, *, is_ignored: bool) -> None:
+        """If `is_ignored` is set, no message counts as sent before."""
+        self._admin = admin
+        self._topic = dead_letter_topic(group)
+        self._is_ignored = is_ignored
+        self._begins: dict[MessageQueue, int] = {}
+        self._ends: dict[MessageQueue, int] = {}
+        self.skipped_count = 0
+
+    async def load(self) -> None:
+        """Read the positions; queues whose broker does not answer are left out."""
+        for queue in await self._admin.queues(self._topic):
+            with suppress(TransportError):  # reading the messages reports it
+                offset = await self._admin.committed_offset(REPLAY_GROUP, queue) or 0
+                is_of_older_topic = offset > await self._admin.max_offset(queue)
+                self._begins[queue] = 0 if is_of_older_topic else offset
+
+    def was_sent(self, message: MessageExt) -> bool:
+        """Return whether an earlier replay has sent a message, and count it."""
+        is_sent = message.queue_offset < self._begins.get(self._queue(message), 0)
+        self.skipped_count += is_sent and not self._is_ignored
+        return is_sent and not self._is_ignored
+
+    def sent(self, message: MessageExt) -> None:
+        """Advance the position beyond a message; `save` commits it."""
+        queue, end = self._queue(message), message.queue_offset + 1
+        if end > self._begins.get(queue, 0):
+            self._begins[queue] = self._ends[queue] = end
+
+    async def save(self) -> None:
+        """Commit the positions that have advanced."""
+        while self._ends:
+            queue, end = next(iter(self._ends.items()))
+            await self._admin.commit_offset(REPLAY_GROUP, queue, end)
+            del self._ends[queue]
+
+    def _queue(self, message: MessageExt) -> MessageQueue:
+        return MessageQueue(self._topic, message.queue.broker_name, message.queue.queue_id)
 
 
 def chosen(options: Selection, count_max: int | None) -> Choice:

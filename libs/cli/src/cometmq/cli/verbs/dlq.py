@@ -3,7 +3,7 @@
 
 import sys
 from collections.abc import AsyncIterator, Iterator
-from contextlib import contextmanager
+from contextlib import asynccontextmanager, contextmanager, suppress
 from pathlib import Path
 from typing import Annotated, BinaryIO, Final
 
@@ -17,18 +17,21 @@ from cometmq.cli.lookup import known_group
 from cometmq.cli.meter import live
 from cometmq.cli.option_sets import with_option_sets
 from cometmq.cli.output import AsJson, Cell, print_facts, print_json, print_notes, print_rows
-from cometmq.cli.verbs.dead_letters import Pace, Selection, as_object, chosen
+from cometmq.cli.verbs.dead_letters import Pace, Replayed, Selection, as_object, chosen
 from cometmq.cli.words import counted
 from cometmq.client.admin import AdminClient
 from cometmq.client.admin.dead_letters import origin_topic
 from cometmq.client.errors import ClientError
 from cometmq.client.message import DamagedMessage, MessageExt, UnreadableMessage
+from cometmq.remoting.errors import CometError
 from cometmq.remoting.names import dead_letter_topic
 
 COLUMNS: Final = (
     "Died", "Queue", "Offset", "Origin topic", "Tag", "Keys", "Deliveries", "Message id",
 )  # fmt: skip
 STDOUT: Final = "-"
+SAVE_EVERY: Final = 100
+"""Messages between two commits of a replay's position; a kill repeats at most as many."""
 
 app = typer.Typer(
     add_completion=False,
@@ -155,41 +158,78 @@ def replay(  # noqa: PLR0913  # one parameter per option
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Only count the messages that would be sent.")
     ] = False,
+    from_start: Annotated[
+        bool, typer.Option("--from-start", help="Include messages that were replayed before.")
+    ] = False,
     yes: Yes = False,
     as_json: AsJson = False,
 ) -> None:
     """Resend the dead letters of a group to it; asks for confirmation.
 
-    Messages keep their keys, properties and original id. They also remain dead letters, so a second
-    replay sends them again. Unreadable messages are reported and skipped. The command refuses a
-    group without retries, because brokers would turn the messages into dead letters again.
+    A replay continues where the last one ended; --from-start sends all dead letters again. Replays
+    that select messages (--tag, --key, --origin, --id, --since, --until) do not move this position.
+
+    Messages keep their keys, properties and original id, and remain dead letters. Unreadable
+    messages are reported and skipped. The command refuses a group without retries, because brokers
+    would turn the messages into dead letters again.
     """
     target = topic or f"the group {group}"
     question_text = f"Send the dead letters of {group} again to {target}?"
     sent: list[str] = []
     broken: list[str] = []
 
-    async def question(admin: AdminClient) -> None:
+    async def question(admin: AdminClient) -> int:
         choice = chosen(selection, count_max)
         if not await _has_dead_letters(admin, group):
-            return
+            return 0
         await admin.check_replay(group, topic=topic)
         await confirm(question_text, is_confirmed=yes or dry_run)
         pace = Pace(rate)
-        async with live(lambda: f"{len(sent):,} messages sent again"):
-            async for message in _readable(choice.read(admin, group), broken):
+        replayed = Replayed(admin, group, is_ignored=from_start)
+        await replayed.load()
+        async with live(lambda: f"{len(sent):,} messages sent again"), _saved(replayed):
+            found = choice.read(admin, group, replayed.was_sent)
+            async for message in _readable(found, broken):
                 if not dry_run:
                     await pace.wait()
                     await admin.replay(message, group, topic=topic)
+                    if choice.is_everything:
+                        replayed.sent(message)
                 sent.append(message.offset_message_id)
-        _note_if_none(group, len(sent) + len(broken))
+                if len(sent) % SAVE_EVERY == 0:
+                    await replayed.save()
+        if replayed.skipped_count and not sent and not broken:
+            print_notes([_all_sent_text(group, replayed.skipped_count)])
+        else:
+            _note_if_none(group, len(sent) + len(broken))
+        return replayed.skipped_count
 
     with _count_on_failure(sent):
-        ask(namesrv, question)
+        skipped_count = ask(namesrv, question)
     facts: dict[str, Cell] = {"group": group, "to": target, "messages": len(sent)}
-    print_facts({**facts, "broken": len(broken), "dry_run": dry_run}, as_json=as_json)
+    more: dict[str, Cell] = {"replayed_before": skipped_count, "broken": len(broken)}
+    print_facts({**facts, **more, "dry_run": dry_run}, as_json=as_json)
     if broken:
         raise typer.Exit(1)
+
+
+@asynccontextmanager
+async def _saved(replayed: Replayed) -> AsyncIterator[None]:
+    """Commit the position at the end, also after a failure or Ctrl-C."""
+    try:
+        yield
+    except BaseException:
+        with suppress(CometError):  # the first error is reported
+            await replayed.save()
+        raise
+    await replayed.save()
+
+
+def _all_sent_text(group: str, count: int) -> str:
+    return (
+        f"nothing is left to send: {counted(count, 'selected dead letter')} of {group} were sent by"
+        " earlier replays; to send them again, give --from-start"
+    )
 
 
 async def _has_dead_letters(admin: AdminClient, group: str) -> bool:
