@@ -187,6 +187,19 @@ def test_a_message_is_found_in_every_way(ask, topic, sent):
     assert sorted(row["message_id"] for row in rows) == sorted(m["message_id"] for m in sent)
 
 
+@pytest.mark.parametrize("words", [("queryMsgById",), ("mqadmin", "queryMsgById")])
+def test_a_unique_key_given_as_an_offset_message_id_is_recognised(ask, topic, words):
+    ask("produce", topic, "x")
+    (one,) = ask("consume", topic, "--from", "first", "--max", 1, "--json").lines
+    refused = ask(*words, "-i", one["message_id"])
+    remedy = f"cometmq queryMsgByUniqueKey -t TOPIC -i {one['message_id']}\n"
+    assert (refused.status, refused.out) == (1, "")
+    assert refused.err.endswith(remedy), refused.err
+    refused = ask(*words, "-i", "nonsense")
+    assert (refused.status, "use" in refused.err) == (2, False)
+    assert refused.err.endswith("cometmq queryMsgByUniqueKey -t TOPIC\n")
+
+
 @pytest.mark.parametrize(
     ("arguments", "status", "line"),
     [
@@ -195,7 +208,7 @@ def test_a_message_is_found_in_every_way(ask, topic, sent):
         (
             ("queryMsgById", "-i", "7F00000100007AD80000000000000000"),
             1,
-            "no broker registered with this name server",
+            "7F00000100007AD80000000000000000 is no offset message id of this cluster: no broker",
         ),
         (("queryMsgByUniqueKey", "-t", "TBW102", "-i", "x"), 1, "nothing was found: no message"),
         (("queryMsgByKey", "-t", "Nowhere", "-k", "x"), 1, "no broker has the topic Nowhere"),

@@ -12,7 +12,7 @@ from cometmq.cli.mqadmin.text.message_text import Found, print_found
 from cometmq.cli.output import AsJson, print_json
 from cometmq.client import SendResult
 from cometmq.client.admin import AdminClient
-from cometmq.client.errors import ClientError, InvalidArgument
+from cometmq.client.errors import BrokerMissing, ClientError, InvalidArgument
 from cometmq.client.message import MessageExt
 from cometmq.remoting.bodies.running_info import ConsumeMessageDirectlyResult
 from cometmq.remoting.errors import QueryNotFound
@@ -156,13 +156,29 @@ def _check_ids(ids: list[str]) -> None:
         for text in ids:
             parse_offset_message_id(text)
     except ValueError as error:
-        raise wrong_usage(str(error)) from error
+        raise wrong_usage(
+            f"{error}; to find a message by its unique key: cometmq queryMsgByUniqueKey -t TOPIC"
+        ) from error
     if not ids:
         raise wrong_usage("-i: give at least one id")
 
 
 async def _tracked(admin: AdminClient, ids: list[str]) -> Found:
-    return await _with_tracks(admin, [await admin.stored_message(text) for text in ids])
+    return await _with_tracks(admin, [await _stored(admin, text) for text in ids])
+
+
+async def _stored(admin: AdminClient, message_id: str) -> MessageExt:
+    """Return the message with an offset message id; if its broker is unknown, the id may be a
+    unique key, which has the same length.
+    """
+    try:
+        return await admin.stored_message(message_id)
+    except BrokerMissing as error:
+        raise BrokerMissing(
+            f"{message_id} is no offset message id of this cluster: {error}; if it is a unique key"
+            f" (the message id that produce and consume print), use: cometmq queryMsgByUniqueKey"
+            f" -t TOPIC -i {message_id}"
+        ) from error
 
 
 async def _with_tracks(admin: AdminClient, messages: list[MessageExt]) -> Found:
@@ -172,12 +188,12 @@ async def _with_tracks(admin: AdminClient, messages: list[MessageExt]) -> Found:
 async def _consumed(
     admin: AdminClient, group: str, client_id: str, ids: list[str]
 ) -> list[ConsumeMessageDirectlyResult]:
-    messages = [await admin.stored_message(text) for text in ids]
+    messages = [await _stored(admin, text) for text in ids]
     return [await admin.consume_directly(group, client_id, message) for message in messages]
 
 
 async def _resent(admin: AdminClient, ids: list[str]) -> list[SendResult]:
-    return [await admin.resend(await admin.stored_message(text)) for text in ids]
+    return [await admin.resend(await _stored(admin, text)) for text in ids]
 
 
 def _print_results(results: list[ConsumeMessageDirectlyResult], *, as_json: bool) -> None:
