@@ -126,6 +126,13 @@ async def test_status_names_what_is_missing_and_ends_with_1(group):
     assert "broker 2 is not in sync, and cannot catch up until a master is open" in third
 
 
+async def test_the_facts_have_the_same_names_without_a_record(group):
+    fields = ["group", "record", "epoch", "master", "in_sync", "copies", "policy", "elector"]
+    without = json.loads((await group.ha("status", "--json")).out)
+    assert list(without) == [*fields, "members"]
+    assert without["in_sync"] == []
+
+
 @pytest.mark.parametrize("in_sync", [(0,), (0, 1)])
 async def test_status_without_any_broker_in_sync_does_not_advise_waiting(group, in_sync):
     """No elector replaces the master then: the other brokers lack acknowledged messages."""

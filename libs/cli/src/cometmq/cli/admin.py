@@ -29,6 +29,11 @@ T = TypeVar("T")
 _CANNOT_SERVE: Final = frozenset({ServerError, ServiceNotAvailable, SystemBusy})
 """Refusals that concern the broker rather than the request; subclasses have their own meaning."""
 
+GROUP_REMEDY: Final = (
+    "for a broker group with failover, cometmq ha status -c FILE (the elector's) says what is"
+    " missing"
+)
+
 
 class CommandAdmin(AdminClient):
     """Continues without failing brokers, names them, and tells an empty cluster from one whose
@@ -161,7 +166,7 @@ def note_no_master(name: str, slaves: Sequence[str]) -> None:
     MISSING.setdefault(
         name,
         f"broker {name} has no master: nobody can send to it{registered};"
-        " start the master, or look at its log",
+        f" start the master, or look at its log; {GROUP_REMEDY}",
     )
 
 

@@ -20,7 +20,9 @@ def facts(open_group: OpenGroup, record: Record | None) -> dict[str, Cell]:
     """Return the facts about the whole group."""
     group = {"group": open_group.plan.group.name, "record": open_group.place}
     if record is None:
-        return {**group, "master": None, "elector": UNKNOWN}
+        missing = dict.fromkeys(("epoch", "master"))
+        rest = dict.fromkeys(("copies", "policy"))
+        return {**group, **missing, "in_sync": [], **rest, "elector": UNKNOWN}
     return {
         **group,
         "epoch": record.epoch,
