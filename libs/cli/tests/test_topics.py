@@ -152,3 +152,23 @@ def test_a_route_names_the_broker(ask, suite, topic):
     (row,) = ask("topic", "route", topic, "--json").json
     assert (row["cluster"], row["id"], row["address"]) == ("DefaultCluster", 0, suite.broker)
     assert (row["read_queues"], row["write_queues"], row["permission"]) == (2, 2, "rw")
+
+
+def test_sending_to_the_topic_of_a_broker_is_noted(ask):
+    (broker,) = ask("cluster", "--json").json
+    sent = ask("produce", broker["broker"], "x")
+    assert sent.status == 0
+    assert "SEND_OK" in sent.out
+    assert sent.err.startswith(f"cometmq: {broker['broker']} is the name of a broker, which has a")
+    assert sent.err.count("\n") == 1
+
+
+def test_the_number_of_queues_is_explained_unless_it_is_given(ask):
+    shown = ask("topic", "create", "EightQueues")
+    assert "queues      8 (the default; to choose: --queues)" in shown.out.splitlines()
+    assert ask("topic", "create", "AlsoEight", "--json").json["queues"] == 8
+    assert "queues      8" in ask("topic", "create", "Chosen", "--queues", 8).out.splitlines()
+    assert "has 4" in " ".join(ask("topic", "create", "--help").out.split())
+    sent = ask("produce", "AutoCreated", "x")
+    assert "created with default settings (at most 4 queues per broker)" in sent.err
+    assert len(ask("topic", "describe", "AutoCreated", "--json").json) == 4

@@ -113,6 +113,8 @@ class Sent(msgspec.Struct):
     """
     new_topic: str = ""
     """The topic, if no broker had it before the run."""
+    own_topic: str = ""
+    """The topic, if a broker has its name, and so created it for tests of itself."""
     uncertain_count: int = 0
     """Messages that failed, but that an unanswered attempt may have stored."""
     results: list[SendResult] = []
@@ -164,7 +166,7 @@ def produce(  # noqa: PLR0913  # one parameter per option
                 Producer(GROUP, namesrv, options=options, log=NO_LOG) as producer,
                 live(progress, wanted=not is_keyboard),
             ):
-                sent.new_topic = topic if await _is_missing(producer, topic) else ""
+                await _look_at_topic(producer, topic, sent)
                 send = partial(Patience(timeout).send, producer)
                 await _send_all(send, messages, sent, rate=rate, in_flight=in_flight)
         except BaseException as error:
@@ -231,16 +233,19 @@ async def _messages(
             return
 
 
-async def _is_missing(producer: Producer, topic: str) -> bool:
-    """Return whether no broker has a topic; false if no name server confirms it in time."""
+async def _look_at_topic(producer: Producer, topic: str, sent: Sent) -> None:
+    """Note whether no broker has the topic, or a broker has its name; the first send reports any
+    other problem.
+    """
     try:
         async with asyncio.timeout(LOOKUP_S):
-            await producer.admin.queues(topic)
+            queues = await producer.admin.queues(topic)
     except NoRoute:
-        return True
+        sent.new_topic = topic
     except (CometError, TimeoutError):
-        pass  # the first send reports it
-    return False
+        pass
+    else:
+        sent.own_topic = topic if any(topic == it.broker_name for it in queues) else ""
 
 
 # -- sending ----------------------------------------------------------------------------------
@@ -329,7 +334,7 @@ def _print(sent: Sent, *, as_json: bool) -> None:
         print_rows(columns, rows, as_json=False)
     else:
         print_facts(facts, as_json=False)
-    print_notes([*_skipped_notes(sent), *_new_topic_notes(sent), *_unconfirmed_notes(sent)])
+    print_notes([*_skipped_notes(sent), *_topic_notes(sent), *_unconfirmed_notes(sent)])
 
 
 def _skipped_notes(sent: Sent) -> list[str]:
@@ -353,14 +358,24 @@ def _unconfirmed_notes(sent: Sent) -> list[str]:
     return [line]
 
 
-def _new_topic_notes(sent: Sent) -> list[str]:
-    """Return the note that the first message has created the topic, whose name may be misspelt."""
+def _topic_notes(sent: Sent) -> list[str]:
+    """Return the note that the first message has created the topic, whose name may be misspelt, or
+    that a broker created it for itself.
+    """
+    if sent.own_topic:
+        line = (
+            f"{sent.own_topic} is the name of a broker, which has a topic of this name for tests of"
+            " itself: the messages are stored there, but topic list hides it, and topic create"
+            " refuses the name; choose a different name for a topic of your own"
+        )
+        return [line]
     if not sent.new_topic:
         return []
     line = (
-        f"no broker had the topic {sent.new_topic}, so it was created with default settings; to"
-        " choose them, create it first: cometmq topic create; if the name is wrong: cometmq topic"
-        f" delete {sent.new_topic}"
+        f"no broker had the topic {sent.new_topic}, so it was created with default settings (at"
+        f" most {ProducerOptions().default_topic_queue_nums} queues per broker); to choose them,"
+        " create it first: cometmq topic create; if the name is wrong: cometmq topic delete"
+        f" {sent.new_topic}"
     )
     return [line]
 
@@ -372,7 +387,7 @@ def _failure_notes(sent: Sent, what: str = "error") -> list[str]:
     notes: list[str] = []
     if sent.count:
         stored = f"{counted(sent.count, 'message')} stored before the {what}"
-        notes += [stored, *_new_topic_notes(sent), *_unconfirmed_notes(sent)]
+        notes += [stored, *_topic_notes(sent), *_unconfirmed_notes(sent)]
     notes += _skipped_notes(sent)
     if sent.uncertain_count:
         notes.append(

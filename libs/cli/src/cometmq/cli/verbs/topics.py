@@ -34,12 +34,16 @@ from cometmq.client.admin.broker import BrokerAdmin
 from cometmq.client.admin.kept_offsets import check_disconnected
 from cometmq.client.errors import ClientError
 from cometmq.client.message import check_topic
+from cometmq.client.settings import ProducerOptions
 from cometmq.remoting.bodies.route import TopicRoute
 from cometmq.remoting.bodies.topic_config import TopicConfig
 from cometmq.remoting.message.flags import Perm
 from cometmq.remoting.names import DLQ_PREFIX, REPLY_SUFFIX, RETRY_PREFIX, is_system_topic
 
 QUEUES_MAX: Final = 16_384
+QUEUES_DEFAULT: Final = 8
+"""The default of RocketMQ's updateTopic."""
+AUTO_CREATED_QUEUES: Final = ProducerOptions().default_topic_queue_nums
 
 app = typer.Typer(
     add_completion=False,
@@ -140,7 +144,15 @@ def create(
     namesrv: Namesrv = DEFAULT_NAMESRV,
     cluster: Cluster = None,
     broker: Brokers = None,
-    queues: Annotated[int, typer.Option(min=1, max=QUEUES_MAX, help="Queues per broker.")] = 8,
+    queues: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            max=QUEUES_MAX,
+            help=f"Queues per broker; by default {QUEUES_DEFAULT}, as in mqadmin. (A topic that its"
+            f" first message creates has {AUTO_CREATED_QUEUES}.)",
+        ),
+    ] = None,
     perm: Permission = "rw",
     *,
     as_json: AsJson = False,
@@ -151,6 +163,7 @@ def create(
     messages.
     """
     checked_permission = _permission(perm)
+    queue_count = QUEUES_DEFAULT if queues is None else queues
 
     async def question(admin: AdminClient) -> tuple[list[str], dict[str, int]]:
         check_topic(topic)
@@ -160,7 +173,7 @@ def create(
             raise ClientError(_exists_text(topic, existing, masters))
         names = await admin.create_topic(
             topic,
-            queue_count=queues,
+            queue_count=queue_count,
             perm=checked_permission,
             cluster=cluster,
             broker_names=list(masters),
@@ -168,9 +181,11 @@ def create(
         return names, await offsets_by_group(admin, masters.values(), topic)
 
     names, offsets = ask(namesrv, question)
-    total: Cell = queues * len(names)
+    total: Cell = queue_count * len(names)
     if len(names) > 1 and not as_json:
-        total = f"{queues} at each of {len(names)} brokers"
+        total = f"{queue_count} at each of {len(names)} brokers"
+    if queues is None and not as_json:
+        total = f"{total} (the default; to choose: --queues)"
     facts: dict[str, Cell] = {
         "topic": topic,
         "brokers": names,
