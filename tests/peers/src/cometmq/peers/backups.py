@@ -12,10 +12,11 @@ from cometmq.peers.processes import PeerError
 
 GUIDE: Final = ROOT / "docs" / "guides" / "backup.md"
 ATTEMPTS_MAX: Final = 20
+CHANGED_MEANWHILE: Final = ("No such file", "replaced while being copied")
 
 
 def copy_in_order(store: Path, to: Path) -> None:
-    """Run the guide's script; the guide says to repeat it if a file disappears meanwhile."""
+    """Run the guide's script; the guide says to repeat it if a file was deleted or replaced."""
     (text,) = re.findall(r"```sh\n(.*?)```", GUIDE.read_text(encoding="utf-8"), flags=re.DOTALL)
     text = text.replace("/srv/cometmq/store", str(store)).replace("/backup/store", str(to))
     errors = ""
@@ -24,7 +25,7 @@ def copy_in_order(store: Path, to: Path) -> None:
         if done.returncode == 0:
             return
         errors = done.stderr
-        if "No such file" not in errors:
+        if not any(it in errors for it in CHANGED_MEANWHILE):
             break
         shutil.rmtree(to)
     raise PeerError(f"the copy failed: {errors}")
