@@ -24,7 +24,7 @@ def dead(ask, suite, topic):
         rows = ask("dlq", "list", "--json").json
         return [row for row in rows if row["group"] == group and row["messages"] == 5]
 
-    wait_until(buried, 60, "dead letters")
+    wait_until(buried, 300, "dead letters")
     return group
 
 
@@ -41,7 +41,7 @@ async def _give_up(namesrv, topic, group, count):
     options = PushOptions(consume_from=ConsumeFrom.FIRST_OFFSET, max_reconsume_times=0)
     consumer = PushConsumer(group, namesrv, listener=listen, options=options)
     consumer.subscribe(topic)
-    async with asyncio.timeout(60), consumer:
+    async with asyncio.timeout(300), consumer:
         await is_done.wait()
 
 
