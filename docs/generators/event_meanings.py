@@ -89,6 +89,10 @@ MEANINGS: Final[Mapping[str, str]] = {
         "A broker's connection ended; its routes are gone. The master of a group with failover "
         "stays in them for `lostMasterKeepMs`, or until the next master registers."
     ),
+    "broker.deposed": "A deposed master tried to register once more and was refused, as can happen "
+    "in a switchover. Further attempts are logged as `broker.stale`.",
+    "registration.refused": "A name server refused the registration of a master that has just been "
+    "deposed, as can happen in a switchover; after 3 s, this is logged as `namesrv.lost`.",
     "broker.stale": (
         "A deposed master, or a slave of one, tried to register; its group has a later epoch. "
         "That broker should soon notice that it was deposed; if the event recurs, look at its log."
@@ -320,7 +324,10 @@ MEANINGS: Final[Mapping[str, str]] = {
     "replica.unfit": "The master's log does not continue the log of this slave, for `reason`; an "
     "operator must act ([runbook](../runbooks/slave-does-not-follow.md)). Logged once for each "
     "reason and text.",
-    "replica.lost": "The connection to the master ended; the slave tries again.",
+    "replica.lost": "The connection to the master ended; the slave tries again. In a broker group, "
+    "logged only after 3 s, or if the master broke the protocol.",
+    "replica.disconnected": "The connection of a member of a broker group to its master ended, or "
+    "an attempt to connect failed, as in every switchover; the member tries again.",
     "replica.failed": "The slave cannot connect to its master, or its own disk refuses the log; "
     "the slave tries again.",
     "replica.copy_failed": "A slave could not copy a table of its master; it tries again in the "
@@ -329,6 +336,8 @@ MEANINGS: Final[Mapping[str, str]] = {
     "something other than a slave connects to haListenPort "
     "([runbook](../runbooks/slave-does-not-follow.md)). Logged once for each host, reason and "
     "text.",
+    "slave.deferred": "A slave asked a broker that is not the master of its broker group now, as "
+    "in every switchover; it finds the current master in the record of the group.",
     "slave.silent": "A connection to haListenPort was silent for haHousekeepingInterval and is "
     "closed.",
     "slave.turned_away": "A connection to haListenPort exceeded haConnectionsMax and was closed.",

@@ -76,8 +76,14 @@ async def test_a_deposed_master_is_refused_and_a_broker_without_epochs_is_not(li
         ResponseCode.SYSTEM_ERROR,
         "stale epoch: 127.0.0.1:1 registers in epoch 4, but the group broker-a is in epoch 5",
     )
-    (event,) = [entry for entry in logs if entry["event"] == "broker.stale"]
+    (event,) = [entry for entry in logs if entry["event"] == "broker.deposed"]
     assert (event["epoch"], event["group_epoch"]) == (4, 5)
+    assert [entry for entry in logs if entry["log_level"] != "info"] == []
+    with capture_logs() as logs:
+        for _ in range(3):
+            await register(link, "T", groupEpoch="4")
+    stale = [entry for entry in logs if entry["event"] == "broker.stale"]
+    assert [entry["log_level"] for entry in stale] == ["warning"]  # it does not notice
     assert namesrv.routes.route("T").broker_datas[0].broker_addrs == {0: "127.0.0.1:9"}
     header, _ = await register(link, "T")  # RocketMQ's brokers send no epoch
     assert header.code == ResponseCode.SUCCESS

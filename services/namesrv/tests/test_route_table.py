@@ -235,6 +235,23 @@ def test_a_lost_master_stays_in_the_routes_until_the_next_one_registers(routes):
     assert routes.masters() == [OLD]
     assert OLD not in routes.live_brokers()
     assert routes.holder(broker(address=NEW)) is None
+
+
+def test_a_successor_takes_the_id_of_the_master_before_it(routes):
+    routes.add(broker(), epoch=3)
+    routes.add(broker(broker_id=2, address="127.0.0.1:3"), epoch=4)  # the group's epoch rises
+    assert routes.holder(broker(address=NEW), 4) is None
+    assert routes.holder(broker(address=NEW), 3) == OLD
+    assert routes.holder(broker(address=NEW)) == OLD
+
+
+def test_refusals_are_counted_per_epoch(routes):
+    routes.add(broker(), epoch=3)
+    for count in (1, 2):
+        assert routes.stale_below("broker-a", 2) == 3
+        assert routes.refusals_in_epoch("broker-a") == count
+    routes.add(broker(), epoch=4)
+    assert routes.refusals_in_epoch("broker-a") == 0
     routes.add(broker(address=NEW), ["T"], connection="new", now_ms=200, epoch=5)
     assert routes.masters() == [NEW]
     assert routes.route("T").broker_datas[0].broker_addrs == {0: NEW}

@@ -5,7 +5,14 @@ import pytest
 from cometmq.broker.registration import registration as registrations
 from cometmq.broker.tables.topics import Topics
 from cometmq.broker.testing.logs import RecordingLog
-from cometmq.broker.testing.namesrvs import ME, ScriptedNamesrvs, registration, running, until
+from cometmq.broker.testing.namesrvs import (
+    ME,
+    NS1,
+    ScriptedNamesrvs,
+    registration,
+    running,
+    until,
+)
 from cometmq.remoting.bodies.dialect import encode_json
 from cometmq.remoting.bodies.route import BrokerData, ClusterInfo
 from cometmq.remoting.codes import RequestCode, ResponseCode
@@ -111,3 +118,21 @@ async def test_a_displaced_broker_registers_again_at_once(
         await until(namesrvs, 3)
         assert subject.name_fault is None
     assert {facts["holder"] for facts in log.named("broker.displaced")} == {HOLDER}
+
+
+async def test_only_a_lasting_refusal_of_an_earlier_epoch_is_an_alarm(
+    namesrvs: ScriptedNamesrvs, topics: Topics
+) -> None:
+    log = RecordingLog()
+    subject = registration(namesrvs, topics, log=log)
+    link = registrations.Link(NS1)
+    namesrvs.refusing[NS1] = CommandError(
+        ResponseCode.SYSTEM_ERROR, "stale epoch: 10.0.0.9:10911 registers in epoch 2, but ..."
+    )
+    for _ in range(3):
+        assert not await subject.register(link)
+    assert log.alarms == []
+    assert len(log.named("registration.refused")) == 3
+    for _ in range(2):
+        assert not await subject.register(link)
+    assert [event.name for event in log.alarms] == ["namesrv.lost"]

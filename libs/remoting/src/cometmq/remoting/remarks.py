@@ -46,6 +46,9 @@ BATCH_RETRY_TOPIC: Final = "batch request does not support retry group "
 NOT_SET: Final = "not set any response code"
 REPLY_TO_CLIENT_MISSING: Final = "reply message properties[REPLY_TO_CLIENT] is null"
 
+STALE_EPOCH = "stale epoch"
+"""The beginning of the answer to a broker that registers in an epoch below its group's."""
+
 
 def filter_refused(kind: str) -> str:
     """Answer to a subscription in a language that the broker does not support."""

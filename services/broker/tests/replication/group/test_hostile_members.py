@@ -23,7 +23,7 @@ from cometmq.broker.replication.group.handshake import (
     decode_handshake,
 )
 from cometmq.broker.replication.state import FollowState
-from cometmq.broker.replication.unfit import Unfit
+from cometmq.broker.replication.unfit import PASSING, Unfit
 from cometmq.broker.testing.group_members import CLUSTER, GroupNode
 from cometmq.broker.testing.replicas import HOST, RawSlave, until
 from cometmq.ha.epochs import Entry
@@ -116,8 +116,12 @@ async def test_a_master_refuses_the_opening(
         assert words in refused.text
         assert master.state.slaves.refused_counts[reason] == 1
         assert master.sender.connection_count == 0
-        (event,) = master.log.named("slave.refused")
-        assert event["action"]
+        if reason in PASSING:
+            assert master.log.named("slave.deferred")
+            assert master.log.alarms == []
+        else:
+            (event,) = master.log.named("slave.refused")
+            assert event["action"]
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@
 from pathlib import Path
 
 from cometmq.broker.replication.state import FollowState
-from cometmq.broker.replication.unfit import Unfit
+from cometmq.broker.replication.unfit import Unfit, UnfitLog
 from cometmq.broker.testing.group_members import GroupNode, is_equal
 from cometmq.broker.testing.replicas import until
 from cometmq.store.log.damage import DamagedRange
@@ -32,8 +32,55 @@ async def test_a_follower_of_an_old_epoch_hears_of_the_new_one(tmp_path: Path) -
 async def test_a_member_that_does_not_lead_says_so(tmp_path: Path) -> None:
     async with GroupNode(tmp_path, 0) as other, GroupNode(tmp_path, 1) as slave:
         await slave.follow_member(other, 2)
-        await until(lambda: slave.log.named("replica.lost"))
+        await until(lambda: slave.log.named("replica.disconnected"))
+        assert slave.log.alarms == []
+
+        def is_lost_after_a_while() -> object:
+            slave.clock.advance(100)
+            return slave.log.named("replica.lost")
+
+        await until(is_lost_after_a_while)
+        briefs = slave.log.named("replica.disconnected")  # they precede the warning
+        assert any("not the master now" in str(brief["error"]) for brief in briefs)
         assert slave.state.following.unfit is None
+        (deferred,) = other.log.named("slave.deferred")
+        assert deferred["reason"] == Unfit.NOT_MASTER.value
+        assert not other.log.named("slave.refused")
+
+
+async def test_a_switchover_alarms_nobody(tmp_path: Path) -> None:
+    async with (
+        GroupNode(tmp_path, 0) as old,
+        GroupNode(tmp_path, 1) as new,
+        GroupNode(tmp_path, 2) as third,
+    ):
+        await old.lead(1, [new, third])
+        for node in (new, third):
+            await node.follow_member(old, 1)
+        await until(lambda: len(old.sender.followers()) == 2)
+        await old.depose()
+        await until(lambda: old.log.named("slave.deferred"))  # a follower has tried again
+        for node in (old, third):
+            await node.follow_member(new, 2)
+        await until(lambda: new.log.named("slave.deferred"))  # the next master was not ready
+        await new.lead(2)
+        await until(lambda: len(new.sender.followers()) == 2)
+        assert third.log.named("replica.disconnected")
+        for node in (old, new, third):
+            assert node.log.alarms == []
+
+
+async def test_a_refusal_is_reported_again_after_the_slave_has_followed(tmp_path: Path) -> None:
+    async with GroupNode(tmp_path, 0) as master, GroupNode(tmp_path, 1) as slave:
+        await master.lead(1)
+        for count in (1, 2):
+            error = UnfitLog(Unfit.DIVERGED, "other bytes")
+            master.server.note_refused("127.0.0.1:1", error)
+            master.server.note_refused("127.0.0.1:2", error)
+            assert len(master.log.named("slave.refused")) == count
+            await slave.follow_member(master, 1)
+            await until(lambda: len(master.log.named("follower.connected")) == count)  # noqa: B023
+            await slave.depose()
 
 
 async def test_another_group_is_refused_with_words(tmp_path: Path) -> None:

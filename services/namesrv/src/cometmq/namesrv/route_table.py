@@ -73,6 +73,7 @@ class Live(msgspec.Struct, gc=False):
     connection: Connection
     updated_ms: int
     filter_servers: tuple[str, ...] = ()
+    epoch: int | None = None
 
 
 class RouteStats(NamedTuple):
@@ -94,6 +95,7 @@ class RouteTable:
         self._epochs: dict[str, int] = {}  # group with failover -> highest epoch seen
         self._kept: dict[str, int] = {}  # group -> when its lost master leaves the routes
         self._registered_count = 0
+        self._stale_counts: dict[str, int] = {}  # group -> refusals in its highest epoch
         self._stale_count = 0
         self._expired_count = 0
         self._disconnected_count = 0
@@ -104,7 +106,12 @@ class RouteTable:
         if epoch is None or highest is None or epoch >= highest:
             return None
         self._stale_count += 1
+        self._stale_counts[broker_name] = self._stale_counts.get(broker_name, 0) + 1
         return highest
+
+    def refusals_in_epoch(self, broker_name: str) -> int:
+        """Return how many registrations were refused since the group's epoch last rose."""
+        return self._stale_counts.get(broker_name, 0)
 
     def register(
         self,
@@ -125,6 +132,8 @@ class RouteTable:
             self._drop(known.broker.address)  # renamed: must not remain in two groups
             known = None
         if registration.epoch is not None:
+            if self._epochs.get(broker.broker_name) != registration.epoch:
+                self._stale_counts.pop(broker.broker_name, None)
             self._epochs[broker.broker_name] = registration.epoch
         if broker.broker_id == MASTER_ID:
             self._end_keeping(broker.broker_name)
@@ -142,6 +151,7 @@ class RouteTable:
             connection,
             now_ms,
             tuple(registration.filter_servers),
+            registration.epoch,
         )
         self._registered_count += 1
         return None if broker.broker_id == MASTER_ID else self._master_of(broker.broker_name)
@@ -161,12 +171,18 @@ class RouteTable:
         else:
             self._drop(broker.address)
 
-    def holder(self, broker: BrokerId) -> str | None:
-        """Return the other live address, if any, registered under this broker's name and id."""
+    def holder(self, broker: BrokerId, epoch: int | None = None) -> str | None:
+        """Return the other live address, if any, registered under this broker's name and id.
+
+        A holder of an earlier epoch does not count: the broker is its successor.
+        """
         group = self._groups.get(broker.broker_name)
         address = group.broker_addrs.get(broker.broker_id) if group is not None else None
         is_kept = broker.broker_id == MASTER_ID and broker.broker_name in self._kept
-        return None if is_kept or address == broker.address else address
+        live = None if address is None else self._live.get(address)
+        held = None if live is None else live.epoch
+        is_succeeded = held is not None and epoch is not None and held < epoch
+        return None if is_kept or is_succeeded or address == broker.address else address
 
     def query_data_version(
         self, address: str, version: DataVersion, *, now_ms: int
@@ -358,6 +374,7 @@ class RouteTable:
             return
         del self._groups[name]
         self._epochs.pop(name, None)
+        self._stale_counts.pop(name, None)
         _discard_everywhere(self._clusters, name)
         _discard_everywhere(self._topics, name)
 

@@ -26,6 +26,7 @@ from cometmq.broker.registration.identity import Identity, Invoker, is_running, 
 from cometmq.broker.registration.namesrv_addresses import NamesrvAddresses
 from cometmq.broker.settings import BrokerSettings
 from cometmq.broker.tables.topics import READ_WRITE, Topics
+from cometmq.remoting import remarks
 from cometmq.remoting.bodies.dialect import decode_json, encode_json
 from cometmq.remoting.bodies.kv import KVTable
 from cometmq.remoting.bodies.topic_config import (
@@ -38,7 +39,7 @@ from cometmq.remoting.bodies.topic_config import (
 from cometmq.remoting.codes import RequestCode
 from cometmq.remoting.command import Response
 from cometmq.remoting.commands.namesrv import QueryDataVersion, RegisterBroker, UnregisterBroker
-from cometmq.remoting.errors import CometError
+from cometmq.remoting.errors import CometError, CommandError
 from cometmq.remoting.log import NO_LOG, Log
 from cometmq.remoting.message.flags import Perm
 from cometmq.remoting.names import AUTO_CREATE_TOPIC
@@ -48,6 +49,8 @@ PERIOD_MAX_MS: Final = 60_000
 RETRY_FIRST_MS: Final = 500
 RETRY_MAX_MS: Final = 2_000
 """Maximum time until a broker registers with a name server that has become reachable again."""
+REFUSED_COUNT_MAX: Final = 4
+"""Refusals of an earlier epoch in succession, over 3 s, that are worth a warning."""
 UNREGISTER_TIMEOUT_MS: Final = 3_000
 WATCH_MS: Final = 5_000
 CRC_MASK: Final = 0x7FFF_FFFF  # RocketMQ clears the sign bit
@@ -232,12 +235,24 @@ class Registration:
             link.failed_count += 1
             link.acknowledged = None
             link.is_role_new = self.identity.epoch is not None
-            if link.is_up or link.failed_count == 1:
-                self._log.warning("namesrv.lost", namesrv=link.address, error=str(error))
+            self._note_failed(link, error)
             link.is_up = False
             return False
         self._mark_up(link)
         return True
+
+    def _note_failed(self, link: Link, error: CometError) -> None:
+        """Log the first failure; a refusal in a switchover only if it lasts.
+
+        The registration of a master that has handed over may be under way already.
+        """
+        is_refused = isinstance(error, CommandError) and error.remark.startswith(
+            remarks.STALE_EPOCH
+        )
+        if is_refused and link.failed_count < REFUSED_COUNT_MAX:
+            self._log.info("registration.refused", namesrv=link.address, error=str(error))
+        elif link.is_up or link.failed_count == (REFUSED_COUNT_MAX if is_refused else 1):
+            self._log.warning("namesrv.lost", namesrv=link.address, error=str(error))
 
     def _follow(self, addresses: list[str], group: asyncio.TaskGroup) -> None:
         """Start tasks for new name servers, and cancel the tasks of removed ones."""

@@ -94,7 +94,7 @@ class LogServer:
     @group.setter
     def group(self, group: GroupSender) -> None:
         self._group = group
-        group.refused = self.note_refused
+        group.refused, group.served = self.note_refused, self._forget_refusals
 
     def close(self) -> None:
         """Close the port and all connections; output already written to them is still sent."""
@@ -174,8 +174,7 @@ class LogServer:
         slave = stream.slave
         slave.is_following = True
         self._log.info("slave.connected", slave=slave.address, offset=slave.acked_offset)
-        host = slave.address.rpartition(":")[0]
-        self._refusals = {entry for entry in self._refusals if entry[0] != host}
+        self._forget_refusals(slave.address)
         self.acked()
 
     def ended(self, stream: "SlaveStream") -> None:
@@ -191,7 +190,10 @@ class LogServer:
             )
 
     def note_refused(self, address: str, error: UnfitLog) -> None:
-        """Count a refusal; log it once per host, reason and text, because slaves retry forever."""
+        """Count a refusal; log it once per host, reason and text, because slaves retry forever.
+
+        During a switchover, every slave asks the old or the next master too late or too early.
+        """
         self.slaves.refused_counts[error.reason] += 1
         entry = address.rpartition(":")[0], error.reason.value, str(error)
         if entry in self._refusals:
@@ -199,6 +201,11 @@ class LogServer:
         if len(self._refusals) >= _REMEMBERED_REFUSALS_MAX:
             self._refusals.clear()
         self._refusals.add(entry)
+        if error.is_passing:
+            self._log.info(
+                "slave.deferred", slave=address, reason=error.reason.value, error=str(error)
+            )
+            return
         self._log.error(
             "slave.refused",
             slave=address,
@@ -206,6 +213,11 @@ class LogServer:
             error=str(error),
             action=error.action,
         )
+
+    def _forget_refusals(self, address: str) -> None:
+        """Log the next refusals of this host again, because its slave follows now."""
+        host = address.rpartition(":")[0]
+        self._refusals = {entry for entry in self._refusals if entry[0] != host}
 
     def note_unreadable(self, address: str, error: Exception) -> None:
         """Log that a slave cannot be served because this broker cannot read its own log."""

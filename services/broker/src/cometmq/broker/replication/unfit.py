@@ -60,12 +60,21 @@ ACTIONS: Final[Mapping[Unfit, str]] = {
 }
 
 
+PASSING: Final = frozenset({Unfit.STALE_EPOCH, Unfit.NOT_MASTER, Unfit.STOPPING})
+"""Reasons that every switchover and restart has, and that end without an operator."""
+
+
 class UnfitLog(CometError):
     """One broker's log does not continue the other's."""
 
     def __init__(self, reason: Unfit, text: str) -> None:
         super().__init__(text)
         self.reason = reason
+
+    @property
+    def is_passing(self) -> bool:
+        """Whether the reason ends without an operator."""
+        return self.reason in PASSING
 
     @property
     def action(self) -> str:

@@ -14,11 +14,17 @@ class RecordingLog:
 
     def __init__(self) -> None:
         self.events: list[Event] = []
+        self.alarms: list[Event] = []
+        """The events at the levels warning and error."""
 
     def debug(self, event: str, /, **facts: object) -> None:
         self.events.append(Event(event, facts))
 
-    info = warning = error = debug
+    def warning(self, event: str, /, **facts: object) -> None:
+        self.debug(event, **facts)
+        self.alarms.append(self.events[-1])
+
+    info, error = debug, warning
 
     def named(self, name: str) -> list[dict[str, object]]:
         return [event.facts for event in self.events if event.name == name]

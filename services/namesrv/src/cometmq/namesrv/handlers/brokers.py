@@ -30,6 +30,11 @@ from cometmq.remoting.versions import REGISTER_WITH_FILTER_SERVERS_MIN
 
 _CRC_MASK = 0x7FFF_FFFF
 
+LATE_REGISTRATIONS_MAX = 3
+"""Refusals per epoch that are not worth a warning: a deposed master tries twice a second until it
+has noticed.
+"""
+
 
 def register_broker(namesrv: Namesrv, call: Call[RegisterBroker]) -> Reply:
     header = call.header
@@ -39,7 +44,7 @@ def register_broker(namesrv: Namesrv, call: Call[RegisterBroker]) -> Reply:
     body = _registered(call)
     topics = body.topic_config_serialize_wrapper
     broker = BrokerId(header.cluster_name, header.broker_name, header.broker_id, header.broker_addr)
-    replaced = namesrv.routes.holder(broker)
+    replaced = namesrv.routes.holder(broker, header.group_epoch)
     is_new = broker.address not in namesrv.routes.live_brokers()
     master = namesrv.routes.register(
         Registration(
@@ -65,18 +70,25 @@ def register_broker(namesrv: Namesrv, call: Call[RegisterBroker]) -> Reply:
 
 
 def _refuse_stale(namesrv: Namesrv, header: RegisterBroker) -> None:
-    """Refuse a deposed master, because it would take its successor's place in the routes."""
+    """Refuse a deposed master, because it would take its successor's place in the routes.
+
+    During a switchover, a registration of the old master may be under way already.
+    """
     epoch = namesrv.routes.stale_below(header.broker_name, header.group_epoch)
     if epoch is None:
         return
-    namesrv.log.warning(
-        "broker.stale", broker_name=header.broker_name, address=header.broker_addr,
-        epoch=header.group_epoch, group_epoch=epoch,
-    )  # fmt: skip
+    facts = {
+        "broker_name": header.broker_name, "address": header.broker_addr,
+        "epoch": header.group_epoch, "group_epoch": epoch,
+    }  # fmt: skip
+    if namesrv.routes.refusals_in_epoch(header.broker_name) <= LATE_REGISTRATIONS_MAX:
+        namesrv.log.info("broker.deposed", **facts)
+    else:
+        namesrv.log.warning("broker.stale", **facts)
     raise CommandError(
         ResponseCode.SYSTEM_ERROR,
-        f"stale epoch: {header.broker_addr} registers in epoch {header.group_epoch}, but the group"
-        f" {header.broker_name} is in epoch {epoch}",
+        f"{remarks.STALE_EPOCH}: {header.broker_addr} registers in epoch {header.group_epoch}, but"
+        f" the group {header.broker_name} is in epoch {epoch}",
     )
 
 

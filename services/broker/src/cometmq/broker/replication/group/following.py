@@ -57,8 +57,10 @@ FINISH_TIMEOUT_S: Final = 600.0
 UNKNOWN_MS: Final = 100
 """Interval at which an unknown address of the master is looked up again."""
 
-_PASSING: Final = frozenset({Unfit.STALE_EPOCH, Unfit.NOT_MASTER})
-"""Temporary reasons: a member learns of the next master from elsewhere."""
+BRIEF_MS: Final = 3_000
+"""How long a master may be lost before that is worth a warning: a switchover costs each follower
+its connection, and an attempt or two before it knows the next master.
+"""
 
 
 class MasterEvents(Protocol):
@@ -117,6 +119,7 @@ class GroupFollower:
         self._is_preparing = False
         self._has_heard = False  # of a confirm offset in this epoch
         self._last_error = ""
+        self._lost_ms: int | None = None  # when the master was lost
         driver.job_ended = self._relieved
 
     @property
@@ -141,7 +144,7 @@ class GroupFollower:
         self.confirmed = 0
         self._has_heard = False
         self.driver.store.confirm(0)  # readers see no more until the master confirms it
-        self._last_error = ""
+        self._last_error, self._lost_ms = "", None
         run = self._run(epoch, master, address)
         self._following.spawn(run, name="follow-master", is_endless=True)
 
@@ -201,17 +204,27 @@ class GroupFollower:
                 self.status.state = FollowState.CONNECTING
                 await asyncio.sleep(UNKNOWN_MS / 1000)
                 continue
-            began_ms = self.now_ms()
+            began_ms, connect_count = self.now_ms(), self.status.connect_count
             try:
                 await self._follow(epoch, master, where)
             except (CometError, OSError) as error:
-                self._note(error, where)
+                has_lasted = self.now_ms() - began_ms > RETRY_MAX_MS
+                was_following = self.status.connect_count > connect_count
+                is_brief = self._is_brief(has_recovered=has_lasted and was_following)
+                self._note(error, where, is_brief=is_brief)
             finally:
                 self._is_preparing = False
             has_lasted = self.now_ms() - began_ms > RETRY_MAX_MS
             failed_count = 0 if has_lasted else failed_count + 1
             wait_ms = min(RETRY_MAX_MS, RETRY_FIRST_MS << min(failed_count, 6))
             await asyncio.sleep(wait_ms / 1000)
+
+    def _is_brief(self, *, has_recovered: bool) -> bool:
+        """Return whether an outage has just begun; a stream that lasted ended the one before."""
+        now_ms = self.now_ms()
+        if self._lost_ms is None or has_recovered:
+            self._lost_ms = now_ms
+        return now_ms - self._lost_ms < BRIEF_MS
 
     async def _follow(self, epoch: int, master: int, where: str) -> None:
         host, port = parse_address(where)
@@ -312,21 +325,24 @@ class GroupFollower:
         self._last_error = ""
         self._log.info("replica.following", master=where, epoch=welcome.epoch, offset=welcome.start)
 
-    def _note(self, error: Exception, where: str) -> None:
-        """Log why the connection ended, once for each text."""
+    def _note(self, error: Exception, where: str, *, is_brief: bool) -> None:
+        """Log why the connection ended, once for each text and level."""
         status = self.status
+        is_usual = isinstance(error, ConnectionLost | OSError)
         if isinstance(error, MasterRefused):
             if error.refused.epoch:
                 self._events.epoch_seen(error.refused.epoch)
             reasons = {reason.value: reason for reason in Unfit}
             reason = reasons.get(error.refused.reason, Unfit.REFUSED)
             error = UnfitLog(reason, error.refused.text)
+            is_usual = error.is_passing
         status.state = FollowState.CONNECTING
-        text = f"{where} {describe(error)}"
+        is_alarm = not (is_brief and is_usual)
+        text = f"{where} {describe(error)} {is_alarm}"
         is_news, self._last_error = text != self._last_error, text
         if isinstance(error, StoreError):
             status.state = FollowState.FAILED
-        if isinstance(error, UnfitLog) and error.reason not in _PASSING:
+        if isinstance(error, UnfitLog) and not error.is_passing:
             status.state = FollowState.UNFIT
             status.unfit, status.unfit_detail = error.reason, str(error)
             if is_news:
@@ -336,8 +352,10 @@ class GroupFollower:
                     error=str(error),
                     action=error.action,
                 )
-        elif is_news:
+        elif is_news and is_alarm:
             self._log.warning("replica.lost", master=where, error=describe(error))
+        elif is_news:
+            self._log.info("replica.disconnected", master=where, error=describe(error))
 
 
 def _read(view: LogView, offset: int, count: int) -> Buffer:

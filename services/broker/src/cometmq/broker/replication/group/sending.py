@@ -94,6 +94,7 @@ class GroupSender:
         self.confirmed = 0
         self.sent_bytes = 0
         self.refused: Callable[[str, UnfitLog], None] = lambda _address, _error: None
+        self.served: Callable[[str], None] = lambda _address: None
         self._streams: dict[FollowerStream, None] = {}  # in the order of connection
         self._reports: dict[Copy, Heard] = {}
         self._report = OncePerTurn(self._pass_reports)
@@ -395,6 +396,7 @@ class FollowerStream(asyncio.Protocol):
         self._sent_offset = start
         self.is_following = True
         self._sender.log.info("follower.connected", slave=self.address, offset=start)
+        self._sender.served(self.address)
         self.send_confirm()
         self.wake()
 
