@@ -12,6 +12,7 @@ import msgspec
 
 from cometmq.broker.accepted_settings import AcceptedSettings
 from cometmq.broker.group_settings import GroupSettings
+from cometmq.broker.limit_settings import LimitSettings
 from cometmq.broker.settings import BrokerSettings
 from cometmq.elector.settings import ElectorSettings
 from cometmq.namesrv.settings import NamesrvSettings
@@ -46,6 +47,7 @@ def broker_page() -> str:
         tool="UPDATE_BROKER_CONFIG, `mqadmin updateBrokerConfig`",
     )
     lines += _group("Broker", BrokerSettings, BrokerSettings)
+    lines += _group("Limits on peers", BrokerSettings, LimitSettings)
     lines += _group("Broker group with failover", BrokerSettings, GroupSettings)
     lines += _group("Store", BrokerSettings, StoreSettings)
     lines += [

@@ -10,7 +10,7 @@ from typing import Annotated, Final
 
 from msgspec import Meta, field
 
-from cometmq.broker.group_settings import GroupSettings
+from cometmq.broker.limit_settings import LimitSettings
 from cometmq.remoting.names import DEFAULT_CLUSTER, DEFAULT_REGION, TRACE_TOPIC
 from cometmq.runtime import tls_keys
 from cometmq.store.settings import INEFFECTIVE, MUTABLE
@@ -26,7 +26,7 @@ def _host_name() -> str:
     return socket.gethostname() or "DEFAULT_BROKER"
 
 
-class BrokerSettings(GroupSettings, frozen=True, kw_only=True, rename="camel"):
+class BrokerSettings(LimitSettings, frozen=True, kw_only=True, rename="camel"):
     """All settings of a broker's properties file."""
 
     # Identity and addresses
@@ -402,52 +402,7 @@ class BrokerSettings(GroupSettings, frozen=True, kw_only=True, rename="camel"):
         str, Meta(description="Folder of a RocketMQ installation; see aclFile.")
     ] = ""
 
-    # Bounds on what peers may use; names that RocketMQ does not have are ours
-    connections_max: Annotated[
-        int, Meta(ge=1, description="Maximum number of open connections.")
-    ] = 20_000
-    connection_in_flight_max: Annotated[
-        int,
-        Meta(
-            ge=1,
-            description=(
-                "Maximum number of unanswered requests per connection; further requests are "
-                "refused with SYSTEM_BUSY."
-            ),
-        ),
-    ] = 16_384
-    in_flight_max: Annotated[
-        int,
-        Meta(
-            ge=1,
-            description=(
-                "Maximum number of unanswered requests across all connections; further requests"
-                " are refused with SYSTEM_BUSY."
-            ),
-        ),
-    ] = 200_000
-    write_buffer_high_bytes: Annotated[
-        int,
-        Meta(ge=1024, description="Number of unread answer bytes at which a connection is paused."),
-    ] = 4 * 1024**2
-    write_buffer_hard_bytes: Annotated[
-        int,
-        Meta(ge=1024, description="Number of unread answer bytes at which a connection is closed."),
-    ] = 64 * 1024**2
-    write_buffer_total_bytes: Annotated[
-        int,
-        Meta(
-            ge=1024,
-            description=(
-                "Limit on unread answer bytes across all connections. Above it, the connections"
-                " with the most unread bytes are paused, and closed if they do not drain."
-            ),
-        ),
-    ] = 128 * 1024**2
-    server_channel_max_idle_time_seconds: Annotated[
-        int,
-        Meta(ge=1, description="How long a connection may be silent before it is closed, in s."),
-    ] = 120
+    # Operation and TLS
     admin_http_port: Annotated[
         int,
         Meta(
