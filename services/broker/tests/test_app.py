@@ -2,12 +2,15 @@
 
 import asyncio
 import socket
+import subprocess
+import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from cometmq.broker import app
 from cometmq.broker.app import BrokerApp, server_settings
 from cometmq.broker.registration.addresses import (
     Ports,
@@ -161,6 +164,39 @@ async def test_the_id_of_a_master_is_ignored_with_a_warning(
     assert app.broker.registration.identity.broker_id == 0
     await app.stop()
     assert [facts["broker_id"] for facts in log.named("broker.id_ignored")] == warned
+
+
+@pytest.mark.parametrize("is_filtering", [True, False])
+async def test_the_sql_parser_is_imported_on_a_thread_by_brokers_that_filter(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_filtering: bool
+) -> None:
+    threads: list[str] = []
+    log = RecordingLog()
+
+    def load_parser() -> None:
+        assert log.named("broker.ready")
+        threads.append(threading.current_thread().name)
+
+    monkeypatch.setattr(app, "load_parser", load_parser)
+    given = {
+        "listenPort": "0",
+        "bindAddress": "127.0.0.1",
+        "storePathRootDir": str(tmp_path / "store"),
+        "mappedFileSizeCommitLog": "1048576",
+        "enablePropertyFilter": str(is_filtering).lower(),
+    }
+    subject = BrokerApp(settings(**given), log=log, clock=SystemClock())
+    await subject.start()
+    await subject.stop()  # waits for the threads
+    assert [name.startswith("cometmq-config") for name in threads] == [True] * is_filtering
+
+
+def test_the_parser_can_be_loaded_ahead() -> None:
+    code = (
+        "import sys, cometmq.broker.app as app; name = 'cometmq.broker.filters.sql.parser';"
+        " assert name not in sys.modules; app.load_parser(); assert name in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=180)
 
 
 async def test_a_broker_can_be_embedded(tmp_path: Path) -> None:

@@ -22,6 +22,7 @@ from cometmq.broker.acl.keeper import AclKeeper
 from cometmq.broker.assembly import Inputs, assemble
 from cometmq.broker.broker import Broker
 from cometmq.broker.exposition.monitoring import attach
+from cometmq.broker.filters.sql import load_parser
 from cometmq.broker.fixed_role import log_server, replication_loops
 from cometmq.broker.handlers import HANDLERS, VIP_EXCLUDED
 from cometmq.broker.handlers.arrivals import connect_arrivals
@@ -187,6 +188,8 @@ class BrokerApp:
             store=settings.store_path_root_dir,
             sends=broker.send_path,
         )
+        if settings.enable_property_filter:
+            workers.config.submit(load_parser)
 
     async def _open(self, workers: Workers) -> Inputs:
         """Open the broker's resources; each is closed when the stack unwinds."""
