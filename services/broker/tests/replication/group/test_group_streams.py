@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from cometmq.broker.replication.group import master_stream
+from cometmq.broker.replication.group import master_stream, sending
 from cometmq.broker.replication.state import FollowState
 from cometmq.broker.testing.group_members import GroupNode, is_equal
 from cometmq.broker.testing.replicas import DEADLINE_S, until
@@ -101,6 +101,22 @@ async def test_readers_of_a_follower_see_what_is_confirmed(tmp_path: Path) -> No
         assert slave.visible_count == master.visible_count == 0
         await late.follow_member(master, 1)
         await until(lambda: slave.visible_count == master.visible_count == 10)
+
+
+async def test_a_confirm_offset_travels_with_the_next_records(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sending, "CONFIRM_DELAY_MS", 3_600_000)  # never without records
+    async with GroupNode(tmp_path, 0) as master, GroupNode(tmp_path, 1) as slave:
+        await master.lead(1, [slave])
+        await slave.follow_member(master, 1)
+        await master.fill(10)
+        await until(lambda: master.visible_count == 10)
+        await master.fill(1)
+        await until(lambda: slave.visible_count == 10)
+        await until(lambda: master.visible_count == 11)
+        assert slave.end == master.end
+        assert slave.visible_count == 10
 
 
 async def test_a_deposed_master_cuts_its_tail_and_follows(tmp_path: Path) -> None:

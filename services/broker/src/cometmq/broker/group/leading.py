@@ -129,7 +129,7 @@ class Leader:
         if end > view.end:
             view = in_sync.appended(view, end)
             self._puts.append((end, tables))
-        self._adopt(view)
+        self._advance(view)
 
     def note_heard(self, reports: Sequence[Heard]) -> None:
         """Apply the copies' reports of one turn; no report exceeds what this master has."""
@@ -144,7 +144,8 @@ class Leader:
             self._heard[ack.copy] = max(sent_ms, self._heard.get(ack.copy, fencing.NEVER))
             before = self._progress.get(ack.copy)
             self._progress[ack.copy] = fencing.progressed(before, ack, view.end, now_ms)
-        self._adopt(view)
+        self._valid_until_ms = self._validity_ms()
+        self._advance(view)
 
     def note_left(self, copy: Copy) -> None:
         """Remove a stopping broker's copy from the in-sync set at once; it may return later."""
@@ -227,9 +228,19 @@ class Leader:
         return self._is_ended
 
     def _adopt(self, view: Leadership) -> None:
+        """Take over a view whose record or sets may differ."""
         before, self._view = self._view, view
         self._valid_until_ms = self._validity_ms()
         self._note_set()
+        self._release_more(before)
+
+    def _advance(self, view: Leadership) -> None:
+        """Take over a view with the same record and sets, once or twice per batch of messages."""
+        before, self._view = self._view, view
+        self._release_more(before)
+
+    def _release_more(self, before: Leadership) -> None:
+        view = self._view
         if (view.confirmed, view.confirmed_tables) != (before.confirmed, before.confirmed_tables):
             self._release()
 

@@ -14,6 +14,7 @@ from typing import Any, Final, Protocol, cast
 
 import msgspec
 
+from cometmq.broker.once_per_turn import OncePerTurn
 from cometmq.broker.replication.group import frames
 from cometmq.broker.replication.group.epoch_log import EpochLog
 from cometmq.broker.replication.group.frames import Frame, FrameReader, Kind, Report
@@ -90,6 +91,7 @@ class MasterStream(asyncio.Protocol):
         self._is_saving = False
         self.is_waiting_for_disk = False
         self._confirm = frames.Confirm(0, 0, 0, 0)
+        self._show = OncePerTurn(self._show_confirmed)
         self._reported = Report(0, 0, -1, 0)
         self._heard_ms = self._reported_ms = target.now_ms()
         loop = asyncio.get_running_loop()
@@ -190,10 +192,21 @@ class MasterStream(asyncio.Protocol):
             self._append()  # the frames before the refusal
             raise
         self._append()
-        if self._confirm is not confirm:
-            self._target.driver.confirm(self._confirm.confirmed)
         if self._records is not None and not self._is_saving:
             self._report_news()
+        if self._confirm is not confirm:
+            self._show()
+
+    def _show_confirmed(self) -> None:
+        """Make the confirmed records visible. This runs after the turn's report has been sent:
+        senders wait for the report, but not for the queues of a copy.
+        """
+        if self.ended.done():
+            return
+        try:
+            self._target.driver.confirm(self._confirm.confirmed)
+        except (CometError, OSError) as error:
+            self._break_off(error)
 
     def _use(self, kind: Kind, body: memoryview) -> None:
         if self._records is None:
@@ -334,7 +347,7 @@ class MasterStream(asyncio.Protocol):
         report = self._next_report()
         is_news = (report.offset, report.tables) != (self._reported.offset, self._reported.tables)
         if is_news or self._target.now_ms() - self._reported_ms >= REPORT_MS:
-            self._report()
+            self._send_report(report)
 
     def _next_report(self) -> Report:
         epoch = self._hello.epoch
@@ -342,10 +355,13 @@ class MasterStream(asyncio.Protocol):
         return Report(epoch, self._end(), tables, self._confirm.sent_ms)
 
     def _report(self) -> None:
+        self._send_report(self._next_report())
+
+    def _send_report(self, report: Report) -> None:
         if self._transport is None or self._transport.is_closing():
             return
-        self._reported, self._reported_ms = self._next_report(), self._target.now_ms()
-        self._transport.write(frames.encode_report(self._reported))
+        self._reported, self._reported_ms = report, self._target.now_ms()
+        self._transport.write(frames.encode_report(report))
 
 
 class MasterRefused(CometError):

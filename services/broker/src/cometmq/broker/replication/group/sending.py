@@ -3,8 +3,8 @@
 
 Each follower has a connection, which begins with the handshake. After its first report the follower
 receives the tables and the log as they change; bytes are sent before they are confirmed. All
-reports of one turn of the loop are passed to the leader together, and a new confirm offset is sent
-once per turn.
+reports of one turn of the loop are passed to the leader together. A new confirm offset is sent with
+the next records; if there are none, it is sent a few milliseconds later.
 """
 
 import asyncio
@@ -58,6 +58,11 @@ lower, the interval is a third of the setting.
 SILENT_MS: Final = 5_000
 """A connection that is silent for this long is closed."""
 
+CONFIRM_DELAY_MS: Final = 5
+"""How long a new confirm offset waits for records that it can be sent with. It only determines what
+readers of a slave see. Sent separately, it would wake each follower a second time for every batch.
+"""
+
 
 class GroupSender:
     """Serves the followers of this master, on the port of `LogServer`; refuses them until `lead`.
@@ -98,7 +103,7 @@ class GroupSender:
         self._streams: dict[FollowerStream, None] = {}  # in the order of connection
         self._reports: dict[Copy, Heard] = {}
         self._report = OncePerTurn(self._pass_reports)
-        self._announce = OncePerTurn(self._send_confirms)
+        self._is_confirm_due = False
         self.offers = TableOffers(identity, tables, now_ms=now_ms, log=log)
         tables.sent = OncePerTurn(self.wake)
 
@@ -109,10 +114,15 @@ class GroupSender:
         self.confirmed = confirmed
 
     def confirm(self, offset: int) -> None:
-        """Send the followers the confirm offset, once per turn; it never decreases."""
+        """Send the followers the confirm offset, at the latest in a few milliseconds; it never
+        decreases.
+        """
         if offset > self.confirmed:
             self.confirmed = offset
-            self._announce()
+            if not self._is_confirm_due:
+                self._is_confirm_due = True
+                loop = asyncio.get_running_loop()
+                loop.call_later(CONFIRM_DELAY_MS / 1000, self._send_confirms)
 
     def stop(self) -> None:
         """Close all connections: this broker is no longer the master."""
@@ -218,8 +228,10 @@ class GroupSender:
         self.events.left(copy)
 
     def _send_confirms(self) -> None:
+        self._is_confirm_due = False
         for stream in tuple(self._streams):
-            stream.send_confirm()
+            if stream.lacks_confirm:
+                stream.send_confirm()
 
 
 class FollowerStream(asyncio.Protocol):
@@ -233,10 +245,12 @@ class FollowerStream(asyncio.Protocol):
         self._welcome: Welcome | None = None
         self._acked = Report(0, 0, -1, 0)
         self._sent_offset = 0
+        self._epoch_of_bytes = self._epoch_end = 0  # of the bytes at `_sent_offset`, and its end
         self._tables_sent = -1  # change up to which the follower was sent the tables
         self._whole: Iterator[tuple[str, bytes]] | None = None  # being sent, as of `_whole_number`
         self._whole_number = 0
         self._owes_confirm = False  # the socket did not accept it
+        self._confirmed = 0  # the confirm offset that the follower was sent
         self.address = address
         self.copy: Copy | None = None
         self.is_following = False
@@ -408,16 +422,25 @@ class FollowerStream(asyncio.Protocol):
             self._send_tables()
             self._pump.wake()
 
+    @property
+    def lacks_confirm(self) -> bool:
+        """Whether the follower was sent less than the confirm offset."""
+        return self._confirmed < self._sender.confirmed
+
     def send_confirm(self) -> None:
         """Send the master's progress, which also serves as a heartbeat."""
         self._owes_confirm = self._pump.is_paused
         if not self.is_following or self._pump.is_paused or self._transport.is_closing():
             return
+        self._transport.write(self._next_confirm())
+
+    def _next_confirm(self) -> bytes:
+        """Return the frame of the master's progress, which must be sent."""
         sender = self._sender
         end = self._commit_log.end
         self.confirm_ms = sender.now_ms()
-        confirm = Confirm(self._epoch, min(sender.confirmed, end), end, self.confirm_ms)
-        self._transport.write(frames.encode_confirm(confirm))
+        self._confirmed = min(sender.confirmed, end)
+        return frames.encode_confirm(Confirm(self._epoch, self._confirmed, end, self.confirm_ms))
 
     def _send_tables(self) -> None:
         feed = self._sender.tables
@@ -446,7 +469,10 @@ class FollowerStream(asyncio.Protocol):
         offset, end = self._sent_offset, self._commit_log.end
         if not self.is_following or offset >= end:
             return None
-        stop = min(end, offset + SLICE_BYTES, next_start(self._history, offset))
+        if offset >= self._epoch_end:
+            self._epoch_of_bytes = epoch_at(self._history, offset)
+            self._epoch_end = next_start(self._history, offset)
+        stop = min(end, offset + SLICE_BYTES, self._epoch_end)
         damage = self._commit_log.damage
         if damage and overlaps(damage, offset, stop - offset):
             stop = self._before_damage(damage, offset)
@@ -465,8 +491,10 @@ class FollowerStream(asyncio.Protocol):
 
     def _send(self, data: Buffer) -> int:
         offset, count = self._sent_offset, len(data)
-        epoch = epoch_at(self._history, offset)
-        self._transport.writelines((frames.encode_records_header(epoch, offset, count), data))
+        header = frames.encode_records_header(self._epoch_of_bytes, offset, count)
+        if self.lacks_confirm:
+            header = self._next_confirm() + header
+        self._transport.writelines((header, data))
         self._sent_offset += count
         self._sender.sent_bytes += count
         return count
