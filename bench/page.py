@@ -11,7 +11,8 @@ QUIET_CPUS_MAX: Final = report.OTHERS_CPUS_MAX
 PAGE: Final = report.BENCH.parent / "docs" / "performance.md"
 README: Final = report.BENCH.parent / "README.md"
 HEADLINES: Final = (
-    "messages_per_s", "delivered_per_s", "anonymous_bytes", "disk_bytes", "recovery_s", "start_s"
+    "messages_per_s", "delivered_per_s", "anonymous_bytes", "disk_bytes", "recovery_s", "start_s",
+    "catch_up_bytes_per_s", "slave_anonymous_bytes",
 )  # fmt: skip
 
 

@@ -22,9 +22,10 @@ import page
 import report
 from macro.native import BenchError
 from macro.process import prefer
+from macro.replication import run_catch_up, run_replicated
 from macro.rivals import RIVALS
 from macro.scenarios import Plan, run_delay, run_floor, run_loads, run_million, run_start
-from macro.workloads import DELAY, LOADS, MILLION, START, WORKLOADS
+from macro.workloads import CATCH_UP, DELAY, LOADS, MILLION, REPLICATED, START, WORKLOADS
 
 from cometmq.peers.processes import PeerError
 
@@ -41,6 +42,7 @@ def parse_arguments() -> argparse.Namespace:
     add("--rounds", type=int, default=3, help="samples per server (default 3)")
     add("--seconds", type=float, default=5.0, help="counted time of a sample (default 5)")
     add("--warmup", type=float, default=15.0, help="seconds of load before all (default 15)")
+    add("--catch-up-gib", type=float, default=2.0, help="log that a slave copies (default 2)")
     add("--serialization", choices=["json", "rocketmq"], default="json", help="header form")
     add(
         "--server", choices=[*SERVERS, "comet", "java"], default="all",
@@ -68,6 +70,7 @@ def measure(arguments: argparse.Namespace, directory: Path) -> tuple[report.Resu
         seconds=arguments.seconds,
         warmup_s=arguments.warmup,
         serialization=arguments.serialization,
+        catch_up_bytes=int(arguments.catch_up_gib * (1 << 30)),
         is_preferred=arguments.priority,
         say=lambda line: print(line, flush=True),
     )
@@ -75,6 +78,8 @@ def measure(arguments: argparse.Namespace, directory: Path) -> tuple[report.Resu
     floor = run_floor(plan)
     steps: list[Callable[[], None]] = [
         lambda: run_loads(plan, [load for load in LOADS if load.name in chosen]),
+        lambda: run_replicated(plan, [load for load in REPLICATED if load.name in chosen]),
+        *([lambda: run_catch_up(plan)] if CATCH_UP.name in chosen else []),
         *([lambda: run_delay(plan)] if DELAY.name in chosen else []),
         *([lambda: run_million(plan)] if MILLION.name in chosen else []),
         *([lambda: run_start(plan)] if START.name in chosen else []),

@@ -3,6 +3,7 @@
 
 import json
 import shutil
+import signal
 import subprocess
 from pathlib import Path
 from typing import Any, Final, Self, TypeAlias
@@ -10,6 +11,7 @@ from typing import Any, Final, Self, TypeAlias
 SOURCES: Final = Path(__file__).resolve().parent
 BUILD: Final = SOURCES.parent / "build"
 RUN_TIMEOUT_S: Final = 300.0
+SENDERS_MAX_S: Final = 3600.0
 FILL_ATTEMPTS: Final = 20
 _FLAGS: Final = ("-O2", "-std=gnu11", "-D_GNU_SOURCE", "-Wall", "-Wextra")
 _PROGRAMS: Final = {
@@ -80,7 +82,11 @@ def _run(what: str, command: list[str]) -> Report:
     )
     if done.returncode != 0:
         raise BenchError(f"{what}: {done.stderr.strip()}")
-    report: Report = json.loads(done.stdout)
+    return _report(done.stdout)
+
+
+def _report(output: str) -> Report:
+    report: Report = json.loads(output.splitlines()[-1])
     return report
 
 
@@ -117,6 +123,34 @@ class FirstAnswer:
         if self._process.poll() is None:
             self._process.kill()
             self._process.wait()
+
+
+class Senders:
+    """A generator that sends at a rate until its report is asked for."""
+
+    def __init__(self, port: int, *, rate: int, **options: object) -> None:
+        command = loadgen_command("send", port, rate=rate, seconds=SENDERS_MAX_S, **options)
+        self._process = subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        )
+        assert self._process.stdout is not None
+        self._process.stdout.readline()  # the line "sending", or the end of a failed program
+
+    def report(self) -> Report:
+        """End the measured time, wait for the open requests, and return the report."""
+        self._process.send_signal(signal.SIGINT)
+        output, errors = self._process.communicate(timeout=RUN_TIMEOUT_S)
+        if self._process.returncode != 0:
+            raise BenchError(f"the senders failed: {errors.strip()}")
+        return _report(output)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._process.poll() is None:
+            self._process.kill()
+            self._process.communicate()
 
 
 class Floor:

@@ -13,7 +13,9 @@ static const char USAGE[] =
     "  [--connections N] [--in-flight N] [--queues N] [--body-bytes N] [--topic T] [--topics N]\n"
     "  [--group G] [--groups N] [--properties NAME=VALUE,..] [--registered] [--broker-name B]\n"
     "  [--serialization json|rocketmq] [--seconds S] [--warmup S] [--count MESSAGES]\n"
-    "  [--timeout S] [--namesrv-port N]\n";
+    "  [--rate MESSAGES_PER_S] [--timeout S] [--namesrv-port N]\n";
+
+enum { RATE_MAX = 1000000 };
 
 static const struct option LONG[] = {
     {"mode", required_argument, NULL, 'm'},        {"host", required_argument, NULL, 'h'},
@@ -23,7 +25,7 @@ static const struct option LONG[] = {
     {"topic", required_argument, NULL, 't'},       {"group", required_argument, NULL, 'g'},
     {"serialization", required_argument, NULL, 's'}, {"seconds", required_argument, NULL, 'd'},
     {"warmup", required_argument, NULL, 'w'},      {"count", required_argument, NULL, 'k'},
-    {"timeout", required_argument, NULL, 'o'},
+    {"timeout", required_argument, NULL, 'o'},     {"rate", required_argument, NULL, 'r'},
     {"topics", required_argument, NULL, 'T'},      {"groups", required_argument, NULL, 'G'},
     {"properties", required_argument, NULL, 'P'},  {"registered", no_argument, NULL, 'R'},
     {"broker-name", required_argument, NULL, 'B'}, {NULL, 0, NULL, 0},
@@ -62,6 +64,7 @@ static void set_option(struct options *options, int name, const char *value) {
     case 'w': options->warmup = atof(value); break;
     case 'k': options->count = strtoull(value, NULL, 10); break;
     case 'o': options->timeout = atof(value); break;
+    case 'r': options->rate = atoi(value); break;
     case 'T': options->topics = atoi(value); break;
     case 'G': options->groups = atoi(value); break;
     case 'P': options->properties = value; break;
@@ -84,6 +87,8 @@ struct options options_parse(int argc, char **argv) {
     options.mode_name = MODES[options.mode];
     if (options.port <= 0 || options.connections <= 0 || options.in_flight <= 0 ||
         options.queues <= 0 || options.topics <= 0 || options.groups <= 0 ||
+        options.rate < 0 || options.rate > RATE_MAX ||
+        (options.rate > 0 && (options.mode != MODE_SEND || options.count != 0)) ||
         strlen(options.properties) > PROPERTIES_BYTES_MAX || options.body_bytes > FRAME_BYTES_MAX / 2) {
         refuse();
     }

@@ -25,7 +25,8 @@ struct options {
     bool is_registered; /* pull by the subscription of the group's heartbeats, as clients do */
     const char *broker_name; /* orderly: the broker name in the locks */
     enum serialization serialization;
-    double seconds; /* measured time, after the warm-up */
+    int rate; /* send: messages per second, sent when they are due; 0: as fast as answers arrive */
+    double seconds; /* measured time, after the warm-up; SIGINT ends it early */
     double warmup;
     uint64_t count;   /* number of messages to send; 0: send for `seconds` */
     double timeout;   /* seconds without an answer before giving up */

@@ -49,6 +49,7 @@ class Plan:
     seconds: float
     warmup_s: float
     serialization: str
+    catch_up_bytes: int  # how much of the log a slave copies
     is_preferred: bool  # run server and generator above other programs
     say: Callable[[str], None]
     samples: Samples = field(default_factory=dict)
@@ -95,11 +96,17 @@ def _warm_servers(plan: Plan, name: str, names: Sequence[str]) -> Iterator[list[
             for each in names
         ]
         for server in servers:
-            if plan.is_preferred:
-                prefer(server.broker_pid)
-            plan.say(f"  warming up {server.name} for {plan.warmup_s:.0f} s")
-            server.load("send", topic="BENCH_WARMUP", seconds=plan.warmup_s, **BURST)
+            warm_up(plan, server)
         yield servers
+
+
+def warm_up(plan: Plan, server: Contestant) -> None:
+    """Send for a while, mainly for Java's JIT compiler."""
+    if plan.is_preferred:
+        for pid in server.pids:
+            prefer(pid)
+    plan.say(f"  warming up {server.name} for {plan.warmup_s:.0f} s")
+    server.load("send", topic="BENCH_WARMUP", seconds=plan.warmup_s, **BURST)
 
 
 def _running(name: str, directory: Path, serialization: str) -> AbstractContextManager[Contestant]:
@@ -112,10 +119,10 @@ def _run_load(plan: Plan, load: Load, servers: Sequence[Contestant]) -> None:
     for server in servers:
         if isinstance(server, Server):
             prepare(load, server)
-        _measure(load, server, seconds=plan.warmup_s / 5)
+        measure(load, server, seconds=plan.warmup_s / 5)
     for _ in range(plan.rounds):
         for server in servers:
-            plan.add(load.name, server.name, _measure(load, server, seconds=plan.seconds))
+            plan.add(load.name, server.name, measure(load, server, seconds=plan.seconds))
 
 
 def prepare(load: Load, server: Server) -> None:
@@ -128,8 +135,9 @@ def prepare(load: Load, server: Server) -> None:
     _await_length(server, load.topic, queues=load.queues, count=load.preload)
 
 
-def _measure(load: Load, server: Contestant, *, seconds: float) -> Sample:
-    return _rates(_checked(run_once(load, server, seconds=seconds, warmup=ROUND_WARMUP_S)))
+def measure(load: Load, server: Contestant, *, seconds: float) -> Sample:
+    report = run_once(load, server, seconds=seconds, warmup=ROUND_WARMUP_S)
+    return _rates(checked(server.name, report))
 
 
 def run_once(load: Load, server: Contestant, *, seconds: float, warmup: float) -> Report:
@@ -154,9 +162,11 @@ def _rates(report: Report) -> Sample:
     }
 
 
-def _checked(report: Report) -> Report:
+def checked(name: str, report: Report) -> Report:
+    """Return a report; raise an error if the server refused requests."""
     if report["errors"]:
-        raise BenchError(f"{report['errors']} requests were refused: codes {report['codes']}")
+        refused = f"{name} refused {report['errors']} requests"
+        raise BenchError(f"{refused}: codes {report['codes']}")
     return report
 
 
@@ -176,7 +186,7 @@ def _delay(server: Server, *, topic: str) -> Sample:
     started_s = time.monotonic()
     options = {"topic": topic, "properties": f"DELAY={DELAY_LEVEL}", "queues": QUEUES}
     report = server.load("send", count=MESSAGES_DELAYED, **options, **BURST)
-    sample = _rates(_checked(report))
+    sample = _rates(checked(server.name, report))
     _await_length(server, topic, queues=QUEUES, count=MESSAGES_DELAYED)
     delivering_s = time.monotonic() - started_s - DELAY_S
     return {**sample, "delivered_per_s": MESSAGES_DELAYED / delivering_s}
@@ -207,7 +217,8 @@ def run_million(plan: Plan) -> None:
 
 def _million(server: Server) -> Sample:
     topic = "BENCH_million"
-    _checked(server.load("send", topic=topic, count=MESSAGES_MANY, queues=QUEUES, **BURST))
+    report = server.load("send", topic=topic, count=MESSAGES_MANY, queues=QUEUES, **BURST)
+    checked(server.name, report)
     return {
         "anonymous_bytes": anonymous_bytes(server.broker_pid),
         "disk_bytes": disk_bytes(server.cluster.store_dir),

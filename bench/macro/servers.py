@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
-from macro.native import BenchError, FirstAnswer, Report, fill, loadgen
+from macro.native import BenchError, FirstAnswer, Report, Senders, fill, loadgen
 from macro.process import children_cpu_seconds, cpu_seconds, machine_cpu_seconds
 
 from cometmq.peers.cluster import Cluster
@@ -69,39 +69,47 @@ class Contestant(abc.ABC):
     def broker_pid(self) -> int:
         """Return the id of the process that serves the load."""
 
+    @property
+    def pids(self) -> list[int]:
+        """Return the processes whose processor time counts."""
+        return [self.broker_pid]
+
     @abc.abstractmethod
     def _generate(self, mode: str, options: dict[str, object]) -> Report:
         """Run the generator."""
 
     def load(self, mode: str, **options: object) -> Report:
-        """Run the generator; add the CPU time of the broker and of other programs to its report."""
+        """Run the generator; add the CPU time of the server and of other programs to its report."""
         os.sync()  # writes left over from the other server must not slow this one
         started_s = time.monotonic()
-        cpu_before, others_before = cpu_seconds(self.broker_pid), self._others_cpu_seconds()
+        cpu_before, others_before = self._cpu_seconds(), self._others_cpu_seconds()
         report = self._generate(mode, options)
-        cpu = cpu_seconds(self.broker_pid) - cpu_before
+        cpu = self._cpu_seconds() - cpu_before
         others = self._others_cpu_seconds() - others_before
         report["others_cpus"] = others / (time.monotonic() - started_s)
         report["cpu_seconds_per_million"] = cpu / max(report["messages_in_all"], 1) * 1e6
-        self._settle()
+        self.settle()
         return report
 
-    def _settle(self) -> None:
-        """Wait until the broker is idle, so that unfinished work does not affect the next sample.
+    def settle(self) -> None:
+        """Wait until the server is idle, so that unfinished work does not affect the next sample.
 
         RocketMQ builds its queues after it has answered, and falls behind if there are thousands of
         them.
         """
         deadline_s = time.monotonic() + SETTLE_TIMEOUT_S
-        used, before = IDLE_CPUS_MAX + 1, cpu_seconds(self.broker_pid)
+        used, before = IDLE_CPUS_MAX + 1, self._cpu_seconds()
         while used > IDLE_CPUS_MAX and time.monotonic() < deadline_s:
             time.sleep(SETTLE_STEP_S)
-            now = cpu_seconds(self.broker_pid)
+            now = self._cpu_seconds()
             used, before = (now - before) / SETTLE_STEP_S, now
 
+    def _cpu_seconds(self) -> float:
+        return sum(map(cpu_seconds, self.pids))
+
     def _others_cpu_seconds(self) -> float:
-        """Return the processor time of all programs but the broker and exited generators."""
-        return machine_cpu_seconds() - cpu_seconds(self.broker_pid) - children_cpu_seconds()
+        """Return the processor time of all programs but the server and exited generators."""
+        return machine_cpu_seconds() - self._cpu_seconds() - children_cpu_seconds()
 
 
 class Server(Contestant):
@@ -122,6 +130,10 @@ class Server(Contestant):
 
     def _generate(self, mode: str, options: dict[str, object]) -> Report:
         return loadgen(mode, self.port, serialization=self._serialization, **options)
+
+    def sending(self, *, rate: int, **options: object) -> Senders:
+        """Start a generator that sends at a rate until its report is asked for."""
+        return Senders(self.port, rate=rate, serialization=self._serialization, **options)
 
     def create_topic(self, topic: str, *, queues: int) -> None:
         """Create a topic with `queues` read queues and the same number of write queues."""

@@ -15,10 +15,21 @@ Metric: TypeAlias = Literal[
     "disk_bytes",
     "start_s",
     "recovery_s",
+    "share_of_single",
+    "slave_anonymous_bytes",
+    "catch_up_bytes_per_s",
+    "share_of_copy",
+    "p99_growth",
 ]
 
-MORE_IS_BETTER: Final = frozenset({"messages_per_s", "delivered_per_s"})
+MORE_IS_BETTER: Final = frozenset(
+    {
+        "messages_per_s", "delivered_per_s", "share_of_single", "catch_up_bytes_per_s",
+        "share_of_copy",
+    }
+)  # fmt: skip
 MEGABYTE: Final = 1_000_000
+SLAVE_BYTES_MAX: Final = 90 * MEGABYTE
 MESSAGES_MANY: Final = 1_000_000
 MESSAGES_DELAYED: Final = 100_000
 
@@ -143,6 +154,35 @@ LOADS: Final = (
     ),
 )  # fmt: skip
 
+REPLICATED: Final = (
+    Load(
+        "replicated-64x1", "two copies: send 128 B, 64 connections x 1 in flight", "send",
+        connections=64, in_flight=1, body_bytes=128,
+        targets=(
+            Target("messages_per_s", 1.5), Target("p99_us", 0.35),
+            Target("slave_anonymous_bytes", SLAVE_BYTES_MAX, of_java=False),
+        ),
+    ),
+    Load(
+        "replicated-8x32", "two copies: send 128 B, 8 connections x 32 in flight", "send",
+        connections=8, in_flight=32, body_bytes=128,
+        targets=(
+            Target("messages_per_s", 1.5), Target("p99_us", 0.35),
+            Target("slave_anonymous_bytes", SLAVE_BYTES_MAX, of_java=False),
+        ),
+    ),
+)  # fmt: skip
+"""Sends that wait for both copies; `macro/replication.py` runs them."""
+
+CATCH_UP: Final = Scenario(
+    "catch-up",
+    "two copies: the slave catches up while 1,000 messages/s are sent",
+    targets=(
+        Target("share_of_copy", 0.6, of_java=False),
+        Target("p99_growth", 2.0, of_java=False),
+        Target("slave_anonymous_bytes", SLAVE_BYTES_MAX, of_java=False),
+    ),
+)
 DELAY: Final = Scenario(
     "delay",
     "100,000 messages delayed by 1 s, 8 connections x 32 in flight",
@@ -163,4 +203,6 @@ START: Final = Scenario(
     targets=(Target("start_s", 0.25), Target("start_s", 0.3, of_java=False)),
 )
 
-WORKLOADS: Final[tuple[Load | Scenario, ...]] = (*LOADS, DELAY, MILLION, START)
+WORKLOADS: Final[tuple[Load | Scenario, ...]] = (
+    *LOADS, *REPLICATED, CATCH_UP, DELAY, MILLION, START
+)  # fmt: skip

@@ -8,7 +8,7 @@ import threading
 from contextlib import contextmanager, suppress
 
 import pytest
-from macro.native import BenchError, Floor, fill, loadgen
+from macro.native import SENDERS_MAX_S, BenchError, Floor, Senders, fill, loadgen
 
 
 @contextmanager
@@ -78,6 +78,59 @@ def test_a_send_has_the_content_of_the_java_producers():
     assert len(keys) == 8
     assert {len(key) for key in keys} == {32}
     assert {header["code"] for header in seen} == {310}
+
+
+def test_a_rate_is_not_exceeded():
+    with Floor() as floor:
+        report = loadgen("send", floor.port, rate=500, seconds=3.0, connections=2, in_flight=2)
+    assert report["errors"] == 0
+    assert 0 < report["messages_in_all"] < 500 * (report["seconds"] + 10)
+
+
+def test_at_a_rate_requests_are_charged_for_the_stall_that_delays_them():
+    seen, has_enough = [], threading.Event()
+
+    def stall(header):
+        if not seen:
+            threading.Event().wait(0.5)  # 500 requests become due meanwhile
+        seen.append(header["opaque"])
+        if len(seen) == 300:
+            has_enough.set()
+        return {"code": 0, "flag": 1, "opaque": header["opaque"]}
+
+    with answering(stall) as port, Senders(port, rate=1000, serialization="json") as senders:
+        assert has_enough.wait(60)
+        report = senders.report()
+    assert report["errors"] == 0
+    # The first 300 requests waited for at least 200 ms; in a closed loop, only the first would.
+    assert report["latency_us"]["p99"] > 100_000
+
+
+def test_senders_send_until_their_report_is_asked_for():
+    with Floor() as floor, Senders(floor.port, rate=1000, connections=2) as senders:
+        report = senders.report()
+    assert report["errors"] == 0
+    assert report["seconds"] < SENDERS_MAX_S
+
+
+def test_senders_without_a_server_name_the_reason():
+    with socket.socket() as silent:
+        silent.bind(("127.0.0.1", 0))  # without listening
+        port = silent.getsockname()[1]
+        with Senders(port, rate=1000) as senders, pytest.raises(BenchError, match="connect"):
+            senders.report()
+
+
+def test_refusals_during_the_warm_up_are_in_the_report():
+    codes = iter([2, 2, 2])
+
+    def busy_at_first(header):
+        return {"code": next(codes, 0), "flag": 1, "opaque": header["opaque"]}
+
+    with answering(busy_at_first) as port:
+        report = loadgen("send", port, count=500, warmup=0.1, serialization="json")
+    assert report["errors"] == 3
+    assert report["codes"]["2"] == 3
 
 
 def test_refused_messages_are_counted_as_errors():

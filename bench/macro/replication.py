@@ -1,0 +1,166 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Measures pairs of a master and a slave: sends that wait for both copies, and catching up.
+
+The sends also run on a single CometMQ broker, alternating with the pairs: the share of its rate is
+the price of the second copy.
+"""
+
+import shutil
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from typing import Final, NamedTuple
+
+from macro.copying import copy
+from macro.native import BenchError, Report
+from macro.pairs import PAIRS, Pair, PairServer, await_equal_logs, log_end
+from macro.process import anonymous_bytes
+from macro.scenarios import Plan, Sample, checked, measure, prepare, warm_up
+from macro.servers import Server, running
+from macro.workloads import CATCH_UP, Load
+
+from cometmq.peers.processes import wait_until
+
+OWN: Final = frozenset({"comet", "python"})
+POLL_S: Final = 0.02
+CATCH_UP_TIMEOUT_S: Final = 1800.0
+SENDERS_RATE: Final = 1_000
+SENDERS: Final = {
+    "connections": 8, "in_flight": 4, "body_bytes": 1024, "topic": "BENCH_senders",
+}  # fmt: skip
+"""A load far below the maximum: it shows how long sends wait while a slave catches up."""
+RECORD_BYTES: Final = 1_250  # of a message with a body of 1 KiB, about
+FILL: Final = {"body_bytes": 1024, "topic": "BENCH_fill", "connections": 8, "in_flight": 32}
+FILL_COUNT: Final = 200_000
+
+
+class Entry(NamedTuple):
+    """A pair, and the single broker that shows the price of the second copy; None for Java."""
+
+    pair: PairServer
+    single: Server | None
+
+
+def run_replicated(plan: Plan, loads: Sequence[Load]) -> None:
+    """Run send workloads on pairs whose sends wait for both copies, in the order A B A B."""
+    if not loads:
+        return
+    with _entries(plan) as entries:
+        for load in loads:
+            for entry in entries:
+                for server in entry:
+                    if server is not None:
+                        prepare(load, server)
+                        measure(load, server, seconds=plan.warmup_s / 5)
+            for _ in range(plan.rounds):
+                for entry in entries:
+                    plan.add(load.name, entry.pair.name, _sample(load, entry, plan.seconds))
+
+
+@contextmanager
+def _entries(plan: Plan) -> Iterator[list[Entry]]:
+    entries = []
+    with ExitStack() as stack:
+        for name in plan.servers:
+            directory = plan.directory / "replicated" / name
+            pair = stack.enter_context(PAIRS[name](directory, True))
+            server = PairServer(name, pair, plan.serialization)
+            warm_up(plan, server)
+            single = None
+            if name in OWN:
+                single = stack.enter_context(
+                    running(name, directory / "single", plan.serialization)
+                )
+                warm_up(plan, single)
+            entries.append(Entry(server, single))
+        yield entries
+
+
+def _sample(load: Load, entry: Entry, seconds: float) -> Sample:
+    sample = measure(load, entry.pair, seconds=seconds)
+    sample["slave_anonymous_bytes"] = anonymous_bytes(entry.pair.pair.slave_pid)
+    if entry.single is not None:
+        single = measure(load, entry.single, seconds=seconds)
+        sample["share_of_single"] = sample["messages_per_s"] / single["messages_per_s"]
+    return sample
+
+
+def run_catch_up(plan: Plan) -> None:
+    """Measure how a slave copies a large part of the log while messages are being sent.
+
+    The slave has followed before, because RocketMQ's master sends only its last file to an empty
+    slave. Each sample uses new stores.
+    """
+    for number in range(plan.rounds):
+        for name in plan.servers:
+            directory = plan.directory / "catch-up" / f"{name}-{number}"
+            with PAIRS[name](directory, False) as pair:
+                plan.add(CATCH_UP.name, name, _catch_up(plan, name, pair))
+            shutil.rmtree(directory)
+
+
+def _catch_up(plan: Plan, name: str, pair: Pair) -> Sample:
+    server = PairServer(name, pair, plan.serialization)
+    await_equal_logs(pair, CATCH_UP_TIMEOUT_S)
+    pair.stop_slave()
+    start = log_end(pair.master)
+    while (missing := start + plan.catch_up_bytes - log_end(pair.master)) > 0:
+        server.fill(min(FILL_COUNT, 1 + missing // RECORD_BYTES), **FILL)
+    server.settle()
+    size = log_end(pair.master)
+    copying_s = _plain_copy(pair, size)
+    before = server.load("send", rate=SENDERS_RATE, seconds=plan.seconds, warmup=1.0, **SENDERS)
+    checked(name, before)
+    caught_up = _follow(server, start, log_end(pair.master))
+    p99_us = caught_up.senders["latency_us"]["p99"]
+    return {
+        "catch_up_bytes_per_s": caught_up.bytes_per_s,
+        "share_of_copy": caught_up.bytes_per_s / (size / copying_s),
+        "slave_anonymous_bytes": caught_up.slave_bytes,
+        "p99_us": p99_us,
+        "p99_growth": p99_us / before["latency_us"]["p99"],
+        "others_cpus": before["others_cpus"],
+    }
+
+
+def _plain_copy(pair: Pair, size: int) -> float:
+    """Copy the master's log to the disk of the slave; return the seconds taken."""
+    files = sorted((pair.master.store_dir / "commitlog").iterdir())
+    logs = [path for path in files if path.name.isdigit()]
+    target = pair.directory / "copy"
+    elapsed_s = copy(logs, size, target)
+    target.unlink()
+    return elapsed_s
+
+
+class CaughtUp(NamedTuple):
+    """The rate of the copy, the peak of the slave's memory, and the senders' report meanwhile."""
+
+    bytes_per_s: float
+    slave_bytes: int
+    senders: Report
+
+
+def _follow(server: PairServer, start: int, end: int) -> CaughtUp:
+    """Start the slave and wait until its log reaches `end`.
+
+    The time begins when the slave has received the first bytes, so that the start of its program
+    does not count.
+    """
+    pair = server.pair
+    pair.start_slave()
+    wait_until(lambda: log_end(pair.slave) > start, CATCH_UP_TIMEOUT_S, "the slave to follow")
+    with server.sending(rate=SENDERS_RATE, **SENDERS) as senders:
+        began_s, first = time.monotonic(), log_end(pair.slave)
+        if first >= end:
+            raise BenchError("the log is too small to time its copy: raise --catch-up-gib")
+        reached, memory_bytes = first, 0
+        while reached < end and time.monotonic() < began_s + CATCH_UP_TIMEOUT_S:
+            time.sleep(POLL_S)
+            reached = log_end(pair.slave)
+            memory_bytes = max(memory_bytes, anonymous_bytes(pair.slave_pid))
+        elapsed_s = time.monotonic() - began_s
+        report = checked(server.name, senders.report())
+    if reached < end:
+        raise BenchError(f"{server.name}: the slave has not caught up in {elapsed_s:.0f} s")
+    return CaughtUp((reached - first) / elapsed_s, memory_bytes, report)
