@@ -4,7 +4,8 @@
     make profile ARGS="--workload pull --tool calls"
 
 `--tool sample` (default) samples at full speed: microseconds per message and function, then the
-hottest lines. `--tool calls` traces with cProfile: exact call counts, inflated times.
+hottest lines. `--tool calls` traces with cProfile: exact call counts, inflated times. A workload
+with two copies profiles the master, then the slave.
 """
 
 import argparse
@@ -19,16 +20,18 @@ from pathlib import Path
 from typing import Final
 
 from macro.native import BenchError
+from macro.pairs import CometPair, PairServer
 from macro.process import cpu_split
 from macro.scenarios import prepare, run_once
 from macro.servers import BROKER_CONF, Server
-from macro.workloads import LOADS, Load
+from macro.workloads import LOADS, REPLICATED, Load
 
 from cometmq.peers.cluster import Layout
 from cometmq.peers.comet import CometCluster
 from cometmq.peers.processes import PeerError
 
 SAMPLER: Final = Path(__file__).resolve().parent / "macro" / "sampler.py"
+CHOICES: Final = {load.name: load for load in (*LOADS, *REPLICATED)}
 MODULES: Final = 15
 FUNCTIONS: Final = 30
 LINES: Final = 25
@@ -44,38 +47,74 @@ class ProfiledCluster(CometCluster):
         self.tool = tool
 
     def _broker_command(self, conf_path: Path) -> list[str]:
-        if self.tool == "sample":
-            prefix = [sys.executable, "-P", str(SAMPLER), str(self.profile_path)]
-        else:
-            prefix = [sys.executable, "-P", "-m", "cProfile", "-o", str(self.profile_path)]
-        return [*prefix, *super()._broker_command(conf_path)]
+        return [*profiler(self.tool, self.profile_path), *super()._broker_command(conf_path)]
+
+
+def profiler(tool: str, path: Path) -> list[str]:
+    """Return the command that runs a program under a profiler."""
+    if tool == "sample":
+        return [sys.executable, "-P", str(SAMPLER), str(path)]
+    return [sys.executable, "-P", "-m", "cProfile", "-o", str(path)]
 
 
 def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="bench/profile_sends.py", description="CometMQ's hot path"
     )
-    parser.add_argument("--workload", choices=[load.name for load in LOADS], default="send-8x32")
+    parser.add_argument("--workload", choices=[*CHOICES], default="send-8x32")
     parser.add_argument("--tool", choices=["sample", "calls"], default="sample")
     parser.add_argument("--seconds", type=float, default=10.0)
     parser.add_argument("--serialization", choices=["json", "rocketmq"], default="json")
     return parser.parse_args()
 
 
-def run(cluster: ProfiledCluster, load: Load, *, seconds: float, serialization: str) -> float:
-    """Load the broker and print its rate; return its processor time in us per message."""
-    server = Server("comet", cluster, serialization)
+def run(server: Server, load: Load, arguments: argparse.Namespace) -> list[float]:
+    """Load the server and print its rate; return each broker's processor time in us per message."""
     prepare(load, server)
-    if cluster.tool == "sample":
-        os.kill(server.broker_pid, signal.SIGUSR1)  # drop the samples of the warm-up
-    user_before, system_before = cpu_split(server.broker_pid)
-    report = run_once(load, server, seconds=seconds, warmup=0)
-    user, system = cpu_split(server.broker_pid)
+    pids = server.pids
+    if arguments.tool == "sample":
+        for pid in pids:
+            os.kill(pid, signal.SIGUSR1)  # drop the samples of the warm-up
+    before = [cpu_split(pid) for pid in pids]
+    report = run_once(load, server, seconds=arguments.seconds, warmup=0)
+    after = [cpu_split(pid) for pid in pids]
     per_message: float = 1e6 / report["messages_in_all"]
-    user_us, system_us = (user - user_before) * per_message, (system - system_before) * per_message
     print(f"{load.title}: {report['messages_per_s']:,.0f} messages/s under the profiler")
-    print(f"processor time per message: {user_us:.2f} us program, {system_us:.2f} us kernel")
-    return user_us + system_us
+    used = []
+    for (user_before, system_before), (user, system) in zip(before, after, strict=True):
+        user_us = (user - user_before) * per_message
+        system_us = (system - system_before) * per_message
+        print(f"processor time per message: {user_us:.2f} us program, {system_us:.2f} us kernel")
+        used.append(user_us + system_us)
+    return used
+
+
+def profile_broker(directory: Path, load: Load, arguments: argparse.Namespace) -> None:
+    """Profile a single broker."""
+    with ProfiledCluster(directory, arguments.tool) as cluster:
+        (used_us,) = run(Server("comet", cluster, arguments.serialization), load, arguments)
+        cluster.stop()
+    print_profile(cluster.profile_path, used_us, arguments.tool)
+
+
+def profile_pair(directory: Path, load: Load, arguments: argparse.Namespace) -> None:
+    """Profile both brokers of a group of two copies."""
+    paths = [directory / f"profile-{number}" for number in (0, 1)]
+    prefixes = [profiler(arguments.tool, path) for path in paths]
+    with CometPair(directory / "pair", is_sync=True, prefixes=prefixes) as pair:
+        used = run(PairServer("comet", pair, arguments.serialization), load, arguments)
+        pair.stop()
+        paths = [paths[int(one.directory.name)] for one in (pair.master, pair.slave)]
+    for role, path, used_us in zip(("master", "slave"), paths, used, strict=True):
+        print(f"\n{role}")
+        print_profile(path, used_us, arguments.tool)
+
+
+def print_profile(path: Path, used_us: float, tool: str) -> None:
+    if tool == "sample":
+        print_samples(path, used_us)
+    else:
+        pstats.Stats(str(path)).sort_stats("tottime").print_stats(FUNCTIONS)
 
 
 def print_samples(path: Path, us_per_message: float) -> None:
@@ -111,21 +150,14 @@ def _short(file: str) -> str:
 
 def main() -> int:
     arguments = parse_arguments()
-    load = next(load for load in LOADS if load.name == arguments.workload)
+    load = CHOICES[arguments.workload]
+    profile = profile_pair if load in REPLICATED else profile_broker
     with tempfile.TemporaryDirectory(prefix="cometmq-profile-") as name:
         try:
-            with ProfiledCluster(Path(name), arguments.tool) as cluster:
-                us_per_message = run(
-                    cluster, load, seconds=arguments.seconds, serialization=arguments.serialization
-                )
-                cluster.stop()
+            profile(Path(name), load, arguments)
         except (BenchError, PeerError) as exc:
             print(f"profile: {exc}", file=sys.stderr)
             return 1
-        if arguments.tool == "sample":
-            print_samples(cluster.profile_path, us_per_message)
-        else:
-            pstats.Stats(str(cluster.profile_path)).sort_stats("tottime").print_stats(FUNCTIONS)
     return 0
 
 

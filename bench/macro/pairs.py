@@ -104,8 +104,7 @@ class JavaPair(Pair):
         self.master.start_broker()
         self.slave.directory.mkdir(parents=True, exist_ok=True)
         self.slave.start_broker()
-        with FirstAnswer("first-send", self.master.layout.brokers[0].port) as first:
-            first.accepted_s()  # a SYNC_MASTER refuses until its slave follows
+        _await_first_send(self)  # a SYNC_MASTER refuses until its slave follows
 
 
 class GroupMember(CometCluster):
@@ -174,8 +173,7 @@ class CometPair(Pair):
         self._elector.wait_until(self._is_complete, START_TIMEOUT_S, "both copies in sync")
         if self._status()["master"] == 1:
             self._members.reverse()
-        with FirstAnswer("first-send", self.master.layout.brokers[0].port) as first_send:
-            first_send.accepted_s()
+        _await_first_send(self)
 
     def kill(self) -> None:
         if self._elector is not None:
@@ -205,6 +203,12 @@ class CometPair(Pair):
         except ValueError:
             raise BenchError(f"cometmq ha status: {done.stderr.decode().strip()}") from None
         return status
+
+
+def _await_first_send(pair: Pair) -> None:
+    port = pair.master.layout.brokers[0].port
+    with FirstAnswer("first-send", port, timeout=START_TIMEOUT_S) as first:
+        first.accepted_s()
 
 
 def _layout(directory: Path, namesrv_port: int, number: int) -> Layout:
