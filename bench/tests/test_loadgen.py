@@ -88,7 +88,8 @@ def test_a_rate_is_not_exceeded():
 
 
 def test_at_a_rate_requests_are_charged_for_the_stall_that_delays_them():
-    seen, has_enough = [], threading.Event()
+    seen: list[int] = []
+    has_enough = threading.Event()
 
     def stall(header):
         if not seen:
