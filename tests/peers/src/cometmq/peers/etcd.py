@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs one member of etcd on loopback, from Debian's package."""
+"""Runs one member of etcd, from Debian's package."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
@@ -15,19 +16,23 @@ STOP_TIMEOUT_S: Final = 10.0
 class Etcd:
     """An etcd that can be killed and restarted on the same data."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, *, host: str = HOST, prefix: Sequence[str] = ()) -> None:
+        """`prefix` is a command that runs etcd, for example in a network namespace."""
         self._directory = directory
+        self._host = host
+        self._prefix = prefix
         self._client_port, self._peer_port = free_port(), free_port()
         self._child: Child | None = None
 
     @property
     def endpoint(self) -> str:
         """HOST:PORT for clients."""
-        return f"{HOST}:{self._client_port}"
+        return f"{self._host}:{self._client_port}"
 
     def start(self) -> None:
-        client, peer = f"http://{self.endpoint}", f"http://{HOST}:{self._peer_port}"
+        client, peer = f"http://{self.endpoint}", f"http://{self._host}:{self._peer_port}"
         command = [
+            *self._prefix,
             "etcd",
             *("--data-dir", str(self._directory / "etcd")),
             *("--listen-client-urls", client, "--advertise-client-urls", client),
@@ -40,6 +45,11 @@ class Etcd:
     def kill(self) -> None:
         assert self._child
         self._child.kill()
+
+    def stop(self) -> None:
+        """Stop etcd; do nothing if it was never started."""
+        if self._child:
+            self._child.stop(STOP_TIMEOUT_S)
 
     def delete(self, key: str) -> None:
         """Delete a key with etcd's own tool."""
@@ -56,5 +66,4 @@ class Etcd:
         exc: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        if self._child:
-            self._child.stop(STOP_TIMEOUT_S)
+        self.stop()

@@ -43,19 +43,35 @@ def ipv6_loopback() -> Iterator[None]:
 @contextmanager
 def own_network() -> Iterator[None]:
     """Move this thread and its children into a network namespace with a loopback device only."""
+    with _back_again() as libc:
+        if libc.unshare(_CLONE_NEWNET):
+            raise PeerError(f"no network of our own: {os.strerror(ctypes.get_errno())}")
+        _bring_loopback_up()
+        yield
+
+
+@contextmanager
+def inside(namespace: int) -> Iterator[None]:
+    """Move this thread and its children into the network namespace of a descriptor."""
+    with _back_again() as libc:
+        if libc.setns(namespace, _CLONE_NEWNET):
+            raise PeerError(f"cannot enter the network: {os.strerror(ctypes.get_errno())}")
+        yield
+
+
+@contextmanager
+def _back_again() -> Iterator[ctypes.CDLL]:
+    """Return this thread to its network namespace on leaving."""
     libc = ctypes.CDLL(None, use_errno=True)
     before = os.open(_OURS, os.O_RDONLY | os.O_CLOEXEC)
     try:
-        if libc.unshare(_CLONE_NEWNET):
-            raise PeerError(f"no network of our own: {os.strerror(ctypes.get_errno())}")
+        yield libc
+    finally:
         try:
-            _bring_loopback_up()
-            yield
-        finally:
             if libc.setns(before, _CLONE_NEWNET):
                 raise PeerError(f"no way back: {os.strerror(ctypes.get_errno())}")
-    finally:
-        os.close(before)
+        finally:
+            os.close(before)
 
 
 def _bring_loopback_up() -> None:
