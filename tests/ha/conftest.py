@@ -3,11 +3,10 @@
 
 import pytest
 
-from cometmq.peers.ha.ledger import Outage
-from cometmq.peers.ha.report import table
+from cometmq.peers.ha.report import Outages
 
 FAULTS_DEFAULT = 18
-OUTAGES = pytest.StashKey[dict[str, dict[str, list[Outage]]]]()
+OUTAGES = pytest.StashKey[dict[str, Outages]]()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -22,15 +21,21 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 @pytest.fixture
-def outages(request: pytest.FixtureRequest) -> dict[str, list[Outage]]:
+def outages(request: pytest.FixtureRequest) -> Outages:
     """The outages that senders measured, by kind of fault; the end of the run prints them."""
-    return request.config.stash[OUTAGES].setdefault(request.node.name, {})
+    return request.config.stash[OUTAGES].setdefault(request.node.name, Outages())
 
 
 def pytest_terminal_summary(
     terminalreporter: pytest.TerminalReporter, config: pytest.Config
 ) -> None:
+    seed = f"--fault-seed={config.getoption('--fault-seed')}"
+    total = Outages()
+    if not config.stash[OUTAGES]:
+        return
     for name, found in config.stash[OUTAGES].items():
-        terminalreporter.section(f"{name} --fault-seed={config.getoption('--fault-seed')}")
-        for line in table(found):
-            terminalreporter.line(line)
+        total.add_all(found)
+        terminalreporter.section(f"{name} {seed}")
+        terminalreporter.write("".join(f"{line}\n" for line in found.table()))
+    terminalreporter.section(f"goals, all groups {seed}")
+    terminalreporter.write("".join(f"{line}\n" for line in total.goals()))

@@ -8,7 +8,7 @@ import pytest
 from cometmq.peers.ha.copies import judge_logs
 from cometmq.peers.ha.faults import DECK, draw
 from cometmq.peers.ha.ledger import Acknowledged, Ledger, Outage
-from cometmq.peers.ha.report import percentile, table
+from cometmq.peers.ha.report import Outages, percentile
 
 
 def a_ledger(*sent: tuple[int, int]) -> Ledger:
@@ -78,6 +78,21 @@ def test_every_round_of_faults_has_every_kind():
 def test_percentiles_and_the_table():
     assert [percentile(range(1, 101), share) for share in (0.5, 0.95, 1.0)] == [50, 95, 100]
     assert percentile([3.0], 0.95) == 3.0
-    assert table({"kill": [Outage(1.0, 1.25, 2)]})[-1] == (
-        "| kill | 1 | 1.00 | 1.00 | 1.00 | 1.25 | 2 |"
+
+
+def test_the_report_has_distributions_and_goals():
+    outages = Outages()
+    outages.add("Java", "kill -9 of the master", Outage(1.0, 1.25, 2))
+    outages.add("Java", "planned switchover", Outage(0.1, 0.6, 0))
+    assert outages.table()[2] == (
+        "| Java | kill -9 of the master | 1 | 1.00 | 1.00 | 1.00 | 1.00"
+        " | 1.25 | 1.25 | 1.25 | 1.25 | 2 |"
     )
+    assert [line.split(" | ")[1:3] + line.split(" | ")[-2:] for line in outages.goals()[2:]] == [
+        ["again after kill -9 of the master", "1", "p95 at most 2 s", "met |"],
+        ["pause of a switchover", "1", "p99 at most 0.5 s", "missed |"],
+        ["failed sends of a switchover", "1", "max at most 0", "met |"],
+    ]
+    total = Outages()
+    total.add_all(outages)
+    assert (total.again("Java"), total.failed_count("Java", "planned switchover")) == ([1, 0.1], 0)

@@ -30,6 +30,14 @@ class Running:
     def __exit__(self, *_: object) -> None:
         self.kill()
 
+    @property
+    def log_path(self) -> Path:
+        return self._child.log_path
+
+    @property
+    def is_running(self) -> bool:
+        return self._child.exit_status is None
+
     def events(self, name: str | None = None) -> list[dict[str, Any]]:
         lines = self._child.log().split("\n")[:-1]
         events = [json.loads(line) for line in lines if line.startswith(_EVENT_START)]

@@ -1,20 +1,23 @@
 # SPDX-License-Identifier: Apache-2.0
 """Compares the stores of a stopped group."""
 
+from collections.abc import Mapping
 from itertools import pairwise
 from pathlib import Path
 
 from cometmq.peers.broker.store_files import judge_queues, read_log
 from cometmq.peers.ha.ledger import Ledger
-from cometmq.peers.ha.load import TOPIC
 from cometmq.store.inspection.verify import StoreState, verify_store
 
 
-def judge_copies(stores: list[Path], confirmed: int, ledger: Ledger) -> list[str]:
-    """Return the differences between copies below the confirm offset, and each copy's faults."""
+def judge_copies(stores: list[Path], confirmed: int, ledgers: Mapping[str, Ledger]) -> list[str]:
+    """Return the differences between copies below the confirm offset, and each copy's faults.
+
+    `ledgers` are by topic.
+    """
     wrong = judge_logs(stores, confirmed)
     for store in stores:
-        wrong += _judge(store, ledger)
+        wrong += _judge(store, ledgers)
     return wrong
 
 
@@ -35,14 +38,15 @@ def judge_logs(stores: list[Path], confirmed: int) -> list[str]:
     return wrong
 
 
-def _judge(store: Path, ledger: Ledger) -> list[str]:
+def _judge(store: Path, ledgers: Mapping[str, Ledger]) -> list[str]:
     records, _ = read_log(store)
     wrong = judge_queues(store, records)
-    there = {(it.queue_id, it.queue_offset) for it in records if it.topic == TOPIC}
+    there = {(it.topic, it.queue_id, it.queue_offset) for it in records}
     wrong += [
-        f"{store} lacks message {number}, acknowledged at {sent.place}"
+        f"{store} lacks message {number} of {topic}, acknowledged at {sent.place}"
+        for topic, ledger in ledgers.items()
         for number, sent in ledger.acknowledged.items()
-        if sent.place not in there
+        if (topic, *sent.place) not in there
     ]
     found = verify_store(str(store))
     if found.state is not StoreState.HEALTHY:

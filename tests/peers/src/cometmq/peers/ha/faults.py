@@ -1,12 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The kinds of faults, drawn from decks that a seed shuffles."""
+"""The kinds of faults of processes, hosts and disks, drawn from decks that a seed shuffles."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
 from random import Random
 from typing import Final, TypeAlias
 
+from cometmq.peers.ha.disk_faults import fill_master, fill_slave, stall_master, stall_slave
 from cometmq.peers.ha.group import ELECTOR_COUNT, BrokerGroup, broker, elector
+from cometmq.peers.ha.partitions import PARTITION_FAULTS
 
 FROZEN_S_MIN: Final = 9.0
 """Longer than the renew deadline (6 s) and the elector's wait (8 s)."""
@@ -43,7 +45,7 @@ async def restart_master(group: BrokerGroup, master: int, _: Random) -> None:
 
 
 async def kill_slave(group: BrokerGroup, master: int, random: Random) -> None:
-    slave = random.choice([one for one in range(group.copies) if one != master])
+    slave = random.choice(group.slaves(master))
     group.kill(broker(slave))
     await asyncio.sleep(random.uniform(0, ABSENCE_S_MAX))
     await group.start_again(broker(slave))
@@ -60,17 +62,30 @@ async def switch_over(group: BrokerGroup, _: int, __: Random) -> None:
     await group.switch_over()
 
 
+KILLS: Final = ("kill -9 of the master", "kill -9 of the master, restarted at once")
+STOP: Final = "SIGSTOP of the master"
 SWITCHOVER: Final = "planned switchover"
+PARTITIONS: Final = (
+    "partition: the master from all",
+    "partition: nothing leaves the master",
+    "partition: nothing reaches the master",
+    "partition: the master from a slave",
+    "partition: the master from the record",
+)
 FAULTS: Final[dict[str, Fault]] = {
-    "kill -9 of the master": kill_master,
-    "kill -9 of the master, restarted at once": kill_and_restart_master,
-    "SIGSTOP of the master": freeze_master,
+    **dict(zip(KILLS, (kill_master, kill_and_restart_master), strict=True)),
+    STOP: freeze_master,
     "restart of the master": restart_master,
     "kill -9 of a slave": kill_slave,
     "kill -9 of an elector": kill_elector,
     SWITCHOVER: switch_over,
+    **dict(zip(PARTITIONS, PARTITION_FAULTS, strict=True)),
+    "full disk of the master": fill_master,
+    "full disk of a slave": fill_slave,
+    "slow disk of the master": stall_master,
+    "slow disk of a slave": stall_slave,
 }
-DECK: Final = (*FAULTS, "kill -9 of the master", SWITCHOVER)
+DECK: Final = (*FAULTS, KILLS[0], SWITCHOVER)
 """One round of a run: each kind once, except the two most important ones, which come twice."""
 
 

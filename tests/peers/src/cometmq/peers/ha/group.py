@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs a group on loopback: a name server, brokers, two electors, and a record in a file."""
+"""Runs a group: a name server, brokers and electors on hosts of their own, and a record in etcd."""
 
 import asyncio
 import json
@@ -12,11 +12,16 @@ from time import monotonic
 from typing import Any, Final, TypeAlias
 
 from cometmq.peers.comet import PROGRAM
-from cometmq.peers.ports import HOST, free_broker_port, free_port
+from cometmq.peers.etcd import Etcd
+from cometmq.peers.ha.disk import Disk
+from cometmq.peers.ha.network import OURS, Network
+from cometmq.peers.ports import free_broker_port, free_port
 from cometmq.peers.processes import Child, PeerError
 
 GROUP: Final = "orders"
 ELECTOR_COUNT: Final = 2
+RECORD: Final = "record"
+"""The host of etcd."""
 START_TIMEOUT_S: Final = 120
 STOP_TIMEOUT_S: Final = 90
 SETTLE_TIMEOUT_S: Final = 240
@@ -32,19 +37,20 @@ brokerIP1={host}
 bindAddress={host}
 listenPort={port}
 controlPort={control}
-storePathRootDir={folder}/{ordinal}
+controlBindAddress={host}
+storePathRootDir={store}
 mappedFileSizeCommitLog=1048576
 diskSpaceCleanForciblyRatio=100
 diskSpaceWarningLevelRatio=100
 namesrvAddr={namesrv}
-groupRecord=file:{folder}/record/{group}.json
+groupRecord=etcd:{record}/{group}
 groupMembers={members}
 minInSync={min_in_sync}
 switchoverTimeoutMills=10000
 """
 _ELECTOR: Final = """\
 brokerName={group}
-groupRecord=file:{folder}/record/{group}.json
+groupRecord=etcd:{record}/{group}
 controlMembers={members}
 minInSync={min_in_sync}
 """
@@ -58,28 +64,51 @@ def elector(number: int) -> str:
     return f"elector-{number}"
 
 
+def hosts(copies: int) -> list[str]:
+    """Return the hosts that a group needs; a process runs on the host of its name."""
+    return [
+        RECORD,
+        *(broker(ordinal) for ordinal in range(copies)),
+        *(elector(number) for number in range(ELECTOR_COUNT)),
+    ]
+
+
 class BrokerGroup:
     """All processes of one group; a process is named `broker-0`, `elector-0` and so on."""
 
-    def __init__(self, folder: Path, *, copies: int, min_in_sync: int) -> None:
+    def __init__(self, folder: Path, network: Network, *, copies: int, min_in_sync: int) -> None:
+        """`network` must have the hosts that `hosts` returns, and must be running."""
         self.copies = copies
-        self.namesrv = f"{HOST}:{free_port()}"
+        self.network = network
+        self.namesrv = f"{network.address(OURS)}:{free_port()}"
+        self.disks = [Disk(folder / f"disk-{ordinal}") for ordinal in range(copies)]
         self._folder = folder
         self._min_in_sync = min_in_sync
         self._ports = [free_broker_port() for _ in range(copies)]
         self._controls = [free_port() for _ in range(copies)]
+        self.struck_at = 0.0
+        """When the latest fault took effect, in monotonic seconds."""
         self._children: dict[str, Child] = {}
+        prefix = network.command(RECORD, [])
+        self._etcd = Etcd(folder, host=network.address(RECORD), prefix=prefix)
 
     def store(self, ordinal: int) -> Path:
-        return self._folder / str(ordinal)
+        return self.disks[ordinal].store
+
+    def slaves(self, master: int) -> list[int]:
+        return [ordinal for ordinal in range(self.copies) if ordinal != master]
 
     async def start(self) -> None:
         """Start all processes, and wait until every copy is in sync."""
+        for disk in self.disks:
+            await asyncio.to_thread(disk.mount)
+        await asyncio.to_thread(self._etcd.start)
         for ordinal in range(self.copies):
             self._conf(broker(ordinal)).write_text(self._broker_settings(ordinal))
         for number in range(ELECTOR_COUNT):
             self._conf(elector(number)).write_text(self._elector_settings())
-        await self._run("namesrv", "namesrv", "--listen-port", self.namesrv.rpartition(":")[2])
+        port = self.namesrv.rpartition(":")[2]
+        await self._run("namesrv", OURS, "namesrv", "--listen-port", port)
         for ordinal in range(self.copies):
             await self.start_again(broker(ordinal))
         for number in range(ELECTOR_COUNT):
@@ -88,15 +117,21 @@ class BrokerGroup:
 
     async def start_again(self, name: str) -> None:
         """Start a broker or an elector, and wait until it is ready."""
-        await self._run(name, name.partition("-")[0], "-c", str(self._conf(name)))
+        await self._run(name, name, name.partition("-")[0], "-c", str(self._conf(name)))
 
     def kill(self, name: str) -> None:
         """Kill a process with SIGKILL, and wait until it has ended."""
         self._children[name].kill()
+        self.strike()
+
+    def strike(self) -> None:
+        """Note that a fault takes effect now."""
+        self.struck_at = monotonic()
 
     def freeze(self, name: str) -> None:
         """Stop a process without ending it, like a suspended machine."""
         os.killpg(self._children[name].pid, signal.SIGSTOP)
+        self.strike()
 
     def thaw(self, name: str) -> None:
         os.killpg(self._children[name].pid, signal.SIGCONT)
@@ -104,6 +139,7 @@ class BrokerGroup:
     async def stop(self, name: str) -> None:
         """Stop a process with SIGTERM; raise PeerError unless it exits with status 0."""
         child = self._children.pop(name)
+        self.strike()
         status = await asyncio.to_thread(child.stop, STOP_TIMEOUT_S)
         if status != 0:
             raise PeerError(f"{name} ended with {status}:\n{child.log()[-2000:]}")
@@ -113,13 +149,17 @@ class BrokerGroup:
         for name in sorted(self._children, key=lambda name: not name.startswith("elector")):
             await self.stop(name)
 
-    def kill_all(self) -> None:
-        """Kill all remaining processes, frozen ones too."""
+    def clear(self) -> None:
+        """Kill all remaining processes, frozen ones too, and unmount the disks."""
         for child in self._children.values():
             child.kill()
+        self._etcd.stop()
+        for disk in self.disks:
+            disk.unmount()
 
     async def switch_over(self) -> Mapping[str, Any]:
         """Make a different member the master with `cometmq ha switchover`."""
+        self.strike()
         return await self._ask("switchover", is_tried=True)
 
     async def status(self) -> Status:
@@ -170,9 +210,10 @@ class BrokerGroup:
             raise PeerError(f"cometmq ha {verb}: {errors.decode().strip()}: {answer}")
         return answer
 
-    async def _run(self, name: str, *words: str) -> None:
+    async def _run(self, name: str, host: str, *words: str) -> None:
         log = self._folder / "logs" / f"{name}.log"
-        child = Child(name, [str(PROGRAM), *words, "--log-text"], log_path=log, cwd=self._folder)
+        command = self.network.command(host, [str(PROGRAM), *words, "--log-text"])
+        child = Child(name, command, log_path=log, cwd=self._folder)
         self._children[name] = child
         ready = f"{name.partition('-')[0]}.ready"
         await asyncio.to_thread(child.wait_for_log, ready, START_TIMEOUT_S)
@@ -183,29 +224,30 @@ class BrokerGroup:
     def _broker_settings(self, ordinal: int) -> str:
         return _BROKER.format(
             group=GROUP,
-            host=HOST,
+            host=self.network.address(broker(ordinal)),
             ordinal=ordinal,
             port=self._ports[ordinal],
             control=self._controls[ordinal],
-            folder=self._folder,
+            store=self.store(ordinal),
             namesrv=self.namesrv,
-            members=_members(self._ports),
+            record=self._etcd.endpoint,
+            members=self._members(self._ports),
             min_in_sync=self._min_in_sync,
         )
 
     def _elector_settings(self) -> str:
         return _ELECTOR.format(
             group=GROUP,
-            folder=self._folder,
-            members=_members(self._controls),
+            record=self._etcd.endpoint,
+            members=self._members(self._controls),
             min_in_sync=self._min_in_sync,
         )
+
+    def _members(self, ports: list[int]) -> str:
+        address = self.network.address
+        return ";".join(f"{n}={address(broker(n))}:{port}" for n, port in enumerate(ports))
 
 
 def _confirmed(status: Status) -> int:
     """Return the confirm offset of the master; slaves report 0."""
     return max(int(one["confirm_offset"]) for one in status["members"])
-
-
-def _members(ports: list[int]) -> str:
-    return ";".join(f"{ordinal}={HOST}:{port}" for ordinal, port in enumerate(ports))

@@ -1,8 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """The ledger of the fault tests: sent, acknowledged, failed and received messages by position."""
 
-from itertools import pairwise
-from typing import NamedTuple, TypeAlias
+from collections.abc import Iterator
+from itertools import pairwise, takewhile
+from typing import Final, NamedTuple, TypeAlias
+
+_DISORDER_S: Final = 1.0
+"""Acknowledgements are recorded in the order in which they arrive, except for this time."""
 
 Place: TypeAlias = tuple[int, int]
 """Queue id and queue offset."""
@@ -82,9 +86,19 @@ class Ledger:
         found += [] if self.acknowledged else ["no message was acknowledged"]
         return found
 
+    def is_again(self, moment: float) -> bool:
+        """Return whether a send that began after `moment` is acknowledged."""
+        recent = takewhile(lambda it: it.ended >= moment, self._newest_first())
+        return any(it.began >= moment for it in recent)
+
+    def _newest_first(self) -> Iterator[Acknowledged]:
+        return reversed(self.acknowledged.values())
+
     def outage(self, since: float, until: float) -> Outage | None:
         """Return the senders' outage between two times, or None if no send was acknowledged."""
-        inside = [it for it in self.acknowledged.values() if since <= it.ended <= until]
+        # Newest first: otherwise a long run would read all its messages after each fault.
+        recent = takewhile(lambda it: it.ended >= since - _DISORDER_S, self._newest_first())
+        inside = [it for it in recent if since <= it.ended <= until]
         first = min((it.ended for it in inside if it.began >= since), default=None)
         if first is None:
             return None

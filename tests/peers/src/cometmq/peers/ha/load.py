@@ -2,8 +2,8 @@
 """Senders and a group of orderly consumers that record every message in a ledger."""
 
 import asyncio
-from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from itertools import count
 from time import monotonic
 from typing import Final
@@ -65,18 +65,18 @@ class Load:
                     group.create_task(self._send(producer, sender))
                 yield self.ledger
                 self._is_sending = False
-            await self._drain()
+            with suppress(PeerError):  # the ledger names the messages that are missing
+                await until(lambda: not self.ledger.lost(), "messages are consumed")
 
     async def until_settled(self, moment: float) -> None:
         """Wait until every send that began before `moment` has an outcome.
 
         Otherwise a send that fails late would be attributed to the next fault.
         """
-        for _ in range(round(DRAIN_TIMEOUT_S / POLL_S)):
-            if all(began >= moment for began in self.ledger.pending.values()):
-                return
-            await asyncio.sleep(POLL_S)
-        raise PeerError(f"sends have no outcome after {DRAIN_TIMEOUT_S} s")
+        pending = self.ledger.pending
+        await until(
+            lambda: all(began >= moment for began in pending.values()), "sends have an outcome"
+        )
 
     def _consumer(self, number: int) -> PushConsumer:
         consumer = PushConsumer(
@@ -117,11 +117,14 @@ class Load:
                 del ledger.pending[number]
                 await asyncio.sleep(PAUSE_S)
 
-    async def _drain(self) -> None:
-        for _ in range(round(DRAIN_TIMEOUT_S / POLL_S)):
-            if not self.ledger.lost():
-                return
-            await asyncio.sleep(POLL_S)
+
+async def until(condition: Callable[[], bool], what: str) -> None:
+    """Poll a condition; raise PeerError if it does not hold within `DRAIN_TIMEOUT_S`."""
+    deadline = monotonic() + DRAIN_TIMEOUT_S
+    while not condition():
+        if monotonic() > deadline:
+            raise PeerError(f"not within {DRAIN_TIMEOUT_S} s: {what}")
+        await asyncio.sleep(POLL_S)
 
 
 async def _store(producer: Producer, message: Message, sender: int) -> SendResult:

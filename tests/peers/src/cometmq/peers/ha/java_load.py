@@ -1,0 +1,99 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The official Java client as senders and an orderly consumer, with a ledger of its own."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+from typing import Any, Final
+
+from cometmq.client.admin import AdminClient
+from cometmq.peers.clients.javaclient import JavaClient
+from cometmq.peers.clients.programs import Running
+from cometmq.peers.ha.ledger import Acknowledged, Ledger
+from cometmq.peers.ha.load import POLL_S, until
+from cometmq.peers.processes import PeerError
+from cometmq.remoting.log import NO_LOG
+
+TOPIC: Final = "JavaLedger"
+POLL_ROUTES_MS: Final = 1000
+"""With the client's default of 30 s, the ledger would show little but its wait for new routes."""
+_NS: Final = 1_000_000_000
+
+
+class JavaLoad:
+    """One Java program, whose events become entries of the ledger soon after it printed them."""
+
+    def __init__(self, namesrv: str, folder: Path) -> None:
+        self.ledger = Ledger()
+        self._namesrv = namesrv
+        self._folder = folder
+        self._stop_sending, self._stop = folder / "stop-sending", folder / "stop"
+        self._seen: set[str] = set()
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[Ledger]:
+        """Send and consume inside the context; on leaving, wait for all acknowledged messages."""
+        async with AdminClient(self._namesrv, log=NO_LOG) as admin:
+            await admin.create_topic(TOPIC)
+        client = await asyncio.to_thread(JavaClient, self._folder)
+        with client.start(
+            "ledger",
+            namesrv=self._namesrv,
+            topic=TOPIC,
+            poll_routes_ms=POLL_ROUTES_MS,
+            stop_sending=self._stop_sending,
+            stop=self._stop,
+        ) as program:
+            async with asyncio.TaskGroup() as tasks:
+                reader = tasks.create_task(self._read(program))
+                await until(lambda: "started" in self._seen, "the Java client starts")
+                yield self.ledger
+                self._stop_sending.touch()
+                await until(lambda: "stopped" in self._seen, "sends have an outcome")
+                with suppress(PeerError):  # the ledger names the messages that are missing
+                    await until(lambda: not self.ledger.lost(), "messages are consumed")
+                self._stop.touch()
+                await asyncio.to_thread(program.finish)
+                reader.cancel()
+
+    async def until_settled(self, moment: float) -> None:
+        """Wait until every send that began before `moment` has an outcome."""
+        pending = self.ledger.pending
+        await until(
+            lambda: all(began >= moment for began in pending.values()), "sends have an outcome"
+        )
+
+    async def _read(self, program: Running) -> None:
+        with program.log_path.open("rb") as log:
+            rest = b""
+            while program.is_running:
+                *lines, rest = (rest + log.read()).split(b"\n")
+                for line in lines:
+                    if line.startswith(b'{"event":'):
+                        self.record(json.loads(line))
+                await asyncio.sleep(POLL_S)
+        if not self._stop.exists():
+            raise PeerError(f"the Java client ended:\n{program.log()[-6000:]}")
+
+    def record(self, event: Mapping[str, Any]) -> None:
+        """Add one event of the program to the ledger."""
+        ledger, kind = self.ledger, event["event"]
+        match kind:
+            case "sending":
+                ledger.senders[event["number"]] = event["sender"]
+                ledger.pending[event["number"]] = event["at_ns"] / _NS
+            case "sent" | "failed":
+                began, ended = ledger.pending.pop(event["number"]), event["at_ns"] / _NS
+                status = event.get("status")
+                if status == "SEND_OK":
+                    place = (event["queue_id"], event["queue_offset"])
+                    ledger.acknowledged[event["number"]] = Acknowledged(began, ended, place)
+                else:  # with any other status, a failover may lose the message
+                    reason = status or event["error"]
+                    ledger.failed[event["number"]] = (ended, reason)
+            case "received":
+                ledger.receive((event["queue_id"], event["queue_offset"]), event["number"])
+            case _:
+                self._seen.add(kind)
