@@ -8,13 +8,11 @@ from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any, Final
 
-from cometmq.client.admin import AdminClient
 from cometmq.peers.clients.javaclient import JavaClient
 from cometmq.peers.clients.programs import Running
 from cometmq.peers.ha.ledger import Acknowledged, Ledger
-from cometmq.peers.ha.load import POLL_S, until
+from cometmq.peers.ha.load import POLL_S, create_topic, until
 from cometmq.peers.processes import PeerError
-from cometmq.remoting.log import NO_LOG
 
 TOPIC: Final = "JavaLedger"
 POLL_ROUTES_MS: Final = 1000
@@ -35,8 +33,7 @@ class JavaLoad:
     @asynccontextmanager
     async def running(self) -> AsyncIterator[Ledger]:
         """Send and consume inside the context; on leaving, wait for all acknowledged messages."""
-        async with AdminClient(self._namesrv, log=NO_LOG) as admin:
-            await admin.create_topic(TOPIC)
+        await create_topic(self._namesrv, TOPIC)
         client = await asyncio.to_thread(JavaClient, self._folder)
         with client.start(
             "ledger",

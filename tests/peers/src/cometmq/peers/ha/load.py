@@ -52,8 +52,7 @@ class Load:
     @asynccontextmanager
     async def running(self) -> AsyncIterator[Ledger]:
         """Send and consume inside the context; on leaving, wait for all acknowledged messages."""
-        async with AdminClient(self._namesrv, log=NO_LOG) as admin:
-            await admin.create_topic(TOPIC)
+        await create_topic(self._namesrv, TOPIC)
         async with AsyncExitStack() as stack:
             for number in range(CONSUMER_COUNT):
                 await stack.enter_async_context(self._consumer(number))
@@ -116,6 +115,21 @@ class Load:
                 ledger.acknowledged[number] = Acknowledged(began, monotonic(), place)
                 del ledger.pending[number]
                 await asyncio.sleep(PAUSE_S)
+
+
+async def create_topic(namesrv: str, topic: str) -> None:
+    """Create a topic; try again if a loaded machine has not answered in time."""
+    deadline = monotonic() + DRAIN_TIMEOUT_S
+    async with AdminClient(namesrv, log=NO_LOG) as admin:
+        while True:
+            try:
+                await admin.create_topic(topic)
+            except CometError:
+                if monotonic() > deadline:
+                    raise
+                await asyncio.sleep(POLL_S)
+            else:
+                return
 
 
 async def until(condition: Callable[[], bool], what: str) -> None:
