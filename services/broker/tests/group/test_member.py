@@ -16,6 +16,7 @@ from cometmq.broker.group.member import GroupMember
 from cometmq.broker.testing.logs import RecordingLog
 from cometmq.ha import member as rules
 from cometmq.ha.durable import OsFiles
+from cometmq.ha.epochs import HistoryUnsaved
 from cometmq.ha.member import OrderRefused, Refusal, Role
 from cometmq.ha.places.memory import Fault, MemoryPlace
 from cometmq.ha.port import Answer
@@ -64,6 +65,9 @@ class Duties:
     async def begin_epoch(self, epoch: int, tables: object) -> bool:
         self.note("begin", epoch)
         return self.can_begin
+
+    async def repair_history(self) -> None:
+        self.note("repair")
 
     async def lead(self, found: object) -> None:
         self.note("lead")
@@ -481,6 +485,47 @@ async def test_a_promise_that_did_not_fit_on_the_disk_is_never_answered(
         await rig.until(lambda: rig.role is Role.SLAVE)
         assert rig.saved.promised == rig.member.status().promised == 9
         assert rig.member.status().epoch == 0  # it has promised a later epoch than the record's
+
+
+FULL = HistoryUnsaved(errno.ENOSPC, "No space left on device: epoch file")
+
+
+async def test_a_winner_whose_history_did_not_fit_on_the_disk_takes_part_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(member, "FULL_RETRY_MS", 1)
+    async with running(tmp_path) as rig:
+        begin = rig.duties.begin_epoch
+
+        async def begin_with_full_disk(epoch: int, tables: object) -> bool:
+            await begin(epoch, tables)
+            raise FULL
+
+        monkeypatch.setattr(rig.duties, "begin_epoch", begin_with_full_disk)
+        rig.write(record(1))
+        await rig.until(lambda: rig.role is Role.FAILED)
+        rig.duties.error = FULL
+        await rig.until(lambda: rig.duties.calls.count(("repair",)) >= 2)
+        assert rig.role is Role.FAILED
+        monkeypatch.setattr(rig.duties, "begin_epoch", begin)
+        rig.duties.error = None
+        await rig.until(lambda: rig.role is Role.MASTER)
+        assert rig.member.status().epoch == 2  # its promise of epoch 1 is used up (R4)
+        assert rig.duties.calls[-2:] == [("begin", 2), ("lead",)]
+
+
+async def test_a_slave_whose_history_did_not_fit_on_the_disk_follows_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(member, "FULL_RETRY_MS", 1)
+    async with running(tmp_path) as rig:
+        rig.write(record(4, holder=X))
+        await rig.until(lambda: rig.member.status().epoch == 4)
+        rig.duties.calls.clear()
+        rig.member.history_unsaved(FULL)
+        await rig.until(lambda: rig.duties.calls[-1:] == [("follow", 1, 4)])
+        assert rig.duties.calls[:3] == [("close",), ("stop",), ("repair",)]
+        assert rig.log.named("member.failed")[0]["step"] == "SaveHistory"
 
 
 async def test_a_store_that_fails_besides_a_full_disk_does_not_recover(

@@ -1,9 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Small files that survive a power failure: replaced as a whole, or never changed once created."""
 
+import errno
 import os
 from pathlib import Path
-from typing import Protocol
+from typing import Final, Protocol
+
+DISK_FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
+"""The errors after which a write may succeed once there is space."""
 
 
 class Files(Protocol):

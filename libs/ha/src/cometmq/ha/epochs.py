@@ -30,6 +30,10 @@ class EpochsDamaged(CometError):
     """A file is not a valid epoch file; the message names the file and the fault."""
 
 
+class HistoryUnsaved(OSError):
+    """A history did not fit on the disk; the file and the history in use are the old ones."""
+
+
 class Entry(NamedTuple):
     """The first byte that the master of an epoch wrote."""
 

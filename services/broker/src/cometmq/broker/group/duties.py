@@ -45,6 +45,12 @@ class Duties(Protocol):
         arrived, `GroupMember.begin_again` has this called again.
         """
 
+    async def repair_history(self) -> None:
+        """Save the history of the log, without epochs that begin beyond its end (R5).
+
+        The member is neither master nor slave meanwhile. Raise OSError.
+        """
+
     async def lead(self, found: Versioned) -> None:
         """Start to serve clients as the master of the epoch that has begun."""
 

@@ -7,8 +7,9 @@ The promise is on disk before any action that depends on it begins, and before `
 answer to an elector describes the state after the last completed event.
 
 A failed step ends the membership until a restart, and the order that led to it is refused. There is
-one exception: if the disk was too full for the state file, the member recovers as soon as the file
-can be saved. As after a restart, its promises are on disk before it takes part again.
+one exception: if the disk was too full for the state file or the epoch file, the member recovers as
+soon as both can be saved. As after a restart, its promises are on disk before it takes part again,
+and so is the history of its log.
 
 The record is read in a separate task, because a read may take seconds. A read counts only if the
 state has not changed since it began; otherwise it is repeated (R4).
@@ -16,7 +17,6 @@ state has not changed since it began; otherwise it is repeated (R4).
 
 import asyncio
 import contextlib
-import errno
 from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Final, NamedTuple
@@ -26,6 +26,8 @@ from cometmq.broker.group.swap import swap
 from cometmq.ha import member as rules
 from cometmq.ha import state as states
 from cometmq.ha.actions import Status
+from cometmq.ha.durable import DISK_FULL
+from cometmq.ha.epochs import HistoryUnsaved
 from cometmq.ha.member import Member, OrderRefused, Refusal, Role
 from cometmq.ha.port import Answer, RecordPort, RecordUnreachable
 from cometmq.ha.record import Record, RecordDamaged, TablesAt, Versioned
@@ -42,7 +44,7 @@ IDLE_READ_MS: Final = 1_000
 """
 FULL_RETRY_MS: Final = 1_000
 """Interval at which a member whose disk was full tries to save its state."""
-_FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
+_FREE_SPACE: Final = "free space on the disk: this broker then takes part again"
 _SAVES: Final = frozenset({"SavePromise", "SaveInSync"})
 """The steps that only save the state file."""
 
@@ -144,6 +146,14 @@ class GroupMember:
         if isinstance(event, rules.StoreFailed):
             self._can_recover = False
         self._jobs.put_nowait(_Job(event, None))
+
+    def history_unsaved(self, error: HistoryUnsaved) -> None:
+        """End the membership until the history of the log fits on the disk."""
+        self._log.error(
+            "member.failed", step="SaveHistory", error=describe(error), action=_FREE_SPACE
+        )
+        self._jobs.put_nowait(_Job(rules.StoreFailed(), None))
+        self._is_full.set()
 
     async def begin_again(self, epoch: int, tables: TablesAt) -> None:
         """Perform the step that begins an epoch again, unless the epoch was abandoned.
@@ -319,10 +329,10 @@ class GroupMember:
         try:
             await work
         except (CometError, OSError) as error:
-            is_full = step in _SAVES and isinstance(error, OSError) and error.errno in _FULL
-            action = "repair the disk, then restart this broker"
-            if is_full:
-                action = "free space on the disk: this broker then takes part again"
+            is_full = isinstance(error, HistoryUnsaved) or (
+                step in _SAVES and isinstance(error, OSError) and error.errno in DISK_FULL
+            )
+            action = _FREE_SPACE if is_full else "repair the disk, then restart this broker"
             self._log.error("member.failed", step=step, error=describe(error), action=action)
             if is_full:
                 self._is_full.set()
@@ -344,8 +354,8 @@ class GroupMember:
             self._jobs.put_nowait(_Job(_Retry(), None))
 
     async def _recover(self) -> None:
-        """Save all promises and take part again; if they cannot be saved yet, wait for the next
-        retry.
+        """Save all promises and the history, and take part again; if they cannot be saved yet, wait
+        for the next retry.
         """
         state = states.promised(self._state, self._member.promised)
         try:
@@ -355,6 +365,11 @@ class GroupMember:
             return
         self._state = state
         if not self._can_recover or self._member.role is not Role.FAILED:
+            return
+        try:
+            await self._duties.repair_history()
+        except OSError:
+            self._is_full.set()
             return
         self._log.info("member.recovered")
         self.begin()

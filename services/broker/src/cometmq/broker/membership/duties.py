@@ -187,6 +187,11 @@ class BrokerDuties:
         self._feed.begin(epoch)
         return True
 
+    async def repair_history(self) -> None:
+        # A save that failed may have followed a truncation of the log.
+        end = self._broker.store.commit_log.end
+        await self._epochs.save(epochs.truncated(self._epochs.history, end))
+
     def _lacks(self, tables: TablesAt) -> bool:
         return records.lacks_tables(self._feed.position, tables)
 
@@ -384,5 +389,8 @@ class BrokerDuties:
         self.member.observe(rules.EpochSeen(epoch))
 
     def store_failed(self, error: Exception) -> None:
+        if isinstance(error, epochs.HistoryUnsaved):
+            self.member.history_unsaved(error)
+            return
         self._broker.log.error("member.store_failed", error=describe(error))
         self.member.observe(rules.StoreFailed())

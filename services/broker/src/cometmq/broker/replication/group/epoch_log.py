@@ -3,7 +3,8 @@
 
 from functools import partial
 
-from cometmq.ha.epochs import EpochFile, History
+from cometmq.ha.durable import DISK_FULL
+from cometmq.ha.epochs import EpochFile, History, HistoryUnsaved
 from cometmq.runtime.worker import Worker
 
 
@@ -17,10 +18,18 @@ class EpochLog:
         self.history = history
 
     async def save(self, history: History) -> None:
-        """Replace the history; raise OSError and keep the old one if it cannot be saved."""
+        """Replace the history; raise OSError and keep the old one if it cannot be saved.
+
+        Raise HistoryUnsaved if the disk is full.
+        """
         if history == self.history:
             return
-        await self._worker.submit(partial(self._file.save, history))
+        try:
+            await self._worker.submit(partial(self._file.save, history))
+        except OSError as error:
+            if error.errno in DISK_FULL:
+                raise HistoryUnsaved(error.errno, f"{error.strerror}: epoch file") from error
+            raise
         self.history = history
 
 
