@@ -5,6 +5,7 @@
 //! The core uses neither Python nor I/O. `python` is the module `cometmq.accel`.
 
 pub mod answers;
+mod batch;
 pub mod commit;
 pub mod due;
 pub mod envelope;

@@ -8,11 +8,11 @@
 use std::collections::HashMap;
 use std::ops::Range;
 
+use crate::batch::{Items, common_text};
 use crate::frames::{Frame, Next, frame_at};
 use crate::header::{Header, read_header};
 use crate::properties::{PAIR_SEPARATOR, Sent, java_hash, read_item, read_sent};
 use crate::pull::stage::Pulls;
-use crate::scan::be32;
 
 /// Size of a record without body, topic and properties, if both hosts are IPv4 addresses.
 pub const RECORD_FIXED_BYTES: usize = 88;
@@ -23,8 +23,6 @@ const TOPIC_BYTES_MAX: usize = 127;
 /// The flags that do not change the layout of a record: compressed, several tags, kind of
 /// compression.
 const PLAIN_SYS_FLAGS: i32 = 0x1 | 0x2 | 0x700;
-/// Size of the fields before the body of a batch item: size, magic, CRC, flag, body length.
-const ITEM_HEAD_BYTES: usize = 20;
 
 /// A topic that Python has admitted.
 pub struct Topic {
@@ -443,59 +441,5 @@ impl Stage {
             + self.topics[record.topic as usize].field.len()
             + PROPERTIES_LENGTH_BYTES
             + record.text.len()
-    }
-}
-
-/// Returns the text to append to the properties of each batch item, including WAIT.
-fn common_text(sent: &Sent, stored: &[u8]) -> Vec<u8> {
-    match sent.wait {
-        Some(value) => [b"WAIT\x01", value, &[PAIR_SEPARATOR], stored].concat(),
-        None => stored.to_vec(),
-    }
-}
-
-/// One message of a batch, as positions in the chunk.
-struct Item {
-    flag: i32,
-    body: Range<usize>,
-    properties: Range<usize>,
-}
-
-/// Iterates over the items of a batch's body; yields `None` where the body is malformed.
-struct Items<'a> {
-    data: &'a [u8],
-    left: Range<usize>,
-}
-
-impl<'a> Items<'a> {
-    fn of(data: &'a [u8], body: Range<usize>) -> Self {
-        Self { data: &data[..body.end], left: body }
-    }
-
-    fn read(&self) -> Option<Item> {
-        let start = self.left.start;
-        let head = self.data.get(start..start + ITEM_HEAD_BYTES)?;
-        let flag = be32(head, 12).cast_signed();
-        let body_bytes = usize::try_from(be32(head, 16).cast_signed()).ok()?;
-        let body = start + ITEM_HEAD_BYTES..start + ITEM_HEAD_BYTES + body_bytes;
-        let length = self.data.get(body.end..body.end + PROPERTIES_LENGTH_BYTES)?;
-        let length = usize::try_from(i16::from_be_bytes([length[0], length[1]])).ok()?;
-        let properties = body.end + PROPERTIES_LENGTH_BYTES;
-        let properties = properties..properties + length;
-        self.data.get(properties.clone())?;
-        Some(Item { flag, body, properties })
-    }
-}
-
-impl Iterator for Items<'_> {
-    type Item = Option<Item>;
-
-    fn next(&mut self) -> Option<Self::Item> {
-        if self.left.is_empty() {
-            return None;
-        }
-        let item = self.read();
-        self.left.start = item.as_ref().map_or(self.left.end, |item| item.properties.end);
-        Some(item)
     }
 }
