@@ -3,6 +3,8 @@
 
 use std::ops::Range;
 
+use crate::transactions::{End, Half};
+
 const HEX: &[u8; 16] = b"0123456789ABCDEF";
 const PREFIX_BYTES: usize = 8;
 
@@ -29,9 +31,24 @@ pub struct Answer {
     pub places: Range<usize>,
 }
 
+/// A stored request that ended a half message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ended {
+    /// The half message and the decision.
+    pub end: End,
+    /// Number of the topic of the committed message.
+    pub topic: u32,
+}
+
 /// The answers of one commit, in the order of the requests.
 #[derive(Default)]
 pub struct Answers {
+    /// Requests without an answer.
+    pub ends: Vec<Ended>,
+    /// Number of half messages.
+    pub half_count: usize,
+    /// The half messages to keep in memory.
+    pub halves: Vec<Half>,
     /// One answer per request.
     pub rows: Vec<Answer>,
     /// Physical offset of each message.

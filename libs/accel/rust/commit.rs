@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Turns the staged sends of a whole commit into records, queue entries, index keys and answers.
 
-use crate::answers::{Answer, Answers};
-use crate::stage::{RECORD_FIXED_BYTES, Stage};
+use crate::answers::{Answer, Answers, Ended};
+use crate::stage::{IN_TEXTS, RECORD_FIXED_BYTES, Record, Stage};
 
 const MAGIC_V1: i32 = -626_843_481;
 /// Minimum size of the marker that closes a log file.
@@ -164,7 +164,7 @@ impl Stage {
                 let bytes = self.record_bytes(record);
                 let offset = place.offset + at as i64;
                 let placed = Placed { offset, queue_offset: queue.next_offset, store_host, place };
-                let body = &chunks[record.chunk as usize][record.body.clone()];
+                let body = self.body_of(record, chunks);
                 self.write(record, body, placed, &mut out[at..at + bytes]);
                 queue.entries.extend_from_slice(&offset.to_be_bytes());
                 queue.entries.extend_from_slice(&(bytes as u32).to_be_bytes());
@@ -183,17 +183,33 @@ impl Stage {
                 }
                 answer.size += bytes;
                 answers.places.push(offset);
+                if self.is_half(record) {
+                    answers.half_count += 1;
+                    let place = (offset, answer.queue_offset);
+                    answers.halves.extend(self.half_of(record, body, place, bytes));
+                }
                 at += bytes;
             }
+            built.message_count += request.records.len();
+            if let Some(end) = request.end {
+                answers.places.truncate(answer.places.start);
+                answers.ends.push(Ended { end, topic: answer.topic });
+                continue;
+            }
             answer.places.end = answers.places.len();
-            built.message_count += answer.places.len();
             answers.rows.push(answer);
         }
         built.keys.close(place.now_ms);
         built
     }
 
-    fn write(&self, record: &crate::stage::Record, body: &[u8], placed: Placed, out: &mut [u8]) {
+    fn body_of<'a>(&'a self, record: &Record, chunks: &[&'a [u8]]) -> &'a [u8] {
+        let content =
+            if record.chunk == IN_TEXTS { &self.texts } else { chunks[record.chunk as usize] };
+        &content[record.body.clone()]
+    }
+
+    fn write(&self, record: &Record, body: &[u8], placed: Placed, out: &mut [u8]) {
         let topic = &self.topics[record.topic as usize].field;
         let text = &self.texts[record.text.clone()];
         let crc = crc32fast::hash(body) & CRC_MASK;
@@ -216,7 +232,7 @@ impl Stage {
         put(&placed.place.now_ms.to_be_bytes());
         put(&placed.store_host);
         put(&record.reconsume_times.to_be_bytes());
-        put(&0i64.to_be_bytes()); // prepared transaction
+        put(&record.prepared.to_be_bytes());
         put(&(body.len() as u32).to_be_bytes());
         put(body);
         put(topic);

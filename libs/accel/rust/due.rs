@@ -168,6 +168,7 @@ impl Stage {
             born_host: data.get(48..56)?.try_into().ok()?,
             tag_code: texts.tag_code(),
             is_delayed: false,
+            prepared: 0,
         };
         self.push_delayed(record, &found, &texts)
     }
@@ -189,6 +190,7 @@ impl Stage {
             waits: false,
             queue_id: 0,
             records: number..number + 1,
+            end: None,
         });
         Some(())
     }

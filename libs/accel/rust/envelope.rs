@@ -1,9 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The parts that the headers of plain sends and plain pulls share. Both are requests with an
-//! answer and without a remark; for anything else, these functions return `None`, and Python takes
-//! over.
+//! The parts that the headers of all plain requests share: they have an expected flag and no
+//! remark; for anything else, these functions return `None`, and Python takes over.
 
 use crate::scan::{Scan, be32};
+
+/// The flag of requests that expect an answer.
+pub const ANSWERED: u32 = 0;
+/// The flag of requests without an answer.
+pub const ONEWAY: u32 = 2;
 
 const BINARY_FIXED_BYTES: usize = 21;
 
@@ -13,16 +17,14 @@ const BINARY_FIXED_BYTES: usize = 21;
 pub fn read_json<'a>(
     head: &'a [u8],
     start: usize,
+    flag: u32,
     mut read_fields: impl FnMut(&mut Scan<'a>) -> Option<()>,
 ) -> Option<i32> {
     let mut scan = Scan::new(head, start);
     let (mut opaque, mut seen) = (0, 0u32);
     scan.members(|scan, name| {
         let bit = match name {
-            b"flag" => {
-                // Neither an answer nor a oneway request.
-                (scan.number()? == 0).then_some(1)?
-            }
+            b"flag" => (scan.number()? == i64::from(flag)).then_some(1)?,
             b"language" => {
                 scan.plain()?;
                 1 << 1
@@ -50,18 +52,22 @@ pub fn read_json<'a>(
         seen |= bit;
         is_new.then_some(())
     })?;
-    scan.is_at_end().then_some(opaque)
+    let has_flag = flag == ANSWERED || seen & 1 != 0; // a missing flag is 0
+    (scan.is_at_end() && has_flag).then_some(opaque)
 }
 
 /// Reads the fixed part of a binary header; returns the opaque and the extended fields.
 #[inline]
 #[must_use]
-pub fn read_binary(head: &[u8]) -> Option<(i32, &[u8])> {
+pub fn read_binary(head: &[u8], flag: u32) -> Option<(i32, &[u8])> {
     if head.len() < BINARY_FIXED_BYTES {
         return None;
     }
-    let (flag, remark_bytes, ext_bytes) = (be32(head, 9), be32(head, 13), be32(head, 17));
-    if flag != 0 || remark_bytes != 0 || ext_bytes as usize != head.len() - BINARY_FIXED_BYTES {
+    let (own_flag, remark_bytes, ext_bytes) = (be32(head, 9), be32(head, 13), be32(head, 17));
+    if own_flag != flag
+        || remark_bytes != 0
+        || ext_bytes as usize != head.len() - BINARY_FIXED_BYTES
+    {
         return None;
     }
     Some((be32(head, 5).cast_signed(), &head[BINARY_FIXED_BYTES..]))

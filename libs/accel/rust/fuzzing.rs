@@ -5,9 +5,12 @@
 use crate::answers::Template;
 use crate::commit::Place;
 use crate::stage::{Limits, Origin, Stage};
+use crate::transactions::Transactions;
 
 const HOST: [u8; 8] = [10, 0, 0, 1, 0, 0, 0x2a, 0x9f];
 const CHUNK_FRAMES_MAX: u32 = 6;
+/// Position of the last byte of the flag in a binary header.
+const BINARY_FLAG_AT: usize = 12;
 
 /// A small random number generator (xorshift64*).
 pub struct Random(u64);
@@ -42,6 +45,8 @@ pub struct Seen {
     pub staged: u64,
     /// Delayed messages that were delivered.
     pub delivered: u64,
+    /// Half messages that were ended.
+    pub ended: u64,
 }
 
 /// Runs a series of inputs and returns the counters; panics on inconsistent results.
@@ -64,6 +69,10 @@ pub fn run(seed: u64, frames: u64) -> Seen {
         host: Template::hex_host(HOST),
     };
     stage.delay_in(b"Delayed", vec![1_000, 5_000]);
+    let mut transactions = Transactions::new(b"Half", b"Op", b"TAGS\x01d", 100, HOST);
+    transactions.takes_halves = true;
+    stage.transactions = Some(transactions);
+    let mut halves = vec![];
     let mut so_far = Seen::default();
     let mut chunk = vec![];
     while so_far.frames < frames {
@@ -75,16 +84,33 @@ pub fn run(seed: u64, frames: u64) -> Seen {
         chunk.clear();
         for _ in 0..=random.below(CHUNK_FRAMES_MAX) {
             so_far.frames += 1;
-            push_frame(&mut chunk, &mut random);
+            match halves.pop().filter(|_| random.below(2) == 0) {
+                Some(half) => push_end(&mut chunk, half, &mut random),
+                None => push_frame(&mut chunk, &mut random),
+            }
         }
         mutate(&mut chunk, &mut random);
-        so_far.staged += check(&mut stage, &chunk, &template);
+        let (staged, ended) = check(&mut stage, &chunk, &template, &mut halves);
+        so_far.staged += staged;
+        so_far.ended += ended;
     }
     so_far
 }
 
-fn check(stage: &mut Stage, chunk: &[u8], template: &Template) -> u64 {
-    let parts = stage.stage(chunk, Some(Origin { chunk: 0, peer: 0, host: HOST }), None, 100);
+/// Returns the number of staged requests, and how many of them end a half message. `halves` receives
+/// the physical offset and the queue offset of the half messages that are stored.
+fn check(
+    stage: &mut Stage,
+    chunk: &[u8],
+    template: &Template,
+    halves: &mut Vec<(i64, i64)>,
+) -> (u64, u64) {
+    let parts = stage.stage(
+        chunk,
+        Some(Origin { chunk: 0, peer: 0, host: HOST, now_ms: Some(7) }),
+        None,
+        100,
+    );
     let mut end = 0;
     for part in &parts {
         assert!(part.start == end && part.end > part.start, "parts follow one another");
@@ -112,7 +138,17 @@ fn check(stage: &mut Stage, chunk: &[u8], template: &Template) -> u64 {
     assert_eq!(built.keys.hashes.len(), built.keys.offsets.len());
     assert!(built.keys.hashes.iter().all(|&hash| hash >= 0));
     let mut frames = vec![];
-    for (_, answers) in &built.groups {
+    halves.clear();
+    let mut ended = 0;
+    for (_, mut answers) in built.groups {
+        assert!(answers.halves.len() <= answers.half_count);
+        for half in answers.halves.drain(..) {
+            halves.push((half.offset, half.queue_offset));
+            if let Some(transactions) = &mut stage.transactions {
+                transactions.keep(half);
+            }
+        }
+        ended += answers.ends.len() as u64;
         for row in &answers.rows {
             let start = frames.len();
             template.push(&mut frames, row, &answers.places[row.places.clone()]);
@@ -121,7 +157,33 @@ fn check(stage: &mut Stage, chunk: &[u8], template: &Template) -> u64 {
         }
     }
     stage.release();
-    count as u64
+    (count as u64, ended)
+}
+
+/// Appends a request that ends a half message.
+fn push_end(chunk: &mut Vec<u8>, half: (i64, i64), random: &mut Random) {
+    let is_binary = random.below(2) == 0;
+    let (offset, queue_offset) = (half.0.to_string(), half.1.to_string());
+    let fields = [
+        ("producerGroup", random.pick(&["g", "g", "g", "other"])),
+        ("tranStateTableOffset", &queue_offset),
+        ("commitLogOffset", &offset),
+        ("commitOrRollback", random.pick(&["8", "8", "12", "0"])),
+        ("fromTransactionCheck", "false"),
+        ("msgId", "0A0B"),
+    ];
+    let head = if is_binary {
+        let mut head = binary_head(37, &fields);
+        head[BINARY_FLAG_AT] = 2;
+        head
+    } else {
+        let head = String::from_utf8(json_head(37, &fields)).unwrap_or_default();
+        head.replace("\"flag\":0", "\"flag\":2").into_bytes()
+    };
+    let word = u32::from(is_binary) << 24 | head.len() as u32;
+    chunk.extend_from_slice(&((4 + head.len()) as u32).to_be_bytes());
+    chunk.extend_from_slice(&word.to_be_bytes());
+    chunk.extend_from_slice(&head);
 }
 
 fn push_frame(chunk: &mut Vec<u8>, random: &mut Random) {
@@ -135,6 +197,8 @@ fn push_frame(chunk: &mut Vec<u8>, random: &mut Random) {
         "UNIQ_KEY\u{1}0A01\u{2}",
         "",
         "DELAY\u{1}3",
+        "TRAN_MSG\u{1}true\u{2}PGROUP\u{1}g\u{2}KEYS\u{1}k",
+        "UNIQ_KEY\u{1}0A00\u{2}PGROUP\u{1}g\u{2}TRAN_MSG\u{1}true\u{2}WAIT\u{1}true",
         "\u{2}\u{2}\u{1}\u{1}",
     ]);
     let batch = if code == 320 { "true" } else { "false" };
@@ -248,5 +312,6 @@ mod tests {
     fn mutated_sends_never_panic_and_many_are_staged() {
         let seen = run(1, 300_000);
         assert!(seen.staged > seen.frames / 8, "{seen:?}");
+        assert!(seen.ended > seen.frames / 200, "{seen:?}");
     }
 }

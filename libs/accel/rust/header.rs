@@ -5,7 +5,7 @@
 //! A plain send has code 310 or 320 and expects an answer. Each field occurs at most once, numbers
 //! are plain decimals, texts are printable ASCII, and properties are any UTF-8.
 
-use crate::envelope;
+use crate::envelope::{self, ANSWERED};
 use crate::scan::{Scan, decimal, decimal32};
 
 /// The fields of a plain send that its record and its answer need.
@@ -106,7 +106,7 @@ fn read_json<'a>(head: &'a [u8], text: &mut Vec<u8>) -> Option<Header<'a>> {
         return None;
     }
     let mut header = Header { is_batch, ..Header::default() };
-    header.opaque = envelope::read_json(head, JSON_SEND.len(), |scan| {
+    header.opaque = envelope::read_json(head, JSON_SEND.len(), ANSWERED, |scan| {
         read_json_fields(scan, &mut header, text)
     })?;
     header.is_complete().then_some(header)
@@ -135,7 +135,7 @@ fn read_binary<'a>(head: &'a [u8], text: &mut Vec<u8>) -> Option<Header<'a>> {
     if !is_batch && !head.starts_with(&BINARY_SEND) {
         return None;
     }
-    let (opaque, mut rest) = envelope::read_binary(head)?;
+    let (opaque, mut rest) = envelope::read_binary(head, ANSWERED)?;
     let mut header = Header { opaque, is_batch, ..Header::default() };
     while !rest.is_empty() {
         // The name has one byte, the length of the value four.

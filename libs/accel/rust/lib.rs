@@ -20,11 +20,15 @@ pub mod pull;
 pub mod range;
 pub mod scan;
 pub mod stage;
+pub mod transaction_header;
+pub mod transactions;
 
 #[cfg(feature = "python")]
 mod pull_lane;
 #[cfg(feature = "python")]
 mod python;
+#[cfg(feature = "python")]
+mod python_answers;
 #[cfg(feature = "python")]
 mod python_due;
 #[cfg(feature = "python")]

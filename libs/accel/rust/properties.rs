@@ -4,6 +4,8 @@
 //! This is the native version of `cometmq.broker.messages.read_sent`, for texts whose tags and keys
 //! are ASCII.
 
+use crate::scan::decimal32;
+
 /// Separates the pairs of a property text.
 pub const PAIR_SEPARATOR: u8 = 2;
 const VALUE_SEPARATOR: u8 = 1;
@@ -17,6 +19,29 @@ pub struct Sent<'a> {
     pub wait: Option<&'a [u8]>,
     /// Delay level that the sender requested; 0 for none.
     pub level: u16,
+    /// Whether this is a half message.
+    pub is_half: bool,
+}
+
+/// The start of the index hashes of a message, depending on where it is stored.
+#[derive(Clone, Copy)]
+pub struct TopicHashes {
+    /// For a plain message.
+    pub plain: u32,
+    /// For a delayed message, if delayed messages are accepted.
+    pub delayed: Option<u32>,
+    /// For a half message, if half messages are accepted.
+    pub half: Option<u32>,
+}
+
+/// The properties of a half message that its end needs.
+pub struct HalfTarget<'a> {
+    /// Real topic.
+    pub topic: &'a [u8],
+    /// Real queue.
+    pub queue_id: i32,
+    /// Producer group.
+    pub group: &'a [u8],
 }
 
 impl Sent<'_> {
@@ -34,8 +59,10 @@ struct Found<'a> {
     tags: &'a [u8],
     wait: Option<&'a [u8]>,
     level: Option<&'a [u8]>,
-    is_half: bool,
-    has_target: bool,
+    half: Option<&'a [u8]>,
+    group: &'a [u8],
+    topic: &'a [u8],
+    queue_id: &'a [u8],
 }
 
 /// Calls `keep` with each pair that must be stored.
@@ -58,8 +85,10 @@ fn read_pairs<'a>(raw: &'a [u8], mut keep: impl FnMut(&'a [u8])) -> Found<'a> {
             b"TAGS" => found.tags = value,
             b"KEYS" => found.keys = value,
             b"DELAY" => found.level = Some(value),
-            b"TRAN_MSG" => found.is_half = true,
-            b"REAL_TOPIC" | b"REAL_QID" => found.has_target = true,
+            b"TRAN_MSG" => found.half = Some(value),
+            b"PGROUP" => found.group = value,
+            b"REAL_TOPIC" => found.topic = value,
+            b"REAL_QID" => found.queue_id = value,
             _ => {}
         }
         keep(pair);
@@ -68,14 +97,14 @@ fn read_pairs<'a>(raw: &'a [u8], mut keep: impl FnMut(&'a [u8])) -> Found<'a> {
 }
 
 /// Reads the properties of a request; appends the text to store to `out`, and the hashes of the
-/// keys to `hashes`. `topic_hashes` holds the hashes for messages without and with a delay.
+/// keys to `hashes`.
 ///
-/// Returns `None` for messages that are part of a transaction, for delays in an unusual form, and
-/// for tags and keys outside ASCII. Both vectors may have grown in that case.
+/// Returns `None` for delays and half messages in an unusual form, and for tags and keys outside
+/// ASCII. Both vectors may have grown in that case.
 pub fn read_sent<'a>(
     raw: &'a [u8],
     cluster: &[u8],
-    topic_hashes: (u32, Option<u32>),
+    topic_hashes: TopicHashes,
     out: &mut Vec<u8>,
     hashes: &mut Vec<i32>,
 ) -> Option<Sent<'a>> {
@@ -85,11 +114,29 @@ pub fn read_sent<'a>(
     });
     out.extend_from_slice(cluster);
     let level = found.level.map_or(Some(0), read_level)?;
-    if found.is_half || (level > 0 && found.has_target) {
-        return None;
-    }
-    let topic_hash = if level > 0 { topic_hashes.1? } else { topic_hashes.0 };
-    Some(Sent { tag_code: index(&found, topic_hash, hashes)?, wait: found.wait, level })
+    let has_target = !(found.topic.is_empty() && found.queue_id.is_empty());
+    let topic_hash = match found.half {
+        None if level == 0 => topic_hashes.plain,
+        None if !has_target => topic_hashes.delayed?,
+        // A delay would have to be removed, and old names of the real queue as well.
+        Some(b"true") if found.level.is_none() && !has_target && !found.group.is_empty() => {
+            topic_hashes.half?
+        }
+        _ => return None,
+    };
+    let tag_code = index(&found, topic_hash, hashes)?;
+    Some(Sent { tag_code, wait: found.wait, level, is_half: found.half.is_some() })
+}
+
+/// Reads the stored properties of a half message.
+#[must_use]
+pub fn read_half(text: &[u8]) -> Option<HalfTarget<'_>> {
+    let found = read_pairs(text, |_| ());
+    Some(HalfTarget {
+        topic: found.topic,
+        queue_id: decimal32(found.queue_id)?,
+        group: found.group,
+    })
 }
 
 fn read_level(text: &[u8]) -> Option<u16> {

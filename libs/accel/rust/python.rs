@@ -10,23 +10,26 @@ use pyo3::panic::PanicException;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyList, PyString, PyTuple};
 
-use crate::answers::{Answer, Answers, Template};
+use crate::answers::{Answer, Answers, Ended, Template};
 use crate::commit::{Built, OpenQueue, Place};
 use crate::pull_lane::PullLane;
+use crate::python_answers::LaneAnswers;
 use crate::python_due::DueRecords;
 use crate::python_keys::LaneKeys;
 use crate::stage::{Kind, Limits, Origin, Part, Stage};
+use crate::transactions::Transactions;
 
 /// Maximum number of queues of all topics, each of four bytes; beyond it, all topics are forgotten
 /// and learned again.
 const QUEUES_MAX: usize = 1 << 20;
 
 #[pyclass(module = "cometmq.accel")]
-struct SendLane {
+pub(crate) struct SendLane {
     stage: Stage,
     store_host: [u8; 8],
     template: Arc<Template>,
-    delay_topic: Py<PyString>,
+    /// The names of `Stage::push_own_topics`.
+    own_topics: Vec<Py<PyString>>,
     names: Vec<Py<PyString>>,
     chunks: Vec<Py<PyBytes>>,
     peers: Vec<Py<PyAny>>,
@@ -43,7 +46,7 @@ pub(crate) fn array<const N: usize>(bytes: &[u8], what: &str) -> PyResult<[u8; N
 #[pymethods]
 impl SendLane {
     #[new]
-    #[pyo3(signature = (*, store_host, cluster, frame_bytes_max, body_bytes_max, request_bytes_max, json, binary_head, flag, binary_entries, delayed))]
+    #[pyo3(signature = (*, store_host, cluster, frame_bytes_max, body_bytes_max, request_bytes_max, json, binary_head, flag, binary_entries, delayed, transactions))]
     #[allow(clippy::too_many_arguments)] // keyword arguments in Python
     fn new(
         store_host: &[u8],
@@ -56,6 +59,7 @@ impl SendLane {
         flag: i32,
         binary_entries: Vec<u8>,
         delayed: (Bound<'_, PyString>, Vec<i64>),
+        transactions: (Bound<'_, PyString>, Bound<'_, PyString>, &str, i64),
     ) -> PyResult<Self> {
         let store_host = array(store_host, "an IPv4 host")?;
         let (delay_topic, delays_ms) = delayed;
@@ -69,11 +73,24 @@ impl SendLane {
         let limits = Limits { frame_bytes_max, body_bytes_max, request_bytes_max };
         let mut stage = Stage::new(limits, cluster.as_bytes());
         stage.delay_in(delay_topic.to_str()?.as_bytes(), delays_ms);
+        let mut own_topics = vec![];
+        if stage.takes_delayed() {
+            own_topics.push(delay_topic.unbind());
+        }
+        let (half_topic, op_topic, op_text, op_tag_code) = transactions;
+        stage.transactions = Some(Transactions::new(
+            half_topic.to_str()?.as_bytes(),
+            op_topic.to_str()?.as_bytes(),
+            op_text.as_bytes(),
+            op_tag_code,
+            store_host,
+        ));
+        own_topics.extend([half_topic.unbind(), op_topic.unbind()]);
         Ok(Self {
             stage,
             store_host,
             template: Arc::new(template),
-            delay_topic: delay_topic.unbind(),
+            own_topics,
             names: vec![],
             chunks: vec![],
             peers: vec![],
@@ -94,8 +111,9 @@ impl SendLane {
         }
         let is_new = self.stage.learn(topic.to_str()?.as_bytes(), queue_count).is_some();
         if is_new {
-            if self.names.is_empty() && self.stage.takes_delayed() {
-                self.names.push(self.delay_topic.clone_ref(topic.py()));
+            if self.names.is_empty() {
+                let own_topics = self.own_topics.iter().map(|name| name.clone_ref(topic.py()));
+                self.names.extend(own_topics);
             }
             self.names.push(topic.unbind());
             self.queue_count += queues;
@@ -108,8 +126,36 @@ impl SendLane {
         self.drop_unused_names();
     }
 
-    /// Leaves pulls to Python if `pulls` is `None`, and sends if `takes_sends` is false.
-    #[pyo3(signature = (data, peer, host, count_max, *, takes_sends=true, pulls=None))]
+    /// Accepts half messages from now on, or leaves them to Python.
+    fn take_halves(&mut self, takes_halves: bool) {
+        if let Some(transactions) = &mut self.stage.transactions {
+            transactions.takes_halves = takes_halves;
+        }
+    }
+
+    fn forget_halves(&mut self) {
+        if let Some(transactions) = &mut self.stage.transactions {
+            transactions.forget_halves();
+        }
+    }
+
+    /// Keeps the half messages of answers in memory.
+    fn keep_halves(&mut self, answers: &mut LaneAnswers) {
+        if let Some(transactions) = &mut self.stage.transactions {
+            answers.answers.halves.drain(..).for_each(|half| transactions.keep(half));
+        }
+    }
+
+    /// Returns the half messages that these staged requests end.
+    fn staged_ends(&self, first: usize, count: usize) -> PyResult<Vec<i64>> {
+        let requests = &self.stage.requests[self.staged(first, count)?];
+        Ok(requests.iter().filter_map(|request| Some(request.end?.half_offset)).collect())
+    }
+
+    /// Leaves pulls to Python if `pulls` is `None`, sends if `takes_sends` is false, and the ends
+    /// of transactions if `now_ms` is `None`.
+    #[pyo3(signature = (data, peer, host, count_max, *, takes_sends=true, now_ms=None, pulls=None))]
+    #[allow(clippy::too_many_arguments)] // keyword arguments in Python
     fn stage(
         &mut self,
         data: Bound<'_, PyBytes>,
@@ -117,9 +163,10 @@ impl SendLane {
         host: &[u8],
         count_max: usize,
         takes_sends: bool,
+        now_ms: Option<i64>,
         pulls: Option<PyRefMut<'_, PullLane>>,
     ) -> Vec<(isize, usize, usize, usize)> {
-        let origin = if takes_sends { self.origin(&peer, host) } else { None };
+        let origin = if takes_sends { self.origin(&peer, host, now_ms) } else { None };
         let mut pulls = pulls;
         let pulls = pulls.as_mut().map(|lane| &mut lane.pulls);
         let parts = self.stage.stage(data.as_bytes(), origin, pulls, count_max);
@@ -161,9 +208,7 @@ impl SendLane {
         now_ms: i64,
         queue_of: &Bound<'py, PyAny>,
     ) -> PyResult<Bound<'py, PyTuple>> {
-        if first.checked_add(count).is_none_or(|end| end > self.stage.requests.len()) {
-            return Err(PyIndexError::new_err("more sends than are staged"));
-        }
+        let requests = self.staged(first, count)?;
         let place = Place { offset, file_end, now_ms };
         let chunks: Vec<&[u8]> = self.chunks.iter().map(|chunk| chunk.as_bytes(py)).collect();
         let Placed { count, records, entries, built } = place_requests(
@@ -172,7 +217,7 @@ impl SendLane {
             &self.names,
             &chunks,
             self.store_host,
-            first..first + count,
+            requests,
             place,
             queue_of,
         )?;
@@ -186,13 +231,15 @@ impl SendLane {
 
     /// Returns the answers to requests that were not stored, which therefore have no positions.
     fn unplaced(&self, py: Python<'_>, first: usize, count: usize) -> PyResult<LaneAnswers> {
-        let end = first.checked_add(count).filter(|&end| end <= self.stage.requests.len());
-        let end = end.ok_or_else(|| PyIndexError::new_err("more sends than are staged"))?;
         let mut answers = Answers::default();
-        for request in &self.stage.requests[first..end] {
+        for request in &self.stage.requests[self.staged(first, count)?] {
+            let record = &self.stage.records[request.records.start];
+            if let Some(end) = request.end {
+                answers.ends.push(Ended { end, topic: record.topic });
+                continue;
+            }
             let start = answers.places.len();
             answers.places.resize(start + request.records.len(), -1);
-            let record = &self.stage.records[request.records.start];
             answers.rows.push(Answer {
                 peer: request.peer,
                 opaque: request.opaque,
@@ -269,14 +316,25 @@ fn next_offsets<'py>(
 }
 
 impl SendLane {
+    pub(crate) fn template(&self) -> &Template {
+        &self.template
+    }
+
     /// Returns the origin of a chunk, or `None` if records cannot contain the peer's address. If
     /// one of its sends is staged, the connection keeps its number.
-    fn origin(&self, peer: &Bound<'_, PyAny>, host: &[u8]) -> Option<Origin> {
+    fn origin(&self, peer: &Bound<'_, PyAny>, host: &[u8], now_ms: Option<i64>) -> Option<Origin> {
         let host = <[u8; 8]>::try_from(host).ok()?;
         let chunk = u32::try_from(self.chunks.len()).ok()?;
         let next_peer = u32::try_from(self.peers.len()).ok()?;
         let peer = *self.peer_of.get(&(peer.as_ptr() as usize)).unwrap_or(&next_peer);
-        Some(Origin { chunk, peer, host })
+        Some(Origin { chunk, peer, host, now_ms })
+    }
+
+    /// Returns the range of these requests; all of them must be staged.
+    fn staged(&self, first: usize, count: usize) -> PyResult<std::ops::Range<usize>> {
+        let end = first.checked_add(count).filter(|&end| end <= self.stage.requests.len());
+        let end = end.ok_or_else(|| PyIndexError::new_err("more sends than are staged"))?;
+        Ok(first..end)
     }
 
     /// Gives the answers their own references to connections and topics, because answers outlive
@@ -286,6 +344,9 @@ impl SendLane {
         for row in &mut answers.rows {
             row.peer = peers.number(row.peer, |peer| self.peers[peer].clone_ref(py));
             row.topic = topics.number(row.topic, |topic| self.names[topic].clone_ref(py));
+        }
+        for one in &mut answers.ends {
+            one.topic = topics.number(one.topic, |topic| self.names[topic].clone_ref(py));
         }
         LaneAnswers {
             answers,
@@ -327,88 +388,6 @@ impl<T> Owned<T> {
             self.last = (old, number);
         }
         self.last.1
-    }
-}
-
-#[pyclass(module = "cometmq.accel", frozen)]
-struct LaneAnswers {
-    answers: Answers,
-    peers: Vec<Py<PyAny>>,
-    topics: Vec<Py<PyString>>,
-    template: Arc<Template>,
-}
-
-#[pymethods]
-impl LaneAnswers {
-    #[getter]
-    fn count(&self) -> usize {
-        self.answers.rows.len()
-    }
-
-    /// Returns, for each topic: the topic, and its numbers of requests, messages and bytes.
-    fn totals<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
-        let mut totals = vec![(0usize, 0usize, 0usize); self.topics.len()];
-        for row in &self.answers.rows {
-            let total = &mut totals[row.topic as usize];
-            total.0 += 1;
-            total.1 += row.places.len();
-            total.2 += row.size;
-        }
-        let list = PyList::empty(py);
-        for (topic, (requests, messages, bytes)) in self.topics.iter().zip(totals) {
-            list.append((topic, requests, messages, bytes))?;
-        }
-        Ok(list)
-    }
-
-    /// Returns, for each delay level: its queue, and its numbers of messages and bytes.
-    fn delays(&self) -> Vec<(i32, usize, usize)> {
-        let mut totals: Vec<(i32, usize, usize)> = vec![];
-        for (level, size) in self.answers.rows.iter().filter_map(|row| Some((row.level?, row.size)))
-        {
-            match totals.iter_mut().find(|total| total.0 == level) {
-                Some(total) => *total = (level, total.1 + 1, total.2 + size),
-                None => totals.push((level, 1, size)),
-            }
-        }
-        totals
-    }
-
-    /// Returns, for each connection: the connection, its frames and the number of its answers.
-    fn encode<'py>(&self, py: Python<'py>, lane: &SendLane) -> PyResult<Bound<'py, PyList>> {
-        let mut outs = vec![(Vec::new(), 0usize); self.peers.len()];
-        for row in &self.answers.rows {
-            let (out, count) = &mut outs[row.peer as usize];
-            lane.template.push(out, row, &self.answers.places[row.places.clone()]);
-            *count += 1;
-        }
-        let list = PyList::empty(py);
-        for (peer, (out, count)) in self.peers.iter().zip(outs) {
-            list.append((peer, PyBytes::new(py, &out), count))?;
-        }
-        Ok(list)
-    }
-
-    /// Returns each answer as a tuple; used for answers other than success.
-    fn rows<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
-        let list = PyList::empty(py);
-        for row in &self.answers.rows {
-            let places = &self.answers.places[row.places.clone()];
-            let mut ids = vec![];
-            self.template.push_ids(&mut ids, places);
-            let place = places.first().copied().unwrap_or(-1);
-            list.append((
-                &self.peers[row.peer as usize],
-                row.opaque,
-                row.serialization,
-                &self.topics[row.topic as usize],
-                row.queue_id,
-                row.level,
-                places.len(),
-                (place, row.size, row.queue_offset, String::from_utf8_lossy(&ids)),
-            ))?;
-        }
-        Ok(list)
     }
 }
 

@@ -11,8 +11,9 @@ use std::ops::Range;
 use crate::batch::{Items, common_text};
 use crate::frames::{Frame, Next, frame_at};
 use crate::header::{Header, read_header};
-use crate::properties::{PAIR_SEPARATOR, Sent, java_hash, read_item, read_sent};
+use crate::properties::{PAIR_SEPARATOR, Sent, TopicHashes, java_hash, read_item, read_sent};
 use crate::pull::stage::Pulls;
+use crate::transactions::{End, TRANSACTION_MASK, Transactions};
 
 /// Size of a record without body, topic and properties, if both hosts are IPv4 addresses.
 pub const RECORD_FIXED_BYTES: usize = 88;
@@ -29,7 +30,7 @@ pub struct Topic {
     /// Length and name, in the form that records contain.
     pub field: Vec<u8>,
     pub(crate) hash: u32,
-    queue_count: i32,
+    pub(crate) queue_count: i32,
     /// For each queue, its index in the current commit plus one; 0 if the commit does not contain
     /// it.
     pub(crate) slots: Vec<u32>,
@@ -46,8 +47,12 @@ impl Topic {
     }
 }
 
+/// In place of the number of a chunk: the body is in `Stage::texts`, after the properties.
+pub(crate) const IN_TEXTS: u32 = u32::MAX;
+
 /// One message.
 pub struct Record {
+    /// Number of the chunk that holds the body, or `IN_TEXTS`.
     pub(crate) chunk: u32,
     pub(crate) body: Range<usize>,
     pub(crate) text: Range<usize>,
@@ -62,6 +67,8 @@ pub struct Record {
     /// Tag code or, for a delayed message, its delay in milliseconds.
     pub(crate) tag_code: i64,
     pub(crate) is_delayed: bool,
+    /// For a committed message, the physical offset of its half message.
+    pub(crate) prepared: i64,
 }
 
 /// One request, whose records are contiguous.
@@ -78,6 +85,8 @@ pub struct Request {
     pub queue_id: i32,
     /// Range of the request's records.
     pub records: Range<usize>,
+    /// For a request that ends a half message, which gets no answer.
+    pub end: Option<End>,
 }
 
 /// The kind of the frames of a part.
@@ -126,6 +135,8 @@ pub struct Origin {
     pub peer: u32,
     /// The peer's address, in the form that records contain.
     pub host: [u8; 8],
+    /// The current time in milliseconds; `None` leaves the ends of transactions to Python.
+    pub now_ms: Option<i64>,
 }
 
 /// The topic of delayed messages, which has one queue per level.
@@ -142,6 +153,8 @@ pub struct Stage {
     pub(crate) limits: Limits,
     cluster: Vec<u8>,
     delay_topic: Option<DelayTopic>,
+    /// Transactions, if this stage may accept them.
+    pub transactions: Option<Transactions>,
     /// Topics of the staged messages, including topics that were forgotten.
     pub topics: Vec<Topic>,
     pub(crate) by_name: HashMap<Vec<u8>, u32>,
@@ -161,6 +174,7 @@ impl Stage {
             limits,
             cluster: cluster.to_vec(),
             delay_topic: None,
+            transactions: None,
             topics: vec![],
             by_name: HashMap::new(),
             requests: vec![],
@@ -194,19 +208,33 @@ impl Stage {
         if !name.is_ascii() || name.len() > TOPIC_BYTES_MAX || self.by_name.contains_key(name) {
             return None;
         }
-        if let Some(DelayTopic { name: delayed, delays_ms }) = &self.delay_topic {
-            if name == delayed {
-                return None;
-            }
-            if self.topics.is_empty() {
-                let level_count = i32::try_from(delays_ms.len()).ok()?;
-                self.topics.push(Topic::new(delayed.len() as u8, delayed, level_count));
-            }
+        let is_delayed = self.delay_topic.as_ref().is_some_and(|delayed| delayed.name == name);
+        let known = self.transactions.as_ref();
+        if is_delayed || known.is_some_and(|known| known.owns(name)) {
+            return None;
+        }
+        if self.topics.is_empty() {
+            self.push_own_topics()?;
         }
         let number = u32::try_from(self.topics.len()).ok()?;
         self.by_name.insert(name.to_vec(), number);
         self.topics.push(Topic::new(length, name, queue_count));
         Some(number)
+    }
+
+    /// Appends the topics to which the broker redirects messages.
+    fn push_own_topics(&mut self) -> Option<()> {
+        if let Some(DelayTopic { name, delays_ms }) = &self.delay_topic {
+            let level_count = i32::try_from(delays_ms.len()).ok()?;
+            self.topics.push(Topic::new(name.len() as u8, name, level_count));
+        }
+        if let Some(known) = &mut self.transactions {
+            known.half_number = self.topics.len() as u32;
+            for name in [&known.half_topic, &known.op_topic] {
+                self.topics.push(Topic::new(name.len() as u8, name, 1));
+            }
+        }
+        Some(())
     }
 
     /// Forgets all topics; staged sends keep theirs.
@@ -258,7 +286,10 @@ impl Stage {
                 break;
             };
             at = frame.end;
-            let staged = origin.and_then(|origin| self.stage_frame(data, &frame, origin));
+            let staged = origin.and_then(|origin| {
+                let staged = self.stage_frame(data, &frame, origin);
+                staged.or_else(|| self.stage_end(data, &frame, origin))
+            });
             let (kind, bytes) = if let Some(bytes) = staged {
                 (Kind::Sends, bytes)
             } else if pulls.as_mut().is_some_and(|pulls| pulls.stage(data, &frame)) {
@@ -295,10 +326,7 @@ impl Stage {
                 return None;
             }
             let records = first..self.records.len();
-            let bytes = self.records[records.clone()]
-                .iter()
-                .map(|one| one.body.len() + one.text.len())
-                .sum();
+            let bytes = self.content_bytes(records.clone());
             self.requests.push(Request {
                 peer: origin.peer,
                 opaque: header.opaque,
@@ -306,6 +334,7 @@ impl Stage {
                 waits: waits?,
                 queue_id: header.queue_id,
                 records,
+                end: None,
             });
             Some(bytes)
         });
@@ -327,7 +356,7 @@ impl Stage {
         let Topic { hash, queue_count, .. } = self.topics[topic as usize];
         let body = frame.body..frame.end;
         if header.queue_id >= queue_count
-            || header.sys_flag & !PLAIN_SYS_FLAGS != 0
+            || header.sys_flag & !(PLAIN_SYS_FLAGS | TRANSACTION_MASK) != 0
             || body.len() > self.limits.body_bytes_max
         {
             return None;
@@ -346,17 +375,23 @@ impl Stage {
             born_host: origin.host,
             tag_code,
             is_delayed: false,
+            prepared: 0,
         };
         let (text_at, hashes_at) = (self.texts.len(), self.hashes.len());
-        let delayed = self.delay_topic.as_ref();
-        let delayed = delayed.map(|_| self.topics[DELAY_TOPIC as usize].hash);
+        let hash_of = |topic: u32| self.topics[topic as usize].hash;
+        let topic_hashes = TopicHashes {
+            plain: hash,
+            delayed: self.delay_topic.as_ref().map(|_| hash_of(DELAY_TOPIC)),
+            half: self.half_number().map(hash_of),
+        };
         let (texts, hashes) = (&mut self.texts, &mut self.hashes);
-        let sent = read_sent(properties, &self.cluster, (hash, delayed), texts, hashes)?;
-        if sent.level > 0 && header.is_batch {
-            return None; // refused
+        let sent = read_sent(properties, &self.cluster, topic_hashes, texts, hashes)?;
+        let is_odd = header.is_batch && (sent.level > 0 || sent.is_half);
+        if is_odd || (header.sys_flag & TRANSACTION_MASK != 0 && !sent.is_half) {
+            return None;
         }
         if !header.is_batch {
-            if sent.level > 0 {
+            if sent.level > 0 || sent.is_half {
                 self.push_target(&sent, topic, header.queue_id);
             }
             let text = text_at..self.texts.len();
@@ -364,6 +399,10 @@ impl Stage {
             let mut record = record(body, text, hashes, header.flag, sent.tag_code);
             if sent.level > 0 {
                 self.delay(&mut record, sent.level)?;
+            } else if sent.is_half {
+                record.topic = self.half_number()?;
+                record.queue_id = 0;
+                record.sys_flag &= !TRANSACTION_MASK;
             }
             self.push(record)?;
             return Some(sent.waits());
@@ -384,7 +423,7 @@ impl Stage {
         (self.records.len() > first).then_some(sent.waits()) // an empty batch is refused
     }
 
-    /// Appends the properties that name the real topic and queue of a delayed message.
+    /// Appends the properties that name the real topic and queue of a delayed or half message.
     fn push_target(&mut self, sent: &Sent, topic: u32, queue_id: i32) {
         if let Some(value) = sent.wait {
             self.texts.extend_from_slice(b"\x02WAIT\x01");
@@ -428,7 +467,11 @@ impl Stage {
     /// Returns the total size of all staged bodies and properties.
     #[must_use]
     pub fn staged_bytes(&self) -> usize {
-        self.texts.len() + self.records.iter().map(|record| record.body.len()).sum::<usize>()
+        self.content_bytes(0..self.records.len())
+    }
+
+    pub(crate) fn content_bytes(&self, records: Range<usize>) -> usize {
+        self.records[records].iter().map(|record| record.body.len() + record.text.len()).sum()
     }
 
     pub(crate) fn bytes_of(&self, records: Range<usize>) -> usize {

@@ -37,6 +37,7 @@ def make_lane(**changes):
         "body_bytes_max": 4096, "request_bytes_max": 8192, "json": list(pieces.json),
         "binary_head": pieces.binary_head, "flag": pieces.flag,
         "binary_entries": pieces.binary_entries, "delayed": ("Delayed", [1_000, 5_000]),
+        "transactions": ("Half", "Op", "TAGS\x01d", 100),
     }  # fmt: skip
     lane = accel.SendLane(**options | changes)
     lane.learn("T", 4)

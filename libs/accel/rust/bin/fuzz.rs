@@ -12,15 +12,18 @@ fn main() {
         std::process::exit(2);
     };
     let first = arguments.next().and_then(Result::ok).unwrap_or(1);
-    let (mut staged, mut answered, mut read, mut delivered) = (0, 0, 0, 0);
+    let (mut staged, mut ended, mut answered, mut read, mut delivered) = (0, 0, 0, 0, 0);
     for seed in first..first + frames.div_ceil(ROUND_FRAMES) {
-        staged += fuzzing::run(seed, ROUND_FRAMES.min(frames)).staged;
+        let seen = fuzzing::run(seed, ROUND_FRAMES.min(frames));
+        staged += seen.staged;
+        ended += seen.ended;
         answered += fuzzing_pulls::run(seed, ROUND_FRAMES.min(frames)).staged;
         let seen = fuzzing_ranges::run(seed, ROUND_FRAMES.min(frames));
         read += seen.staged;
         delivered += seen.delivered;
     }
     println!("native readers: {frames} mutated sends, {staged} of them staged, no fault");
+    println!("native readers: {ended} of the staged requests end a half message, no fault");
     println!("native readers: {frames} mutated pulls, {answered} of them answered, no fault");
     println!("native readers: {frames} mutated records, {read} of them read, no fault");
     println!("native readers: {delivered} of the records delivered, no fault");

@@ -6,7 +6,7 @@
 //! numbers are plain decimals. The texts are not decoded: they only have to match the texts of a
 //! pull that Python has already decoded, so their bytes are compared.
 
-use crate::envelope;
+use crate::envelope::{self, ANSWERED};
 use crate::scan::{decimal, decimal32};
 
 const COMMIT: i32 = 0x1;
@@ -146,14 +146,14 @@ pub fn read_pull(serialization: u8, head: &[u8], key: &mut Vec<u8>) -> Option<As
 fn read_json(head: &[u8]) -> Option<Fields<'_>> {
     let start = head.iter().position(|&byte| byte == b',')? + 1;
     let mut fields = Fields::default();
-    fields.asked.opaque = envelope::read_json(head, start, |scan| {
+    fields.asked.opaque = envelope::read_json(head, start, ANSWERED, |scan| {
         scan.members(|scan, name| fields.set(name, scan.raw()?))
     })?;
     Some(fields)
 }
 
 fn read_binary(head: &[u8]) -> Option<Fields<'_>> {
-    let (opaque, mut rest) = envelope::read_binary(head)?;
+    let (opaque, mut rest) = envelope::read_binary(head, ANSWERED)?;
     let mut fields = Fields::default();
     fields.asked.opaque = opaque;
     while !rest.is_empty() {

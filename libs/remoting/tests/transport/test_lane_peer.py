@@ -141,15 +141,15 @@ class World:
             count_max -= 1
         return parts
 
-    def put(self, count: int, _staged_bytes: int) -> bool:
+    def put(self, count: int, _staged_bytes: int) -> int | None:
         if self.has_changed:
-            return False
+            return None
         for one in self.staged[:count]:
             self.served.append(one[1])
             self.waiting.append(one)
         del self.staged[:count]
         self.taken_count += count
-        return True
+        return count
 
     def answer(self, first: int, count: int, room: int) -> Answered:
         out: list[Any] = []

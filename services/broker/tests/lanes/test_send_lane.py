@@ -4,6 +4,7 @@
 import asyncio
 import errno
 import tempfile
+from collections.abc import Awaitable, Callable
 from typing import Any, NamedTuple
 
 import msgspec
@@ -215,11 +216,14 @@ class Script(RandomScript):
         return self.framed(code, header, body)
 
 
-async def play(broker: ScriptedBroker, steps: list[Step]) -> None:
+def prepare(broker: ScriptedBroker) -> None:
     for queue_nums, topic in ((4, TOPIC), (4, "Payments")):
         broker.broker.topics.create(topic, queue_nums=queue_nums)
     for _ in range(PEERS):
         broker.connect()
+
+
+async def play(broker: ScriptedBroker, steps: list[Step]) -> None:
     for step in steps:
         peer, wire = broker.connections[step.peer]
         match step.action:
@@ -314,7 +318,12 @@ class Panicking:
         self._method = method
 
     def __getattr__(self, name: str) -> Any:
-        return self._panic if name == self._method else getattr(self._native, name)
+        if name == self._method:
+            return self._panic
+        found = getattr(self._native, name)
+        if name in {"keep_halves", "encode"}:
+            return lambda other: found(other._native)
+        return found
 
     def _panic(self, *_: Any, **__: Any) -> None:
         from cometmq import accel  # optional
@@ -329,7 +338,13 @@ class Panicking:
 
 
 def run(
-    case: Case, steps: list[Step], *, lane: bool, panics_in: str = ""
+    case: Case,
+    steps: list[Step],
+    *,
+    lane: bool,
+    panics_in: str = "",
+    player: Callable[[ScriptedBroker, list[Step]], Awaitable[None]] = play,
+    more: Callable[[ScriptedBroker], dict[str, Any]] = lambda _: {},
 ) -> tuple[dict[str, Any], int]:
     async def main(root: str) -> tuple[dict[str, Any], int]:
         options = {
@@ -354,8 +369,9 @@ def run(
             return connected
 
         broker.connect = connect_and_keep  # type: ignore[method-assign]
-        await play(broker, steps)
-        state = state_of(broker, wires)
+        prepare(broker)
+        await player(broker, steps)
+        state = state_of(broker, wires) | more(broker)
         broker.broker.store.close()
         state["files"] = {
             path.removeprefix(root): bytes(data) for path, data in broker.disk.contents.items()

@@ -28,11 +28,13 @@ class SendLane:
         flag: int,
         binary_entries: bytes,
         delayed: tuple[str, Sequence[int]],
+        transactions: tuple[str, str, str, int],
     ) -> SendLane:
         """Start without topics.
 
         `delayed` is the topic of delayed messages, with the delays of its queues in ms; without
-        delays, delayed sends are left to Python.
+        delays, delayed sends are left to Python. `transactions` holds the topics of half and op
+        messages, and the properties and tag code of every op message.
 
         `json` surrounds id, queue id, queue offset and opaque in the JSON header of an answer;
         `binary_head`, `flag` and `binary_entries` are its constant parts in the other encoding.
@@ -49,6 +51,18 @@ class SendLane:
     def forget(self) -> None:
         """Take sends to no topic until it is learned again; what is staged stays."""
 
+    def take_halves(self, takes_halves: bool) -> None:
+        """Take half messages from now on, or leave them to Python, as at first."""
+
+    def keep_halves(self, answers: LaneAnswers) -> None:
+        """Keep the half messages of these answers in memory, where `stage` finds them."""
+
+    def forget_halves(self) -> None:
+        """Forget the half messages in memory."""
+
+    def staged_ends(self, first: int, count: int) -> list[int]:
+        """Return the queue offsets of the half messages that these staged requests end."""
+
     def stage(
         self,
         data: bytes,
@@ -57,13 +71,16 @@ class SendLane:
         count_max: int,
         *,
         takes_sends: bool = True,
+        now_ms: int | None = None,
         pulls: PullLane | None = None,
     ) -> list[tuple[int, int, int, int]]:
         """Stage the plain sends and pulls among the first `count_max` frames of a chunk.
 
-        The parts of the chunk follow one another: number of sends (0: frames for Python; negative:
-        pulls), bytes of their bodies and properties, begin, end. What follows the last part is for
-        Python too. The pulls are staged in `pulls`, until the next call.
+        With `now_ms`, oneway requests that end a half message in memory count as sends; the half
+        message then leaves the memory. The parts of the chunk follow one another: number of sends
+        (0: frames for Python; negative: pulls), bytes of their bodies and properties, begin, end.
+        What follows the last part is for Python too. The pulls are staged in `pulls`, until the
+        next call.
         """
 
     def drop_from(self, first: int) -> None:
@@ -288,14 +305,28 @@ class PanicException(BaseException):
 
 @final
 class LaneAnswers:
-    """Answers to sends of one commit."""
+    """Answers to sends of one commit, and its requests without an answer."""
 
     @property
     def count(self) -> int:
-        """The number of answers."""
+        """The number of requests."""
+
+    @property
+    def half_count(self) -> int:
+        """The number of half messages."""
+
+    @property
+    def end_count(self) -> int:
+        """The number of requests that end a half message; they get no answer."""
+
+    def ended(self) -> tuple[list[int], list[int]]:
+        """Return the queue offsets of half messages that are committed and rolled back."""
 
     def totals(self) -> list[tuple[str, int, int, int]]:
         """Return topic, number of sends, of messages, and bytes in the log, for each topic."""
+
+    def committed(self) -> list[tuple[str, int, int]]:
+        """Return topic, number of committed messages, and bytes of their half messages."""
 
     def delays(self) -> list[tuple[int, int, int]]:
         """Return queue id, number of messages, and bytes in the log, for each delay level."""

@@ -37,6 +37,8 @@ class RecentHalves:
     def __init__(self, *, count_max: int = COUNT_MAX) -> None:
         self._count_max = count_max
         self._halves: OrderedDict[int, RecentHalf] = OrderedDict()
+        self.clear_count = 0
+        """The native lane compares it, because it keeps half messages of its own."""
 
     def __len__(self) -> int:
         return len(self._halves)
@@ -52,6 +54,7 @@ class RecentHalves:
     def clear(self) -> None:
         """Forget all half messages, because the log was truncated and will reuse their offsets."""
         self._halves.clear()
+        self.clear_count += 1
 
     def take(self, physical_offset: int) -> RecentHalf | None:
         """Remove and return the half message at a log offset."""

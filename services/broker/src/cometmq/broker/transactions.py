@@ -9,7 +9,7 @@ Compatibility: records have RocketMQ 4.9.4's format; the body of an op message i
 offset of one half message. RocketMQ 5 joins several offsets with commas; both forms are read.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from enum import Enum
 from typing import Any, Final, Protocol
 
@@ -32,8 +32,8 @@ from cometmq.store.reads import Lookup
 HALF_QUEUE_ID: Final = 0
 QUEUE_COUNT: Final = 1  # of each of the three topics
 
-_OP_TAG_CODE: Final = tag_code(OP_TAG)
-_OP_TEXT: Final = render_properties({PropertyKey.WAIT: "true", PropertyKey.TAGS: OP_TAG})
+OP_TAG_CODE: Final = tag_code(OP_TAG)
+OP_TEXT: Final = render_properties({PropertyKey.WAIT: "true", PropertyKey.TAGS: OP_TAG})
 _ENDED_BITS_MAX: Final = 1 << 26  # 8 MB
 _RECALLED_OPS_MAX: Final = 100_000  # bounds the reads of a start
 _ENTRIES_READ: Final = 1_024
@@ -116,8 +116,8 @@ def op(half: Half, *, host: bytes, now_ms: int) -> NewMessage:
         host,
         host,
         str(half.queue_offset).encode(),
-        _OP_TEXT,
-        tag_code=_OP_TAG_CODE,
+        OP_TEXT,
+        tag_code=OP_TAG_CODE,
     )
 
 
@@ -268,6 +268,28 @@ class Transactions:
             self.ended.add(half_offset)
             self._outcomes[outcome] += 1
         return self._in_flight.pop(half_offset)
+
+    def begin_ends(self, half_offsets: Sequence[int]) -> bool:
+        """Register requests that expect no answer, one per half message; return False, with nothing
+        registered, if one of the half messages is not open.
+        """
+        in_flight, ended = self._in_flight, self.ended
+        for offset in half_offsets:
+            if offset in in_flight or offset in ended:
+                return False
+        in_flight.update([(offset, []) for offset in half_offsets])
+        return True
+
+    def finish_ends(self, half_offsets: Sequence[int], outcome: Outcome | None) -> list[Call[Any]]:
+        """Return the later requests to answer; see `finish_end`."""
+        waiting: list[Call[Any]] = []
+        for offset in half_offsets:
+            waiting += self._in_flight.pop(offset)
+            if outcome is not None:
+                self.ended.add(offset)
+        if outcome is not None:
+            self._outcomes[outcome] += len(half_offsets)
+        return waiting
 
     def restart(self) -> None:
         """Forget all state that depends on the end of the log, which a role change may have cut."""

@@ -121,10 +121,12 @@ class Dispatcher(Generic[ContextT]):
         """Return whether the limits on unanswered requests allow `count` more."""
         return not self._may_overflow(peer, count)
 
-    def note_staged(self, peer: Served, count: int) -> None:
-        """Count requests that a lane has taken, as ``serve`` counts requests for handlers."""
-        peer.in_flight += count
-        self._stats.in_flight += count
+    def note_staged(self, peer: Served, count: int, answer_count: int) -> None:
+        """Count requests that a lane has taken, as ``serve`` counts requests for handlers; the
+        lane will answer `answer_count` of them.
+        """
+        peer.in_flight += answer_count
+        self._stats.in_flight += answer_count
         self._stats.requests += count
 
     def note_served(self, count: int) -> None:

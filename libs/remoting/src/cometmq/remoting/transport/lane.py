@@ -46,10 +46,10 @@ class Lane(Protocol):
         part. Return None, with nothing staged, if handlers must serve the whole chunk.
         """
 
-    def put(self, count: int, staged_bytes: int) -> bool:
-        """Accept the next staged requests; they will be answered.
+    def put(self, count: int, staged_bytes: int) -> int | None:
+        """Accept the next staged requests; return how many of them will be answered.
 
-        Return False, with nothing accepted, if the server has changed or become busy since the
+        Return None, with nothing accepted, if the server has changed or become busy since the
         requests were staged; handlers then serve them.
         """
 

@@ -98,9 +98,10 @@ class LanePeer(PeerProtocol):
 
     def _put(self, lane: Lane, part: Part) -> bool:
         count, staged_bytes, _, _ = part
-        if not lane.put(count, staged_bytes):
+        answer_count = lane.put(count, staged_bytes)
+        if answer_count is None:
             return False
-        self._dispatcher.note_staged(self, count)
+        self._dispatcher.note_staged(self, count, answer_count)
         return True
 
     def _receive_parts(self, lane: Lane, data: bytes, parts: list[Part], frames_max: int) -> None:

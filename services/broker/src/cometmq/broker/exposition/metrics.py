@@ -134,7 +134,8 @@ FAMILIES: Final[tuple[Family[Broker], ...]] = (
         lambda b: int(b.lane is not None),
     ),
     counter(
-        "cometmq_native_sends_total", "Sends that took the native path.",
+        "cometmq_native_sends_total",
+        "Sends, and requests that end a transaction, that took the native path.",
         lambda b: b.lane.request_count if b.lane else 0,
     ),
     counter(

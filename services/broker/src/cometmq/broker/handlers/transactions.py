@@ -145,14 +145,15 @@ def _store_end(
             broker.stats.count_put(count_put_of, 1, half.size)
         ended = outcome if result.status.is_stored else None
         for waiting in transactions.finish_end(half.queue_offset, ended):
-            _answer(broker, waiting, result)
+            answer_end(broker, waiting, result)
 
     broker.topics.create(OP_HALF_TOPIC, queue_nums=QUEUE_COUNT)
     broker.driver.put_batch(messages, stored)
     return None
 
 
-def _answer(broker: Broker, call: Call[Any], result: PutResult) -> None:
+def answer_end(broker: Broker, call: Call[Any], result: PutResult) -> None:
+    """Answer a request once it is known whether its messages are stored."""
     status = result.status
     if status is PutStatus.PUT_OK:
         call.answer(OK)
@@ -259,7 +260,7 @@ def _store_again(broker: Broker, call: Call[Any], message: NewMessage) -> None:
 
     def stored(result: PutResult) -> None:
         broker.transactions.prepared_count += result.status.is_stored
-        _answer(broker, call, result)
+        answer_end(broker, call, result)
 
     broker.driver.put(message, stored)
 

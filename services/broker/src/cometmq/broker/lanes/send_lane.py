@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The native lane: connects `cometmq.accel` to the connections and the store.
 
-Plain pulls are answered at once (`pull_lane.py`); this module handles plain sends.
+Plain pulls are answered at once (`pull_lane.py`); this module handles plain sends, including half
+messages, and passes the ends of transactions to `transaction_lane.py`.
 
 The native code serves sends to topics to which `admit` has just admitted a send, and builds the
 records, queue entries, index keys and answers of a whole commit. Once per chunk, this module checks
@@ -9,8 +10,7 @@ whether anything has changed that a send depends on. After any change of topics 
 lane relearns its topics. While the broker has a reason to inspect every send, the lane serves no
 sends.
 
-`services/broker/tests/lanes/test_send_lane.py` tests that the lane and the handlers give the same
-results.
+`services/broker/tests/lanes` tests that the lane and the handlers give the same results.
 """
 
 from functools import partial
@@ -22,7 +22,9 @@ from cometmq.broker.filters.tags import TagFilter
 from cometmq.broker.handlers.put_answers import answer_delayed, answer_put
 from cometmq.broker.handlers.send import MULTI_TAG
 from cometmq.broker.lanes.pull_lane import BrokerPulls
+from cometmq.broker.lanes.transaction_lane import LaneTransactions
 from cometmq.broker.native import accel, reason_without
+from cometmq.broker.transactions import OP_TAG_CODE, OP_TEXT
 from cometmq.remoting.bodies.topic_config import SubscriptionGroupConfig, TopicConfig
 from cometmq.remoting.codes import RequestCode, ResponseCode
 from cometmq.remoting.command import Call, Reply
@@ -30,7 +32,7 @@ from cometmq.remoting.commands.pull import PullMessage
 from cometmq.remoting.frame import FRAME_BYTES_MAX
 from cometmq.remoting.header_plan import sent_pieces
 from cometmq.remoting.message.record_layout import BLANK_BYTES_MIN, V4_HOST_BYTES
-from cometmq.remoting.names import SCHEDULE_TOPIC
+from cometmq.remoting.names import HALF_TOPIC, OP_HALF_TOPIC, SCHEDULE_TOPIC
 from cometmq.remoting.transport.lane import Answered, Part, Staging
 from cometmq.remoting.transport.tasks import describe
 from cometmq.store.index.keys import KeyedRows
@@ -75,7 +77,9 @@ class BrokerLane:
         self._put_count = 0  # staged sends accepted for this commit
         self._has_failed = False
         self._pulls = BrokerPulls(broker)
-        self.request_count = 0  # sends accepted since startup
+        self._transactions = LaneTransactions(broker)
+        self._transactions.adopt(self._native)
+        self.request_count = 0  # sends and ends of transactions accepted since startup
 
     @property
     def pull_count(self) -> int:
@@ -105,8 +109,15 @@ class BrokerLane:
         if not takes_sends and pulls is None:
             return None
         try:
+            now_ms = None if peer.is_limited else self._transactions.now_ms(self._native)
             return self._native.stage(
-                data, peer, peer.host, count_max, takes_sends=takes_sends, pulls=pulls
+                data,
+                peer,
+                peer.host,
+                count_max,
+                takes_sends=takes_sends,
+                now_ms=now_ms,
+                pulls=pulls,
             )
         except accel.PanicException as error:
             self._fail(error)
@@ -116,16 +127,23 @@ class BrokerLane:
     def answer(self, first: int, count: int, room: int) -> Answered:
         return self._pulls.answer(first, count, room)
 
-    def put(self, count: int, staged_bytes: int) -> bool:
-        """Accept the next staged sends."""
+    def put(self, count: int, staged_bytes: int) -> int | None:
+        """Accept the next staged requests."""
         # A request between the staged sends of the same chunk may have changed topics or settings.
         if self._has_changed() or self._is_busy():
-            return False
+            return None
         first = self._put_count
+        try:
+            end_count = self._transactions.begin(self._native, first, count)
+        except accel.PanicException as error:
+            self._fail(error)
+            return None
+        if end_count is None:
+            return None
         self._put_count += count
         self.request_count += count
         self._broker.driver.put_run(self, first, count, staged_bytes)
-        return True
+        return count - end_count
 
     def drop(self) -> None:
         """Forget the staged sends that were not accepted."""
@@ -142,6 +160,7 @@ class BrokerLane:
             self._settings = self._broker.settings
         self._native.forget()
         self._topics_version = self._broker.topics.version
+        self._transactions.adopt(self._native)
         return not self._has_failed
 
     def _has_changed(self) -> bool:
@@ -183,7 +202,9 @@ class BrokerLane:
 
     def refuse(self, first: int, count: int, result: PutResult) -> None:
         """Answer accepted sends that were not placed."""
-        self._answer_each(self._native.unplaced(first, count), result)
+        answers = self._native.unplaced(first, count)
+        self._transactions.finish(answers, result)
+        self._answer_each(answers, result)
 
     def release(self) -> None:
         """Forget all sends; the commit now holds their records and answers."""
@@ -193,6 +214,9 @@ class BrokerLane:
     # Answers
 
     def _answer(self, answers: "LaneAnswers", result: PutResult) -> None:
+        if answers.half_count or answers.end_count:
+            self._transactions.finish(answers, result)
+            self._keep_halves(answers, result)
         is_current = self._settings is self._broker.settings  # every answer depends on them
         if result.status is not _PUT_OK or not is_current:
             self._answer_each(answers, result)
@@ -212,6 +236,15 @@ class BrokerLane:
         for peer, data, count in encoded:  # type: ignore[assignment]
             peer.reply_encoded(data, count)
 
+    def _keep_halves(self, answers: "LaneAnswers", result: PutResult) -> None:
+        """Keep stored half messages in memory, where requests that end them find them."""
+        if not result.status.is_stored:
+            return
+        try:
+            self._native.keep_halves(answers)
+        except accel.PanicException as error:
+            self._fail(error)  # the half messages will be read from the log
+
     def _answer_each(self, answers: "LaneAnswers", result: PutResult) -> None:
         """Answer each send as a handler would; used if the result is not a plain success."""
         for peer, opaque, serialization, topic, queue_id, level_id, count, place in answers.rows():
@@ -227,6 +260,7 @@ class BrokerLane:
 
     def _answer_failed(self, answers: "LaneAnswers", _result: PutResult) -> None:
         reply = Reply(ResponseCode.SYSTEM_ERROR, remark="the native message path has failed")
+        self._transactions.fail(answers, reply)
         for peer, opaque, serialization, *_ in answers.rows():
             _call(peer, opaque, serialization).answer(reply)
 
@@ -259,4 +293,5 @@ def _build(broker: Broker) -> "SendLane":
         flag=pieces.flag,
         binary_entries=pieces.binary_entries,
         delayed=(SCHEDULE_TOPIC, delays_ms if max(delays_ms) <= DELAY_MS_MAX else ()),
+        transactions=(HALF_TOPIC, OP_HALF_TOPIC, OP_TEXT, OP_TAG_CODE),
     )

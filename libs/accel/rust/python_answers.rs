@@ -1,0 +1,130 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The class `LaneAnswers`, which is described in `_native.pyi`.
+
+use std::sync::Arc;
+
+use pyo3::prelude::*;
+use pyo3::types::{PyBytes, PyList, PyString};
+
+use crate::answers::{Answers, Ended, Template};
+use crate::python::SendLane;
+
+/// Answers to requests of one commit.
+#[pyclass(module = "cometmq.accel")]
+pub(crate) struct LaneAnswers {
+    pub(crate) answers: Answers,
+    pub(crate) peers: Vec<Py<PyAny>>,
+    pub(crate) topics: Vec<Py<PyString>>,
+    pub(crate) template: Arc<Template>,
+}
+
+#[pymethods]
+impl LaneAnswers {
+    #[getter]
+    fn count(&self) -> usize {
+        self.answers.rows.len() + self.answers.ends.len()
+    }
+
+    #[getter]
+    fn half_count(&self) -> usize {
+        self.answers.half_count
+    }
+
+    #[getter]
+    fn end_count(&self) -> usize {
+        self.answers.ends.len()
+    }
+
+    /// Returns the half messages that were committed and those that were rolled back.
+    fn ended(&self) -> (Vec<i64>, Vec<i64>) {
+        let (commits, rollbacks): (Vec<_>, Vec<_>) =
+            self.answers.ends.iter().partition(|one| one.end.commits);
+        let offsets = |ends: Vec<Ended>| ends.iter().map(|one| one.end.half_offset).collect();
+        (offsets(commits), offsets(rollbacks))
+    }
+
+    /// Returns, for each topic: the topic, and its number of committed messages and the bytes of
+    /// their half messages.
+    fn committed<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
+        let mut totals = vec![(0usize, 0usize); self.topics.len()];
+        for one in self.answers.ends.iter().filter(|one| one.end.commits) {
+            let total = &mut totals[one.topic as usize];
+            *total = (total.0 + 1, total.1 + one.end.size);
+        }
+        let list = PyList::empty(py);
+        for (topic, (messages, bytes)) in self.topics.iter().zip(totals) {
+            if messages > 0 {
+                list.append((topic, messages, bytes))?;
+            }
+        }
+        Ok(list)
+    }
+
+    /// Returns, for each topic: the topic, and its numbers of requests, messages and bytes.
+    fn totals<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
+        let mut totals = vec![(0usize, 0usize, 0usize); self.topics.len()];
+        for row in &self.answers.rows {
+            let total = &mut totals[row.topic as usize];
+            total.0 += 1;
+            total.1 += row.places.len();
+            total.2 += row.size;
+        }
+        let list = PyList::empty(py);
+        for (topic, (requests, messages, bytes)) in self.topics.iter().zip(totals) {
+            if requests > 0 {
+                list.append((topic, requests, messages, bytes))?;
+            }
+        }
+        Ok(list)
+    }
+
+    /// Returns, for each delay level: its queue, and its numbers of messages and bytes.
+    fn delays(&self) -> Vec<(i32, usize, usize)> {
+        let mut totals: Vec<(i32, usize, usize)> = vec![];
+        for (level, size) in self.answers.rows.iter().filter_map(|row| Some((row.level?, row.size)))
+        {
+            match totals.iter_mut().find(|total| total.0 == level) {
+                Some(total) => *total = (level, total.1 + 1, total.2 + size),
+                None => totals.push((level, 1, size)),
+            }
+        }
+        totals
+    }
+
+    /// Returns, for each connection: the connection, its frames and the number of its answers.
+    fn encode<'py>(&self, py: Python<'py>, lane: &SendLane) -> PyResult<Bound<'py, PyList>> {
+        let mut outs = vec![(Vec::new(), 0usize); self.peers.len()];
+        for row in &self.answers.rows {
+            let (out, count) = &mut outs[row.peer as usize];
+            lane.template().push(out, row, &self.answers.places[row.places.clone()]);
+            *count += 1;
+        }
+        let list = PyList::empty(py);
+        for (peer, (out, count)) in self.peers.iter().zip(outs) {
+            list.append((peer, PyBytes::new(py, &out), count))?;
+        }
+        Ok(list)
+    }
+
+    /// Returns each answer as a tuple; used for answers other than success.
+    fn rows<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
+        let list = PyList::empty(py);
+        for row in &self.answers.rows {
+            let places = &self.answers.places[row.places.clone()];
+            let mut ids = vec![];
+            self.template.push_ids(&mut ids, places);
+            let place = places.first().copied().unwrap_or(-1);
+            list.append((
+                &self.peers[row.peer as usize],
+                row.opaque,
+                row.serialization,
+                &self.topics[row.topic as usize],
+                row.queue_id,
+                row.level,
+                places.len(),
+                (place, row.size, row.queue_offset, String::from_utf8_lossy(&ids)),
+            ))?;
+        }
+        Ok(list)
+    }
+}

@@ -1,0 +1,106 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Headers of oneway requests that end a transaction, in both encodings; for an unusual header,
+//! `read_end` returns `None`, and Python takes over.
+
+use crate::envelope::{self, ONEWAY};
+use crate::scan::{decimal, decimal32};
+
+/// The decision to commit.
+pub const COMMIT: i32 = 8;
+/// The decision to roll back.
+pub const ROLLBACK: i32 = 12;
+
+const JSON_END: &[u8] = b"{\"code\":37,";
+const BINARY_END: [u8; 2] = 37u16.to_be_bytes();
+const REQUIRED: u32 = 0x1F;
+
+/// A request that commits or rolls back a half message.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct EndHeader<'a> {
+    /// Producer group.
+    pub group: &'a [u8],
+    /// Offset of the half message in its queue.
+    pub table_offset: i64,
+    /// Physical offset of the half message.
+    pub commit_log_offset: i64,
+    /// `COMMIT` or `ROLLBACK`.
+    pub decision: i32,
+    seen: u32,
+}
+
+impl<'a> EndHeader<'a> {
+    fn set(&mut self, name: &[u8], value: &'a [u8]) -> Option<()> {
+        let bit = match name {
+            b"producerGroup" => {
+                self.group = value;
+                1
+            }
+            b"tranStateTableOffset" => {
+                self.table_offset = decimal(value)?;
+                1 << 1
+            }
+            b"commitLogOffset" => {
+                self.commit_log_offset = decimal(value)?;
+                1 << 2
+            }
+            b"commitOrRollback" => {
+                self.decision = decimal32(value)?;
+                1 << 3
+            }
+            b"msgId" => 1 << 4,
+            b"fromTransactionCheck" => matches!(value, b"true" | b"false").then_some(1 << 5)?,
+            b"transactionId" => 1 << 6,
+            b"topic" => 1 << 7,
+            _ => return None,
+        };
+        let is_new = self.seen & bit == 0;
+        self.seen |= bit;
+        is_new.then_some(())
+    }
+
+    fn complete(self) -> Option<Self> {
+        let is_decided = matches!(self.decision, COMMIT | ROLLBACK);
+        (self.seen & REQUIRED == REQUIRED && is_decided).then_some(self)
+    }
+}
+
+/// Reads a header.
+#[must_use]
+pub fn read_end(serialization: u8, head: &[u8]) -> Option<EndHeader<'_>> {
+    match serialization {
+        0 => read_json(head),
+        1 => read_binary(head),
+        _ => None,
+    }
+}
+
+fn read_json(head: &[u8]) -> Option<EndHeader<'_>> {
+    if !head.starts_with(JSON_END) {
+        return None;
+    }
+    let mut header = EndHeader::default();
+    envelope::read_json(head, JSON_END.len(), ONEWAY, |scan| {
+        scan.members(|scan, name| header.set(name, scan.plain()?))
+    })?;
+    header.complete()
+}
+
+fn read_binary(head: &[u8]) -> Option<EndHeader<'_>> {
+    if !head.starts_with(&BINARY_END) {
+        return None;
+    }
+    let (_, mut rest) = envelope::read_binary(head, ONEWAY)?;
+    let mut header = EndHeader::default();
+    while !rest.is_empty() {
+        let (&length, tail) = rest.split_first_chunk::<2>()?;
+        let name = tail.get(..usize::from(u16::from_be_bytes(length)))?;
+        let (&length, tail) = tail[name.len()..].split_first_chunk::<4>()?;
+        let value = tail.get(..u32::from_be_bytes(length) as usize)?;
+        rest = &tail[value.len()..];
+        if value.is_empty() || !value.is_ascii() {
+            return None;
+        }
+        header.set(name, value)?;
+    }
+    header.complete()
+}
