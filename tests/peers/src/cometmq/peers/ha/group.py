@@ -4,6 +4,7 @@
 import asyncio
 import json
 import os
+import shutil
 import signal
 from asyncio.subprocess import DEVNULL, PIPE
 from collections.abc import Callable, Mapping
@@ -98,10 +99,15 @@ class BrokerGroup:
     def slaves(self, master: int) -> list[int]:
         return [ordinal for ordinal in range(self.copies) if ordinal != master]
 
-    async def start(self) -> None:
-        """Start all processes, and wait until every copy is in sync."""
+    async def start(self, *, backup: Path | None = None) -> None:
+        """Start all processes, and wait until every copy is in sync.
+
+        The first member starts with a copy of the store in `backup`, the others without a store.
+        """
         for disk in self.disks:
             await asyncio.to_thread(disk.mount)
+        if backup is not None:
+            await asyncio.to_thread(shutil.copytree, backup, self.store(0))
         await asyncio.to_thread(self._etcd.start)
         for ordinal in range(self.copies):
             self._conf(broker(ordinal)).write_text(self._broker_settings(ordinal))
