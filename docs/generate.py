@@ -27,7 +27,7 @@ from generators import (
 )
 from generators.helm_values import OPERATOR, SUITE
 
-from cometmq.operator.crd import as_yaml
+from cometmq.operator.crd import DEFINITIONS, as_yaml
 
 DOCS: Final = Path(__file__).parent
 
@@ -38,6 +38,11 @@ class Page(NamedTuple):
     path: Path
     render: Callable[[], str]
 
+
+CRD_FOLDERS: Final = {
+    "crd": "deploy/crds",
+    "helm-operator-crd": "deploy/helm/cometmq-operator/files",
+}
 
 PAGES: Final[Mapping[str, Page]] = {
     "commands": Page(DOCS / "protocol" / "commands.md", commands.commands_page),
@@ -60,11 +65,19 @@ PAGES: Final[Mapping[str, Page]] = {
     "helm-operator-readme": Page(OPERATOR.readme, partial(helm_values.readme, OPERATOR)),
     "helm-operator-schema": Page(OPERATOR.schema, partial(helm_values.schema, OPERATOR)),
     "cli": Page(DOCS / "reference" / "cli.md", cli.page),
-    "crd": Page(DOCS.parent / "deploy" / "crds" / "brokergroups.yaml", as_yaml),
-    "helm-operator-crd": Page(
-        DOCS.parent / "deploy/helm/cometmq-operator/files/brokergroups.yaml", as_yaml
-    ),
-    "brokergroup": Page(DOCS / "reference" / "brokergroup.md", crd.page),
+    **{
+        f"{name}{'' if one.kind == 'BrokerGroup' else '-' + one.kind.lower()}": Page(
+            DOCS.parent / folder / f"{one.plural}.yaml", partial(as_yaml, one)
+        )
+        for one in DEFINITIONS
+        for name, folder in CRD_FOLDERS.items()
+    },
+    **{
+        one.kind.lower(): Page(
+            DOCS / "reference" / f"{one.kind.lower()}.md", partial(crd.page, one)
+        )
+        for one in DEFINITIONS
+    },
     "mqadmin": Page(DOCS / "reference" / "mqadmin.md", cli.mqadmin_page),
 }
 

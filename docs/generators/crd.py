@@ -1,23 +1,24 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Generate docs/reference/brokergroup.md from the schema of BrokerGroup."""
+"""Generate a page of docs/reference from the schema of a custom resource."""
 
 from collections.abc import Iterator
 from typing import Any, Final
 
-from cometmq.operator.crd import API_VERSION, COLUMNS, DESCRIPTION, definition
+from cometmq.operator.crd import API_VERSION, Definition, definition
 
 from .markdown import code, notice, table
 
 HEAD: Final = ("field", "value", "default", "meaning")
 
 
-def page() -> str:
-    """Return the page of all fields, rules and columns of BrokerGroup."""
-    (version,) = definition()["spec"]["versions"]
+def page(one: Definition) -> str:
+    """Return the page of all fields, rules and columns of a kind."""
+    (version,) = definition(one)["spec"]["versions"]
+    short = one.short_name
     root = version["schema"]["openAPIV3Schema"]
     lines = [
-        f"# BrokerGroup, {API_VERSION}", "", notice("brokergroup"), "", DESCRIPTION, "",
-        "`kubectl explain bg.spec --recursive` prints the same descriptions.", "",
+        f"# {one.kind}, {API_VERSION}", "", notice(one.kind.lower()), "", one.description, "",
+        f"`kubectl explain {short}.spec --recursive` prints the same descriptions.", "",
     ]  # fmt: skip
     for name in ("spec", "status"):
         schema = root["properties"][name]
@@ -31,11 +32,14 @@ def page() -> str:
         "",
     ]
     lines += table(("where", "rule"), sorted(set(_rules(root, ""))))
-    lines += ["", "## Columns of `kubectl get bg`", ""]
+    lines += ["", f"## Columns of `kubectl get {short}`", ""]
     wide = {True: "with `-o wide`", False: ""}
     lines += table(
         ("column", "field", "shown"),
-        ((one["name"], code(one["jsonPath"]), wide["priority" in one]) for one in COLUMNS),
+        (
+            (column["name"], code(column["jsonPath"]), wide["priority" in column])
+            for column in one.columns
+        ),
     )
     return "\n".join(lines) + "\n"
 

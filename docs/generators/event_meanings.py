@@ -128,6 +128,8 @@ MEANINGS: Final[Mapping[str, str]] = {
     "unread; the deletion of the group waits.",
     "drain.blocked": "A broker of a group that is being deleted cannot be made read-only; the "
     "deletion waits.",
+    "declared.unattended": "A pass over a Topic or ConsumerGroup failed because the API server did "
+    "not answer or refused; the operator tries again after 2 s.",
     "event.lost": "An Event could not be written; nothing depends on it.",
     "group.unattended": "A pass over a BrokerGroup failed; the operator tries again after 2 s. "
     "Failover continues.",

@@ -66,11 +66,17 @@ def test_objects_fit_the_schema_of_kubernetes(objects):
             kubernetes_validate.validate(one, KUBERNETES, strict=True)
 
 
-def test_the_definition_is_that_of_the_operator_and_survives_the_release(objects):
-    found = only(objects, "CustomResourceDefinition")
-    wanted = yaml.safe_load((ROOT / "deploy/crds/brokergroups.yaml").read_text(encoding="utf-8"))
-    assert found["spec"] == wanted["spec"]
-    assert found["metadata"]["annotations"] == {"helm.sh/resource-policy": "keep"}
+def test_the_definitions_are_those_of_the_operator_and_survive_the_release(objects):
+    found = {
+        one["metadata"]["name"]: one for one in objects if one["kind"] == "CustomResourceDefinition"
+    }
+    paths = sorted((ROOT / "deploy/crds").glob("*.yaml"))
+    assert len(found) == len(paths) == 3
+    for path in paths:
+        wanted = yaml.safe_load(path.read_text(encoding="utf-8"))
+        one = found[wanted["metadata"]["name"]]
+        assert one["spec"] == wanted["spec"]
+        assert one["metadata"]["annotations"] == {"helm.sh/resource-policy": "keep"}
 
 
 def test_the_definition_may_come_from_elsewhere(render):
@@ -111,7 +117,9 @@ def test_rights_cover_the_calls_of_the_operator_and_no_secrets(objects):
     called = {path.rpartition("/")[2] for path in PATHS.values()}
     assert called <= found.keys()
     assert all({"list", "watch"} <= found[plural] for _, _, plural in OWNED)
-    more = {"brokergroups/status", "brokergroups/finalizers", "namespaces"}
+    kinds = ("brokergroups", "topics", "consumergroups")
+    more = {f"{kind}/{part}" for kind in kinds for part in ("status", "finalizers")}
+    more.add("namespaces")
     assert found.keys() - called - more <= {"customresourcedefinitions"}
     for resource, verbs in found.items():
         assert "*" not in verbs, resource
@@ -121,8 +129,11 @@ def test_rights_cover_the_calls_of_the_operator_and_no_secrets(objects):
 def test_rights_end_at_the_namespaces_that_are_watched(render):
     objects = render([CHART / "ci/one-namespace-values.yaml"], chart=CHART)
     cluster = only(objects, "ClusterRole")
-    everywhere = {rule["resources"][0]: rule["verbs"] for rule in cluster["rules"]}
-    assert everywhere == {"namespaces": ["get"], "brokergroups": ["get", "patch"]}
+    everywhere = {
+        resource: rule["verbs"] for rule in cluster["rules"] for resource in rule["resources"]
+    }
+    kinds = ("brokergroups", "topics", "consumergroups")
+    assert everywhere == {"namespaces": ["get"], **{key: ["get", "patch"] for key in kinds}}
     places = {one["metadata"].get("namespace") for one in objects if one["kind"] == "Role"}
     assert places == {None, "prod"}
 

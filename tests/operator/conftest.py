@@ -17,7 +17,7 @@ NUMBERS = itertools.count(1)
 def kube(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KubeApiServer]:
     with KubeApiServer(tmp_path_factory.mktemp("kube")) as server:
         server.kubectl("apply", "-f", str(ROOT / "deploy/crds"))
-        server.kubectl("wait", "--for=condition=Established", "crd/brokergroups.cometmq.io")
+        server.kubectl("wait", "--for=condition=Established", "crd", "--all")
         yield server
 
 

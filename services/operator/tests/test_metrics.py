@@ -5,14 +5,26 @@ from collections import Counter
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from cometmq.operator.metrics import FAMILIES, GroupFigures, OperatorFigures
+from cometmq.operator.declared.models import DeclaredStatus
+from cometmq.operator.metrics import FAMILIES, DeclaredFigures, GroupFigures, OperatorFigures
 from cometmq.operator.status import Findings, status_of
-from cometmq.operator.status_types import GroupStatus
+from cometmq.operator.status_types import Condition, GroupStatus
 from cometmq.operator.testing.states import DOWN, READY, group, seen
 from cometmq.runtime.metrics import StatsCollector, render
 
 NOW = "2026-01-01T00:00:00Z"
-LABELS = ("group_namespace", "group", "condition", "cause", "verb", "method", "result", "status")
+LABELS = (
+    "group_namespace",
+    "group",
+    "condition",
+    "cause",
+    "verb",
+    "method",
+    "result",
+    "status",
+    "kind",
+    "object",
+)
 
 
 def shown(figures):
@@ -72,3 +84,17 @@ def test_passes_requests_and_orders():
     assert found["cometmq_operator_api_requests_total", "GET", "200"] == 3
     key = ("cometmq_brokergroup_operations_total", "a", "orders", "rebuild", "Refused")
     assert found[key] == 1
+
+
+def test_declared_topics_and_groups_are_counted_by_kind():
+    ready = Condition(type="Ready", status="True", reason="AsSpecified")
+    declared = [
+        DeclaredFigures("Topic", "a", "orders", DeclaredStatus(conditions=[ready])),
+        DeclaredFigures("Topic", "a", "new"),
+    ]
+    passes = Counter({("Topic", "done"): 4})
+    found = shown(OperatorFigures(declared=declared, declared_passes=passes))
+    assert found["cometmq_operator_declared", "Topic"] == 2
+    assert found["cometmq_operator_declared_passes_total", "done", "Topic"] == 4
+    assert found["cometmq_operator_declared_ready", "Topic", "orders"] == 1
+    assert ("cometmq_operator_declared_ready", "Topic", "new") not in found

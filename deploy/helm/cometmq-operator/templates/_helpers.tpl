@@ -46,14 +46,14 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{/* Rights in each namespace with BrokerGroups. */}}
 {{- define "operator.rules" -}}
 - apiGroups: [cometmq.io]
-  resources: [brokergroups]
+  resources: [brokergroups, topics, consumergroups]
   verbs: [get, list, watch, patch]
 - apiGroups: [cometmq.io]
-  resources: [brokergroups/status]
+  resources: [brokergroups/status, topics/status, consumergroups/status]
   verbs: [patch]
 # Needed where the cluster checks owner references that block a deletion, as OpenShift does.
 - apiGroups: [cometmq.io]
-  resources: [brokergroups/finalizers]
+  resources: [brokergroups/finalizers, topics/finalizers, consumergroups/finalizers]
   verbs: [update]
 - apiGroups: [apps]
   resources: [statefulsets]

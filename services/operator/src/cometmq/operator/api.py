@@ -29,6 +29,7 @@ APPLY: Final = "application/apply-patch+yaml"
 PATHS: Final[Mapping[str, str]] = {
     "BrokerGroup": f"apis/{GROUP}/{VERSION}/namespaces/{{ns}}/{PLURAL}",
     "ConfigMap": "api/v1/namespaces/{ns}/configmaps",
+    "ConsumerGroup": f"apis/{GROUP}/{VERSION}/namespaces/{{ns}}/consumergroups",
     "Event": "api/v1/namespaces/{ns}/events",
     "Lease": "apis/coordination.k8s.io/v1/namespaces/{ns}/leases",
     "NetworkPolicy": "apis/networking.k8s.io/v1/namespaces/{ns}/networkpolicies",
@@ -40,6 +41,7 @@ PATHS: Final[Mapping[str, str]] = {
     "Service": "api/v1/namespaces/{ns}/services",
     "ServiceAccount": "api/v1/namespaces/{ns}/serviceaccounts",
     "StatefulSet": "apis/apps/v1/namespaces/{ns}/statefulsets",
+    "Topic": f"apis/{GROUP}/{VERSION}/namespaces/{{ns}}/topics",
 }
 """API path of each kind."""
 
@@ -108,6 +110,14 @@ class KubeApi:
     async def namespace(self, name: str) -> Body | None:
         """Read a namespace; return None if it does not exist."""
         return await self._found("GET", f"api/v1/namespaces/{name}")
+
+    async def list_all(self, kind: str, namespace: str = "") -> list[Body]:
+        """Read all objects of a kind, in one namespace or in all; return an empty list if the kind
+        is not defined in the cluster.
+        """
+        path = _path(kind, namespace) if namespace else PATHS[kind].replace("namespaces/{ns}/", "")
+        found = await self._found("GET", path)
+        return [] if found is None else list(found["items"])
 
     async def list(self, kind: str, namespace: str, selector: str) -> list[Body]:
         """Read the objects that match a label selector."""

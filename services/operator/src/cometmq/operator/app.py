@@ -10,6 +10,7 @@ from urllib.parse import urlsplit
 
 from cometmq.ha.places.kubernetes import Api, KubernetesRecord
 from cometmq.operator.api import KubeApi, Server, in_cluster
+from cometmq.operator.declared.objects import Objects
 from cometmq.operator.groups import Groups
 from cometmq.operator.handlers import watch
 from cometmq.operator.leader import Leadership, LeadershipLost
@@ -48,6 +49,7 @@ class OperatorApp:
         self._leadership: Leadership | None = None
         self._figures = OperatorFigures()
         self._groups: Groups | None = None
+        self._objects: Objects | None = None
         self.acting = asyncio.Event()
         """Set while this operator manages groups."""
         if admin is not None:
@@ -68,6 +70,7 @@ class OperatorApp:
         figures, groups = self._figures, self._groups
         figures.is_acting = self.acting.is_set()
         figures.groups = [] if groups is None else groups.figures()
+        figures.declared = [] if self._objects is None else self._objects.figures()
         return figures
 
     async def start(self) -> None:
@@ -117,7 +120,7 @@ class OperatorApp:
             operator_namespace=settings.namespace,
             resync_ms=settings.resync_mills,
             quiet_ms=settings.drain_quiet_mills,
-            wall_time=lambda: datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
+            wall_time=api_time,
         )
         groups = self._groups = Groups(
             context,
@@ -127,18 +130,34 @@ class OperatorApp:
             addresses=self._addresses,
             figures=self._figures,
         )
+        objects = self._objects = Objects(
+            api,
+            resync_ms=settings.resync_mills,
+            quiet_ms=settings.drain_quiet_mills,
+            wall_time=api_time,
+            clock=self._clock,
+            log=self._log,
+            passes=self._figures.declared_passes,
+        )
+        objects.start(namespaces)
         self.acting.set()
         try:
-            await watch(groups, server, namespaces)
+            await watch(groups, objects, server, namespaces)
         finally:
             self.acting.clear()
-            self._groups = None
+            self._groups = self._objects = None
             await groups.close()
+            await objects.close()
 
 
 def wall_time() -> str:
     """Return the time in the format of Leases."""
     return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+
+
+def api_time() -> str:
+    """Return the time in the format of conditions and Events."""
+    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def records_of(server: Server) -> Callable[[str, str], KubernetesRecord]:

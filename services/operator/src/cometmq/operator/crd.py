@@ -1,20 +1,28 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The CustomResourceDefinition of BrokerGroup; `make docs` writes it to deploy/crds."""
+"""The CustomResourceDefinitions; `make docs` writes them to deploy/crds."""
 
 from typing import Any, Final
 
+import msgspec
 import yaml
 
+from cometmq.operator.declared.item import CONSUMER_GROUP as CONSUMER_GROUP_KIND
+from cometmq.operator.declared.item import PLURALS
+from cometmq.operator.declared.item import TOPIC as TOPIC_KIND
+from cometmq.operator.declared.models import (
+    GROUP_ROOT_RULES,
+    GROUP_RULES,
+    TOPIC_ROOT_RULES,
+    TOPIC_RULES,
+    ConsumerGroupSpec,
+    DeclaredStatus,
+    TopicSpec,
+)
 from cometmq.operator.models import GROUP, KIND, PLURAL, ROOT_RULES, SPEC_RULES, VERSION, Spec
 from cometmq.operator.schema import Schema, schema_of, without_defaults
 from cometmq.operator.status_types import GroupStatus
 
 API_VERSION: Final = f"{GROUP}/{VERSION}"
-DESCRIPTION: Final = (
-    "A BrokerGroup is one group of CometMQ brokers, run as pods: a master, and slaves with copies"
-    " of all its messages. When the master is lost, the operator makes an in-sync slave take"
-    " over, and no acknowledged message is lost. A cluster consists of one or more groups."
-)
 
 
 def _column(name: str, path: str, type_: str = "string", priority: int = 0) -> dict[str, Any]:
@@ -22,31 +30,127 @@ def _column(name: str, path: str, type_: str = "string", priority: int = 0) -> d
     return {**column, "priority": priority} if priority else column
 
 
-COLUMNS: Final = (
-    _column("Master", ".status.master"),
-    _column("Epoch", ".status.epoch", "integer"),
-    _column("In sync", ".status.inSyncCount", "integer"),
-    _column("Ready", ".status.readyReplicas", "integer"),
-    _column("Replicas", ".spec.replicas", "integer"),
-    _column("Phase", ".status.phase"),
-    _column("Age", ".metadata.creationTimestamp", "date"),
-    _column("Image", ".spec.image.name", priority=1),
-    _column("Reason", ".status.conditions[?(@.type=='Ready')].message", priority=1),
+class Definition(msgspec.Struct, frozen=True, kw_only=True):
+    """The parts in which the definitions differ."""
+
+    kind: str
+    plural: str
+    short_name: str
+    module: str
+    """The module with the types."""
+    description: str
+    spec: type[msgspec.Struct]
+    spec_text: str
+    spec_rules: tuple[dict[str, Any], ...]
+    root_rules: tuple[dict[str, Any], ...]
+    status: type[msgspec.Struct]
+    status_text: str
+    columns: tuple[dict[str, Any], ...]
+    subresources: dict[str, Any] = {}
+
+
+BROKER_GROUP: Final = Definition(
+    kind=KIND,
+    plural=PLURAL,
+    short_name="bg",
+    module="cometmq.operator.models",
+    description="A BrokerGroup is one group of CometMQ brokers, run as pods: a master, and slaves"
+    " with copies of all its messages. When the master is lost, the operator makes an in-sync slave"
+    " take over, and no acknowledged message is lost. A cluster consists of one or more groups.",
+    spec=Spec,
+    spec_text="The desired state of the group.",
+    spec_rules=SPEC_RULES,
+    root_rules=ROOT_RULES,
+    status=GroupStatus,
+    status_text="The state of the group as last seen by the operator.",
+    columns=(
+        _column("Master", ".status.master"),
+        _column("Epoch", ".status.epoch", "integer"),
+        _column("In sync", ".status.inSyncCount", "integer"),
+        _column("Ready", ".status.readyReplicas", "integer"),
+        _column("Replicas", ".spec.replicas", "integer"),
+        _column("Phase", ".status.phase"),
+        _column("Age", ".metadata.creationTimestamp", "date"),
+        _column("Image", ".spec.image.name", priority=1),
+        _column("Reason", ".status.conditions[?(@.type=='Ready')].message", priority=1),
+    ),
+    subresources={
+        "scale": {
+            "specReplicasPath": ".spec.replicas",
+            "statusReplicasPath": ".status.replicas",
+            "labelSelectorPath": ".status.selector",
+        }
+    },
 )
 
+_READY: Final = ".status.conditions[?(@.type=='Ready')]"
+_COMMON: Final = (
+    _column("Ready", f"{_READY}.status"),
+    _column("Reason", f"{_READY}.reason"),
+    _column("Age", ".metadata.creationTimestamp", "date"),
+    _column("Cluster", ".spec.clusterName", priority=1),
+    _column("Message", f"{_READY}.message", priority=1),
+)
 
-def _root() -> Schema:
+TOPIC: Final = Definition(
+    kind=TOPIC_KIND,
+    plural=PLURALS[TOPIC_KIND],
+    short_name="mqt",
+    module="cometmq.operator.declared.models",
+    description="A Topic declares one topic of a cluster: its queues and permission. The operator"
+    " creates it at the brokers, undoes manual changes, and removes queues only once their messages"
+    " have been consumed. By default, deleting the object leaves the topic as it is.",
+    spec=TopicSpec,
+    spec_text="The desired state of the topic.",
+    spec_rules=TOPIC_RULES,
+    root_rules=TOPIC_ROOT_RULES,
+    status=DeclaredStatus,
+    status_text="The state of the topic as last seen by the operator.",
+    columns=(
+        _column("Topic", ".status.name"),
+        _column("Queues", ".spec.writeQueueNums", "integer"),
+        _column("Permission", ".spec.permission"),
+        *_COMMON,
+    ),
+)
+
+CONSUMER_GROUP: Final = Definition(
+    kind=CONSUMER_GROUP_KIND,
+    plural=PLURALS[CONSUMER_GROUP_KIND],
+    short_name="mqg",
+    module="cometmq.operator.declared.models",
+    description="A ConsumerGroup declares one consumer group of a cluster: whether it may consume,"
+    " and how its messages are redelivered. The operator creates it at the brokers and undoes"
+    " manual changes. By default, deleting the object leaves the group as it is.",
+    spec=ConsumerGroupSpec,
+    spec_text="The desired state of the consumer group.",
+    spec_rules=GROUP_RULES,
+    root_rules=GROUP_ROOT_RULES,
+    status=DeclaredStatus,
+    status_text="The state of the consumer group as last seen by the operator.",
+    columns=(
+        _column("Group", ".status.name"),
+        _column("Enabled", ".spec.consumeEnable", "boolean"),
+        _column("Retries", ".spec.retryMaxTimes", "integer"),
+        *_COMMON,
+    ),
+)
+
+DEFINITIONS: Final = (BROKER_GROUP, TOPIC, CONSUMER_GROUP)
+
+
+def _root(one: Definition) -> Schema:
     spec = {
-        "description": "The desired state of the group.",
-        **schema_of(Spec),
-        "x-kubernetes-validations": list(SPEC_RULES),
+        "description": one.spec_text,
+        **schema_of(one.spec),
+        "x-kubernetes-validations": list(one.spec_rules),
     }
     status = {
-        "description": "The state of the group as last seen by the operator.",
-        **without_defaults(schema_of(GroupStatus)),
+        "description": one.status_text,
+        **without_defaults(schema_of(one.status)),
     }
     return {
-        "description": DESCRIPTION,
+        "description": one.description,
         "type": "object",
         "required": ["spec"],
         "properties": {
@@ -56,29 +160,25 @@ def _root() -> Schema:
             "spec": spec,
             "status": status,
         },
-        "x-kubernetes-validations": list(ROOT_RULES),
+        "x-kubernetes-validations": list(one.root_rules),
     }
 
 
-def definition() -> dict[str, Any]:
-    scale = {
-        "specReplicasPath": ".spec.replicas",
-        "statusReplicasPath": ".status.replicas",
-        "labelSelectorPath": ".status.selector",
-    }
+def definition(one: Definition) -> dict[str, Any]:
+    """Return a definition as an object of Kubernetes."""
     return {
         "apiVersion": "apiextensions.k8s.io/v1",
         "kind": "CustomResourceDefinition",
-        "metadata": {"name": f"{PLURAL}.{GROUP}"},
+        "metadata": {"name": f"{one.plural}.{GROUP}"},
         "spec": {
             "group": GROUP,
             "scope": "Namespaced",
             "names": {
-                "kind": KIND,
-                "listKind": f"{KIND}List",
-                "plural": PLURAL,
-                "singular": KIND.lower(),
-                "shortNames": ["bg"],
+                "kind": one.kind,
+                "listKind": f"{one.kind}List",
+                "plural": one.plural,
+                "singular": one.kind.lower(),
+                "shortNames": [one.short_name],
                 "categories": ["cometmq"],
             },
             "versions": [
@@ -86,22 +186,22 @@ def definition() -> dict[str, Any]:
                     "name": VERSION,
                     "served": True,
                     "storage": True,
-                    "subresources": {"status": {}, "scale": scale},
-                    "additionalPrinterColumns": list(COLUMNS),
-                    "schema": {"openAPIV3Schema": _root()},
+                    "subresources": {"status": {}, **one.subresources},
+                    "additionalPrinterColumns": list(one.columns),
+                    "schema": {"openAPIV3Schema": _root(one)},
                 }
             ],
         },
     }
 
 
-def as_yaml() -> str:
-    """Return the definition as the file that is applied to clusters."""
+def as_yaml(one: Definition) -> str:
+    """Return a definition as the file that is applied to clusters."""
     head = (
         "# SPDX-License-Identifier: Apache-2.0\n"
-        "# Generated by `docs/generate.py crd` from cometmq.operator.models: do not edit.\n"
+        f"# Generated by `docs/generate.py crd` from {one.module}: do not edit.\n"
     )
-    return head + str(yaml.dump(definition(), Dumper=_Dumper, sort_keys=False, width=100))
+    return head + str(yaml.dump(definition(one), Dumper=_Dumper, sort_keys=False, width=100))
 
 
 class _Dumper(yaml.SafeDumper):  # type: ignore[misc]  # yaml has no types

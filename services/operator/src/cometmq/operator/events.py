@@ -4,7 +4,7 @@
 from collections.abc import Callable, Mapping
 from typing import Final
 
-from cometmq.operator.api import ApiRefused, ApiUnreachable, KubeApi
+from cometmq.operator.api import ApiRefused, ApiUnreachable, Body, KubeApi
 from cometmq.operator.crd import API_VERSION
 from cometmq.operator.decide import Ending, Nothing, Reason, Step, Wait, has_master
 from cometmq.operator.group import BrokerGroup
@@ -93,20 +93,32 @@ class Reporter:
     ) -> None:
         """Write one Event; a failure is only logged, as nothing depends on Events."""
         self.log.info("group.changed", group=group.name, reason=reason, text=text)
-        now = self._wall_time()
-        body = {
-            "apiVersion": "v1", "kind": "Event",
-            "metadata": {"generateName": f"{group.name}.", "namespace": group.namespace},
-            "involvedObject": {
-                "apiVersion": API_VERSION, "kind": KIND, "name": group.name,
-                "namespace": group.namespace, "uid": group.uid,
-            },
-            "type": "Warning" if is_warning else "Normal",
-            "reason": reason, "message": text[:1024],
-            "source": {"component": COMPONENT},
-            "firstTimestamp": now, "lastTimestamp": now, "count": 1,
-        }  # fmt: skip
+        key = (KIND, group.namespace, group.name)
+        change = (reason, text)
+        body = event_of(key, group.uid, change, is_warning=is_warning, now=self._wall_time())
         try:
             await self._api.create("Event", group.namespace, body)
         except (ApiRefused, ApiUnreachable) as error:
             self.log.warning("event.lost", group=group.name, error=str(error))
+
+
+def event_of(
+    key: tuple[str, str, str], uid: str, change: tuple[str, str], *, is_warning: bool, now: str
+) -> Body:
+    """Return an Event about the object of this kind, namespace and name; `change` is the reason
+    and the text.
+    """
+    kind, namespace, name = key
+    reason, text = change
+    return {
+        "apiVersion": "v1", "kind": "Event",
+        "metadata": {"generateName": f"{name}.", "namespace": namespace},
+        "involvedObject": {
+            "apiVersion": API_VERSION, "kind": kind, "name": name, "namespace": namespace,
+            "uid": uid,
+        },
+        "type": "Warning" if is_warning else "Normal",
+        "reason": reason, "message": text[:1024],
+        "source": {"component": COMPONENT},
+        "firstTimestamp": now, "lastTimestamp": now, "count": 1,
+    }  # fmt: skip

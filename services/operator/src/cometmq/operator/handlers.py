@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Watches objects with kopf, and wakes the groups that they belong to.
+"""Watches objects with kopf, and wakes the groups that they belong to, or their own passes.
 
 Handlers do nothing else: all logic is in passes that read the current state, so a lost, late or
 repeated event does no harm. kopf stores nothing in the objects. Its peering is not used, because it
@@ -17,6 +17,8 @@ from typing import Any, Final
 import kopf
 
 from cometmq.operator.api import Server
+from cometmq.operator.declared.item import PLURALS
+from cometmq.operator.declared.objects import Objects
 from cometmq.operator.group import GROUP_LABEL
 from cometmq.operator.groups import Groups
 from cometmq.operator.models import GROUP, PLURAL, VERSION
@@ -48,17 +50,19 @@ class WatchesEnded(CometError):
     """kopf ended unexpectedly: without events, passes over groups are too rare."""
 
 
-async def watch(groups: Groups, server: Server, namespaces: tuple[str, ...]) -> None:
-    """Wake `groups` on events until cancelled; raise WatchesEnded if kopf fails."""
+async def watch(
+    groups: Groups, objects: Objects, server: Server, namespaces: tuple[str, ...]
+) -> None:
+    """Wake `groups` and `objects` on events until cancelled; raise WatchesEnded if kopf fails."""
     loop = asyncio.get_running_loop()
     stop = threading.Event()
 
-    def post(call: Callable[..., None], *arguments: str) -> None:
+    def post(call: Callable[..., None], *arguments: Any) -> None:
         loop.call_soon_threadsafe(call, *arguments)
 
     async def work() -> None:
         await kopf.operator(
-            registry=registry_of(groups, server, post),
+            registry=registry_of(groups, objects, server, post),
             settings=settings_of(namespaces),
             standalone=True,
             identity=IDENTITY,  # type: ignore[arg-type]  # a str; kopf keeps its name for it private
@@ -79,9 +83,11 @@ async def watch(groups: Groups, server: Server, namespaces: tuple[str, ...]) -> 
     raise WatchesEnded("the watches of the API server have ended")
 
 
-def registry_of(groups: Groups, server: Server, post: Callable[..., None]) -> kopf.OperatorRegistry:
+def registry_of(
+    groups: Groups, objects: Objects, server: Server, post: Callable[..., None]
+) -> kopf.OperatorRegistry:
     """Return kopf's registry: the login to `server`, and handlers that use `post` to call `groups`
-    on the program's loop.
+    and `objects` on the program's loop.
     """
     registry = kopf.OperatorRegistry()
 
@@ -103,8 +109,18 @@ def registry_of(groups: Groups, server: Server, post: Callable[..., None]) -> ko
         group = meta.labels[GROUP_LABEL]
         post(groups.note, resource.kind or "", namespace or "", name, group, version)
 
+    async def declared_event(
+        *, namespace: str | None, name: str, param: Any = None, event: kopf.RawEvent, **_: Any
+    ) -> None:
+        if event["type"] == "DELETED":
+            post(objects.deleted, param, namespace or "", name)
+        else:
+            post(objects.changed, param, event["object"])
+
     kopf.on.login(registry=registry)(log_in)
     kopf.on.event(GROUP, VERSION, PLURAL, registry=registry)(group_event)
+    for kind, plural in PLURALS.items():
+        kopf.on.event(GROUP, VERSION, plural, registry=registry, param=kind)(declared_event)
     for group, version, plural in OWNED:
         kopf.on.event(
             group, version, plural, registry=registry, labels={GROUP_LABEL: kopf.PRESENT}

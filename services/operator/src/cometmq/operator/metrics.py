@@ -7,6 +7,7 @@ from typing import Final
 
 import msgspec
 
+from cometmq.operator.declared.models import DeclaredStatus
 from cometmq.operator.status_types import GroupStatus
 from cometmq.runtime.histogram import Buckets
 from cometmq.runtime.metrics import (
@@ -36,6 +37,16 @@ class GroupFigures(msgspec.Struct):
     """Orders given by annotations, by verb and result."""
 
 
+class DeclaredFigures(msgspec.Struct):
+    """Figures of one Topic or ConsumerGroup."""
+
+    kind: str
+    namespace: str
+    name: str
+    status: DeclaredStatus | None = None
+    """The status of the last complete pass."""
+
+
 class OperatorFigures(msgspec.Struct):
     is_acting: bool = False
     passes: Counter[str] = msgspec.field(default_factory=Counter)
@@ -44,6 +55,9 @@ class OperatorFigures(msgspec.Struct):
     requests: Counter[tuple[str, str]] = msgspec.field(default_factory=Counter)
     """Requests to the API server by method and status; the status is `none` without a response."""
     groups: list[GroupFigures] = []
+    declared: list[DeclaredFigures] = []
+    declared_passes: Counter[tuple[str, str]] = msgspec.field(default_factory=Counter)
+    """Passes over Topics and ConsumerGroups by kind and result."""
 
 
 Rows = Callable[[OperatorFigures], Iterable[Row]]
@@ -74,6 +88,17 @@ def _operations(figures: OperatorFigures) -> Iterable[Row]:
     for one in figures.groups:
         for key, count in one.operations.items():
             yield (one.namespace, one.name, *key), count
+
+
+def _declared_ready(figures: OperatorFigures) -> Iterable[Row]:
+    for one in figures.declared:
+        for condition in one.status.conditions if one.status is not None else ():
+            yield (one.kind, one.namespace, one.name), float(condition.status == "True")
+
+
+def _declared_count(figures: OperatorFigures) -> Iterable[Row]:
+    kinds = Counter(one.kind for one in figures.declared)
+    return (((kind,), count) for kind, count in kinds.items())
 
 
 FAMILIES: Final[tuple[Family[OperatorFigures], ...]] = (
@@ -132,5 +157,19 @@ FAMILIES: Final[tuple[Family[OperatorFigures], ...]] = (
         "cometmq_brokergroup_operations_total",
         "Orders given by annotation, by verb and result (Started, Refused).",
         (*_LABELS, "verb", "result"), _operations,
+    ),
+    labelled_gauge(
+        "cometmq_operator_declared", "Topics and ConsumerGroups being managed, by kind.",
+        ("kind",), _declared_count,
+    ),
+    labelled_counter(
+        "cometmq_operator_declared_passes_total",
+        "Passes over Topics and ConsumerGroups, by kind and result (done, failed).",
+        ("kind", "result"), lambda s: s.declared_passes.items(),
+    ),
+    labelled_gauge(
+        "cometmq_operator_declared_ready",
+        "1 while the brokers have the settings of a Topic or ConsumerGroup.",
+        ("kind", "object_namespace", "object"), _declared_ready,
     ),
 )  # fmt: skip

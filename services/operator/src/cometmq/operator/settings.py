@@ -23,7 +23,7 @@ class OperatorSettings(msgspec.Struct, frozen=True, kw_only=True, rename="camel"
     watch_namespaces: Annotated[
         str,
         Meta(
-            description="Namespaces whose BrokerGroups are looked after, separated by semicolons;"
+            description="Namespaces whose objects are looked after, separated by semicolons;"
             " empty: all."
         ),
     ] = ""
@@ -38,7 +38,8 @@ class OperatorSettings(msgspec.Struct, frozen=True, kw_only=True, rename="camel"
         Meta(
             ge=1_000,
             le=3_600_000,
-            description="Interval at which a group is looked at without any news, in ms.",
+            description="Interval at which a BrokerGroup is looked at without any news, in ms;"
+            " for Topics and ConsumerGroups, ten times as long.",
         ),
     ] = 30_000
     drain_quiet_mills: Annotated[
@@ -46,8 +47,8 @@ class OperatorSettings(msgspec.Struct, frozen=True, kw_only=True, rename="camel"
         Meta(
             ge=1_000,
             le=3_600_000,
-            description="Time without a new message, in ms, before a group that is being deleted"
-            " counts as left by its producers. Clients ask for routes every 30 s.",
+            description="Time without a new message, in ms, before a group or topic that is being"
+            " deleted counts as left by its producers. Clients ask for routes every 30 s.",
         ),
     ] = 60_000
     admin_http_port: Annotated[

@@ -1,0 +1,326 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Decisions on topics and consumer groups (pure): the next changes, and what they wait for.
+
+Messages are never made unreachable: queues are removed, and topics deleted, only once every
+consumer group has consumed them. A spec that cannot be reached yet becomes a condition.
+"""
+
+from collections.abc import Iterable
+from enum import StrEnum
+from typing import Final
+
+import msgspec
+
+from cometmq.operator.declared.item import Claim, Declared
+from cometmq.operator.declared.models import (
+    BrokerEntry,
+    ConsumerGroupSpec,
+    DeclaredStatus,
+    Permission,
+    TopicSpec,
+)
+from cometmq.operator.status_types import Condition
+from cometmq.remoting.bodies.topic_config import SubscriptionGroupConfig, TopicConfig
+from cometmq.remoting.message.flags import Perm
+
+Config = TopicConfig | SubscriptionGroupConfig
+
+PERMISSIONS: Final = {
+    Permission.READ_WRITE: int(Perm.READ | Perm.WRITE),
+    Permission.READ: int(Perm.READ),
+    Permission.WRITE: int(Perm.WRITE),
+}
+SKIP_TEXT: Final = "annotate the object with cometmq.io/skip-drain=true to go on without them"
+_MANAGED: Final = {
+    TopicConfig: ("write_queue_nums", "read_queue_nums", "perm", "topic_sys_flag"),
+    SubscriptionGroupConfig: (
+        "consume_enable", "consume_broadcast_enable", "consume_from_min_enable",
+        "notify_consumer_ids_changed_enable", "retry_queue_nums", "retry_max_times",
+        "which_broker_when_consume_slowly",
+    ),
+}  # fmt: skip
+"""The fields that the operator sets; it keeps the others as they are."""
+
+
+class Reason(StrEnum):
+    """Reasons of the condition Ready."""
+
+    AS_SPECIFIED = "AsSpecified"
+    APPLYING = "Applying"
+    BROKERS_UNREACHABLE = "BrokersUnreachable"
+    BROKER_REFUSED = "BrokerRefused"
+    DECLARED_TWICE = "DeclaredTwice"
+    QUEUES_NOT_CONSUMED = "QueuesNotConsumed"
+    BACKLOG = "Backlog"
+    SENDS_GO_ON = "SendsGoOn"
+    MEMBERS_CONNECTED = "MembersConnected"
+
+
+class Left(msgspec.Struct, frozen=True):
+    """The unconsumed messages of a topic or group at one broker."""
+
+    counts: tuple[tuple[str, int], ...] = ()
+    """Messages by description, such as `group billing`; worst first."""
+    end: int = 0
+    """Sum of the end offsets of the queues concerned."""
+    is_quiet: bool = False
+    """Whether `end` has not moved for a while, so that no producer uses an old route any more."""
+
+
+class BrokerSeen(msgspec.Struct, frozen=True, kw_only=True):
+    """One broker group as seen by a pass."""
+
+    name: str
+    config: Config | None = None
+    """The settings at the master; None if it has none."""
+    fault: str = ""
+    """Why the settings are unknown; empty if they are known."""
+    refusal: str = ""
+    """Why the master refused a change in this pass."""
+    left: Left | None = None
+    """None if it was not asked, or is unknown."""
+    members: int = 0
+    """Connected members of the consumer group."""
+
+
+class Wait(msgspec.Struct, frozen=True):
+    """A change that has to wait, and for what."""
+
+    reason: Reason
+    text: str
+
+
+class Plan(msgspec.Struct, frozen=True, kw_only=True):
+    """The changes of one pass, which may be made in any order, and the changes that wait."""
+
+    puts: dict[str, Config] = {}
+    """Settings to write, by broker name."""
+    waits: tuple[Wait, ...] = ()
+    may_delete: bool = False
+    """Whether the entry may be deleted at all brokers now; then `puts` is empty."""
+
+
+def wanted(item: Declared, current: Config | None) -> Config:
+    """Return the settings in the spec, with the unmanaged fields of the current ones."""
+    spec = item.spec
+    if isinstance(spec, TopicSpec):
+        base = current if isinstance(current, TopicConfig) else TopicConfig(topic_name=item.entry)
+        return msgspec.structs.replace(
+            base,
+            write_queue_nums=spec.write_queue_nums,
+            read_queue_nums=spec.read_queue_nums or spec.write_queue_nums,
+            perm=PERMISSIONS[spec.permission],
+            topic_sys_flag=spec.topic_sys_flag,
+        )
+    old = current if isinstance(current, SubscriptionGroupConfig) else None
+    return _group(item.entry, spec, old)
+
+
+def _group(
+    name: str, spec: ConsumerGroupSpec, old: SubscriptionGroupConfig | None
+) -> SubscriptionGroupConfig:
+    return msgspec.structs.replace(
+        old or SubscriptionGroupConfig(group_name=name),
+        consume_enable=spec.consume_enable,
+        consume_broadcast_enable=spec.consume_broadcast_enable,
+        consume_from_min_enable=spec.consume_from_min_enable,
+        notify_consumer_ids_changed_enable=spec.notify_consumer_ids_changed_enable,
+        retry_queue_nums=spec.retry_queue_nums,
+        retry_max_times=spec.retry_max_times,
+        which_broker_when_consume_slowly=spec.which_broker_when_consume_slowly,
+    )
+
+
+def differences(current: Config | None, target: Config) -> str:
+    """Return how settings differ from the target, in RocketMQ's names; empty if they do not."""
+    if current is None:
+        return "missing"
+    encoded = dict(zip(target.__struct_fields__, target.__struct_encode_fields__, strict=True))
+    return ", ".join(
+        f"{encoded[field]} is {_shown(getattr(current, field))}, not"
+        f" {_shown(getattr(target, field))}"
+        for field in _MANAGED[type(target)]
+        if getattr(current, field) != getattr(target, field)
+    )
+
+
+def _shown(value: object) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def removed_queues(item: Declared, current: Config | None) -> range:
+    """Return the ids of the queues that the spec no longer has, or of all queues if the topic is
+    to be deleted.
+    """
+    if not isinstance(current, TopicConfig):
+        return range(0)
+    target = wanted(item, current)
+    assert isinstance(target, TopicConfig)
+    end = max(current.read_queue_nums, current.write_queue_nums)
+    return range(0 if item.is_deleting else target.read_queue_nums, end)
+
+
+def needs_backlog(item: Declared, current: Config | None) -> bool:
+    """Return whether a decision depends on the unconsumed messages of a broker."""
+    if current is None or item.skips_drain:
+        return False
+    return item.is_deleting or len(removed_queues(item, current)) > 0
+
+
+def plan(item: Declared, seen: Iterable[BrokerSeen]) -> Plan:
+    """Return the next changes for an object that owns its name."""
+    seen = list(seen)
+    unknown = [f"{one.name}: {one.fault}" for one in seen if one.fault]
+    waits = [Wait(Reason.BROKERS_UNREACHABLE, "; ".join(unknown))] if unknown else []
+    known = [one for one in seen if not one.fault]
+    if item.is_deleting:
+        return _ending(item, known, waits)
+    puts: dict[str, Config] = {}
+    for one in known:
+        target, wait = _target(item, one)
+        if wait is not None:
+            waits.append(wait)
+        if differences(one.config, target):
+            puts[one.name] = target
+    return Plan(puts=puts, waits=tuple(waits))
+
+
+def _target(item: Declared, one: BrokerSeen) -> tuple[Config, Wait | None]:
+    """Return the settings that a broker may get now, and the reason if they are not the spec's."""
+    target = wanted(item, one.config)
+    if not needs_backlog(item, one.config):
+        return target, None
+    assert isinstance(target, TopicConfig)
+    assert isinstance(one.config, TopicConfig)
+    wait = _not_consumed(item, one)
+    if wait is None:
+        return target, None
+    # Queues that are read but not written refuse sends with an old route only once both numbers
+    # are lowered, so the number of read queues is lowered last.
+    end = removed_queues(item, one.config).stop
+    return msgspec.structs.replace(target, read_queue_nums=end), wait
+
+
+def _not_consumed(item: Declared, one: BrokerSeen) -> Wait | None:
+    """Return why queues cannot be removed yet, or None if they can."""
+    queues = removed_queues(item, one.config)
+    place = f"queues {queues.start} to {queues.stop - 1} at {one.name}"
+    if one.left is None:
+        return Wait(
+            Reason.QUEUES_NOT_CONSUMED,
+            f"the unconsumed messages of {place} are unknown; the operator tries again",
+        )
+    if one.left.counts:
+        text = ", ".join(f"{name}: {count}" for name, count in one.left.counts[:5])
+        return Wait(
+            Reason.QUEUES_NOT_CONSUMED, f"{place} hold unconsumed messages ({text}); {SKIP_TEXT}"
+        )
+    target = wanted(item, one.config)
+    assert isinstance(one.config, TopicConfig)
+    assert isinstance(target, TopicConfig)
+    is_closed = one.config.write_queue_nums <= target.write_queue_nums
+    if not is_closed or not one.left.is_quiet:
+        return Wait(
+            Reason.SENDS_GO_ON,
+            f"{place} must be without new messages for a while: producers may have old routes",
+        )
+    return None
+
+
+def _ending(item: Declared, known: list[BrokerSeen], waits: list[Wait]) -> Plan:
+    """Return the next changes for an entry that is to be deleted."""
+    present = [one for one in known if one.config is not None]
+    puts: dict[str, Config] = {}
+    for one in present:
+        config = one.config
+        if isinstance(config, TopicConfig) and config.perm & Perm.WRITE and not item.skips_drain:
+            puts[one.name] = msgspec.structs.replace(config, perm=config.perm & ~int(Perm.WRITE))
+        waits += [] if item.skips_drain else _in_use(one)
+    may_delete = not waits and not puts
+    return Plan(puts=puts, waits=tuple(waits), may_delete=may_delete)
+
+
+def _in_use(one: BrokerSeen) -> list[Wait]:
+    if one.left is None:
+        text = f"the unconsumed messages at {one.name} are unknown; the operator tries again"
+        return [Wait(Reason.BACKLOG, text)]
+    if one.left.counts:
+        text = ", ".join(f"{name}: {count}" for name, count in one.left.counts[:5])
+        return [Wait(Reason.BACKLOG, f"unconsumed messages at {one.name}: {text}; {SKIP_TEXT}")]
+    if one.members:
+        text = f"{one.members} members of the group are connected to {one.name}: stop them"
+        return [Wait(Reason.MEMBERS_CONNECTED, text)]
+    if isinstance(one.config, TopicConfig) and not one.left.is_quiet:
+        text = f"{one.name} must be without new messages for a while: producers may have old routes"
+        return [Wait(Reason.SENDS_GO_ON, text)]
+    return []
+
+
+# ---- status ----------------------------------------------------------------------------------
+
+
+class Outcome(msgspec.Struct, frozen=True, kw_only=True):
+    """The result of a pass: what the status shows."""
+
+    seen: tuple[BrokerSeen, ...] = ()
+    waits: tuple[Wait, ...] = ()
+    owner: Claim | None = None
+    """The other object that owns the name; None if this one does."""
+
+
+def status_of(item: Declared, outcome: Outcome, before: DeclaredStatus, now: str) -> DeclaredStatus:
+    """Return the status; `now` is the time of the condition if its status changed."""
+    reason, text = _verdict(item, outcome)
+    is_ready = reason is Reason.AS_SPECIFIED
+    status = "True" if is_ready else "False"
+    old = next((one for one in before.conditions if one.type == "Ready"), None)
+    condition = Condition(
+        type="Ready",
+        status=status,
+        reason=reason.value,
+        message=text[:4096],
+        observed_generation=item.generation,
+        last_transition_time=(
+            old.last_transition_time if old is not None and old.status == status else now
+        ),
+    )
+    return DeclaredStatus(
+        observed_generation=item.generation,
+        name=item.entry,
+        owned=outcome.owner is None,
+        brokers=before.brokers
+        if outcome.owner is None and not outcome.seen
+        else _entries(item, outcome.seen),
+        conditions=[condition],
+    )
+
+
+def _entries(item: Declared, seen: Iterable[BrokerSeen]) -> list[BrokerEntry]:
+    entries = []
+    for one in seen:
+        text = one.fault or differences(one.config, wanted(item, one.config))
+        entries.append(BrokerEntry(name=one.name, current=not text, message=text[:1024]))
+    return entries
+
+
+def _verdict(item: Declared, outcome: Outcome) -> tuple[Reason, str]:
+    """Return the reason and the message of Ready; the cause that needs a person comes first."""
+    if outcome.owner is not None:
+        kind, namespace, name = outcome.owner.key
+        return Reason.DECLARED_TWICE, (
+            f"{kind} {namespace}/{name} is older and declares {item.entry} too: delete one of them"
+        )
+    refusals = [f"{one.name}: {one.refusal}" for one in outcome.seen if one.refusal]
+    if refusals:
+        return Reason.BROKER_REFUSED, "; ".join(refusals)
+    if outcome.waits:
+        first = min(outcome.waits, key=lambda one: one.reason is not Reason.BROKERS_UNREACHABLE)
+        return first.reason, "; ".join(one.text for one in outcome.waits)
+    behind = [entry.name for entry in _entries(item, outcome.seen) if not entry.current]
+    if behind and not item.is_deleting:
+        return Reason.APPLYING, f"not as specified yet: {', '.join(behind)}"
+    if item.is_deleting:
+        return Reason.APPLYING, f"{item.entry} is being deleted at its brokers"
+    count = len(outcome.seen)
+    brokers = "one broker group has" if count == 1 else f"{count} broker groups have"
+    return Reason.AS_SPECIFIED, f"{brokers} the settings of the spec"

@@ -1,0 +1,319 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Topic and ConsumerGroup, cometmq.io/v1alpha1, as types: see `operator/models.py`."""
+
+from enum import StrEnum
+from typing import Annotated, Any, Final
+
+import msgspec
+from msgspec import Meta
+
+from cometmq.operator.models import Retain, rule, rules
+from cometmq.operator.status_types import Condition
+from cometmq.remoting.names import (
+    BOOT_GROUPS,
+    DEFAULT_CLUSTER,
+    RESERVED_TOPIC_PREFIX,
+    SYSTEM_GROUP_PREFIX,
+    SYSTEM_TOPIC_PREFIX,
+    SYSTEM_TOPICS,
+)
+
+QUEUES_MAX: Final = 16_384
+"""The brokers' own limit."""
+BROKERS_MAX: Final = 64
+_NAME: Final = r"^[A-Za-z0-9_|-][A-Za-z0-9_%|-]*$"
+_BROKER_NAME: Final = r"^[A-Za-z0-9_-]+$"
+
+
+class Permission(StrEnum):
+    """What clients may do with a topic."""
+
+    READ_WRITE = "ReadWrite"
+    READ = "Read"
+    WRITE = "Write"
+
+
+def _fixed(what: str) -> dict[str, Any]:
+    return rule("self == oldSelf", f"cannot be changed: create another {what}, and delete this one")
+
+
+def _prefixes(*prefixes: str) -> str:
+    return " && ".join(f"!self.startsWith('{one}')" for one in prefixes)
+
+
+NameServers = Annotated[
+    list[
+        Annotated[str, Meta(min_length=3, max_length=261, pattern=r"^[A-Za-z0-9.-]+:[0-9]{1,5}$")]
+    ],
+    Meta(
+        description="Name servers as HOST:PORT. The operator finds the brokers through them. Use"
+        " the same addresses in all objects of a cluster: duplicates are recognized by them.",
+        min_length=1,
+        max_length=16,
+    ),
+]
+BrokerNames = Annotated[
+    list[Annotated[str, Meta(min_length=1, max_length=127, pattern=_BROKER_NAME)]],
+    Meta(
+        description="Names of the broker groups (RocketMQ's brokerName) that get the settings."
+        " Without it, all broker groups of the cluster get them, including groups that are added"
+        " later. A broker group that is removed from the list keeps what it has.",
+        max_length=BROKERS_MAX,
+        extra_json_schema={"x-kubernetes-list-type": "set"},
+    ),
+]
+DELETION_TEXT: Final = (
+    "What happens in the brokers when this object is deleted. Retain: nothing. Delete: {}; the"
+    " deletion of the object waits until then. Change it to Retain to end the wait."
+)
+
+
+class TopicSpec(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """The desired state of a topic."""
+
+    name_servers: NameServers
+    cluster_name: Annotated[
+        str,
+        Meta(
+            description="RocketMQ's name of the cluster that has the topic.",
+            min_length=1,
+            max_length=127,
+            pattern=_BROKER_NAME,
+            extra_json_schema=rules(_fixed("Topic")),
+        ),
+    ] = DEFAULT_CLUSTER
+    broker_names: BrokerNames = []
+    name: (
+        Annotated[
+            str,
+            Meta(
+                description="Name of the topic in RocketMQ. By default, the name of this object;"
+                " a topic whose name has capitals, underscores or a namespace needs this field.",
+                min_length=1,
+                max_length=127,
+                pattern=_NAME,
+                extra_json_schema=rules(
+                    _fixed("Topic"),
+                    rule(
+                        f"!(self in {sorted(SYSTEM_TOPICS)!r}) && "
+                        + _prefixes(SYSTEM_TOPIC_PREFIX, RESERVED_TOPIC_PREFIX),
+                        "is a topic of RocketMQ's own: choose another name",
+                    ),
+                ),
+            ),
+        ]
+        | None
+    ) = None
+    write_queue_nums: Annotated[
+        int,
+        Meta(
+            description="Number of queues per broker group to which producers send.",
+            ge=1,
+            le=QUEUES_MAX,
+        ),
+    ] = 8
+    read_queue_nums: (
+        Annotated[
+            int,
+            Meta(
+                description="Number of queues per broker group from which consumers read; by"
+                " default, writeQueueNums. If it is lowered, the operator first stops sends to the"
+                " queues that are to be removed, and removes them once every consumer group has"
+                " consumed their messages.",
+                ge=1,
+                le=QUEUES_MAX,
+            ),
+        ]
+        | None
+    ) = None
+    permission: Annotated[
+        Permission, Meta(description="What clients may do: ReadWrite, Read or Write.")
+    ] = Permission.READ_WRITE
+    topic_sys_flag: Annotated[
+        int,
+        Meta(
+            description="RocketMQ's flags: 1 for a topic of a unit, 2 for a topic with"
+            " subscriptions from units, 3 for both.",
+            ge=0,
+            le=3,
+        ),
+    ] = 0
+    deletion_policy: Annotated[
+        Retain,
+        Meta(
+            description=DELETION_TEXT.format(
+                "the topic becomes read-only, and is deleted with its messages once every consumer"
+                " group has consumed them and nothing has been stored for a minute"
+            )
+        ),
+    ] = Retain.RETAIN
+
+
+class ConsumerGroupSpec(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """The desired state of a consumer group."""
+
+    name_servers: NameServers
+    cluster_name: Annotated[
+        str,
+        Meta(
+            description="RocketMQ's name of the cluster that has the consumer group.",
+            min_length=1,
+            max_length=127,
+            pattern=_BROKER_NAME,
+            extra_json_schema=rules(_fixed("ConsumerGroup")),
+        ),
+    ] = DEFAULT_CLUSTER
+    broker_names: BrokerNames = []
+    name: (
+        Annotated[
+            str,
+            Meta(
+                description="Name of the consumer group in RocketMQ. By default, the name of this"
+                " object; a group whose name has capitals, underscores or a namespace needs this"
+                " field.",
+                min_length=1,
+                max_length=255,
+                pattern=_NAME,
+                extra_json_schema=rules(
+                    _fixed("ConsumerGroup"),
+                    rule(
+                        f"!(self in {list(BOOT_GROUPS)!r}) && " + _prefixes(SYSTEM_GROUP_PREFIX),
+                        "is a group of RocketMQ's own: choose another name",
+                    ),
+                ),
+            ),
+        ]
+        | None
+    ) = None
+    consume_enable: Annotated[
+        bool, Meta(description="Whether brokers deliver messages to the group.")
+    ] = True
+    consume_broadcast_enable: Annotated[
+        bool, Meta(description="Whether the group may consume in broadcasting mode.")
+    ] = True
+    consume_from_min_enable: Annotated[
+        bool,
+        Meta(
+            description="Whether the group may start at the oldest message. RocketMQ stores the"
+            " setting, but does not act on it."
+        ),
+    ] = True
+    notify_consumer_ids_changed_enable: Annotated[
+        bool,
+        Meta(
+            description="Whether brokers tell the members at once that a member has joined or"
+            " left; otherwise, they notice within 20 s."
+        ),
+    ] = True
+    retry_queue_nums: Annotated[
+        int,
+        Meta(
+            description="Number of queues per broker group for messages that are redelivered. 0"
+            " drops messages whose consumption failed.",
+            ge=0,
+            le=QUEUES_MAX,
+        ),
+    ] = 1
+    retry_max_times: Annotated[
+        int,
+        Meta(
+            description="Number of redeliveries after which a message becomes a dead letter."
+            " Clients may set their own limit.",
+            ge=0,
+            le=1_000,
+        ),
+    ] = 16
+    which_broker_when_consume_slowly: Annotated[
+        int,
+        Meta(
+            description="Id of the broker that members read from if they are far behind; 1 is the"
+            " first slave.",
+            ge=0,
+            le=1_000,
+        ),
+    ] = 1
+    deletion_policy: Annotated[
+        Retain,
+        Meta(
+            description=DELETION_TEXT.format(
+                "the settings of the consumer group are deleted once it has consumed everything"
+                " and its members have left; its offsets are kept"
+            )
+        ),
+    ] = Retain.RETAIN
+
+
+SAME_NAME: Final = rule(
+    "has(self.name) == has(oldSelf.name)",
+    "name cannot be added or removed later",
+    fieldPath=".name",
+)
+TOPIC_RULES: Final = (
+    SAME_NAME,
+    rule(
+        "!has(self.readQueueNums) || self.readQueueNums >= self.writeQueueNums",
+        "readQueueNums must be at least writeQueueNums: no consumer would read the other queues",
+        fieldPath=".readQueueNums",
+    ),
+)
+GROUP_RULES: Final = (SAME_NAME,)
+
+
+def _root_rules(length: int) -> tuple[dict[str, Any], ...]:
+    return (
+        rule(
+            "has(self.spec.name) || !self.metadata.name.contains('.')",
+            "metadata.name has a dot, which RocketMQ does not allow: set spec.name",
+        ),
+        rule(
+            f"has(self.spec.name) || self.metadata.name.size() <= {length}",
+            f"metadata.name has more than {length} characters: set spec.name",
+        ),
+    )
+
+
+TOPIC_ROOT_RULES: Final = _root_rules(127)
+GROUP_ROOT_RULES: Final = _root_rules(255)
+
+
+class BrokerEntry(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """One broker group that has the topic or consumer group."""
+
+    name: Annotated[str, Meta(description="RocketMQ's brokerName.", max_length=127)]
+    current: Annotated[bool, Meta(description="Whether its settings are those of the spec.")] = (
+        False
+    )
+    message: Annotated[
+        str, Meta(description="How its settings differ, or why they are unknown.", max_length=1024)
+    ] = ""
+
+
+class DeclaredStatus(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """The state in the brokers, as last seen by the operator."""
+
+    observed_generation: Annotated[
+        int, Meta(description="Generation of the spec that the operator has acted on.")
+    ] = 0
+    name: Annotated[str, Meta(description="Name in RocketMQ.", max_length=255)] = ""
+    owned: Annotated[
+        bool,
+        Meta(
+            description="Whether this object determines the settings: false while an older object"
+            " declares the same name in the same cluster."
+        ),
+    ] = False
+    brokers: Annotated[
+        list[BrokerEntry],
+        Meta(description="The broker groups, by name.", max_length=1_024),
+    ] = []
+    conditions: Annotated[
+        list[Condition],
+        Meta(
+            description="Conditions of the object: Ready.",
+            max_length=16,
+            extra_json_schema={
+                "x-kubernetes-list-type": "map",
+                "x-kubernetes-list-map-keys": ["type"],
+            },
+        ),
+    ] = []
