@@ -195,8 +195,8 @@ def _target(item: Declared, one: BrokerSeen) -> tuple[Config, Wait | None]:
     wait = _not_consumed(item, one)
     if wait is None:
         return target, None
-    # Queues that are read but not written refuse sends with an old route only once both numbers
-    # are lowered, so the number of read queues is lowered last.
+    # Brokers still accept sends to these queues from producers with an old route, so consumers
+    # read them until the producers have the new one.
     end = removed_queues(item, one.config).stop
     return msgspec.structs.replace(target, read_queue_nums=end), wait
 

@@ -117,9 +117,9 @@ class TopicSpec(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
             int,
             Meta(
                 description="Number of queues per broker group from which consumers read; by"
-                " default, writeQueueNums. If it is lowered, the operator first stops sends to the"
-                " queues that are to be removed, and removes them once every consumer group has"
-                " consumed their messages.",
+                " default, writeQueueNums. If it is lowered, the operator first takes the queues"
+                " that are to be removed from producers, and removes them once every consumer group"
+                " has consumed their messages.",
                 ge=1,
                 le=QUEUES_MAX,
             ),
