@@ -112,7 +112,8 @@ ENDINGS = {
     "unknown": ({}, {}, seen(READY), Reason.BACKLOG_UNKNOWN),
     "at once": ({"deletion": "Now"}, {}, seen(READY), Release()),
     "never had data": ({}, {}, Seen(), Release()),
-    "never had a master": ({}, {}, seen(READY, record=None), Release()),
+    "never had a master": ({}, {}, seen(READY, record=None, may_have_data=False), Release()),
+    "record unknown": ({}, {}, seen(READY, record=None), Reason.BACKLOG_UNKNOWN),
     "skipped": ({}, {"cometmq.io/skip-drain": "true"}, seen(READY), Release()),
     "not skipped": ({}, {"cometmq.io/skip-drain": "no"}, seen(READY), Reason.BACKLOG_UNKNOWN),
 }

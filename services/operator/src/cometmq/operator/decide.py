@@ -54,6 +54,8 @@ class Seen(msgspec.Struct, frozen=True, kw_only=True):
     """The controller has seen the StatefulSet's latest template, so `is_current` can be trusted."""
     pods: Mapping[int, PodSeen] = {}
     record: Record | None = None
+    may_have_data: bool = True
+    """False only if the record was looked up and is missing, and there has never been a master."""
     statuses: Statuses = ()
     backlog: Backlog | None = None
     """None if unknown, or not queried because the group is not being deleted."""
@@ -227,12 +229,16 @@ def _in_sync(seen: Seen) -> frozenset[int]:
 
 
 def may_skip_drain(group: BrokerGroup, seen: Seen) -> bool:
-    """Return whether a deletion may skip the drain: on request, or if there is no data."""
-    has_data = seen.replicas is not None and seen.record is not None
+    """Return whether a deletion may skip the drain: on request, or if there is no data.
+
+    An operator that has just started does not know the record yet, so a missing record proves
+    nothing.
+    """
     return (
         group.spec.deletion is Deletion.NOW
         or group.annotations.get(SKIP_DRAIN) == "true"
-        or not has_data
+        or seen.replicas is None
+        or not seen.may_have_data
     )
 
 

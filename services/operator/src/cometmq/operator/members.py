@@ -63,6 +63,12 @@ class Members:
         return None if elector is None else elector.stats.record
 
     @property
+    def is_record_known(self) -> bool:
+        """Whether the record was read since the elector started, and the last read succeeded."""
+        elector = self.elector
+        return elector is not None and elector.stats.is_record_reachable
+
+    @property
     def statuses(self) -> Statuses:
         elector = self.elector
         if elector is None:

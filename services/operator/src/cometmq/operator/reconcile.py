@@ -109,6 +109,7 @@ class Pass:
         live = await Live.read(api, group)
         await self._elect(group, live)
         seen = seen_of(group, live, self._members.record, self._members.statuses)
+        seen = msgspec.structs.replace(seen, may_have_data=self._may_have_data(before))
         refusal = ""
         is_to_apply = live.stateful_set is not None or not group.is_deleting
         if not group.spec.paused and is_to_apply:
@@ -269,6 +270,11 @@ class Pass:
         else:
             backlog = await self._members.backlog(group)
         return msgspec.structs.replace(seen, backlog=backlog, is_quiet=self._is_quiet(seen))
+
+    def _may_have_data(self, before: GroupStatus) -> bool:
+        """Return whether there is, or may be, a master or was one."""
+        members = self._members
+        return members.record is not None or not members.is_record_known or before.epoch > 0
 
     def _is_quiet(self, seen: Seen) -> bool:
         """Return whether the end of the longest log has not moved for `quiet_ms`."""
