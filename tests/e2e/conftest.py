@@ -10,14 +10,16 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from cometmq.peers.e2e import load
+from cometmq.peers.e2e import java, load, loads
 from cometmq.peers.e2e.kubectl import Namespace, until
+from cometmq.peers.e2e.loads import Loads
+from cometmq.peers.e2e.pods import waiting_pod
 from cometmq.peers.e2e.report import Report
 from cometmq.peers.paths import ROOT
 from cometmq.peers.processes import PeerError
@@ -26,6 +28,8 @@ GROUP = "orders"
 SWITCHOVER = "cometmq.io/switchover-to"
 NAMESRV = "mq-cometmq-namesrv-pods.{}.svc:9876"
 READY_TIMEOUT_S = 300
+JAVA_PAUSE_S = 35
+"""Java clients look up routes every 30 s; until then, they send to the old master's address."""
 RESTRICTED = {"pod-security.kubernetes.io/enforce": "restricted"}
 HELM = ROOT / "deploy/helm"
 
@@ -34,8 +38,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--image", default="cometmq:0.1.0", help="the suite's image")
     parser.addoption("--next-image", help="another image of the suite, for the upgrade")
     parser.addoption("--operator-image", default="cometmq-operator:0.1.0")
+    parser.addoption("--java-image", help="the Java client's image, for a second load")
     parser.addoption("--rounds", type=int, default=5, help="kills of masters")
-    parser.addoption("--switchovers", type=int, default=20)
+    parser.addoption("--switchovers", type=int, default=50)
     parser.addoption("--report", type=Path, default=ROOT / "dist/e2e/report.md")
 
 
@@ -52,8 +57,8 @@ def rounds(request: pytest.FixtureRequest) -> int:
 class World:
     """The namespaces of the operator and of the suite, and their contents."""
 
-    def __init__(self, image: str, operator_image: str) -> None:
-        self.image, self.operator_image = image, operator_image
+    def __init__(self, image: str, operator_image: str, java_image: str | None) -> None:
+        self.image, self.operator_image, self.java_image = image, operator_image, java_image
         self.operators = Namespace("cometmq-e2e-operator")
         self.mq = Namespace("cometmq-e2e")
         self.namesrv = NAMESRV.format(self.mq.name)
@@ -102,7 +107,27 @@ class World:
         self.until_ready()
         return time.monotonic() - started
 
-    def apply_group(self, name: str, *, storage: dict[str, Any] | None = None, **spec: Any) -> None:
+    def create_load_pods(self) -> None:
+        """Create the pods in which clients run, and the Java client's topic."""
+        pods = {load.POD: load.pod(self.image)}
+        if self.java_image is not None:
+            pods[java.POD] = waiting_pod(java.POD, self.java_image)
+        self.mq.apply(*(one for manifests in pods.values() for one in manifests))
+        for name in pods:
+            self.mq.kubectl("wait", "--for=condition=Ready", f"pod/{name}", "--timeout=120s")
+        self.until_registered()
+        if self.java_image is not None:
+            create = ("cometmq", "topic", "create", java.TOPIC, "-n", self.namesrv)
+            self.mq.kubectl("exec", load.POD, "--", *create)
+
+    def apply_group(
+        self,
+        name: str,
+        *,
+        labels: dict[str, str] | None = None,
+        storage: dict[str, Any] | None = None,
+        **spec: Any,
+    ) -> None:
         """Create a small group, or change its spec."""
         retain = {"whenDeleted": "Delete", "whenScaled": "Delete"}
         limits = {"requests": {"cpu": "100m", "memory": "128Mi"}, "limits": {"memory": "1Gi"}}
@@ -112,7 +137,7 @@ class World:
         }  # fmt: skip
         self.mq.apply({
             "apiVersion": "cometmq.io/v1alpha1", "kind": "BrokerGroup",
-            "metadata": {"name": name}, "spec": whole,
+            "metadata": {"name": name, "labels": labels or {}}, "spec": whole,
         })  # fmt: skip
 
     def patch(self, spec: dict[str, Any]) -> None:
@@ -246,7 +271,8 @@ def world(request: pytest.FixtureRequest, report: Report) -> World:
     """Install everything once, from an empty cluster to a group that accepts load."""
     assert "KUBECONFIG" in os.environ, "make e2e sets KUBECONFIG"  # noqa: TID251
     options = request.config
-    found = World(options.getoption("--image"), options.getoption("--operator-image"))
+    names = ("--image", "--operator-image", "--java-image")
+    found = World(*(options.getoption(name) for name in names))
     seconds = found.install()
     report.add(
         "install both charts",
@@ -258,8 +284,7 @@ def world(request: pytest.FixtureRequest, report: Report) -> World:
     group_seconds = found.create_group()
     report.add("create a group of 3", "until it is ready", group_seconds, limit=90, unit="s")
     found.mq.kubectl("rollout", "status", "sts/mq-cometmq-txn-checker", "--timeout=5m")
-    found.mq.apply(*load.pod(found.image))
-    found.mq.kubectl("wait", "--for=condition=Ready", f"pod/{load.POD}", "--timeout=120s")
+    found.create_load_pods()
     return found
 
 
@@ -274,6 +299,26 @@ def ready(world: World, request: pytest.FixtureRequest) -> Iterator[World]:
 
 
 @pytest.fixture
-def under_load(ready: World) -> Callable[[], AbstractContextManager[load.PodLoad]]:
+def under_load(
+    ready: World, report: Report, request: pytest.FixtureRequest
+) -> Iterator[Callable[[], AbstractContextManager[Loads]]]:
     ready.until_registered()
-    return lambda: load.running(ready.mq, ready.namesrvs)
+    with_java = ready.java_image is not None
+    started = []
+
+    @contextmanager
+    def running() -> Iterator[Loads]:
+        with loads.running(ready.mq, ready.namesrvs, with_java=with_java) as found:
+            started.append(found)
+            yield found
+
+    yield running
+    if pauses := [one.pause_s for found in started for one in found.java_outages]:
+        scenario = request.node.name.removeprefix("test_").replace("_", " ")
+        report.add(
+            f"Java client: {scenario}",
+            "without sends, longest",
+            max(pauses),
+            limit=JAVA_PAUSE_S,
+            unit="s",
+        )

@@ -6,7 +6,8 @@
 # Without E2E_KUBECONFIG, a cluster is made on this machine (cluster/README.md), the images are built and
 # loaded into it, and everything is deleted afterwards unless KEEP=yes. With E2E_KUBECONFIG, the cluster
 # of these credentials is used, in the namespaces cometmq-e2e and cometmq-e2e-operator; kubectl and helm
-# must be on PATH, and E2E_IMAGE and E2E_OPERATOR_IMAGE name images that its nodes can pull.
+# must be on PATH, and E2E_IMAGE and E2E_OPERATOR_IMAGE name images that its nodes can pull. The Java client
+# runs beside ours if E2E_JAVA_IMAGE names its image (java-image.sh).
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 cluster=tests/e2e/cluster/cluster.sh
@@ -20,6 +21,7 @@ if [ -n "${E2E_KUBECONFIG:-}" ]; then
     : "${E2E_IMAGE:?name the image of the suite, which the nodes can pull}"
     : "${E2E_OPERATOR_IMAGE:?name the image of the operator, which the nodes can pull}"
     arguments+=("--image=$E2E_IMAGE" "--operator-image=$E2E_OPERATOR_IMAGE")
+    [ -z "${E2E_JAVA_IMAGE:-}" ] || arguments+=("--java-image=$E2E_JAVA_IMAGE")
 else
     [ "${KEEP:-}" = yes ] || trap '$cluster down' EXIT
     binaries=$($cluster up)
@@ -29,6 +31,13 @@ else
     base=cometmq-base:bookworm
     make --no-print-directory base-image BASE_IMAGE=$base
     make --no-print-directory images TARGETS="suite operator" BASE_IMAGE=$base TAG=e2e
+    if [ "${SHORT:-}" != yes ]; then
+        java_base=cometmq-java-base:bookworm
+        make --no-print-directory base-image BASE_IMAGE=$java_base PACKAGES=openjdk-17-jre-headless
+        tests/e2e/java-image.sh cometmq-java-client:e2e $java_base
+        $cluster load cometmq-java-client:e2e
+        arguments+=(--java-image=cometmq-java-client:e2e)
+    fi
     docker tag cometmq:e2e cometmq:e2e-next # the upgrade needs another name, not another content
     $cluster load cometmq:e2e cometmq:e2e-next cometmq-operator:e2e
     arguments+=(--image=cometmq:e2e --next-image=cometmq:e2e-next --operator-image=cometmq-operator:e2e)

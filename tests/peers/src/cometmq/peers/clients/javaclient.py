@@ -56,8 +56,8 @@ def _java_command(version: str, properties: Mapping[str, str]) -> list[str]:
 class JavaClient(ClientProgram):
     """The official client.
 
-    Subcommands: send, consume, lite-pull, pull, sql-pull, view, query, queues, members, request,
-    reply, transact.
+    Subcommands: send, consume, load, lite-pull, pull, sql-pull, view, query, queues, members,
+    request, reply, transact.
     """
 
     def __init__(

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from cometmq.peers.e2e.kubectl import Namespace
+from cometmq.peers.e2e.pods import Files, waiting_pod
 from cometmq.peers.ha.ledger import Outage
 from cometmq.peers.paths import ROOT
 from cometmq.peers.processes import PeerError
@@ -25,36 +26,8 @@ ANSWER_TIMEOUT_S: Final = 300
 
 def pod(image: str) -> list[dict[str, Any]]:
     """Return the manifests of a pod that waits for commands, and of a ConfigMap with its code."""
-    paths = [_path(one) for one in MODULES]
-    files = {path.as_posix().replace("/", "."): (SOURCES / path).read_text() for path in paths}
-    items = [{"key": path.as_posix().replace("/", "."), "path": path.as_posix()} for path in paths]
-    container = {
-        "name": "load", "image": image, "imagePullPolicy": "IfNotPresent",
-        "command": ["sleep", "infinity"],
-        "env": [{"name": "PYTHONPATH", "value": "/load"}],
-        "securityContext": {
-            "allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]},
-            "readOnlyRootFilesystem": True,
-        },
-        "volumeMounts": [
-            {"name": "modules", "mountPath": "/load"}, {"name": "tmp", "mountPath": "/tmp"},
-        ],
-    }  # fmt: skip
-    spec = {
-        "terminationGracePeriodSeconds": 1, "automountServiceAccountToken": False,
-        "securityContext": {
-            "runAsNonRoot": True, "runAsUser": 10001, "seccompProfile": {"type": "RuntimeDefault"},
-        },
-        "containers": [container],
-        "volumes": [
-            {"name": "modules", "configMap": {"name": POD, "items": items}},
-            {"name": "tmp", "emptyDir": {}},
-        ],
-    }  # fmt: skip
-    return [
-        {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": POD}, "data": files},
-        {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": POD}, "spec": spec},
-    ]
+    texts = {path: (SOURCES / path).read_text() for path in map(_path, MODULES)}
+    return waiting_pod(POD, image, files=Files("/load", texts), env={"PYTHONPATH": "/load"})
 
 
 def _path(module: str) -> Path:
@@ -122,7 +95,7 @@ class PodLoad:
 
 @contextmanager
 def running(namespace: Namespace, namesrv: str) -> Iterator[PodLoad]:
-    """Run the load, and finish it on leaving the context unless it has failed."""
+    """Run the load until the context is left."""
     command = ["kubectl", "--namespace", namespace.name, "exec", "--stdin", POD, "--"]
     command += ["python", "-m", "cometmq.peers.e2e.in_pod", namesrv]
     with subprocess.Popen(
@@ -132,7 +105,5 @@ def running(namespace: Namespace, namesrv: str) -> Iterator[PodLoad]:
             load = PodLoad(process)
             load.answer()  # the first answer: the load is running
             yield load
-            if not load.result:
-                load.finish()
         finally:
             process.kill()

@@ -18,10 +18,8 @@ import org.apache.rocketmq.client.consumer.rebalance.AllocateMessageQueueAverage
 import org.apache.rocketmq.client.consumer.store.OffsetStore;
 import org.apache.rocketmq.client.consumer.store.ReadOffsetType;
 import org.apache.rocketmq.client.impl.consumer.DefaultMQPushConsumerImpl;
-import org.apache.rocketmq.client.consumer.store.OffsetStore;
 import org.apache.rocketmq.common.consumer.ConsumeFromWhere;
 import org.apache.rocketmq.common.message.MessageExt;
-import org.apache.rocketmq.common.message.MessageQueue;
 import org.apache.rocketmq.common.message.MessageQueue;
 
 /** Push consumer that ends after a number of distinct messages or at a deadline. */
@@ -93,7 +91,7 @@ final class Consume {
      * A shutdown sends the offsets once, without waiting for an answer: a broker may lose one of a
      * group's first offsets if they arrive together, and a pull in flight may reset one.
      */
-    private static void storeOffsets(DefaultMQPushConsumerImpl consumer) throws Exception {
+    static void storeOffsets(DefaultMQPushConsumerImpl consumer) throws Exception {
         OffsetStore offsets = consumer.getOffsetStore();
         for (MessageQueue queue : consumer.getRebalanceImpl().getProcessQueueTable().keySet()) {
             long offset = offsets.readOffset(queue, ReadOffsetType.READ_FROM_MEMORY);

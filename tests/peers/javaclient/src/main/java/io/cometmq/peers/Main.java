@@ -16,7 +16,7 @@ public final class Main {
     public static void main(String[] args) {
         if (args.length == 0) {
             System.err.println(
-                "usage: send|consume|lite-pull|pull|sql-pull|view|query|queues|members|request|reply|transact|mqadmin|acl|ledger");
+                "usage: send|consume|load|lite-pull|pull|sql-pull|view|query|queues|members|request|reply|transact|mqadmin|acl");
             System.exit(STATUS_USAGE);
         }
         Options options = new Options(Arrays.copyOfRange(args, 1, args.length));
@@ -39,6 +39,8 @@ public final class Main {
                 return new Send(options).run();
             case "consume":
                 return new Consume(options).run();
+            case "load":
+                return new Load(options).run();
             case "lite-pull":
                 return new Pull(options).runLite();
             case "pull":
