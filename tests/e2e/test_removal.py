@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Releases and groups are removed, with and without a backlog; these scenarios come last."""
 
+from cometmq.peers.e2e import load as loads
 from cometmq.peers.e2e.kubectl import run, until
 from cometmq.peers.ha.load import TOPIC
 
@@ -10,11 +11,10 @@ COUNT = 25
 
 
 def produce(world):
-    """Send messages that no consumer reads yet."""
-    world.mq.kubectl(
-        "exec", "load", "--", "cometmq", "produce", TOPIC, "1", "--count", str(COUNT),
-        "-n", world.namesrv,
-    )  # fmt: skip
+    """Send messages that no consumer reads yet, the last with a delay."""
+    words = ("exec", loads.POD, "--", "cometmq", "produce", TOPIC, "1", "-n", world.namesrv)
+    world.mq.kubectl(*words, "--count", str(COUNT - 1))
+    world.mq.kubectl(*words, "--delay-level", "3")  # 10 s
 
 
 def consume(world):
@@ -50,23 +50,52 @@ def uids(world):
     return {name: pod["metadata"]["uid"] for name, pod in world.pods().items()}
 
 
+def until_backlog(world):
+    """Wait until a deletion waits for all messages of `produce`, delayed ones included."""
+
+    def backlog():
+        drain = world.status().get("drain") or {}
+        return drain.get("remainingMessages") == COUNT
+
+    until(backlog, TIMEOUT_S, f"{COUNT} messages remain")
+    assert world.status()["phase"] == "Draining"
+    assert world.mq.get("statefulset", GROUP) is not None
+
+
+def until_gone(world):
+    until(lambda: world.group() is None, TIMEOUT_S, "the group is gone")
+    until(lambda: not world.pods(), TIMEOUT_S, "its pods are gone")
+    volumes = f"cometmq.io/broker-group={GROUP}"
+    until(lambda: not world.mq.list("pvc", volumes), TIMEOUT_S, "its volumes are gone")
+
+
 def test_deletion_waits_for_consumers(ready):
     """A deleted group is removed, with its volumes, once its consumers have received everything."""
     produce(ready)
     ready.mq.kubectl("delete", "bg", GROUP, "--wait=false")
-
-    def backlog():
-        drain = ready.status().get("drain") or {}
-        return drain.get("remainingMessages") == COUNT
-
-    until(backlog, TIMEOUT_S, f"{COUNT} messages remain")
-    assert ready.status()["phase"] == "Draining"
-    assert ready.mq.get("statefulset", GROUP) is not None
+    until_backlog(ready)
     consume(ready)
-    until(lambda: ready.group() is None, TIMEOUT_S, "the group is gone")
-    until(lambda: not ready.pods(), TIMEOUT_S, "its pods are gone")
-    volumes = f"cometmq.io/broker-group={GROUP}"
-    until(lambda: not ready.mq.list("pvc", volumes), TIMEOUT_S, "its volumes are gone")
+    until_gone(ready)
+
+
+def test_deletion_without_an_operator(world):
+    """The group waits for the next operator, which waits for consumers unless told otherwise."""
+    world.create_group()
+    world.until_registered()
+    with loads.running(world.mq, world.namesrvs) as load:
+        load.again(load.now())
+        load.finish()
+    produce(world)
+    pods = uids(world)
+    world.install_operator("upgrade", keeps_definition=True)
+    world.operators.helm("uninstall", "op", "--wait", "--timeout=5m")
+    world.mq.kubectl("delete", "bg", GROUP, "--wait=false")
+    assert "deletionTimestamp" in world.group()["metadata"]
+    world.install_operator()
+    until_backlog(world)
+    assert uids(world) == pods
+    world.mq.annotate(f"bg/{GROUP}", "cometmq.io/skip-drain", "true")
+    until_gone(world)
 
 
 def test_a_namespace_takes_its_group_along(world):
