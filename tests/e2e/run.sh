@@ -42,8 +42,10 @@ else
     $cluster load cometmq:e2e cometmq:e2e-next cometmq-operator:e2e
     arguments+=(--image=cometmq:e2e --next-image=cometmq:e2e-next --operator-image=cometmq-operator:e2e)
 fi
-node=$(kubectl get nodes --output=name --selector='!node-role.kubernetes.io/control-plane' | head -1)
-if ! docker inspect "${node#node/}" >/dev/null 2>&1; then
+# Not `| head -1`: with pipefail, kubectl would fail if head ends before it.
+worker='!node-role.kubernetes.io/control-plane'
+node=$(kubectl get nodes --selector="$worker" --output=jsonpath='{.items[0].metadata.name}')
+if ! docker inspect "$node" >/dev/null 2>&1; then
     echo "run.sh: lost nodes and partitions are not tested: the nodes are no containers of this machine" >&2
     arguments+=(--ignore=tests/e2e/test_lost_nodes.py)
 fi
