@@ -120,14 +120,7 @@ class World:
             create = ("cometmq", "topic", "create", java.TOPIC, "-n", self.namesrv)
             self.mq.kubectl("exec", load.POD, "--", *create)
 
-    def apply_group(
-        self,
-        name: str,
-        *,
-        labels: dict[str, str] | None = None,
-        storage: dict[str, Any] | None = None,
-        **spec: Any,
-    ) -> None:
+    def apply_group(self, name: str, *, storage: dict[str, Any] | None = None, **spec: Any) -> None:
         """Create a small group, or change its spec."""
         retain = {"whenDeleted": "Delete", "whenScaled": "Delete"}
         limits = {"requests": {"cpu": "100m", "memory": "128Mi"}, "limits": {"memory": "1Gi"}}
@@ -137,7 +130,7 @@ class World:
         }  # fmt: skip
         self.mq.apply({
             "apiVersion": "cometmq.io/v1alpha1", "kind": "BrokerGroup",
-            "metadata": {"name": name, "labels": labels or {}}, "spec": whole,
+            "metadata": {"name": name}, "spec": whole,
         })  # fmt: skip
 
     def patch(self, spec: dict[str, Any]) -> None:
