@@ -16,7 +16,7 @@ public final class Main {
     public static void main(String[] args) {
         if (args.length == 0) {
             System.err.println(
-                "usage: send|consume|load|lite-pull|pull|sql-pull|view|query|queues|members|request|reply|transact|mqadmin|acl");
+                "usage: send|consume|load|lite-pull|pull|sql-pull|view|query|queues|members|request|reply|transact|mqadmin|acl|ledger");
             System.exit(STATUS_USAGE);
         }
         Options options = new Options(Arrays.copyOfRange(args, 1, args.length));
