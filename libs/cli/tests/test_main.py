@@ -221,7 +221,7 @@ def test_the_printed_port_for_slaves_is_the_one_in_use(options, line, source):
 
 def test_printing_settings_fails_for_a_mistyped_key(tmp_path):
     file = tmp_path / "x.conf"
-    file.write_text("brokerNam=a\nfromAnotherVersion=1\n")
+    file.write_text("brokerNam=a\nfromAnotherVersion=1\nbrokerId=0\n")
     result = invoke("broker", "-c", str(file), "-p")
     assert result.exit_code == 1
     assert "# unknown, kept; did you mean brokerName?" in result.output
