@@ -301,6 +301,9 @@ MEANINGS: Final[Mapping[str, str]] = {
     "running.",
     "pull.failed": "A pull at `queue_offset` failed; the client tries again after a pause. If the "
     "record there is corrupt, `error` says what to do.",
+    "queues.locked_elsewhere": "Orderly consumption: a different member has held the locks of "
+    "these queues for 5 s, so they wait. It releases them when it stops; after a kill, the broker "
+    "frees them 60 s after their last renewal.",
     "queues.undrained": "Queues were revoked while the listener was still processing their "
     "messages.",
     "subscription.doubtful": "A filter is probably a mistake: it matches no messages, or not "

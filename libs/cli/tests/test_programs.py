@@ -190,6 +190,28 @@ def test_a_suite_says_what_runs_where_and_a_second_start_goes_on(start, tmp_path
         assert "the data stays in" in child.log()
 
 
+def test_a_suite_whose_output_is_closed_stops_without_an_error(tmp_path):
+    """Ctrl-C at `cometmq standalone | tee FILE` ends tee first."""
+    errors = tmp_path / "errors"
+    with errors.open("wb") as file:
+        child = subprocess.Popen(
+            [str(PROGRAM), "standalone", *map(str, suite_options(tmp_path / "data"))],
+            stdout=subprocess.PIPE,
+            stderr=file,
+            cwd=tmp_path,
+        )
+    with child:
+        assert child.stdout is not None
+        while b"cluster" not in child.stdout.readline():
+            assert child.poll() is None, errors.read_text()
+        child.stdout.close()
+        child.send_signal(signal.SIGINT)
+        assert child.wait(STOP_TIMEOUT_S) == -signal.SIGPIPE
+    assert errors.read_text() == ""
+    assert (tmp_path / "data" / "store" / "checkpoint").exists()
+    assert not (tmp_path / "data" / "store" / "abort").exists(), "the store was not closed"
+
+
 def test_a_suite_warns_about_settings_that_its_options_decide(start, tmp_path, monkeypatch):
     data = tmp_path / "data"
     data.mkdir()

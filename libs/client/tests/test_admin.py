@@ -234,6 +234,17 @@ async def test_messages_are_found_by_both_ids(cluster: MemoryCluster) -> None:
             await admin.view_message("nonsense", "T")
 
 
+async def test_a_query_by_key_returns_the_newest_messages(cluster: MemoryCluster) -> None:
+    """As a broker does: at most 64 by default, the oldest of them first."""
+    async with Producer("pg", cluster.namesrv) as producer, AdminClient(cluster.namesrv) as admin:
+        for number in range(70):
+            await producer.send(Message("T", b"%d" % number, keys="k"))
+        found = [int(one.body) for one in await admin.query_by_key("T", "k", count_max=100)]
+        assert sorted(found) == list(range(6, 70))
+        (newest,) = await admin.query_by_key("T", "k", count_max=1)
+        assert newest.body == b"69"
+
+
 async def test_offsets_are_read_and_moved(cluster: MemoryCluster) -> None:
     queue = MessageQueue("T", "broker-a", 1)
     async with Producer("pg", cluster.namesrv) as producer, AdminClient(cluster.namesrv) as admin:

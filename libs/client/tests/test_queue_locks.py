@@ -3,6 +3,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Collection
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -258,3 +259,34 @@ async def test_recovering_waits_for_the_broker_and_ends_with_the_queue(
     assert waiting.result()
     held.is_leaving = True
     assert not await guards.recovers(held)
+
+
+async def test_queues_that_stay_locked_by_another_member_are_logged_once(
+    locked: Locked, cluster: MemoryCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    logged: list[dict[str, Any]] = []
+    log = SimpleNamespace(warning=lambda event, **facts: logged.append({"event": event, **facts}))
+    monkeypatch.setattr(locked.locks._instance, "log", log)
+    for queue in QUEUES[:2]:
+        cluster.broker.locks["cg", queue] = "another member"
+    for _ in range(12):  # members retry every second
+        assert sorted(await locked.locks.acquire(QUEUES)) == QUEUES[2:]
+        locked.clock.now_ms += 1_000
+    (found,) = logged
+    assert found["event"] == "queues.locked_elsewhere"
+    assert (found["topic"], sorted(found["queue_ids"])) == ("T", [0, 1])
+    cluster.broker.locks.clear()
+    assert sorted(await locked.locks.acquire(QUEUES)) == QUEUES
+
+
+async def test_refusals_that_are_far_apart_are_not_one_wait(
+    locked: Locked, cluster: MemoryCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    logged: list[str] = []
+    log = SimpleNamespace(warning=lambda event, **_: logged.append(event))
+    monkeypatch.setattr(locked.locks._instance, "log", log)
+    cluster.broker.locks["cg", QUEUES[0]] = "another member"
+    for _ in range(3):
+        await locked.locks.acquire(QUEUES[:1])
+        locked.clock.now_ms += 20_000
+    assert logged == []

@@ -8,7 +8,7 @@ separate processes.
 import shutil
 import sys
 from collections.abc import Sequence
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from pathlib import Path
 from typing import Annotated
 
@@ -28,6 +28,7 @@ from cometmq.cli.programs.running import (
     warn_unknown,
 )
 from cometmq.cli.programs.suite import LOOPBACK, Ports, Suite, load_suite
+from cometmq.cli.streams import OutputFailed
 from cometmq.namesrv.app import NamesrvApp
 from cometmq.remoting.errors import SettingsError
 from cometmq.remoting.log import Log
@@ -148,8 +149,14 @@ async def _serve(suite: Suite, stop: Stop, log: Log) -> None:
         typer.echo(banner(suite, host, int(port), addresses, admin))
         print_notes(misspelt_lines(suite.broker, suite.broker_file))
         await stop.wait()
-        typer.echo("stopping ...")
-    typer.echo(f"stopped; the data stays in {suite.data}")
+        _say("stopping ...")
+    _say(f"stopped; the data stays in {suite.data}")
+
+
+def _say(text: str) -> None:
+    """Print a line, unless the output fails: Ctrl-C also ends a `tee` that reads it."""
+    with suppress(OutputFailed):  # the end of the command reports it
+        typer.echo(text)
 
 
 def _check_environment(suite: Suite, log: Log) -> None:

@@ -55,9 +55,11 @@ class MessageAdmin(AdminBase):
         begin_ms: int = 0,
         end_ms: int = FOREVER_MS,
     ) -> list[MessageExt]:
-        """Return messages by key, oldest first, or an empty list if there are none.
+        """Return the newest messages with a key, oldest of them first, or an empty list.
 
-        Raise InvalidArgument if `key` is the id of a message instead.
+        Each broker returns at most `count_max` messages, and never more than its setting
+        `maxMsgsNumBatch` (64 by default); for older ones, set `end_ms`. Raise InvalidArgument if
+        `key` is the id of a message instead.
         """
         check_text(key, "key")
         whole(count_max, "count_max", low=1)

@@ -71,7 +71,7 @@ class ClientAdmin:
         begin_ms: int = 0,
         end_ms: int = FOREVER_MS,
     ) -> list[MessageExt]:
-        """Return messages by key, oldest first, or an empty list if there are none."""
+        """Return the newest messages with a key; see `AdminClient.query_by_key`."""
         found = await self._admin.query_by_key(
             self._namespace.wrap(topic),
             key,

@@ -55,7 +55,7 @@ class ClientAdmin:
         begin_ms: int = 0,
         end_ms: int = FOREVER_MS,
     ) -> list[MessageExt]:
-        """Return messages by key, oldest first, or an empty list if there are none."""
+        """Return the newest messages with a key; see `AdminClient.query_by_key`."""
         return loop_thread().run(
             self._inner.query_by_key(
                 topic, key, count_max=count_max, begin_ms=begin_ms, end_ms=end_ms

@@ -2,6 +2,7 @@
 """Requests of clients, as served by the in-memory broker."""
 
 from collections.abc import Mapping
+from operator import attrgetter
 from typing import Any, Final
 
 from cometmq.client.clock import wall_ms
@@ -38,6 +39,7 @@ from cometmq.remoting.names import DLQ_PREFIX, RETRY_PREFIX
 from cometmq.remoting.transport.dispatch import Handler
 
 REPLY_TIMEOUT_MS: Final = 60_000
+QUERY_COUNT_MAX: Final = 64  # default of `maxMsgsNumBatch`
 
 
 def send_message(broker: MemoryBroker, call: Call[send.SendMessageV2]) -> Reply:
@@ -266,16 +268,21 @@ def check_client_config(_broker: MemoryBroker, call: Call[Any]) -> Reply:
 
 
 def query_message(broker: MemoryBroker, call: Call[queries.QueryMessage]) -> Reply:
-    """Return the records of a topic that have a key or unique key."""
+    """Return the newest records of a topic that have a key or unique key, like a broker."""
     header = call.header
     found = [
         broker.queues.raw_record(record.physical_offset) or b""
-        for record in broker.queues.records(header.topic)
+        for record in sorted(
+            broker.queues.records(header.topic), key=attrgetter("physical_offset"), reverse=True
+        )
         if header.key in (*record.keys, record.unique_key)
     ]
     if not found:
         raise QueryNotFound("can not find message, maybe time range not correct")
-    return Reply(header=queries.QueryMessageReply(0, 0), body=b"".join(found[: header.max_num]))
+    return Reply(
+        header=queries.QueryMessageReply(0, 0),
+        body=b"".join(found[: min(header.max_num, QUERY_COUNT_MAX)]),
+    )
 
 
 BROKER_HANDLERS: Final[Mapping[int, Handler[Any]]] = {

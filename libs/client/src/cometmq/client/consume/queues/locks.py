@@ -28,6 +28,15 @@ from cometmq.remoting.errors import CometError
 RENEW_MS: Final = 20_000
 VALID_MS: Final = 30_000
 CALL_TIMEOUT_MS: Final = 1_000
+REFUSED_WARNED_MS: Final = 5_000
+REFUSALS_APART_MS: Final = 10_000
+"""Refusals further apart belong to different waits; members retry every second."""
+
+_REFUSED_ADVICE: Final = (
+    "no action is needed: a different member of the group holds these locks. It releases them when"
+    " it stops or finishes its messages; if it was killed, the broker frees them 60 s after their"
+    " last renewal"
+)
 
 Lost = Callable[[Collection[MessageQueue]], None]
 """Called with queues that a different member has locked, or had locked while our lock was expired.
@@ -39,6 +48,14 @@ class LockTimes(msgspec.Struct, frozen=True, gc=False):
 
     asked_ms: int
     wall_ms: int
+
+
+class Refusals(msgspec.Struct, gc=False):
+    """Refusals of one queue's lock, one after the other."""
+
+    first_ms: int
+    latest_ms: int
+    is_logged: bool = False
 
 
 class QueueLocks:
@@ -64,6 +81,7 @@ class QueueLocks:
         self._held: dict[MessageQueue, LockTimes] = {}
         # Locks that brokers may attribute to us: requested, and not refused.
         self._asked: set[MessageQueue] = set()
+        self._refused: dict[MessageQueue, Refusals] = {}
         self._due = Wakeup()
         # Brokers may process two requests in a different order from the one in which they were
         # sent.
@@ -127,10 +145,38 @@ class QueueLocks:
         mine: list[MessageQueue] = []
         async with self._calling:
             for asked in _by_broker(queues):
-                granted = await self._ask(asked) or {}
+                granted = await self._ask(asked)
+                if granted is None:
+                    continue
                 self._held.update(granted)
                 mine += [queue for queue in asked if queue in granted]
+                self._note_refusals(asked, granted)
         return mine
+
+    def _note_refusals(self, asked: list[MessageQueue], granted: Collection[MessageQueue]) -> None:
+        """Warn once about queues that have been locked by a different member for some time."""
+        now_ms = self._clock_ms()
+        late: dict[str, list[int]] = {}
+        for queue in asked:
+            refusals = self._refused.pop(queue, None)
+            if queue in granted:
+                continue
+            if refusals is None or now_ms - refusals.latest_ms > REFUSALS_APART_MS:
+                refusals = Refusals(now_ms, now_ms)
+            self._refused[queue] = refusals
+            refusals.latest_ms = now_ms
+            if not refusals.is_logged and now_ms - refusals.first_ms >= REFUSED_WARNED_MS:
+                refusals.is_logged = True
+                late.setdefault(queue.topic, []).append(queue.queue_id)
+        for topic, queue_ids in late.items():
+            self._instance.log.warning(
+                "queues.locked_elsewhere",
+                group=self._group,
+                topic=self._instance.namespace.unwrap(topic),
+                broker=asked[0].broker_name,
+                queue_ids=queue_ids,
+                advice=_REFUSED_ADVICE,
+            )
 
     async def recover(self, queue: MessageQueue) -> bool | None:
         """Lock a queue whose lock has expired; return whether we got it, or None if that is
