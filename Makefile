@@ -10,7 +10,7 @@ MEMBERS := $(RUNTIME) services/operator tests/peers
 SOURCES := conftest.py deploy libs services spark tests bench docs
 
 # Mounts and namespaces need root. PATH is given again, because sudo replaces it.
-AS_ROOT := $(if $(filter-out 0,$(shell id -u)),sudo -E env "PATH=$$PATH")
+AS_ROOT = $(if $(filter-out 0,$(shell id -u)),sudo -E env "PATH=$$PATH")
 
 .PHONY: help
 help: ## Show this list

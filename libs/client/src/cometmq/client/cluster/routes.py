@@ -68,15 +68,18 @@ def route_of(topic: str, data: TopicRoute) -> Route:
 
 def as_default_route(topic: str, data: TopicRoute, *, queue_nums: int) -> Route | None:
     """Return the route that `topic` will have after a send creates it from the default topic, or
-    None if no broker would create it.
+    None if no broker has the default topic.
 
     A broker creates topics only from a default topic with the permission INHERIT. With
     autoCreateTopicEnable=false, RocketMQ's brokers take that permission from TBW102 at the first
-    send that they refuse, and ours register TBW102 without it.
+    send that they refuse, and ours register TBW102 without it. If no broker has it, all are asked:
+    name servers forget the permission when an administrator restores the write permission of a
+    broker (`addWritePerm`), which still creates topics then.
     """
+    has_inherited = any(queue.perm & Perm.INHERIT for queue in data.queue_datas)
     queue_datas = []
     for queue in data.queue_datas:
-        if queue.perm & Perm.WRITE and not queue.perm & Perm.INHERIT:
+        if has_inherited and queue.perm & Perm.WRITE and not queue.perm & Perm.INHERIT:
             continue
         count = min(queue_nums, queue.read_queue_nums)
         queue_datas.append(
