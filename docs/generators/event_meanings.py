@@ -62,8 +62,8 @@ MEANINGS: Final[Mapping[str, str]] = {
     "time.",
     "groups.unmeasured": "The lag of consumer groups could not be read from disk; the broker "
     "tries again at the next interval.",
-    "lane.failed": "The native message path has a bug; please report it. From now on all sends "
-    "take the Python path.",
+    "lane.failed": "The native message path has a bug; please report it. Until the restart, all "
+    "sends, or all pulls, take the Python path.",
     "delay.native_failed": "Native delivery of delayed messages has a bug; please report it. From "
     "now on Python delivers all delayed messages.",
     "dispatch.failed": "Native dispatch has a bug; please report it. From now on Python dispatches "
