@@ -72,6 +72,19 @@ def test_a_store_in_use_is_checked_up_to_its_checkpoint(disk, running):
     assert verify(disk).state is StoreState.HEALTHY
 
 
+def test_inspect_counts_the_index_entries_of_a_store_in_use_as_verify_does(disk, running):
+    """The header of the file that grows reaches the disk later than its entries."""
+    (file,) = inspect_store("/store", disk=disk, settings=SHAPE).index_files[-1:]
+    found = verify(disk)
+    counts = [
+        it.entry_count for it in inspect_store("/store", disk=disk, settings=SHAPE).index_files
+    ]
+    assert sum(counts) == found.index_entry_count == 100
+    last = list(dump_log("/store", disk=disk))[99]
+    assert file.end_offset == last.physical_offset
+    assert last.store_timestamp - 1000 < file.end_timestamp <= last.store_timestamp
+
+
 def test_damage_before_the_checkpoint_of_a_store_in_use_is_found(disk, running):
     flip(disk, *body_of(disk, 10))
     found = verify(disk)

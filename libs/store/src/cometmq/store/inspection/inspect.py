@@ -17,9 +17,10 @@ import msgspec
 
 from cometmq.remoting.log import NO_LOG
 from cometmq.remoting.message.record import MessageRecord, Scan
-from cometmq.store.disk import Disk, OsDisk
+from cometmq.store.disk import Disk, DiskFile, OsDisk
 from cometmq.store.errors import CorruptStore, DiskError
-from cometmq.store.index.index_file import HEADER, IndexHeader
+from cometmq.store.index.index_file import HEADER, IndexHeader, IndexShape
+from cometmq.store.index.keys import ENTRY
 from cometmq.store.journal import JournalContent, read_journal
 from cometmq.store.json_config import content_digest
 from cometmq.store.layout import Layout, file_name
@@ -270,14 +271,33 @@ def inspect_store(
 
 
 def _index_summaries(view: StoreView) -> list[IndexSummary]:
-    """Summarise the index files from their headers, which do not depend on the configured shape."""
-    folder = view.parts.layout.index
+    """Summarise the index files from their headers, which do not depend on the configured shape.
+
+    The header of the file that grows lags behind its entries, which the checkpoint counts.
+    """
+    folder, settings = view.parts.layout.index, view.parts.settings
+    shape = IndexShape(settings.max_hash_slot_num, settings.max_index_num)
     summaries = []
     for name in view.disk.names(folder):
-        data = view.disk.open(f"{folder}/{name}").read(0, HEADER.size)
-        header = IndexHeader(*HEADER.unpack(data.ljust(HEADER.size, b"\0")))
+        file = view.disk.open(f"{folder}/{name}")
+        header = IndexHeader(*HEADER.unpack(file.read(0, HEADER.size).ljust(HEADER.size, b"\0")))
+        progress = view.progress
+        if progress is not None and progress.index_name == name:
+            header = _with_count(header, progress.index_count, file, shape)
         summaries.append(IndexSummary(name, *header[:4], max(0, header.next_number - 1)))
     return summaries
+
+
+def _with_count(header: IndexHeader, count: int, file: DiskFile, shape: IndexShape) -> IndexHeader:
+    """Return the header of a file whose next entry is number `count`, if the header lags."""
+    if count <= header.next_number:
+        return header
+    header = header._replace(next_number=count)
+    if file.size() != shape.file_size:
+        return header  # it is unknown where the entries are
+    _, offset, seconds, _ = ENTRY.unpack(file.read(shape.entry_position(count - 1), ENTRY.size))
+    timestamp = header.begin_timestamp + seconds * 1000
+    return header._replace(end_timestamp=timestamp, end_offset=offset)
 
 
 def _read_journal(view: StoreView) -> JournalContent:
