@@ -39,13 +39,15 @@ MEANINGS: Final[Mapping[str, str]] = {
     "settings.overruled": "`cometmq standalone` ignores these settings of the file and of "
     "variables; `use` names the option that sets each of them.",
     "settings.misspelt": (
-        "Keys of the file that are probably mistyped, each with the setting that it resembles. "
-        "They have no effect. Logged after the start, so that it is noticed."
+        "Keys of the file that are probably mistyped, each with the setting that it resembles "
+        "(`did_you_mean`), and lines without `=`, by FILE:LINE (`no_settings`). They have no "
+        "effect. Logged after the start, so that it is noticed."
     ),
     "settings.unsaved": "An order on the control port changed settings, and the file cannot be "
     "written, as in a pod: they apply until the broker restarts.",
     "settings.unknown": "These names in the file are unknown settings; they are kept for tools. "
-    "`did_you_mean` lists the settings that a misspelled name resembles.",
+    "`did_you_mean` lists the settings that a misspelled name resembles, `no_settings` the lines "
+    "that have no `=`.",
     "task.ended": "A background task ended although it should run until the program stops.",
     "task.failed": "A step of a background task failed; unless `fatal`, the task runs again after "
     "its interval.",

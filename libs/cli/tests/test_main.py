@@ -212,6 +212,7 @@ def test_settings_are_printed_with_their_sources(program, tmp_path):
         (("--listen-port", "20911"), "haListenPort=20912", "derived from listenPort"),
         (("--listen-port", "0"), "haListenPort=0", "derived from listenPort"),
         (("--ha-listen-port", "7"), "haListenPort=7", "command line --ha-listen-port"),
+        (("--ha-listen-port", "0"), "haListenPort=10912", "derived from listenPort"),
     ],
 )
 def test_the_printed_port_for_slaves_is_the_one_in_use(options, line, source):
@@ -225,7 +226,20 @@ def test_printing_settings_fails_for_a_mistyped_key(tmp_path):
     result = invoke("broker", "-c", str(file), "-p")
     assert result.exit_code == 1
     assert "# unknown, kept; did you mean brokerName?" in result.output
-    assert f"cometmq: brokerNam in {file} is no setting; did you mean brokerName?" in result.stderr
+    line = f"cometmq: brokerNam in {file}:1 is no setting; did you mean brokerName?\n"
+    assert result.stderr == line
+
+
+def test_printing_settings_fails_for_a_line_that_is_no_setting(tmp_path):
+    file = tmp_path / "x.conf"
+    file.write_text("brokerId=0\n\nthis is prose\nbrokerName b\n")
+    result = invoke("broker", "-c", str(file), "-p")
+    assert result.exit_code == 1
+    assert f"# file {file}:4" in result.output  # Java also accepts a blank as the separator
+    assert result.stderr == (
+        f"cometmq: {file}:3 is no setting, but 'this is prose': a setting is NAME=VALUE, and a"
+        " comment begins with #\n"
+    )
 
 
 def test_the_name_servers_of_a_broker_have_an_option_of_their_own():

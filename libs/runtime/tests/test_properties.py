@@ -39,8 +39,13 @@ def test_a_broken_unicode_escape_is_an_error_with_its_line(text):
 
 
 def test_the_line_number_is_that_of_the_key():
-    lines = list(properties.parse_lines("# note\na=1\\\n 2\n\nb=3"))
-    assert lines == [("a", "12", 2), ("b", "3", 5)]
+    lines = list(properties.parse_lines("# note\na=1\\\n 2\n\nb : 3\nc 4\nd"))
+    assert lines == [
+        ("a", "12", 2, True),
+        ("b", "3", 5, True),
+        ("c", "4", 6, False),
+        ("d", "", 7, False),
+    ]
 
 
 def test_render_writes_plain_lines_for_plain_values():

@@ -24,6 +24,10 @@ class StoreGroup(msgspec.Struct, frozen=True, rename="camel"):
     flush_disk_type: Annotated[Flush, Meta(description="When to answer."), MUTABLE] = Flush.ASYNC
     file_reserved_time: Annotated[int, Meta(ge=1, description="Hours."), MUTABLE] = 72
     delete_when: Annotated[str, Meta(description="Hour.", pattern="^[0-9;]+$")] = "04"
+    delay: Annotated[
+        str, Meta(description="Delay.", pattern="^[0-9]+s$", extra={"form": "seconds, such as 1s"})
+    ] = "1s"
+    mode: Annotated[str, Meta(description="Mode.", pattern="^(on|off|)$")] = ""
 
 
 class Example(msgspec.Struct, frozen=True, rename="camel"):
@@ -90,6 +94,27 @@ def test_unknown_keys_are_kept_and_returned(tmp_path):
     assert "unknown, kept" in loaded.as_table()
 
 
+@pytest.mark.parametrize(
+    ("text", "prose"),
+    [
+        ("garbage", {"garbage": "garbage"}),
+        ("listenPort=1\nsome shopping list", {"some": "some shopping list"}),
+        ("colour=red\nshape: round", {}),
+        ("listenPort 7", {}),
+        ("listenPrt 7", {}),  # misspelt, not prose
+    ],
+)
+def test_lines_without_a_sign_are_probably_no_settings(tmp_path, text, prose):
+    loaded = load_text(tmp_path, text)
+    assert loaded.prose == prose
+    assert loaded.unknown.keys() >= prose.keys()
+    place = f"{tmp_path / 'broker.conf'}:{len(text.splitlines())}"
+    assert [loaded.places[name] for name in prose] == [place for _ in prose]
+    lines = [line for line in loaded.doubts() if "NAME=VALUE" in line]
+    form = "a setting is NAME=VALUE, and a comment begins with #"
+    assert lines == [f"{place} is no setting, but {it!r}: {form}" for it in prose.values()]
+
+
 def test_toml_with_tables_reads_like_properties(tmp_path):
     text = 'listenPort = 7\n[store]\nfileReservedTime = 9\ndeleteWhen = 4\nextra = "x"\n'
     loaded = load_text(tmp_path, text, name="broker.toml")
@@ -119,6 +144,8 @@ BAD = {
         "flushDiskType=NO: must be one of SYNC_FLUSH, ASYNC_FLUSH (from file FILE:1)"
     ),
     "deleteWhen=noon": "deleteWhen=noon: must be text matching ^[0-9;]+$ (from file FILE:1)",
+    "delay=1": "delay=1: must be seconds, such as 1s (from file FILE:1)",
+    "mode=of": "mode=of: must be one of on, off, or empty (from file FILE:1)",
     "traceOn=true\nlistenPort=1": "traceOn needs another listenPort than 1",
     "a=\\u1": "cannot read FILE: line 1: malformed \\uxxxx escape",
 }

@@ -36,19 +36,29 @@ def test_a_key_of_rocketmq_without_effect_counts_as_known(tmp_path):
     check(tmp_path, "serverWorkerThreads=8\n", kept={"serverWorkerThreads"})
 
 
-def test_a_file_without_a_known_key_is_refused_with_the_nearest_ones(tmp_path):
+def test_a_file_without_a_known_key_is_refused_with_similar_ones(tmp_path):
     with pytest.raises(SettingsError) as caught:
         check(tmp_path, "listen_prt=1\nclustrTest=x\n")
     assert str(caught.value) == (
-        f"{tmp_path / 'some.conf'} has no setting of namesrv, only listen_prt (nearest:"
-        " listenPort), clustrTest (nearest: clusterTest); give the path of a settings file, or"
-        " see the settings with cometmq namesrv --print-settings"
+        f"{tmp_path / 'some.conf'} has no setting of namesrv, only listen_prt (did you mean"
+        " listenPort?), clustrTest (did you mean clusterTest?); give the path of a settings file,"
+        " or see the settings with cometmq namesrv --print-settings"
+    )
+
+
+def test_prose_is_refused_with_its_line_and_the_form_of_a_setting(tmp_path):
+    with pytest.raises(SettingsError) as caught:
+        check(tmp_path, "# a comment\n\nsome shopping list\n")
+    assert str(caught.value) == (
+        f"{tmp_path / 'some.conf'} has no setting of namesrv, only 'some shopping list' in line 3"
+        " (a setting is NAME=VALUE, and a comment begins with #); give the path of a settings file,"
+        " or see the settings with cometmq namesrv --print-settings"
     )
 
 
 def test_a_long_wrong_file_is_shown_in_part(tmp_path):
     text = "".join(f"key{number}=1\n" for number in range(9))
-    with pytest.raises(SettingsError, match=r"key4 \(nearest: \w+\) and 4 more;"):
+    with pytest.raises(SettingsError, match=r"key3, key4 and 4 more;"):
         check(tmp_path, text)
 
 

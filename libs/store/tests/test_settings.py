@@ -44,7 +44,14 @@ def test_values_of_a_file_are_read():
     [
         {"mappedFileSizeCommitLog": "10"},
         {"deleteWhen": "noon"},
+        {"deleteWhen": "25"},
+        {"deleteWhen": "04;24"},
+        {"deleteWhen": "4,5"},
         {"messageDelayLevel": "1x"},
+        {"messageDelayLevel": "1s5s"},
+        {"messageDelayLevel": "999999999d"},
+        {"haMasterAddress": "10.0.0.1"},
+        {"haMasterAddress": "10.0.0.1:x"},
         {"storePathCommitLog": "/a,/b"},
         {"diskMaxUsedSpaceRatio": "101"},
         {"flushDiskType": "LATER"},
@@ -53,6 +60,20 @@ def test_values_of_a_file_are_read():
 def test_bad_values_are_refused(values):
     with pytest.raises(msgspec.ValidationError):
         from_properties(**values)
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"deleteWhen": "4"},
+        {"deleteWhen": "00;04; 23;"},
+        {"messageDelayLevel": " 1s  30m 2h 10d "},
+        {"haMasterAddress": ""},
+        {"haMasterAddress": "[::1]:10912"},
+    ],
+)
+def test_good_values_are_accepted(values):
+    from_properties(**values)
 
 
 def test_a_queue_file_holds_whole_entries():

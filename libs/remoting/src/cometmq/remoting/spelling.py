@@ -7,20 +7,9 @@ from importlib import import_module
 
 def closest(name: str, known: Iterable[str]) -> str | None:
     """Return the most similar known name, or None if none is similar enough."""
-    return _most_similar(name, known, 0.8)
-
-
-def nearest(name: str, known: Iterable[str]) -> str:
-    """Return the most similar known name, however different it is; `known` is not empty."""
-    found = _most_similar(name, known, 0.0)
-    assert found is not None
-    return found
-
-
-def _most_similar(name: str, known: Iterable[str], cutoff: float) -> str | None:
     difflib = import_module("difflib")  # imported only after a mistake: it costs 4 ms
     by_lower = {other.lower(): other for other in sorted(known)}
-    found: list[str] = difflib.get_close_matches(name.lower(), by_lower, n=1, cutoff=cutoff)
+    found: list[str] = difflib.get_close_matches(name.lower(), by_lower, n=1, cutoff=0.8)
     return by_lower[found[0]] if found else None
 
 

@@ -68,12 +68,13 @@ def configured_program(
 ) -> Callable[[Stop], Coroutine[Any, Any, None]]:
     """Return a main function as `program` does, with the HTTP port from the settings.
 
-    Misspelt keys of the settings file are logged at the end of startup, where users notice them.
+    Probable mistakes in the settings file are logged at the end of startup, where users notice
+    them.
     """
 
     def warn_misspelt() -> None:
-        if misspelt := settings.misspelt():
-            log.warning("settings.misspelt", did_you_mean=misspelt)
+        if suspects := settings.suspects():
+            log.warning("settings.misspelt", **suspects)
 
     return program(
         build,

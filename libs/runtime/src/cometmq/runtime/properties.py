@@ -7,10 +7,22 @@ is a UTF-16 code unit. The only possible syntax error is a malformed `\u` escape
 """
 
 from collections.abc import Iterator, Mapping
+from typing import NamedTuple
 
 _BLANK = " \t\f"
 _UNESCAPE = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
 _ESCAPE = {"\t": "\\t", "\n": "\\n", "\r": "\\r", "\f": "\\f", "\\": "\\\\"}
+
+
+class Property(NamedTuple):
+    """One key with its value."""
+
+    key: str
+    value: str
+    line: int
+    """The number of its first line."""
+    has_sign: bool
+    """Whether `=` or `:` separates the two; without one, prose is also a valid line."""
 
 
 def parse(text: str) -> dict[str, str]:
@@ -18,14 +30,19 @@ def parse(text: str) -> dict[str, str]:
 
     Raise ValueError for a malformed `\u` escape.
     """
-    return {key: value for key, value, _line in parse_lines(text)}
+    return {it.key: it.value for it in parse_lines(text)}
 
 
-def parse_lines(text: str) -> Iterator[tuple[str, str, int]]:
-    """Yield each key with its value and its line number."""
+def parse_lines(text: str) -> Iterator[Property]:
+    """Yield each key with its value."""
     for line, number in _logical_lines(text):
         key_end, value_start = _split(line)
-        yield _unescape(line[:key_end], number), _unescape(line[value_start:], number), number
+        yield Property(
+            _unescape(line[:key_end], number),
+            _unescape(line[value_start:], number),
+            number,
+            line[key_end:value_start].strip(_BLANK) != "",
+        )
 
 
 def render(values: Mapping[str, str]) -> str:

@@ -40,6 +40,8 @@ class Origin(NamedTuple):
         return f"{self.kind} {self.place}".rstrip()
 
 
+LINE_FORM = "a setting is NAME=VALUE, and a comment begins with #"
+
 FILE = "file"
 ENVIRONMENT = "environment"
 COMMAND_LINE = "command line"
@@ -47,6 +49,17 @@ DEFAULT = Origin("default")
 RUN_TIME = Origin("changed while running")
 
 Given = dict[str, tuple[object, Origin]]
+
+
+class Content(NamedTuple):
+    """The content of a settings file."""
+
+    values: Given
+    without_sign: Mapping[str, str] = {}
+    """The text of each line without `=` or `:`, by its key."""
+
+
+_EMPTY = Content({})
 
 
 class Loaded(msgspec.Struct, Generic[S], frozen=True):
@@ -57,6 +70,10 @@ class Loaded(msgspec.Struct, Generic[S], frozen=True):
     unknown: Mapping[str, str]
     has_known_key: bool = False
     """Whether the file has a key that is a setting."""
+    places: Mapping[str, str] = {}
+    """Where each unknown key is, as FILE:LINE."""
+    prose: Mapping[str, str] = {}
+    """The text of each line that is probably not meant as a setting, by its unknown key."""
 
     def updated(self, changes: Mapping[str, str]) -> "Loaded[S]":
         """Return new settings with all changes applied; an invalid change rejects all of them.
@@ -80,13 +97,35 @@ class Loaded(msgspec.Struct, Generic[S], frozen=True):
                 faults.add(f"{name} cannot be changed while the program runs")
         value = _build(type(self.value), given, faults, base=self.value)
         origins = {**self.origins, **{name: origin for name, (_, origin) in given.items()}}
-        return Loaded(value, origins, unknown, self.has_known_key)
+        return msgspec.structs.replace(self, value=value, origins=origins, unknown=unknown)
 
     def misspelt(self) -> dict[str, str]:
         """Return the unknown keys that nearly match a setting, each with that setting's name."""
         fields = fields_of(type(self.value))
         guesses = {name: closest(name, fields) for name in sorted(self.unknown)}
         return {name: guess for name, guess in guesses.items() if guess is not None}
+
+    def suspects(self) -> dict[str, dict[str, str]]:
+        """Return the probable mistakes in the file as facts for a log; empty if there are none."""
+        prose = {self.places[name]: text for name, text in self.prose.items()}
+        return {
+            fact: found
+            for fact, found in (("did_you_mean", self.misspelt()), ("no_settings", prose))
+            if found
+        }
+
+    def doubts(self) -> list[str]:
+        """Return a line for each key of the file that nearly matches a setting, and for each line
+        of prose.
+        """
+        misspelt = [
+            f"{name} in {self.places[name]} is no setting; did you mean {guess}?"
+            for name, guess in self.misspelt().items()
+        ]
+        return misspelt + [
+            f"{self.places[name]} is no setting, but {text!r}: {LINE_FORM}"
+            for name, text in self.prose.items()
+        ]
 
     def knows(self, name: str) -> bool:
         """Return whether the key is a setting, or an unknown key of the file."""
@@ -159,6 +198,8 @@ class Loaded(msgspec.Struct, Generic[S], frozen=True):
         guesses = self.misspelt()
         for name, text in self.unknown.items():
             hint = f"; did you mean {guesses[name]}?" if name in guesses else ""
+            if name in self.prose:
+                hint = f"; {LINE_FORM}"
             rows.append((f"{name}={text}", f"unknown, kept{hint}"))
         width = min(60, max((len(setting) for setting, _ in rows), default=0))
         return "".join(f"{setting:<{width}}  # {source}\n" for setting, source in rows)
@@ -183,7 +224,8 @@ def load(
     """
     fields = fields_of(settings_type)
     faults = Faults()
-    in_file = (faults.attempt(lambda: _read_file(file)) or {}) if file is not None else {}
+    content = (faults.attempt(lambda: _read_file(file)) if file is not None else None) or _EMPTY
+    in_file = content.values
     unknown = {name: given for name, given in in_file.items() if name not in fields}
     given = {name: value for name, value in in_file.items() if name in fields}
     _refuse_misspelt_guards(unknown, fields, faults)
@@ -204,6 +246,12 @@ def load(
         origins,
         {name: str(raw) for name, (raw, _) in unknown.items()},
         has_known_key=len(unknown) < len(in_file),
+        places={name: origin.place for name, (_, origin) in unknown.items()},
+        prose={
+            name: text
+            for name, text in content.without_sign.items()
+            if name in unknown and closest(name, fields) is None
+        },
     )
 
 
@@ -250,7 +298,7 @@ def _refuse_misspelt_guards(
             faults.add(f"{name}={shown}: unknown setting; did you mean {guess}? (from {origin})")
 
 
-def _read_file(file: Path) -> Given:
+def _read_file(file: Path) -> Content:
     try:
         data = file.read_bytes()
     except OSError as error:
@@ -261,13 +309,14 @@ def _read_file(file: Path) -> Given:
         text = data.decode("latin-1")  # Java's default for .properties
     try:
         if file.suffix == ".toml":
-            return _flatten(tomllib.loads(text), Origin(FILE, str(file)))
-        return {
-            name: (raw, Origin(FILE, f"{file}:{line}"))
-            for name, raw, line in properties.parse_lines(text)
-        }
+            return Content(_flatten(tomllib.loads(text), Origin(FILE, str(file))))
+        found = {it.key: it for it in properties.parse_lines(text)}
     except ValueError as error:
         raise SettingsError(f"cannot read {file}: {error}") from error
+    return Content(
+        {key: (it.value, Origin(FILE, f"{file}:{it.line}")) for key, it in found.items()},
+        {key: f"{key} {it.value}".strip() for key, it in found.items() if not it.has_sign},
+    )
 
 
 def _flatten(table: Mapping[str, Any], origin: Origin) -> Given:

@@ -6,7 +6,8 @@ and the external names of all groups together form one flat namespace, as in Roc
 beyond the type are declared in `Annotated[..., Meta(description=..., extra={...})]`. The keys of
 `extra` are `mutable` (may change at run time), `secret` (never shown), `guard` (protects the
 program from its peers; a mistyped name is refused), `env` (a further environment variable that sets
-it) and `ineffective` (accepted, but without effect; the description gives the reason).
+it), `form` (the allowed texts in words that can follow "must be", for a field with a `pattern`) and
+`ineffective` (accepted, but without effect; the description gives the reason).
 """
 
 import enum
@@ -18,6 +19,7 @@ from typing import Annotated, Any, NamedTuple, get_args, get_origin
 import msgspec
 
 _WORD_STARTS = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
+_CHOICE = re.compile(r"\^\((\w+(?:\|\w*)+)\)\$")
 
 
 class SettingsField(NamedTuple):
@@ -69,7 +71,7 @@ class SettingsField(NamedTuple):
     @property
     def expected(self) -> str:
         """Describe the allowed values, in words that can follow "must be"."""
-        return _expected(self.base, self.metas)
+        return str(self.fact("form") or _expected(self.base, self.metas))
 
     def fact(self, key: str) -> object:
         """Return a value from `Meta.extra`, or None if it is not declared."""
@@ -135,7 +137,12 @@ def _expected(base: Any, metas: tuple[msgspec.Meta, ...]) -> str:
         return f"{words} {_bounds(metas)}".rstrip()
     pattern = next((meta.pattern for meta in metas if meta.pattern), None)
     if pattern:
-        return f"text matching {pattern}"
+        choice = _CHOICE.fullmatch(pattern)
+        if choice is None:
+            return f"text matching {pattern}"
+        choices = choice[1].split("|")
+        shown = ", ".join(filter(None, choices))
+        return f"one of {shown}" + (", or empty" if "" in choices else "")
     return "non-empty text" if any(meta.min_length for meta in metas) else "text"
 
 

@@ -5,15 +5,15 @@ Otherwise the program would start with the defaults, on ports and in folders tha
 not expect.
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any, Final, cast
 
 import msgspec
 
 from cometmq.remoting.errors import SettingsError
-from cometmq.remoting.spelling import nearest
-from cometmq.runtime.settings import Loaded
+from cometmq.remoting.spelling import closest
+from cometmq.runtime.settings import LINE_FORM, Loaded
 from cometmq.runtime.settings_fields import fields_of
 
 OWN_KEYS: Final[Mapping[str, frozenset[str]]] = {
@@ -45,9 +45,17 @@ def refuse_wrong_file(
             )
     if unknown and not loaded.has_known_key and not unknown & kept:
         fields = fields_of(cast("type[msgspec.Struct]", type(loaded.value)))
-        shown = [f"{key} (nearest: {nearest(key, fields)})" for key in list(unknown)[:SHOWN_MAX]]
+        shown = [_shown(key, loaded, fields) for key in list(unknown)[:SHOWN_MAX]]
         rest = f" and {len(unknown) - SHOWN_MAX} more" if len(unknown) > SHOWN_MAX else ""
         raise SettingsError(
             f"{file} has no setting of {name}, only {', '.join(shown)}{rest}; give the path of a"
             f" settings file, or see the settings with cometmq {name} --print-settings"
         )
+
+
+def _shown(key: str, loaded: Loaded[Any], fields: Collection[str]) -> str:
+    line = loaded.places[key].rpartition(":")[2]
+    if key in loaded.prose:
+        return f"{loaded.prose[key]!r} in line {line} ({LINE_FORM})"
+    guess = closest(key, fields)
+    return key if guess is None else f"{key} (did you mean {guess}?)"

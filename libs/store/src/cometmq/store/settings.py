@@ -16,6 +16,8 @@ INEFFECTIVE: Final = {"ineffective": True}  # the description gives the reason
 
 CQ_ENTRY_BYTES: Final = 20
 _FILE_BYTES_MAX: Final = 1 << 31
+_HOUR: Final = r"([01]?\d|2[0-3])"
+_DELAY: Final = r"\d{1,8}[smhd]"  # more digits could exceed the 64 bits of a time in ms
 
 Milliseconds = Annotated[int, Meta(ge=0)]
 Ratio = Annotated[int, Meta(ge=1, le=100)]
@@ -151,9 +153,9 @@ class StoreSettings(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     delete_when: Annotated[
         str,
         Meta(
-            pattern=r"^\s*\d{1,2}(\s*;\s*\d{1,2})*\s*;?\s*$",
+            pattern=rf"^\s*{_HOUR}(\s*;\s*{_HOUR})*\s*;?\s*$",
             description="Local hours in which expired files are deleted, separated by `;`.",
-            extra=MUTABLE,
+            extra=MUTABLE | {"form": "hours from 00 to 23, separated by `;`, such as 04 or 04;16"},
         ),
     ] = "04"
     file_reserved_time: Annotated[
@@ -288,8 +290,12 @@ class StoreSettings(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     message_delay_level: Annotated[
         str,
         Meta(
-            pattern=r"^\s*(\d+[smhd]\s*)+$",
+            pattern=rf"^\s*{_DELAY}(\s+{_DELAY})*\s*$",
             description="Delay of each level, as a number followed by s, m, h or d.",
+            extra={
+                "form": "delays separated by spaces, each a number of at most 8 digits followed by"
+                " s, m, h or d, such as 1s 5s 10m 2h"
+            },
         ),
     ] = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
     flush_delay_offset_interval: Annotated[
@@ -360,7 +366,7 @@ class StoreSettings(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
         Meta(
             ge=0,
             le=65535,
-            description="Port for slaves; by default listenPort + 1.",
+            description="Port for slaves; by default, and if 0, listenPort + 1.",
         ),
     ] = 10912
     ha_transfer_batch_size: Annotated[
@@ -404,7 +410,8 @@ class StoreSettings(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     ha_master_address: Annotated[
         str,
         Meta(
-            extra=MUTABLE,
+            pattern=r"^(\S+:[1-9]\d{0,4})?$",
+            extra=MUTABLE | {"form": "host:port, or empty"},
             description=(
                 "Address (host:port) on which this slave's master listens for slaves; by default "
                 "the address that the name servers report."

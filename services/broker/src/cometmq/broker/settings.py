@@ -16,7 +16,9 @@ from cometmq.runtime import tls_keys
 from cometmq.store.settings import INEFFECTIVE, MUTABLE
 
 NAME_PATTERN: Final = r"^[A-Za-z0-9._\-|%]+$"
+TOPIC_PATTERN: Final = r"^[A-Za-z0-9_\-|%]+$"
 NAME_CHARS_MAX: Final = 127
+NAME_FORM: Final = {"form": f"1 to {NAME_CHARS_MAX} letters, digits and . _ - % |"}
 GUARD: Final = {"guard": True}
 TIME_MS_MAX: Final = 253_370_764_800_000  # the year 9999: later times have no text
 
@@ -35,6 +37,7 @@ class BrokerSettings(LimitSettings, frozen=True, kw_only=True, rename="camel"):
         Meta(
             pattern=NAME_PATTERN,
             max_length=NAME_CHARS_MAX,
+            extra=NAME_FORM,
             description="Name of the broker group; brokers of one group hold the same messages.",
         ),
     ] = field(default_factory=_host_name)
@@ -43,6 +46,7 @@ class BrokerSettings(LimitSettings, frozen=True, kw_only=True, rename="camel"):
         Meta(
             pattern=NAME_PATTERN,
             max_length=NAME_CHARS_MAX,
+            extra=NAME_FORM,
             description="Cluster of the broker.",
         ),
     ] = DEFAULT_CLUSTER
@@ -148,7 +152,13 @@ class BrokerSettings(LimitSettings, frozen=True, kw_only=True, rename="camel"):
     ] = True
     trace_topic_enable: Annotated[bool, Meta(description="Create the trace topic.")] = False
     msg_trace_topic_name: Annotated[
-        str, Meta(extra=MUTABLE, description="Topic for message traces.")
+        str,
+        Meta(
+            pattern=TOPIC_PATTERN,
+            max_length=NAME_CHARS_MAX,
+            extra=MUTABLE | {"form": f"1 to {NAME_CHARS_MAX} letters, digits and _ - % |"},
+            description="Topic for message traces.",
+        ),
     ] = TRACE_TOPIC
     trace_on: Annotated[
         bool,

@@ -57,8 +57,8 @@ class RunOptions(OptionSet, frozen=True, kw_only=True):
         typer.Option(
             "-p",
             "--print-settings",
-            help="Print each setting with its source and exit; the status is 1 if a key in the"
-            " file is mistyped.",
+            help="Print each setting with its source and exit; the status is 1 if a line of the"
+            " file is probably a mistake.",
         ),
     ] = False
     log_level: LogLevel = "info"
@@ -90,18 +90,9 @@ def configure_log(name: str, *, level: str, json: bool | None) -> Log:
 
 
 def warn_unknown(loaded: Loaded[Any], log: Log) -> None:
-    """Log unknown keys of the settings file, with suggestions for mistyped ones."""
+    """Log unknown keys of the settings file, and each one that is probably a mistake."""
     if loaded.unknown:
-        guesses = {"did_you_mean": guessed} if (guessed := loaded.misspelt()) else {}
-        log.warning("settings.unknown", keys=sorted(loaded.unknown), **guesses)
-
-
-def misspelt_lines(loaded: Loaded[Any], file: Path | None) -> list[str]:
-    """Return a line for each key of the settings file that nearly matches a setting."""
-    return [
-        f"{name} in {file} is no setting; did you mean {guess}?"
-        for name, guess in loaded.misspelt().items()
-    ]
+        log.warning("settings.unknown", keys=sorted(loaded.unknown), **loaded.suspects())
 
 
 def named(namesrv: str | None) -> dict[str, str]:
@@ -128,7 +119,7 @@ def run_program(
         refuse_wrong_file(name, settings, config, kept=kept)
     if running.print_settings:
         typer.echo(shown(settings).as_table(), nl=False)
-        lines = misspelt_lines(settings, config)
+        lines = settings.doubts()
         print_notes(lines)
         raise typer.Exit(EXIT_FAILED if lines else EXIT_OK)
     log = configure_log(name, level=running.log_level, json=running.log_json)

@@ -24,7 +24,6 @@ from cometmq.cli.programs.running import (
     LogLevel,
     configure_log,
     exit_on_bad_settings,
-    misspelt_lines,
     warn_unknown,
 )
 from cometmq.cli.programs.suite import LOOPBACK, Ports, Suite, load_suite
@@ -147,7 +146,7 @@ async def _serve(suite: Suite, stop: Stop, log: Log) -> None:
         host, slaves_port = broker.broker.host, broker.broker.settings.ha_listen_port
         addresses = [*broker.addresses, host_port(host, slaves_port)]
         typer.echo(banner(suite, host, int(port), addresses, admin))
-        print_notes(misspelt_lines(suite.broker, suite.broker_file))
+        print_notes(suite.broker.doubts())
         await stop.wait()
         _say("stopping ...")
     _say(f"stopped; the data stays in {suite.data}")

@@ -68,9 +68,11 @@ def is_own_address(host: str) -> bool:
 
 
 def explicit_ha_port(loaded: Loaded[BrokerSettings]) -> int | None:
-    """Return haListenPort if it is set explicitly; by default it is derived from listenPort."""
+    """Return haListenPort if it is set explicitly; by default, and for 0, it is derived from
+    listenPort.
+    """
     is_default = loaded.origins.get("haListenPort", DEFAULT) == DEFAULT
-    return None if is_default else loaded.value.ha_listen_port
+    return None if is_default else loaded.value.ha_listen_port or None
 
 
 def with_ha_port(loaded: Loaded[BrokerSettings], ports: Ports) -> Loaded[BrokerSettings]:
