@@ -211,7 +211,7 @@ def test_a_name_server_that_hangs_is_named(call, cluster):
 def test_an_account_file_with_misspelt_words_is_named(call, monkeypatch):
     figures = read_figures({"accountsMisspelt": "/etc/accounts.yml"})
     member = ClusterMember("c", "broker-a", 0, "127.0.0.1:1", figures, None)
-    monkeypatch.setattr(brokers, "ask", lambda *_: [member])
+    monkeypatch.setattr(brokers, "ask", lambda *_: ([member], {}))
     shown = call("cluster", "--json")
     assert [row["state"] for row in shown.json] == ["ok"]
     assert shown.err.startswith(
@@ -223,7 +223,7 @@ def test_an_account_file_with_misspelt_words_is_named(call, monkeypatch):
 def test_a_broker_with_a_broken_account_file_is_not_ok(call, monkeypatch):
     figures = read_figures({"accountsBroken": "/etc/accounts.yml"})
     member = ClusterMember("c", "broker-a", 0, "127.0.0.1:1", figures, None)
-    monkeypatch.setattr(brokers, "ask", lambda *_: [member])
+    monkeypatch.setattr(brokers, "ask", lambda *_: ([member], {}))
     shown = call("cluster", "--json")
     (row,) = json.loads(shown.out)
     assert row["state"] == "account file broken: /etc/accounts.yml"

@@ -131,7 +131,7 @@ def test_help_of_nothing_is_the_page_of_all_and_of_a_wrong_word_a_line():
 def test_options_of_cometmq_stand_before_or_after_the_command(monkeypatch, args, expected):
     seen = []
     monkeypatch.setattr(
-        "cometmq.cli.verbs.topics.ask", lambda namesrv, _: seen.append(namesrv) or []
+        "cometmq.cli.verbs.topics.ask", lambda namesrv, _: seen.append(namesrv) or ([], [])
     )
     monkeypatch.setattr(
         "cometmq.cli.mqadmin.topic_views.ask", lambda namesrv, _: seen.append(namesrv) or []

@@ -11,7 +11,8 @@ import pytest
 
 from cometmq.cli import message_json
 from cometmq.cli.verbs.patience import MaybeStored, Patience
-from cometmq.cli.verbs.produce import Sent, _failure_notes, _print, _send_all
+from cometmq.cli.verbs.produce import _send_all
+from cometmq.cli.verbs.sent import Sent, failure_notes, print_sent
 from cometmq.cli.verbs.store import RecordLine
 from cometmq.client import InvalidArgument, Message, MessageQueue, SendResult
 from cometmq.client.errors import ClientError, SendFailed
@@ -70,8 +71,15 @@ def test_every_line_of_standard_input_is_a_message(pipe, ask, topic):
     assert (result.json["sent"], result.json["empty_lines_skipped"]) == (3, 1)
     assert result.err == (
         "cometmq: 1 empty line was not sent: brokers store no message without a body\n"
+        "cometmq: 1 line ends in CR LF, which is not sent; for bodies that end in CR, use"
+        " --json-lines\n"
     )
     assert bodies(read_all(ask, topic, 3)) == ["one", "three", "two"]
+
+
+def test_a_body_may_end_in_cr_as_a_json_line(pipe, ask, topic):
+    assert pipe("produce", topic, "--json-lines", stdin=b'{"body":"kept\\r"}\r\n').status == 0
+    assert bodies(read_all(ask, topic, 1)) == ["kept\r"]
 
 
 def test_lines_of_a_file_in_order_up_to_a_count(ask, topic, tmp_path):
@@ -126,9 +134,20 @@ def test_a_rate_is_kept(ask, topic):
 
 
 def test_a_delayed_message_is_delivered_later(ask, topic):
-    ask("produce", topic, "later", "--delay-level", 1)
+    produced = ask("produce", topic, "later", "--delay-level", 1)
+    head, row = produced.out.splitlines()
+    assert head.split() == ["Message", "id", "Status", "Broker", "Queue", "Offset", "Delay"]
+    assert row.split()[3:] == ["-", "-", "1s"]  # it has no queue and no offset yet
     (message,) = read_all(ask, topic, 1).lines
     assert message["store_timestamp"] - message["born_timestamp"] >= 900
+
+
+def test_the_delays_of_json_lines_are_shown_by_message(pipe, topic):
+    lines = b'{"body":"now"}\n{"body":"later","delay_level":18}\n'
+    sent = pipe("produce", topic, "--json-lines", "--in-flight", 1, "--json", stdin=lines).json
+    now, later = sent["first_results"]
+    assert (now["offset"], now["delay"]) == (0, None)
+    assert (later["queue"], later["offset"], later["delay"]) == (None, None, "2h")
 
 
 def test_exactly_the_printed_messages_are_committed(ask, topic):
@@ -311,18 +330,18 @@ async def test_messages_that_may_be_stored_are_counted():
     with pytest.raises(MaybeStored):
         await _send_all(send_one, messages(), sent, rate=None, in_flight=8)
     assert (sent.count, sent.uncertain_count) == (0, 2)
-    assert [note.partition(":")[0] for note in _failure_notes(sent)] == ["2 messages may be stored"]
+    assert [note.partition(":")[0] for note in failure_notes(sent)] == ["2 messages may be stored"]
 
 
 def test_messages_stored_without_a_confirmation_are_counted(capsys):
     sent = Sent(count=100, unconfirmed={"SLAVE_NOT_AVAILABLE": 98, "FLUSH_SLAVE_TIMEOUT": 1})
-    _print(sent, as_json=True)
+    print_sent(sent, as_json=True)
     shown = capsys.readouterr()
     assert json.loads(shown.out)["unconfirmed"] == 99
     line = "cometmq: 99 messages stored without the confirmation that the broker waits for"
     assert shown.err.startswith(f"{line} (FLUSH_SLAVE_TIMEOUT 1, SLAVE_NOT_AVAILABLE 98): ")
     assert "when they were sent" in shown.err  # the slave may already have copied them
-    _print(Sent(count=100), as_json=True)
+    print_sent(Sent(count=100), as_json=True)
     shown = capsys.readouterr()
     assert ("unconfirmed" in shown.out, shown.err) == (False, "")
 
@@ -414,6 +433,8 @@ def test_a_misspelt_place_is_explained(ask, topic, command):
     wrong.assert_refused(2, "lst is not a time: give first, last, 2026-11-20T10:00, 90m (ago) or ")
     assert wrong.err.endswith("; did you mean last?\n")
     assert "did you mean" not in ask(*words, "gestern").err
+    assert ask(*words, "now").err.endswith("; did you mean last?\n")
+    assert ask(*words, "earliest").err.endswith("; did you mean first?\n")
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])

@@ -25,7 +25,7 @@ def has_content(file: Path) -> bool:
 
 
 async def read_lines(descriptor: int) -> AsyncIterator[bytes]:
-    """Yield lines without their line endings; raise OSError if reading fails."""
+    """Yield lines without their line feeds; raise OSError if reading fails."""
     loop = asyncio.get_running_loop()
     chunks: asyncio.Queue[bytes | OSError] = asyncio.Queue(CHUNKS_MAX)
 
@@ -50,6 +50,6 @@ async def read_lines(descriptor: int) -> AsyncIterator[bytes]:
             raise chunk
         *lines, rest = (rest + chunk).split(b"\n")
         for line in lines:
-            yield line.removesuffix(b"\r")
+            yield line
     if rest:
         yield rest

@@ -16,6 +16,10 @@ OLDEST_MS: Final = 100_000_000_000
 _AGO: Final = re.compile(r"(\d+)([smhd])")
 _MQADMIN: Final = re.compile(r"(\d{4}-\d\d-\d\d)#(\d\d:\d\d:\d\d):(\d{3})")
 _UNIT_S: Final = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
+_SYNONYMS: Final = {
+    **dict.fromkeys(("now", "end", "latest", "newest", "max"), "last"),
+    **dict.fromkeys(("begin", "beginning", "start", "earliest", "oldest", "min", "zero"), "first"),
+}
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _MILLISECOND: Final = timedelta(milliseconds=1)
 
@@ -58,7 +62,8 @@ def _milliseconds(text: str, now_ms: int, words: Collection[str]) -> int:
         moment = datetime.fromisoformat(_MQADMIN.sub(r"\1T\2.\3", text))
     except ValueError as error:
         raise InvalidArgument(
-            f"{text} is not a time: give {_forms(words)}{did_you_mean(text, words)}"
+            f"{text} is not a time: give {_forms(words)}"
+            f"{did_you_mean(_SYNONYMS.get(text.lower(), text), words)}"
         ) from error
     return (moment.astimezone(UTC) - _EPOCH) // _MILLISECOND
 

@@ -138,11 +138,14 @@ def no_brokers_text(addresses: Iterable[str]) -> str:
     )
 
 
-def read_only(topic: str) -> NoRoute:
-    """Return the error for a topic without write permission at any broker."""
+def read_only(topic: str, broker_names: Iterable[str]) -> NoRoute:
+    """Return the error for a topic without write permission at any of its brokers."""
+    names = sorted(broker_names)
+    has, broker = ("has", names[0]) if len(names) == 1 else ("have", "BROKER")
     return NoRoute(
-        f"the topic {topic} accepts no messages: no broker has write permission for it; to grant "
-        f"it: cometmq topic alter {topic} --perm rw"
+        f"the topic {topic} accepts no messages: {', '.join(names)} {has} no write permission for"
+        f" it; to grant it: cometmq topic alter {topic} --perm rw, or, if wipeWritePerm has removed"
+        f" it: cometmq addWritePerm -b {broker}"
     )
 
 

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """mqadmin's commands for name servers: KV values, settings, write permissions."""
 
+from collections.abc import Awaitable, Callable
 from typing import Annotated
 
 import typer
@@ -17,6 +18,8 @@ from cometmq.cli.mqadmin.frame import (
 from cometmq.cli.mqadmin.known_settings import NAMESRV, refuse_unknown
 from cometmq.cli.output import AsJson, print_json
 from cometmq.client.admin import AdminClient
+from cometmq.client.admin.namesrv import NamesrvAdmin
+from cometmq.client.errors import BrokerMissing
 from cometmq.remoting.errors import CometError
 
 app = Family()
@@ -65,7 +68,7 @@ def wipe_write_perm(
     broker: BrokerName, namesrv: Namesrv = DEFAULT_NAMESRV, *, as_json: AsJson = False
 ) -> None:
     """Stop producers from sending to a broker, for maintenance."""
-    answers = ask_namesrvs(namesrv, lambda one: one.wipe_write_perm(broker))
+    answers = ask_namesrvs(namesrv, lambda one: _counted(one, one.wipe_write_perm, broker))
     _print_perms("wipe", broker, *answers, as_json=as_json)
 
 
@@ -74,26 +77,42 @@ def add_write_perm(
     broker: BrokerName, namesrv: Namesrv = DEFAULT_NAMESRV, *, as_json: AsJson = False
 ) -> None:
     """Allow sends to a broker again."""
-    answers = ask_namesrvs(namesrv, lambda one: one.add_write_perm(broker))
+    answers = ask_namesrvs(namesrv, lambda one: _counted(one, one.add_write_perm, broker))
     _print_perms("add", broker, *answers, as_json=as_json)
+
+
+async def _counted(
+    namesrv: NamesrvAdmin, change: Callable[[str], Awaitable[int]], broker: str
+) -> tuple[int, list[str]]:
+    """Change a broker's topics; return their number and, if there is none, the known brokers."""
+    count = await change(broker)
+    return count, [] if count else sorted((await namesrv.cluster()).broker_addr_table)
 
 
 def _print_perms(
     verb: str,
     broker: str,
-    counts: dict[str, int],
+    counts: dict[str, tuple[int, list[str]]],
     failures: dict[str, CometError],
     *,
     as_json: bool,
 ) -> None:
     lines = [
         f"{verb} write perm of broker[{broker}] in name server[{address}] OK, {count}"
-        for address, count in counts.items()
+        for address, (count, _) in counts.items()
     ]
-    facts = [{"name_server": address, "topics": count} for address, count in counts.items()]
+    facts = [{"name_server": address, "topics": count} for address, (count, _) in counts.items()]
     if counts:
         print_done("\n".join(lines), facts, as_json=as_json)
-    exit_if_any(failures)
+    unknown: dict[str, CometError] = {
+        address: BrokerMissing(
+            f"no broker {broker} is registered here, so nothing was changed; the brokers are:"
+            f" {', '.join(known) or 'none'}"
+        )
+        for address, (count, known) in counts.items()
+        if not count
+    }
+    exit_if_any(failures | unknown)
 
 
 @app.named("getNamesrvConfig")

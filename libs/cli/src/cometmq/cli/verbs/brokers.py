@@ -10,6 +10,7 @@ from cometmq.cli.connecting import DEFAULT_NAMESRV, Cluster, Namesrv, ask
 from cometmq.cli.outcome import MISSING
 from cometmq.cli.output import AsJson, Cell, print_notes, print_rows
 from cometmq.cli.times import shown
+from cometmq.cli.verbs.write_access import ReadOnlyBroker, read_only_brokers
 from cometmq.client.admin import AdminClient
 from cometmq.client.admin.clusters import ClusterMember
 from cometmq.client.admin.figures import GroupCopies
@@ -36,12 +37,23 @@ def show_cluster(
     A broker fails if it does not answer or its account file is broken. A master also fails if it
     accepts no messages or its group lacks copies, and a slave if it has no master or cannot follow
     it. A slave's lag is the number of commit log bytes that its master has but it does not.
+
+    A broker set aside with wipeWritePerm or brokerPermission is shown as read-only; this is no
+    failure.
     """
 
-    async def question(admin: AdminClient) -> list[ClusterMember]:
-        return await admin.members(cluster)
+    async def question(
+        admin: AdminClient,
+    ) -> tuple[list[ClusterMember], dict[str, ReadOnlyBroker]]:
+        members = await admin.members(cluster)
+        answering = {
+            it.broker_name: admin.broker(it.address, name=it.broker_name)
+            for it in members
+            if it.broker_id == MASTER_ID and it.figures is not None
+        }
+        return members, await read_only_brokers(admin, answering)
 
-    members = ask(namesrv, question)
+    members, read_only = ask(namesrv, question)
     ends = _ends_of_masters(members)
     leaderless = _without_master(members)
     rows = [
@@ -49,10 +61,12 @@ def show_cluster(
             member,
             ends.get((member.cluster, member.broker_name)),
             has_master=member.broker_name not in leaderless,
+            is_read_only=member.broker_id == MASTER_ID and member.broker_name in read_only,
         )
         for member in members
     ]
     print_rows(COLUMNS, rows, as_json=as_json)
+    print_notes(it.note for it in read_only.values())
     for name, slaves in leaderless.items():
         note_no_master(name, slaves)
     for member in members:
@@ -139,7 +153,9 @@ def _copies(member: ClusterMember) -> GroupCopies | None:
     return copies if copies is not None and copies.missing else None
 
 
-def _row(member: ClusterMember, master_end: int | None, *, has_master: bool) -> list[Cell]:
+def _row(
+    member: ClusterMember, master_end: int | None, *, has_master: bool, is_read_only: bool
+) -> list[Cell]:
     """Build the row of a broker; `master_end` is the end of its master's log, if known."""
     role = "master" if member.broker_id == MASTER_ID else "slave"
     place: list[Cell] = [
@@ -162,11 +178,11 @@ def _row(member: ClusterMember, master_end: int | None, *, has_master: bool) -> 
         behind,
         shown(figures.started_ms),
         figures.send_path.partition(":")[0] or None,
-        _state(member) if has_master else "no master: nobody can send",
+        _state(member, is_read_only=is_read_only) if has_master else "no master: nobody can send",
     ]
 
 
-def _state(member: ClusterMember) -> str:
+def _state(member: ClusterMember, *, is_read_only: bool) -> str:
     copies = _copies(member)
     missing = "" if copies is None else f"lacks copies: {', '.join(map(str, copies.missing))}"
     if reasons := _refusal(member):
@@ -177,4 +193,4 @@ def _state(member: ClusterMember) -> str:
         return f"cannot follow: {reason}"
     if file := _broken_accounts(member):
         return f"account file broken: {file}"
-    return "ok"
+    return "read-only" if is_read_only else "ok"

@@ -18,27 +18,25 @@ from cometmq.cli.connecting import DEFAULT_NAMESRV, Namesrv, run, with_access, w
 from cometmq.cli.input import read_lines
 from cometmq.cli.meter import is_terminal, live
 from cometmq.cli.meter import rate as shown_rate
-from cometmq.cli.output import (
-    AsJson,
-    Cell,
-    as_objects,
-    print_facts,
-    print_json,
-    print_notes,
-    print_rows,
-)
+from cometmq.cli.output import AsJson, print_notes
 from cometmq.cli.verbs.patience import MaybeStored, Patience
-from cometmq.cli.words import counted
-from cometmq.client import InvalidArgument, Message, Producer, ProducerOptions, SendResult
+from cometmq.cli.verbs.sent import Sent, delay_texts, failure_notes, print_sent
+from cometmq.cli.verbs.write_access import explained
+from cometmq.client import (
+    ClientOptions,
+    InvalidArgument,
+    Message,
+    Producer,
+    ProducerOptions,
+    SendResult,
+)
+from cometmq.client.admin import AdminClient
 from cometmq.client.errors import ClientError, NoRoute
-from cometmq.client.message import SendStatus
 from cometmq.remoting.errors import CometError
 from cometmq.remoting.log import NO_LOG
 from cometmq.runtime.service import new_event_loop
 
 GROUP: Final = "CLI_PRODUCER"
-RESULTS_MAX: Final = 20
-"""Up to this many results are listed; if there are more, only the count is shown."""
 LOOKUP_S: Final = 2.0
 """Time limit for learning whether the topic exists; the sends do not depend on it."""
 
@@ -46,7 +44,10 @@ app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
 Bodies = Annotated[
     list[str] | None,
-    typer.Argument(help="Message bodies; without any, each line of standard input is a message."),
+    typer.Argument(
+        help="Message bodies; without any, each line of standard input is a message, without its"
+        " line ending (LF or CR LF)."
+    ),
 ]
 Topic = Annotated[str, typer.Argument(help="Topic; created if the broker allows it.")]
 File = Annotated[
@@ -54,7 +55,7 @@ File = Annotated[
     typer.Option(
         "-f",
         "--file",
-        help="Send each line of this file as a message.",
+        help="Send each line of this file as a message, without its line ending.",
         exists=True,
         dir_okay=False,
     ),
@@ -67,7 +68,13 @@ Properties = Annotated[
     list[str] | None, typer.Option("-p", "--property", help="Property NAME=VALUE; may be repeated.")
 ]
 DelayLevel = Annotated[
-    int, typer.Option(min=0, max=18, help="Delay level 1 to 18: 1s 5s 10s 30s 1m ... 2h; 0: none.")
+    int,
+    typer.Option(
+        min=0,
+        max=18,
+        help="Deliver later: 1 to 18 are 1s 5s 10s 30s 1m 2m ... 10m 20m 30m 1h 2h, unless the"
+        " brokers' messageDelayLevel differs; 0 is at once.",
+    ),
 ]
 Count = Annotated[
     int | None,
@@ -102,25 +109,6 @@ JsonLines = Annotated[
 ]
 
 
-class Sent(msgspec.Struct):
-    """The outcome of a run."""
-
-    count: int = 0
-    skipped_count: int = 0
-    """The number of empty lines, which are skipped because RocketMQ allows no empty bodies."""
-    unconfirmed: dict[str, int] = {}
-    """The number of messages by status other than SEND_OK: stored, but less safely than requested.
-    """
-    new_topic: str = ""
-    """The topic, if no broker had it before the run."""
-    own_topic: str = ""
-    """The topic, if a broker has its name, and so created it for tests of itself."""
-    uncertain_count: int = 0
-    """Messages that failed, but that an unanswered attempt may have stored."""
-    results: list[SendResult] = []
-    seconds: float = 0.0
-
-
 @app.command()
 def produce(  # noqa: PLR0913  # one parameter per option
     topic: Topic,
@@ -153,7 +141,8 @@ def produce(  # noqa: PLR0913  # one parameter per option
 
     async def main() -> Sent:
         sent = Sent()
-        messages = _messages(_lines(body, file, count), message_of, sent, count)
+        stripped = None if json_lines else sent  # CR is a blank in JSON
+        messages = _messages(_lines(body, file, count, stripped), message_of, sent, count)
         options = with_access(ProducerOptions())
         begin = monotonic()
 
@@ -169,18 +158,31 @@ def produce(  # noqa: PLR0913  # one parameter per option
                 await _look_at_topic(producer, topic, sent)
                 send = partial(Patience(timeout).send, producer)
                 await _send_all(send, messages, sent, rate=rate, in_flight=in_flight)
+        except CometError as error:
+            print_notes(failure_notes(sent))
+            raise await _to_report(error, topic, namesrv, sent) from error.__cause__
         except BaseException as error:
             is_stopped = isinstance(error, KeyboardInterrupt | asyncio.CancelledError)
-            print_notes(_failure_notes(sent, "end" if is_stopped else "error"))
-            if sent.count and isinstance(error, InvalidArgument):
-                raise ClientError(str(error)) from error  # status 1: something was done
+            print_notes(failure_notes(sent, "end" if is_stopped else "error"))
             raise
         if not sent.count:
             raise InvalidArgument("nothing was sent: the input has no non-empty line")
         sent.seconds = monotonic() - begin
+        if sent.is_delayed:
+            sent.delays = await delay_texts(namesrv)
         return sent
 
-    _print(run(main(), loop_factory=new_event_loop), as_json=as_json)
+    print_sent(run(main(), loop_factory=new_event_loop), as_json=as_json)
+
+
+async def _to_report(error: CometError, topic: str, namesrv: str, sent: Sent) -> CometError:
+    """Return the error that ends the run: the same one, or one with a better text or status."""
+    if sent.count and isinstance(error, InvalidArgument):
+        return ClientError(str(error))  # status 1: something was done
+    if isinstance(error, NoRoute):
+        async with AdminClient(namesrv, options=with_access(ClientOptions())) as admin:
+            return await explained(admin, topic, error)
+    return error
 
 
 def _pairs(texts: Sequence[str]) -> dict[str, str]:
@@ -195,9 +197,12 @@ def _pairs(texts: Sequence[str]) -> dict[str, str]:
 
 
 async def _lines(
-    bodies: Sequence[str] | None, file: Path | None, count: int | None
+    bodies: Sequence[str] | None, file: Path | None, count: int | None, stripped: Sent | None
 ) -> AsyncIterator[bytes]:
-    """Yield the bodies, repeated up to `count`, or the lines of the file or of standard input."""
+    """Yield the bodies, repeated up to `count`, or the lines of the file or of standard input.
+
+    Lines are yielded without their ending; `stripped` counts those that end in CR LF.
+    """
     if bodies:
         for number in range(count or len(bodies)):
             yield bodies[number % len(bodies)].encode("utf-8", "surrogateescape")
@@ -206,14 +211,21 @@ async def _lines(
         if is_terminal(sys.stdin):
             typer.echo("Each line is a message; Ctrl-D to end.", err=True)
         async for line in read_lines(sys.stdin.fileno()):
-            yield line
+            yield _without_cr(line, stripped)
         return
     descriptor = os.open(file, os.O_RDONLY)
     try:
         async for line in read_lines(descriptor):
-            yield line
+            yield _without_cr(line, stripped)
     finally:
         os.close(descriptor)
+
+
+def _without_cr(line: bytes, stripped: Sent | None) -> bytes:
+    """Return a line without the CR of its ending, which is counted in `stripped`."""
+    if stripped is not None and line.endswith(b"\r"):
+        stripped.stripped_count += 1
+    return line.removesuffix(b"\r")
 
 
 async def _messages(
@@ -278,12 +290,7 @@ async def _send_all(
             return
         finally:
             room.release()
-        sent.count += 1
-        if result.status is not SendStatus.SEND_OK:
-            name = result.status.name
-            sent.unconfirmed[name] = sent.unconfirmed.get(name, 0) + 1
-        if len(sent.results) < RESULTS_MAX:
-            sent.results.append(result)
+        sent.add(result, message.delay_level)
 
     async def feed() -> None:
         number = 0
@@ -304,94 +311,3 @@ async def _send_all(
     if failures:
         uncertain = (error for error in failures if isinstance(error, MaybeStored))
         raise next(uncertain, failures[0])
-
-
-def _print(sent: Sent, *, as_json: bool) -> None:
-    facts: dict[str, Cell] = {
-        "sent": sent.count,
-        "seconds": round(sent.seconds, 3),
-        "per_second": round(sent.count / sent.seconds) if sent.seconds else 0,
-    }
-    unconfirmed = sum(sent.unconfirmed.values())
-    if unconfirmed:
-        facts["unconfirmed"] = unconfirmed
-    if sent.skipped_count:
-        facts["empty_lines_skipped"] = sent.skipped_count
-    columns = ("Message id", "Status", "Broker", "Queue", "Offset")
-    rows: list[list[Cell]] = [
-        [
-            result.message_id,
-            result.status.name,
-            result.queue.broker_name,
-            result.queue.queue_id,
-            result.queue_offset,
-        ]
-        for result in sent.results
-    ]
-    if as_json:
-        print_json({**facts, "first_results": as_objects(columns, rows)})
-    elif 0 < sent.count <= RESULTS_MAX:
-        print_rows(columns, rows, as_json=False)
-    else:
-        print_facts(facts, as_json=False)
-    print_notes([*_skipped_notes(sent), *_topic_notes(sent), *_unconfirmed_notes(sent)])
-
-
-def _skipped_notes(sent: Sent) -> list[str]:
-    if not sent.skipped_count:
-        return []
-    verb = "was" if sent.skipped_count == 1 else "were"
-    lines = f"{counted(sent.skipped_count, 'empty line')} {verb} not sent"
-    return [f"{lines}: brokers store no message without a body"]
-
-
-def _unconfirmed_notes(sent: Sent) -> list[str]:
-    """Return the warning about messages that are stored less safely than requested."""
-    if not sent.unconfirmed:
-        return []
-    statuses = ", ".join(f"{name} {count:,}" for name, count in sorted(sent.unconfirmed.items()))
-    total = counted(sum(sent.unconfirmed.values()), "message")
-    line = (
-        f"{total} stored without the confirmation that the broker waits for ({statuses}):"
-        " when they were sent, only one machine was certain to have them; look at cometmq cluster"
-    )
-    return [line]
-
-
-def _topic_notes(sent: Sent) -> list[str]:
-    """Return the note that the first message has created the topic, whose name may be misspelt, or
-    that a broker created it for itself.
-    """
-    if sent.own_topic:
-        line = (
-            f"{sent.own_topic} is the name of a broker, which has a topic of this name for tests of"
-            " itself: the messages are stored there, but topic list hides it, and topic create"
-            " refuses the name; choose a different name for a topic of your own"
-        )
-        return [line]
-    if not sent.new_topic:
-        return []
-    line = (
-        f"no broker had the topic {sent.new_topic}, so it was created with default settings (at"
-        f" most {ProducerOptions().default_topic_queue_nums} queues per broker); to choose them,"
-        " create it first: cometmq topic create; if the name is wrong: cometmq topic delete"
-        f" {sent.new_topic}"
-    )
-    return [line]
-
-
-def _failure_notes(sent: Sent, what: str = "error") -> list[str]:
-    """Return notes on a run that failed or was stopped: how many messages are, or may be,
-    stored.
-    """
-    notes: list[str] = []
-    if sent.count:
-        stored = f"{counted(sent.count, 'message')} stored before the {what}"
-        notes += [stored, *_topic_notes(sent), *_unconfirmed_notes(sent)]
-    notes += _skipped_notes(sent)
-    if sent.uncertain_count:
-        notes.append(
-            f"{counted(sent.uncertain_count, 'message')} may be stored: a broker has not answered"
-            " an attempt, so a message that is sent again may be stored twice"
-        )
-    return notes

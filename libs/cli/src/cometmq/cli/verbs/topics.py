@@ -28,6 +28,7 @@ from cometmq.cli.verbs.topic_changes import (
     unread_notes,
     unread_text,
 )
+from cometmq.cli.verbs.write_access import read_only_brokers
 from cometmq.cli.words import counted
 from cometmq.client.admin import AdminClient
 from cometmq.client.admin.broker import BrokerAdmin
@@ -100,27 +101,30 @@ def list_topics(
 ) -> None:
     """List topics with their queues.
 
-    If a broker has no master, its slave's copy is shown, which may be 10 s old.
+    If a broker has no master, its slave's copy is shown, which may be 10 s old. The permission is
+    that of the topic; a note names brokers that are read-only as a whole.
     """
 
-    async def question(admin: CommandAdmin) -> list[list[Cell]]:
+    async def question(admin: CommandAdmin) -> tuple[list[list[Cell]], list[str]]:
         brokers = await admin.masters_or_slaves(cluster)
         reserved = {*brokers, *(await admin.cluster()).cluster_addr_table}
         found: dict[str, dict[str, TopicConfig]] = {}
         for broker, configs in await admin.ask_each(brokers.values(), lambda it: it.topics()):
             for topic, config in configs.items():
                 found.setdefault(topic, {})[broker.name] = config
-        return [
+        rows = [
             _row(topic, "system" if topic in reserved else kind_of(topic), configs)
             for topic, configs in sorted(found.items())
         ]
+        return rows, [it.note for it in (await read_only_brokers(admin, brokers)).values()]
 
-    rows = ask(namesrv, question)
+    rows, notes = ask(namesrv, question)
     if not with_all:
         rows = [row for row in rows if row[1] == "messages"]
     columns = ("Topic", "Kind", "Brokers", "Read queues", "Write queues", "Permission")
     empty = "no topic exists (--all includes those of the servers)"
     print_rows(columns, rows, as_json=as_json, empty=empty)
+    print_notes(notes)
 
 
 def _row(topic: str, kind: str, configs: dict[str, TopicConfig]) -> list[Cell]:

@@ -420,4 +420,4 @@ class RouteBook:
 def _unsendable(route: Route) -> ClientError:
     """Return the error for a route without a queue to send to."""
     without = [name for name, ids in route.brokers.items() if MASTER_ID not in ids]
-    return master_missing(without) if without else read_only(route.topic)
+    return master_missing(without) if without else read_only(route.topic, route.brokers)

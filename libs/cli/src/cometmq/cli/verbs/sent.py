@@ -1,0 +1,180 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The outcome of `cometmq produce`, and how it is printed."""
+
+from contextlib import suppress
+from importlib import import_module
+from typing import Final
+
+import msgspec
+
+from cometmq.cli.connecting import with_access
+from cometmq.cli.output import Cell, as_objects, print_facts, print_json, print_notes, print_rows
+from cometmq.cli.words import counted
+from cometmq.client import ClientOptions, ProducerOptions, SendResult
+from cometmq.client.admin import AdminClient
+from cometmq.client.message import SendStatus
+from cometmq.remoting.errors import CometError
+
+RESULTS_MAX: Final = 20
+"""Up to this many results are listed; if there are more, only the count is shown."""
+
+
+class Sent(msgspec.Struct):
+    """The outcome of a run."""
+
+    count: int = 0
+    skipped_count: int = 0
+    """The number of empty lines, which are skipped because RocketMQ allows no empty bodies."""
+    unconfirmed: dict[str, int] = {}
+    """The number of messages by status other than SEND_OK: stored, but less safely than requested.
+    """
+    stripped_count: int = 0
+    """The number of lines that ended in CR LF; the CR is not sent, either."""
+    new_topic: str = ""
+    """The topic, if no broker had it before the run."""
+    own_topic: str = ""
+    """The topic, if a broker has its name, and so created it for tests of itself."""
+    uncertain_count: int = 0
+    """Messages that failed, but that an unanswered attempt may have stored."""
+    results: list[SendResult] = []
+    """The first results."""
+    levels: list[int] = []
+    """The delay level of each of these results."""
+    is_delayed: bool = False
+    delays: list[str] = []
+    """The delay of each level, from 1 on."""
+    seconds: float = 0.0
+
+    def add(self, result: SendResult, delay_level: int) -> None:
+        """Count a stored message."""
+        self.count += 1
+        self.is_delayed = self.is_delayed or delay_level > 0
+        if result.status is not SendStatus.SEND_OK:
+            name = result.status.name
+            self.unconfirmed[name] = self.unconfirmed.get(name, 0) + 1
+        if len(self.results) < RESULTS_MAX:
+            self.results.append(result)
+            self.levels.append(delay_level)
+
+    def delay_of(self, level: int) -> str | None:
+        """Return the delay of a level; brokers reduce levels that they do not have."""
+        return self.delays[min(level, len(self.delays)) - 1] if level else None
+
+
+async def delay_texts(namesrv: str) -> list[str]:
+    """Return the delay of each level from the settings of a broker, by default RocketMQ's."""
+    text: str = import_module("cometmq.store.settings").StoreSettings().message_delay_level
+    with suppress(CometError):  # only administrators may read settings
+        async with AdminClient(namesrv, options=with_access(ClientOptions())) as admin:
+            for master in (await admin.masters()).values():
+                text = (await master.config()).get("messageDelayLevel") or text
+                break
+    return text.split()
+
+
+def print_sent(sent: Sent, *, as_json: bool) -> None:
+    """Print the outcome of a run that was not stopped."""
+    facts: dict[str, Cell] = {
+        "sent": sent.count,
+        "seconds": round(sent.seconds, 3),
+        "per_second": round(sent.count / sent.seconds) if sent.seconds else 0,
+    }
+    if sent.is_delayed:
+        facts["delay"] = ", ".join(sorted({sent.delay_of(it) or "none" for it in sent.levels}))
+    unconfirmed = sum(sent.unconfirmed.values())
+    if unconfirmed:
+        facts["unconfirmed"] = unconfirmed
+    if sent.skipped_count:
+        facts["empty_lines_skipped"] = sent.skipped_count
+    columns, rows = _rows(sent)
+    if as_json:
+        print_json({**facts, "first_results": as_objects(columns, rows)})
+    elif 0 < sent.count <= RESULTS_MAX:
+        print_rows(columns, rows, as_json=False)
+    else:
+        print_facts(facts, as_json=False)
+    print_notes([*_line_notes(sent), *_topic_notes(sent), *_unconfirmed_notes(sent)])
+
+
+def _rows(sent: Sent) -> tuple[list[str], list[list[Cell]]]:
+    """Return the first results as a table.
+
+    The position of a delayed message is that in the broker's schedule, so it is left out: the
+    message gets its queue and offset when it is delivered.
+    """
+    columns = ["Message id", "Status", "Broker", "Queue", "Offset"]
+    rows: list[list[Cell]] = []
+    for result, level in zip(sent.results, sent.levels, strict=True):
+        queue = result.queue
+        place: list[Cell] = [None, None] if level else [queue.queue_id, result.queue_offset]
+        row: list[Cell] = [result.message_id, result.status.name, queue.broker_name, *place]
+        rows.append([*row, sent.delay_of(level)] if sent.is_delayed else row)
+    return columns + ["Delay"] * sent.is_delayed, rows
+
+
+def _line_notes(sent: Sent) -> list[str]:
+    """Return notes on what was not sent of the input."""
+    notes: list[str] = []
+    if sent.skipped_count:
+        verb = "was" if sent.skipped_count == 1 else "were"
+        lines = f"{counted(sent.skipped_count, 'empty line')} {verb} not sent"
+        notes.append(f"{lines}: brokers store no message without a body")
+    if sent.stripped_count:
+        verb = "ends" if sent.stripped_count == 1 else "end"
+        notes.append(
+            f"{counted(sent.stripped_count, 'line')} {verb} in CR LF, which is not sent; for bodies"
+            " that end in CR, use --json-lines"
+        )
+    return notes
+
+
+def _unconfirmed_notes(sent: Sent) -> list[str]:
+    """Return the warning about messages that are stored less safely than requested."""
+    if not sent.unconfirmed:
+        return []
+    statuses = ", ".join(f"{name} {count:,}" for name, count in sorted(sent.unconfirmed.items()))
+    total = counted(sum(sent.unconfirmed.values()), "message")
+    line = (
+        f"{total} stored without the confirmation that the broker waits for ({statuses}):"
+        " when they were sent, only one machine was certain to have them; look at cometmq cluster"
+    )
+    return [line]
+
+
+def _topic_notes(sent: Sent) -> list[str]:
+    """Return the note that the first message has created the topic, whose name may be misspelt, or
+    that a broker created it for itself.
+    """
+    if sent.own_topic:
+        line = (
+            f"{sent.own_topic} is the name of a broker, which has a topic of this name for tests of"
+            " itself: the messages are stored there, but topic list hides it, and topic create"
+            " refuses the name; choose a different name for a topic of your own"
+        )
+        return [line]
+    if not sent.new_topic:
+        return []
+    line = (
+        f"no broker had the topic {sent.new_topic}, so it was created with default settings (at"
+        f" most {ProducerOptions().default_topic_queue_nums} queues per broker); to choose them,"
+        " create it first: cometmq topic create; if the name is wrong: cometmq topic delete"
+        f" {sent.new_topic}"
+    )
+    return [line]
+
+
+def failure_notes(sent: Sent, what: str = "error") -> list[str]:
+    """Return notes on a run that failed or was stopped: how many messages are, or may be,
+    stored.
+    """
+    notes: list[str] = []
+    if sent.count:
+        stored = f"{counted(sent.count, 'message')} stored before the {what}"
+        notes += [stored, *_topic_notes(sent), *_unconfirmed_notes(sent)]
+    notes += _line_notes(sent)
+    if sent.uncertain_count:
+        notes.append(
+            f"{counted(sent.uncertain_count, 'message')} may be stored: a broker has not answered"
+            " an attempt, so a message that is sent again may be stored twice"
+        )
+    return notes
