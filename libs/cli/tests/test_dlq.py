@@ -53,6 +53,16 @@ def test_dead_letters_are_shown(ask, topic, dead):
     assert len(table) == 6
     assert all(topic in line for line in table[1:])
     assert dead in ask("dlq", "list").out
+    (row,) = ask("dlq", "list", dead, "--json").json
+    assert (row["group"], row["messages"]) == (dead, 5)
+
+
+def test_the_list_of_one_group_tells_no_dead_letters_from_no_group(ask, topic):
+    group = f"{topic}-alive"
+    assert ask("group", "create", group).status == 0
+    none = ask("dlq", "list", group)
+    assert (none.status, none.err) == (0, f"cometmq: {group} has no dead letters\n")
+    ask("dlq", "list", "nobody").assert_refused(1, "no broker knows the consumer group nobody")
 
 
 @pytest.mark.parametrize("command", [("show",), ("export",), ("replay", "-y")])

@@ -195,6 +195,8 @@ def test_a_unique_key_given_as_an_offset_message_id_is_recognised(ask, topic, wo
     remedy = f"cometmq queryMsgByUniqueKey -t TOPIC -i {one['message_id']}\n"
     assert (refused.status, refused.out) == (1, "")
     assert refused.err.endswith(remedy), refused.err
+    assert refused.err.count("nique") == refused.err.count("ueryMsgByUniqueKey") + 1 == 2
+    assert "view_message" not in refused.err
     refused = ask(*words, "-i", "nonsense")
     assert (refused.status, "use" in refused.err) == (2, False)
     assert refused.err.endswith("cometmq queryMsgByUniqueKey -t TOPIC\n")
@@ -208,7 +210,7 @@ def test_a_unique_key_given_as_an_offset_message_id_is_recognised(ask, topic, wo
         (
             ("queryMsgById", "-i", "7F00000100007AD80000000000000000"),
             1,
-            "7F00000100007AD80000000000000000 is no offset message id of this cluster: no broker",
+            "7F00000100007AD80000000000000000 is no offset message id of this cluster; if it is a",
         ),
         (("queryMsgByUniqueKey", "-t", "TBW102", "-i", "x"), 1, "nothing was found: no message"),
         (("queryMsgByKey", "-t", "Nowhere", "-k", "x"), 1, "no broker has the topic Nowhere"),
@@ -235,6 +237,12 @@ def test_an_unknown_offset_and_key_fail(ask, topic, sent):
     place = ("-t", topic, "-b", sent[0]["broker"], "-i", 0)
     assert ask("queryMsgByOffset", *place, "-o", 99).status == 1
     assert ask("queryMsgByKey", "-t", topic, "-k", "nokey").status == 1
+
+
+def test_an_offset_message_id_given_as_a_unique_key_is_recognised(ask, topic, sent):
+    refused = ask("queryMsgByUniqueKey", "-t", topic, "-i", sent[0]["offset_message_id"])
+    refused.assert_refused(1, f"{sent[0]['offset_message_id']} is an offset message id, not a")
+    assert refused.err.endswith(f"cometmq queryMsgById -i {sent[0]['offset_message_id']}\n")
 
 
 def test_a_message_is_consumed_and_sent_again(ask, topic, sent, member):

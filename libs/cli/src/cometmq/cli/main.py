@@ -23,6 +23,7 @@ from cometmq.cli.access import (
     TlsConfig,
     is_said,
 )
+from cometmq.cli.failures import print_error, print_missing
 from cometmq.cli.lazy import EXIT_USAGE, CommandInfo, LazyGroup
 from cometmq.cli.mqadmin import ALIASES
 from cometmq.cli.mqadmin import COMMANDS as MQADMIN_COMMANDS
@@ -30,13 +31,11 @@ from cometmq.cli.mqadmin import PANEL as MQADMIN_PANEL
 from cometmq.cli.outcome import DAMAGES, MISSING
 from cometmq.cli.streams import OutputFailed, checked_streams
 from cometmq.cli.suggestions import SUGGESTIONS
-from cometmq.remoting.errors import CometError, RequestTimeout, SettingsError
-from cometmq.remoting.refusals import is_access_text
+from cometmq.remoting.errors import CometError, SettingsError
 
 PROGRAMS: Final = "Programs"
 MESSAGES: Final = "Messages, topics and groups"
-OPERATIONS: Final = "Operations"
-MORE: Final = "More"
+OPERATIONS: Final = "Operations and more"  # a panel of its own would not fit on 80 x 24
 
 
 def _program(module: str, help_line: str) -> CommandInfo:
@@ -64,6 +63,9 @@ COMMANDS: Final[Mapping[str, CommandInfo]] = {
     ),
     "produce": CommandInfo("cometmq.cli.verbs.produce", "Send messages.", MESSAGES),
     "consume": CommandInfo("cometmq.cli.verbs.consume", "Receive and print messages.", MESSAGES),
+    "message": CommandInfo(
+        "cometmq.cli.verbs.messages", "Show a message, or find messages by key.", MESSAGES
+    ),
     "topic": CommandInfo(
         "cometmq.cli.verbs.topics", "List, create, alter, delete and describe topics.", MESSAGES
     ),
@@ -97,56 +99,17 @@ COMMANDS: Final[Mapping[str, CommandInfo]] = {
     "mqadmin": CommandInfo(
         "cometmq.cli.mqadmin.listing",
         "Run one of RocketMQ's mqadmin commands.",
-        MORE,
+        OPERATIONS,
         accepts_empty=True,
     ),
-    "help": CommandInfo("cometmq.cli.verbs.about", "Show help for a command.", MORE, True),
-    "version": CommandInfo("cometmq.cli.verbs.about", "Print the version.", MORE, True),
+    "help": CommandInfo("cometmq.cli.verbs.about", "Show help for a command.", OPERATIONS, True),
+    "version": CommandInfo("cometmq.cli.verbs.about", "Print the version.", OPERATIONS, True),
     **MQADMIN_COMMANDS,
 }
 
 
 USAGE: Final = frozenset({"InvalidArgument", "IllegalMessage"})
 """Class names of client errors caused by the user's input; the exit status is 2."""
-
-HINTS: Final[Mapping[str, str]] = {
-    "NoNamesrv": "; start one (cometmq standalone), or give its address with -n or NAMESRV_ADDR",
-}
-"""The remedy for each error by class name, because the help page does not import the client."""
-
-HUNG_HINT: Final = "; look at its log, or give another one with -n or NAMESRV_ADDR"
-"""Remedy if a name server accepts connections but does not answer."""
-
-
-NO_ACCOUNT_HINT: Final = (
-    "; this command has given no account: use --credentials FILE, or --access-key and --secret-key"
-    " (also as COMETMQ_CREDENTIALS, COMETMQ_ACCESS_KEY, COMETMQ_SECRET_KEY)"
-)
-"""Remedy if access control refuses a command without an account."""
-
-
-def _access_hint(text: str) -> str:
-    """Return a hint if access control refused: how to give an account, or which account was
-    given.
-    """
-    access = ACCESS.get()
-    if not is_access_text(text):
-        return ""
-    if access.credentials is not None:
-        return f"; the account is that of {access.credentials}"
-    return f"; the account is {access.access_key}" if access.access_key else NO_ACCOUNT_HINT
-
-
-def _hint(error: CometError) -> str:
-    if hint := _access_hint(str(error)):
-        return hint
-    if type(error).__name__ == "NoNamesrv":
-        cause = error.__cause__
-        if isinstance(cause, RequestTimeout | TimeoutError):
-            return HUNG_HINT
-        if cause is not None and isinstance(cause.__cause__, import_module("ssl").SSLError):
-            return ""  # it answers, and the text names the correction
-    return HINTS.get(type(error).__name__, "")
 
 
 class Commands(LazyGroup):
@@ -232,9 +195,8 @@ def _run() -> int:
     except OutputFailed:
         raise
     except CometError as error:
-        typer.echo(f"cometmq: {error}{_hint(error)}", err=True)
+        print_error(error)
         is_usage = isinstance(error, SettingsError) or type(error).__name__ in USAGE
         status = 2 if is_usage else 1
-    for line in MISSING.values():
-        typer.echo(f"cometmq: {line}{_access_hint(line)}", err=True)
+    print_missing()
     return status or int(bool(MISSING or DAMAGES))

@@ -17,9 +17,8 @@ _CONFIG: Final = (
 _MESSAGES: Final = (
     "produce",
     "consume",
-    "queryMsgById",
-    "queryMsgByUniqueKey",
-    "queryMsgByKey",
+    "message show",
+    "message find",
     "printMsg",
 )
 _OFFSETS: Final = ("group describe", "group reset", "group clone")
@@ -28,7 +27,7 @@ _TRACES: Final = ("queryMsgTraceById",)
 SUGGESTIONS: Final[Mapping[str, tuple[str, ...]]] = {
     **dict.fromkeys(("acl", "account", "accounts", "user", "users", "permission"), _ACCOUNTS),
     **dict.fromkeys(("config", "configs", "settings", "setting"), _CONFIG),
-    **dict.fromkeys(("message", "messages", "msg", "browse", "query"), _MESSAGES),
+    **dict.fromkeys(("messages", "msg", "browse", "query", "find"), _MESSAGES),
     **dict.fromkeys(("offset", "offsets", "reset"), _OFFSETS),
     **dict.fromkeys(("trace", "traces"), _TRACES),
     **dict.fromkeys(("brokers", "status", "nodes"), ("cluster", "brokerStatus")),

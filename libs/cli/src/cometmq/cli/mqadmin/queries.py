@@ -6,10 +6,11 @@ from typing import Annotated, Final
 import typer
 
 from cometmq.cli.connecting import DEFAULT_NAMESRV, ask, wrong_usage
+from cometmq.cli.key_search import find_by_key
 from cometmq.cli.mqadmin.frame import Column, Family, Namesrv, Topic, print_table
 from cometmq.cli.mqadmin.text import java_text
 from cometmq.cli.mqadmin.text.message_text import Found, print_found
-from cometmq.cli.output import AsJson, print_json
+from cometmq.cli.output import AsJson, print_json, print_notes
 from cometmq.client import SendResult
 from cometmq.client.admin import AdminClient
 from cometmq.client.errors import BrokerMissing, ClientError, InvalidArgument
@@ -96,7 +97,13 @@ def query_msg_by_unique_key(
         return
 
     async def question(admin: AdminClient) -> Found:
-        messages = await admin.query_by_unique_key(topic, message_id)
+        try:
+            messages = await admin.query_by_unique_key(topic, message_id)
+        except InvalidArgument as error:
+            raise ClientError(
+                f"{message_id} is an offset message id, not a unique key: use cometmq queryMsgById"
+                f" -i {message_id}"
+            ) from error
         if not messages:
             raise QueryNotFound(f"no message of the topic {topic} has the unique key {message_id}")
         return await _with_tracks(admin, messages if show_all else messages[:1])
@@ -113,9 +120,10 @@ def query_msg_by_key(
     as_json: AsJson = False,
 ) -> None:
     """List up to 64 messages with a given key."""
-    messages = ask(namesrv, lambda admin: admin.query_by_key(topic, key))
+    messages, notes = ask(namesrv, lambda admin: find_by_key(admin, topic, key))
     rows = [(m.message_id, m.queue.queue_id, m.queue_offset) for m in messages]
     print_table(_KEY_COLUMNS, rows, as_json=as_json)
+    print_notes(notes)
     if not rows:
         raise ClientError(f"no message of the topic {topic} has the key {key}")
 
@@ -175,7 +183,7 @@ async def _stored(admin: AdminClient, message_id: str) -> MessageExt:
         return await admin.stored_message(message_id)
     except BrokerMissing as error:
         raise BrokerMissing(
-            f"{message_id} is no offset message id of this cluster: {error}; if it is a unique key"
+            f"{message_id} is no offset message id of this cluster; if it is a unique key"
             f" (the message id that produce and consume print), use: cometmq queryMsgByUniqueKey"
             f" -t TOPIC -i {message_id}"
         ) from error

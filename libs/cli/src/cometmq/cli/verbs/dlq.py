@@ -48,21 +48,35 @@ Max = Annotated[int | None, typer.Option("--max", min=1, help="Maximum number of
 
 
 @app.command("list")
-def list_groups(namesrv: Namesrv = DEFAULT_NAMESRV, *, as_json: AsJson = False) -> None:
-    """List consumer groups that have dead letters, and how many."""
+def list_groups(
+    group: Annotated[str | None, typer.Argument(help="Only this group; all by default.")] = None,
+    namesrv: Namesrv = DEFAULT_NAMESRV,
+    *,
+    as_json: AsJson = False,
+) -> None:
+    """List consumer groups that have dead letters, and how many.
+
+    Last is the time at which the newest one was stored; cometmq dlq show lists the messages.
+    """
 
     async def question(admin: AdminClient) -> list[list[Cell]]:
         rows: list[list[Cell]] = []
-        for group in await admin.dead_letter_groups():
-            stats = (await admin.topic_stats(dead_letter_topic(group))).values()
+        groups = await admin.dead_letter_groups()
+        if group is not None and group not in groups:
+            await known_group(admin, group)
+        for name in groups:
+            if group not in {None, name}:
+                continue
+            stats = (await admin.topic_stats(dead_letter_topic(name))).values()
             count = sum(queue.max_offset - queue.min_offset for queue in stats)
             last_ms = max((queue.last_update_timestamp for queue in stats), default=0)
-            rows.append([group, count, times.shown(last_ms)])
+            rows.append([name, count, times.shown(last_ms)])
         return rows
 
     rows = ask(namesrv, question)
     columns = ("Group", "Messages", "Last")
-    print_rows(columns, rows, as_json=as_json, empty="no group has dead letters")
+    empty = "no group has dead letters" if group is None else f"{group} has no dead letters"
+    print_rows(columns, rows, as_json=as_json, empty=empty)
 
 
 @app.command()

@@ -1,13 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """`cometmq lag`: how far consumer groups are behind, in messages and in time."""
 
+from collections.abc import Callable
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import Annotated, Any, Final
 
 import typer
 
-from cometmq.cli.connecting import DEFAULT_NAMESRV, Namesrv, Yes, ask, confirm
+from cometmq.cli.connecting import DEFAULT_NAMESRV, Namesrv, Yes, ask, confirm, wrong_usage
 from cometmq.cli.input import has_content
 from cometmq.cli.lookup import known_group
 from cometmq.cli.outcome import MISSING
@@ -23,6 +25,7 @@ from cometmq.cli.output import (
 from cometmq.cli.verbs.groups import is_ours, members_of
 from cometmq.cli.verbs.queue_states import QueueState, queue_states, skip_notes
 from cometmq.cli.verbs.topic_changes import check_exists, unread_notes
+from cometmq.cli.watching import INTERVAL_S_MAX, INTERVAL_S_MIN, watch
 from cometmq.cli.words import counted
 from cometmq.client.admin import AdminClient
 from cometmq.remoting.errors import CometError
@@ -47,6 +50,16 @@ def lag(
             "--report", help="Write an HTML page of the groups, worst first.", dir_okay=False
         ),
     ] = None,
+    every_s: Annotated[
+        float | None,
+        typer.Option(
+            "--watch",
+            min=INTERVAL_S_MIN,
+            max=INTERVAL_S_MAX,
+            metavar="SECONDS",
+            help="Show it again every SECONDS, until Ctrl-C.",
+        ),
+    ] = None,
     yes: Yes = False,
     as_json: AsJson = False,
 ) -> None:
@@ -60,11 +73,22 @@ def lag(
     beyond the end of the queue.
     """
     if report is not None:
+        if every_s is not None:
+            raise wrong_usage("give --report or --watch, not both")
         _write_report(report, namesrv, group, topic, as_json=as_json, yes=yes)
         return
-    if group is None:
-        _print_groups(namesrv, topic, as_json=as_json)
-        return
+    view = partial(_group_view, group=group) if group is not None else _groups_view
+    show = partial(view, namesrv, topic=topic, as_json=as_json)
+    if every_s is None:
+        show()()
+    else:
+        watch(show, every_s, as_json=as_json)
+
+
+def _group_view(
+    namesrv: str, *, group: str, topic: str | None, as_json: bool
+) -> Callable[[], None]:
+    """Ask for the queues of a group; return a function that prints them."""
 
     async def question(admin: AdminClient) -> tuple[list[QueueState], list[str]]:
         await known_group(admin, group)
@@ -74,18 +98,23 @@ def lag(
         return states, await unread_notes(admin, (state.queue.topic for state in states))
 
     states, notes = ask(namesrv, question)
-    total, skips, behind_s = _total(states)
-    rows = [state.row() for state in states]
-    if as_json:
-        queues = as_objects(QUEUE_COLUMNS, rows)
-        facts = {"group": group, "lag": total, "skips": skips, "seconds_behind": behind_s}
-        print_json({**facts, "queues": queues})
-    else:
-        behind = "" if behind_s is None else f", {behind_s:,.1f} s behind"
-        title = f"{group}: {counted(total, 'message')} in {counted(len(states), 'queue')}{behind}"
-        empty = f"{group} has no offsets{_inside(topic)} yet"
-        print_rows(QUEUE_COLUMNS, rows, as_json=False, title=title, empty=empty)
-    print_notes([*skip_notes(group, states), *notes])
+
+    def show() -> None:
+        total, skips, behind_s = _total(states)
+        rows = [state.row() for state in states]
+        if as_json:
+            queues = as_objects(QUEUE_COLUMNS, rows)
+            facts = {"group": group, "lag": total, "skips": skips, "seconds_behind": behind_s}
+            print_json({**facts, "queues": queues})
+        else:
+            behind = "" if behind_s is None else f", {behind_s:,.1f} s behind"
+            count = counted(len(states), "queue")
+            title = f"{group}: {counted(total, 'message')} in {count}{behind}"
+            empty = f"{group} has no offsets{_inside(topic)} yet"
+            print_rows(QUEUE_COLUMNS, rows, as_json=False, title=title, empty=empty)
+        print_notes([*skip_notes(group, states), *notes])
+
+    return show
 
 
 def _write_report(
@@ -113,7 +142,8 @@ def _write_report(
     print_notes(notes)
 
 
-def _print_groups(namesrv: str, topic: str | None, *, as_json: bool) -> None:
+def _groups_view(namesrv: str, *, topic: str | None, as_json: bool) -> Callable[[], None]:
+    """Ask for the lag of all groups; return a function that prints it."""
     notes: list[str] = []
 
     async def question(admin: AdminClient) -> list[list[Cell]]:
@@ -137,9 +167,13 @@ def _print_groups(namesrv: str, topic: str | None, *, as_json: bool) -> None:
         return rows
 
     rows = ask(namesrv, question)
-    empty = f"no consumer group has offsets{_inside(topic)} yet"
-    print_rows(GROUP_COLUMNS, rows, as_json=as_json, empty=empty)
-    print_notes(notes)
+
+    def show() -> None:
+        empty = f"no consumer group has offsets{_inside(topic)} yet"
+        print_rows(GROUP_COLUMNS, rows, as_json=as_json, empty=empty)
+        print_notes(notes)
+
+    return show
 
 
 def _inside(topic: str | None) -> str:

@@ -63,7 +63,11 @@ def list_open(  # one parameter per option
     ] = 100,
     as_json: AsJson = False,
 ) -> None:
-    """List the open transactions of each broker, oldest first."""
+    """List the open transactions of each broker, oldest first.
+
+    Half is the position of the half message, broker:offset, by which the other commands find the
+    transaction fastest.
+    """
     end_ms = None if until is None else times.parsed(until, now_ms=wall_ms())
 
     def is_wanted(half: HalfMessage) -> bool:
@@ -181,6 +185,13 @@ def verify(
 
     The exit status is 1 if they differ. Messages that the txn-checker has not read yet do not count
     as differences.
+
+    \b
+    Transactions  half messages in the tables, open or ended
+    Open          transactions that are neither committed nor rolled back
+    Half behind   half messages that the txn-checker has not read yet
+    Op behind     commits and rollbacks that the txn-checker has not read yet
+    Differences   contradictions between tables and queues; each is printed below
     """
     root = _checker_folder(folder)
     found = ask(namesrv, lambda admin: verify_folder(root, admin))

@@ -1,0 +1,63 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How errors are printed: one line each, with a remedy."""
+
+from collections.abc import Mapping
+from importlib import import_module
+from typing import Final
+
+import typer
+
+from cometmq.cli.access import ACCESS
+from cometmq.cli.outcome import MISSING
+from cometmq.remoting.errors import CometError, RequestTimeout
+from cometmq.remoting.refusals import is_access_text
+
+HINTS: Final[Mapping[str, str]] = {
+    "NoNamesrv": "; start one (cometmq standalone), or give its address with -n or NAMESRV_ADDR",
+}
+"""The remedy for each error by class name, because the help page does not import the client."""
+
+HUNG_HINT: Final = "; look at its log, or give another one with -n or NAMESRV_ADDR"
+"""Remedy if a name server accepts connections but does not answer."""
+
+
+NO_ACCOUNT_HINT: Final = (
+    "; this command has given no account: use --credentials FILE, or --access-key and --secret-key"
+    " (also as COMETMQ_CREDENTIALS, COMETMQ_ACCESS_KEY, COMETMQ_SECRET_KEY)"
+)
+"""Remedy if access control refuses a command without an account."""
+
+
+def _access_hint(text: str) -> str:
+    """Return a hint if access control refused: how to give an account, or which account was
+    given.
+    """
+    access = ACCESS.get()
+    if not is_access_text(text):
+        return ""
+    if access.credentials is not None:
+        return f"; the account is that of {access.credentials}"
+    return f"; the account is {access.access_key}" if access.access_key else NO_ACCOUNT_HINT
+
+
+def _hint(error: CometError) -> str:
+    if hint := _access_hint(str(error)):
+        return hint
+    if type(error).__name__ == "NoNamesrv":
+        cause = error.__cause__
+        if isinstance(cause, RequestTimeout | TimeoutError):
+            return HUNG_HINT
+        if cause is not None and isinstance(cause.__cause__, import_module("ssl").SSLError):
+            return ""  # it answers, and the text names the correction
+    return HINTS.get(type(error).__name__, "")
+
+
+def print_error(error: CometError) -> None:
+    """Print an error that ends a command, or one of its attempts."""
+    typer.echo(f"cometmq: {error}{_hint(error)}", err=True)
+
+
+def print_missing() -> None:
+    """Print the problems that did not end the command."""
+    for line in MISSING.values():
+        typer.echo(f"cometmq: {line}{_access_hint(line)}", err=True)

@@ -1,0 +1,55 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Shows the output of a command again and again, like `watch`."""
+
+import asyncio
+import sys
+from collections.abc import Callable
+from typing import Final
+
+import typer
+
+from cometmq.cli.connecting import run
+from cometmq.cli.failures import print_error, print_missing
+from cometmq.cli.meter import is_terminal
+from cometmq.cli.outcome import MISSING
+from cometmq.cli.times import shown
+from cometmq.client.clock import wall_ms
+from cometmq.remoting.errors import CometError
+
+INTERVAL_S_MIN: Final = 0.1
+INTERVAL_S_MAX: Final = 86_400
+_CLEAR: Final = "\x1b[H\x1b[2J"
+
+
+def watch(ask: Callable[[], Callable[[], None]], every_s: float, *, as_json: bool) -> None:
+    """Ask, and print the answer, every `every_s` seconds, until a signal ends the command.
+
+    `ask` returns a function that prints, so a terminal is cleared only when the answer is known. In
+    a pipe or a file, the answers follow each other; in JSON, as one document each. Errors end the
+    command only if there has been no answer yet, because servers may restart meanwhile.
+    """
+    is_redrawn = is_terminal(sys.stdout) and not as_json
+    has_answer = False
+    while True:
+        try:
+            show = ask()
+            if is_redrawn:
+                sys.stdout.write(_CLEAR)
+            elif has_answer and not as_json:
+                typer.echo()
+            if not as_json:
+                again = f"; again every {every_s:g} s, Ctrl-C ends" if is_redrawn else ""
+                typer.echo(f"{shown(wall_ms())}{again}")
+            show()
+            has_answer = True
+        except CometError as error:
+            if not has_answer:
+                raise
+            print_error(error)
+        except typer.Exit as end:  # no broker has answered, wrong usage, or a signal
+            if not has_answer or end.exit_code != 1:
+                raise
+        sys.stdout.flush()
+        print_missing()
+        MISSING.clear()  # printed
+        run(asyncio.sleep(every_s))

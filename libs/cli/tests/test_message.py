@@ -1,0 +1,116 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`message` against a running suite, and the commands of mqadmin that find messages by key."""
+
+import pytest
+
+
+@pytest.fixture
+def sent(ask, topic):
+    """Send three messages; return them as JSON, in the order of their bodies."""
+    for number in range(3):
+        ask("produce", topic, f"body {number}", "-k", "k", "-k", f"k{number}", "--tag", "T")
+    found = ask("consume", topic, "--from", "first", "--max", 3, "--timeout", 60, "--json").lines
+    return sorted(found, key=lambda message: message["body"])
+
+
+def test_a_message_is_shown_by_both_ids(ask, topic, sent):
+    one = sent[1]
+    by_offset = ask("message", "show", one["offset_message_id"])
+    by_id = ask("message", "show", one["message_id"], "--topic", topic)
+    assert by_id.out == by_offset.out
+    facts = dict(line.split(maxsplit=1) for line in by_id.out.splitlines())
+    assert (facts["body"], facts["keys"], facts["tag"]) == ("body 1", "k,k1", "T")
+    place = f"{one['broker']}:{one['queue_id']}, offset {one['queue_offset']}"
+    assert facts["position"] == place
+    shown = ask("message", "show", one["offset_message_id"], "-t", topic, "--json").json
+    assert shown.pop("groups") == []
+    assert shown == one
+
+
+def test_the_groups_of_a_message_are_shown(ask, topic, sent):
+    group = f"{topic}-group"
+    args = ("-g", group, "--from", "first", "--max", 3, "--timeout", 60)
+    assert ask("consume", topic, *args).status == 0
+    shown = ask("message", "show", sent[0]["message_id"], "-t", topic)
+    assert shown.out.splitlines()[-1].split() == [group, "NOT_ONLINE"]
+    found = ask("message", "show", sent[0]["message_id"], "-t", topic, "--json").json
+    assert found["groups"] == [{"group": group, "state": "NOT_ONLINE"}]
+
+
+def test_a_body_that_is_no_text_does_not_reach_the_terminal(ask, pipe, topic):
+    line = b'{"body":"a\\u001b[2Jb"}\n'
+    assert pipe("produce", topic, "--json-lines", stdin=line).status == 0
+    (one,) = ask("consume", topic, "--from", "first", "--max", 1, "--json").lines
+    shown = ask("message", "show", one["message_id"], "-t", topic)
+    assert "\x1b" not in shown.out
+    assert shown.out.endswith("6 bytes that are no text; --json prints them\n")
+
+
+@pytest.mark.parametrize("name", ["7F00000100007AD80000000000000000", "nonsense"])
+def test_an_unknown_id_is_one_line_that_names_the_topic_option(ask, topic, name):
+    refused = ask("message", "show", name)
+    refused.assert_refused(1, f"no stored message has the offset message id {name}; if produce")
+    assert refused.err.endswith(f"cometmq message show {name} -t TOPIC\n")
+    refused = ask("message", "show", name, "-t", topic)
+    refused.assert_refused(1, "nothing was found: ")
+    assert f"{topic} has the id {name}" in refused.err
+
+
+def test_a_resent_message_is_shown_once_with_a_note(ask, topic, sent):
+    one = sent[0]
+    assert ask("queryMsgById", "-i", one["offset_message_id"], "-s", "true").status == 0
+    shown = ask("message", "show", one["message_id"], "-t", topic)
+    assert "body 0" in shown.out
+    assert shown.err.startswith("cometmq: this id has 1 further message, as after a retry")
+
+
+def test_messages_are_found_by_key(ask, topic, sent):
+    found = ask("message", "find", topic, "--key", "k", "--json")
+    assert sorted(found.json, key=lambda it: it["body"]) == sent
+    assert found.err == ""
+    head, row = ask("message", "find", topic, "-k", "k2").out.splitlines()
+    assert " ".join(head.split()) == "Message id Broker Queue Offset Tag Keys Stored Bytes"
+    assert row.split()[0] == sent[2]["message_id"]
+    assert row.split()[4:6] == ["T", "k,k2"]
+    none = ask("message", "find", topic, "-k", "nokey")
+    none.assert_refused(1, f"no message of the topic {topic} has the key nokey\n")
+    before = ask("message", "find", topic, "-k", "k", "--until", "1h")
+    before.assert_refused(1, f"no message of the topic {topic} has the key k and was stored in")
+
+
+def test_the_id_of_a_message_is_not_one_of_its_keys(ask, topic, sent):
+    name = sent[0]["message_id"]
+    for command in (
+        ("message", "find", topic, "-k", name),
+        ("queryMsgByKey", "-t", topic, "-k", name),
+    ):
+        refused = ask(*command)
+        refused.assert_refused(1, f"{name} is the id of a message, not one of its keys: cometmq")
+        assert refused.err.endswith(f" cometmq message show {name} -t {topic}\n")
+
+
+def test_a_search_that_stops_says_so_and_how_to_go_on(ask, topic):
+    assert ask("produce", topic, "x", "-k", "many", "--count", 70).status == 0
+    commands = (
+        ("message", "find", topic, "-k", "many"),
+        ("queryMsgByKey", "-t", topic, "-k", "many"),
+    )
+    for command in commands:
+        found = ask(*command, "--json")
+        assert len(found.json) == 64
+        assert found.err.count("\n") == 1
+        assert "only the newest messages are shown of " in found.err
+        assert f"cometmq message find {topic} --key many --until 20" in found.err
+    few = ask("message", "find", topic, "-k", "many", "--max", 2, "--json")
+    assert len(few.json) == 2
+    assert "(2): there may be older ones" in few.err
+
+
+def test_a_smaller_limit_of_the_broker_is_known(ask, suite, topic):
+    setting = ("updateBrokerConfig", "-b", suite.broker, "-k", "maxMsgsNumBatch", "-v")
+    assert ask("produce", topic, "x", "-k", "many", "--count", 6).status == 0
+    assert ask(*setting, 5).status == 0
+    found = ask("message", "find", topic, "-k", "many", "--json")
+    assert ask(*setting, 64).status == 0
+    assert len(found.json) == 5
+    assert "(5): there may be older ones" in found.err

@@ -1,0 +1,133 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`lag --watch` shows the lag again and again."""
+
+import json
+import os
+import pty
+import signal
+import subprocess
+import time
+
+import pytest
+import typer
+
+from cometmq.cli import watching
+from cometmq.cli.outcome import MISSING
+from cometmq.client.errors import ClientError
+from cometmq.peers.comet import PROGRAM
+
+TIMEOUT_S = 180
+CLEAR = "\x1b[H\x1b[2J"
+
+
+class EndOfTest(Exception):
+    pass
+
+
+@pytest.fixture
+def rounds(monkeypatch):
+    """Make the third pause end the test instead of waiting; return the pauses so far."""
+    pauses = []
+
+    def pause(waiting):
+        waiting.close()
+        pauses.append(waiting)
+        if len(pauses) == 3:
+            raise EndOfTest
+
+    monkeypatch.setattr(watching, "run", pause)
+    yield pauses
+    MISSING.clear()
+
+
+def watch(outcomes, *, as_json=False):
+    """Watch a command whose rounds have these outcomes: an error, or the text that it prints."""
+    left = iter(outcomes)
+
+    def ask():
+        outcome = next(left)
+        if isinstance(outcome, Exception):
+            raise outcome
+        return lambda: typer.echo(outcome)
+
+    watching.watch(ask, 2, as_json=as_json)
+
+
+def test_in_a_pipe_the_answers_follow_each_other(rounds, capsys):
+    with pytest.raises(EndOfTest):
+        watch(["one", "two", "three"])
+    lines = capsys.readouterr().out.splitlines()
+    assert [lines[number] for number in (1, 2, 4, 5, 7)] == ["one", "", "two", "", "three"]
+    assert all(lines[number].endswith("Z") for number in (0, 3, 6)), "the times"
+    assert len(rounds) == 3
+
+
+def test_in_json_only_the_documents_are_printed(rounds, capsys):
+    with pytest.raises(EndOfTest):
+        watch(["{}", "{}", "{}"], as_json=True)
+    assert capsys.readouterr().out == "{}\n{}\n{}\n"
+    assert len(rounds) == 3
+
+
+def test_an_error_ends_the_command_only_before_the_first_answer(rounds, capsys):
+    with pytest.raises(ClientError, match="at once"):
+        watch([ClientError("at once")])
+    with pytest.raises(EndOfTest):
+        watch(["one", ClientError("later"), typer.Exit(1)])
+    assert capsys.readouterr().err == "cometmq: later\n"
+    del rounds[:]
+    with pytest.raises(typer.Exit):
+        watch(["one", typer.Exit(2)])
+
+
+def test_brokers_that_are_missing_are_named_in_each_round(rounds, capsys):
+    def ask():
+        MISSING["a"] = "broker a is down"
+        return lambda: None
+
+    with pytest.raises(EndOfTest):
+        watching.watch(ask, 2, as_json=True)
+    assert capsys.readouterr().err == "cometmq: broker a is down\n" * len(rounds)
+
+
+def test_lag_is_watched_until_ctrl_c(suite, ask, topic):
+    ask("produce", topic, "a", "b")
+    args = ("consume", topic, "-g", topic, "--from", "first", "--max", 1, "--timeout", 60)
+    assert ask(*args).status == 0
+    command = [str(PROGRAM), "lag", topic, "--watch", "0.1", "-n", suite.namesrv, "--json"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        assert process.stdout
+        assert process.stderr
+        documents: list[list[bytes]] = [[], []]
+        for document in documents:
+            while not document or document[-1] != b"}\n":
+                document.append(process.stdout.readline())
+                assert document[-1], process.stderr.read()
+        process.send_signal(signal.SIGINT)
+        process.stdout.read()
+        assert process.wait(TIMEOUT_S) == 130
+        assert process.stderr.read() == b""
+    assert [json.loads(b"".join(it))["lag"] for it in documents] == [1, 1]
+
+
+def test_a_terminal_is_redrawn(suite):
+    master, slave = pty.openpty()
+    command = [str(PROGRAM), "lag", "--watch", "0.1", "-n", suite.namesrv]
+    with subprocess.Popen(command, stdout=slave, stderr=slave, start_new_session=True) as process:
+        os.close(slave)
+        shown, deadline = "", time.monotonic() + TIMEOUT_S
+        while shown.count(CLEAR) < 3:
+            assert time.monotonic() < deadline, shown
+            shown += os.read(master, 1 << 16).decode()
+        process.send_signal(signal.SIGINT)
+        os.set_blocking(master, False)
+        assert process.wait(TIMEOUT_S) == 130
+    os.close(master)
+    first, second = shown.split(CLEAR)[1:3]
+    assert first.splitlines()[0].endswith("Z; again every 0.1 s, Ctrl-C ends")
+    assert first.splitlines()[1] == second.splitlines()[1]
+
+
+def test_a_report_is_not_watched(call):
+    refused = call("lag", "--report", "x.html", "--watch", 1)
+    refused.assert_refused(2, "give --report or --watch, not both")
