@@ -75,6 +75,15 @@ def test_on_80_by_24_the_help_page_ends_with_our_commands():
     assert [it.split()[0] for it in screen[begin:] if it.startswith("  ")] == list(OWN)
 
 
+@pytest.mark.parametrize("name", ["topic", "group", "message", "dlq", "txn", "ha", "k8s", "store"])
+def test_the_help_of_a_group_describes_its_commands_in_whole_sentences(name):
+    lines = invoke(name, "-h", env={"COLUMNS": "80"}).output.splitlines()
+    described = " ".join(" ".join(lines[lines.index("Commands:") + 1 :]).split())
+    assert described.endswith(".")
+    assert "..." not in described
+    assert len(lines) <= 24
+
+
 def test_the_commands_of_mqadmin_are_listed_apart_and_can_be_called_there():
     page = invoke("mqadmin", "-h").output
     words = " ".join(page.split())

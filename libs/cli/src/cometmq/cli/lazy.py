@@ -57,9 +57,16 @@ def load_command(name: str, info: CommandInfo) -> Any:
     command.name = name
     command.rich_markup_mode = None  # boxes need rich, which is slow to import
     require_finite(command)
+    list_untruncated(command)
     if not info.may_repeat:
         require_single(command)
     return command
+
+
+def list_untruncated(command: Any) -> None:
+    """Make the help page of a group show the first paragraph of each command's help as a whole."""
+    for child in getattr(command, "commands", {}).values():
+        child.short_help = " ".join((child.help or "").partition("\n\n")[0].split())
 
 
 def require_finite(command: Any) -> None:
