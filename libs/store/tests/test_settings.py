@@ -67,6 +67,7 @@ def test_bad_values_are_refused(values):
     [
         {"deleteWhen": "4"},
         {"deleteWhen": "00;04; 23;"},
+        {"deleteWhen": "99"},
         {"messageDelayLevel": " 1s  30m 2h 10d "},
         {"haMasterAddress": ""},
         {"haMasterAddress": "[::1]:10912"},

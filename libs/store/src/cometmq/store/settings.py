@@ -16,7 +16,7 @@ INEFFECTIVE: Final = {"ineffective": True}  # the description gives the reason
 
 CQ_ENTRY_BYTES: Final = 20
 _FILE_BYTES_MAX: Final = 1 << 31
-_HOUR: Final = r"([01]?\d|2[0-3])"
+_HOUR: Final = r"([01]?\d|2[0-3]|99)"  # 99 is how RocketMQ's users write "never"
 _DELAY: Final = r"\d{1,8}[smhd]"  # more digits could exceed the 64 bits of a time in ms
 
 Milliseconds = Annotated[int, Meta(ge=0)]
@@ -155,7 +155,10 @@ class StoreSettings(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
         Meta(
             pattern=rf"^\s*{_HOUR}(\s*;\s*{_HOUR})*\s*;?\s*$",
             description="Local hours in which expired files are deleted, separated by `;`.",
-            extra=MUTABLE | {"form": "hours from 00 to 23, separated by `;`, such as 04 or 04;16"},
+            extra=MUTABLE
+            | {
+                "form": "hours from 00 to 23 separated by `;`, such as 04 or 04;16, or 99 for never"
+            },
         ),
     ] = "04"
     file_reserved_time: Annotated[
