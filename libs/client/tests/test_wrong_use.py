@@ -11,15 +11,21 @@ from cometmq.client import (
     AdminClient,
     ClientError,
     ClientStateError,
+    ConsumeResult,
     InvalidArgument,
     LitePullConsumer,
     Message,
     MessageSelector,
+    OrderlyResult,
     Producer,
     PullConsumer,
     PushConsumer,
     PushOptions,
     ScheduledPull,
+    SessionCredentials,
+    SubscriptionGroupConfig,
+    TlsSettings,
+    TopicConfig,
     TransactionOptions,
     TransactionProducer,
     TransactionState,
@@ -376,6 +382,35 @@ async def test_admin_arguments(cluster: MemoryCluster) -> None:
             await admin.max_offset(wrong)
         with pytest.raises(InvalidArgument, match="hex digits only"):
             await admin.stored_message("x" * 32)
+
+
+@pytest.mark.parametrize(
+    ("kind", "field", "text"),
+    [
+        (Message, "tags", "Message has no field tags; did you mean tag?"),
+        (Message, "header", "Message has no field header: its fields are topic, body, tag, keys,"),
+        (SubscriptionGroupConfig, "group", "Config has no field group: its fields are broker_id,"),
+        (TopicConfig, "topic", "TopicConfig has no field topic: its fields are"),
+        (SessionCredentials, "acces_key", "no field acces_key; did you mean access_key?"),
+        (TlsSettings, "enabled", "TlsSettings has no field enabled; did you mean enable?"),
+        (MessageSelector, "kinds", "no field kinds; did you mean kind?"),
+        (ConsumeResult, "delay_levl", "no field delay_levl; did you mean delay_level?"),
+        (OrderlyResult, "pause", "OrderlyResult has no field pause: its fields are"),
+    ],
+)
+def test_misspelt_fields_are_named_with_the_right_ones(
+    kind: type[Any], field: str, text: str
+) -> None:
+    with pytest.raises(TypeError, match=re.escape(text)):
+        kind(**{field: "x"})
+
+
+def test_other_mistakes_in_fields_keep_their_errors() -> None:
+    make: Any = Message
+    with pytest.raises(TypeError, match="Missing required argument 'body'"):
+        make("T")
+    with pytest.raises(InvalidArgument, match="delay_level must be"):
+        ConsumeResult(delay_level=-7)
 
 
 @pytest.mark.parametrize(

@@ -19,12 +19,13 @@ from cometmq.client.message import MessageExt
 from cometmq.client.settings import DELAY_LEVEL_MAX
 from cometmq.client.shown import shown
 from cometmq.remoting.log import Log
+from cometmq.remoting.spelling import SpelledFields
 from cometmq.remoting.transport.tasks import describe
 
 DEAD_LETTER_LEVEL = -1
 
 
-class ConsumeResult(msgspec.Struct, frozen=True):
+class ConsumeResult(msgspec.Struct, frozen=True, metaclass=SpelledFields):
     """The result of consuming a list of messages; a listener may return None instead of SUCCESS.
 
     Unconsumed messages are redelivered up to 16 times, then moved to the group's dead-letter topic.
@@ -82,7 +83,7 @@ class OrderlyAction(Enum):
     SUSPEND = auto()
 
 
-class OrderlyResult(msgspec.Struct, frozen=True):
+class OrderlyResult(msgspec.Struct, frozen=True, metaclass=SpelledFields):
     """The result of consuming a list of messages in order; a listener may return None instead of
     SUCCESS.
 

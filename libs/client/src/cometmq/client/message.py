@@ -20,6 +20,7 @@ from cometmq.remoting.message.properties import RESERVED_KEYS, PropertyKey
 from cometmq.remoting.message.record import MessageRecord
 from cometmq.remoting.message.record_layout import CRC_MASK
 from cometmq.remoting.names import RETRY_PREFIX, SEND_FORBIDDEN_TOPICS
+from cometmq.remoting.spelling import SpelledFields
 
 NAME_PATTERN: Final = re.compile(r"[%|a-zA-Z0-9_-]+")
 TOPIC_CHARS_MAX: Final = 127
@@ -49,7 +50,7 @@ _Kind = TypeVar("_Kind", bound="MessageExt")
 _host_text = lru_cache(maxsize=1024)(host_text)  # 0.9 us less per message
 
 
-class Message(msgspec.Struct):
+class Message(msgspec.Struct, metaclass=SpelledFields):
     """A message to send; sending neither changes nor keeps it."""
 
     topic: str

@@ -18,6 +18,7 @@ from cometmq.client.sql_syntax import read_tokens
 from cometmq.remoting.bodies.heartbeat import SubscriptionData
 from cometmq.remoting.message.flags import tag_code
 from cometmq.remoting.names import ALL_TAGS
+from cometmq.remoting.spelling import SpelledFields
 
 _CONDITION: Final = re.compile(
     r"[<>=]|\s(AND|OR|IN|IS|LIKE|BETWEEN|CONTAINS|STARTSWITH|ENDSWITH)\s", re.IGNORECASE
@@ -37,7 +38,7 @@ class ExpressionType(StrEnum):
     """A condition over properties; the broker must have enabled it."""
 
 
-class MessageSelector(msgspec.Struct, frozen=True):
+class MessageSelector(msgspec.Struct, frozen=True, metaclass=SpelledFields):
     """Selects the messages of a topic that a consumer receives; `subscribe` accepts it as an
     expression.
     """

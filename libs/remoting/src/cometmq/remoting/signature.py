@@ -18,6 +18,7 @@ from typing import Final
 
 import msgspec
 
+from cometmq.remoting.spelling import SpelledFields
 from cometmq.remoting.types import Buffer
 
 ACCESS_KEY: Final = "AccessKey"
@@ -31,7 +32,7 @@ _orders: Final[dict[tuple[str, ...], Callable[[Mapping[str, str]], tuple[str, ..
 """Getters by set of field names; they return the values in order. A client uses only a few sets."""
 
 
-class SessionCredentials(msgspec.Struct, frozen=True):
+class SessionCredentials(msgspec.Struct, frozen=True, metaclass=SpelledFields):
     """A client's access key, and the secret that proves its identity."""
 
     access_key: str

@@ -3,6 +3,9 @@
 
 from collections.abc import Iterable
 from importlib import import_module
+from typing import TYPE_CHECKING
+
+import msgspec
 
 
 def closest(name: str, known: Iterable[str]) -> str | None:
@@ -17,3 +20,29 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
     """Return `; did you mean ...?`, or an empty string if no name is similar."""
     found = closest(name, known)
     return "" if found is None else f"; did you mean {found}?"
+
+
+class SpelledFields(msgspec.StructMeta):
+    """The metaclass of structs that applications make; it explains an unknown keyword argument.
+
+    msgspec's own error names neither the class nor its fields. A call costs 0.3 to 0.7 us more, so
+    structs that the client itself makes for each message do without. Decoding calls no metaclass.
+    """
+
+    if not TYPE_CHECKING:  # type checkers would take this signature, which accepts any field
+
+        def __call__(cls, *args: object, **fields: object) -> object:  # noqa: N805
+            """Return the struct; raise a TypeError that names the right field for a wrong one."""
+            try:
+                return super().__call__(*args, **fields)
+            except TypeError as error:
+                wrong = [name for name in fields if name not in cls.__struct_fields__]
+                if not wrong:
+                    raise
+                raise TypeError(_no_field(cls, wrong[0])) from error
+
+
+def _no_field(kind: SpelledFields, name: str) -> str:
+    fields = kind.__struct_fields__
+    advice = did_you_mean(name, fields) or f": its fields are {', '.join(fields)}"
+    return f"{kind.__name__} has no field {name}{advice}"

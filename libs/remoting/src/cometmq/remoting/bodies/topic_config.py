@@ -15,6 +15,7 @@ from msgspec import UNSET, UnsetType
 from cometmq.remoting.bodies.dialect import decode_json, encode_json
 from cometmq.remoting.errors import RemoteProtocolError
 from cometmq.remoting.integers import Int32, Int64
+from cometmq.remoting.spelling import SpelledFields
 from cometmq.remoting.types import Buffer
 
 REGISTER_BYTES_MAX: Final = 64 * 1024 * 1024
@@ -34,7 +35,7 @@ class DataVersion(msgspec.Struct, gc=False, rename="camel"):
         return DataVersion(self.counter + 1, now_ms, self.state_version)
 
 
-class TopicConfig(msgspec.Struct, gc=False, rename="camel"):
+class TopicConfig(msgspec.Struct, gc=False, rename="camel", metaclass=SpelledFields):
     """One topic of a broker; `attributes` was added in 5.x."""
 
     order: bool = False
@@ -54,7 +55,7 @@ class TopicConfigTable(msgspec.Struct, gc=False, rename="camel"):
     topic_config_table: dict[str, TopicConfig] = {}
 
 
-class SubscriptionGroupConfig(msgspec.Struct, gc=False, rename="camel"):
+class SubscriptionGroupConfig(msgspec.Struct, gc=False, rename="camel", metaclass=SpelledFields):
     """One consumer group of a broker."""
 
     broker_id: Int64 = 0

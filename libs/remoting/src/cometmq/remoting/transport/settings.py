@@ -7,6 +7,7 @@ from pathlib import Path
 import msgspec
 
 from cometmq.remoting.frame import FRAME_BYTES_MAX
+from cometmq.remoting.spelling import SpelledFields
 from cometmq.remoting.types import Serialization
 
 _KIB = 1024
@@ -24,7 +25,7 @@ class TlsMode(StrEnum):
     """Plain connections are closed."""
 
 
-class TlsSettings(msgspec.Struct, frozen=True, kw_only=True):
+class TlsSettings(msgspec.Struct, frozen=True, kw_only=True, metaclass=SpelledFields):
     """TLS settings of a server or a client, named after RocketMQ's ``tls.*`` properties.
 
     Paths may also be given as strings.
