@@ -271,7 +271,7 @@ MEANINGS: Final[Mapping[str, str]] = {
     "message.damaged": "The body of a message does not match its CRC; the application gets the "
     "message nevertheless, as in RocketMQ.",
     "message.dead": "A message went to the dead-letter topic of its group, because the listener "
-    "gave it up or it was redelivered too often.",
+    "gave it up or it was redelivered too often; `error` tells why its last delivery failed.",
     "message.dropped": "The listener of a broadcasting consumer failed on a message, which is not "
     "delivered again.",
     "message.late": "The listener kept a message for too long, so the client sent the message "

@@ -16,7 +16,7 @@ class LosesTheQueue:
     def __init__(self, held: ProcessQueue) -> None:
         self.held = held
 
-    async def send_back(self, _: MessageExt, delay_level: int) -> bool:
+    async def send_back(self, _: MessageExt, delay_level: int, _error: str) -> bool:
         self.held.is_dropped = delay_level >= 0
         return True
 

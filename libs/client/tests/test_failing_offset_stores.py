@@ -78,12 +78,14 @@ class Refuses:
         self.buried: list[int] = []
         self._breaks = True
 
-    async def call_safely(self, messages: list[MessageExt], _: OrderlyResult) -> OrderlyResult:
+    async def call_safely(
+        self, messages: list[MessageExt], _: OrderlyResult
+    ) -> tuple[OrderlyResult, str]:
         offset = messages[0].queue_offset
         self.offsets.append(offset)
-        return OrderlyResult.SUSPEND if offset == 0 else OrderlyResult.SUCCESS
+        return (OrderlyResult.SUSPEND if offset == 0 else OrderlyResult.SUCCESS), ""
 
-    async def give_up(self, message: MessageExt) -> bool:
+    async def give_up(self, message: MessageExt, _error: str) -> bool:
         if self._breaks:
             self._breaks = False
             raise ValueError("broken")

@@ -13,9 +13,11 @@ from cometmq.client import (
     LitePullConsumer,
     LitePullOptions,
     Message,
+    MessageExt,
     MessageSelector,
     Producer,
     PullConsumer,
+    PullStatus,
     PushConsumer,
     PushOptions,
     TransactionOptions,
@@ -162,10 +164,14 @@ async def test_a_transaction_takes_no_delay_level(cluster: MemoryCluster) -> Non
 
 
 @pytest.mark.parametrize(
-    ("result", "times_max"), [(ConsumeResult.DEAD_LETTER, 16), (ConsumeResult.RECONSUME_LATER, 0)]
+    ("result", "times_max", "error"),
+    [
+        (ConsumeResult.DEAD_LETTER, 16, "the listener asked for a dead letter"),
+        (ConsumeResult.RECONSUME_LATER, 0, "the listener asked for redelivery"),
+    ],
 )
 async def test_a_death_is_logged(
-    cluster: MemoryCluster, result: ConsumeResult, times_max: int
+    cluster: MemoryCluster, result: ConsumeResult, times_max: int, error: str
 ) -> None:
     log, seen = Log(), Recorder(lambda _: result)
     options = PushOptions(max_reconsume_times=times_max)
@@ -174,7 +180,39 @@ async def test_a_death_is_logged(
         await eventually(lambda: cluster.broker.dead)
         await eventually(lambda: log.of("message.dead"))
     (facts,) = log.of("message.dead")
-    assert facts == {"group": "cg", "topic": "T", "message_id": seen.messages[0].message_id}
+    assert facts == {
+        "group": "cg",
+        "topic": "T",
+        "message_id": seen.messages[0].message_id,
+        "attempt_count": 1,
+        "error": error,
+    }
+
+
+@pytest.mark.parametrize("orderly", [False, True])
+async def test_a_death_names_the_last_error_and_the_number_of_attempts(
+    cluster: MemoryCluster, *, orderly: bool
+) -> None:
+    def fail(messages: list[MessageExt]) -> None:
+        raise ValueError(f"no price at attempt {messages[0].reconsume_times + 1}")
+
+    log = Log()
+    options = PushOptions(max_reconsume_times=2, orderly=orderly, suspend_queue_ms=10)
+    async with consumer_of(cluster, Recorder(fail), options, log=log):
+        await send(cluster, *texts(1))
+        await eventually(lambda: log.of("message.dead"))
+    (facts,) = log.of("message.dead")
+    assert facts["attempt_count"] == 3
+    assert facts["error"] == "ValueError: no price at attempt 3"
+
+
+async def test_a_message_that_the_application_gives_up_says_so(cluster: MemoryCluster) -> None:
+    log, seen = Log(), Recorder()
+    async with consumer_of(cluster, seen, log=log) as consumer:
+        await send(cluster, *texts(1))
+        await eventually(lambda: seen.messages)
+        assert await consumer.send_message_back(seen.messages[0], -1)
+    assert [facts["error"] for facts in log.of("message.dead")] == ["the application sent it back"]
 
 
 async def test_a_redelivery_is_a_detail_in_the_log(cluster: MemoryCluster) -> None:
@@ -185,6 +223,14 @@ async def test_a_redelivery_is_a_detail_in_the_log(cluster: MemoryCluster) -> No
         await eventually(lambda: len(seen.bodies) == 2)
     assert len(log.of("message.returned")) == 1
     assert not log.of("message.dead")
+
+
+async def test_a_status_prints_as_its_name(cluster: MemoryCluster) -> None:
+    async with Producer("pg", cluster.namesrv) as producer:
+        status = (await producer.send(Message("T", b"x"))).status
+    assert f"{status} {status!s} {status:>8}" == "SEND_OK SEND_OK  SEND_OK"
+    assert f"{status:d} {status:03d} %d" % status == "0 000 0"
+    assert f"{PullStatus.NO_NEW}" == "NO_NEW"
 
 
 # -- values -----------------------------------------------------------------------------------

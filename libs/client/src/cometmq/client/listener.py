@@ -237,31 +237,33 @@ class ListenerCaller(Generic[R]):
         """The start times of the running calls, by the monotonic clock."""
         return self._begins_ms.values()
 
-    async def call_safely(self, messages: list[MessageExt], failure: R) -> R:
-        """Return the listener's result, or `failure` after logging an exception."""
+    async def call_safely(self, messages: list[MessageExt], failure: R) -> tuple[R, str]:
+        """Return the listener's result, or `failure` and the error after logging an exception."""
         try:
             if self._watch is not None:
-                return await self._watch.around(self.call, messages)
-            return await self.call(messages)
+                return await self._watch.around(self.call, messages), ""
+            return await self.call(messages), ""
         except asyncio.CancelledError:
             if is_cancelled():
                 raise
-            self._failed(messages, error="the listener was cancelled from inside")
-        except ListenerError as error:  # the traceback contains none of the listener's lines
-            self._failed(messages, error=str(error))
-        except Exception as error:  # noqa: BLE001  # application code: any exception means redelivery
-            self._failed(messages, error=describe(error), exc_info=error)
-        return failure
+            error = self._failed(messages, "the listener was cancelled from inside")
+        except ListenerError as refused:  # the traceback contains none of the listener's lines
+            error = self._failed(messages, str(refused))
+        except Exception as raised:  # noqa: BLE001  # application code: any exception means redelivery
+            error = self._failed(messages, describe(raised), exc_info=raised)
+        return failure, error
 
-    def _failed(self, messages: list[MessageExt], **facts: object) -> None:
+    def _failed(self, messages: list[MessageExt], error: str, **facts: object) -> str:
         first = messages[0]
         self._log.warning(
             "listener.failed",
             group=self.group,
             topic=first.topic,
             message_id=first.message_id,
+            error=error,
             **facts,
         )
+        return error
 
     def close(self) -> None:
         """Release the threads, without waiting for running calls."""

@@ -5,7 +5,7 @@ import asyncio
 from collections.abc import Collection, Iterable
 from contextlib import suppress
 
-from cometmq.client.consume.delivery.send_back import SendBack
+from cometmq.client.consume.delivery.send_back import SENT_BACK, SendBack
 from cometmq.client.consume.member import CONSUME_ACTIVELY, GroupMember, MemberParts
 from cometmq.client.consume.queues.first_offsets import QueueOffsets
 from cometmq.client.consume.queues.process_queue import ProcessQueue
@@ -127,7 +127,7 @@ class PlainPullGroup(GroupMember[PullOptions]):
 
     async def send_back(self, message: MessageExt, delay_level: int) -> bool:
         """Return a message to its broker."""
-        return await self._send_back.send_back(message, delay_level)
+        return await self._send_back.send_back(message, delay_level, SENT_BACK)
 
     async def offset_of(self, queue: MessageQueue, *, from_store: bool) -> int | None:
         """Return the group's offset, from memory unless `from_store`; None if it has none."""

@@ -9,7 +9,7 @@ from cometmq.client.application_calls import ABANDONED_ADVICE, CANCEL_GRACE_MS, 
 from cometmq.client.clock import monotonic_ms
 from cometmq.client.consume.delivery.concurrent import Delivery
 from cometmq.client.consume.delivery.orderly import OrderlyDelivery, OrderlyLimits
-from cometmq.client.consume.delivery.send_back import SendBack
+from cometmq.client.consume.delivery.send_back import SENT_BACK, SendBack
 from cometmq.client.consume.delivery.stalls import Stalls
 from cometmq.client.consume.member import CONSUME_PASSIVELY, GroupMember, MemberParts
 from cometmq.client.consume.queues.lock_guards import AlwaysOurs, LockGuards
@@ -75,7 +75,7 @@ class DropsFailed:
         self._group = group
         self._log = log
 
-    async def send_back(self, message: MessageExt, delay_level: int) -> bool:
+    async def send_back(self, message: MessageExt, delay_level: int, error: str) -> bool:
         """Log and drop a message."""
         self._log.warning(
             "message.dropped",
@@ -83,12 +83,13 @@ class DropsFailed:
             topic=message.topic,
             message_id=message.message_id,
             level=delay_level,
+            error=error,
         )
         return True
 
-    async def give_up(self, message: MessageExt) -> bool:
+    async def give_up(self, message: MessageExt, error: str) -> bool:
         """Log and drop a message."""
-        return await self.send_back(message, 0)
+        return await self.send_back(message, 0, error)
 
 
 class PushGroup(GroupMember[PushOptions]):
@@ -240,7 +241,7 @@ class PushGroup(GroupMember[PushOptions]):
 
     async def give_back(self, message: MessageExt, delay_level: int) -> bool:
         """Redeliver a message as if the listener had failed."""
-        return await self._failed.send_back(message, delay_level)
+        return await self._failed.send_back(message, delay_level, SENT_BACK)
 
     async def reset_to(self, timestamp_ms: int) -> None:
         """Continue consuming all owned queues from a timestamp."""

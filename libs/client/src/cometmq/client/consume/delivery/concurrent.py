@@ -16,7 +16,12 @@ import msgspec
 
 from cometmq.client.clock import monotonic_ms, wall_ms
 from cometmq.client.consume.delivery.rates import ConsumeRates
-from cometmq.client.consume.delivery.send_back import with_reconsume_times
+from cometmq.client.consume.delivery.send_back import (
+    ASKED_AGAIN,
+    GIVEN_UP,
+    UNREADABLE,
+    with_reconsume_times,
+)
 from cometmq.client.consume.queues.calls_in_flight import Calls
 from cometmq.client.consume.queues.process_queue import ProcessQueue
 from cometmq.client.listener import ConsumeResult, ListenerCaller
@@ -35,8 +40,10 @@ _TURN_COUNT: Final = 64  # batches that one task may consume before it yields to
 class GivesBack(Protocol):
     """Returns unconsumed messages to their brokers."""
 
-    async def send_back(self, message: MessageExt, delay_level: int) -> bool:
-        """Send a message back to its broker; return whether the broker accepted it."""
+    async def send_back(self, message: MessageExt, delay_level: int, error: str) -> bool:
+        """Send a message back to its broker because of `error`; return whether the broker accepted
+        it.
+        """
 
 
 Consumed = Callable[[ProcessQueue, int], None]
@@ -117,7 +124,8 @@ class Delivery:
             started_before_ms=monotonic_ms() - timeout_ms, count_max=LATE_COUNT_MAX
         )
         for message in late:
-            if await self._send_back.send_back(message, LATE_LEVEL):
+            error = f"the listener kept it for longer than consume_timeout_ms ({timeout_ms})"
+            if await self._send_back.send_back(message, LATE_LEVEL, error):
                 self._log.warning(
                     "message.late",
                     group=self._caller.group,
@@ -156,9 +164,9 @@ class Delivery:
         begin_ms = monotonic_ms()
         process_queue.start(messages, begin_ms)
         process_queue.last_consume_ms = wall_ms()
-        result = ConsumeResult.RECONSUME_LATER
+        result, error = ConsumeResult.RECONSUME_LATER, UNREADABLE
         if not isinstance(messages[0], UnreadableMessage):
-            result = await self._caller.call_safely(messages, ConsumeResult.RECONSUME_LATER)
+            result, error = await self._caller.call_safely(messages, result)
         if process_queue.is_dropped:
             return
         count = len(messages)
@@ -170,7 +178,9 @@ class Delivery:
             done = messages[:consumed]
             kept: list[MessageExt] = []
             for message in messages[consumed:]:
-                is_taken = await self._send_back.send_back(message, result.delay_level)
+                level = result.delay_level
+                reason = error or (GIVEN_UP if level < 0 else ASKED_AGAIN)
+                is_taken = await self._send_back.send_back(message, level, reason)
                 (done if is_taken else kept).append(message)
             if kept:
                 self._retry_here(process_queue, kept)

@@ -18,7 +18,11 @@ import msgspec
 from cometmq.client.clock import monotonic_ms, wall_ms
 from cometmq.client.consume.delivery.concurrent import Consumed
 from cometmq.client.consume.delivery.rates import ConsumeRates
-from cometmq.client.consume.delivery.send_back import with_reconsume_times
+from cometmq.client.consume.delivery.send_back import (
+    ASKED_AGAIN,
+    UNREADABLE,
+    with_reconsume_times,
+)
 from cometmq.client.consume.queues.calls_in_flight import Calls
 from cometmq.client.consume.queues.process_queue import ProcessQueue
 from cometmq.client.listener import ListenerCaller, OrderlyAction, OrderlyResult
@@ -34,8 +38,10 @@ PAUSE_MAX_MS: Final = 30_000
 class GivesUp(Protocol):
     """Turns messages that have no deliveries left into dead letters."""
 
-    async def give_up(self, message: MessageExt) -> bool:
-        """Turn a message into a dead letter; return whether the broker accepted it."""
+    async def give_up(self, message: MessageExt, error: str) -> bool:
+        """Turn a message into a dead letter because of `error`; return whether the broker accepted
+        it.
+        """
 
 
 class Guards(Protocol):
@@ -217,8 +223,8 @@ class OrderlyDelivery:
         begin_ms = monotonic_ms()
         held.last_consume_ms = wall_ms()
         if isinstance(messages[0], UnreadableMessage):
-            return await self._again(held, turn, messages, are_dead=True)
-        result = await self._caller.call_safely(messages, OrderlyResult.SUSPEND)
+            return await self._again(held, turn, messages, UNREADABLE, are_dead=True)
+        result, error = await self._caller.call_safely(messages, OrderlyResult.SUSPEND)
         # The queue was lost during the call, so its result no longer counts.
         if held.is_dropped:
             return 0
@@ -229,13 +235,14 @@ class OrderlyDelivery:
             failed=len(messages) if is_failed else 0,
             ms=monotonic_ms() - begin_ms,
         )
-        return await self._settle(held, turn, messages, result)
+        if result.action is OrderlyAction.SUSPEND:
+            reason = error or ASKED_AGAIN
+            return await self._again(held, turn, messages, reason, pause_ms=result.pause_ms)
+        return self._settle(held, turn, messages, result)
 
-    async def _settle(
+    def _settle(
         self, held: ProcessQueue, turn: _Turn, messages: list[MessageExt], result: OrderlyResult
     ) -> int:
-        if result.action is OrderlyAction.SUSPEND:
-            return await self._again(held, turn, messages, result.pause_ms)
         turn.uncommitted += messages
         if result.action is OrderlyAction.HOLD:
             return 0
@@ -251,8 +258,9 @@ class OrderlyDelivery:
         held: ProcessQueue,
         turn: _Turn,
         messages: list[MessageExt],
-        pause_ms: int | None = None,
+        error: str,
         *,
+        pause_ms: int | None = None,
         are_dead: bool = False,
     ) -> int:
         """Put messages back for redelivery, or dead-letter them if they have no deliveries left."""
@@ -260,7 +268,7 @@ class OrderlyDelivery:
         again: list[MessageExt] = []
         for message in messages:
             is_dead = are_dead or (times_max is not None and message.reconsume_times >= times_max)
-            if is_dead and await self._gives_up.give_up(message):
+            if is_dead and await self._gives_up.give_up(message, error):
                 self._leave(held, [message])
             else:
                 again.append(with_reconsume_times(message, message.reconsume_times + 1))

@@ -22,6 +22,11 @@ SEND_BACK_TIMEOUT_MS: Final = 5_000
 RECONSUME_TIMES_DEFAULT: Final = 16
 _FIRST_RETRY_LEVEL: Final = 3
 
+UNREADABLE: Final = "its body cannot be decompressed"
+ASKED_AGAIN: Final = "the listener asked for redelivery"
+GIVEN_UP: Final = "the listener asked for a dead letter"
+SENT_BACK: Final = "the application sent it back"
+
 
 class SendBack:
     """Returns messages of one group to their brokers."""
@@ -42,55 +47,68 @@ class SendBack:
             RECONSUME_TIMES_DEFAULT if max_reconsume_times < 0 else max_reconsume_times
         )
 
-    async def send_back(self, message: MessageExt, delay_level: int) -> bool:
-        """Return whether a broker has accepted the message back."""
+    async def send_back(self, message: MessageExt, delay_level: int, error: str) -> bool:
+        """Return whether a broker has accepted the message back; `error` is why it comes back."""
         try:
             await self._to_its_broker(message, delay_level)
-        except CometError as error:
+        except CometError as refusal:
             self._instance.log.warning(
                 "message.unreturned",
                 group=self._group,
                 message_id=message.message_id,
-                error=describe(error),
+                error=describe(refusal),
             )
         else:
             times = message.reconsume_times
-            self._log_return(message, is_dead=delay_level < 0 or times >= self._max_reconsume_times)
+            is_dead = delay_level < 0 or times >= self._max_reconsume_times
+            self._log_return(message, error, is_dead=is_dead)
             return True
         if isinstance(message, UnreadableMessage):
             return False  # resent as a new message, its broken bytes would look like a valid body
-        return await self._is_sent_anew(message)
+        return await self._is_sent_anew(message, error)
 
-    async def give_up(self, message: MessageExt) -> bool:
-        """Turn a message into a dead letter; return whether a broker accepted it."""
+    async def give_up(self, message: MessageExt, error: str) -> bool:
+        """Turn a message into a dead letter because of `error`; return whether a broker accepted
+        it.
+        """
         if isinstance(message, UnreadableMessage):
-            return await self.send_back(message, DEAD_LETTER_LEVEL)
-        # The broker makes a dead letter of a retry message that has no deliveries left.
-        last = with_reconsume_times(message, message.reconsume_times - 1)
-        return await self._is_sent_anew(last, is_delayed=False)
+            return await self.send_back(message, DEAD_LETTER_LEVEL, error)
+        return await self._is_sent_anew(message, error, is_last=True)
 
-    async def _is_sent_anew(self, message: MessageExt, *, is_delayed: bool = True) -> bool:
+    async def _is_sent_anew(
+        self, message: MessageExt, error: str, *, is_last: bool = False
+    ) -> bool:
+        times = message.reconsume_times
+        # The broker makes a dead letter of a retry message that has no deliveries left.
+        sent = with_reconsume_times(message, times - 1) if is_last else message
         try:
-            await self._as_new_message(message, is_delayed=is_delayed)
-        except CometError as error:
+            await self._as_new_message(sent, is_delayed=not is_last)
+        except CometError as refusal:
             self._instance.log.error(  # noqa: TRY400  # a Log has these four methods
                 "message.stuck",
                 group=self._group,
                 message_id=message.message_id,
-                error=describe(error),
+                error=describe(refusal),
             )
             return False
-        times = message.reconsume_times + 1
-        self._log_return(message, is_dead=times >= self._max_reconsume_times)
+        is_dead = is_last or times + 1 >= self._max_reconsume_times
+        self._log_return(message, error, is_dead=is_dead)
         return True
 
-    def _log_return(self, message: MessageExt, *, is_dead: bool) -> None:
+    def _log_return(self, message: MessageExt, error: str, *, is_dead: bool) -> None:
         log, group = self._instance.log, self._group
         topic, message_id = message.topic, message.message_id
-        if is_dead:
-            log.warning("message.dead", group=group, topic=topic, message_id=message_id)
-        else:
+        if not is_dead:
             log.debug("message.returned", group=group, topic=topic, message_id=message_id)
+            return
+        log.warning(
+            "message.dead",
+            group=group,
+            topic=topic,
+            message_id=message_id,
+            attempt_count=message.reconsume_times + 1,
+            error=error,
+        )
 
     async def _to_its_broker(self, message: MessageExt, delay_level: int) -> None:
         header = ConsumerSendMsgBack(
