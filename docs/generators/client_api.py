@@ -19,9 +19,11 @@ OPTIONS_PAGE: Final = "client-options.md"
 SECTIONS: Final[Mapping[str, tuple[str, ...]]] = {
     "Producers": ("Producer", "TransactionProducer", "Transaction"),
     "Consumers": ("PushConsumer", "LitePullConsumer", "PullConsumer", "ScheduledPull"),
-    "Administration": ("AdminClient", "QueueLag", "SubscriptionGroupConfig", "TopicConfig"),
+    "Administration": ("AdminClient", "END", "QueueLag", "SubscriptionGroupConfig", "TopicConfig"),
     "Messages": ("Message", "MessageExt", "DamagedMessage", "MessageQueue"),
-    "Results": ("SendResult", "TransactionSendResult", "PullResult"),
+    "Results": (
+        "SendResult", "TransactionSendResult", "PullResult", "ProducerStats", "ConsumerStats",
+    ),
     "Listeners": ("Listener", "ConsumeResult", "OrderlyListener", "OrderlyResult"),
     "Subscriptions, accounts and TLS": ("MessageSelector", "SessionCredentials", "TlsSettings"),
     "Hooks": (

@@ -4,11 +4,13 @@
 import re
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
 
 from cometmq.client import (
+    END,
     AdminClient,
     ConsumeFrom,
     ConsumeResult,
@@ -22,8 +24,8 @@ from cometmq.client import (
 )
 from cometmq.client.admin import TrackType
 from cometmq.client.admin.broker import BrokerAdmin
-from cometmq.client.admin.broker_groups import END
 from cometmq.client.admin.dead_letters import origin_message_id, origin_topic
+from cometmq.client.clock import wall_ms
 from cometmq.client.errors import ClientError, NoRoute
 from cometmq.client.message import UnreadableMessage
 from cometmq.client.testing import MemoryCluster
@@ -36,6 +38,7 @@ from cometmq.remoting.errors import ConsumerNotOnline, ServerError
 from cometmq.remoting.message.flags import SysFlag
 
 QUEUE = MessageQueue("T", "broker-a", 1)
+ADDRESS = "127.0.0.1:1"
 
 
 @pytest.fixture
@@ -99,6 +102,16 @@ async def test_a_queue_is_not_moved_forwards_unless_forced(
     assert await admin.committed_offset("g", QUEUE) == 1
     assert (await admin.reset_offsets("g", "T", 0, is_forced=False))[QUEUE] == 0
     assert await admin.committed_offset("g", QUEUE) == 0
+
+
+async def test_the_time_of_now_is_the_newest_message_and_the_end_is_after_it(
+    admin: AdminClient, producer: Producer
+) -> None:
+    await send(producer, 3)
+    now_ms = wall_ms()
+    moved = await admin.reset_offsets("g", "T", now_ms, is_new_group=True)
+    assert (moved[QUEUE], await admin.search_offset(QUEUE, now_ms + 60_000)) == (2, 2)
+    assert (await admin.reset_offsets("g", "T", END))[QUEUE] == 3
 
 
 async def test_resetting_an_idle_group_sets_its_first_offsets(
@@ -227,10 +240,21 @@ async def test_offsets_are_cloned(admin: AdminClient, producer: Producer) -> Non
         (lambda it: it.commit_offset("g", QUEUE, "1"), "offset must be a whole number"),
         (lambda it: it.commit_offset("g", QUEUE, -5), "of at least 0, not -5"),
         (lambda it: it.commit_offset(None, QUEUE, 1), "name of a group must be a string"),
-        (lambda it: it.search_offset(QUEUE, "yesterday"), "timestamp is wrong: Expected `int`"),
-        (lambda it: it.search_offset(QUEUE, 1.5), "timestamp is wrong: Expected `int`"),
+        (lambda it: it.commit_offset("a b", QUEUE, 1), "'a b' of a group contains illegal char"),
+        (
+            lambda it: it.broker(ADDRESS).commit_offset("a b", "T", 0, 1),
+            "'a b' of a group contains",
+        ),
+        (lambda it: it.search_offset(QUEUE, "yesterday"), "timestamp_ms must be a whole number"),
+        (lambda it: it.search_offset(QUEUE, END), "timestamp_ms must be .* at least 0, not -1"),
+        (lambda it: it.search_offset(QUEUE, 1.7e9), "milliseconds, so this time is 1700000000000$"),
+        (lambda it: it.broker(ADDRESS).search_offset("T", 0, 1.5), "so 1.5 s are 1500$"),
+        (
+            lambda it: it.reset_offsets("g", "T", datetime.fromtimestamp(1.0, tz=UTC)),
+            r"milliseconds since 1970, not .*: give round\(moment.timestamp\(\) \* 1000\)",
+        ),
         (lambda it: it.committed_offset(object(), QUEUE), "name of a group must be a string"),
-        (lambda it: it.namesrv.get_kv("n", 7), "key is wrong: Expected `str`"),
+        (lambda it: it.namesrv.get_kv("n", 7), "key=7: it must be a string, not int"),
     ],
 )
 async def test_wrong_arguments_do_not_close_the_connection(

@@ -228,7 +228,32 @@ async def test_a_moment_has_an_offset(stored: MemoryCluster) -> None:
     first = stored.messages("T")[0].store_timestamp
     async with consumer_of(stored) as consumer:
         assert await consumer.offset_for_timestamp(QUEUE_0, first) == 0
-        assert await consumer.offset_for_timestamp(QUEUE_0, first + 60_000) == 25
+        assert await consumer.offset_for_timestamp(QUEUE_0, first + 60_000) == 24  # the newest
+
+
+async def test_one_queue_or_a_list_is_paused_and_moved(stored: MemoryCluster) -> None:
+    foreign = MessageQueue("T", "broker-a", 99)
+    async with consumer_of(stored) as consumer:
+        for queues in (QUEUE_0, [QUEUE_0], iter([QUEUE_0])):
+            await consumer.seek_to_begin(queues)
+            assert (await consumer.poll())[0].queue_offset == 0
+        for queues in (QUEUE_0, [QUEUE_0]):
+            await consumer.seek_to_end(queues)
+            assert await consumer.poll(timeout_ms=0) == []
+            consumer.pause(queues)
+            await consumer.seek_to_begin(queues)
+            assert await consumer.poll(timeout_ms=50) == []
+            consumer.resume(queues)
+            assert (await consumer.poll())[0].queue_offset == 0
+            await consumer.commit(queues)
+        with pytest.raises(InvalidArgument, match="does not own the queue"):
+            consumer.pause([QUEUE_0, foreign])
+        await consumer.seek_to_begin(QUEUE_0)
+        assert (await consumer.poll())[0].queue_offset == 0, "the first queue was paused"
+        with pytest.raises(InvalidArgument, match="does not own the queue"):
+            await consumer.seek_to_end([QUEUE_0, foreign])
+        with pytest.raises(InvalidArgument, match=r"not .*: give one queue per call"):
+            await consumer.seek([QUEUE_0], 0)  # type: ignore[arg-type]
 
 
 async def test_paused_queues_are_not_pulled(stored: MemoryCluster) -> None:

@@ -13,6 +13,7 @@ from cometmq.client import (
     InvalidArgument,
     Message,
     MessageQueue,
+    NoRoute,
     PullConsumer,
     PullOptions,
     PullStatus,
@@ -111,6 +112,16 @@ async def test_bounds_of_queues(cluster: MemoryCluster) -> None:
         assert await consumer.min_offset(QUEUE_0) == 1
         assert await consumer.max_offset(QUEUE_0) == 4
         assert await consumer.search_offset(QUEUE_0, stored) == 1
+
+
+async def test_a_topic_that_was_deleted_is_missing_although_its_route_is_known(
+    cluster: MemoryCluster,
+) -> None:
+    async with PullConsumer("pull", cluster.namesrv) as consumer:
+        await consumer.pull(QUEUE_0, 0)
+        cluster.broker.queues.delete("T")
+        with pytest.raises(NoRoute, match="broker-a has no topic T, and does not create it"):
+            await consumer.pull(QUEUE_0, 0)
 
 
 async def test_members_share_the_queues_of_registered_topics(cluster: MemoryCluster) -> None:

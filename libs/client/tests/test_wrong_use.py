@@ -427,15 +427,16 @@ def test_options_of_a_wrong_type_name_the_right_one(fields: Any, text: str) -> N
     assert "secret" not in str(refused.value)
 
 
-async def test_several_queues_are_a_list(cluster: MemoryCluster) -> None:
-    queue: Any = QUEUE_0
+async def test_queues_are_message_queues(cluster: MemoryCluster) -> None:
     async with LitePullConsumer("lg", cluster.namesrv) as consumer:
-        wrongs: tuple[Any, ...] = (queue, "T", None)
+        wrongs: tuple[Any, ...] = ("T", None, 7)
         for wrong in wrongs:
-            with pytest.raises(InvalidArgument, match="queues must be a list of MessageQueue"):
+            with pytest.raises(InvalidArgument, match="queues must be a MessageQueue or a list of"):
                 consumer.pause(wrong)
-    with pytest.raises(InvalidArgument, match="queues must be a list of MessageQueue"):
-        LitePullConsumer("lg", cluster.namesrv).assign(queue)
+        with pytest.raises(ClientStateError, match=r"call `assign` before the start.*AdminClient"):
+            consumer.assign(QUEUE_0)
+    with pytest.raises(InvalidArgument, match="queues must be a MessageQueue or a list of them"):
+        LitePullConsumer("lg", cluster.namesrv).assign("T")  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("address", ["nonsense", "127.0.0.1", "127.0.0.1:99999", "", None, 7])

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Asyncio client for CometMQ and Apache RocketMQ."""
 
-from cometmq.client.admin import AdminClient, QueueLag
+from cometmq.client.admin import END, AdminClient, QueueLag
 from cometmq.client.consume.lite_pull_consumer import LitePullConsumer
 from cometmq.client.consume.pull_consumer import PullConsumer
-from cometmq.client.consume.push_consumer import PushConsumer
+from cometmq.client.consume.push_consumer import ConsumerStats, PushConsumer
 from cometmq.client.consume.scheduled_pull import ScheduledPull
 from cometmq.client.errors import (
     BrokerMissing,
@@ -37,7 +37,7 @@ from cometmq.client.hooks import (
 )
 from cometmq.client.listener import ConsumeResult, Listener, OrderlyListener, OrderlyResult
 from cometmq.client.message import DamagedMessage, Message, MessageExt, SendResult, SendStatus
-from cometmq.client.produce.producer import Producer
+from cometmq.client.produce.producer import Producer, ProducerStats
 from cometmq.client.produce.transactions import (
     Transaction,
     TransactionProducer,
@@ -108,6 +108,7 @@ from cometmq.remoting.transport.settings import TlsSettings
 from cometmq.remoting.types import Serialization
 
 __all__ = [
+    "END",
     "AccessChannel",
     "AccessDenied",
     "AdminClient",
@@ -128,6 +129,7 @@ __all__ = [
     "ConsumeOutcome",
     "ConsumeResult",
     "ConsumerNotOnline",
+    "ConsumerStats",
     "DamagedMessage",
     "DeleteAclConfigFailed",
     "EndContext",
@@ -166,6 +168,7 @@ __all__ = [
     "Overloaded",
     "Producer",
     "ProducerOptions",
+    "ProducerStats",
     "ProtocolError",
     "PullConsumer",
     "PullOptions",

@@ -4,6 +4,7 @@ inside the client.
 """
 
 from collections.abc import Iterable
+from datetime import datetime
 from typing import Any, Final, TypeVar
 
 import msgspec
@@ -18,6 +19,19 @@ SHORT_MS: Final = 100
 """Timeouts below this are legal, but hardly meant."""
 
 _SECONDS_MAX: Final = 1_000_000
+_EPOCH_S_MAX: Final = 100_000_000_000  # seconds since 1970: the year 5138
+
+_WORDS: Final = (
+    ("Expected `int` >= ", "it must be a whole number of at least "),
+    ("Expected `int` <= ", "it must be a whole number of at most "),
+    ("Expected `int`, got ", "it must be a whole number, not "),
+    ("Expected `bool`, got ", "it must be True or False, not "),
+    ("Expected `str`, got ", "it must be a string, not "),
+    ("Expected `str | null`, got ", "it must be a string or None, not "),
+    ("Expected `array`, got ", "it must be a set, not "),
+    ("Expected `Path`, got ", "it must be a Path or a string, not "),
+)
+"""The first words of msgspec's error texts, each with our replacement."""
 
 HeaderT = TypeVar("HeaderT", bound=msgspec.Struct)
 
@@ -33,11 +47,25 @@ def whole(value: Any, name: str, *, low: int = 0, high: int | None = None) -> in
     return int(value)
 
 
+def timestamp(value: Any, *, low: int = 0, name: str = "timestamp_ms") -> int:
+    """Return a point in time in milliseconds since 1970; raise InvalidArgument for anything else.
+
+    `low` may be a negative number that has a meaning of its own.
+    """
+    if isinstance(value, datetime):
+        raise InvalidArgument(
+            f"{name} must be a whole number of milliseconds since 1970, not {shown(value)}: give "
+            "round(moment.timestamp() * 1000)"
+        )
+    return whole(value, name, low=low)
+
+
 def in_seconds(name: str, value: object) -> str:
     """Return a hint for a time in milliseconds that was probably given in seconds, or ""."""
-    if not name.endswith("_ms") or not isinstance(value, float) or not 0 < value < _SECONDS_MAX:
+    if not name.endswith("_ms") or not isinstance(value, float) or not 0 < value < _EPOCH_S_MAX:
         return ""
-    return f": it is in milliseconds, so {value:g} s are {round(value * 1000)}"
+    seconds = f"{value:g} s are " if value < _SECONDS_MAX else "this time is "
+    return f": it is in milliseconds, so {seconds}{round(value * 1000)}"
 
 
 def too_short(timeout_ms: int) -> str:
@@ -93,8 +121,17 @@ def checked_header(header: HeaderT) -> HeaderT:
         try:
             found[field.name] = msgspec.convert(value, field.type)
         except msgspec.ValidationError as error:
-            raise InvalidArgument(f"{field.name} is wrong: {error}, in {shown(value)}") from None
+            raise InvalidArgument(f"{field.name}={shown(value)}: {in_words(str(error))}") from None
     return kind(**found)
+
+
+def in_words(text: str) -> str:
+    """Return the text of a ValidationError in our words."""
+    for theirs, ours in _WORDS:
+        if text.startswith(theirs):
+            given = text.removeprefix(theirs).strip("`")
+            return ours + ("None" if given == "null" else given)
+    return text
 
 
 def check_kind(value: object, kind: type, name: str) -> None:
@@ -133,8 +170,10 @@ def check_queue(queue: object) -> None:
     A broker closes the connection after a malformed field, and all other calls share it.
     """
     if not isinstance(queue, MessageQueue):
+        one_each = ": give one queue per call" if isinstance(queue, list | tuple | set) else ""
         raise InvalidArgument(
             f"queue must be a MessageQueue(topic, broker_name, queue_id), not {shown(queue)}"
+            f"{one_each}"
         )
     place: Any = queue
     if type(place.queue_id) is not int or not (

@@ -10,25 +10,13 @@ from typing import Final, get_args, get_type_hints
 
 import msgspec
 
-from cometmq.client.arguments import in_seconds
+from cometmq.client.arguments import in_seconds, in_words
 from cometmq.client.errors import InvalidArgument
 from cometmq.client.message import check_topic
 from cometmq.client.settings import ClientOptions, OptionsT
 from cometmq.client.shown import shown
 from cometmq.remoting.errors import SettingsError
 from cometmq.remoting.transport.settings import TlsSettings
-
-_WORDS: Final = (
-    ("Expected `int` >= ", "it must be a whole number of at least "),
-    ("Expected `int` <= ", "it must be a whole number of at most "),
-    ("Expected `int`, got ", "it must be a whole number, not "),
-    ("Expected `bool`, got ", "it must be True or False, not "),
-    ("Expected `str`, got ", "it must be a string, not "),
-    ("Expected `str | null`, got ", "it must be a string or None, not "),
-    ("Expected `array`, got ", "it must be a set, not "),
-    ("Expected `Path`, got ", "it must be a Path or a string, not "),
-)
-"""The first words of msgspec's error texts, each with our replacement."""
 
 _TOPIC_OPTIONS: Final = ("default_topic", "trace_topic")
 _TLS_FIELDS: Final = (
@@ -100,7 +88,7 @@ def _check_fields(name: str, value: msgspec.Struct | None) -> None:
     except msgspec.ValidationError as error:
         text, _, field = str(error).rpartition(" - at `$.")
         raise InvalidArgument(
-            f"invalid option {name}.{field.rstrip('`')}: {_in_words(text)}"
+            f"invalid option {name}.{field.rstrip('`')}: {in_words(text)}"
         ) from None
 
 
@@ -169,15 +157,7 @@ def _out_of_bounds(options: ClientOptions, values: Mapping[str, object], reason:
             given = type(values[name]).__name__
             return f"invalid option {name}: it must be {kind.__name__}(...), not {given}"
     hint = in_seconds(name, values[name])
-    return f"invalid option {name}={shown(values[name])}: {_in_words(text)}{hint}"
-
-
-def _in_words(text: str) -> str:
-    for theirs, ours in _WORDS:
-        if text.startswith(theirs):
-            given = text.removeprefix(theirs).strip("`")
-            return ours + ("None" if given == "null" else given)
-    return text
+    return f"invalid option {name}={shown(values[name])}: {in_words(text)}{hint}"
 
 
 def _meant(options: object, kind: type[ClientOptions]) -> str:

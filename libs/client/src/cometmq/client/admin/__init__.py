@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Admin clients for whole clusters; `broker()` and `namesrv` address a single server."""
 
+from cometmq.client.admin.broker_groups import END
 from cometmq.client.admin.clusters import ClusterAdmin
 from cometmq.client.admin.dead_letters import DeadLetterAdmin
 from cometmq.client.admin.offsets import QueueLag, Rollback
 from cometmq.client.admin.tracks import MessageTrack, TrackAdmin, TrackType
 
-__all__ = ["AdminClient", "MessageTrack", "QueueLag", "Rollback", "TrackType"]
+__all__ = ["END", "AdminClient", "MessageTrack", "QueueLag", "Rollback", "TrackType"]
 
 
 class AdminClient(ClusterAdmin, TrackAdmin, DeadLetterAdmin):

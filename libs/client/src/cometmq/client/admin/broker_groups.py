@@ -4,7 +4,8 @@
 from typing import Final
 
 from cometmq.client.admin.calls import BrokerCalls
-from cometmq.client.arguments import whole
+from cometmq.client.arguments import timestamp, whole
+from cometmq.client.message import check_group
 from cometmq.remoting.bodies.connections import ConsumerConnections, ProducerConnections
 from cometmq.remoting.bodies.dialect import decode_json, encode_json
 from cometmq.remoting.bodies.offsets import (
@@ -27,7 +28,7 @@ from cometmq.remoting.errors import RemoteProtocolError
 PROXIED_TIMEOUT_MS: Final = 15_000
 """Timeout of requests that a broker forwards to a client; brokers give up after 10 s."""
 END: Final = -1
-"""The timestamp that stands for the end of a queue."""
+"""The timestamp that stands for the end of each queue, in `reset_offsets` and `roll_back`."""
 
 
 class BrokerGroups(BrokerCalls):
@@ -113,7 +114,10 @@ class BrokerGroups(BrokerCalls):
     async def commit_offset(self, group: str, topic: str, queue_id: int, offset: int) -> None:
         """Set the committed offset of a group in a queue; it may be lower than the current one, but
         not negative.
+
+        Raise InvalidArgument for an invalid group name, because brokers store any.
         """
+        check_group(group)
         header = offsets.UpdateConsumerOffset(group, topic, queue_id, whole(offset, "offset"))
         await self.invoke(Code.UPDATE_CONSUMER_OFFSET, header)
 
@@ -129,7 +133,7 @@ class BrokerGroups(BrokerCalls):
 
     async def search_offset(self, topic: str, queue_id: int, timestamp_ms: int) -> int:
         """Return the offset of the message stored nearest to a timestamp."""
-        header = offsets.SearchOffsetByTimestamp(topic, queue_id, timestamp_ms)
+        header = offsets.SearchOffsetByTimestamp(topic, queue_id, timestamp(timestamp_ms))
         return _offset(await self.invoke(Code.SEARCH_OFFSET_BY_TIMESTAMP, header))
 
     async def earliest_store_time(self, topic: str, queue_id: int) -> int | None:
@@ -156,6 +160,7 @@ class BrokerGroups(BrokerCalls):
 
         A queue moves forward only if `is_forced` is set.
         """
+        timestamp(timestamp_ms, low=END)
         header = admin.InvokeBrokerToResetOffset(topic, group, timestamp_ms, is_forced)
         response = await self.invoke(Code.INVOKE_BROKER_TO_RESET_OFFSET, header)
         return decode_json(QueueOffsetTable, response.body).offset_table if response.body else {}

@@ -7,7 +7,7 @@ from cometmq.client.admin.broker import BrokerAdmin
 from cometmq.client.admin.broker_groups import END
 from cometmq.client.admin.known_groups import NEW_GROUP, check_known
 from cometmq.client.admin.scope import AdminBase
-from cometmq.client.arguments import whole
+from cometmq.client.arguments import timestamp, whole
 from cometmq.client.errors import InvalidArgument, no_queue
 from cometmq.client.message import check_group
 from cometmq.remoting import remarks
@@ -101,7 +101,12 @@ class OffsetAdmin(AdminBase):
         return await (await self._master_of(queue)).max_offset(queue.topic, queue.queue_id)
 
     async def search_offset(self, queue: MessageQueue, timestamp_ms: int) -> int:
-        """Return the offset of the message stored nearest to a timestamp."""
+        """Return the offset of the message stored nearest to a timestamp.
+
+        After the newest message, that is the newest message, not the end of the queue, which
+        `max_offset` returns.
+        """
+        timestamp(timestamp_ms)
         master = await self._master_of(queue)
         return await master.search_offset(queue.topic, queue.queue_id, timestamp_ms)
 
@@ -172,11 +177,13 @@ class OffsetAdmin(AdminBase):
         """Make a group continue from a timestamp, or from the queues' ends if it is END; return the
         offsets.
 
-        Connected members seek; if there are none, the stored offsets change. A queue moves forward
-        only if `is_forced` is set. Raise InvalidArgument, before any change, if no broker knows the
-        group, unless `is_new_group` is set.
+        In each queue, the group continues with the message stored nearest to the timestamp. For the
+        time of now this is the newest message, which is then redelivered: END skips it too, and 0
+        is the oldest message. Connected members seek; if there are none, the stored offsets change.
+        A queue moves forward only if `is_forced` is set. Raise InvalidArgument, before any change,
+        if no broker knows the group, unless `is_new_group` is set.
         """
-        whole(timestamp_ms, "timestamp_ms", low=END)
+        timestamp(timestamp_ms, low=END)
         masters = await self._masters_to_move(group, topic, is_new_group=is_new_group)
         found: dict[MessageQueue, int] = {}
         for broker in masters:
@@ -198,7 +205,7 @@ class OffsetAdmin(AdminBase):
         Raise ConsumerNotOnline if there are none. The stored offsets change when the members
         commit.
         """
-        whole(timestamp_ms, "timestamp_ms", low=END)
+        timestamp(timestamp_ms, low=END)
         found: dict[MessageQueue, int] = {}
         for broker in await self.masters_to_change_of(topic):
             found.update(await _reset_at(broker, group, topic, timestamp_ms, is_forced))
@@ -218,7 +225,7 @@ class OffsetAdmin(AdminBase):
         Connected members do not notice, and will overwrite them. Raise InvalidArgument, before any
         change, if no broker knows the group, unless `is_new_group` is set.
         """
-        whole(timestamp_ms, "timestamp_ms", low=END)
+        timestamp(timestamp_ms, low=END)
         moved: list[Rollback] = []
         for broker in await self._masters_to_move(group, topic, is_new_group=is_new_group):
             moved += await _roll_back_at(broker, group, topic, timestamp_ms, is_forced)

@@ -1,17 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
 """Lite pull consumers: the application polls for messages, or iterates over them."""
 
-from collections.abc import AsyncIterator, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from contextlib import AsyncExitStack
 from types import MappingProxyType, TracebackType
-from typing import Final
+from typing import Any, Final
 
-from cometmq.client.arguments import whole, whole_or
+from cometmq.client.arguments import timestamp, whole, whole_or
 from cometmq.client.cluster.instance import ClientInstance
 from cometmq.client.cluster.lifecycle import ClientState
 from cometmq.client.consume.group_consumer import GroupConsumer
 from cometmq.client.consume.lite_pull_member import PullGroup
 from cometmq.client.consume.member import MemberParts
+from cometmq.client.consume.queues.reader import Reader
 from cometmq.client.consume.queues.topic_watch import QueuesChanged
 from cometmq.client.errors import ClientStateError, InvalidArgument
 from cometmq.client.functions import check_function
@@ -25,6 +26,11 @@ from cometmq.remoting.names import ALL_TAGS
 SUBSCRIBE_OR_ASSIGN: Final = (
     "a consumer either subscribes to topics, whose queues the group shares, or is assigned queues: "
     "call `subscribe` or `assign`, not both"
+)
+ASSIGN_FIRST: Final = (
+    "call `assign` before the start, that is, before `async with` (of cometmq.client.sync: `with`):"
+    " this consumer has already been started. An AdminClient or a producer returns the queues of a "
+    "topic before that: `queues(topic)`"
 )
 
 
@@ -68,15 +74,20 @@ class LitePullConsumer(GroupConsumer[LitePullOptions, PullGroup]):
             self._changed(topic)
 
     def assign(
-        self, queues: Iterable[MessageQueue], expression: str | MessageSelector = ALL_TAGS
+        self,
+        queues: MessageQueue | Iterable[MessageQueue],
+        expression: str | MessageSelector = ALL_TAGS,
     ) -> None:
-        """Read exactly these queues, without rebalancing; must be called before `start`."""
+        """Read exactly these queues, or this one, without rebalancing.
+
+        Must be called before the start, that is, before `async with`; until then, `queues` of an
+        AdminClient or a producer returns the queues of a topic. To read other queues later, make
+        another consumer.
+        """
         if self._subscriptions and self._assigned is None:
             raise ClientStateError(SUBSCRIBE_OR_ASSIGN)
         if self.state is not ClientState.CREATE_JUST:
-            raise ClientStateError(
-                "assign queues before the start: this consumer has already been started"
-            )
+            raise ClientStateError(ASSIGN_FIRST)
         self._assigned = self._full_names(queues)
         for queue in self._assigned:
             self._subscriptions[queue.topic] = self._wanted(queue.topic, expression)
@@ -175,32 +186,48 @@ class LitePullConsumer(GroupConsumer[LitePullOptions, PullGroup]):
     def _may_go_on(self) -> bool:
         return self.state is ClientState.RUNNING and not self._is_finishing
 
-    async def commit(self, queues: Iterable[MessageQueue] | None = None) -> None:
+    async def commit(self, queues: MessageQueue | Iterable[MessageQueue] | None = None) -> None:
         """Commit everything returned so far, and wait until it is stored.
 
-        If `queues` is given, only their offsets are stored; a queue that a different member owns by
-        now is left out. Raise InvalidArgument for a queue that was never assigned to this consumer.
+        If one queue or several are given, only their offsets are stored; a queue that a different
+        member owns by now is left out. Raise InvalidArgument for a queue that was never assigned to
+        this consumer.
         """
         wanted = None if queues is None else self._full_names(queues)
         await self._polled().commit(wanted)
 
     # -- queues and positions -----------------------------------------------------------------
 
-    def pause(self, queues: Iterable[MessageQueue]) -> None:
-        """Stop pulling from these queues; messages already pulled are still returned."""
-        for queue in self._full_names(queues):
-            self._polled().reader(queue).is_paused = True
+    def pause(self, queues: MessageQueue | Iterable[MessageQueue]) -> None:
+        """Stop pulling from these queues, or this one.
 
-    def resume(self, queues: Iterable[MessageQueue]) -> None:
-        """Pull from these queues again."""
-        for queue in self._full_names(queues):
-            reader = self._polled().reader(queue)
+        Messages already pulled are still returned.
+        """
+        for _, reader in self._readers_of(queues):
+            reader.is_paused = True
+
+    def resume(self, queues: MessageQueue | Iterable[MessageQueue]) -> None:
+        """Pull from these queues, or this one, again."""
+        for _, reader in self._readers_of(queues):
             reader.is_paused = False
             reader.progressed()
 
-    def _full_names(self, queues: Iterable[MessageQueue]) -> list[MessageQueue]:
-        if isinstance(queues, MessageQueue | str) or not isinstance(queues, Iterable):
-            raise InvalidArgument(f"queues must be a list of MessageQueue, not {shown(queues)}")
+    def _readers_of(
+        self, queues: MessageQueue | Iterable[MessageQueue]
+    ) -> list[tuple[MessageQueue, Reader]]:
+        """Return the readers of assigned queues; raise InvalidArgument, before any change, if one
+        of the queues is not assigned.
+        """
+        member = self._polled()
+        return [(queue, member.reader(queue)) for queue in self._full_names(queues)]
+
+    def _full_names(self, queues: Any) -> list[MessageQueue]:
+        if isinstance(queues, MessageQueue):
+            queues = [queues]
+        if isinstance(queues, str) or not isinstance(queues, Iterable):
+            raise InvalidArgument(
+                f"queues must be a MessageQueue or a list of them, not {shown(queues)}"
+            )
         return [self._namespace.wrap_queue(queue) for queue in queues]
 
     async def seek(self, queue: MessageQueue, offset: int) -> None:
@@ -210,24 +237,31 @@ class LitePullConsumer(GroupConsumer[LitePullOptions, PullGroup]):
         """
         await self._polled().seek(self._namespace.wrap_queue(queue), whole(offset, "offset"))
 
-    async def seek_to_begin(self, queue: MessageQueue) -> None:
-        """Continue from the oldest message."""
-        member, queue = self._polled(), self._namespace.wrap_queue(queue)
-        await member.seek(queue, (await member.bounds(queue))[0])
+    async def seek_to_begin(self, queue: MessageQueue | Iterable[MessageQueue]) -> None:
+        """Continue from the oldest message of this queue, or of each of these."""
+        await self._seek_each(queue, lambda begin, _end: begin)
 
-    async def seek_to_end(self, queue: MessageQueue) -> None:
-        """Continue after the newest message."""
-        member, queue = self._polled(), self._namespace.wrap_queue(queue)
-        await member.seek(queue, (await member.bounds(queue))[1])
+    async def seek_to_end(self, queue: MessageQueue | Iterable[MessageQueue]) -> None:
+        """Continue after the newest message of this queue, or of each of these."""
+        await self._seek_each(queue, lambda _begin, end: end)
+
+    async def _seek_each(
+        self, queues: MessageQueue | Iterable[MessageQueue], choose: Callable[[int, int], int]
+    ) -> None:
+        member = self._polled()
+        for queue, _ in self._readers_of(queues):
+            await member.seek(queue, choose(*await member.bounds(queue)))
 
     async def committed(self, queue: MessageQueue) -> int | None:
         """Return the committed offset of the group, or None if there is none."""
         return await self._polled().stored_offset(self._namespace.wrap_queue(queue))
 
     async def offset_for_timestamp(self, queue: MessageQueue, timestamp_ms: int) -> int:
-        """Return the offset of the message stored nearest to a timestamp."""
+        """Return the offset of the message stored nearest to a timestamp; after the newest message,
+        that is the newest message.
+        """
         queue = self._namespace.wrap_queue(queue)
-        return await self._polled().offset_at(queue, whole(timestamp_ms, "timestamp_ms"))
+        return await self._polled().offset_at(queue, timestamp(timestamp_ms))
 
     def _readable(self) -> PullGroup:
         member = self._polled()

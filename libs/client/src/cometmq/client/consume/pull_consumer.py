@@ -7,7 +7,7 @@ consumer can read from any position of any queue without a subscription.
 
 from contextlib import AsyncExitStack
 
-from cometmq.client.arguments import redelivery_level, whole, whole_or
+from cometmq.client.arguments import redelivery_level, timestamp, whole, whole_or
 from cometmq.client.cluster.instance import ClientInstance
 from cometmq.client.cluster.lifecycle import ClientState
 from cometmq.client.consume.group_consumer import GroupConsumer
@@ -151,8 +151,8 @@ class PullConsumer(GroupConsumer[PullOptions, PlainPullGroup]):
 
     async def search_offset(self, queue: MessageQueue, timestamp_ms: int) -> int:
         """Return the offset of the message stored nearest to a timestamp."""
-        queue, timestamp_ms = self._namespace.wrap_queue(queue), whole(timestamp_ms, "timestamp_ms")
-        return await self._plain().queue_offsets.at(queue, timestamp_ms)
+        queue = self._namespace.wrap_queue(queue)
+        return await self._plain().queue_offsets.at(queue, timestamp(timestamp_ms))
 
     def _plain(self) -> PlainPullGroup:
         self._running()

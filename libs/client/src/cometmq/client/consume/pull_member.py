@@ -9,7 +9,7 @@ from cometmq.client.consume.delivery.send_back import SENT_BACK, SendBack
 from cometmq.client.consume.member import CONSUME_ACTIVELY, GroupMember, MemberParts
 from cometmq.client.consume.queues.first_offsets import QueueOffsets
 from cometmq.client.consume.queues.process_queue import ProcessQueue
-from cometmq.client.errors import InvalidArgument
+from cometmq.client.errors import InvalidArgument, no_route
 from cometmq.client.identity import unique_ids
 from cometmq.client.message import MessageExt
 from cometmq.client.settings import PullOptions, producer_options
@@ -18,7 +18,7 @@ from cometmq.client.transfer.sender import MessageSender
 from cometmq.remoting.bodies.heartbeat import SubscriptionData
 from cometmq.remoting.bodies.queues import MessageQueue
 from cometmq.remoting.bodies.running_info import ConsumeMessageDirectlyResult
-from cometmq.remoting.errors import CometError, ServerError
+from cometmq.remoting.errors import CometError, ServerError, TopicNotExist
 from cometmq.remoting.message.record import MessageRecord
 from cometmq.remoting.names import INNER_PRODUCER_GROUP
 
@@ -118,10 +118,19 @@ class PlainPullGroup(GroupMember[PullOptions]):
         *,
         is_waiting: bool,
     ) -> Pulled:
-        """Read a queue from an offset; raise InvalidArgument if the queue does not exist."""
-        await self._instance.routes.find_queue(queue)
+        """Read a queue from an offset; raise InvalidArgument if the queue does not exist, and
+        NoRoute if its topic does not, even if the route was found before the topic was deleted.
+        """
+        routes = self._instance.routes
+        await routes.find_queue(queue)
         puller = self._waiting_puller if is_waiting else self._puller
-        pulled = await puller.pull(queue, offset, wanted, commit_offset=None, count_max=count_max)
+        try:
+            pulled = await puller.pull(
+                queue, offset, wanted, commit_offset=None, count_max=count_max
+            )
+        except TopicNotExist as error:
+            routes.outdated(queue.topic)
+            raise no_route(queue.topic, refused_by=[queue.broker_name]) from error
         self._ends[queue] = pulled.max_offset
         return pulled
 

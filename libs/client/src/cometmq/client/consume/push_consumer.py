@@ -5,7 +5,7 @@ from contextlib import AsyncExitStack
 
 import msgspec
 
-from cometmq.client.arguments import redelivery_level, whole
+from cometmq.client.arguments import redelivery_level, timestamp, whole
 from cometmq.client.clock import wall_ms
 from cometmq.client.cluster.instance import ClientInstance
 from cometmq.client.cluster.lifecycle import ClientState
@@ -141,8 +141,12 @@ class PushConsumer(GroupConsumer[PushOptions, PushGroup]):
         return await self._joined().give_back(message, level)
 
     async def reset_to_timestamp(self, timestamp_ms: int) -> None:
-        """Continue consuming all owned queues from a timestamp (Java's resetOffsetByTimeStamp)."""
-        await self._joined().reset_to(whole(timestamp_ms, "timestamp_ms"))
+        """Continue consuming all owned queues from a timestamp (Java's resetOffsetByTimeStamp).
+
+        Each queue continues with the message stored nearest to it; for the time of now, this is
+        the newest message, which is then redelivered.
+        """
+        await self._joined().reset_to(timestamp(timestamp_ms))
 
     def _joined(self) -> PushGroup:
         self._running()

@@ -158,9 +158,11 @@ class LitePullConsumer(
     INNER = client.LitePullConsumer
 
     def assign(
-        self, queues: Iterable[MessageQueue], expression: str | MessageSelector = ALL_TAGS
+        self,
+        queues: MessageQueue | Iterable[MessageQueue],
+        expression: str | MessageSelector = ALL_TAGS,
     ) -> None:
-        """Read exactly these queues; must be called before `start`."""
+        """Read exactly these queues, or this one; must be called before the start."""
         self._inner.assign(queues, expression)
 
     def on_queues_changed(
@@ -196,28 +198,28 @@ class LitePullConsumer(
             raise ClientStateError(unusable(self._inner.KIND, self._inner.state))
         loop_thread().soon(self._inner.finish)
 
-    def commit(self, queues: Iterable[MessageQueue] | None = None) -> None:
-        """Commit everything returned so far, or only the offsets of `queues`."""
+    def commit(self, queues: MessageQueue | Iterable[MessageQueue] | None = None) -> None:
+        """Commit everything returned so far, or only the offsets of these queues, or this one."""
         self._run(self._inner.commit(queues))
 
-    def pause(self, queues: Iterable[MessageQueue]) -> None:
-        """Stop pulling from these queues."""
+    def pause(self, queues: MessageQueue | Iterable[MessageQueue]) -> None:
+        """Stop pulling from these queues, or this one."""
         self._on_loop(lambda: self._inner.pause(queues))
 
-    def resume(self, queues: Iterable[MessageQueue]) -> None:
-        """Pull from these queues again."""
+    def resume(self, queues: MessageQueue | Iterable[MessageQueue]) -> None:
+        """Pull from these queues, or this one, again."""
         self._on_loop(lambda: self._inner.resume(queues))
 
     def seek(self, queue: MessageQueue, offset: int) -> None:
         """Continue from an offset of an assigned queue."""
         self._run(self._inner.seek(queue, offset))
 
-    def seek_to_begin(self, queue: MessageQueue) -> None:
-        """Continue from the oldest message."""
+    def seek_to_begin(self, queue: MessageQueue | Iterable[MessageQueue]) -> None:
+        """Continue from the oldest message of this queue, or of each of these."""
         self._run(self._inner.seek_to_begin(queue))
 
-    def seek_to_end(self, queue: MessageQueue) -> None:
-        """Continue after the newest message."""
+    def seek_to_end(self, queue: MessageQueue | Iterable[MessageQueue]) -> None:
+        """Continue after the newest message of this queue, or of each of these."""
         self._run(self._inner.seek_to_end(queue))
 
     def committed(self, queue: MessageQueue) -> int | None:

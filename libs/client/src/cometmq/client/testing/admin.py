@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Admin requests about groups and offsets, as served by the in-memory broker."""
 
+from bisect import bisect_left
 from collections.abc import Mapping
 from typing import Any, Final
 
@@ -141,14 +142,26 @@ def _queues(broker: MemoryBroker, topic: str) -> list[MessageQueue]:
 
 
 def offset_at(broker: MemoryBroker, queue: MessageQueue, timestamp_ms: int) -> int:
-    """Return the first offset stored at or after a timestamp; -1 stands for the end."""
+    """Return the offset of the message stored nearest to a timestamp, the older one on a tie; -1
+    stands for the end.
+    """
     place = (queue.topic, queue.queue_id)
     begin, end = broker.queues.min_offset(*place), broker.queues.max_offset(*place)
-    if timestamp_ms >= 0:
-        for offset, record in enumerate(broker.queues.read(*place, begin, end - begin), begin):
-            if decode_record(record).store_timestamp >= timestamp_ms:
-                return offset
-    return end
+    if timestamp_ms < 0:
+        return end
+    times_ms = [
+        decode_record(record).store_timestamp
+        for record in broker.queues.read(*place, begin, end - begin)
+    ]
+    if not times_ms:
+        return 0
+    after = bisect_left(times_ms, timestamp_ms)
+    if after == len(times_ms):
+        return end - 1
+    is_first = after == 0
+    if is_first or timestamp_ms - times_ms[after - 1] > times_ms[after] - timestamp_ms:
+        return begin + after
+    return begin + after - 1
 
 
 ADMIN_HANDLERS: Final[Mapping[int, Handler[Any]]] = {

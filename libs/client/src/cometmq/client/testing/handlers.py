@@ -245,7 +245,7 @@ def get_min_offset(
 def search_offset_by_timestamp(
     broker: MemoryBroker, call: Call[offsets.SearchOffsetByTimestamp]
 ) -> offsets.SearchOffsetByTimestampReply:
-    """Return the first offset stored at or after a timestamp."""
+    """Return the offset of the message stored nearest to a timestamp."""
     header = call.header
     queue = MessageQueue(header.topic, broker.name, header.queue_id)
     return offsets.SearchOffsetByTimestampReply(offset_at(broker, queue, header.timestamp))
