@@ -28,6 +28,8 @@ from cometmq.remoting.bodies.topic_config import SubscriptionGroupConfig, TopicC
 from cometmq.remoting.codes import RequestCode
 from cometmq.remoting.command import Call, Reply
 from cometmq.remoting.errors import QueryNotFound
+from cometmq.remoting.message.new_message import NewMessage
+from cometmq.remoting.message.properties import render_properties
 from cometmq.remoting.testing.golden import Exchange, load_exchanges
 from cometmq.remoting.transport.server import Server
 from cometmq.remoting.transport.settings import ServerSettings
@@ -232,6 +234,39 @@ async def test_messages_are_found_by_both_ids(cluster: MemoryCluster) -> None:
         assert await producer.admin.query_by_key("T", "k") == await admin.query_by_key("T", "k")
         with pytest.raises(QueryNotFound):
             await admin.view_message("nonsense", "T")
+
+
+async def test_a_delayed_message_that_waits_is_found_by_both_ids(cluster: MemoryCluster) -> None:
+    """As in RocketMQ, it waits in a topic of the broker; retries wait there too."""
+    unique_key = "7F0000010001D3A5E11C00000000AAAA"
+    cluster.create_topic("SCHEDULE_TOPIC_XXXX", queue_count=18)
+    place = ""
+    for topic in ("%RETRY%cg", "T"):
+        properties = {"UNIQ_KEY": unique_key, "REAL_TOPIC": topic, "REAL_QID": "1", "DELAY": "3"}
+        place, _ = cluster.broker.store(
+            NewMessage(
+                topic="SCHEDULE_TOPIC_XXXX",
+                queue_id=2,
+                flag=0,
+                sys_flag=0,
+                born_timestamp=0,
+                born_host=cluster.broker.store_host,
+                store_host=cluster.broker.store_host,
+                body=topic.encode(),
+                properties=render_properties(properties),
+                keys=(unique_key,),
+            )
+        )
+    async with Producer("pg", cluster.namesrv) as producer:
+        for message_id in (unique_key, place):
+            found = await producer.admin.view_message(message_id, "T")
+            assert (found.topic, found.body, found.message_id) == ("T", b"T", unique_key)
+            assert found.queue == MessageQueue("SCHEDULE_TOPIC_XXXX", "broker-a", 2)
+        cluster.create_topic("Other")
+        with pytest.raises(QueryNotFound):
+            await producer.admin.view_message(unique_key, "Other")
+        sent = await producer.send(Message("T", b"delivered", message_id=unique_key))
+        assert (await producer.admin.view_message(unique_key, "T")).queue == sent.queue
 
 
 async def test_a_query_by_key_returns_the_newest_messages(cluster: MemoryCluster) -> None:

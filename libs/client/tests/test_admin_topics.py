@@ -3,7 +3,7 @@
 
 import pytest
 
-from cometmq.client import AdminClient, ClientError, Message, NoRoute, Producer
+from cometmq.client import AdminClient, ClientError, InvalidArgument, Message, NoRoute, Producer
 from cometmq.client.admin.namesrv import NamesrvAdmin
 from cometmq.client.testing import MemoryCluster, eventually
 from cometmq.client.testing.listening import Recorder, consumer_of
@@ -36,6 +36,36 @@ async def test_queues_of_an_ordered_topic_are_kept_by_broker(
         assert await admin.set_order_queues("New", "c", 2) == "c:2"
         assert await admin.order_config("T") == "a:6;b:8"
     assert values["ORDER_TOPIC_CONFIG", "New"] == "c:2"
+
+
+async def test_a_topic_that_exists_is_not_shrunk_unless_forced(pair: MemoryCluster) -> None:
+    async with AdminClient(pair.namesrv) as admin, Producer("pg", pair.namesrv) as producer:
+        await admin.create_topic("Large", queue_count=16, broker_names=["broker-a"])
+        text = (
+            r"exists with more than 8 queues \(16 at broker-a\).*nothing was changed.*at least 16"
+        )
+        for shrink in (admin.create_topic, producer.admin.create_topic):
+            with pytest.raises(InvalidArgument, match=text):
+                await shrink("Large", queue_count=8)
+        assert len(await admin.queues("Large")) == 16
+        await producer.admin.create_topic("Large", queue_count=16)
+        assert len(await admin.queues("Large")) == 32
+        await producer.admin.create_topic("Large", queue_count=3, is_forced=True)
+        assert len(await admin.queues("Large")) == 6
+
+
+async def test_a_topic_that_exists_keeps_what_is_not_given(cluster: MemoryCluster) -> None:
+    async with AdminClient(cluster.namesrv) as admin:
+        await admin.create_topic("New")
+        assert len(await admin.queues("New")) == 8
+        await admin.create_topic("New", perm=4, queue_count=9)
+        await admin.create_topic("New")
+        (master,) = (await admin.masters()).values()
+        config = (await master.topics())["New"]
+        assert (config.read_queue_nums, config.write_queue_nums, config.perm) == (9, 9, 4)
+        await admin.create_topic("New", perm=6)
+        config = (await master.topics())["New"]
+        assert (config.read_queue_nums, config.perm) == (9, 6)
 
 
 async def consume_all(cluster: MemoryCluster, bodies: list[bytes]) -> None:

@@ -2,6 +2,7 @@
 """The in-memory cluster that users test their programs with, and `eventually`."""
 
 import asyncio
+from functools import partial
 from typing import Any
 
 import pytest
@@ -30,8 +31,9 @@ async def test_topics_are_created_changed_and_deleted(pair: MemoryCluster) -> No
     async with AdminClient(pair.namesrv) as admin, Producer("pg", pair.namesrv) as producer:
         assert await admin.create_topic("New", queue_count=3) == ["broker-a", "broker-b"]
         assert len(await admin.queues("New")) == 6
-        await admin.create_topic("New", queue_count=2, perm=4, broker_names=["broker-b"])
-        await admin.create_topic("New", queue_count=1, broker_names=["broker-a"])
+        change = partial(admin.create_topic, "New", is_forced=True)
+        await change(queue_count=2, perm=4, broker_names=["broker-b"])
+        await change(queue_count=1, broker_names=["broker-a"])
         assert [queue.broker_name for queue in await producer.queues("New")] == ["broker-a"]
         assert (await admin.masters())["broker-b"].name == "broker-b"
         config = (await (await admin.masters())["broker-b"].topics())["New"]

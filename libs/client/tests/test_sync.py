@@ -213,7 +213,8 @@ def test_admin_methods_that_yield(served: MemoryCluster) -> None:
         (lambda a: a.topics, r"without calling it: write `admin.call\(lambda a: a.topics\(\)\)`"),
         ("topics", "method is 'topics', which cannot be called"),
         (lambda: None, "too many positional arguments"),
-        (lambda a: 3, r"must return what a method of `a` returns.*not 3"),
+        (lambda a: 3, r"must return what a method of `a` returns.*not 3$"),
+        (lambda a: a.namesrv, r"one of its methods too, as in `a.broker\(address\).config\(\)`$"),
     ],
 )
 def test_wrong_admin_calls_name_the_right_form(
@@ -229,8 +230,30 @@ def test_methods_of_the_async_admin_client_name_the_call() -> None:
         admin.topics()
     with pytest.raises(AttributeError, match=r"write `admin.iterate\(lambda a: a.read\(...\)\)`"):
         admin.read()
-    with pytest.raises(AttributeError, match=r"has no attribute 'topicz'$"):
+    with pytest.raises(
+        AttributeError, match=r"'topicz': did you mean `admin.call\(lambda a: a.topics"
+    ):
         admin.topicz()
+    with pytest.raises(AttributeError, match=r"has no attribute 'xyzzy'$"):
+        admin.xyzzy()
+    with pytest.raises(AttributeError, match=r"call\(lambda a: a.broker\(address\).config\(\)\)"):
+        admin.broker("127.0.0.1:1")
+    with pytest.raises(AttributeError, match=r"call\(lambda a: a.namesrv.config\(\)\)"):
+        admin.namesrv.put_kv("n", "k", "v")
+
+
+def test_the_admin_of_a_client_names_the_class_with_all_methods(served: MemoryCluster) -> None:
+    with Producer("pg", served.namesrv) as producer:
+        for admin in (producer.admin, loop_admin(producer)):
+            with pytest.raises(AttributeError, match=r"'lag', but an AdminClient has"):
+                admin.lag("cg")
+            with pytest.raises(AttributeError, match=r"the admin of a client .* 'nothing'$"):
+                admin.nothing()
+
+
+def loop_admin(producer: Producer) -> Any:
+    """Return the asynchronous admin of a blocking producer."""
+    return producer._on_loop(lambda: producer._inner.admin)
 
 
 def test_an_async_client_in_a_second_loop_says_so(served: MemoryCluster) -> None:

@@ -5,6 +5,8 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import suppress
 from typing import Final
 
+import msgspec
+
 from cometmq.client.admin.broker import BrokerAdmin
 from cometmq.client.admin.broker_messages import (
     FOREVER_MS,
@@ -20,7 +22,8 @@ from cometmq.remoting.bodies.queues import MessageQueue
 from cometmq.remoting.bodies.running_info import ConsumeMessageDirectlyResult
 from cometmq.remoting.errors import QueryNotFound, ServerError
 from cometmq.remoting.message.ids import host_text, parse_offset_message_id
-from cometmq.remoting.names import ALL_TAGS, TOOLS_GROUP
+from cometmq.remoting.message.properties import PropertyKey
+from cometmq.remoting.names import ALL_TAGS, SCHEDULE_TOPIC, TOOLS_GROUP
 
 QUERY_TIMEOUT_MS: Final = 18_000
 _UNIQUE_KEY_ADVICE: Final = (
@@ -35,15 +38,22 @@ class MessageAdmin(AdminBase):
     async def view_message(self, message_id: str, topic: str) -> MessageExt:
         """Return a message by its offset message id or its unique key; raise QueryNotFound if there
         is none.
+
+        While a delayed message waits, its `queue` is one of SCHEDULE_TOPIC_XXXX.
         """
         check_text(message_id, "message_id")
         # An id that is not an offset message id of this cluster may still be a unique key.
         with suppress(ValueError, ServerError, BrokerMissing):
-            return await self._view_stored(message_id, topic)
+            return _as_sent(await self._view_stored(message_id, topic))
         for message in await self._query(
             topic, lambda broker: broker.query(topic, message_id, is_unique_key=True)
         ):
             return message
+        for message in await self._query(
+            topic, lambda broker: broker.query(SCHEDULE_TOPIC, message_id, is_unique_key=True)
+        ):
+            if (waiting := _as_sent(message)).topic == topic:  # else a retry of a group
+                return waiting
         raise QueryNotFound(f"no message of the topic {topic} has the id {message_id}")
 
     async def query_by_key(
@@ -185,6 +195,14 @@ class MessageAdmin(AdminBase):
         for broker in await self._brokers_of(topic, timeout_ms=QUERY_TIMEOUT_MS):
             found += await ask(broker)
         return sorted(found, key=lambda message: message.store_timestamp)
+
+
+def _as_sent(message: MessageExt) -> MessageExt:
+    """Return a waiting delayed message with the topic to which it was sent."""
+    if message.topic != SCHEDULE_TOPIC:
+        return message
+    topic = message.properties.get(PropertyKey.REAL_TOPIC, message.topic)
+    return msgspec.structs.replace(message, topic=topic)
 
 
 def _is_like_id(text: str) -> bool:

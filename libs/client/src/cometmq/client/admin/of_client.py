@@ -4,6 +4,8 @@
 Names are relative to the client's namespace; an `AdminClient` takes full names.
 """
 
+from typing import NoReturn
+
 import msgspec
 
 from cometmq.client.admin import AdminClient
@@ -22,13 +24,19 @@ class ClientAdmin:
         self._routes = instance.routes
         self._namespace = instance.namespace
 
-    async def create_topic(self, topic: str, *, queue_count: int = 8) -> list[str]:
+    async def create_topic(
+        self, topic: str, *, queue_count: int | None = None, is_forced: bool = False
+    ) -> list[str]:
         """Create or change a topic at all masters; return their names.
+
+        A new topic has 8 queues at each broker, unless `queue_count` is given. Raise
+        InvalidArgument if an existing topic would have fewer queues than before, unless `is_forced`
+        is set: consumers do not see the messages in the other queues.
 
         This client uses the new queues at once, other clients after their next route refresh.
         """
         topic = self._namespace.wrap(topic)
-        names = await self._admin.create_topic(topic, queue_count=queue_count)
+        names = await self._admin.create_topic(topic, queue_count=queue_count, is_forced=is_forced)
         self._routes.outdated(topic)
         return names
 
@@ -46,7 +54,9 @@ class ClientAdmin:
         return await self._admin.max_offset(self._namespace.wrap_queue(queue))
 
     async def search_offset(self, queue: MessageQueue, timestamp_ms: int) -> int:
-        """Return the offset of the message stored nearest to a timestamp."""
+        """Return the offset of the message stored nearest to a timestamp; after the newest message,
+        that is the newest message.
+        """
         return await self._admin.search_offset(self._namespace.wrap_queue(queue), timestamp_ms)
 
     async def earliest_store_time(self, queue: MessageQueue) -> int | None:
@@ -58,6 +68,8 @@ class ClientAdmin:
     async def view_message(self, message_id: str, topic: str) -> MessageExt:
         """Return a message by its offset message id or its unique key; raise QueryNotFound if there
         is none.
+
+        While a delayed message waits, its `queue` is one of SCHEDULE_TOPIC_XXXX.
         """
         found = await self._admin.view_message(message_id, self._namespace.wrap(topic))
         return self._seen(found)
@@ -89,3 +101,15 @@ class ClientAdmin:
             topic=self._namespace.unwrap(message.topic),
             queue=self._namespace.unwrap_queue(message.queue),
         )
+
+    def __getattr__(self, name: str) -> NoReturn:
+        """Raise an AttributeError that names the class with a method of this name."""
+        raise_unknown(self, name)
+
+
+def raise_unknown(admin: object, name: str) -> NoReturn:
+    """Raise the AttributeError for a member that the admin of a client does not have."""
+    text = f"the admin of a client has no attribute {name!r}"
+    if not name.startswith("_") and hasattr(AdminClient, name):
+        text = f"{text}, but an AdminClient has: AdminClient(namesrv)"
+    raise AttributeError(text, name=name, obj=admin)

@@ -5,6 +5,8 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Final
 
+import msgspec
+
 from cometmq.client.admin.broker import BrokerAdmin
 from cometmq.client.admin.kept_offsets import check_disconnected, clear_offsets, groups_in
 from cometmq.client.admin.scope import AdminBase
@@ -21,6 +23,7 @@ from cometmq.remoting.names import ORDER_NAMESPACE
 READ_WRITE: Final = int(Perm.READ | Perm.WRITE)
 PERM_MAX: Final = 15
 """All four bits to which RocketMQ gives names."""
+QUEUES_DEFAULT: Final = 8  # as mqadmin's updateTopic
 _ORDER_CONFIG: Final = re.compile(r"[^:;\s]+:[0-9]+(;[^:;\s]+:[0-9]+)*;*")
 
 
@@ -35,25 +38,33 @@ class TopicAdmin(AdminBase):
         self,
         topic: str,
         *,
-        queue_count: int = 8,
-        perm: int = READ_WRITE,
+        queue_count: int | None = None,
+        perm: int | None = None,
         cluster: str | None = None,
         broker_names: Iterable[str] | None = None,
+        is_forced: bool = False,
     ) -> list[str]:
         """Create or change a topic at the masters; return their names.
 
-        Raise BrokerMissing, before any change, if one of the brokers has no master.
+        A new topic has 8 queues at each broker, and the permission to read and write, unless
+        `queue_count` and `perm` say otherwise. At a broker that has the topic, only what is given
+        changes. Before any change, raise BrokerMissing if one of the brokers has no master, and
+        InvalidArgument if the topic would have fewer queues than before, unless `is_forced` is set:
+        consumers do not see the messages in the other queues.
         """
-        whole(queue_count, "queue_count", low=1)
-        whole(perm, "perm", high=PERM_MAX)
+        check_topic(topic)
+        if queue_count is not None:
+            whole(queue_count, "queue_count", low=1)
+        if perm is not None:
+            whole(perm, "perm", high=PERM_MAX)
         masters = await self.masters_to_change(cluster, broker_names)
-        config = TopicConfig(
-            topic_name=topic,
-            read_queue_nums=queue_count,
-            write_queue_nums=queue_count,
-            perm=perm,
-        )
-        await self.put_topic(config, masters.values())
+        tables = await self.ask_all(masters.values(), lambda it: it.topics())
+        before = {broker.name: table[topic] for broker, table in tables if topic in table}
+        if queue_count is not None and not is_forced:
+            _check_queues(topic, before, queue_count)
+        for name, master in masters.items():
+            config = _changed(before.get(name), topic, queue_count, perm)
+            await self.put_topic(config, [master])
         return list(masters)
 
     async def put_topic(self, config: TopicConfig, masters: Iterable[BrokerAdmin]) -> None:
@@ -165,3 +176,39 @@ class TopicAdmin(AdminBase):
         brokers.
         """
         await self.namesrv.delete_kv(ORDER_NAMESPACE, topic)
+
+
+def _changed(
+    config: TopicConfig | None, topic: str, queue_count: int | None, perm: int | None
+) -> TopicConfig:
+    """Return the settings of a topic after a change of `config`, or of a new one if it is None."""
+    if config is None:
+        config = TopicConfig(
+            topic_name=topic,
+            read_queue_nums=QUEUES_DEFAULT,
+            write_queue_nums=QUEUES_DEFAULT,
+            perm=READ_WRITE,
+        )
+    return msgspec.structs.replace(
+        config,
+        read_queue_nums=config.read_queue_nums if queue_count is None else queue_count,
+        write_queue_nums=config.write_queue_nums if queue_count is None else queue_count,
+        perm=config.perm if perm is None else perm,
+    )
+
+
+def _check_queues(topic: str, before: Mapping[str, TopicConfig], queue_count: int) -> None:
+    """Raise InvalidArgument if consumers would lose queues of an existing topic."""
+    larger = {
+        name: config.read_queue_nums
+        for name, config in before.items()
+        if config.read_queue_nums > queue_count
+    }
+    if larger:
+        places = ", ".join(f"{count} at {name}" for name, count in larger.items())
+        raise InvalidArgument(
+            f"the topic {topic} exists with more than {queue_count} queues ({places}), and "
+            "consumers would not see the messages in the others: nothing was changed; leave out "
+            f"queue_count, give at least {max(larger.values())}, or is_forced=True to shrink it "
+            "(cometmq topic alter --help shows how to lose no message)"
+        )

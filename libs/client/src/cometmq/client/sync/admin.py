@@ -3,7 +3,7 @@
 
 import inspect
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from typing import NoReturn, TypeVar
+from typing import Final, NoReturn, TypeVar
 
 from cometmq import client
 from cometmq.client.errors import InvalidArgument
@@ -11,8 +11,15 @@ from cometmq.client.functions import check_function
 from cometmq.client.log import AnyLog
 from cometmq.client.settings import ClientOptions
 from cometmq.client.sync.loop import SyncClient
+from cometmq.remoting.spelling import closest
 
 T = TypeVar("T")
+
+_SERVERS: Final = {
+    "broker": "a.broker(address).config()",
+    "namesrv": "a.namesrv.config()",
+}
+"""Members that return one server, with a call of one of its methods."""
 
 
 class AdminClient(SyncClient[client.AdminClient]):
@@ -47,8 +54,18 @@ class AdminClient(SyncClient[client.AdminClient]):
     def __getattr__(self, name: str) -> NoReturn:
         """Raise an AttributeError that shows how to call a method of the async client."""
         text = f"{type(self).__name__!r} object has no attribute {name!r}"
-        method = getattr(client.AdminClient, name, None)
-        if method is not None and not name.startswith("_"):
-            way = "iterate" if inspect.isasyncgenfunction(method) else "call"
-            text = f"{text}: write `admin.{way}(lambda a: a.{name}(...))`"
+        methods = [known for known in dir(client.AdminClient) if not known.startswith("_")]
+        if name in methods:
+            text = f"{text}: write {_call_of(name)}"
+        elif (meant := closest(name, methods)) is not None:
+            text = f"{text}: did you mean {_call_of(meant)}?"
         raise AttributeError(text, name=name, obj=self)
+
+
+def _call_of(name: str) -> str:
+    """Return a call of a member of the async admin client, by the blocking one."""
+    member = getattr(client.AdminClient, name)
+    if name in _SERVERS:
+        return f"`admin.call(lambda a: {_SERVERS[name]})`"
+    way = "iterate" if inspect.isasyncgenfunction(member) else "call"
+    return f"`admin.{way}(lambda a: a.{name}(...))`"

@@ -12,6 +12,8 @@ from types import TracebackType
 from typing import Any, Final, Generic, Self, TypeVar
 from weakref import WeakKeyDictionary
 
+from cometmq.client.admin.broker import BrokerAdmin
+from cometmq.client.admin.namesrv import NamesrvAdmin
 from cometmq.client.cluster.lifecycle import Client
 from cometmq.client.errors import ClientStateError, InvalidArgument
 from cometmq.client.functions import check_function
@@ -229,4 +231,7 @@ def _no_answer(found: object, form: str) -> str:
         return f"the method yields its results: `for item in admin.iterate(...)`, not {form}"
     if inspect.isroutine(found):
         return f"the function returned a method without calling it: write {form}, with ()"
-    return f"the function must return what a method of `a` returns, as {form}, not {shown(found)}"
+    text = f"the function must return what a method of `a` returns, as {form}, not {shown(found)}"
+    if isinstance(found, BrokerAdmin | NamesrvAdmin):
+        text += ": call one of its methods too, as in `a.broker(address).config()`"
+    return text

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The blocking form of the admin calls that every producer and consumer offers."""
 
+from typing import NoReturn
+
 from cometmq.client.admin import of_client
 from cometmq.client.admin.broker_messages import FOREVER_MS, KEY_COUNT_MAX
 from cometmq.client.message import MessageExt
@@ -14,9 +16,17 @@ class ClientAdmin:
     def __init__(self, inner: of_client.ClientAdmin) -> None:
         self._inner = inner
 
-    def create_topic(self, topic: str, *, queue_count: int = 8) -> list[str]:
-        """Create or change a topic at all masters; return their names."""
-        return loop_thread().run(self._inner.create_topic(topic, queue_count=queue_count))
+    def create_topic(
+        self, topic: str, *, queue_count: int | None = None, is_forced: bool = False
+    ) -> list[str]:
+        """Create or change a topic at all masters; return their names.
+
+        A new topic has 8 queues at each broker, unless `queue_count` is given. An existing topic
+        gets fewer queues only if `is_forced` is set.
+        """
+        return loop_thread().run(
+            self._inner.create_topic(topic, queue_count=queue_count, is_forced=is_forced)
+        )
 
     def queues(self, topic: str) -> list[MessageQueue]:
         """Return all queues of a topic that can be read."""
@@ -31,7 +41,9 @@ class ClientAdmin:
         return loop_thread().run(self._inner.max_offset(queue))
 
     def search_offset(self, queue: MessageQueue, timestamp_ms: int) -> int:
-        """Return the offset of the message stored nearest to a timestamp."""
+        """Return the offset of the message stored nearest to a timestamp; after the newest message,
+        that is the newest message.
+        """
         return loop_thread().run(self._inner.search_offset(queue, timestamp_ms))
 
     def earliest_store_time(self, queue: MessageQueue) -> int | None:
@@ -43,6 +55,8 @@ class ClientAdmin:
     def view_message(self, message_id: str, topic: str) -> MessageExt:
         """Return a message by its offset message id or its unique key; raise QueryNotFound if there
         is none.
+
+        While a delayed message waits, its `queue` is one of SCHEDULE_TOPIC_XXXX.
         """
         return loop_thread().run(self._inner.view_message(message_id, topic))
 
@@ -61,3 +75,7 @@ class ClientAdmin:
                 topic, key, count_max=count_max, begin_ms=begin_ms, end_ms=end_ms
             )
         )
+
+    def __getattr__(self, name: str) -> NoReturn:
+        """Raise an AttributeError that names the class with a method of this name."""
+        of_client.raise_unknown(self, name)
