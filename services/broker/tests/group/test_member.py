@@ -2,148 +2,22 @@
 """The driver of one member: order of actions, promises on disk, reads of the record."""
 
 import asyncio
-import errno
-import os
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
 
-from cometmq.broker.group import member
-from cometmq.broker.group.duties import Position
 from cometmq.broker.group.member import GroupMember
-from cometmq.broker.testing.logs import RecordingLog
-from cometmq.ha import member as rules
-from cometmq.ha.durable import OsFiles
-from cometmq.ha.epochs import HistoryUnsaved
+from cometmq.broker.testing.member_rig import ME, Rig, X, record, running
+from cometmq.ha import events
 from cometmq.ha.member import OrderRefused, Refusal, Role
-from cometmq.ha.places.memory import Fault, MemoryPlace
+from cometmq.ha.places.memory import Fault
 from cometmq.ha.port import Answer
-from cometmq.ha.record import Copy, Record, TablesAt
-from cometmq.ha.state import Standing, State, StateFile
-from cometmq.runtime.worker import Worker
+from cometmq.ha.record import TablesAt
+from cometmq.ha.state import Standing, State
 
-ME, X = Copy(0, "m"), Copy(1, "x")
 TABLES = TablesAt(X, 1, 5)
-
-
-def record(epoch: int, holder: Copy = ME, in_sync: tuple[Copy, ...] = (ME, X)) -> Record:
-    return Record(uid="u", group="g", epoch=epoch, holder=holder, in_sync=in_sync)
-
-
-class Duties:
-    """Records every call, with the promise on disk at that time."""
-
-    def __init__(self, file: StateFile) -> None:
-        self.file = file
-        self.calls: list[tuple[object, ...]] = []
-        self.promises: list[int] = []
-        self.can_begin = True
-        self.error: OSError | None = None
-        self.result: tuple[Answer, int] | None = None
-        self.waiting = asyncio.Event()
-        self.waiting.set()
-
-    def note(self, *call: object) -> None:
-        self.calls.append(call)
-        saved = self.file.load("g", 0)
-        self.promises.append(saved.promised if saved else 0)
-        if self.error is not None:
-            raise self.error
-
-    def position(self) -> Position:
-        return Position(last_log_epoch=2, max_offset=100, tables_epoch=2, tables=5, lag_bytes=7)
-
-    async def start_following(self, master: int, epoch: int) -> None:
-        self.note("follow", master, epoch)
-
-    async def stop_following(self) -> None:
-        await self.waiting.wait()
-        self.note("stop")
-
-    async def begin_epoch(self, epoch: int, tables: object) -> bool:
-        self.note("begin", epoch)
-        return self.can_begin
-
-    async def repair_history(self) -> None:
-        self.note("repair")
-
-    async def lead(self, found: object) -> None:
-        self.note("lead")
-
-    async def close_to_clients(self) -> None:
-        self.note("close")
-
-    async def park(self, target: int) -> None:
-        self.note("park", target)
-
-    async def hand_over(self, target: int, *, leaves: bool) -> tuple[Answer, int] | None:
-        self.note("hand over", target, leaves)
-        return self.result
-
-    async def unpark(self) -> None:
-        self.note("unpark")
-
-    async def forward_parked(self, target: int) -> None:
-        self.note("forward", target)
-
-    def drop(self, ordinal: int) -> None:
-        self.note("drop", ordinal)
-
-    def resize(self, copies: int) -> None:
-        self.note("resize", copies)
-
-    def record_seen(self, found: object) -> None: ...
-
-
-class Rig:
-    def __init__(self, folder: Path, *, promised: int = 0) -> None:
-        self.file = StateFile(folder, OsFiles())
-        self.place = MemoryPlace()
-        self.port = self.place.port()
-        self.log = RecordingLog()
-        self.duties = Duties(self.file)
-        state = State(group="g", ordinal=0, incarnation="m", boot_id="b", promised=promised)
-        self.file.save(state)
-        self.worker = Worker("test")
-        self.member = GroupMember(
-            state, self.file, self.port, self.duties, worker=self.worker, log=self.log
-        )
-
-    @property
-    def role(self) -> Role:
-        return self.member.status().role
-
-    @property
-    def saved(self) -> State:
-        saved = self.file.load("g", 0)
-        assert saved is not None
-        return saved
-
-    def write(self, content: Record) -> None:
-        if self.place.current is None:
-            self.place.create(content)
-        else:
-            self.place.replace(self.place.current, content)
-
-    async def until(self, condition: Callable[[], object]) -> None:
-        async with asyncio.timeout(60):
-            while not condition():
-                await self.member.changed()
-
-
-@asynccontextmanager
-async def running(folder: Path, **options: int) -> AsyncIterator[Rig]:
-    rig = Rig(folder, **options)
-    task = asyncio.get_running_loop().create_task(rig.member.run())
-    rig.member.observe(rules.Recovered())
-    try:
-        yield rig
-    finally:
-        task.cancel()
-        await asyncio.wait([task])
-        rig.worker.close()
 
 
 @asynccontextmanager
@@ -234,7 +108,7 @@ async def test_a_read_that_began_in_another_state_does_not_count(tmp_path: Path)
     try:
         rig.write(record(1, holder=X))
         gate.clear()
-        member.observe(rules.Recovered())
+        member.observe(events.Recovered())
         await asyncio.sleep(0.05)  # the read is under way
         assert (await member.fence(7)).role is Role.FENCED
         gate.set()
@@ -411,135 +285,3 @@ async def test_a_member_keeps_the_in_sync_set_of_a_record_that_is_deleted(tmp_pa
         rig.member.want_read()
         await rig.until(lambda: rig.member.record_uid == "")
         assert rig.member.status().last_in_sync == rig.saved.last_in_sync == (X,)
-
-
-class FullDisk:
-    """Makes saves of the state file fail."""
-
-    def __init__(self, rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.number = errno.ENOSPC
-        self.tries = 0
-        self._save = rig.file.save
-        monkeypatch.setattr(member, "FULL_RETRY_MS", 1)
-        monkeypatch.setattr(rig.file, "save", self.save)
-
-    def save(self, state: State) -> None:
-        self.tries += 1
-        if self.number:
-            raise OSError(self.number, os.strerror(self.number))
-        self._save(state)
-
-
-async def test_a_standing_that_cannot_be_saved_ends_the_membership(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
-    async with running(tmp_path) as rig:
-        rig.write(record(4, holder=X, in_sync=(X,)))
-        await rig.until(lambda: rig.member.status().epoch == 4)
-        disk = FullDisk(rig, monkeypatch)
-        disk.number = errno.EIO
-        rig.write(record(4, holder=X))
-        await rig.until(lambda: rig.role is Role.FAILED)
-        assert rig.log.named("member.failed")[0]["step"] == "SaveInSync"
-        disk.number = 0
-        rig.write(record(5, holder=X))
-        rig.member.want_read()
-        with pytest.raises(OrderRefused) as caught:
-            await rig.member.fence(9)
-        assert caught.value.reason is Refusal.STORE_FAILED
-        assert rig.role is Role.FAILED
-
-
-async def test_a_member_whose_state_did_not_fit_on_the_disk_takes_part_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
-    async with running(tmp_path) as rig:
-        rig.write(record(4, holder=X, in_sync=(X,)))
-        await rig.until(lambda: rig.member.status().epoch == 4)
-        disk = FullDisk(rig, monkeypatch)
-        rig.write(record(4, holder=X))
-        await rig.until(lambda: rig.role is Role.FAILED)
-        await rig.until(lambda: disk.tries >= 3)
-        assert rig.role is Role.FAILED
-        disk.number = 0
-        await rig.until(lambda: rig.role is Role.SLAVE and rig.member.status().epoch == 4)
-        assert rig.duties.calls[-1] == ("follow", 1, 4)
-        rig.member.want_read()
-        await rig.until(lambda: rig.saved.last_in_sync == (ME, X))
-
-
-async def test_a_promise_that_did_not_fit_on_the_disk_is_never_answered(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
-    async with running(tmp_path) as rig:
-        rig.write(record(4, holder=X))
-        await rig.until(lambda: rig.member.status().epoch == 4 and rig.saved.last_in_sync)
-        disk = FullDisk(rig, monkeypatch)
-        with pytest.raises(OrderRefused) as caught:
-            await rig.member.fence(9)
-        assert caught.value.reason is Refusal.STORE_FAILED
-        assert (rig.role, rig.saved.promised) == (Role.FAILED, 4)
-        with pytest.raises(OrderRefused):
-            await rig.member.fence(9)
-        disk.number = 0
-        await rig.until(lambda: rig.role is Role.SLAVE)
-        assert rig.saved.promised == rig.member.status().promised == 9
-        assert rig.member.status().epoch == 0  # it has promised a later epoch than the record's
-
-
-FULL = HistoryUnsaved(errno.ENOSPC, "No space left on device: epoch file")
-
-
-async def test_a_winner_whose_history_did_not_fit_on_the_disk_takes_part_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
-    monkeypatch.setattr(member, "FULL_RETRY_MS", 1)
-    async with running(tmp_path) as rig:
-        begin = rig.duties.begin_epoch
-
-        async def begin_with_full_disk(epoch: int, tables: object) -> bool:
-            await begin(epoch, tables)
-            raise FULL
-
-        monkeypatch.setattr(rig.duties, "begin_epoch", begin_with_full_disk)
-        rig.write(record(1))
-        await rig.until(lambda: rig.role is Role.FAILED)
-        rig.duties.error = FULL
-        await rig.until(lambda: rig.duties.calls.count(("repair",)) >= 2)
-        assert rig.role is Role.FAILED
-        monkeypatch.setattr(rig.duties, "begin_epoch", begin)
-        rig.duties.error = None
-        await rig.until(lambda: rig.role is Role.MASTER)
-        assert rig.member.status().epoch == 2  # its promise of epoch 1 is used up (R4)
-        assert rig.duties.calls[-2:] == [("begin", 2), ("lead",)]
-
-
-async def test_a_slave_whose_history_did_not_fit_on_the_disk_follows_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
-    monkeypatch.setattr(member, "FULL_RETRY_MS", 1)
-    async with running(tmp_path) as rig:
-        rig.write(record(4, holder=X))
-        await rig.until(lambda: rig.member.status().epoch == 4)
-        rig.duties.calls.clear()
-        rig.member.history_unsaved(FULL)
-        await rig.until(lambda: rig.duties.calls[-1:] == [("follow", 1, 4)])
-        assert rig.duties.calls[:3] == [("close",), ("stop",), ("repair",)]
-        assert rig.log.named("member.failed")[0]["step"] == "SaveHistory"
-
-
-async def test_a_store_that_fails_besides_a_full_disk_does_not_recover(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
-    async with running(tmp_path) as rig:
-        rig.write(record(4, holder=X))
-        await rig.until(lambda: rig.member.status().epoch == 4 and rig.saved.last_in_sync)
-        disk = FullDisk(rig, monkeypatch)
-        rig.write(record(4, holder=X, in_sync=(X,)))
-        await rig.until(lambda: rig.role is Role.FAILED)
-        rig.member.observe(rules.StoreFailed())
-        disk.number = 0
-        with pytest.raises(OrderRefused):
-            await rig.member.fence(9)
-        assert rig.role is Role.FAILED
-        assert rig.log.named("member.recovered") == []

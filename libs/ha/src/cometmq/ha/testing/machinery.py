@@ -9,7 +9,7 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from cometmq.ha import actions, epochs, in_sync
+from cometmq.ha import actions, epochs, events, in_sync
 from cometmq.ha import member as members
 from cometmq.ha import record as records
 from cometmq.ha import state as states
@@ -49,7 +49,7 @@ class Machinery:
         """Return the history of a follower that has copied the log up to `end`."""
         return epochs.reached(history, stream.history, end)
 
-    def react(self, world: World, ordinal: int, event: members.Event) -> World:
+    def react(self, world: World, ordinal: int, event: events.Event) -> World:
         """Pass an event to a member and perform its actions."""
         after, actions = members.react(world.nodes[ordinal].member, event)
         world = self._with_node(world, ordinal, member=after)
@@ -92,7 +92,7 @@ class Machinery:
             tables_epoch=epoch,
             tables_start=len(tables),
         )
-        return self.react(world, ordinal, members.Opened(epoch))
+        return self.react(world, ordinal, events.Opened(epoch))
 
     def _tables_position(self, node: Node) -> tuple[int, int]:
         return node.tables_epoch, len(node.tables) - node.tables_start
@@ -157,7 +157,7 @@ class Machinery:
         node = replace(node, member=fresh, leading=None, is_connected=False)
         world = self._with_node(world, ordinal, node)
         knows_tables = node.tables_epoch > 0
-        return self.react(world, ordinal, members.Recovered(knows_tables))
+        return self.react(world, ordinal, events.Recovered(knows_tables))
 
     def write(
         self, world: World, base: Versioned | None, record: Record, *, is_counted: bool = True
@@ -212,7 +212,7 @@ class Machinery:
         name = "mxyz"[ordinal]
         state = states.created("g", ordinal, "b", lambda: name)
         fresh = Member(me=Copy(ordinal, name), promised=0)
-        recovered = members.Recovered(knows_tables=False)
+        recovered = events.Recovered(knows_tables=False)
         return Node(state=state, member=members.react(fresh, recovered)[0])
 
     def _with_node(

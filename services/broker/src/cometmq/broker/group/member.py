@@ -23,6 +23,7 @@ from typing import Final, NamedTuple
 
 from cometmq.broker.group.duties import Duties
 from cometmq.broker.group.swap import swap
+from cometmq.ha import events
 from cometmq.ha import member as rules
 from cometmq.ha import state as states
 from cometmq.ha.actions import Status
@@ -75,7 +76,7 @@ class _Retry(NamedTuple):
 
 
 class _Job(NamedTuple):
-    event: rules.Event | _Read | _Seen | _Again | _Retry
+    event: events.Event | _Read | _Seen | _Again | _Retry
     done: asyncio.Future[None] | None
 
 
@@ -141,9 +142,9 @@ class GroupMember:
             group.create_task(self._keep_watching(), name="group-watch")
             group.create_task(self._keep_recovering(), name="group-recovery")
 
-    def observe(self, event: rules.Observation) -> None:
+    def observe(self, event: events.Observation) -> None:
         """Queue an event for `run`."""
-        if isinstance(event, rules.StoreFailed):
+        if isinstance(event, events.StoreFailed):
             self._can_recover = False
         self._jobs.put_nowait(_Job(event, None))
 
@@ -152,7 +153,7 @@ class GroupMember:
         self._log.error(
             "member.failed", step="SaveHistory", error=describe(error), action=_FREE_SPACE
         )
-        self._jobs.put_nowait(_Job(rules.StoreFailed(), None))
+        self._jobs.put_nowait(_Job(events.StoreFailed(), None))
         self._is_full.set()
 
     async def begin_again(self, epoch: int, tables: TablesAt) -> None:
@@ -176,7 +177,7 @@ class GroupMember:
 
     def begin(self) -> None:
         """Take part in the group, after the broker has recovered."""
-        self.observe(rules.Recovered(knows_tables=self._duties.position().tables_epoch > 0))
+        self.observe(events.Recovered(knows_tables=self._duties.position().tables_epoch > 0))
 
     # For electors and operators. All raise OrderRefused, with nothing changed.
 
@@ -205,14 +206,14 @@ class GroupMember:
 
     async def promote(self, epoch: int) -> Status:
         """Note that the record names this member as master of `epoch`; return before it leads."""
-        return await self._obey(rules.PromoteOrder(epoch))
+        return await self._obey(events.PromoteOrder(epoch))
 
     async def follow(self, epoch: int, master: int) -> Status:
-        return await self._obey(rules.FollowOrder(epoch, master))
+        return await self._obey(events.FollowOrder(epoch, master))
 
     async def fence(self, epoch: int) -> Status:
         """Promise `epoch`, and stop being master; return the status after the promise."""
-        return await self._obey(rules.FenceOrder(epoch))
+        return await self._obey(events.FenceOrder(epoch))
 
     async def hand_over(self, target: int, *, leaves: bool = False) -> Status:
         """Make a different member the master without failing any send; return once the record names
@@ -221,16 +222,16 @@ class GroupMember:
         `leaves` means that this broker is about to be removed. Raise OrderRefused, with this broker
         still the master, if the target does not catch up in time or the record cannot be written.
         """
-        await self._obey(rules.ParkOrder(target))
+        await self._obey(events.ParkOrder(target))
         result = await self._duties.hand_over(target, leaves=leaves)
         if result is None:
-            await self._obey(rules.Unparked())
+            await self._obey(events.Unparked())
             raise OrderRefused(
                 Refusal.NOT_IN_SYNC,
                 f"broker {target} did not catch up in time; try again when it lags less",
             )
         answer, epoch = result
-        status = await self._obey(rules.HandedOver(answer, target, epoch))
+        status = await self._obey(events.HandedOver(answer, target, epoch))
         if answer is not Answer.APPLIED:
             raise OrderRefused(
                 Refusal.NOT_MASTER,
@@ -268,11 +269,11 @@ class GroupMember:
 
     # Events
 
-    async def _obey(self, event: rules.Event) -> Status:
+    async def _obey(self, event: events.Event) -> Status:
         await self._done(event)
         return self.status()
 
-    async def _done(self, event: rules.Event | _Again) -> None:
+    async def _done(self, event: events.Event | _Again) -> None:
         done = asyncio.get_running_loop().create_future()
         self._jobs.put_nowait(_Job(event, done))
         await done
@@ -294,7 +295,7 @@ class GroupMember:
                     job.done.set_result(None)
             self._settle()
 
-    async def _work(self, event: rules.Event | _Read | _Seen | _Again | _Retry) -> None:
+    async def _work(self, event: events.Event | _Read | _Seen | _Again | _Retry) -> None:
         if isinstance(event, _Retry):
             await self._recover()
             return
@@ -311,7 +312,7 @@ class GroupMember:
             if event.began is not self._member:
                 self._is_read_wanted.set()
                 return
-            event = rules.RecordRead(event.found)
+            event = events.RecordRead(event.found)
         before = self._member
         self._member, actions = rules.react(before, event)
         if self._member.role is not before.role:
@@ -344,7 +345,7 @@ class GroupMember:
 
     async def _fail(self) -> None:
         with contextlib.suppress(_StepFailed):
-            await self._work(rules.StoreFailed())
+            await self._work(events.StoreFailed())
 
     async def _keep_recovering(self) -> None:
         while True:
@@ -390,7 +391,7 @@ class GroupMember:
                 self._is_read_wanted.set()
             case rules.BeginEpoch(epoch=epoch, tables=tables):
                 if await duties.begin_epoch(epoch, tables):
-                    self.observe(rules.Opened(epoch))
+                    self.observe(events.Opened(epoch))
             case rules.StartFollowing(master=master, epoch=epoch):
                 await duties.start_following(master, epoch)
             case rules.StopFollowing():

@@ -27,7 +27,7 @@ from cometmq.broker.replication.group.table_feed import TableFeed, TablesLost
 from cometmq.broker.replication.group.table_fetch import TableFetcher
 from cometmq.broker.replication.state import FollowState
 from cometmq.broker.role import Role
-from cometmq.ha import epochs, in_sync
+from cometmq.ha import epochs, events, in_sync
 from cometmq.ha import member as rules
 from cometmq.ha import record as records
 from cometmq.ha.in_sync import Leadership
@@ -111,7 +111,7 @@ class BrokerDuties:
         has_failed = self._broker.store.write_state.has(Refusal.SYNC_FAILED)
         if has_failed and not self._has_failed:
             self._has_failed = True
-            self.member.observe(rules.StoreFailed())
+            self.member.observe(events.StoreFailed())
         if self._leader is not None:
             self._leader.tick()
 
@@ -367,7 +367,7 @@ class BrokerDuties:
         if leader is not None:
             self._confirmed_led = leader.view.confirmed
             leader.end()
-            self.member.observe(rules.LeaseLapsed())
+            self.member.observe(events.LeaseLapsed())
 
     def deposed(self) -> None:
         self.member.want_read()
@@ -386,11 +386,11 @@ class BrokerDuties:
         return self.member.member.promised
 
     def epoch_seen(self, epoch: int) -> None:
-        self.member.observe(rules.EpochSeen(epoch))
+        self.member.observe(events.EpochSeen(epoch))
 
     def store_failed(self, error: Exception) -> None:
         if isinstance(error, epochs.HistoryUnsaved):
             self.member.history_unsaved(error)
             return
         self._broker.log.error("member.store_failed", error=describe(error))
-        self.member.observe(rules.StoreFailed())
+        self.member.observe(events.StoreFailed())

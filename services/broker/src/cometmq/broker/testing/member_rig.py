@@ -1,0 +1,141 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One group member with a record in memory, and duties that only note their calls."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Final
+
+from cometmq.broker.group.duties import Position
+from cometmq.broker.group.member import GroupMember
+from cometmq.broker.testing.logs import RecordingLog
+from cometmq.ha import events
+from cometmq.ha.durable import OsFiles
+from cometmq.ha.member import Role
+from cometmq.ha.places.memory import MemoryPlace
+from cometmq.ha.port import Answer
+from cometmq.ha.record import Copy, Record
+from cometmq.ha.state import State, StateFile
+from cometmq.runtime.worker import Worker
+
+ME: Final = Copy(0, "m")
+X: Final = Copy(1, "x")
+
+
+def record(epoch: int, holder: Copy = ME, in_sync: tuple[Copy, ...] = (ME, X)) -> Record:
+    return Record(uid="u", group="g", epoch=epoch, holder=holder, in_sync=in_sync)
+
+
+class Duties:
+    """Records every call, with the promise on disk at that time."""
+
+    def __init__(self, file: StateFile) -> None:
+        self.file = file
+        self.calls: list[tuple[object, ...]] = []
+        self.promises: list[int] = []
+        self.can_begin = True
+        self.error: OSError | None = None
+        self.result: tuple[Answer, int] | None = None
+        self.waiting = asyncio.Event()
+        self.waiting.set()
+
+    def note(self, *call: object) -> None:
+        self.calls.append(call)
+        saved = self.file.load("g", 0)
+        self.promises.append(saved.promised if saved else 0)
+        if self.error is not None:
+            raise self.error
+
+    def position(self) -> Position:
+        return Position(last_log_epoch=2, max_offset=100, tables_epoch=2, tables=5, lag_bytes=7)
+
+    async def start_following(self, master: int, epoch: int) -> None:
+        self.note("follow", master, epoch)
+
+    async def stop_following(self) -> None:
+        await self.waiting.wait()
+        self.note("stop")
+
+    async def begin_epoch(self, epoch: int, tables: object) -> bool:
+        self.note("begin", epoch)
+        return self.can_begin
+
+    async def repair_history(self) -> None:
+        self.note("repair")
+
+    async def lead(self, found: object) -> None:
+        self.note("lead")
+
+    async def close_to_clients(self) -> None:
+        self.note("close")
+
+    async def park(self, target: int) -> None:
+        self.note("park", target)
+
+    async def hand_over(self, target: int, *, leaves: bool) -> tuple[Answer, int] | None:
+        self.note("hand over", target, leaves)
+        return self.result
+
+    async def unpark(self) -> None:
+        self.note("unpark")
+
+    async def forward_parked(self, target: int) -> None:
+        self.note("forward", target)
+
+    def drop(self, ordinal: int) -> None:
+        self.note("drop", ordinal)
+
+    def resize(self, copies: int) -> None:
+        self.note("resize", copies)
+
+    def record_seen(self, found: object) -> None: ...
+
+
+class Rig:
+    def __init__(self, folder: Path, *, promised: int = 0) -> None:
+        self.file = StateFile(folder, OsFiles())
+        self.place = MemoryPlace()
+        self.port = self.place.port()
+        self.log = RecordingLog()
+        self.duties = Duties(self.file)
+        state = State(group="g", ordinal=0, incarnation="m", boot_id="b", promised=promised)
+        self.file.save(state)
+        self.worker = Worker("test")
+        self.member = GroupMember(
+            state, self.file, self.port, self.duties, worker=self.worker, log=self.log
+        )
+
+    @property
+    def role(self) -> Role:
+        return self.member.status().role
+
+    @property
+    def saved(self) -> State:
+        saved = self.file.load("g", 0)
+        assert saved is not None
+        return saved
+
+    def write(self, content: Record) -> None:
+        if self.place.current is None:
+            self.place.create(content)
+        else:
+            self.place.replace(self.place.current, content)
+
+    async def until(self, condition: Callable[[], object]) -> None:
+        async with asyncio.timeout(60):
+            while not condition():
+                await self.member.changed()
+
+
+@asynccontextmanager
+async def running(folder: Path, **options: int) -> AsyncIterator[Rig]:
+    rig = Rig(folder, **options)
+    task = asyncio.get_running_loop().create_task(rig.member.run())
+    rig.member.observe(events.Recovered())
+    try:
+        yield rig
+    finally:
+        task.cancel()
+        await asyncio.wait([task])
+        rig.worker.close()
