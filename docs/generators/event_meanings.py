@@ -18,6 +18,8 @@ MEANINGS: Final[Mapping[str, str]] = {
     "tables.offered": "This broker sends its tables to the winner of an election.",
     "in_sync.changed": "The copies of a broker group that are in sync have changed; the "
     "numbers are brokerIds.",
+    "hand_over.failed": "A master of a broker group could not make a different member the "
+    "master, and remains the master. If it was stopping, a failover follows.",
     "member.failed": "A member of a broker group could not perform a step and has stopped "
     "taking part.",
     "member.recovered": "A member of a broker group whose state did not fit on the disk could save "

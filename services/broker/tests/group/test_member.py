@@ -224,6 +224,8 @@ async def test_a_hand_over_that_fails_goes_on_as_master(tmp_path: Path, result, 
             await rig.member.hand_over(1)
         assert rig.role is Role.MASTER
         assert rig.duties.calls == [("park", 1), ("hand over", 1, False), ("unpark",)]
+        (facts,) = rig.log.named("hand_over.failed")
+        assert text in str(facts["error"])
 
 
 async def test_only_a_master_changes_the_set(tmp_path: Path):

@@ -226,19 +226,23 @@ class GroupMember:
         result = await self._duties.hand_over(target, leaves=leaves)
         if result is None:
             await self._obey(events.Unparked())
-            raise OrderRefused(
+            raise self._not_handed_over(
                 Refusal.NOT_IN_SYNC,
                 f"broker {target} did not catch up in time; try again when it lags less",
             )
         answer, epoch = result
         status = await self._obey(events.HandedOver(answer, target, epoch))
         if answer is not Answer.APPLIED:
-            raise OrderRefused(
+            raise self._not_handed_over(
                 Refusal.NOT_MASTER,
                 f"the record did not confirm broker {target} as the master of epoch {epoch}:"
                 f" {answer.value}; look at the state of the group before trying again",
             )
         return status
+
+    def _not_handed_over(self, reason: Refusal, text: str) -> OrderRefused:
+        self._log.warning("hand_over.failed", error=text)  # a broker that stops has no caller
+        return OrderRefused(reason, text)
 
     async def drop(self, ordinal: int) -> Status:
         """Remove a departing member from the in-sync set."""
@@ -344,7 +348,7 @@ class GroupMember:
             ) from error
 
     async def _fail(self) -> None:
-        with contextlib.suppress(_StepFailed):
+        with contextlib.suppress(_StepFailed):  # logged by the step
             await self._work(events.StoreFailed())
 
     async def _keep_recovering(self) -> None:
