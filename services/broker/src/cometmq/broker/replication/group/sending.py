@@ -8,7 +8,7 @@ the next records; if there are none, it is sent a few milliseconds later.
 """
 
 import asyncio
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Final
 
@@ -36,6 +36,7 @@ from cometmq.broker.replication.group.handshake import (
 from cometmq.broker.replication.group.reports import FollowerEvents, FollowerView, Heard
 from cometmq.broker.replication.group.table_feed import TableFeed
 from cometmq.broker.replication.group.table_offer import TableOffers
+from cometmq.broker.replication.group.table_stream import TableStream
 from cometmq.broker.replication.pump import SLICE_BYTES, LogPump, close_soon
 from cometmq.broker.replication.unfit import Unfit, UnfitLog
 from cometmq.broker.settings import BrokerSettings
@@ -246,9 +247,9 @@ class FollowerStream(asyncio.Protocol):
         self._acked = Report(0, 0, -1, 0)
         self._sent_offset = 0
         self._epoch_of_bytes = self._epoch_end = 0  # of the bytes at `_sent_offset`, and its end
-        self._tables_sent = -1  # change up to which the follower was sent the tables
-        self._whole: Iterator[tuple[str, bytes]] | None = None  # being sent, as of `_whole_number`
-        self._whole_number = 0
+        self._tables = TableStream(
+            sender.tables, transport.write, is_paused=lambda: self._pump.is_paused
+        )
         self._owes_confirm = False  # the socket did not accept it
         self._confirmed = 0  # the confirm offset that the follower was sent
         self.address = address
@@ -336,7 +337,7 @@ class FollowerStream(asyncio.Protocol):
         self.copy = hello.identity.copy
         self._epoch, self._history = leading.epoch, leading.log.history
         if hello.tables <= sender.tables.position.changes:
-            self._tables_sent = hello.tables
+            self._tables.sent = hello.tables
         start = digest_start(point.offset, leading.log, hello.log)
         for damaged in self._commit_log.damage:
             if damaged.start < point.offset and damaged.end > start:
@@ -388,13 +389,13 @@ class FollowerStream(asyncio.Protocol):
         if (
             report.epoch != self._epoch
             or not known.offset <= report.offset <= self._sent_offset
-            or not known.tables <= report.tables <= self._tables_sent
+            or not known.tables <= report.tables <= self._tables.sent
             or not known.heard_ms <= report.heard_ms <= self.confirm_ms
         ):
             raise UnfitLog(
                 Unfit.ACK,
                 f"the follower reports {tuple(report)} after {tuple(known)}; it was sent epoch"
-                f" {self._epoch}, the log up to {self._sent_offset} and {self._tables_sent} table"
+                f" {self._epoch}, the log up to {self._sent_offset} and {self._tables.sent} table"
                 " changes",
             )
         self._acked = report
@@ -419,7 +420,8 @@ class FollowerStream(asyncio.Protocol):
     def wake(self) -> None:
         """Send the data that the follower lacks, as much as its connection accepts."""
         if self.is_following and not self._transport.is_closing():
-            self._send_tables()
+            if self._tables.send():  # senders are served before the next piece
+                asyncio.get_running_loop().call_soon(self.wake)
             self._pump.wake()
 
     @property
@@ -441,28 +443,6 @@ class FollowerStream(asyncio.Protocol):
         self.confirm_ms = sender.now_ms()
         self._confirmed = min(sender.confirmed, end)
         return frames.encode_confirm(Confirm(self._epoch, self._confirmed, end, self.confirm_ms))
-
-    def _send_tables(self) -> None:
-        feed = self._sender.tables
-        while not self._pump.is_paused:
-            if self._whole is None:
-                changes = feed.since(self._tables_sent) if self._tables_sent >= 0 else None
-                if changes is not None:
-                    for number, frame in changes:
-                        self._tables_sent = number
-                        self._transport.write(frame)
-                    return
-                self._whole, self._whole_number = feed.whole(), feed.position.changes
-            piece = next(self._whole, None)
-            if piece is None:
-                self._whole, self._tables_sent = None, self._whole_number
-                self._transport.write(frames.encode_tables_end(self._whole_number))
-            else:
-                frame = frames.encode_tables(Kind.TABLES, self._whole_number, [piece])
-                self._transport.write(frame)
-                # A piece takes up to 5 ms to encode; senders are served before the next one.
-                asyncio.get_running_loop().call_soon(self.wake)
-                return
 
     def _place(self) -> tuple[int, int] | None:
         """Return the next slice, which lies within one epoch and contains no damaged bytes."""
