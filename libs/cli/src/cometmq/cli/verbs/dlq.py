@@ -17,7 +17,14 @@ from cometmq.cli.lookup import known_group
 from cometmq.cli.meter import live
 from cometmq.cli.option_sets import with_option_sets
 from cometmq.cli.output import AsJson, Cell, print_facts, print_json, print_notes, print_rows
-from cometmq.cli.verbs.dead_letters import Pace, Replayed, Selection, as_object, chosen
+from cometmq.cli.verbs.dead_letters import (
+    Choice,
+    Pace,
+    Replayed,
+    Selection,
+    as_object,
+    chosen,
+)
 from cometmq.cli.words import counted
 from cometmq.client.admin import AdminClient
 from cometmq.client.admin.dead_letters import origin_topic
@@ -188,43 +195,65 @@ def replay(  # noqa: PLR0913  # one parameter per option
     would turn the messages into dead letters again.
     """
     target = topic or f"the group {group}"
-    question_text = f"Send the dead letters of {group} again to {target}?"
-    sent: list[str] = []
-    broken: list[str] = []
+    run = _Replay(group, topic, Pace(rate), is_dry=dry_run)
 
-    async def question(admin: AdminClient) -> int:
+    async def question(admin: AdminClient) -> None:
         choice = chosen(selection, count_max)
         if not await _has_dead_letters(admin, group):
-            return 0
+            return
         await admin.check_replay(group, topic=topic)
-        await confirm(question_text, is_confirmed=yes or dry_run)
-        pace = Pace(rate)
-        replayed = Replayed(admin, group, is_ignored=from_start)
+        text = f"Send the dead letters of {group} again to {target}?"
+        await confirm(text, is_confirmed=yes or dry_run)
+        await run.send(admin, choice, Replayed(admin, group, is_ignored=from_start))
+
+    with _count_on_failure(run.sent):
+        ask(namesrv, question)
+    facts: dict[str, Cell] = {
+        "group": group,
+        "to": target,
+        "messages": len(run.sent),
+        "replayed_before": run.skipped_count,
+        "broken": len(run.broken),
+        "dry_run": dry_run,
+    }
+    print_facts(facts, as_json=as_json)
+    if run.broken:
+        raise typer.Exit(1)
+
+
+class _Replay:
+    """One run of `replay`, and what it has done so far."""
+
+    def __init__(self, group: str, topic: str | None, pace: Pace, *, is_dry: bool) -> None:
+        self.sent: list[str] = []
+        """Ids of the messages that were sent, or would have been."""
+        self.broken: list[str] = []
+        self.skipped_count = 0
+        """Number of messages that were replayed before."""
+        self._group = group
+        self._topic = topic
+        self._pace = pace
+        self._is_dry = is_dry
+
+    async def send(self, admin: AdminClient, choice: Choice, replayed: Replayed) -> None:
+        """Resend the chosen dead letters, and print a note if there are none."""
         await replayed.load()
-        async with live(lambda: f"{len(sent):,} messages sent again"), _saved(replayed):
-            found = choice.read(admin, group, replayed.was_sent)
-            async for message in _readable(found, broken):
-                if not dry_run:
-                    await pace.wait()
-                    await admin.replay(message, group, topic=topic)
+        async with live(lambda: f"{len(self.sent):,} messages sent again"), _saved(replayed):
+            found = choice.read(admin, self._group, replayed.was_sent)
+            async for message in _readable(found, self.broken):
+                if not self._is_dry:
+                    await self._pace.wait()
+                    await admin.replay(message, self._group, topic=self._topic)
                     if choice.is_everything:
                         replayed.sent(message)
-                sent.append(message.offset_message_id)
-                if len(sent) % SAVE_EVERY == 0:
+                self.sent.append(message.offset_message_id)
+                if len(self.sent) % SAVE_EVERY == 0:
                     await replayed.save()
-        if replayed.skipped_count and not sent and not broken:
-            print_notes([_all_sent_text(group, replayed.skipped_count)])
+        self.skipped_count = replayed.skipped_count
+        if self.skipped_count and not self.sent and not self.broken:
+            print_notes([_all_sent_text(self._group, self.skipped_count)])
         else:
-            _note_if_none(group, len(sent) + len(broken))
-        return replayed.skipped_count
-
-    with _count_on_failure(sent):
-        skipped_count = ask(namesrv, question)
-    facts: dict[str, Cell] = {"group": group, "to": target, "messages": len(sent)}
-    more: dict[str, Cell] = {"replayed_before": skipped_count, "broken": len(broken)}
-    print_facts({**facts, **more, "dry_run": dry_run}, as_json=as_json)
-    if broken:
-        raise typer.Exit(1)
+            _note_if_none(self._group, len(self.sent) + len(self.broken))
 
 
 @asynccontextmanager
