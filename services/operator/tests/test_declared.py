@@ -6,6 +6,9 @@ from typing import Any
 import msgspec
 import pytest
 
+from cometmq.client.admin import AdminClient
+from cometmq.client.testing import MemoryCluster
+from cometmq.client.testing.broker import CLUSTER_NAME
 from cometmq.operator.declared.decide import (
     BrokerSeen,
     Left,
@@ -18,7 +21,10 @@ from cometmq.operator.declared.decide import (
 )
 from cometmq.operator.declared.item import declared_of, owner
 from cometmq.operator.declared.models import DeclaredStatus
+from cometmq.operator.declared.suite import Suite
 from cometmq.remoting.bodies.topic_config import SubscriptionGroupConfig, TopicConfig
+from cometmq.remoting.codes import RequestCode
+from cometmq.remoting.errors import NoPermission
 
 NOW = "2026-01-01T00:00:00Z"
 LATER = "2026-01-01T00:01:00Z"
@@ -91,9 +97,25 @@ def test_consumed_queues_wait_for_producers_with_old_routes():
     assert plan(wish, [seen(topic(4, read=8), left=EMPTY)]).puts == {"a": topic(4)}
 
 
-def test_an_unknown_backlog_counts_as_one():
-    found = plan(item(writeQueueNums=4), [seen(topic(8))])
-    assert reasons(found) == [Reason.QUEUES_NOT_CONSUMED]
+def test_an_unknown_backlog_counts_as_one_and_its_cause_is_named():
+    unknown = seen(topic(8), left_fault="the account lacks the right")
+    (wait,) = plan(item(writeQueueNums=4), [unknown]).waits
+    assert wait.reason is Reason.QUEUES_NOT_CONSUMED
+    assert wait.text.endswith("the operator tries again: the account lacks the right")
+    (wait,) = plan(item(is_deleting=True, deletionPolicy="Delete"), [unknown]).waits
+    assert wait.reason is Reason.BACKLOG
+    assert wait.text.endswith("the operator tries again: the account lacks the right")
+
+
+async def test_the_cause_of_an_unknown_backlog_is_the_brokers_refusal():
+    async with MemoryCluster() as cluster, AdminClient(cluster.namesrv) as admin:
+        await admin.create_topic("orders", queue_count=8)
+        wish = item(nameServers=[cluster.namesrv], clusterName=CLUSTER_NAME, writeQueueNums=4)
+        cluster.brokers[0].fail(RequestCode.GET_TOPIC_STATS_INFO, NoPermission("not allowed"))
+        (found,) = await Suite(admin, wish).look((), lambda _name, _end: True)
+    assert found.config is not None
+    assert found.left is None
+    assert "not allowed" in found.left_fault
 
 
 def test_an_annotation_removes_queues_with_their_messages():

@@ -87,7 +87,7 @@ class _Round:
         state.offsets_ms = wall_ms()
         try:
             delays = (await self._broker.delay_offsets()).offset_table
-        except CommandError:
+        except CommandError:  # a proxy, or an account without the right: this backlog is unknown
             return
         if delays:
             state.offsets[SCHEDULE_TOPIC, SCHEDULE_GROUP] = {
@@ -143,7 +143,7 @@ class _Round:
         try:
             stats = await self._broker.consume_stats(group, topic)
         except CommandError:
-            return
+            return  # deleted since it was listed
         self._state.consumed_ms[pair] = {
             queue.queue_id: found.last_timestamp for queue, found in stats.offset_table.items()
         }

@@ -79,12 +79,14 @@ class BrokerSeen(msgspec.Struct, frozen=True, kw_only=True):
     """Why the master refused a change in this pass."""
     left: Left | None = None
     """None if it was not asked, or is unknown."""
+    left_fault: str = ""
+    """Why `left` is unknown."""
     members: int = 0
     """Connected members of the consumer group."""
 
 
 class Wait(msgspec.Struct, frozen=True):
-    """A change that has to wait, and for what."""
+    """The reason why a change has to wait."""
 
     reason: Reason
     text: str
@@ -208,7 +210,8 @@ def _not_consumed(item: Declared, one: BrokerSeen) -> Wait | None:
     if one.left is None:
         return Wait(
             Reason.QUEUES_NOT_CONSUMED,
-            f"the unconsumed messages of {place} are unknown; the operator tries again",
+            f"the unconsumed messages of {place} are unknown; the operator tries again:"
+            f" {one.left_fault}",
         )
     if one.left.counts:
         text = ", ".join(f"{name}: {count}" for name, count in one.left.counts[:5])
@@ -242,8 +245,8 @@ def _ending(item: Declared, known: list[BrokerSeen], waits: list[Wait]) -> Plan:
 
 def _in_use(one: BrokerSeen) -> list[Wait]:
     if one.left is None:
-        text = f"the unconsumed messages at {one.name} are unknown; the operator tries again"
-        return [Wait(Reason.BACKLOG, text)]
+        text = f"the unconsumed messages at {one.name} are unknown; the operator tries again:"
+        return [Wait(Reason.BACKLOG, f"{text} {one.left_fault}")]
     if one.left.counts:
         text = ", ".join(f"{name}: {count}" for name, count in one.left.counts[:5])
         return [Wait(Reason.BACKLOG, f"unconsumed messages at {one.name}: {text}; {SKIP_TEXT}")]
@@ -260,7 +263,7 @@ def _in_use(one: BrokerSeen) -> list[Wait]:
 
 
 class Outcome(msgspec.Struct, frozen=True, kw_only=True):
-    """The result of a pass: what the status shows."""
+    """The result of a pass, as shown in the status."""
 
     seen: tuple[BrokerSeen, ...] = ()
     waits: tuple[Wait, ...] = ()

@@ -98,8 +98,8 @@ class Suite:
             left = await self._left_to_group(master)
             members = await _count(lambda: master.consumer_connections(item.entry))
             return msgspec.structs.replace(seen, left=left, members=members)
-        except CometError:
-            return seen  # `left` remains unknown, so the change waits
+        except CometError as error:
+            return msgspec.structs.replace(seen, left_fault=str(error))
 
     async def _left_in_queues(self, master: BrokerAdmin, queues: range) -> Left:
         """Return the messages in these queues that a consumer group has not consumed, or all of
