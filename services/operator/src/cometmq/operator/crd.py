@@ -34,23 +34,24 @@ class Definition(msgspec.Struct, frozen=True, kw_only=True):
     """The parts in which the definitions differ."""
 
     kind: str
+    noun: str
+    """The noun for an object in descriptions."""
     plural: str
     short_name: str
     module: str
     """The module with the types."""
     description: str
     spec: type[msgspec.Struct]
-    spec_text: str
     spec_rules: tuple[dict[str, Any], ...]
     root_rules: tuple[dict[str, Any], ...]
     status: type[msgspec.Struct]
-    status_text: str
     columns: tuple[dict[str, Any], ...]
     subresources: dict[str, Any] = {}
 
 
 BROKER_GROUP: Final = Definition(
     kind=KIND,
+    noun="group",
     plural=PLURAL,
     short_name="bg",
     module="cometmq.operator.models",
@@ -58,11 +59,9 @@ BROKER_GROUP: Final = Definition(
     " with copies of all its messages. When the master is lost, the operator makes an in-sync slave"
     " take over, and no acknowledged message is lost. A cluster consists of one or more groups.",
     spec=Spec,
-    spec_text="The desired state of the group.",
     spec_rules=SPEC_RULES,
     root_rules=ROOT_RULES,
     status=GroupStatus,
-    status_text="The state of the group as last seen by the operator.",
     columns=(
         _column("Master", ".status.master"),
         _column("Epoch", ".status.epoch", "integer"),
@@ -94,6 +93,7 @@ _COMMON: Final = (
 
 TOPIC: Final = Definition(
     kind=TOPIC_KIND,
+    noun="topic",
     plural=PLURALS[TOPIC_KIND],
     short_name="mqt",
     module="cometmq.operator.declared.models",
@@ -101,11 +101,9 @@ TOPIC: Final = Definition(
     " creates it at the brokers, undoes manual changes, and removes queues only once their messages"
     " have been consumed. By default, deleting the object leaves the topic as it is.",
     spec=TopicSpec,
-    spec_text="The desired state of the topic.",
     spec_rules=TOPIC_RULES,
     root_rules=TOPIC_ROOT_RULES,
     status=DeclaredStatus,
-    status_text="The state of the topic as last seen by the operator.",
     columns=(
         _column("Topic", ".status.name"),
         _column("Queues", ".spec.writeQueueNums", "integer"),
@@ -116,6 +114,7 @@ TOPIC: Final = Definition(
 
 CONSUMER_GROUP: Final = Definition(
     kind=CONSUMER_GROUP_KIND,
+    noun="consumer group",
     plural=PLURALS[CONSUMER_GROUP_KIND],
     short_name="mqg",
     module="cometmq.operator.declared.models",
@@ -123,11 +122,9 @@ CONSUMER_GROUP: Final = Definition(
     " and how its messages are redelivered. The operator creates it at the brokers and undoes"
     " manual changes. By default, deleting the object leaves the group as it is.",
     spec=ConsumerGroupSpec,
-    spec_text="The desired state of the consumer group.",
     spec_rules=GROUP_RULES,
     root_rules=GROUP_ROOT_RULES,
     status=DeclaredStatus,
-    status_text="The state of the consumer group as last seen by the operator.",
     columns=(
         _column("Group", ".status.name"),
         _column("Enabled", ".spec.consumeEnable", "boolean"),
@@ -141,12 +138,12 @@ DEFINITIONS: Final = (BROKER_GROUP, TOPIC, CONSUMER_GROUP)
 
 def _root(one: Definition) -> Schema:
     spec = {
-        "description": one.spec_text,
+        "description": f"The desired state of the {one.noun}.",
         **schema_of(one.spec),
         "x-kubernetes-validations": list(one.spec_rules),
     }
     status = {
-        "description": one.status_text,
+        "description": f"The state of the {one.noun} as last seen by the operator.",
         **without_defaults(schema_of(one.status)),
     }
     return {

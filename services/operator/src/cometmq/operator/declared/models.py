@@ -26,7 +26,7 @@ _BROKER_NAME: Final = r"^[A-Za-z0-9_-]+$"
 
 
 class Permission(StrEnum):
-    """What clients may do with a topic."""
+    """The operations that a topic permits."""
 
     READ_WRITE = "ReadWrite"
     READ = "Read"
@@ -62,6 +62,30 @@ BrokerNames = Annotated[
         extra_json_schema={"x-kubernetes-list-type": "set"},
     ),
 ]
+
+
+def _cluster_name(what: str, kind: str) -> Meta:
+    return Meta(
+        description=f"RocketMQ's name of the cluster that has the {what}.",
+        min_length=1,
+        max_length=127,
+        pattern=_BROKER_NAME,
+        extra_json_schema=rules(_fixed(kind)),
+    )
+
+
+def _name(what: str, kind: str, length_max: int, is_free: dict[str, Any]) -> Meta:
+    noun = what.removeprefix("consumer ")
+    return Meta(
+        description=f"Name of the {what} in RocketMQ. By default, the name of this object; a {noun}"
+        " whose name has capitals, underscores or a namespace needs this field.",
+        min_length=1,
+        max_length=length_max,
+        pattern=_NAME,
+        extra_json_schema=rules(_fixed(kind), is_free),
+    )
+
+
 DELETION_TEXT: Final = (
     "What happens in the brokers when this object is deleted. Retain: nothing. Delete: {}; the"
     " deletion of the object waits until then. Change it to Retain to end the wait."
@@ -72,33 +96,19 @@ class TopicSpec(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """The desired state of a topic."""
 
     name_servers: NameServers
-    cluster_name: Annotated[
-        str,
-        Meta(
-            description="RocketMQ's name of the cluster that has the topic.",
-            min_length=1,
-            max_length=127,
-            pattern=_BROKER_NAME,
-            extra_json_schema=rules(_fixed("Topic")),
-        ),
-    ] = DEFAULT_CLUSTER
+    cluster_name: Annotated[str, _cluster_name("topic", "Topic")] = DEFAULT_CLUSTER
     broker_names: BrokerNames = []
     name: (
         Annotated[
             str,
-            Meta(
-                description="Name of the topic in RocketMQ. By default, the name of this object;"
-                " a topic whose name has capitals, underscores or a namespace needs this field.",
-                min_length=1,
-                max_length=127,
-                pattern=_NAME,
-                extra_json_schema=rules(
-                    _fixed("Topic"),
-                    rule(
-                        f"!(self in {sorted(SYSTEM_TOPICS)!r}) && "
-                        + _prefixes(SYSTEM_TOPIC_PREFIX, RESERVED_TOPIC_PREFIX),
-                        "is a topic of RocketMQ's own: choose another name",
-                    ),
+            _name(
+                "topic",
+                "Topic",
+                127,
+                rule(
+                    f"!(self in {sorted(SYSTEM_TOPICS)!r}) && "
+                    + _prefixes(SYSTEM_TOPIC_PREFIX, RESERVED_TOPIC_PREFIX),
+                    "is a topic of RocketMQ's own: choose another name",
                 ),
             ),
         ]
@@ -127,7 +137,7 @@ class TopicSpec(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
         | None
     ) = None
     permission: Annotated[
-        Permission, Meta(description="What clients may do: ReadWrite, Read or Write.")
+        Permission, Meta(description="Permission of the topic: ReadWrite, Read or Write.")
     ] = Permission.READ_WRITE
     topic_sys_flag: Annotated[
         int,
@@ -153,33 +163,18 @@ class ConsumerGroupSpec(msgspec.Struct, frozen=True, kw_only=True, rename="camel
     """The desired state of a consumer group."""
 
     name_servers: NameServers
-    cluster_name: Annotated[
-        str,
-        Meta(
-            description="RocketMQ's name of the cluster that has the consumer group.",
-            min_length=1,
-            max_length=127,
-            pattern=_BROKER_NAME,
-            extra_json_schema=rules(_fixed("ConsumerGroup")),
-        ),
-    ] = DEFAULT_CLUSTER
+    cluster_name: Annotated[str, _cluster_name("consumer group", "ConsumerGroup")] = DEFAULT_CLUSTER
     broker_names: BrokerNames = []
     name: (
         Annotated[
             str,
-            Meta(
-                description="Name of the consumer group in RocketMQ. By default, the name of this"
-                " object; a group whose name has capitals, underscores or a namespace needs this"
-                " field.",
-                min_length=1,
-                max_length=255,
-                pattern=_NAME,
-                extra_json_schema=rules(
-                    _fixed("ConsumerGroup"),
-                    rule(
-                        f"!(self in {list(BOOT_GROUPS)!r}) && " + _prefixes(SYSTEM_GROUP_PREFIX),
-                        "is a group of RocketMQ's own: choose another name",
-                    ),
+            _name(
+                "consumer group",
+                "ConsumerGroup",
+                255,
+                rule(
+                    f"!(self in {list(BOOT_GROUPS)!r}) && " + _prefixes(SYSTEM_GROUP_PREFIX),
+                    "is a group of RocketMQ's own: choose another name",
                 ),
             ),
         ]
@@ -280,9 +275,7 @@ class BrokerEntry(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """One broker group that has the topic or consumer group."""
 
     name: Annotated[str, Meta(description="RocketMQ's brokerName.", max_length=127)]
-    current: Annotated[bool, Meta(description="Whether its settings are those of the spec.")] = (
-        False
-    )
+    current: Annotated[bool, Meta(description="Whether its settings match the spec.")] = False
     message: Annotated[
         str, Meta(description="How its settings differ, or why they are unknown.", max_length=1024)
     ] = ""
