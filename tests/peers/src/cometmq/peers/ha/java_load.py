@@ -39,6 +39,8 @@ class JavaLoad:
             "ledger",
             namesrv=self._namesrv,
             topic=TOPIC,
+            producer_group="java-ledger-senders",
+            consumer_group="java-ledger-readers",
             poll_routes_ms=POLL_ROUTES_MS,
             stop_sending=self._stop_sending,
             stop=self._stop,

@@ -9,23 +9,13 @@ import java.util.List;
 import java.util.concurrent.TimeUnit;
 import java.util.concurrent.atomic.AtomicInteger;
 import java.util.concurrent.atomic.AtomicLong;
-import org.apache.rocketmq.client.consumer.DefaultMQPushConsumer;
-import org.apache.rocketmq.client.consumer.listener.ConsumeOrderlyStatus;
-import org.apache.rocketmq.client.consumer.listener.MessageListenerOrderly;
-import org.apache.rocketmq.client.producer.DefaultMQProducer;
 import org.apache.rocketmq.client.producer.SendResult;
 import org.apache.rocketmq.client.producer.SendStatus;
-import org.apache.rocketmq.common.consumer.ConsumeFromWhere;
-import org.apache.rocketmq.common.message.Message;
-import org.apache.rocketmq.common.message.MessageExt;
 
 /**
  * Sends numbered messages and consumes them in order until its standard input ends. Commands, one
  * per line: "now" prints the time, "settle" waits until every sender has been acknowledged again,
  * "finish" stops the senders.
- *
- * <p>Even-numbered senders let the client choose queues and retry; odd-numbered senders always use
- * one queue and make a single attempt per send.
  */
 final class Load {
     private static final int SENDERS = 4;
@@ -33,35 +23,18 @@ final class Load {
     private static final int PAUSE_AFTER_FAILURE_MS = 50;
     private static final int POLL_MS = 10;
 
-    private final Options options;
-    private final DefaultMQProducer producer;
-    private final DefaultMQPushConsumer consumer;
+    private final Numbered clients;
     private final AtomicInteger numbers = new AtomicInteger();
     /** When the last acknowledged send of each sender began. */
     private final List<AtomicLong> acknowledged = new ArrayList<>();
     private volatile boolean isSending = true;
 
-    Load(Options options) {
-        this.options = options;
-        producer = new DefaultMQProducer(options.text("producer-group"));
-        producer.setNamesrvAddr(options.text("namesrv"));
-        producer.setSendMsgTimeout(options.number("timeout-ms", 10_000));
-        producer.setMqClientApiTimeout(Options.API_TIMEOUT_MS);
-        consumer = new DefaultMQPushConsumer(options.text("consumer-group"));
-        consumer.setNamesrvAddr(options.text("namesrv"));
-        consumer.setMqClientApiTimeout(Options.API_TIMEOUT_MS);
-        consumer.setConsumeFromWhere(ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET);
+    Load(Options options) throws Exception {
+        clients = new Numbered(options);
     }
 
     int run() throws Exception {
-        consumer.subscribe(options.text("topic"), "*");
-        MessageListenerOrderly listener = (messages, context) -> {
-            messages.forEach(Load::received);
-            return ConsumeOrderlyStatus.SUCCESS;
-        };
-        consumer.registerMessageListener(listener);
-        consumer.start();
-        producer.start();
+        clients.start();
         List<Thread> threads = new ArrayList<>();
         for (int sender = 0; sender < SENDERS; sender++) {
             int number = sender;
@@ -76,9 +49,9 @@ final class Load {
         for (String command = commands.readLine(); command != null; command = commands.readLine()) {
             obey(command, threads);
         }
-        Consume.storeOffsets(consumer.getDefaultMQPushConsumerImpl());
-        consumer.shutdown();
-        producer.shutdown();
+        Consume.storeOffsets(clients.consumer.getDefaultMQPushConsumerImpl());
+        clients.consumer.shutdown();
+        clients.producer.shutdown();
         return Main.STATUS_DONE;
     }
 
@@ -124,10 +97,9 @@ final class Load {
 
     private boolean attempt(int sender) throws InterruptedException {
         int number = numbers.getAndIncrement();
-        byte[] body = Integer.toString(number).getBytes(StandardCharsets.UTF_8);
         long began = System.nanoTime();
         try {
-            SendResult result = store(new Message(options.text("topic"), body), sender);
+            SendResult result = clients.send(sender, number);
             if (result.getSendStatus() != SendStatus.SEND_OK) {
                 throw new IllegalStateException(result.getSendStatus().name());
             }
@@ -146,27 +118,11 @@ final class Load {
         return true;
     }
 
-    private SendResult store(Message message, int sender) throws Exception {
-        if (sender % 2 == 0) {
-            return producer.send(message);
-        }
-        return producer.send(message,
-            (queues, sent, key) -> queues.get((Integer) key % queues.size()), sender);
-    }
-
     private static Event event(String name, int number, int sender, long began) {
         return new Event(name)
             .with("number", number)
             .with("sender", sender)
             .with("began_ns", began)
             .with("ended_ns", System.nanoTime());
-    }
-
-    private static void received(MessageExt message) {
-        new Event("received")
-            .with("number", Integer.parseInt(new String(message.getBody(), StandardCharsets.UTF_8)))
-            .with("queue_id", message.getQueueId())
-            .with("queue_offset", message.getQueueOffset())
-            .print();
     }
 }
