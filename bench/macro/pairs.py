@@ -11,7 +11,7 @@ import json
 import subprocess
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final, Self
+from typing import Any, Final
 
 from macro.native import BenchError, FirstAnswer
 from macro.servers import BROKER_CONF, JAVA_HEAP, Server
@@ -27,7 +27,7 @@ from cometmq.peers.cluster import (
 from cometmq.peers.comet import PROGRAM, CometCluster
 from cometmq.peers.java import JavaCluster
 from cometmq.peers.ports import HOST, free_broker_port, free_port
-from cometmq.peers.processes import Child, wait_until
+from cometmq.peers.processes import Child, KilledOnExit, wait_until
 from cometmq.peers.wire import call
 
 NAME: Final = "broker-a"  # of both brokers; the generator's default
@@ -36,7 +36,7 @@ RUNTIME_INFO: Final = 28
 STATUS_TIMEOUT_S: Final = 60.0
 
 
-class Pair(abc.ABC):
+class Pair(KilledOnExit):
     """A name server, a master and its slave; leaving the context kills all processes."""
 
     def __init__(self, directory: Path, members: Sequence[Cluster]) -> None:
@@ -68,17 +68,6 @@ class Pair(abc.ABC):
     def kill(self) -> None:
         for member in self._members:
             member.kill()
-
-    def __enter__(self) -> Self:
-        try:
-            self.start()
-        except BaseException:
-            self.kill()
-            raise
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.kill()
 
 
 class JavaPair(Pair):

@@ -7,14 +7,14 @@ can be passed to the other: this is how tests exchange stores.
 """
 
 import signal
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Self
 
 from cometmq.peers.ports import HOST, free_broker_port, free_port
-from cometmq.peers.processes import Child, PeerError
+from cometmq.peers.processes import Child, KilledOnExit, PeerError
 from cometmq.peers.wire import registered_brokers
 
 START_TIMEOUT_S: Final = 180.0
@@ -52,7 +52,7 @@ class Layout:
         )
 
 
-class Cluster(ABC):
+class Cluster(KilledOnExit):
     """One name server and its brokers.
 
     Leaving the context kills every process, because a Java broker takes 10 s to stop. Call `stop`
@@ -94,17 +94,6 @@ class Cluster(ABC):
     @property
     def store_dir(self) -> Path:
         return self.layout.brokers[0].store_dir
-
-    def __enter__(self) -> Self:
-        try:
-            self.start()
-        except BaseException:
-            self.kill()
-            raise
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.kill()
 
     def start(self) -> None:
         """Start the name server, then the brokers; return once all are registered."""

@@ -8,9 +8,10 @@ import signal
 import subprocess
 import threading
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Final
+from typing import Final, Self
 
 POLL_INTERVAL_S: Final = 0.05
 LOG_TAIL_CHARS: Final = 4000
@@ -18,6 +19,29 @@ LOG_TAIL_CHARS: Final = 4000
 
 class PeerError(Exception):
     """A peer could not be fetched, did not start, or missed a deadline."""
+
+
+class KilledOnExit(ABC):
+    """Programs that run inside a context; they are also killed if one of them does not start."""
+
+    @abstractmethod
+    def start(self) -> None:
+        """Start all programs; return once they are ready."""
+
+    @abstractmethod
+    def kill(self) -> None:
+        """Kill the programs that run."""
+
+    def __enter__(self) -> Self:
+        try:
+            self.start()
+        except BaseException:
+            self.kill()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.kill()
 
 
 def wait_until(condition: Callable[[], bool], timeout_s: float, what: str) -> None:
