@@ -124,6 +124,8 @@ def test_the_programs_accept_their_settings(objects, tmp_path):
 def test_brokers_and_elector_of_a_group_agree(objects, tmp_path):
     files = settings_files(objects)
     groups = [name for name, file in files if file == "elector.conf"]
+    electors = [name for name in templates(objects) if name.endswith("-elector")]
+    assert len(groups) == len(electors)
     for elector_map in groups:
         elector = loaded("elector.conf", files[elector_map, "elector.conf"], tmp_path).value
         brokers = [

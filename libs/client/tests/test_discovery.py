@@ -50,6 +50,7 @@ async def test_a_client_finds_its_name_server_over_http(
     options = ProducerOptions(namesrv_url=server.url)
     async with Producer("pg", options=options) as producer:
         await producer.send(Message("T", b"x"))
+    assert [message.body for message in cluster.messages("T")] == [b"x"]
 
 
 async def test_an_address_given_makes_the_list_unnecessary(server: AddressServer) -> None:

@@ -71,11 +71,6 @@ def test_a_level_that_is_off_is_not_logged(caplog: pytest.LogCaptureFixture) -> 
 
 
 @pytest.mark.parametrize("make", CLIENTS)
-def test_none_is_the_default(make: Callable[[Any], object]) -> None:
-    make(None)
-
-
-@pytest.mark.parametrize("make", CLIENTS)
 @pytest.mark.parametrize("log", ["app", print, logging, logging.Logger, logging.NullHandler()])
 def test_other_objects_are_refused(make: Callable[[Any], object], log: Any) -> None:
     with pytest.raises(InvalidArgument, match=r"^log must be a logger of the module logging, "):

@@ -237,6 +237,7 @@ async def test_the_environment_names_the_name_server(
     monkeypatch.setenv("NAMESRV_ADDR", f"127.0.0.1:1;{cluster.namesrv}")
     async with Producer("pg") as producer:
         await producer.send(Message("T", b"x"))
+    assert [message.body for message in cluster.messages("T")] == [b"x"]
 
 
 async def test_clients_of_one_name_share_their_connections(cluster: MemoryCluster) -> None:
@@ -361,7 +362,7 @@ async def test_a_queue_that_the_topic_does_not_have_is_no_outage(
 
 
 def test_a_status_is_printed_by_its_name() -> None:
-    """RocketMQ's users know the names; the numbers are those of the protocol."""
+    """The names are familiar from RocketMQ; the numbers are defined by the protocol."""
     assert [str(status) for status in SendStatus] == [
         "SEND_OK",
         "FLUSH_DISK_TIMEOUT",

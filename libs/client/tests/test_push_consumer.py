@@ -116,6 +116,8 @@ async def test_a_full_queue_is_not_pulled(cluster: MemoryCluster) -> None:
     async with consumer_of(cluster, listener, options) as consumer:
         pulls = 3 + 3  # three pulls of 4 exceed 10, and each other queue has one waiting pull
         await eventually(lambda: cluster.broker.requests[PULL] >= pulls)
+        await asyncio.sleep(0.1)  # nothing signals that an effect is absent
+        assert cluster.broker.requests[PULL] == pulls
         gate.set()
         await eventually(lambda: consumer.stats().consumed_count == 60)
 

@@ -15,6 +15,7 @@ from cometmq.client import (
     InvalidArgument,
     LitePullConsumer,
     Message,
+    MessageExt,
     MessageSelector,
     OrderlyResult,
     Producer,
@@ -31,8 +32,8 @@ from cometmq.client import (
     TransactionState,
     sync,
 )
-from cometmq.client.testing import MemoryCluster
-from cometmq.client.testing.listening import QUEUE_0
+from cometmq.client.testing import MemoryCluster, eventually
+from cometmq.client.testing.listening import QUEUE_0, consumer_of, send, texts
 from cometmq.remoting.codes import RequestCode
 
 ADDRESS = "127.0.0.1:1"
@@ -67,10 +68,11 @@ def test_a_listener_must_take_messages(kind: type[Any], listener: object, text: 
         kind("cg", ADDRESS, listener=listener)
 
 
-def test_functions_without_a_signature_and_methods_are_listeners() -> None:
-    seen: list[Any] = []
-    for listener in (print, seen.append, lambda *_: None):
-        PushConsumer("cg", ADDRESS, listener=listener)
+async def test_a_method_of_a_builtin_type_is_a_listener(cluster: MemoryCluster) -> None:
+    seen: list[list[MessageExt]] = []
+    async with consumer_of(cluster, seen.append):
+        await send(cluster, *texts(1))
+        await eventually(lambda: [[it.body for it in messages] for messages in seen] == [[b"0"]])
 
 
 @pytest.mark.parametrize(

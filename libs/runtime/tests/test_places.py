@@ -99,4 +99,5 @@ def test_a_folder_that_cannot_be_written(
 
 def test_a_full_disk_does_not_prevent_the_start(tmp_path: Path, refusing: list[int]) -> None:
     refusing.append(errno.ENOSPC)
-    prepare_folder(tmp_path, setting="--data")
+    prepare_folder(tmp_path / "data", setting="--data")
+    assert (tmp_path / "data").is_dir()

@@ -19,21 +19,29 @@ def check(tmp_path, text, name="namesrv", kept=(), **sources):
     file.write_text(text)
     loaded = load(Example, prefix="X", file=file, env={}, **sources)
     refuse_wrong_file(name, loaded, file, kept=frozenset(kept))
+    return loaded.value
 
 
 @pytest.mark.parametrize(
-    "text", ["", "# only a comment\n", "listenPort=1\n", "colour=red\nlistenPort=1"]
+    ("text", "port"),
+    [
+        ("", 9876),
+        ("# only a comment\n", 9876),
+        ("listenPort=1\n", 1),
+        ("colour=red\nlistenPort=1", 1),
+    ],
 )
-def test_a_file_with_a_known_key_or_without_any_is_accepted(tmp_path, text):
-    check(tmp_path, text)
+def test_a_file_with_a_known_key_or_without_any_is_accepted(tmp_path, text, port):
+    assert check(tmp_path, text) == Example(listen_port=port)
 
 
 def test_an_option_does_not_hide_that_the_file_has_its_key(tmp_path):
-    check(tmp_path, "colour=red\nlistenPort=1\n", cli={"listenPort": "5"})
+    accepted = check(tmp_path, "colour=red\nlistenPort=1\n", cli={"listenPort": "5"})
+    assert accepted == Example(listen_port=5)
 
 
 def test_a_key_of_rocketmq_without_effect_counts_as_known(tmp_path):
-    check(tmp_path, "serverWorkerThreads=8\n", kept={"serverWorkerThreads"})
+    assert check(tmp_path, "serverWorkerThreads=8\n", kept={"serverWorkerThreads"}) == Example()
 
 
 def test_a_file_without_a_known_key_is_refused_with_similar_ones(tmp_path):

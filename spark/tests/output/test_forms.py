@@ -107,8 +107,9 @@ def test_ids_on_the_page_are_unique(report: Report) -> None:
     drawn: dict[str, str] = {}
     for match in re.finditer(r'<(\w+) id="([^"]+)"(.*?)(?:/>|</\1>)', text, flags=re.DOTALL):
         assert drawn.setdefault(match[2], match[3]) == match[3]
-    for used in re.findall(r'(?:url\(#|href="#)([^")]+)', text):
-        assert used in drawn
+    used = re.findall(r'(?:url\(#|href="#)([^")]+)', text)
+    assert used
+    assert set(used) <= drawn.keys()
 
 
 def test_worst_groups_come_first(report: Report) -> None:

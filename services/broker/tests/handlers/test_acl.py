@@ -144,6 +144,7 @@ async def test_without_access_control_everything_is_refused(code: int, failed: i
     captured = exchanges(f"0{code}-*.jsonl", is_on=False) or exchanges(
         f"0{code}-*.jsonl", is_on=True
     )
+    assert captured
     for exchange in captured:
         answer = await replay(memory_broker(), exchange, HANDLERS[code])
         assert answer.code == failed

@@ -18,7 +18,7 @@ from cometmq.remoting.bodies.heartbeat import (
     ProducerData,
     SubscriptionData,
 )
-from cometmq.remoting.command import Call
+from cometmq.remoting.command import OK, Call
 from cometmq.remoting.commands.table import NoHeader
 from cometmq.remoting.errors import ServerError
 from cometmq.remoting.testing.golden import Exchange, load_exchanges
@@ -128,7 +128,7 @@ async def test_captured_filter_checks(exchange: Exchange) -> None:
 def test_tags_are_always_supported(subscription: dict[str, str] | None) -> None:
     body = msgspec.json.encode({"clientId": "c", "group": "G", "subscriptionData": subscription})
 
-    clients.check_client_config(memory_broker(), Call(46, NoHeader(), body=body))
+    assert clients.check_client_config(memory_broker(), Call(46, NoHeader(), body=body)) == OK
 
 
 def test_the_refusal_names_an_unknown_filter_type() -> None:

@@ -246,6 +246,7 @@ async def test_an_empty_slave_may_begin_anywhere(rig: Rig) -> None:
     rig.end.end = 0
     rig.master.set_log(501, 900)
     await rig.copies.inspect()
+    assert rig.status.behind_bytes(rig.end.end) == 900
 
 
 @pytest.mark.parametrize("error", [ConnectFailed(MASTER), ServerError("No accessKey")])
@@ -256,3 +257,4 @@ async def test_a_master_that_does_not_answer_is_left_to_the_stream(
     await rig.copies.inspect()
     rig.master.answers[Code.GET_BROKER_RUNTIME_INFO] = b'{"table":{}}'
     await rig.copies.inspect()
+    assert len(rig.log.named("replica.unchecked")) == 2
