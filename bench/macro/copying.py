@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Copies files over loopback without a protocol, to show what the machine allows.
 
-The sender uses sendfile, the receiver writes what arrives to one file; neither syncs.
+The sender uses sendfile, and the receiver writes all bytes to one file; neither syncs.
 """
 
 import multiprocessing

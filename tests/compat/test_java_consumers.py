@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What consumers may expect beyond delivery: retries, dead letters, sharing, progress, pulls."""
+"""Features of Java consumers beyond delivery: retries, dead letters, sharing, progress, pulls."""
 
 import re
 from collections.abc import Callable, Iterator

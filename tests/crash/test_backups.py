@@ -39,7 +39,7 @@ WAIT_S: Final = 240
 
 
 class Moment(NamedTuple):
-    """What was acknowledged when a copy began."""
+    """A copy of the folder, and everything acknowledged before it began."""
 
     folder: Path
     promised: Acknowledged
@@ -94,7 +94,7 @@ async def copy_under_load(
 
 
 async def look(broker: BrokerChild, promised: Acknowledged) -> list[str]:
-    """Return what a broker that runs on a copy lacks."""
+    """Return the acknowledged data that a broker on a copy lacks."""
     wrong, queues = [], {}
     async with Client(broker.address) as client:
         for queue in [(TOPIC, queue_id) for queue_id in range(QUEUE_COUNT)]:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs churn and load against real processes on loopback; exits with 1 if anything is found."""
+"""Runs churn and load against real processes on loopback; exits with 1 if a check fails."""
 
 import argparse
 import asyncio

@@ -113,7 +113,7 @@ class Plan(msgspec.Struct, kw_only=True):
     transfer_bytes_s: int = 0
     """Rate at which a master sends its log to a follower; 0 is unlimited."""
     chaos_bytes_s: int = 0
-    """This rate in the phase with faults, if it is lower; 0 is the same rate."""
+    """A lower rate for the phase with faults; 0 keeps `transfer_bytes_s`."""
 
     def settings(self) -> dict[str, Any]:
         timing = self.timing

@@ -27,7 +27,7 @@ SENT = Message(
 
 
 async def received_from(cluster: MemoryCluster, message: Message) -> MessageExt:
-    """Return a message with all that the way through a consumer adds to it."""
+    """Return a message with every property that a broker and a consumer add to it."""
     recorder = Recorder()
     async with Producer("pg", cluster.namesrv) as producer:
         await producer.send(message)
@@ -55,7 +55,7 @@ async def test_a_received_message_is_forwarded_as_a_new_one(cluster: MemoryClust
 
 
 async def test_no_property_of_rocketmq_is_forwarded(cluster: MemoryCluster) -> None:
-    """DELAY would delay a copy again, TRAN_MSG would make it a half message that nobody commits."""
+    """DELAY would delay the copy again; TRAN_MSG would make it a half message without an end."""
     source = await received_from(cluster, SENT)
     every = dict.fromkeys(RESERVED_KEYS, "true") | {"x": "y", "DELAY": "3"}
     source = msgspec.structs.replace(source, properties=every)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Topics that do not exist, where sends create them and where they do not."""
+"""Missing topics, on brokers that create them with the first send and on others."""
 
 from collections.abc import AsyncIterator, Awaitable, Callable
 
@@ -36,7 +36,7 @@ REFUSED = "broker-a has no topic Orderz, and does not create it: check the name;
 
 
 def keep_inherited(cluster: MemoryCluster) -> None:
-    """Let the route promise what the brokers refuse, as a Java broker does at first."""
+    """Make the route allow sends that the brokers refuse, as a Java broker's does at first."""
     perm = int(Perm.READ | Perm.WRITE | Perm.INHERIT)
     for broker in cluster.brokers:
         broker.registered_perm = lambda topic: perm  # type: ignore[method-assign]

@@ -118,7 +118,7 @@ def check(golden, store):
         assert set(offsets) <= set(row["physicalOffsets"]), row
         assert offsets, row
         strangers = set(row["physicalOffsets"]) - set(offsets)
-        for offset in strangers:  # Java returned these for a mere hash collision
+        for offset in strangers:  # Java returned these because of a hash collision
             record = finish(store.read_record(offset))
             assert record.topic != row["topic"] or row["key"] not in record.keys
 

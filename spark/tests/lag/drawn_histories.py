@@ -27,7 +27,7 @@ _COUNTS = st.sampled_from([0, 0, 0, 1, 7, 60, 2000])
 
 
 class QueueMinute(NamedTuple):
-    """What happens to the queue in the minute before a snapshot."""
+    """The changes of a queue in the minute before a snapshot."""
 
     arrived: int
     deleted: int
@@ -35,7 +35,7 @@ class QueueMinute(NamedTuple):
 
 
 class ReaderMinute(NamedTuple):
-    """What happens to a group in the minute before a snapshot."""
+    """The changes of a group in the minute before a snapshot."""
 
     read: int | None
     """Number of messages read; None reads all, and a negative number sets the offset back."""

@@ -295,7 +295,7 @@ async def test_a_stopping_broker_forwards_for_a_while_after_a_hand_over(
 ):
     monkeypatch.setattr(gates, "LINGER_STEP_MS", 1)
     rig = Rig()
-    await rig.gate.linger(600_000)  # returns at once: the broker has handed over nothing
+    await rig.gate.linger(600_000)  # returns at once, because the broker has not handed over
     rig.gate.forward("a:1")
     began_ms = rig.now_ms
     await rig.gate.linger(5_000)

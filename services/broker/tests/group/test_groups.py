@@ -465,6 +465,6 @@ async def test_a_winner_waits_for_the_broker_with_the_newest_tables(tmp_path: Pa
         assert group.status(1).role is Role.PROMOTING
         assert group.master is None
         await group.kill(2)
-        await group.start(2)  # its journal tells how recent its tables are
+        await group.start(2)  # its journal shows how recent its tables are
         assert await group.until_master(0) == 1
         assert "OnlyThere" in group.apps[1].broker.topics.table

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What `cometmq ha status` shows of a broker group: facts, members, and faults with remedies."""
+"""The output of `cometmq ha status`: facts, members, and faults with their remedies."""
 
 from typing import Final
 
@@ -117,7 +117,7 @@ def note_faults(open_group: OpenGroup, record: Record | None) -> None:
 
 
 def _why_without_master(open_group: OpenGroup, record: Record) -> str:
-    """Return why the master of the record is not open, and what helps."""
+    """Return why the master of the record is not open, and the remedy."""
     holder = record.holder.ordinal
     is_silent = holder in open_group.faults
     state = "does not answer this command" if is_silent else "is not open"
@@ -162,7 +162,7 @@ def _note_unnamed(open_group: OpenGroup, record: Record) -> None:
 
 
 def _why_without_record(open_group: OpenGroup) -> str:
-    """Return what keeps an elector from creating the record, by the rules that it follows."""
+    """Return why electors do not create the record, by the rules that they follow."""
     name = open_group.plan.group.name
     readers = [number for number, report in open_group.reports.items() if report.record_uid]
     if readers:

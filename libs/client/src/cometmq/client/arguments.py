@@ -16,7 +16,7 @@ from cometmq.remoting.errors import SettingsError
 from cometmq.remoting.transport.addresses import parse_address
 
 SHORT_MS: Final = 100
-"""Timeouts below this are legal, but hardly meant."""
+"""Shorter timeouts are legal, but probably a mistake."""
 
 _SECONDS_MAX: Final = 1_000_000
 _EPOCH_S_MAX: Final = 100_000_000_000  # seconds since 1970: the year 5138

@@ -91,7 +91,7 @@ _FOREIGN: Final[Mapping[str, str]] = {
     "/": "conditions do not calculate",
     "%": "conditions do not calculate, and there are no wildcards",
 }
-"""What to write instead of text that begins no token; the first match counts."""
+"""Corrections for text that begins no token; the first match counts."""
 
 
 def read_tokens(condition: str) -> tuple[list[Token], Token]:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a broker checks before it opens anything: its settings, then its ports and addresses."""
+"""Checks a broker's settings, then its ports and addresses, before it opens any file or socket."""
 
 from functools import partial
 from typing import Final

@@ -103,8 +103,8 @@ class StoreDriver:
         self.commit_count = 0
         self.put_times = PutTimes(lambda: store.put_count)
         self.put_seconds = latency_buckets()
-        """Time from a put to its answer; all messages of a commit count with the time of the oldest
-        one.
+        """Time from a put to its answer; each message of a commit counts with the time of the
+        oldest one.
         """
         self.sync_seconds = latency_buckets()
         self._sync_began_s = 0.0

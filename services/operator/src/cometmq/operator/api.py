@@ -3,7 +3,7 @@
 
 The operator has its own client, because the official one needs more memory than the rest of the
 operator, and kopf offers no API client. Failed calls are not retried here: callers read the state
-again and decide anew.
+again and decide again.
 """
 
 import ssl

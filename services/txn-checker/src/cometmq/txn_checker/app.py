@@ -198,7 +198,7 @@ class TxnCheckerApp:
         self._asked.set()
 
     def _take_route(self, name: str, address: str, *, is_back: bool) -> None:
-        """Use this address for the broker; try a broker that moved or returned at once."""
+        """Use this address for the broker; if it has moved or returned, connect to it at once."""
         follower = self._followers[name]
         is_moved = address != self._addresses[name]
         self._addresses[name] = address

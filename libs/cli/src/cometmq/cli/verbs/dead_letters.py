@@ -70,7 +70,7 @@ class Choice(msgspec.Struct, frozen=True):
 
     @property
     def is_everything(self) -> bool:
-        """Whether no option leaves out a message other than the last ones."""
+        """Whether the options select all messages, or the first ones up to a maximum."""
         return self == Choice(None, None, None, None, None, None, self.count_max)
 
     async def read(

@@ -182,7 +182,7 @@ class Namesrv:
         return decode_json(TopicRoute, response.body)
 
     async def has_brokers(self) -> bool:
-        """Return whether any broker is registered; true if the name server does not tell."""
+        """Return whether any broker is registered; true if the name server does not answer."""
         try:
             response = await self.invoke(RequestCode.GET_BROKER_CLUSTER_INFO)
             return bool(decode_json(ClusterInfo, response.body).broker_addr_table)

@@ -344,7 +344,7 @@ class Producer(Client):
         """Reply to a consumed request; raise NotARequest for any other message.
 
         Raise RequesterGone if the requester has ended or lost its connection: a broker has stored
-        the reply, but nobody waits for it.
+        the reply, but no client waits for it.
         """
         return await self.send(reply_message(request, body))
 

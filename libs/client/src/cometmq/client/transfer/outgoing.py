@@ -54,7 +54,7 @@ _SOURCES: Final = {
     PropertyKey.KEYS.value: "a key",
     PropertyKey.TAGS.value: "the tag",
 }
-"""What the application has to set to give a message these properties."""
+"""The parts of a message from which the client sets these properties."""
 _BATCH_ITEM_BYTES: Final = 5 * 4 + 2
 """Size of a batch item's fixed fields."""
 _LONGEST_ID: Final = "0" * 56

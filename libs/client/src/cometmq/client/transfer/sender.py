@@ -59,7 +59,7 @@ from cometmq.remoting.message.properties import PropertyKey
 
 STORED_CODES: Final = frozenset(int(status) for status in SendStatus)
 _REPLY_OK: Final = STORED_CODES | {int(ResponseCode.SYSTEM_ERROR)}
-"""A broker may have stored a reply that it could not push; the fields of its answer tell."""
+"""A broker may have stored a reply that it could not push; the fields of its answer show this."""
 SendHeader = SendMessage | SendMessageV2
 NO_EXT: Final[Mapping[str, str]] = {}
 _SEND_BATCH: Final = int(RequestCode.SEND_BATCH_MESSAGE)

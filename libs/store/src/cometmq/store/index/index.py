@@ -51,7 +51,7 @@ class Index:
         self._shape = IndexShape(settings.max_hash_slot_num, settings.max_index_num)
         self._backlog: list[Keys] = []  # never holds empty `Keys`
         self._backlog_count = 0  # keys in the backlog
-        self._linked_count = 0  # keys of the first element that the files already hold
+        self._linked_count = 0  # keys of the backlog's first element that are in the files
         self.files: list[IndexFile] = []
 
     def load(self, on_corrupt: Callable[[CorruptStore], None] | None = None) -> None:

@@ -143,7 +143,7 @@ class FilterSubscriptions:
         return data.compiled()
 
     def register(self, group: str, subscriptions: Iterable[SubscriptionData]) -> None:
-        """Adopt the filters in a member's heartbeat; the group's filters for other topics become
+        """Adopt the filters in a member's heartbeat; mark the group's filters for other topics as
         dead.
         """
         wanted: set[str] = set()

@@ -46,7 +46,7 @@ def query_message(broker: Broker, call: Call[QueryMessage]) -> None:
 
 def _found(result: QueryResult) -> Reply:
     if not result.records:
-        # RocketMQ omits its index figures too when nothing is found.
+        # like RocketMQ, omit the figures of the index if no message is found.
         nothing = QueryMessageReply(0, 0)
         return Reply(ResponseCode.QUERY_NOT_FOUND, nothing, remark=remarks.QUERY_MESSAGE_NOT_FOUND)
     header = QueryMessageReply(

@@ -363,7 +363,7 @@ class Journal:
         marks.pop(digest, None)
         marks[digest] = number
         if len(marks) > _MARKS_MAX:
-            del marks[list(marks)[1]]  # never the first, of the last save that succeeded
+            del marks[list(marks)[1]]  # the first is the last save that succeeded: keep it
         self._has_new_marks = True
         self.write()
 

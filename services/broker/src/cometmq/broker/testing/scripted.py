@@ -37,7 +37,7 @@ from cometmq.store.testing.memory_disk import MemoryDisk
 
 T = TypeVar("T")
 
-TURNS = 4  # of the loop: receive, commit, answers, what they wake
+TURNS = 4  # of the loop: receive, commit, answers, woken pulls
 
 
 class InlineWorker:

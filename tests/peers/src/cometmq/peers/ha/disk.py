@@ -37,7 +37,7 @@ class Disk:
         self._mount.mkdir(parents=True)
         with self._image.open("wb") as image:
             image.truncate(SIZE_BYTES)
-        # No blocks for root only, with which brokers, which run as root, would go on.
+        # No blocks are reserved for root: brokers run as root, and could still write to them.
         options = ["-m", "0", "-E", "lazy_itable_init=1,lazy_journal_init=1,nodiscard"]
         _run("mkfs.ext4", "-q", "-F", *options, str(self._image))
         _run("mount", "-o", "loop", str(self._image), str(self._mount))

@@ -12,7 +12,7 @@ FULL_S_MIN: Final = 4.0
 FULL_S_MAX: Final = 8.0
 SLOW_S: Final = 6.0
 STALL_S_MAX: Final = 0.5
-"""Below the time after which a master without a write counts as lost."""
+"""Shorter than the time after which a master that cannot write counts as lost."""
 MOVING_S: Final = 0.1
 
 

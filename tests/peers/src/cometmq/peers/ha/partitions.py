@@ -24,14 +24,14 @@ async def isolate_master(group: BrokerGroup, master: int, random: Random) -> Non
 
 
 async def silence_master(group: BrokerGroup, master: int, random: Random) -> None:
-    """Drop what the master sends; it still receives."""
+    """Drop the packets that the master sends; it still receives."""
     name = broker(master)
     cut = [(name, other) for other in group.network.others(name)]
     await _until_replaced(group, master, cut, random)
 
 
 async def starve_master(group: BrokerGroup, master: int, random: Random) -> None:
-    """Drop what is sent to the master; its packets still arrive."""
+    """Drop the packets sent to the master; its own still arrive."""
     name = broker(master)
     cut = [(other, name) for other in group.network.others(name)]
     await _until_replaced(group, master, cut, random)

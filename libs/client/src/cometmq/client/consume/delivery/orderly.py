@@ -170,8 +170,8 @@ class OrderlyDelivery:
 
     async def _serve(self, held: ProcessQueue, turn: _Turn) -> None:
         try:
-            # By queue rather than process queue: when a queue begins anew, the old call may still
-            # run.
+            # By queue rather than process queue: if a queue is assigned again, the old call may
+            # still be running.
             lock = self._one_at_a_time.setdefault(held.queue, asyncio.Lock())
             while turn.waiting and self._may_begin(held):
                 try:

@@ -30,7 +30,7 @@ class AllocateStrategy(Protocol):
     def allocate(
         self, client_id: str, queues: Sequence[MessageQueue], client_ids: Sequence[str]
     ) -> list[MessageQueue]:
-        """Return the queues of `client_id`, out of sorted queues and sorted client ids."""
+        """Return the queues assigned to `client_id`; queues and client ids are sorted."""
 
 
 class AllocateAveragely:

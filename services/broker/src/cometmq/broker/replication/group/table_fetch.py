@@ -70,13 +70,13 @@ class TableFetcher:
         return arrived
 
     def start(self, epoch: int, tables: TablesAt, is_wanted: Callable[[], bool]) -> None:
-        """Fetch in the background as long as the tables are wanted, unless that is in progress."""
+        """Fetch in the background while the tables are wanted, unless a fetch is running."""
         if not len(self._tasks):
             self._last_reason = ""
             self._tasks.spawn(self._run(epoch, tables, is_wanted), name="fetch-tables")
 
     async def stop(self) -> None:
-        """Close the connection, and forget what has arrived."""
+        """Close the connection, and discard the tables that have arrived."""
         await self._tasks.close()
         self._arrived = None
 

@@ -128,7 +128,7 @@ class TableOffer(asyncio.Protocol):
         return self._progressed_ms
 
     def data_received(self, data: bytes) -> None:
-        self.close()  # a winner has nothing more to say
+        self.close()  # a winner sends only one frame
 
     def pause_writing(self) -> None:
         self._is_paused = True
