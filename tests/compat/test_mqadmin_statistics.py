@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""RocketMQ's mqadmin on statistics and maintenance: the same content from both brokers."""
+"""RocketMQ's mqadmin commands for statistics and maintenance print the same for both brokers."""
 
 import json
 import re

@@ -53,7 +53,7 @@ def snapshot(broker: BrokerChild, to: Path) -> None:
     """Copy the folder of a process that cannot change it: all files are of one moment."""
     os.kill(broker.pid, signal.SIGSTOP)
     try:
-        os.waitpid(broker.pid, os.WUNTRACED)  # a thread inside a system call ends it first
+        os.waitpid(broker.pid, os.WUNTRACED)  # threads complete their system calls first
         shutil.copytree(broker.store, to)
     finally:
         os.kill(broker.pid, signal.SIGCONT)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a member of a broker group reacts to: orders and its own observations, as plain values."""
+"""Orders to a member of a broker group, and its own observations, as plain values."""
 
 import msgspec
 

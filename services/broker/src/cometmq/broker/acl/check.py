@@ -178,7 +178,7 @@ class AccessControl:
     def _check(self, call: Call[Any]) -> None:
         if self._is_white(call):
             return
-        ext = call.ext  # decoded anew by each access
+        ext = call.ext  # each access decodes it again
         account = self._account(call, ext)
         if account is None:
             return

@@ -119,7 +119,7 @@ class VersionedTable(ABC, Generic[FileT, ConfigT]):
         self._changed()
 
     def _note(self, *names: str) -> None:
-        """Note that the version has changed, and which configurations have changed or gone."""
+        """Note a new version, and the names of changed and removed configurations."""
         self.is_dirty = True
         if self.noted is None:
             return
