@@ -12,6 +12,7 @@ from cometmq.store.results import GetStatus
 from cometmq.store.testing.builders import StoreRig, make_message
 from cometmq.store.testing.memory_disk import MemoryDisk
 from cometmq.store.upkeep import checkpointer
+from cometmq.store.writing.write_state import Refusal
 
 
 def master_log(count):
@@ -89,6 +90,29 @@ def test_bytes_that_do_not_fit_are_refused():
     with pytest.raises(StoreError, match="500"):
         rig.store.append_raw(400, log[400:600])
     assert rig.store.commit_log.end == 500
+
+
+def test_a_former_master_appends_only_after_its_failed_write_is_overwritten():
+    """The probe zeroes the range of the failed write, where the new master's records belong."""
+    log, _ = master_log(60)
+    disk = MemoryDisk()
+    rig = StoreRig(disk)
+    rig.store.append_raw(0, log[:500])
+    rig.store.truncate(rig.store.confirm_offset)
+    end = rig.store.commit_log.end
+    rig.store.confirm(None)
+    disk.fault = lambda operation, path: 28 if operation == "write" and "commitlog" in path else 0
+    rig.put(make_message("T", 0, b"refused"))
+    assert rig.store.write_state.has(Refusal.LOG_WRITE_FAILED)
+    disk.fault = None
+    rig.store.role_writable = False
+    with pytest.raises(DiskError):
+        rig.store.append_raw(end, log[end:])
+    rig.work(5)
+    assert not rig.store.write_state.has(Refusal.LOG_WRITE_FAILED)
+    rig.store.append_raw(end, log[end:])
+    rig.work(5)
+    assert bodies(rig.store) == [b"%d" % number for number in range(60)]
 
 
 @pytest.mark.parametrize("failing", ["create", "write"])

@@ -11,6 +11,7 @@ listeners. It then answers the puts (ASYNC_FLUSH) or leaves them pending until t
 (SYNC_FLUSH).
 """
 
+import errno
 from collections.abc import Callable, Sequence
 from typing import Final, Self
 
@@ -356,6 +357,8 @@ class MessageStore:
         Whole records become visible once they are confirmed. If a write fails, raise DiskError; the
         bytes written before it, which end at a file boundary, remain in the log.
         """
+        if self.write_state.has(Refusal.LOG_WRITE_FAILED):  # the probe would overwrite them
+            raise DiskError("write", self._parts.layout.commit_log, errno.EAGAIN)
         self._publisher.drop()
         try:
             self._replica.append(offset, data)
