@@ -65,7 +65,7 @@ class Client:
         def arrive() -> None:
             if host.process is not None:
                 answer = partial(network.send, host.name, self.name, reply)
-                host.process.request(code, key, body, answer)
+                host.process.request(code, {"key": key}, body, answer)
             elif host.is_up:
                 network.send(host.name, self.name, reply, None, ConnectionRefusedError())
 

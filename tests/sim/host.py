@@ -338,14 +338,13 @@ class BrokerProcess:
 
     # Clients
 
-    def request(
-        self, code: int, key: str, body: bytes, reply: Answered, *, head: bytes = b""
-    ) -> None:
+    def request(self, code: int, ext: Mapping[str, str], body: bytes, reply: Answered) -> None:
         """Serve a client's request; send an answer only while this broker is allowed to."""
-        self.loop.call_soon(self._request, code, key, body, reply, head)
+        self.loop.call_soon(self._request, code, ext, body, reply)
 
-    def _request(self, code: int, key: str, body: bytes, reply: Answered, head: bytes) -> None:
-        call: Call[str] = Call(code=code, header=key, body=body, head=head)
+    def _request(self, code: int, ext: Mapping[str, str], body: bytes, reply: Answered) -> None:
+        head = msgspec.json.encode({"code": code, "extFields": ext})
+        call: Call[str] = Call(code=code, header=ext["key"], body=body, head=head)
         try:
             result: Any = self._handlers[code](None, call)
         except CometError as error:
@@ -412,7 +411,7 @@ class BrokerProcess:
         self,
         address: str,
         code: int,
-        header: str,
+        header: None,
         body: bytes,
         *,
         timeout_ms: int,
@@ -439,8 +438,7 @@ class BrokerProcess:
 
         def arrive() -> None:
             if target.process is not None:
-                head = str(dict(ext)).encode()
-                target.process.request(code, header, body, reply, head=head)
+                target.process.request(code, ext, body, reply)
             elif target.is_up:
                 reply(None, ConnectFailed(f"{address} refuses"))
 

@@ -53,6 +53,13 @@ def test_requests_of_java_clients_are_judged_as_a_java_broker_judged(exchange: E
     assert signer.has_signed(raw.ext, body) is not is_refused
 
 
+def test_a_broker_may_mark_a_signed_request_as_forwarded() -> None:
+    signer = Signer("secret-1")
+    ext = {"topic": "T", "AccessKey": "user-1", "z": "7"}
+    signed = {**ext, "Signature": signer.sign(ext, b"body")}
+    assert signer.has_signed({**signed, signature.FORWARDED: "true"}, b"body")
+
+
 def test_a_signature_covers_every_field_and_the_body() -> None:
     signer = Signer("secret-1")
     ext = {"topic": "T", "AccessKey": "user-1", "queueId": "7"}

@@ -7,13 +7,14 @@ from typing import Any
 import pytest
 
 from cometmq.broker.group import gate as gates
-from cometmq.broker.group.gate import FORWARDED, KINDS, Gate
+from cometmq.broker.group.gate import KINDS, Gate
 from cometmq.broker.handlers import HANDLERS
 from cometmq.broker.testing.scripted import frames_of
 from cometmq.broker.testing.scripts import frame
 from cometmq.remoting.codes import RequestCode, ResponseCode
 from cometmq.remoting.command import Call, Reply, Response
 from cometmq.remoting.errors import (
+    AccessDenied,
     ConnectFailed,
     ConnectionLost,
     MessageIllegal,
@@ -21,10 +22,12 @@ from cometmq.remoting.errors import (
     SystemBusy,
 )
 from cometmq.remoting.raw import FLAG_ONEWAY
+from cometmq.remoting.signature import FORWARDED
 
 SEND, TOPIC = RequestCode.SEND_MESSAGE_V2, RequestCode.UPDATE_AND_CREATE_TOPIC
 COMMIT = RequestCode.UPDATE_CONSUMER_OFFSET
 LOCK, PULL, BEAT = RequestCode.LOCK_BATCH_MQ, RequestCode.PULL_MESSAGE, RequestCode.HEART_BEAT
+HEAD = b'{"code":310,"extFields":{"topic":"T","Signature":"s"}}'
 
 
 class Leader:
@@ -56,7 +59,7 @@ class Client:
 
     def __init__(self, *outcomes: Response | Exception) -> None:
         self.outcomes = list(outcomes)
-        self.asked: list[tuple[str, int, Any, bytes]] = []
+        self.asked: list[tuple[str, int, bytes]] = []
 
     async def invoke(
         self,
@@ -69,8 +72,9 @@ class Client:
         ok: Any,
         ext: Any,
     ) -> Response:
-        assert ext == {FORWARDED: "true"}
-        self.asked.append((address, code, header, body))
+        assert header is None
+        assert ext == {"topic": "T", "Signature": "s", FORWARDED: "true"}
+        self.asked.append((address, code, body))
         outcome = self.outcomes.pop(0)
         if isinstance(outcome, Exception):
             raise outcome
@@ -107,7 +111,7 @@ class Rig:
         self.served.append(call.body)
         return Reply(remark="served")
 
-    def ask(self, code: int, body: bytes = b"x", *, flag: int = 0, head: bytes = b"") -> Any:
+    def ask(self, code: int, body: bytes = b"x", *, flag: int = 0, head: bytes = HEAD) -> Any:
         call: Call[Any] = Call(code, "header", flag=flag, body=body, head=head)
         return self.table[code](None, call)
 
@@ -273,15 +277,15 @@ async def test_parked_requests_are_forwarded_and_never_served_here():
     assert (await rig.ask(SEND, b"later")).code == 0
     assert rig.served == []
     assert rig.client.asked == [
-        ("10.0.0.2:10911", SEND, "header", b"x"),
-        ("10.0.0.2:10911", SEND, "header", b"later"),
+        ("10.0.0.2:10911", SEND, b"x"),
+        ("10.0.0.2:10911", SEND, b"later"),
     ]
     assert rig.gate.forwarded_count == 2
 
 
 @pytest.mark.parametrize("is_binary", [False, True])
 async def test_a_forwarded_request_is_not_forwarded_again(is_binary: bool):
-    """Two former masters that do not know the new one would pass it back and forth."""
+    """Two brokers that follow each other would pass it back and forth."""
     rig = Rig()
     rig.gate.forward("b1:10911")
     ((_, head, _),) = frames_of(frame(SEND, {FORWARDED: "true"}, is_binary=is_binary))
@@ -295,7 +299,9 @@ async def test_a_stopping_broker_forwards_for_a_while_after_a_hand_over(
 ):
     monkeypatch.setattr(gates, "LINGER_STEP_MS", 1)
     rig = Rig()
-    await rig.gate.linger(600_000)  # returns at once, because the broker has not handed over
+    rig.gate.forward("a:1")
+    await rig.gate.linger(600_000)  # returns at once, because this slave has not handed over
+    rig.gate.park()
     rig.gate.forward("a:1")
     began_ms = rig.now_ms
     await rig.gate.linger(5_000)
@@ -308,6 +314,7 @@ async def test_a_stopping_broker_forwards_for_a_while_after_a_hand_over(
 async def test_lingering_ends_when_the_broker_is_master_again(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(gates, "LINGER_STEP_MS", 1)
     rig = Rig()
+    rig.gate.park()
     rig.gate.forward("a:1")
     lingering = asyncio.get_running_loop().create_task(rig.gate.linger(10**12))
     await asyncio.sleep(0)
@@ -326,9 +333,30 @@ async def test_a_new_master_that_is_not_open_yet_is_asked_again():
 async def test_a_new_master_that_does_not_open_is_given_up():
     rig = Rig(*[ServiceNotAvailable("a slave")] * 100)
     rig.gate.forward("a:1")
-    with pytest.raises(SystemBusy, match="a:1 is not open yet"):
+    with pytest.raises(ServiceNotAvailable, match="a slave"):
         await rig.ask(SEND)
-    assert len(rig.client.asked) < 100
+    assert 1 < len(rig.client.asked) < 100
+
+
+@pytest.mark.parametrize(("error", "remark"), [
+    (ServiceNotAvailable("fewer copies"), "fewer copies"),
+    (ConnectFailed("no"), "this broker is not the master of its group now"),
+])  # fmt: skip
+async def test_a_refusal_of_an_established_master_is_passed_on_at_once(error, remark):
+    """Clients then look up the master; retries by every slave would only add load."""
+    rig = Rig(error)
+    rig.gate.forward("a:1")
+    rig.now_ms += rig.gate.forward_ms_max
+    with pytest.raises(ServiceNotAvailable, match=remark):
+        await rig.ask(SEND)
+
+
+async def test_a_client_allowed_by_its_address_is_sent_to_the_master_itself():
+    """The master sees the address of the forwarding broker."""
+    rig = Rig(AccessDenied("no access key"))
+    rig.gate.forward("a:1")
+    with pytest.raises(ServiceNotAvailable, match="is not the master of its group now, the master"):
+        await rig.ask(SEND)
 
 
 async def test_a_forwarded_request_is_served_here_once_this_broker_is_master_again():
@@ -376,8 +404,20 @@ async def test_memory_of_held_requests_is_bounded(monkeypatch: pytest.MonkeyPatc
     rig.gate.park()
     held = asyncio.get_running_loop().create_task(rig.ask(SEND, b"x" * 8))
     await asyncio.sleep(0)
-    with pytest.raises(SystemBusy, match="switchover is in progress"):
+    with pytest.raises(SystemBusy, match="waiting for a switchover"):
         await rig.ask(SEND, b"x" * 8)
     rig.gate.unpark()
     assert (await held).remark == "served"
     assert rig.ask(SEND, b"x" * 8).remark == "served"
+
+
+async def test_memory_of_forwarded_requests_is_bounded(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(gates, "HELD_BYTES_MAX", 10)
+    rig = Rig(*[ServiceNotAvailable("a slave")] * 100)
+    rig.gate.forward("a:1")
+    forwarded = asyncio.get_running_loop().create_task(rig.ask(SEND, b"x" * 8))
+    await asyncio.sleep(0)
+    with pytest.raises(SystemBusy, match="for the master"):
+        await rig.ask(SEND, b"x" * 8)
+    rig.gate.unpark()
+    assert (await forwarded).remark == "served"

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Request signatures: they prove the sender's identity and that the request is unchanged.
 
-The signed content consists of the values of all ext fields except the signature, ordered by field
-name, followed by the body. The signature is its HMAC-SHA1 in Base64.
+The signed content consists of the values of all ext fields except the signature and `FORWARDED`,
+ordered by field name, followed by the body. The signature is its HMAC-SHA1 in Base64.
 
 Compatibility: brokers disagree about the field `_UNIQUE_KEY_QUERY` of a QUERY_MESSAGE. Versions
 before 5.0 leave it out of the content even though their own clients sign it; later ones include it.
@@ -24,6 +24,10 @@ from cometmq.remoting.types import Buffer
 ACCESS_KEY: Final = "AccessKey"
 SECURITY_TOKEN: Final = "SecurityToken"  # noqa: S105  # the name of a field
 SIGNATURE: Final = "Signature"
+FORWARDED: Final = "cometmqForwarded"
+"""Marks a request that a broker has forwarded to the master of its group; a broker adds this field
+to those that the client has signed.
+"""
 UNIQUE_KEY_QUERY: Final = "_UNIQUE_KEY_QUERY"
 
 _ORDERS_MAX: Final = 1024
@@ -91,7 +95,7 @@ def _values(ext: Mapping[str, str]) -> tuple[str, ...]:
 
 def _ordered(names: tuple[str, ...]) -> Callable[[Mapping[str, str]], tuple[str, ...]]:
     """Return a getter of the values, sorted by the UTF-16 units of their names as in Java."""
-    signed = [name for name in names if name != SIGNATURE]
+    signed = [name for name in names if name not in (SIGNATURE, FORWARDED)]
     signed.sort(key=lambda name: name.encode("utf-16-be", "surrogatepass"))
     if len(signed) > 1:
         return itemgetter(*signed)

@@ -59,7 +59,7 @@ GROUP_FAMILIES: Final[tuple[Family[Grouping], ...]] = (
         lambda g: g.gate.held_count,
     ),
     counter(
-        "cometmq_group_forwarded_requests_total", "Requests forwarded to a new master.",
+        "cometmq_group_forwarded_requests_total", "Requests forwarded to the master.",
         lambda g: g.gate.forwarded_count,
     ),
 )  # fmt: skip

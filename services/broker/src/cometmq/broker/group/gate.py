@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Decides when and where a group member serves a request: at once, after a confirmation, after a
-switchover, or at the new master.
+switchover, or at the master.
 
 `KINDS` lists what each request needs. All other requests are served as in a broker without a group.
 While a planned switchover is in progress, requests that change state wait; afterwards they are
 either served here or forwarded to the new master, never both. Producers and consumers keep their
-connections and notice only the pause.
+connections and notice only the pause. A slave forwards such requests to the master that it follows:
+clients whose routes are out of date, for up to 30 s after a failover, notice nothing.
 """
 
 import asyncio
@@ -20,12 +21,14 @@ from cometmq.remoting.codes import RequestCode as Code
 from cometmq.remoting.codes import ResponseCode
 from cometmq.remoting.command import Call, Reply, Response
 from cometmq.remoting.errors import (
+    AccessDenied,
     CometError,
     CommandError,
     ConnectFailed,
     ServiceNotAvailable,
     SystemBusy,
 )
+from cometmq.remoting.signature import FORWARDED
 from cometmq.remoting.transport.dispatch import Handler, Result
 
 ContextT = TypeVar("ContextT")
@@ -36,6 +39,7 @@ FORWARD_MS_MAX: Final = 5_000
 FORWARD_PAUSE_MS: Final = 20
 LINGER_STEP_MS: Final = 200
 HELD_BYTES_MAX: Final = 64 << 20
+"""Bounds the bodies of all requests that wait for a switchover, or for the answer of a master."""
 STORED: Final = (
     ResponseCode.SUCCESS,
     ResponseCode.FLUSH_DISK_TIMEOUT,
@@ -93,13 +97,12 @@ KINDS: Final[Mapping[int, Kind]] = {
 """Request code -> what it needs; requests without a row are always served."""
 
 
-FORWARDED: Final = "cometmqForwarded"
-"""The ext field that marks a forwarded request. A broker that forwards requests refuses it: two
-former masters that do not know the new one would otherwise pass it back and forth without end.
-"""
-
-
 def is_forwarded(call: Call[Any]) -> bool:
+    """Return whether another broker has forwarded the request.
+
+    A broker that forwards requests refuses it: two brokers that follow each other, because neither
+    knows the new master, would otherwise pass it back and forth without end.
+    """
     return FORWARDED.encode() in call.head
 
 
@@ -146,34 +149,36 @@ class Gate:
         self._opened: asyncio.Event | None = None  # while requests are held
         self._held_bytes = 0
         self._target = ""  # where requests are forwarded
-        self._forwarding_ms = 0  # since when
+        self._forwarding_ms = 0  # since when they are forwarded there
+        self._handed_over_ms: int | None = None  # None: this broker has not handed over
         self.held_count = 0
         self.forwarded_count = 0
-
-    @property
-    def is_forwarding(self) -> bool:
-        """Whether requests that change state are forwarded to another broker."""
-        return bool(self._target)
 
     def park(self) -> None:
         """Hold requests that change state from now on."""
         self._target = ""
+        self._handed_over_ms = None
         if self._opened is None:
             self._opened = asyncio.Event()
 
     def unpark(self) -> None:
         """Serve the held requests and all later ones here."""
+        self._handed_over_ms = None
         self._release("")
 
     def forward(self, address: str) -> None:
         """Forward the held requests, and all later ones that change state, to a broker."""
         self._forwarding_ms = self._now_ms()
+        if self._opened is not None:
+            self._handed_over_ms = self._forwarding_ms
         self._release(address)
 
     async def linger(self, duration_ms: int) -> None:
-        """Wait until requests have been forwarded for `duration_ms`, or until forwarding ends."""
-        while self._target:
-            left_ms = self._forwarding_ms + duration_ms - self._now_ms()
+        """Wait until `duration_ms` have passed since this broker handed over, or until it is master
+        again; return at once if it has not handed over.
+        """
+        while self._handed_over_ms is not None:
+            left_ms = self._handed_over_ms + duration_ms - self._now_ms()
             if left_ms <= 0:
                 return
             await asyncio.sleep(min(left_ms, LINGER_STEP_MS) / 1000)
@@ -204,64 +209,86 @@ class Gate:
 
         def divertible(context: ContextT, call: Call[Any]) -> Result:
             if self._opened is not None or self._target:
-                return self._diverted(serve, context, call)
+                return self._bounded(serve, context, call)
             return serve(context, call)
 
         return divertible
+
+    async def _bounded(
+        self, serve: Handler[ContextT], context: ContextT, call: Call[Any]
+    ) -> Reply | Any:
+        """Divert a request if there is memory for it."""
+        size = len(call.body)
+        if self._held_bytes + size > HELD_BYTES_MAX:
+            raise SystemBusy("too many requests are waiting for a switchover, or for the master")
+        self._held_bytes += size
+        try:
+            return await self._diverted(serve, context, call)
+        finally:
+            self._held_bytes -= size
 
     async def _diverted(
         self, serve: Handler[ContextT], context: ContextT, call: Call[Any]
     ) -> Reply | Any:
         """Hold a request until it is decided where to serve it, then serve or forward it.
 
-        The request is served here, or sent again, only if the new master refused it or could not
-        be reached, so it is never served twice.
+        The request is served here, or sent again, only if the master refused it or could not be
+        reached, so it is never served twice.
         """
         deadline_ms = self._now_ms() + self.forward_ms_max
         while True:
             if self._opened is not None:
-                await self._held(self._opened, len(call.body))
+                await self._held(self._opened)
                 deadline_ms = self._now_ms() + self.forward_ms_max
             elif not self._target:
                 return await _settled(serve(context, call))
             elif is_forwarded(call):
-                raise ServiceNotAvailable(
-                    "this broker is not the master, and forwards requests itself"
-                )
+                raise _not_the_master("it forwards requests itself")
             elif (reply := await self._forwarded(call, self._target, deadline_ms)) is not None:
                 return reply
 
-    async def _held(self, opened: asyncio.Event, size: int) -> None:
+    async def _held(self, opened: asyncio.Event) -> None:
         """Wait until the switchover has ended or failed."""
-        if self._held_bytes + size > HELD_BYTES_MAX:
-            raise SystemBusy("a switchover is in progress and too many requests are waiting for it")
-        self._held_bytes += size
         self.held_count += 1
         try:
             await opened.wait()
         finally:
-            self._held_bytes -= size
             self.held_count -= 1
 
     async def _forwarded(self, call: Call[Any], target: str, deadline_ms: int) -> Reply | None:
-        """Send a request to the new master; return None after a pause if it has not accepted it."""
+        """Send a request to the master; return None after a pause if it has not accepted it yet.
+
+        All fields are sent as they were received, because the client may have signed them.
+        """
         left_ms = deadline_ms - self._now_ms()
+        ext = {**call.ext, FORWARDED: "true"}
         try:
             response = await self._client.invoke(
-                target, call.code, call.header, call.body,
-                timeout_ms=max(1, left_ms), ok=STORED, ext={FORWARDED: "true"},
+                target, call.code, None, call.body,
+                timeout_ms=max(1, left_ms), ok=STORED, ext=ext,
             )  # fmt: skip
         except (ConnectFailed, ServiceNotAvailable) as error:
-            if deadline_ms - self._now_ms() <= FORWARD_PAUSE_MS:
-                raise SystemBusy(f"the new master {target} is not open yet: {error}") from error
+            if self._target == target and not self._may_open(deadline_ms):
+                if isinstance(error, ServiceNotAvailable):
+                    raise
+                raise _not_the_master(f"the master does not accept connections: {error}") from error
             await asyncio.sleep(FORWARD_PAUSE_MS / 1000)
             return None
+        except AccessDenied as error:  # this broker has allowed the request, perhaps by its address
+            raise _not_the_master(f"the master refuses the forwarded request: {error}") from error
         except CommandError:
             raise
         except CometError as error:
-            raise SystemBusy(f"the new master {target} did not answer: {error}") from error
+            raise SystemBusy(f"the master {target} did not answer: {error}") from error
         self.forwarded_count += 1
         return Reply(response.code, None, response.body, response.remark, response.ext)
+
+    def _may_open(self, deadline_ms: int) -> bool:
+        """Return whether a master that refuses requests, or cannot be reached, may be a new one
+        that is not open yet.
+        """
+        open_by_ms = min(deadline_ms, self._forwarding_ms + self.forward_ms_max)
+        return open_by_ms - self._now_ms() > FORWARD_PAUSE_MS
 
     def _change(self, handler: Handler[ContextT]) -> Handler[ContextT]:
         async def change(context: ContextT, call: Call[Any]) -> Any:
@@ -335,7 +362,7 @@ class Gate:
 
     def _leading(self) -> Leader:
         if self.leader is None:
-            raise ServiceNotAvailable(f"{remarks.NOT_THE_MASTER} its group now")
+            raise _not_the_master()
         return self.leader
 
     async def _until(
@@ -358,6 +385,11 @@ class Gate:
                     await leader.progress()
             except TimeoutError:
                 continue
+
+
+def _not_the_master(reason: str = "") -> ServiceNotAvailable:
+    """Return the refusal that makes clients look up the master."""
+    return ServiceNotAvailable(f"{remarks.NOT_THE_MASTER} its group now{reason and f', {reason}'}")
 
 
 async def _settled(result: Result) -> Any:

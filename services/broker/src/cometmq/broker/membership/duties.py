@@ -18,7 +18,7 @@ from cometmq.broker.group.duties import Position
 from cometmq.broker.group.gate import Gate
 from cometmq.broker.group.leading import Leader, Reign
 from cometmq.broker.group.member import GroupMember
-from cometmq.broker.group.members import Members
+from cometmq.broker.group.members import MemberAddress, Members
 from cometmq.broker.replication.group.epoch_log import EpochLog
 from cometmq.broker.replication.group.following import GroupFollower
 from cometmq.broker.replication.group.reports import Heard
@@ -167,8 +167,7 @@ class BrokerDuties:
                 "member.master_unknown", broker=master, epoch=epoch,
                 action="add this broker to groupMembers of every member",
             )  # fmt: skip
-        if self._gate.is_forwarding and known is not None:
-            self._gate.forward(known.broker)
+        self._forward_to(known)
         self.follower.follow(epoch, master, lambda: known.replication if known else "")
 
     async def stop_following(self) -> None:
@@ -274,12 +273,7 @@ class BrokerDuties:
 
     async def forward_parked(self, target: int) -> None:
         self._end_leadership()
-        known = self._members.get(target)
-        self._broker.is_diverting = known is not None
-        if known is None:
-            self._gate.unpark()
-        else:
-            self._gate.forward(known.broker)
+        self._forward_to(self._members.get(target))
         self._broker.hold.wake_all()
         self._broker.driver.after_commit()
 
@@ -294,6 +288,13 @@ class BrokerDuties:
     def record_seen(self, found: Versioned | None) -> None:
         if self._leader is not None:
             self._leader.record_seen(found)
+
+    def _forward_to(self, master: MemberAddress | None) -> None:
+        if master is None:
+            self._serve_here()
+            return
+        self._broker.is_diverting = True
+        self._gate.forward(master.broker)
 
     def _serve_here(self) -> None:
         self._broker.is_diverting = False
