@@ -33,8 +33,8 @@ class HastyElector(Elector):
 
     is_hasty = False
 
-    async def _lost(self, found: Versioned, statuses: Statuses) -> Loss | None:
-        loss = await super()._lost(found, statuses)
+    def _lost(self, found: Versioned, statuses: Statuses) -> Loss | None:
+        loss = super()._lost(found, statuses)
         if loss is None and self.is_hasty:
             self.is_hasty = False
             return Loss.GONE

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Rounds of an elector against members that obey, on a frozen clock."""
 
+import asyncio
+
 import msgspec
 import pytest
 from hypothesis import given, settings
@@ -172,6 +174,36 @@ async def test_a_silent_master_is_replaced_when_its_slaves_have_lost_it_too(trio
     assert elector.stats.elections["ReplicationLost"] == 1
     (opened,) = trio.log.named("master.open")[1:]
     assert opened["ordinal"] == 1
+
+
+async def test_rounds_do_not_wait_for_a_silent_member(trio, monkeypatch):
+    """The slaves' news must not be late by the timeouts of requests to the lost master."""
+    elector = await started(trio)
+    link, is_asked = elector.members[0].link, asyncio.Event()
+    answered = link.status
+
+    async def hang(*, timeout_ms):
+        is_asked.set()
+        await asyncio.Event().wait()
+
+    trio.members[0].is_silent = True
+    await elector.round()
+    monkeypatch.setattr(link, "status", hang)
+    trio.clock.advance(1_500)
+    trio.members[1].becomes(has_lost_master=True)
+    async with asyncio.timeout(10):
+        await elector.round()
+        await is_asked.wait()
+        assert trio.record.holder == trio.copy(1)
+        await elector.close()
+    trio.members[0].is_silent = False
+    monkeypatch.setattr(link, "status", answered)
+    elector.wake.clear()
+    await elector.round()
+    async with asyncio.timeout(10):
+        await elector.wake.wait()  # the probe was answered
+    await elector.round()
+    assert elector.stats.answering_count == 3
 
 
 async def test_a_master_that_only_the_elector_cannot_reach_stays(trio):

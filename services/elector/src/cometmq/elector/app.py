@@ -129,7 +129,7 @@ class ElectorApp:
             await elector.round()
             self._round_ended_ms = self._clock.monotonic_ms()
             await asyncio.sleep(PAUSE_MS / 1000)
-            # A round with a silent member takes as long as the timeout of the status request.
+            # A round takes up to two timeouts when a member becomes silent.
             rest_ms = started_ms + self._settings.poll_interval_mills - self._clock.monotonic_ms()
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(max(0, rest_ms) / 1000):

@@ -83,6 +83,8 @@ class Elector:
         self._record_fault = ""
         self._strangers: frozenset[int] = frozenset()
         self._long_orders = TaskSet(log)
+        self._probes = TaskSet(log)
+        self._probed: set[int] = set()
 
     async def round(self) -> None:
         """Run one round: read the record, ask the members, decide, act."""
@@ -98,7 +100,7 @@ class Elector:
             return
         self._record_read(found)
         await self._ask_all()
-        actions = await self._decided(found)
+        actions = self._decided(found)
         self._note_waiting(actions)
         self.fault = ""
         async with asyncio.TaskGroup() as group:
@@ -106,8 +108,9 @@ class Elector:
                 group.create_task(self._perform(action))
 
     async def close(self) -> None:
-        """Stop waiting for pending orders; the members still complete them."""
+        """Stop waiting for pending orders, which the members still complete, and for answers."""
         await self._long_orders.close()
+        await self._probes.close()
 
     # ---- facts -------------------------------------------------------------------------------
 
@@ -138,18 +141,42 @@ class Elector:
         self._strangers = strangers
 
     async def _ask_all(self) -> None:
+        """Ask for each member's status, except for members that did not answer the last time.
+
+        Those are only probed, so that a round does not wait until they time out. Otherwise, the
+        election that replaces a silent master would be late by up to two timeouts.
+        """
         now_ms = self._now_ms()
         async with asyncio.TaskGroup() as group:
             for member in self.members.values():
-                group.create_task(member.ask(timeout_ms=self._status_timeout_ms, now_ms=now_ms))
+                if member.is_silent:
+                    member.report = None
+                    self._start_probe(member)
+                else:
+                    group.create_task(member.ask(timeout_ms=self._status_timeout_ms, now_ms=now_ms))
         self.stats.answering_count = len(self._statuses())
+
+    def _start_probe(self, member: Member) -> None:
+        if member.ordinal not in self._probed:
+            self._probed.add(member.ordinal)
+            self._probes.spawn(self._probe(member), name=f"elector-probe-{member.ordinal}")
+
+    async def _probe(self, member: Member) -> None:
+        """Probe a silent member once; start a round if its state has changed."""
+        was_gone = member.is_gone
+        try:
+            await member.probe(timeout_ms=self._status_timeout_ms, now_ms=self._now_ms())
+        finally:
+            self._probed.discard(member.ordinal)
+        if not member.is_silent or member.is_gone is not was_gone:
+            self.wake.set()
 
     def _statuses(self) -> Statuses:
         return tuple(one.status for one in self.members.values() if one.status is not None)
 
     # ---- decisions ---------------------------------------------------------------------------
 
-    async def _decided(self, found: Versioned | None) -> Actions:
+    def _decided(self, found: Versioned | None) -> Actions:
         statuses = self._statuses()
         if found is None:
             return self._without_record(statuses)
@@ -160,7 +187,7 @@ class Elector:
                 f" {self._plan.group.name!r}: correct groupRecord or brokerName"
             )
             return (Wait(Blocked.WRONG_GROUP, text),)
-        loss = await self._lost(found, statuses)
+        loss = self._lost(found, statuses)
         self._note_master(found.record, loss)
         return election.decide(
             self._plan.group,
@@ -170,11 +197,9 @@ class Elector:
             removing=self._plan.leaving,
         )
 
-    async def _lost(self, found: Versioned, statuses: Statuses) -> Loss | None:
+    def _lost(self, found: Versioned, statuses: Statuses) -> Loss | None:
         assert self._watched is not None
         holder = self.members.get(found.record.holder.ordinal)
-        is_silent = holder is not None and holder.status is None
-        is_gone = holder is not None and is_silent and await holder.link.is_refusing()
         now_ms = self._now_ms()
         return election.loss(
             found,
@@ -182,7 +207,7 @@ class Elector:
             self._watched,
             now_ms,
             timing=self._timing,
-            is_gone=is_gone,
+            is_gone=holder is not None and holder.is_gone,
             unheard_ms=holder.unheard_ms(now_ms) if holder is not None else 0,
         )
 

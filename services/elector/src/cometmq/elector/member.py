@@ -40,10 +40,13 @@ class Member:
         """The answer of this round."""
         self.fault = "has not been asked yet"
         """Why the member did not answer; empty if it did."""
-        self.silent_since_ms: int | None = None
+        self.is_silent = False
+        """Whether the last request was not answered."""
+        self.is_gone = False
+        """Whether its host refused connections after the last unanswered request."""
         self.given: tuple[object, ...] = ()
         """The last order and its outcome, so that repetitions are not logged."""
-        self._is_logged = False
+        self._heard_ms: int | None = None
         self._log = log
 
     @property
@@ -51,26 +54,34 @@ class Member:
         return None if self.report is None else self.report.status
 
     def unheard_ms(self, now_ms: int) -> int:
-        """Return the time since the first unanswered request."""
-        return 0 if self.silent_since_ms is None else now_ms - self.silent_since_ms
+        """Return the time since the last request that was answered, or since the first request."""
+        return 0 if self._heard_ms is None else now_ms - self._heard_ms
 
     async def ask(self, *, timeout_ms: int, now_ms: int) -> None:
         """Ask for the status; a member that does not answer has no status in this round."""
+        self.report = await self._answer(timeout_ms, now_ms)
+
+    async def probe(self, *, timeout_ms: int, now_ms: int) -> None:
+        """Find out whether a silent member answers again, without taking over its status.
+
+        The status may be older than the record that the current round has read.
+        """
+        await self._answer(timeout_ms, now_ms)
+
+    async def _answer(self, timeout_ms: int, now_ms: int) -> Report | None:
+        if self._heard_ms is None:
+            self._heard_ms = now_ms
         try:
-            self.report = await self.link.status(timeout_ms=timeout_ms)
+            report = await self.link.status(timeout_ms=timeout_ms)
         except CometError as error:
-            self.report = None
             self.fault = str(error)
-            if self.silent_since_ms is None:
-                self.silent_since_ms = now_ms
-            if not self._is_logged:
-                self._is_logged = True
+            if not self.is_silent:
+                self.is_silent = True
                 self._log.warning("member.silent", ordinal=self.ordinal, error=self.fault)
-            return
-        self.fault = ""
-        self.silent_since_ms = None
-        if self._is_logged:
-            self._is_logged = False
-            self._log.info(
-                "member.answers", ordinal=self.ordinal, role=str(self.report.status.role)
-            )
+            self.is_gone = await self.link.is_refusing()
+            return None
+        self._heard_ms, self.fault, self.is_gone = now_ms, "", False
+        if self.is_silent:
+            self.is_silent = False
+            self._log.info("member.answers", ordinal=self.ordinal, role=str(report.status.role))
+        return report
