@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from tests.sim.world import World
 
 ORDINALS: Final = 5
+USED_PERCENT: Final = 10
 
 
 class Nemesis:
@@ -169,7 +170,23 @@ class Nemesis:
         host.disk.fault = lambda operation, _path: 5 if operation == "sync" else 0
         self._later(lambda: self._replace_disk(host), 0.5)
 
+    def full_disk(self) -> None:
+        """Fill a broker's disk, most often the master's, for longer than a relief takes."""
+        current = self._world.place.current
+        host = self._host()
+        if current is not None and self._random.random() < 0.7:
+            host = self._world.hosts[f"b{current.record.holder.ordinal}"]
+        self._note(host.name, "has a full disk")
+        host.disk.used_percent = 100
+        host.disk.fault = lambda operation, _path: (
+            errno.ENOSPC if operation in ("write", "create", "resize") else 0
+        )
+        if self._random.random() < 0.5:  # otherwise there is room for small files
+            host.files.error = errno.ENOSPC
+        self._later(lambda: self._mend(host), 1.0)
+
     def _mend(self, host: Host) -> None:
+        host.disk.used_percent = USED_PERCENT
         host.disk_latency_s = 0.001
         host.files.error = 0
         host.disk.fault = None

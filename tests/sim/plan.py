@@ -29,6 +29,7 @@ FAULTS: Final[Mapping[str, float]] = {
     "slow_record": 1,
     "slow_disk": 1,
     "bad_disk": 1,
+    "full_disk": 1,
     "slow_loop": 1,
     "jump": 1,
     "switch_over": 3,

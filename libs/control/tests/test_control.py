@@ -31,6 +31,7 @@ def fill(member):
     member.becomes(
         role=Role.SLAVE, promised=4, epoch=4, last_log_epoch=3, max_offset=1 << 40, tables_epoch=2,
         tables=17, standing=Standing.PROVEN, has_lost_master=True, lag_bytes=12,
+        is_full=True, has_room=True,
         last_in_sync=(Copy(0, "m"), Copy(2, "y")),
     )  # fmt: skip
     member.now = msgspec.structs.replace(

@@ -113,3 +113,45 @@ def test_a_master_that_is_to_go_hands_over_first():
     statuses = (master(), slave(X, lag_bytes=5), slave(Y))
     action = only(planned.retire(GROUP, recorded().record, statuses, {0, 2}))
     assert action == HandOver(0, 1, leaves=True)
+
+
+def relief(*statuses, record=None, removing=()):
+    record = record or recorded()
+    return election.decide(GROUP, record, statuses, is_master_lost=False, removing=removing)
+
+
+FULL = master(is_full=True)
+
+
+def test_a_master_with_a_full_disk_hands_over_to_a_member_with_room():
+    assert relief(FULL, slave(X), slave(Y, has_room=True)) == (HandOver(0, 2, leaves=True),)
+    assert relief(master(), slave(X, has_room=True), slave(Y, has_room=True)) == ()
+
+
+@pytest.mark.parametrize(
+    ("statuses", "record"),
+    [
+        ((slave(X), slave(Y)), recorded()),  # they would soon be full, too
+        ((slave(X, has_room=True, lag_bytes=1 << 20), slave(Y)), recorded()),
+        ((slave(X), slave(Y, has_room=True)), recorded(M, X)),  # not in sync
+        ((slave(X, has_room=True),), recorded()),  # one copy is left, and two are needed
+        ((slave(X, has_room=True), slave(Y, is_full=True)), recorded()),
+    ],
+)
+def test_a_master_with_a_full_disk_stays_if_a_hand_over_would_not_help(statuses, record):
+    assert relief(FULL, *statuses, record=record) == ()
+
+
+def test_a_majority_with_room_relieves_its_master():
+    record = recorded(policy=Policy.MAJORITY)
+    with_room = slave(X, has_room=True), slave(Y, has_room=True)
+    assert relief(FULL, *with_room, record=record) == (HandOver(0, 1, leaves=True),)
+    assert relief(FULL, with_room[0], record=record) == ()
+
+
+def test_a_member_that_leaves_relieves_no_master():
+    statuses = slave(X, has_room=True), slave(Y, has_room=True)
+    group = msgspec.structs.replace(GROUP, min_in_sync=1)
+    record = recorded().record
+    assert planned.relieve(group, record, (FULL, *statuses), {1}) == (HandOver(0, 2, leaves=True),)
+    assert planned.relieve(group, record, (FULL, statuses[0]), {1}) == ()

@@ -206,6 +206,20 @@ async def test_rounds_do_not_wait_for_a_silent_member(trio, monkeypatch):
     assert elector.stats.answering_count == 3
 
 
+async def test_a_master_with_a_full_disk_is_relieved_once(trio):
+    elector = await started(trio)
+    trio.in_sync(0, 1, 2)
+    trio.members[0].becomes(is_full=True)
+    trio.members[1].becomes(is_full=True)
+    trio.members[2].becomes(has_room=True)
+    await rounds(elector)
+    assert trio.record.holder == trio.copy(2)
+    epoch = trio.record.epoch
+    trio.members[2].becomes(is_full=True, has_room=False)
+    await rounds(elector)
+    assert (trio.record.holder, trio.record.epoch) == (trio.copy(2), epoch)
+
+
 async def test_a_master_that_only_the_elector_cannot_reach_stays(trio):
     elector = await started(trio)
     trio.members[0].is_silent = True

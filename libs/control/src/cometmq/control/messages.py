@@ -67,6 +67,8 @@ def to_message(report: Report) -> pb.MemberStatus:
         standing=STANDINGS[status.standing],
         has_lost_master=status.has_lost_master,
         lag_bytes=status.lag_bytes,
+        is_full=status.is_full,
+        has_room=status.has_room,
         master=report.master,
         confirm_offset=report.confirm_offset,
         record_uid=report.record_uid,
@@ -96,6 +98,8 @@ def from_message(message: pb.MemberStatus) -> Report:
         standing=standing,
         has_lost_master=message.has_lost_master,
         lag_bytes=message.lag_bytes,
+        is_full=message.is_full,
+        has_room=message.has_room,
         last_in_sync=tuple(_from_copy(copy) for copy in message.last_in_sync),
     )
     return Report(

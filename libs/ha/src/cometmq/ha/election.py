@@ -32,7 +32,7 @@ from cometmq.ha.actions import (
 )
 from cometmq.ha.fencing import Timing
 from cometmq.ha.member import Role
-from cometmq.ha.planned import resize, retire
+from cometmq.ha.planned import relieve, resize, retire
 from cometmq.ha.record import Policy, Record, TablesAt, Versioned, promise_quorum
 
 # ---- is the master lost? ---------------------------------------------------------------------
@@ -121,7 +121,11 @@ def decide(
     record = found.record
     if promises_beyond(record, statuses):
         return renew_epoch(found, statuses)
-    planned = retire(group, record, statuses, removing) or resize(group, record)
+    planned = (
+        retire(group, record, statuses, removing)
+        or resize(group, record)
+        or relieve(group, record, statuses, removing)
+    )
     return (*complete(record, statuses), *planned)
 
 

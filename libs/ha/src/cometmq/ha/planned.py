@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Planned changes of a broker group: switchovers, removals, numbers of copies (pure)."""
+"""Planned changes of a broker group: switchovers, removals, numbers of copies, relief of a master
+whose disk is full (pure).
+"""
 
 from collections.abc import Collection
 from typing import Final
@@ -16,7 +18,7 @@ from cometmq.ha.actions import (
     status_of,
 )
 from cometmq.ha.member import Role
-from cometmq.ha.record import Policy, Record
+from cometmq.ha.record import Policy, Record, ack_quorum
 
 SWITCHOVER_LAG_BYTES_MAX: Final = 1 << 20
 
@@ -85,3 +87,23 @@ def resize(group: Group, record: Record) -> Actions:
         )
         return (Wait(Blocked.COPIES_FIXED, text),)
     return (Resize(record.holder.ordinal, group.copies),)
+
+
+def relieve(
+    group: Group, record: Record, statuses: Statuses, removing: Collection[int]
+) -> tuple[HandOver, ...]:
+    """Return the order to hand over from a master whose disk is full, if that helps.
+
+    It helps if the remaining copies suffice to accept messages, and if the next master's disk will
+    not be full soon, too: otherwise two masters would take turns.
+    """
+    holder = status_of(statuses, record.holder.ordinal)
+    if holder is None or not holder.is_full:
+        return ()
+    others = [one for one in statuses if one.copy in record.in_sync and not one.is_full]
+    is_majority = record.policy is Policy.MAJORITY
+    if len(others) < (ack_quorum(record) if is_majority else group.min_in_sync):
+        return ()
+    fit = tuple(one for one in others if one.has_room and one.copy.ordinal not in removing)
+    action = switch_over(record, (*fit, holder), leaves=True)
+    return (action,) if isinstance(action, HandOver) else ()

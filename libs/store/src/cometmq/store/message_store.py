@@ -428,6 +428,11 @@ class MessageStore:
         """The offset up to which the log is synced."""
         return self._flusher.flushed_offset
 
+    @property
+    def disk_used_percent(self) -> int:
+        """How full the disk was when it was last measured."""
+        return self._housekeeping.cleaner.used_percent
+
     def queue_ids(self) -> list[tuple[str, int]]:
         """Return the topic and id of every queue."""
         return list(self._queues.queues)
@@ -459,7 +464,7 @@ class MessageStore:
             len(self._parts.index.files),
             self.write_state.is_writable,
             tuple(sorted(self.write_state.refusals)),
-            self._housekeeping.cleaner.used_percent,
+            self.disk_used_percent,
             len(self.commit_log.files.files),
             self._scrubber.scrubbed_bytes,
             self._scrubber.damaged_bytes,

@@ -10,7 +10,9 @@ from cometmq.ha.record import TablesAt, Versioned
 
 
 class Position(msgspec.Struct, frozen=True, kw_only=True):
-    """The end of a broker's log and tables, and how well the broker follows its master."""
+    """The end of a broker's log and tables, how well it follows its master, and the room that it
+    has.
+    """
 
     last_log_epoch: int
     max_offset: int
@@ -18,6 +20,8 @@ class Position(msgspec.Struct, frozen=True, kw_only=True):
     tables: int = 0
     has_lost_master: bool = False
     lag_bytes: int = 0
+    is_full: bool = False
+    has_room: bool = False
 
 
 class Duties(Protocol):

@@ -201,6 +201,8 @@ class GroupMember:
             standing=self._state.standing,
             has_lost_master=position.has_lost_master,
             lag_bytes=position.lag_bytes,
+            is_full=position.is_full,
+            has_room=position.has_room,
             last_in_sync=self._state.last_in_sync,
         )
 

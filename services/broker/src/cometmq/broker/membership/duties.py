@@ -12,6 +12,7 @@ positions of delay levels, known ends of transactions, locks. A promotion rebuil
 
 import asyncio
 from collections.abc import Callable, Sequence
+from typing import Final
 
 from cometmq.broker.broker import Broker
 from cometmq.broker.group.duties import Position
@@ -38,6 +39,12 @@ from cometmq.remoting.transport.tasks import describe
 from cometmq.store.writing.write_state import Refusal
 
 NewLeader = Callable[[Leadership, Reign, bool], Leader]
+
+NO_ROOM: Final = (Refusal.DISK_FULL, Refusal.LOG_WRITE_FAILED, Refusal.QUEUE_WRITE_FAILED)
+ROOM_PERCENT: Final = 5
+"""Percentage points between the usage of a slave's disk and the level at which sends are refused,
+before the slave relieves a master whose disk is full.
+"""
 
 
 class BrokerDuties:
@@ -140,14 +147,18 @@ class BrokerDuties:
     # Duties: see `cometmq.broker.group.duties`
 
     def position(self) -> Position:
-        tables = self._feed.position
+        tables, store = self._feed.position, self._broker.store
+        is_full = not store.write_state.refusals.isdisjoint(NO_ROOM)
+        used_percent_max = self._broker.settings.disk_space_warning_level_ratio - ROOM_PERCENT
         return Position(
             last_log_epoch=epochs.last_epoch(self._epochs.history),
-            max_offset=self._broker.store.commit_log.end,
+            max_offset=store.commit_log.end,
             tables_epoch=tables.epoch,
             tables=tables.changes,
             has_lost_master=self._has_lost_master(),
-            lag_bytes=self.follower.status.behind_bytes(self._broker.store.commit_log.end),
+            lag_bytes=self.follower.status.behind_bytes(store.commit_log.end),
+            is_full=is_full,
+            has_room=not is_full and store.disk_used_percent <= used_percent_max,
         )
 
     def _has_lost_master(self) -> bool:

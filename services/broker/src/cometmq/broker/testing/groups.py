@@ -205,6 +205,8 @@ class BrokerGroup:
                 await self.member(ordinal).follow(epoch, master)
             case actions.Fence(ordinal=ordinal, epoch=epoch):
                 await self.member(ordinal).fence(epoch)
+            case actions.HandOver(master=master, target=target, leaves=leaves):
+                await self.member(master).hand_over(target, leaves=leaves)
             case _:
                 pass
 
