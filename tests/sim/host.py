@@ -224,7 +224,6 @@ class BrokerProcess:
         threads: Any = self._workers
         workers = Workers(*threads)
         self.driver = StoreDriver(self.store, workers=workers, clock=host, log=world.log(host.name))
-        opened = open_state(host.settings, self.store, host.surroundings)
         self.broker = broker = SimBroker(host, self.store, self.driver)
         journal = Journal(
             host.disk, self.store.layout.journal, worker=workers.config,
@@ -232,6 +231,7 @@ class BrokerProcess:
         )  # fmt: skip
         for table in (broker.topics, broker.groups, broker.offsets, broker.filters, broker.delay):
             journal.attach(table)
+        opened = open_state(host.settings, self.store, journal, host.surroundings)
         broker.journal = journal
         journal.schedule = OncePerTurn(journal.write)
         journal.begin()

@@ -30,7 +30,6 @@ STATE = State(
         (Boot(boot_id="b2", was_closed=False), True),  # the host crashed
         (Boot(boot_id="b1", was_closed=False, has_cut_records=True), True),
         (Boot(boot_id="b1", was_closed=True, has_cut_records=True), True),
-        (Boot(boot_id="b1", was_closed=True, was_restored=True), True),
     ],
 )
 def test_a_store_that_may_have_lost_something_is_another_copy(

@@ -1,11 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Groups whose members have a full disk."""
+"""Groups whose members have a full disk, or a damaged journal."""
 
 from pathlib import Path
 
 import pytest
 
 from cometmq.broker.testing.groups import running_group
+from cometmq.ha.member import Role
+from cometmq.ha.state import Standing
 from cometmq.remoting.codes import ResponseCode
 from cometmq.remoting.errors import CommandError
 from cometmq.store.writing.write_state import Refusal
@@ -45,3 +47,29 @@ async def test_a_master_with_a_full_disk_stays_if_the_slaves_disk_is_almost_full
         assert not group.status(1 - master).has_room
         await group.elect()
         assert group.master == master
+
+
+async def test_a_store_with_a_damaged_journal_is_another_copy(tmp_path: Path) -> None:
+    """It may lack changes of tables that it has confirmed, so no election may choose it (R2)."""
+    async with running_group(tmp_path, 2, minInSync="1") as group:
+        master = group.master
+        assert master is not None
+        slave = 1 - master
+        async with group.client(master) as client:
+            for number in range(20):
+                await client.send(b"%d" % number, topic=f"T{number}")
+        await group.until_in_sync(0, 1)
+        before = group.status(slave).copy
+        await group.kill(slave)
+        journal = max((tmp_path / str(slave) / "config" / "journal").iterdir())
+        data = bytearray(journal.read_bytes())
+        middle = len(data.rstrip(b"\0")) // 2
+        data[middle : middle + 8] = b"\xff" * 8
+        journal.write_bytes(data)
+        await group.start(slave)
+        assert group.logs[slave].named("journal.damaged")
+        assert group.status(slave).standing is not Standing.PROVEN
+        assert group.status(slave).copy != before
+        await group.until_in_sync(0, 1)
+        assert group.record.member(slave) == group.status(slave).copy
+        assert group.status(slave).role is Role.SLAVE

@@ -43,9 +43,7 @@ class Boot(msgspec.Struct, frozen=True, kw_only=True):
     was_closed: bool
     """The store was closed cleanly, so its `abort` file is absent."""
     has_cut_records: bool = False
-    """Recovery cut more than an incomplete last record."""
-    was_restored: bool = False
-    """The store was restored from a snapshot or a backup."""
+    """Recovery cut more than an incomplete last record of the log or of the tables' journal."""
 
 
 class State(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
@@ -83,7 +81,7 @@ def is_unclean(state: State, boot: Boot) -> bool:
     after an unclean stop can lose bytes. An incomplete last record was never acknowledged.
     """
     host_crashed = not boot.was_closed and boot.boot_id != state.boot_id
-    return host_crashed or boot.has_cut_records or boot.was_restored
+    return host_crashed or boot.has_cut_records
 
 
 def started(state: State, boot: Boot, new_incarnation: Callable[[], str]) -> State:

@@ -319,7 +319,9 @@ class BrokerApp:
     ) -> None:
         """Make the broker a member of its group; it takes part once its loops start."""
         assert broker.journal is not None
-        opened = await workers.store.submit(partial(open_state, broker.settings, broker.store))
+        opened = await workers.store.submit(
+            partial(open_state, broker.settings, broker.store, broker.journal)
+        )
         self._group = join_group(
             broker,
             opened,

@@ -61,12 +61,12 @@ HOST: Final = Surroundings()
 
 
 def open_state(
-    settings: BrokerSettings, store: MessageStore, host: Surroundings = HOST
+    settings: BrokerSettings, store: MessageStore, journal: Journal, host: Surroundings = HOST
 ) -> tuple[State, History]:
     """Load a store's state in its group after recovery, update it and save it; blocks.
 
-    Raise OSError, StateDamaged or EpochsDamaged. A store that may have lost bytes becomes a new
-    copy (R2), and epochs whose bytes were lost are forgotten (R5).
+    Raise OSError, StateDamaged or EpochsDamaged. A store that may have lost bytes, or changes of
+    its tables, becomes a new copy (R2), and epochs whose bytes were lost are forgotten (R5).
     """
     folder, files = Path(settings.store_path_root_dir).expanduser(), host.files
     epoch_file, state_file = EpochFile(folder, files), StateFile(folder, files)
@@ -78,7 +78,7 @@ def open_state(
     boot = Boot(
         boot_id=host.boot_id(),
         was_closed=store.recovered.was_clean,
-        has_cut_records=store.recovered.has_cut_records or history != saved,
+        has_cut_records=bool(store.recovered.has_cut_records or history != saved or journal.damage),
     )
     known = state_file.load(group, ordinal)
     before = known or states.created(group, ordinal, boot.boot_id, host.new_incarnation)

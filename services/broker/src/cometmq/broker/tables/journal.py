@@ -105,7 +105,7 @@ class Journal:
         self._found = collect(self._files, self._files.replay())
         self.number = self._found.number
         """The number of the last entry."""
-        is_known = keeps_position and not self._found.damage
+        is_known = keeps_position and not self.damage
         self.position: Position | None = self._found.position if is_known else None
         """The position in the last entry or in the marks; None if it is unknown."""
         self._due: Position | None = None  # for the next entry that is not counted
@@ -140,6 +140,13 @@ class Journal:
         """The reason why the journal cannot be written; empty if it can."""
         self.failed_count = 0
         self.byte_count = 0
+
+    @property
+    def damage(self) -> str:
+        """What is wrong with the journal of the last run; empty if at most its last entry was
+        incomplete.
+        """
+        return self._found.damage
 
     @property
     def size_bytes(self) -> int:
