@@ -22,6 +22,7 @@ from cometmq.ha import record as records
 from cometmq.ha import state as states
 from cometmq.ha.record import Policy
 from cometmq.store.journal import JournalContent, collect
+from cometmq.store.message_store import MessageStore
 
 Patch = tuple[Any, str, Any]
 Changes = Mapping[str, Any]
@@ -144,6 +145,17 @@ def keeps_entries() -> list[Patch]:
 
 def same_incarnation() -> list[Patch]:
     return [(states, "is_unclean", lambda *_: False)]
+
+
+def appends_at_a_failed_write() -> list[Patch]:
+    def append_raw(store: Any, offset: int, data: Any) -> None:
+        store._publisher.drop()
+        try:
+            store._replica.append(offset, data)
+        finally:
+            store._publisher.dispatch()
+
+    return [(MessageStore, "append_raw", append_raw)]
 
 
 def saves_no_entry_at_its_start() -> list[Patch]:
@@ -302,6 +314,9 @@ ALL: dict[str, Mutation] = {
         ("exile", "slow_record", "switch_over", "repeat_order"),
         {"electors": 2, "clients": 3},
         seeds=2000,
+    ),
+    "a failed write is undone before replicated bytes are appended": Mutation(
+        appends_at_a_failed_write, TRIO, ("full_disk", "elect"), {"think_s": 0.02}, seeds=100
     ),
     "R11: an epoch's entry is saved when its start is reached": Mutation(
         saves_no_entry_at_its_start, MAJORITY, BREAKS, {"delay_s": 0.03}, seeds=60
