@@ -36,7 +36,12 @@ ContextT = TypeVar("ContextT")
 WAIT_MS_MAX: Final = 3_000
 """How long a request may wait for a confirmation; RocketMQ's clients wait 3 to 5 seconds."""
 FORWARD_MS_MAX: Final = 5_000
-FORWARD_PAUSE_MS: Final = 20
+FORWARD_PAUSE_STEP_MS: Final = 10
+"""Each pause before a request is sent again is longer than the previous one by this step: short
+while a new master opens, which takes some ten milliseconds, and without a storm of requests if it
+never does.
+"""
+CHECK_PAUSE_MS: Final = 20
 LINGER_STEP_MS: Final = 200
 HELD_BYTES_MAX: Final = 64 << 20
 """Bounds the bodies of all requests that wait for a switchover, or for the answer of a master."""
@@ -235,17 +240,21 @@ class Gate:
         The request is served here, or sent again, only if the master refused it or could not be
         reached, so it is never served twice.
         """
-        deadline_ms = self._now_ms() + self.forward_ms_max
+        deadline_ms, pause_ms = self._now_ms() + self.forward_ms_max, 0
         while True:
             if self._opened is not None:
                 await self._held(self._opened)
-                deadline_ms = self._now_ms() + self.forward_ms_max
+                deadline_ms, pause_ms = self._now_ms() + self.forward_ms_max, 0
             elif not self._target:
                 return await _settled(serve(context, call))
             elif is_forwarded(call):
                 raise _not_the_master("it forwards requests itself")
-            elif (reply := await self._forwarded(call, self._target, deadline_ms)) is not None:
-                return reply
+            else:
+                reply = await self._forwarded(call, self._target, deadline_ms)
+                if reply is not None:
+                    return reply
+                pause_ms += FORWARD_PAUSE_STEP_MS
+                await asyncio.sleep(pause_ms / 1000)
 
     async def _held(self, opened: asyncio.Event) -> None:
         """Wait until the switchover has ended or failed."""
@@ -256,7 +265,7 @@ class Gate:
             self.held_count -= 1
 
     async def _forwarded(self, call: Call[Any], target: str, deadline_ms: int) -> Reply | None:
-        """Send a request to the master; return None after a pause if it has not accepted it yet.
+        """Send a request to the master; return None if it has not accepted it yet.
 
         All fields are sent as they were received, because the client may have signed them.
         """
@@ -272,7 +281,6 @@ class Gate:
                 if isinstance(error, ServiceNotAvailable):
                     raise
                 raise _not_the_master(f"the master does not accept connections: {error}") from error
-            await asyncio.sleep(FORWARD_PAUSE_MS / 1000)
             return None
         except AccessDenied as error:  # this broker has allowed the request, perhaps by its address
             raise _not_the_master(f"the master refuses the forwarded request: {error}") from error
@@ -288,7 +296,7 @@ class Gate:
         that is not open yet.
         """
         open_by_ms = min(deadline_ms, self._forwarding_ms + self.forward_ms_max)
-        return open_by_ms - self._now_ms() > FORWARD_PAUSE_MS
+        return open_by_ms > self._now_ms()
 
     def _change(self, handler: Handler[ContextT]) -> Handler[ContextT]:
         async def change(context: ContextT, call: Call[Any]) -> Any:
@@ -376,7 +384,7 @@ class Gate:
             left_ms = deadline_ms - self._now_ms()
             if left_ms <= 0 or self.leader is not leader:
                 raise SystemBusy(f"{missing}; try again")
-            pause_ms = min(left_ms, FORWARD_PAUSE_MS)
+            pause_ms = min(left_ms, CHECK_PAUSE_MS)
             if leader is None:
                 await asyncio.sleep(pause_ms / 1000)
                 continue
