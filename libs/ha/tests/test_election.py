@@ -50,9 +50,10 @@ def test_settings_that_contradict_each_other_are_refused(settings, words):
 # ---- loss ------------------------------------------------------------------------------------
 
 
-def loss(statuses, *, found=None, now_ms=0, **facts):
+def loss(statuses, *, found=None, now_ms=0, epoch_ms=-60_000, **facts):
     found = found or recorded()
-    return election.loss(found, statuses, Watched(found.version, 0), now_ms, timing=TIMING, **facts)
+    watched = Watched(found.version, 0, found.record.epoch, epoch_ms)
+    return election.loss(found, statuses, watched, now_ms, timing=TIMING, **facts)
 
 
 def test_a_master_that_answers_and_renews_is_not_lost():
@@ -98,6 +99,13 @@ def test_elector_and_a_member_must_both_miss_the_master():
     assert loss((master(), missing), unheard_ms=0) is None
 
 
+def test_a_new_master_has_time_to_be_heard_from():
+    """After a switchover to a member that the elector cannot reach, no slave follows it yet."""
+    late = slave(X, epoch=3)
+    assert loss((late,), now_ms=1_499, epoch_ms=0, unheard_ms=60_000) is None
+    assert loss((late,), now_ms=1_500, epoch_ms=0, unheard_ms=60_000) is Loss.REPLICATION_LOST
+
+
 def test_a_lease_expires_unless_all_members_lost_only_the_record():
     missing = slave(X, has_lost_master=True)
     assert loss((missing,), now_ms=8_000) is Loss.LEASE_EXPIRED
@@ -108,10 +116,12 @@ def test_a_lease_expires_unless_all_members_lost_only_the_record():
 
 def test_each_new_version_of_the_record_starts_the_time_again():
     seen = election.watched(None, recorded(), 100)
-    assert seen == Watched("7", 100)
+    assert seen == Watched("7", 100, 4, 100)
     assert election.watched(seen, recorded(), 900) == seen
     newer = Versioned(recorded().record, "8")
-    assert election.watched(seen, newer, 900) == Watched("8", 900)
+    assert election.watched(seen, newer, 900) == Watched("8", 900, 4, 100)
+    elected = Versioned(recorded(epoch=5).record, "9")
+    assert election.watched(seen, elected, 950) == Watched("9", 950, 5, 950)
 
 
 # ---- election --------------------------------------------------------------------------------

@@ -39,17 +39,22 @@ from cometmq.ha.record import Policy, Record, TablesAt, Versioned, promise_quoru
 
 
 class Watched(msgspec.Struct, frozen=True):
-    """When the elector last saw the record change, on its own clock (CLOCK_BOOTTIME)."""
+    """When the elector last saw the record and its epoch change, by its own CLOCK_BOOTTIME."""
 
     version: str
     changed_ms: int
+    epoch: int = 0
+    epoch_ms: int = 0
 
 
 def watched(before: Watched | None, found: Versioned, now_ms: int) -> Watched:
     """Return the updated `Watched` after a read; each renewal gives the record a new version."""
     if before is not None and before.version == found.version:
         return before
-    return Watched(found.version, now_ms)
+    epoch, epoch_ms = found.record.epoch, now_ms
+    if before is not None and before.epoch == epoch:
+        epoch_ms = before.epoch_ms
+    return Watched(found.version, now_ms, epoch, epoch_ms)
 
 
 class Loss(StrEnum):
@@ -79,7 +84,9 @@ def loss(
 
     `is_gone` means that, according to the platform, its process has ended. `unheard_ms` is the time
     since its last answer to the elector. A master that fails to renew the record is not replaced
-    while its members still follow it, because then only its own path to the record is broken.
+    while its members still follow it, because then only its own path to the record is broken. A
+    new master gets as long as any other to be heard from: right after a switchover, no member
+    follows it yet.
     """
     record = found.record
     holder = status_of(statuses, record.holder.ordinal)
@@ -89,7 +96,8 @@ def loss(
         return Loss.GONE
     members = [one for one in statuses if one.copy in record.in_sync and one.copy != record.holder]
     lost = [one for one in members if one.has_lost_master or one.epoch != record.epoch]
-    if holder is None and unheard_ms >= timing.heard_within_ms and lost:
+    silent_ms = min(unheard_ms, now_ms - watched.epoch_ms)
+    if holder is None and silent_ms >= timing.heard_within_ms and lost:
         return Loss.REPLICATION_LOST
     is_expired = now_ms - watched.changed_ms >= timing.lease_duration_ms
     return Loss.LEASE_EXPIRED if is_expired and len(lost) == len(members) else None
