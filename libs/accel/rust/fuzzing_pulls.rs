@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Fuzz test of staging and answering pulls: nothing may panic, and every answer must contain the
-//! records that a plain search finds. The same seed produces the same inputs.
+//! Fuzz test of staging and answering pulls and renewals of locks: nothing may panic, every answer
+//! to a pull must contain the records that a plain search finds, and every staged renewal must have
+//! the body of a known one. The same seed produces the same inputs.
 
 use crate::frames::{Next, frame_at};
 use crate::fuzzing::{Random, Seen, binary_head, json_head, mutate};
 use crate::pull::answer::Template;
 use crate::pull::select::{Caches, ENTRY_BYTES, Filter, Limits, LogView, Queue, Source};
 use crate::pull::sql::{Condition, Program, Test};
-use crate::pull::stage::{Context, Pulls, Reader, answer};
+use crate::pull::stage::{Context, Pulls, Reader, Staged, answer};
 use crate::scan::be32;
 
 const RECORDS: i64 = 3000;
@@ -136,6 +137,15 @@ fn readers(pulls: &mut Pulls) {
     }
 }
 
+/// Bodies of requests for locks; the last one is not known.
+const LOCKS: [&[u8]; 3] = [b"{\"queue\":1}", b"{\"queue\":12}", b"{\"queue\":2}"];
+
+fn renewals(pulls: &mut Pulls) {
+    for body in &LOCKS[..2] {
+        assert!(pulls.renewals.learn(0, &json_head(41, &[]), body, body));
+    }
+}
+
 fn program() -> Program {
     let range = (i32::MIN.into(), i32::MAX.into());
     let condition = Condition::Integer(0, Test::Less, 4, range);
@@ -178,6 +188,7 @@ pub fn run(seed: u64, frames: u64) -> Seen {
     let mut world = World::new(&mut random);
     let mut pulls = Pulls::default();
     readers(&mut pulls);
+    renewals(&mut pulls);
     let template = Template {
         json: ["{\"a\":\"", "\",\"b\":\"", "\",\"c\":\"", "\",\"d\":\"", "\"},\"n\":", "}"]
             .map(Vec::from),
@@ -206,15 +217,31 @@ pub fn run(seed: u64, frames: u64) -> Seen {
             pulls.stage(&chunk, &frame);
             at = frame.end;
         }
-        so_far.staged += check(&mut world, &pulls, &mut caches, &template);
+        so_far.staged += check(&mut world, &pulls, &chunk, &mut caches, &template);
     }
     so_far
 }
 
 /// Answers the staged pulls; returns how many were answered.
-fn check(world: &mut World, pulls: &Pulls, caches: &mut Caches, template: &Template) -> u64 {
+fn check(
+    world: &mut World,
+    pulls: &Pulls,
+    chunk: &[u8],
+    caches: &mut Caches,
+    template: &Template,
+) -> u64 {
     let mut answered = 0;
-    for pull in &pulls.staged {
+    for staged in &pulls.staged {
+        let pull = match staged {
+            Staged::Pull(pull) => pull,
+            Staged::Renewal(renewal) => {
+                let known = LOCKS[renewal.number as usize];
+                assert_eq!(pulls.renewals.answer(renewal.number), Some(known));
+                assert!(chunk[..renewal.end].ends_with(known));
+                answered += 1;
+                continue;
+            }
+        };
         let reader = &pulls.readers[pull.reader as usize];
         let (queue, view) = (world.queue(), world.view.clone());
         let (mut out, mut body, mut budget) = (vec![], vec![], 2000);
@@ -249,6 +276,12 @@ fn check(world: &mut World, pulls: &Pulls, caches: &mut Caches, template: &Templ
 }
 
 fn push_frame(chunk: &mut Vec<u8>, random: &mut Random) {
+    if random.below(4) == 0 {
+        let is_binary = random.below(2) == 0;
+        let head = if is_binary { binary_head(41, &[]) } else { json_head(41, &[]) };
+        push(chunk, u32::from(is_binary), &head, random.pick(&LOCKS));
+        return;
+    }
     let topic = random.pick(&["all", "tags", "sql", "sql", "unknown"]);
     let count = random.pick(&["32", "32", "1", "7", "0", "1000"]);
     let flags = random.pick(&["4", "5", "6", "4", "8", "0"]);
@@ -256,9 +289,14 @@ fn push_frame(chunk: &mut Vec<u8>, random: &mut Random) {
     let head = head(random.below(2) == 0, &fields(topic, &offset, count, flags));
     // The serialization is that of the header, or not.
     let serialization = u32::from(head[0] == 0) ^ u32::from(random.below(50) == 0);
-    chunk.extend_from_slice(&((4 + head.len()) as u32).to_be_bytes());
+    push(chunk, serialization, &head, b"");
+}
+
+fn push(chunk: &mut Vec<u8>, serialization: u32, head: &[u8], body: &[u8]) {
+    chunk.extend_from_slice(&((4 + head.len() + body.len()) as u32).to_be_bytes());
     chunk.extend_from_slice(&(serialization << 24 | head.len() as u32).to_be_bytes());
-    chunk.extend_from_slice(&head);
+    chunk.extend_from_slice(head);
+    chunk.extend_from_slice(body);
 }
 
 #[cfg(test)]

@@ -8,10 +8,10 @@ use pyo3::exceptions::{PyIndexError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyList, PyString, PyTuple};
 
-use crate::pull::answer::Template;
+use crate::pull::answer::{PlainTemplate, Template};
 use crate::pull::select::{Caches, ENTRY_BYTES, Filter, Limits, LogView, Queue, Source};
 use crate::pull::sql::{Condition, Program, Test};
-use crate::pull::stage::{Context, Pull, Pulls, Reader, answer};
+use crate::pull::stage::{Context, Pull, Pulls, Reader, Staged, answer};
 use crate::python::array;
 
 const QUEUES_MAX: usize = 1 << 14;
@@ -29,7 +29,10 @@ struct Known {
 pub struct PullLane {
     pub(crate) pulls: Pulls,
     names: Vec<(Py<PyString>, Py<PyString>)>,
+    /// The locks of each known renewal.
+    locks: Vec<Py<PyAny>>,
     template: Template,
+    plain: PlainTemplate,
     limits: Limits,
     caches: Caches,
     view: Option<Py<PyAny>>,
@@ -48,6 +51,16 @@ struct Total {
     pulls: usize,
     messages: usize,
     bytes: usize,
+}
+
+/// What Python has to count and to store after a call.
+struct Effects<'py> {
+    totals: Bound<'py, PyList>,
+    commits: Bound<'py, PyList>,
+    renewed: Bound<'py, PyList>,
+    /// The total of the last reader, which is not in `totals` yet.
+    total: Total,
+    reader: u32,
 }
 
 /// Reads by calling Python, which handles its own errors.
@@ -79,13 +92,22 @@ impl Source for PythonSource<'_, '_> {
     }
 }
 
-type Answers<'py> =
-    (Bound<'py, PyBytes>, usize, usize, usize, bool, Bound<'py, PyList>, Bound<'py, PyList>, i64);
+type Answers<'py> = (
+    Bound<'py, PyBytes>,
+    usize,
+    usize,
+    usize,
+    bool,
+    Bound<'py, PyList>,
+    Bound<'py, PyList>,
+    Bound<'py, PyList>,
+    i64,
+);
 
 #[pymethods]
 impl PullLane {
     #[new]
-    #[pyo3(signature = (*, cache_bytes, count_max, bytes_max, memory_bytes, json, binary_head, flag, remark, names, queues, read_log, read_entries))]
+    #[pyo3(signature = (*, cache_bytes, count_max, bytes_max, memory_bytes, json, binary_head, flag, remark, names, plain_json, plain_binary, queues, read_log, read_entries))]
     #[allow(clippy::too_many_arguments)] // keyword arguments in Python
     fn new(
         cache_bytes: usize,
@@ -97,6 +119,8 @@ impl PullLane {
         flag: i32,
         remark: Vec<u8>,
         names: [Vec<u8>; 4],
+        plain_json: [Vec<u8>; 2],
+        plain_binary: [Vec<u8>; 2],
         queues: Py<PyDict>,
         read_log: Py<PyAny>,
         read_entries: Py<PyAny>,
@@ -105,7 +129,9 @@ impl PullLane {
         Ok(Self {
             pulls: Pulls::default(),
             names: vec![],
+            locks: vec![],
             template: Template { json, binary_head, flag, remark, names },
+            plain: PlainTemplate { json: plain_json, binary: plain_binary },
             limits: Limits { count_max, bytes_max, memory_bytes },
             caches: Caches::new(cache_bytes),
             view: None,
@@ -168,18 +194,41 @@ impl PullLane {
         self.names.clear();
     }
 
+    fn learn_renewal(
+        &mut self,
+        serialization: u8,
+        head: &[u8],
+        body: &[u8],
+        answer: &[u8],
+        locks: Py<PyAny>,
+    ) -> bool {
+        if self.pulls.renewals.is_full() {
+            self.forget_renewals();
+        }
+        let is_new = self.pulls.renewals.learn(serialization, head, body, answer);
+        if is_new {
+            self.locks.push(locks);
+        }
+        is_new
+    }
+
+    fn forget_renewals(&mut self) {
+        self.pulls.forget_renewals();
+        self.locks.clear();
+    }
+
     fn clear(&mut self) {
         self.caches.clear();
         self.known.clear();
     }
 
-    /// Returns the start and end of a staged pull's frame.
+    /// Returns the start and end of a staged request's frame.
     fn frame(&self, index: usize) -> PyResult<(usize, usize)> {
-        let pull = self.pulls.staged.get(index);
-        pull.map(|pull| (pull.start, pull.end)).ok_or_else(|| PyIndexError::new_err("no such pull"))
+        let staged = self.pulls.staged.get(index);
+        staged.map(Staged::frame).ok_or_else(|| PyIndexError::new_err("no such request"))
     }
 
-    /// Answers staged pulls, and stops at a pull that Python must answer or when the answers exceed
+    /// Answers staged requests, and stops at one that Python must answer or when the answers exceed
     /// `room` bytes. Filters may examine `budget` entries in total.
     fn answer<'py>(
         &mut self,
@@ -191,41 +240,50 @@ impl PullLane {
         mut budget: i64,
     ) -> PyResult<Answers<'py>> {
         let end = first.checked_add(count).filter(|&end| end <= self.pulls.staged.len());
-        let end = end.ok_or_else(|| PyIndexError::new_err("more pulls than are staged"))?;
+        let end = end.ok_or_else(|| PyIndexError::new_err("more requests than are staged"))?;
         self.look_at(py, view)?;
         let (mut out, mut body) = (std::mem::take(&mut self.out), std::mem::take(&mut self.body));
         out.clear();
-        let (totals, commits) = (PyList::empty(py), PyList::empty(py));
-        let (mut total, mut reader) = (Total::default(), 0u32);
+        let mut effects = Effects {
+            totals: PyList::empty(py),
+            commits: PyList::empty(py),
+            renewed: PyList::empty(py),
+            total: Total::default(),
+            reader: 0,
+        };
         let (mut at, mut is_odd) = (first, false);
         while at < end && out.len() as isize <= room {
-            let pull = self.pulls.staged[at];
-            let Some((messages, bytes)) =
-                self.one(py, &pull, view, (&mut out, &mut body, &mut budget))?
-            else {
+            let is_answered = match self.pulls.staged[at] {
+                Staged::Pull(pull) => {
+                    let found = self.one(py, &pull, view, (&mut out, &mut body, &mut budget))?;
+                    if let Some(found) = found {
+                        self.note(py, &pull, found, &mut effects)?;
+                    }
+                    found.is_some()
+                }
+                Staged::Renewal(renewal) => {
+                    let known = self.pulls.renewals.answer(renewal.number);
+                    if let Some(body) = known {
+                        self.plain.push(&mut out, renewal.opaque, renewal.serialization, body);
+                        effects.renewed.append(&self.locks[renewal.number as usize])?;
+                    }
+                    known.is_some()
+                }
+            };
+            if !is_answered {
                 is_odd = true;
                 break;
-            };
+            }
             at += 1;
-            if pull.reader != reader {
-                self.add_total(py, &totals, reader, total)?;
-                (total, reader) = (Total::default(), pull.reader);
-            }
-            total.pulls += 1;
-            total.messages += messages;
-            total.bytes += bytes;
-            if let Some(offset) = pull.asked.commit_offset {
-                let (group, topic) = &self.names[pull.reader as usize];
-                commits.append((group, topic, pull.asked.queue_id, offset))?;
-            }
         }
-        self.add_total(py, &totals, reader, total)?;
+        self.add_total(py, &effects)?;
         let frames = PyBytes::new(py, &out);
         if out.capacity() + body.capacity() <= KEPT_BYTES_MAX {
             (self.out, self.body) = (out, body);
         }
         let next = if at < end { self.frame(at)? } else { (0, 0) };
-        Ok((frames, at - first, next.0, next.1, is_odd, totals, commits, budget))
+        let Effects { totals, commits, renewed, .. } = effects;
+        Ok((frames, at - first, next.0, next.1, is_odd, totals, commits, renewed, budget))
     }
 }
 
@@ -309,18 +367,35 @@ impl PullLane {
         Ok(())
     }
 
-    fn add_total(
+    /// Adds an answered pull, which found a number and a size of messages, to the effects.
+    fn note(
         &self,
         py: Python<'_>,
-        totals: &Bound<'_, PyList>,
-        reader: u32,
-        total: Total,
+        pull: &Pull,
+        (messages, bytes): (usize, usize),
+        effects: &mut Effects<'_>,
     ) -> PyResult<()> {
+        if pull.reader != effects.reader {
+            self.add_total(py, effects)?;
+            (effects.total, effects.reader) = (Total::default(), pull.reader);
+        }
+        effects.total.pulls += 1;
+        effects.total.messages += messages;
+        effects.total.bytes += bytes;
+        if let Some(offset) = pull.asked.commit_offset {
+            let (group, topic) = &self.names[pull.reader as usize];
+            effects.commits.append((group, topic, pull.asked.queue_id, offset))?;
+        }
+        Ok(())
+    }
+
+    fn add_total(&self, py: Python<'_>, effects: &Effects<'_>) -> PyResult<()> {
+        let total = effects.total;
         if total.pulls == 0 {
             return Ok(());
         }
-        let (group, topic) = &self.names[reader as usize];
-        totals.append((
+        let (group, topic) = &self.names[effects.reader as usize];
+        effects.totals.append((
             topic.clone_ref(py),
             group.clone_ref(py),
             total.pulls,

@@ -96,7 +96,7 @@ pub enum Kind {
     Other,
     /// Plain sends that are staged.
     Sends,
-    /// Plain pulls that are staged.
+    /// Plain pulls and renewals of locks, which are staged in `Pulls`.
     Pulls,
 }
 
@@ -105,7 +105,7 @@ pub enum Kind {
 pub struct Part {
     /// Kind of the frames.
     pub kind: Kind,
-    /// Number of sends or pulls; 0 for frames that are left to Python.
+    /// Number of staged requests; 0 for frames that are left to Python.
     pub count: usize,
     /// Total size of their bodies and properties.
     pub bytes: usize,

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from cometmq.remoting.command import ConstantExt
 from cometmq.remoting.header import decode_header, encode_frame
-from cometmq.remoting.header_plan import pulled_pieces, sent_pieces
+from cometmq.remoting.header_plan import plain_pieces, pulled_pieces, sent_pieces
 from cometmq.remoting.raw import RawCommand
 from cometmq.remoting.types import Serialization
 from cometmq.store.index.keys import KeyedRows
@@ -257,11 +257,12 @@ class PullWorld:
         self.size = len(self.log) // 3
         self.reads = []
         self.answer_to_read = lambda data: data
-        pieces = pulled_pieces(0, "FOUND")
+        pieces, plain = pulled_pieces(0, "FOUND"), plain_pieces(0)
         options = {
             "cache_bytes": 1 << 20, "count_max": 32, "bytes_max": 1 << 18, "memory_bytes": 1 << 30,
             "json": list(pieces.json), "binary_head": pieces.binary_head, "flag": pieces.flag,
             "remark": pieces.remark, "names": list(pieces.names), "queues": {("T", 0): self.queue},
+            "plain_json": list(plain.json), "plain_binary": list(plain.binary),
             "read_log": self.read_log, "read_entries": self.read_entries,
         }  # fmt: skip
         self.lane = accel.PullLane(**options | changes)
@@ -311,7 +312,7 @@ def test_a_pull_is_answered_with_the_records_from_its_offset_on():
     assert world.learn()
     assert not world.learn()
     data = world.head(1)
-    frames, done, start, end, is_odd, totals, commits, left = world.answer(data)
+    frames, done, start, end, is_odd, totals, commits, renewed, left = world.answer(data)
     raw = decode_header(0, frames[8 : 8 + int.from_bytes(frames[5:8], "big")])
     assert (raw.code, raw.opaque, raw.remark) == (0, 9, "FOUND")
     assert raw.ext == {
@@ -321,6 +322,7 @@ def test_a_pull_is_answered_with_the_records_from_its_offset_on():
     assert (done, start, end, is_odd) == (1, 0, 0, False)
     assert totals == [("T", "g", 1, 2, 184)]
     assert commits == [("g", "T", 0, 1)]
+    assert renewed == []
     assert left == 99  # only filters count
     assert world.reads == [("entries", 0, 3), ("log", 0, 276)]
     assert world.answer(data)[0] == frames
@@ -401,7 +403,36 @@ def test_filters_examine_no_more_entries_than_they_may():
     for budget, done, left in ((9, 2, 3), (6, 2, 0), (5, 1, -1), (2, 0, -1), (0, 0, -1)):
         world.stage(data * 2)
         answered = world.lane.answer(0, 2, 1 << 20, view, budget)
-        assert (answered[1], answered[4], answered[7]) == (done, done < 2, left)
+        assert (answered[1], answered[4], answered[8]) == (done, done < 2, left)
+
+
+@pytest.mark.parametrize("serialization", Serialization)
+def test_a_request_for_locks_gets_the_answer_of_its_twin(serialization):
+    world = PullWorld()
+    world.learn()
+
+    def request(body, opaque):
+        command = RawCommand(code=41, opaque=opaque, body=body, serialization=serialization)
+        return encode_frame(command)
+
+    known = request(b"queues", 1)
+    head = known[8 : -len(b"queues")]
+    locks = [object()]
+    assert world.lane.learn_renewal(int(serialization), head, b"queues", b"granted", locks)
+    assert not world.lane.learn_renewal(int(serialization), head, b"queues", b"other", [])
+    assert world.stage(request(b"others", 1))[0][0] == 0
+    data = world.head() + request(b"queues", 70_000)
+    frames, done, _, _, is_odd, totals, _, renewed, _ = world.answer(data)
+    assert (done, is_odd, len(totals)) == (2, False, 1)
+    assert [id(one) for one in renewed] == [id(locks)]
+    answer = frames[4 + int.from_bytes(frames[:4], "big") :]
+    found = decode_header(answer[4], answer[8 : -len(b"granted")])
+    assert (found.code, found.flag, found.opaque, found.ext) == (0, 1, 70_000, {})
+    assert answer.endswith(b"granted")
+    world.stage(data)
+    world.lane.forget_renewals()
+    answered = world.lane.answer(0, 2, 1 << 20, View(0, 276, 1 << 20), 99)
+    assert (answered[1], answered[4], answered[7]) == (1, True, [])
 
 
 def test_impossible_pulls_raise():

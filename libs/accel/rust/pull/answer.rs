@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Answers to pulls that found messages, in both encodings.
+//! Answers to pulls that found messages and to renewals of locks, in both encodings.
 
 use crate::answers::{close_length, push_decimal, push_entry};
 
@@ -31,19 +31,13 @@ pub struct Template {
 impl Template {
     /// Appends the frame of one answer.
     pub fn push(&self, out: &mut Vec<u8>, answer: &Answer, body: &[u8]) {
-        let start = out.len();
-        out.extend_from_slice(&[0; 8]);
-        if answer.serialization == 1 {
-            self.push_binary(out, answer);
-        } else {
-            self.push_json(out, answer);
-        }
-        let head = (out.len() - start - 8) as u32;
-        out.extend_from_slice(body);
-        let bytes = 4 + head + body.len() as u32;
-        out[start..start + 4].copy_from_slice(&bytes.to_be_bytes());
-        let word = u32::from(answer.serialization) << 24 | head;
-        out[start + 4..start + 8].copy_from_slice(&word.to_be_bytes());
+        push_frame(out, answer.serialization, body, |out| {
+            if answer.serialization == 1 {
+                self.push_binary(out, answer);
+            } else {
+                self.push_json(out, answer);
+            }
+        });
     }
 
     fn push_json(&self, out: &mut Vec<u8>, answer: &Answer) {
@@ -70,4 +64,46 @@ impl Template {
         }
         close_length(out, entries);
     }
+}
+
+/// The constant parts of answers without fields, before and after the opaque.
+pub struct PlainTemplate {
+    /// JSON, where the opaque is decimal.
+    pub json: [Vec<u8>; 2],
+    /// ROCKETMQ, where it has four bytes.
+    pub binary: [Vec<u8>; 2],
+}
+
+impl PlainTemplate {
+    /// Appends the frame of one answer.
+    pub fn push(&self, out: &mut Vec<u8>, opaque: i32, serialization: u8, body: &[u8]) {
+        push_frame(out, serialization, body, |out| {
+            let [before, after] = if serialization == 1 { &self.binary } else { &self.json };
+            out.extend_from_slice(before);
+            if serialization == 1 {
+                out.extend_from_slice(&opaque.to_be_bytes());
+            } else {
+                push_decimal(out, opaque.into());
+            }
+            out.extend_from_slice(after);
+        });
+    }
+}
+
+/// Appends a frame; `push_head` appends its header.
+fn push_frame(
+    out: &mut Vec<u8>,
+    serialization: u8,
+    body: &[u8],
+    push_head: impl FnOnce(&mut Vec<u8>),
+) {
+    let start = out.len();
+    out.extend_from_slice(&[0; 8]);
+    push_head(out);
+    let head = (out.len() - start - 8) as u32;
+    out.extend_from_slice(body);
+    let bytes = 4 + head + body.len() as u32;
+    out[start..start + 4].copy_from_slice(&bytes.to_be_bytes());
+    let word = u32::from(serialization) << 24 | head;
+    out[start + 4..start + 8].copy_from_slice(&word.to_be_bytes());
 }

@@ -1,17 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The pulls of one chunk, and the readers that Python has admitted.
+//! The pulls and renewals of one chunk, and the readers that Python has admitted.
 
 use std::collections::HashMap;
 
 use crate::frames::Frame;
 use crate::pull::answer::{Answer, Template};
+use crate::pull::renewals::Renewals;
 use crate::pull::request::{Asked, read_pull};
 use crate::pull::select::{
     Caches, Filter, Found, LastBlocks, Limits, LogView, Queue, Selection, Source,
 };
 
-/// Marks a staged pull whose reader has been forgotten.
-const NO_READER: u32 = u32::MAX;
+/// Marks a staged request whose reader, or whose known renewal, has been forgotten.
+const FORGOTTEN: u32 = u32::MAX;
 const READERS_MAX: usize = 1 << 15;
 const KEYS_BYTES_MAX: usize = 8 << 20;
 
@@ -41,15 +42,52 @@ pub struct Pull {
     pub end: usize,
 }
 
-/// The readers, and the pulls of the last staged chunk.
+/// One request of the chunk to renew locks.
+#[derive(Clone, Copy, Debug)]
+pub struct Renewal {
+    /// Opaque of the request.
+    pub opaque: i32,
+    /// Number of the known request that it repeats.
+    pub number: u32,
+    /// Serialization of the request's header, and of the answer.
+    pub serialization: u8,
+    /// Start of the frame in the chunk.
+    pub start: usize,
+    /// End of the frame.
+    pub end: usize,
+}
+
+/// One staged request.
+#[derive(Clone, Copy, Debug)]
+pub enum Staged {
+    /// A pull.
+    Pull(Pull),
+    /// A request to renew locks.
+    Renewal(Renewal),
+}
+
+impl Staged {
+    /// Returns the start and end of the frame.
+    #[must_use]
+    pub fn frame(&self) -> (usize, usize) {
+        match self {
+            Self::Pull(pull) => (pull.start, pull.end),
+            Self::Renewal(renewal) => (renewal.start, renewal.end),
+        }
+    }
+}
+
+/// The readers and known renewals, and the requests of the last staged chunk.
 #[derive(Default)]
 pub struct Pulls {
     /// The readers, by number.
     pub readers: Vec<Reader>,
     by_key: HashMap<Vec<u8>, u32>,
     keys_bytes: usize,
-    /// The pulls, in the order of the chunk.
-    pub staged: Vec<Pull>,
+    /// The known renewals.
+    pub renewals: Renewals,
+    /// The staged requests, in the order of the chunk.
+    pub staged: Vec<Staged>,
     key: Vec<u8>,
 }
 
@@ -78,28 +116,58 @@ impl Pulls {
         self.readers.len() >= READERS_MAX || self.keys_bytes >= KEYS_BYTES_MAX
     }
 
-    /// Forgets all readers; staged pulls lose theirs.
+    /// Forgets all readers; staged pulls are left to Python.
     pub fn forget(&mut self) {
         self.by_key.clear();
         self.keys_bytes = 0;
         self.readers.clear();
-        for pull in &mut self.staged {
-            pull.reader = NO_READER;
+        for staged in &mut self.staged {
+            if let Staged::Pull(pull) = staged {
+                pull.reader = FORGOTTEN;
+            }
         }
     }
 
-    /// Stages a frame if it is a plain pull by a known reader; returns whether it is.
+    /// Forgets all known renewals; staged ones are left to Python.
+    pub fn forget_renewals(&mut self) {
+        self.renewals.forget();
+        for staged in &mut self.staged {
+            if let Staged::Renewal(renewal) = staged {
+                renewal.number = FORGOTTEN;
+            }
+        }
+    }
+
+    /// Stages a frame if it is a plain pull by a known reader or a known renewal; returns whether
+    /// it is.
     pub fn stage(&mut self, data: &[u8], frame: &Frame) -> bool {
+        self.stage_pull(data, frame) || self.stage_renewal(data, frame)
+    }
+
+    fn stage_pull(&mut self, data: &[u8], frame: &Frame) -> bool {
         let asked = read_pull(frame.serialization, frame.head(data), &mut self.key);
-        let reader = self.by_key.get(&self.key);
-        let (Some(asked), Some(&reader)) = (asked, reader) else {
+        let Some(asked) = asked else {
+            return false;
+        };
+        let Some(&reader) = self.by_key.get(&self.key) else {
             return false;
         };
         if asked.queue_id >= self.readers[reader as usize].queue_count {
             return false;
         }
         let Frame { serialization, start, end, .. } = *frame;
-        self.staged.push(Pull { asked, reader, serialization, start, end });
+        self.staged.push(Staged::Pull(Pull { asked, reader, serialization, start, end }));
+        true
+    }
+
+    fn stage_renewal(&mut self, data: &[u8], frame: &Frame) -> bool {
+        let Frame { serialization, start, body, end } = *frame;
+        let found = self.renewals.find(serialization, frame.head(data), &data[body..end]);
+        let Some((opaque, number)) = found else {
+            return false;
+        };
+        let renewal = Renewal { opaque, number, serialization, start, end };
+        self.staged.push(Staged::Renewal(renewal));
         true
     }
 }

@@ -80,3 +80,31 @@ def test_cleared_locks_are_free():
 
     assert locks.count == 0
     assert locks.lock("g", "b", [MessageQueue("T", "b", 0)], now_ms=1)
+
+
+def test_the_version_changes_with_the_holders_but_not_with_renewals() -> None:
+    locks = QueueLocks()
+    versions = [locks.version]
+
+    def has_changed() -> bool:
+        versions.append(locks.version)
+        return versions[-1] != versions[-2]
+
+    locks.lock("G", "one", [Q0], now_ms=0)
+    assert has_changed()
+    locks.lock("G", "one", [Q0], now_ms=1)
+    locks.lock("G", "two", [Q0], now_ms=2)
+    locks.renew(locks.held("G", [Q0]), now_ms=3)
+    locks.unlock("G", "two", [Q0])
+    locks.expire(now_ms=3 + LOCK_LIFE_MS)
+    assert not has_changed()
+    locks.lock("G", "two", [Q0], now_ms=4 + LOCK_LIFE_MS)
+    assert has_changed()
+    locks.unlock("G", "two", [Q0])
+    assert has_changed()
+    locks.lock("G", "one", [Q0], now_ms=0)
+    assert has_changed()
+    locks.expire(now_ms=LOCK_LIFE_MS + 1)
+    assert has_changed()
+    locks.clear()
+    assert has_changed()

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Random series of pulls and of changes that affect them, for `test_pull_lane.py`."""
+"""Random series of pulls, requests for queue locks, and changes that affect them, for
+`test_pull_lane.py`.
+"""
 
 import json
 
@@ -92,7 +94,7 @@ class Script(RandomScript):
         rng = self.rng
         action = rng.choice([
             "advance", "cold", "hot", "role", "expire", "truncate", "damage", "pause", "resume",
-            "close", "rot", "garbage", "checkpoint", "busy",
+            "close", "rot", "garbage", "checkpoint", "busy", "lapse", "drop locks",
         ])  # fmt: skip
         if action == "garbage":
             data = self.pull() + b"\0\0\0\x0c\0\0\0\x08{broken}"
@@ -102,7 +104,37 @@ class Script(RandomScript):
             self.steps.append(Step(action, rng.randrange(PEERS), amount=amount))
 
     def request(self) -> bytes:
+        if self.rng.random() < 0.2:
+            return self.lock()
         return self.other_request() if self.odd(0.08) else self.pull()
+
+    def lock(self) -> bytes:
+        """Return a request for one of a few sets of queues, some of which two clients compete for.
+
+        Each client has its own queue, which it asks for most often.
+        """
+        rng = self.rng
+        self.number += 1
+        client = rng.randrange(3)
+        queues = [client]
+        if self.odd(0.3):
+            queues = rng.choice([[0, 1], [3], [3, client], [client, client], []])
+        body: dict[str, object] = {
+            "clientId": f"10.0.0.1@{client}", "consumerGroup": rng.choice(["g", "g", "h"]),
+            "mqSet": [
+                {"brokerName": "b", "queueId": queue, "topic": "Orders"} for queue in queues
+            ],
+        }  # fmt: skip
+        if self.odd(0.05):
+            body.pop(rng.choice(list(body)))
+        data = json.dumps(body).encode()
+        if self.odd(0.05):
+            data = data[: rng.randrange(len(data))]
+        code = RequestCode.UNLOCK_BATCH_MQ if self.odd(0.2) else RequestCode.LOCK_BATCH_MQ
+        return frame(
+            int(code), {"x": "y"} if self.odd(0.05) else {}, data, opaque=self.number,
+            flag=2 if self.odd(0.05) else 0, is_binary=rng.random() < 0.3,
+        )  # fmt: skip
 
     def heartbeat(self, group: str) -> bytes:
         rng = self.rng

@@ -78,9 +78,9 @@ class SendLane:
 
         With `now_ms`, oneway requests that end a half message in memory count as sends; the half
         message then leaves the memory. The parts of the chunk follow one another: number of sends
-        (0: frames for Python; negative: pulls), bytes of their bodies and properties, begin, end.
-        What follows the last part is for Python too. The pulls are staged in `pulls`, until the
-        next call.
+        (0: frames for Python; negative: pulls and renewals), bytes of their bodies and properties,
+        begin, end. What follows the last part is for Python too. Pulls and renewals are staged in
+        `pulls`, until the next call.
         """
 
     def drop_from(self, first: int) -> None:
@@ -122,7 +122,7 @@ class _View(Protocol):
 
 @final
 class PullLane:
-    """Plain pulls: from their bytes to the bytes of their answers."""
+    """Plain pulls and renewals of queue locks: from their bytes to the bytes of their answers."""
 
     def __new__(
         cls,
@@ -136,15 +136,19 @@ class PullLane:
         flag: int,
         remark: bytes,
         names: list[bytes],
+        plain_json: list[bytes],
+        plain_binary: list[bytes],
         queues: dict[tuple[str, int], Any],
         read_log: Callable[[Any, int, int], Buffer | None],
         read_entries: Callable[[Any, int, int], Buffer | None],
     ) -> PullLane:
-        """Start without readers.
+        """Start without readers and renewals.
 
         The limits are those of an answer from memory; `memory_bytes` before the log's end, memory
         ends. `json` surrounds the four numbers and the opaque in the JSON header of an answer;
         `binary_head`, `flag`, `remark` and `names` are the constant parts in the other encoding.
+        `plain_json` and `plain_binary` surround the opaque in the header of an answer without
+        fields.
         `read_log` gets a view, an offset and a number of bytes in one file, `read_entries` a queue,
         an offset and a number of entries; both return None if that is not in memory.
         """
@@ -179,11 +183,23 @@ class PullLane:
     def forget(self) -> None:
         """Take no pulls until they are learned again."""
 
+    def learn_renewal(
+        self, serialization: int, head: bytes, body: bytes, answer: bytes, locks: object
+    ) -> bool:
+        """Take requests to lock queues that have this body from now on.
+
+        `answer` is the body of their answer; `locks` is what `answer` returns for each of them.
+        Return whether the request is new.
+        """
+
+    def forget_renewals(self) -> None:
+        """Take no requests to lock queues until they are learned again."""
+
     def clear(self) -> None:
         """Drop all cached blocks."""
 
     def frame(self, index: int) -> tuple[int, int]:
-        """Return begin and end of a staged pull's frame."""
+        """Return begin and end of a staged request's frame."""
 
     def answer(
         self, first: int, count: int, room: int, view: _View, budget: int
@@ -195,15 +211,17 @@ class PullLane:
         bool,
         list[tuple[str, str, int, int, int]],
         list[tuple[str, str, int, int]],
+        list[Any],
         int,
     ]:
-        """Answer staged pulls until one is for Python, or the answers exceed `room` bytes.
+        """Answer staged requests until one is for Python, or the answers exceed `room` bytes.
 
         Filters may examine `budget` entries in all; above that, pulls with filters are for Python.
 
-        Return the frames, the number of answered pulls, begin and end of the next one's frame (0:
-        none), whether that is for Python; topic, group, pulls, messages and bytes of each reader;
-        group, topic, queue id and offset of each commit; what is left of the budget.
+        Return the frames, the number of answered requests, begin and end of the next one's frame
+        (0: none), whether that is for Python; topic, group, pulls, messages and bytes of each
+        reader; group, topic, queue id and offset of each commit; the locks of each renewal; what is
+        left of the budget.
         """
 
 def matches(names: Sequence[str], condition: tuple[Any, ...], record: bytes) -> bool | None:

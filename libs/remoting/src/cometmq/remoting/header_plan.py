@@ -347,6 +347,26 @@ def pulled_pieces(code: int, remark: str) -> PulledPieces:
     )
 
 
+class PlainPieces(NamedTuple):
+    """The constant parts of an answer without fields, before and after the opaque, for an encoder
+    outside Python.
+    """
+
+    json: tuple[bytes, bytes]
+    """Around the opaque in decimal."""
+    binary: tuple[bytes, bytes]
+    """Around the opaque as four bytes."""
+
+
+def plain_pieces(code: int) -> PlainPieces:
+    """Return the constant parts of answers with this code, without fields and remark."""
+    head = binary_head(code, FLAG_REPLY, 0, None, b"")
+    return PlainPieces(
+        (f'{{"code":{code},"flag":{FLAG_REPLY}{MIDDLE}'.encode(), TAIL.encode()),
+        (head[:5], head[9:]),
+    )
+
+
 def sent_pieces(constant: ConstantExt, code: int) -> SentPieces:
     """Return the constant parts of answers with this code."""
     start, before_id, before_queue, before_offset, before_opaque, end = _sent_pieces(constant)

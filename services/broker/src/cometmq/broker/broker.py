@@ -11,7 +11,7 @@ from typing import Protocol
 from cometmq.broker.acl.keeper import AclKeeper
 from cometmq.broker.clients.consumers import Consumers
 from cometmq.broker.clients.producers import Producers
-from cometmq.broker.clients.queue_locks import QueueLocks
+from cometmq.broker.clients.queue_locks import QueueLock, QueueLocks
 from cometmq.broker.delay import DelayService
 from cometmq.broker.disk_figures import DiskWatch
 from cometmq.broker.filters.records import RecordFilter
@@ -38,6 +38,7 @@ from cometmq.broker.transactions import Transactions
 from cometmq.remoting.bodies.topic_config import DataVersion, SubscriptionGroupConfig, TopicConfig
 from cometmq.remoting.command import Call, ConstantExt
 from cometmq.remoting.commands.pull import PullMessage
+from cometmq.remoting.commands.table import NoHeader
 from cometmq.remoting.log import Log
 from cometmq.remoting.message.flags import Perm
 from cometmq.runtime.clock import Clock
@@ -66,6 +67,11 @@ class LearningLane(Protocol):
         accept: TagFilter | RecordFilter | None,
     ) -> None:
         """Let the lane serve later pulls that match `call`, which a handler has just admitted."""
+
+    def learn_renewal(self, call: Call[NoHeader], locks: list[QueueLock], answer: bytes) -> None:
+        """Let the lane serve later requests like `call`, which has just locked all its queues;
+        `answer` is the body of the answer.
+        """
 
 
 @dataclass(slots=True)

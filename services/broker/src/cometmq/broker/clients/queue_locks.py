@@ -33,6 +33,8 @@ class QueueLocks:
 
     def __init__(self) -> None:
         self._groups: dict[str, dict[MessageQueue, QueueLock]] = {}
+        self.version = 0
+        """Changes whenever a lock gets a different holder or none; renewals do not count."""
 
     def lock(
         self, group: str, client_id: str, queues: Iterable[MessageQueue], *, now_ms: int
@@ -44,14 +46,29 @@ class QueueLocks:
         room = COUNT_MAX - self.count
         granted = []
         for queue in queues:
-            is_new = queue not in table
-            if (is_new and not room) or not _grant(table, queue, client_id, now_ms):
+            held = table.get(queue)
+            if held is not None and held.client_id == client_id:
+                held.granted_ms = now_ms
+            elif (held is None and room) or (held is not None and held.is_expired(now_ms)):
+                room -= held is None
+                table[queue] = QueueLock(client_id, now_ms)
+                self.version += 1
+            else:
                 continue
-            room -= is_new
             granted.append(queue)
         if not table:
             del self._groups[group]
         return granted
+
+    def held(self, group: str, queues: Iterable[MessageQueue]) -> list[QueueLock]:
+        """Return the locks of these queues, which clients of the group hold."""
+        table = self._groups.get(group, {})
+        return [table[queue] for queue in queues]
+
+    def renew(self, locks: Iterable[QueueLock], *, now_ms: int) -> None:
+        """Renew locks that `held` has returned since `version` last changed."""
+        for held in locks:
+            held.granted_ms = now_ms
 
     def unlock(self, group: str, client_id: str, queues: Iterable[MessageQueue]) -> None:
         """Release the queues that the client holds; queues of other clients remain locked."""
@@ -62,12 +79,14 @@ class QueueLocks:
             held = table.get(queue)
             if held is not None and held.client_id == client_id:
                 del table[queue]
+                self.version += 1
         if not table:
             del self._groups[group]
 
     def clear(self) -> None:
         """Drop all locks after a role change: clients lock their queues again at the new master."""
         self._groups.clear()
+        self.version += 1
 
     def expire(self, *, now_ms: int) -> int:
         """Drop expired locks, so that dead groups use no memory; return how many were dropped."""
@@ -79,19 +98,10 @@ class QueueLocks:
             dropped += len(expired)
             if not table:
                 del self._groups[group]
+        self.version += dropped
         return dropped
 
     @property
     def count(self) -> int:
         """The number of locks, including expired ones that have not been dropped yet."""
         return sum(map(len, self._groups.values()))
-
-
-def _grant(
-    table: dict[MessageQueue, QueueLock], queue: MessageQueue, client_id: str, now_ms: int
-) -> bool:
-    held = table.get(queue)
-    if held is not None and held.client_id != client_id and not held.is_expired(now_ms):
-        return False
-    table[queue] = QueueLock(client_id, now_ms)
-    return True

@@ -18,7 +18,10 @@ def lock_batch_mq(broker: Broker, call: Call[NoHeader]) -> Reply:
         asked.mq_set,
         now_ms=broker.clock.monotonic_ms(),
     )
-    return Reply(body=encode_json(LockBatchReply(lock_ok_mq_set=granted)))
+    body = encode_json(LockBatchReply(lock_ok_mq_set=granted))
+    if broker.lane is not None and len(granted) == len(asked.mq_set):
+        broker.lane.learn_renewal(call, broker.locks.held(asked.consumer_group, granted), body)
+    return Reply(body=body)
 
 
 def unlock_batch_mq(broker: Broker, call: Call[NoHeader]) -> Reply:

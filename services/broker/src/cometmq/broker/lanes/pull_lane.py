@@ -1,11 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Native pulls: connects `cometmq.accel.PullLane` to the broker's state.
+"""Native pulls and renewals of queue locks: connects `cometmq.accel.PullLane` to the broker.
 
 The native code serves pulls that have the same group, topic and subscription as a pull that the
 handler has just answered with messages. It reads recent messages only, from a bounded cache of
 blocks that it fills through the store. Once per chunk, this module checks whether anything has
 changed that the admission of a pull depends on. After any change, the lane serves pulls of a kind
 only when a handler has admitted one of them again.
+
+The requests with which an orderly consumer renews its locks differ only in their opaque. The lane
+serves them like pulls: after a handler has granted all queues of such a request, and until a lock
+is taken or released. In a broker group, whose masters may be replaced, handlers serve all of them.
 
 `services/broker/tests/lanes/test_pull_lane.py` tests that the lane and the handlers give the same
 results.
@@ -16,6 +20,7 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Any, Final
 
 from cometmq.broker.broker import Broker
+from cometmq.broker.clients.queue_locks import QueueLock
 from cometmq.broker.filters.records import RecordFilter
 from cometmq.broker.filters.tags import CODES_MAX, TagFilter, codes_of
 from cometmq.broker.native import accel
@@ -24,7 +29,8 @@ from cometmq.remoting.bodies.topic_config import SubscriptionGroupConfig
 from cometmq.remoting.codes import ResponseCode
 from cometmq.remoting.command import Call
 from cometmq.remoting.commands.pull import PullMessage
-from cometmq.remoting.header_plan import pulled_pieces
+from cometmq.remoting.commands.table import NoHeader
+from cometmq.remoting.header_plan import plain_pieces, pulled_pieces
 from cometmq.remoting.transport.lane import Answered
 from cometmq.remoting.transport.tasks import describe
 from cometmq.store.queues.pulls import read_entries, read_log
@@ -53,12 +59,13 @@ class BrokerPulls:
         self._native = _build(broker)
         self._settings = broker.settings
         self._note_versions()
+        self._locks_version = broker.locks.version
         self._log = broker.store.commit_log
         self._store = broker.store.pulls
         self._store_version = self._store.version
         self._has_failed = False
         self._budget = TURN_EXAMINED_MAX
-        self._chunk_count = 0
+        self._chunk_count = 0  # chunks with answered pulls
         self._untimed_count = 0  # pulls answered since a chunk was timed
         self.request_count = 0  # answered since startup
 
@@ -74,6 +81,7 @@ class BrokerPulls:
         elif self._has_changed():
             self._native.forget()
             self._note_versions()
+        self._follow_locks()
         self._follow_store()
         return self._native
 
@@ -111,8 +119,15 @@ class BrokerPulls:
             **options,
         )
 
+    def learn_renewal(self, call: Call[NoHeader], locks: list[QueueLock], answer: bytes) -> None:
+        """Serve requests like this call from now on; it has just renewed or taken these locks."""
+        if self._has_failed or self._settings.group_record:
+            return
+        self._follow_locks()
+        self._native.learn_renewal(call.serialization, call.head, call.body, answer, locks)
+
     def answer(self, first: int, count: int, room: int) -> Answered:
-        """Answer staged pulls; see `cometmq.remoting.transport.lane`."""
+        """Answer staged requests; see `cometmq.remoting.transport.lane`."""
         broker, native = self._broker, self._native
         if (
             self._has_failed
@@ -121,12 +136,12 @@ class BrokerPulls:
             or not broker.offsets.has_room(count)
         ):
             return b"", 0, *native.frame(first), True
+        self._follow_locks()
         self._follow_store()
         is_timed = self._chunk_count & TIMED_MASK == 0
-        self._chunk_count += 1
         started_s = perf_counter() if is_timed else 0.0
         try:
-            data, done, start, end, is_odd, totals, commits, left = native.answer(
+            data, done, start, end, is_odd, totals, commits, renewed, left = native.answer(
                 first, count, room, self._log.view(), self._budget
             )
         except accel.PanicException as error:
@@ -138,16 +153,21 @@ class BrokerPulls:
         if commits and broker.is_master:
             for commit in commits:
                 broker.offsets.commit(*commit)
-        message_count = 0
+        for locks in renewed:
+            broker.locks.renew(locks, now_ms=broker.clock.monotonic_ms())
+        count = message_count = 0
         for topic, group, pull_count, messages, size in totals:
+            count += pull_count
             message_count += messages
             broker.stats.count_get(topic, group, messages, size, pull_count)
-        self._untimed_count += done
-        if is_timed:
-            broker.stats.pull_seconds.observe(perf_counter() - started_s, self._untimed_count)
-            self._untimed_count = 0
-        self._store.count(done, message_count)
-        self.request_count += done
+        if count:
+            self._chunk_count += 1
+            self._untimed_count += count
+            if is_timed:
+                broker.stats.pull_seconds.observe(perf_counter() - started_s, self._untimed_count)
+                self._untimed_count = 0
+            self._store.count(count, message_count)
+            self.request_count += count
         return data, done, start, end, is_odd
 
     def _refill(self) -> None:
@@ -176,6 +196,12 @@ class BrokerPulls:
         self._consumers_version = broker.consumers.version
         self._filters_version = broker.filters.version
 
+    def _follow_locks(self) -> None:
+        """Leave requests for locks to the handlers again after any lock was taken or released."""
+        if self._locks_version != self._broker.locks.version:
+            self._native.forget_renewals()
+            self._locks_version = self._broker.locks.version
+
     def _follow_store(self) -> None:
         """Drop the cached blocks after the log was truncated or found damaged."""
         if self._store_version != self._store.version:
@@ -187,6 +213,7 @@ def _build(broker: Broker) -> "PullLane":
     pulls = broker.store.pulls
     limits = pulls.limits
     pieces = pulled_pieces(ResponseCode.SUCCESS, GetStatus.FOUND.name)
+    plain = plain_pieces(ResponseCode.SUCCESS)
     return accel.PullLane(
         cache_bytes=broker.settings.native_cache_bytes,
         count_max=limits.count_max,
@@ -197,6 +224,8 @@ def _build(broker: Broker) -> "PullLane":
         flag=pieces.flag,
         remark=pieces.remark,
         names=list(pieces.names),
+        plain_json=list(plain.json),
+        plain_binary=list(plain.binary),
         queues=pulls.table.queues,
         read_log=read_log,
         read_entries=read_entries,

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The native lane: connects `cometmq.accel` to the connections and the store.
 
-Plain pulls are answered at once (`pull_lane.py`); this module handles plain sends, including half
-messages, and passes the ends of transactions to `transaction_lane.py`.
+Plain pulls and renewals of queue locks are answered at once (`pull_lane.py`); this module handles
+plain sends, including half messages, and passes the ends of transactions to `transaction_lane.py`.
 
 The native code serves sends to topics to which `admit` has just admitted a send, and builds the
 records, queue entries, index keys and answers of a whole commit. Once per chunk, this module checks
@@ -17,6 +17,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from cometmq.broker.broker import Broker
+from cometmq.broker.clients.queue_locks import QueueLock
 from cometmq.broker.filters.records import RecordFilter
 from cometmq.broker.filters.tags import TagFilter
 from cometmq.broker.handlers.put_answers import answer_delayed, answer_put
@@ -29,6 +30,7 @@ from cometmq.remoting.bodies.topic_config import SubscriptionGroupConfig, TopicC
 from cometmq.remoting.codes import RequestCode, ResponseCode
 from cometmq.remoting.command import Call, Reply
 from cometmq.remoting.commands.pull import PullMessage
+from cometmq.remoting.commands.table import NoHeader
 from cometmq.remoting.frame import FRAME_BYTES_MAX
 from cometmq.remoting.header_plan import sent_pieces
 from cometmq.remoting.message.record_layout import BLANK_BYTES_MIN, V4_HOST_BYTES
@@ -99,6 +101,9 @@ class BrokerLane:
         accept: TagFilter | RecordFilter | None,
     ) -> None:
         self._pulls.learn(call, group, accept)
+
+    def learn_renewal(self, call: Call[NoHeader], locks: list[QueueLock], answer: bytes) -> None:
+        self._pulls.learn_renewal(call, locks, answer)
 
     def stage(self, peer: Staging, data: bytes, count_max: int) -> list[Part] | None:
         """Stage the plain requests of a chunk; leave out its sends if the broker must inspect each
