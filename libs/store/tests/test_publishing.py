@@ -22,6 +22,10 @@ def send(rig, number, queue_id=None, **more):
     return rig.put(make_message("T", queue_id, b"%d" % number, keys=f"k{number}", **more))
 
 
+def facts_of(queue):
+    return queue.topic, queue.queue_id, queue.max_offset
+
+
 def visible(store):
     """Return the numbers of the messages in both queues that consumers can read."""
     found = []
@@ -35,8 +39,8 @@ def visible(store):
 
 def test_commits_above_the_bound_are_stored_but_not_visible():
     rig = StoreRig(MemoryDisk())
-    heard = []
-    rig.store.add_arrival_listener(lambda *facts: heard.append(facts[:3]))
+    heard: list[tuple[str, int, int]] = []
+    rig.store.add_arrival_listener(lambda queues, _: heard.extend(map(facts_of, queues)))
     rig.store.confirm(0)
     ends = []
     for number in range(4):

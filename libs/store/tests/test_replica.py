@@ -165,9 +165,11 @@ def test_listeners_hear_of_replicated_messages():
     log, _ = master_log(4)
     rig = StoreRig(MemoryDisk())
     heard = []
-    rig.store.add_arrival_listener(lambda *facts: heard.append(facts[:3]))
+    rig.store.add_arrival_listener(lambda *facts: heard.append(facts))
     rig.store.append_raw(0, log)
-    assert sorted(heard) == [("T", 0, 2), ("T", 1, 2)]
+    ((queues, log_offset),) = heard
+    assert {(queue.queue_id, queue.max_offset) for queue in queues} == {(0, 2), (1, 2)}
+    assert log_offset is None
 
 
 def test_truncation_takes_log_queues_and_index_back():

@@ -194,7 +194,7 @@ class MessageStore:
             done(result)
 
     def add_arrival_listener(self, listener: ArrivalListener) -> None:
-        """Register a listener, called once per queue and commit, before the puts are answered."""
+        """Register a listener, called once per commit, before the puts are answered."""
         self._publisher.listeners.append(listener)
 
     # Jobs

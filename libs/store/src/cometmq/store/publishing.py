@@ -6,10 +6,11 @@ acknowledge (docs/concepts/replication.md). A master keeps the commits above the
 replica leaves the records above the bound in the log and dispatches them later.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Final
 
 from cometmq.store.parts import Parts
+from cometmq.store.queues.consume_queue import ConsumeQueue
 from cometmq.store.replica import Replica
 from cometmq.store.upkeep.checkpointer import Checkpointer
 from cometmq.store.upkeep.housekeeping import Housekeeping
@@ -17,8 +18,10 @@ from cometmq.store.writing.append import Batch
 from cometmq.store.writing.unconfirmed import Unconfirmed
 from cometmq.store.writing.write_state import Refusal
 
-ArrivalListener = Callable[[str, int, int, int | None, int], None]
-"""Arguments: topic, queue id, new maximum offset, tag code (None if several), store timestamp."""
+ArrivalListener = Callable[[Collection[ConsumeQueue], int | None], None]
+"""Arguments: the queues that got messages, and the offset in the log from which on records are new
+(None: unknown). `ConsumeQueue.newest_tag_code` accepts that offset.
+"""
 
 UNCONFIRMED_BYTES_MAX: Final = 256 << 20
 """Maximum size of the unconfirmed part of the log; beyond it, puts are refused. Its queue entries
@@ -74,13 +77,8 @@ class Publisher:
         self._commit_log.confirm(batch.end)
         self._checkpointer.note_commit(batch)
         self._housekeeping.put_index(batch)
-        if not self.listeners:
-            return
-        timestamp = batch.store_timestamp
-        for queue in batch.touched:
-            tag_code = queue.newest_tag_code(batch.start)
-            for listener in self.listeners:
-                listener(queue.topic, queue.queue_id, queue.max_offset, tag_code, timestamp)
+        for listener in self.listeners:
+            listener(batch.touched, batch.start)
 
     def confirm(self, offset: int | None) -> None:
         """Move the visibility limit; None removes it."""
@@ -104,9 +102,9 @@ class Publisher:
 
     def dispatch(self) -> None:
         """Make confirmed replicated records visible."""
-        for queue, timestamp in self._replica.dispatch(self._limit):
-            for listener in self.listeners:
-                listener(queue.topic, queue.queue_id, queue.max_offset, None, timestamp)
+        touched = self._replica.dispatch(self._limit)
+        for listener in self.listeners:
+            listener(touched, None)
 
     def drop(self) -> None:
         """Forget the invisible commits, whose records are later dispatched or truncated."""

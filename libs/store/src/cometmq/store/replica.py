@@ -7,8 +7,6 @@ the master announces the offset up to which records are confirmed; later records
 without being dispatched.
 """
 
-from typing import NamedTuple
-
 from cometmq.remoting.types import Buffer
 from cometmq.store.errors import StoreError
 from cometmq.store.log.log_scanner import LogScanner
@@ -17,13 +15,6 @@ from cometmq.store.queues.consume_queue import ConsumeQueue
 from cometmq.store.upkeep.checkpointer import Checkpointer
 from cometmq.store.upkeep.flush import Flusher
 from cometmq.store.writing.dispatcher import Dispatcher
-
-
-class Arrival(NamedTuple):
-    """New messages of one queue."""
-
-    queue: ConsumeQueue
-    store_timestamp: int
 
 
 class Replica:
@@ -65,7 +56,7 @@ class Replica:
             log.advance(log.end + len(part))
             view = view[len(part) :]
 
-    def dispatch(self, limit: int | None) -> list[Arrival]:
+    def dispatch(self, limit: int | None) -> set[ConsumeQueue]:
         """Make whole records up to `limit` visible; return the queues that got messages."""
         log, dispatcher = self._commit_log, self._dispatcher
         dispatcher.keyed = []  # a failed dispatch is repeated, with its keys
@@ -73,7 +64,7 @@ class Replica:
         start = self._checkpointer.dispatched_offset
         end = log.end if limit is None else min(limit, log.end)
         if start >= end:
-            return []
+            return set()
         # Only zeros follow the end; reading them would take as long as everything else.
         scanner = LogScanner(log.files, start, check_crc=False, end=end, take=dispatcher.taker)
         for scan in scanner:
@@ -90,7 +81,7 @@ class Replica:
             touched, reached, timestamp, dispatcher.record_count - count
         )
         self._index.remember(keyed)
-        return [Arrival(queue, timestamp) for queue in touched]
+        return touched
 
     def truncate(self, offset: int, now_ms: int) -> None:
         """Truncate log, queues and index at a record boundary."""

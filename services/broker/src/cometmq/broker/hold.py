@@ -16,9 +16,9 @@ new pull since the last sweep. Held pulls without traffic cost nothing until the
 """
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 
@@ -26,6 +26,7 @@ from cometmq.broker.filters.records import RecordFilter
 from cometmq.broker.filters.tags import TagFilter
 from cometmq.remoting.command import Call
 from cometmq.remoting.commands.pull import PullMessage
+from cometmq.store.queues.consume_queue import ConsumeQueue
 
 SWEEP_INTERVAL_MS: Final = 5_000
 EXPIRE_INTERVAL_MS: Final = 1_000
@@ -80,9 +81,19 @@ class HoldTable:
         held.tested_offset = header.queue_offset
         return True
 
-    def arrived(
-        self, topic: str, queue_id: int, max_offset: int, tag_code: int | None, *_: Any
-    ) -> None:
+    def note_arrivals(self, queues: Iterable[ConsumeQueue], log_offset: int | None) -> None:
+        """Wake pulls of queues that got messages; see `cometmq.store.publishing.ArrivalListener`.
+
+        A commit may touch hundreds of queues, few of which have held pulls.
+        """
+        if not self._queues:
+            return
+        for queue in queues:
+            if (queue.topic, queue.queue_id) in self._queues:
+                tag_code = queue.newest_tag_code(log_offset)
+                self.arrived(queue.topic, queue.queue_id, queue.max_offset, tag_code)
+
+    def arrived(self, topic: str, queue_id: int, max_offset: int, tag_code: int | None) -> None:
         """Wake a queue's pulls whose filter accepts a message that was just dispatched."""
         key = topic, queue_id
         if key in self._queues:

@@ -204,8 +204,12 @@ class ConsumeQueue:
         self._held = b""
         self.next_offset = self.max_offset
 
-    def newest_tag_code(self, log_offset: int) -> int | None:
-        """Return the tag code of the only entry from `log_offset` on; None if there are several."""
+    def newest_tag_code(self, log_offset: int | None) -> int | None:
+        """Return the tag code of the only entry from `log_offset` on; None if there are several or
+        their number is unknown.
+        """
+        if log_offset is None:
+            return None
         tail = self._tail
         if len(tail) > CQ_ENTRY_BYTES:
             before = ENTRY.unpack_from(tail, len(tail) - 2 * CQ_ENTRY_BYTES)

@@ -18,7 +18,7 @@ def connect_arrivals(broker: Broker, flush: Callable[[], None]) -> None:
     The driver cannot take these callbacks in its constructor: they need the broker, which holds the
     driver, and the server, which needs the broker.
     """
-    broker.store.add_arrival_listener(broker.hold.arrived)
+    broker.store.add_arrival_listener(broker.hold.note_arrivals)
     broker.driver.after_commit = Arrivals(broker, flush).serve
 
 
