@@ -126,7 +126,7 @@ class ConsumeQueue:
         self.life = 0
         """Changes whenever existing entries may be replaced; caches of entries compare it."""
         self._tail = bytearray()
-        self._staged = bytearray()
+        self._staged: Buffer = b""  # a bytearray after `stage`
         self._held: Buffer = b""  # a bytearray while anything is held
 
     @property
@@ -147,6 +147,8 @@ class ConsumeQueue:
         """
         staged = self._staged
         is_first = not staged
+        if not isinstance(staged, bytearray):
+            staged = self._staged = bytearray(staged)
         # RocketMQ delivers by this time and keeps the tag code in the record's properties.
         if self.delay_ms is not None:
             tag_code = store_timestamp + self.delay_ms
@@ -162,7 +164,8 @@ class ConsumeQueue:
         """
         staged = self._staged
         is_first = not staged
-        staged += entries
+        # Usually a commit has one run for a queue, whose bytes need no copy until `publish`.
+        self._staged = entries if is_first else bytes(staged) + entries
         self.next_offset += count
         return is_first
 
@@ -172,7 +175,7 @@ class ConsumeQueue:
         count = len(staged) // CQ_ENTRY_BYTES
         self._tail += staged
         self.max_offset += count
-        staged.clear()
+        self._staged = b""
         assert self.max_offset == self.next_offset
         return count
 
@@ -184,7 +187,7 @@ class ConsumeQueue:
             self._held += staged
         else:
             self._held = bytearray(staged)
-        staged.clear()
+        self._staged = b""
         return count
 
     def publish_held(self, count: int) -> None:
@@ -220,7 +223,7 @@ class ConsumeQueue:
 
     def unstage(self) -> None:
         """Discard the staged entries after their records could not be written."""
-        self._staged.clear()
+        self._staged = b""
         self.next_offset = self.max_offset + len(self._held) // CQ_ENTRY_BYTES
 
     def last_entry(self) -> QueueEntry | None:
@@ -335,7 +338,7 @@ class ConsumeQueue:
     def begin_again(self) -> None:
         """Empty the queue and restart at 0, because its topic was deleted and created again."""
         self.life += 1
-        self._staged.clear()
+        self._staged = b""
         self._held = b""
         self._tail.clear()
         self.files.remove_from(self.files.first)

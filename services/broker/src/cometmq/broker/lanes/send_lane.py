@@ -233,8 +233,7 @@ class BrokerLane:
             self._answer_each(answers, result)  # nothing is counted or sent yet
             return
         stats = self._broker.stats
-        for topic, request_count, message_count, size in answers.totals():
-            stats.count_put(topic, message_count, size, request_count)
+        stats.count_puts(answers.totals())
         for level_id, count, size in answers.delays():
             stats.count_delayed(level_id, count, size)
         peer: Staging
