@@ -1,16 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
 """The command line: its table of commands, start-up time and refusals."""
 
+import gc
 import json
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from typer.testing import CliRunner
 
+from cometmq.cli import entry, mqadmin
 from cometmq.cli import main as cli
-from cometmq.cli import mqadmin
 from cometmq.cli.access import ACCESS, Access
 from cometmq.cli.lazy import load_command
 from cometmq.cli.main import COMMANDS, app
@@ -166,6 +168,30 @@ def test_a_command_starts_fast_because_it_imports_little(name):
     loaded, _, count = done.stdout.rpartition(" ")
     assert loaded == "[]"
     assert int(count) <= MODULES_MAX
+
+
+def test_the_suite_imports_the_client_only_once_the_broker_has_started():
+    code = (
+        "import sys\n"
+        "import cometmq.cli.programs.standalone as standalone\n"
+        "print([m for m in sys.modules if m.startswith('cometmq.client')])\n"
+        "print(standalone._import_checker().__name__)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\nTxnCheckerApp\n"
+
+
+def test_the_commands_are_imported_without_garbage_collections(monkeypatch):
+    seen = []
+
+    def load(name):
+        seen.append((name, gc.isenabled()))
+        return SimpleNamespace(main=lambda: seen.append(("main", gc.isenabled())))
+
+    monkeypatch.setattr(entry, "import_module", load)
+    entry.main()
+    gc.unfreeze()
+    assert seen == [("cometmq.cli.main", False), ("main", True)]
 
 
 @pytest.mark.parametrize("name", COMMANDS)

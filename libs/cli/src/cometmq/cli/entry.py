@@ -4,12 +4,16 @@
 import sys
 from importlib import import_module
 
+from cometmq.runtime.imports import no_collections
+
 EXIT_INTERRUPTED = 130
 
 
 def main() -> None:
     """Run the command line."""
     try:
-        import_module("cometmq.cli.main").main()
+        with no_collections():
+            commands = import_module("cometmq.cli.main")
+        commands.main()
     except KeyboardInterrupt:
         sys.exit(EXIT_INTERRUPTED)
