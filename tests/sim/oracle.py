@@ -148,9 +148,9 @@ class Oracle:
 
     def look(self, process: "BrokerProcess") -> None:
         """Read from a broker as a consumer does, if the broker serves reads now."""
-        if process.gate._may_read() and process.life >= 0:
+        if process.gate.may_read() and process.life >= 0:
             process.grouping.duties.before_write()
-            if process.gate._may_read():
+            if process.gate.may_read():
                 self._show(process, *self.read(process))
 
     # Checks

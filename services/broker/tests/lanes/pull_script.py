@@ -94,7 +94,7 @@ class Script(RandomScript):
         rng = self.rng
         action = rng.choice([
             "advance", "cold", "hot", "role", "expire", "truncate", "damage", "pause", "resume",
-            "close", "rot", "garbage", "checkpoint", "busy", "lapse", "drop locks",
+            "close", "rot", "garbage", "checkpoint", "busy", "lapse", "drop locks", "divert",
         ])  # fmt: skip
         if action == "garbage":
             data = self.pull() + b"\0\0\0\x0c\0\0\0\x08{broken}"

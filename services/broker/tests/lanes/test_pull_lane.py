@@ -43,6 +43,8 @@ def disturb(broker: ScriptedBroker, step: Step) -> None:
             store.pulls.forget()  # handlers have no such cache, and read the disk
         case "role":
             broker.broker.is_master = step.amount > 40
+        case "divert":
+            broker.broker.is_diverting = step.amount > 40
         case "expire" if len(log.files.files) > 2:
             for path in log.forget_first(1):
                 disk.remove(path)
@@ -258,6 +260,60 @@ def test_filters_of_one_turn_examine_a_bounded_number_of_entries(monkeypatch):
         first, *counts = asyncio.run(main(root))
     assert first == 0  # the lane does not know its readers yet
     assert all(0 < count < 10 for count in counts)
+
+
+def test_pulls_are_left_to_the_gate_of_a_group_while_it_forbids_reads():
+    script = Script(1, oddity=0)
+    steps = script.write(turns=10)
+    data = b"".join(script.pull() for _ in range(20))
+
+    async def main(root: str) -> list[int]:
+        options: Any = {"storePathRootDir": root, "brokerIP1": "10.1.2.3"}
+        broker = ScriptedBroker(**options)
+        await play(broker, steps)
+        assert broker.lane is not None
+        counts = []
+        for may_read in (True, False, True):
+            broker.broker.may_read = lambda may_read=may_read: may_read
+            before = broker.lane.pull_count
+            broker.connections[0].peer.data_received(data)
+            counts.append(broker.lane.pull_count - before)
+        return counts
+
+    with tempfile.TemporaryDirectory() as root:
+        first, forbidden, last = asyncio.run(main(root))
+    assert first == last > 0
+    assert forbidden == 0
+
+
+def test_a_pull_commits_no_offset_while_a_switchover_diverts_requests():
+    script = Script(1, oddity=0)
+    steps = script.write(turns=1)
+    ext = {
+        "consumerGroup": "g", "topic": "Orders", "queueId": "0", "queueOffset": "0",
+        "maxMsgNums": "1", "sysFlag": "5", "suspendTimeoutMillis": "0",
+        "subscription": "*", "subVersion": "0", "expressionType": "TAG",
+    }  # fmt: skip
+
+    async def main(root: str) -> list[tuple[int, int | None]]:
+        options: Any = {"storePathRootDir": root, "brokerIP1": "10.1.2.3"}
+        broker = ScriptedBroker(**options)
+        await play(broker, steps)
+        whole = broker.broker
+        assert broker.lane is not None
+        seen = []
+        for number, whole.is_diverting in enumerate((False, False, True, False)):
+            before = broker.lane.pull_count
+            data = frame(11, ext | {"commitOffset": str(number)}, opaque=number)
+            broker.connections[0].peer.data_received(data)
+            committed = whole.offsets.committed("g", "Orders", 0)
+            seen.append((broker.lane.pull_count - before, committed))
+        return seen
+
+    with tempfile.TemporaryDirectory() as root:
+        first, *seen = asyncio.run(main(root))
+    assert first[1] == 0
+    assert seen == [(1, 1), (1, 1), (1, 3)]
 
 
 def test_the_vip_port_refuses_pulls():

@@ -5,6 +5,7 @@ Only the event loop uses these parts, so there are no locks. `assembly.py` build
 handlers receive it as their first argument; the parts themselves hold no reference to it.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -118,6 +119,7 @@ class Broker:
     started_ms: int = 0
     is_stopping: bool = False
     is_diverting: bool = False  # requests that change state wait or are forwarded
+    may_read: Callable[[], bool] | None = None  # in a group: whether pulls may be answered now
     lane: LearningLane | None = None  # None: handlers serve every request
     send_path: str = "python"  # for operators: `native`, or `python` and why
 

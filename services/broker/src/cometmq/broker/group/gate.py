@@ -356,15 +356,16 @@ class Gate:
 
     def _read(self, handler: Handler[ContextT]) -> Handler[ContextT]:
         async def later(context: ContextT, call: Call[Any]) -> Any:
-            await self._until(self.leader, self._may_read, remarks.ENDS_UNCONFIRMED)
+            await self._until(self.leader, self.may_read, remarks.ENDS_UNCONFIRMED)
             return await _settled(handler(context, call))
 
         def read(context: ContextT, call: Call[Any]) -> Result:
-            return handler(context, call) if self._may_read() else later(context, call)
+            return handler(context, call) if self.may_read() else later(context, call)
 
         return read
 
-    def _may_read(self) -> bool:
+    def may_read(self) -> bool:
+        """Return whether consumers may see the ends of queues (R6)."""
         leader = self.leader
         return self._may_read_copy() if leader is None else leader.may_read()
 

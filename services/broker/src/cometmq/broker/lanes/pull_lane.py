@@ -74,6 +74,8 @@ class BrokerPulls:
         broker = self._broker
         if self._has_failed or not broker.settings.native_cache_bytes:
             return None
+        if broker.may_read is not None and not broker.may_read():
+            return None
         if self._settings is not broker.settings:
             self._native = _build(broker)
             self._settings = broker.settings
@@ -150,7 +152,7 @@ class BrokerPulls:
         if left <= 0 < self._budget:
             asyncio.get_running_loop().call_soon(self._refill)
         self._budget = left
-        if commits and broker.is_master:
+        if commits and broker.is_master and not broker.is_diverting:
             for commit in commits:
                 broker.offsets.commit(*commit)
         for locks in renewed:

@@ -193,6 +193,7 @@ def join_group(  # noqa: PLR0913  # the collaborators, all but two by name
         may_read_copy=lambda: follower.may_read,
         now_ms=broker.clock.monotonic_ms,
     )
+    broker.may_read = gate.may_read
 
     def close_peers() -> None:
         close_clients()
