@@ -11,7 +11,7 @@ import gc
 import tempfile
 import time
 from collections.abc import Iterator
-from typing import Final
+from typing import Final, NamedTuple
 
 import uvloop
 
@@ -24,13 +24,27 @@ TOPIC: Final = "Bench"
 QUEUES: Final = 4
 ROUNDS: Final = 60
 TURNS: Final = 8
-SHAPES: Final = ((8, 32, 128), (64, 1, 128), (8, 32, 1024))  # connections, in flight, bytes
 
 
-def send(number: int, body: bytes, serialization: Serialization) -> bytes:
-    """Return a send as the Java client encodes it."""
+class Shape(NamedTuple):
+    """A load: connections x requests in flight, size of a body, number of topics."""
+
+    connections: int
+    in_flight: int
+    size: int
+    topics: int = 1
+
+
+SHAPES: Final = (
+    Shape(8, 32, 128), Shape(64, 1, 128), Shape(8, 32, 1024), Shape(8, 32, 128, topics=1_000),
+)  # fmt: skip
+
+
+def send(number: int, shape: Shape, body: bytes, serialization: Serialization) -> bytes:
+    """Return a send as the Java client encodes it; sends go to the topics in turn."""
+    topic, queue_id = number % shape.topics, number // shape.topics % QUEUES
     ext = {
-        "a": "bench", "b": TOPIC, "c": "TBW102", "d": "4", "e": str(number % QUEUES), "f": "0",
+        "a": "bench", "b": f"{TOPIC}{topic}", "c": "TBW102", "d": "4", "e": str(queue_id), "f": "0",
         "g": str(1_700_000_000_000 + number), "h": "0",
         "i": f"UNIQ_KEY\x01{number:032X}\x02WAIT\x01true", "j": "0", "k": "false", "m": "false",
     }  # fmt: skip
@@ -38,16 +52,15 @@ def send(number: int, body: bytes, serialization: Serialization) -> bytes:
     return encode_frame(command)
 
 
-def chunks(shape: tuple[int, int, int], serialization: Serialization) -> Iterator[list[bytes]]:
+def chunks(shape: Shape, serialization: Serialization) -> Iterator[list[bytes]]:
     """Yield, for each loop iteration, the chunks that the connections send."""
-    connections, in_flight, size = shape
-    body, number = b"x" * size, 0
+    body, number = b"x" * shape.size, 0
     while True:
         turn = []
-        for _ in range(connections):
-            numbers = range(number, number + in_flight)
-            turn.append(b"".join(send(one, body, serialization) for one in numbers))
-            number += in_flight
+        for _ in range(shape.connections):
+            numbers = range(number, number + shape.in_flight)
+            turn.append(b"".join(send(one, shape, body, serialization) for one in numbers))
+            number += shape.in_flight
         yield turn
 
 
@@ -65,17 +78,17 @@ async def one_round(broker: ScriptedBroker, turns: list[list[bytes]]) -> float:
     return spent / len(turns)
 
 
-async def measure(shape: tuple[int, int, int], serialization: Serialization, root: str) -> None:
+async def measure(shape: Shape, serialization: Serialization, root: str) -> None:
     """Measure both paths with one shape and serialization; print one line."""
-    connections, in_flight, size = shape
     brokers = []
     for is_native in (True, False):
         broker = ScriptedBroker(
             storePathRootDir=root, brokerIP1="10.0.0.1", nativeLaneEnable=str(is_native).lower(),
             mappedFileSizeCommitLog=str(64 << 20),
         )  # fmt: skip
-        broker.broker.topics.create(TOPIC, queue_nums=QUEUES)
-        for _ in range(connections):
+        for number in range(shape.topics):
+            broker.broker.topics.create(f"{TOPIC}{number}", queue_nums=QUEUES)
+        for _ in range(shape.connections):
             broker.connect()
         brokers.append(broker)
     source = chunks(shape, serialization)
@@ -86,9 +99,11 @@ async def measure(shape: tuple[int, int, int], serialization: Serialization, roo
         turns = [next(source) for _ in range(TURNS)]
         for broker, taken in zip(brokers, times, strict=True):
             taken.append(await one_round(broker, turns))
-    native, python = (sorted(taken)[len(taken) // 10] / connections / in_flight for taken in times)
-    name = f"{connections} x {in_flight}, {size} bytes, {serialization.name}"
-    print(f"{name:32s}{native:8.0f} ns native{python:8.0f} ns on Python{python / native:6.1f}x")
+    messages = shape.connections * shape.in_flight
+    native, python = (sorted(taken)[len(taken) // 10] / messages for taken in times)
+    connections, in_flight, size, topics = shape
+    name = f"{connections} x {in_flight}, {size} bytes, topics: {topics}, {serialization.name}"
+    print(f"{name:46s}{native:8.0f} ns native{python:8.0f} ns on Python{python / native:6.1f}x")
 
 
 def main() -> None:
