@@ -35,3 +35,5 @@ mod python_due;
 mod python_keys;
 #[cfg(feature = "python")]
 mod python_range;
+#[cfg(feature = "python")]
+mod python_sockets;

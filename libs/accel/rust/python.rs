@@ -16,6 +16,7 @@ use crate::pull_lane::PullLane;
 use crate::python_answers::LaneAnswers;
 use crate::python_due::DueRecords;
 use crate::python_keys::LaneKeys;
+use crate::python_sockets::Sockets;
 use crate::stage::{Kind, Limits, Origin, Part, Stage};
 use crate::transactions::Transactions;
 
@@ -171,18 +172,50 @@ impl SendLane {
         let pulls = pulls.as_mut().map(|lane| &mut lane.pulls);
         let parts = self.stage.stage(data.as_bytes(), origin, pulls, count_max);
         if parts.iter().any(|part| part.kind == Kind::Sends) {
-            self.chunks.push(data.unbind());
-            let number = self.peers.len() as u32;
-            if let Entry::Vacant(entry) = self.peer_of.entry(peer.as_ptr() as usize) {
-                entry.insert(number);
-                self.peers.push(peer.unbind());
-            }
+            self.keep(data, peer);
         }
         let count = |part: &Part| match part.kind {
             Kind::Pulls => -(part.count as isize),
             Kind::Sends | Kind::Other => part.count as isize,
         };
         parts.iter().map(|part| (count(part), part.bytes, part.start, part.end)).collect()
+    }
+
+    /// Stages the chunks that contain only plain sends. Returns the number of requests, the bytes
+    /// of their bodies and properties, and the number of answers to each chunk; -1 for a chunk of
+    /// which nothing is staged.
+    #[pyo3(signature = (rows, count_max, *, now_ms=None))]
+    fn stage_rows(
+        &mut self,
+        py: Python<'_>,
+        rows: &Bound<'_, PyList>,
+        count_max: usize,
+        now_ms: Option<i64>,
+    ) -> PyResult<(usize, usize, Vec<isize>)> {
+        let (mut count, mut bytes, mut answers) = (0, 0, Vec::with_capacity(rows.len()));
+        let name = pyo3::intern!(py, "host");
+        for row in rows {
+            let row = row.cast::<PyTuple>()?;
+            let (peer, data) = (row.get_item(0)?, row.get_item(1)?.cast_into::<PyBytes>()?);
+            let host = peer.getattr(name)?;
+            let origin = self.origin(&peer, host.cast::<PyBytes>()?.as_bytes(), now_ms);
+            let first = self.stage.requests.len();
+            let parts = self.stage.stage(data.as_bytes(), origin, None, count_max);
+            match parts[..] {
+                [part] if part.kind == Kind::Sends && part.end == data.as_bytes().len() => {
+                    count += part.count;
+                    bytes += part.bytes;
+                    let requests = &self.stage.requests[first..];
+                    answers.push(requests.iter().filter(|one| one.end.is_none()).count() as isize);
+                    self.keep(data, peer);
+                }
+                _ => {
+                    self.stage.drop_from(first);
+                    answers.push(-1);
+                }
+            }
+        }
+        Ok((count, bytes, answers))
     }
 
     fn drop_from(&mut self, first: usize) {
@@ -330,6 +363,16 @@ impl SendLane {
         Some(Origin { chunk, peer, host, now_ms })
     }
 
+    /// Keeps the chunk and the connection of staged sends until the commit.
+    fn keep(&mut self, data: Bound<'_, PyBytes>, peer: Bound<'_, PyAny>) {
+        self.chunks.push(data.unbind());
+        let number = self.peers.len() as u32;
+        if let Entry::Vacant(entry) = self.peer_of.entry(peer.as_ptr() as usize) {
+            entry.insert(number);
+            self.peers.push(peer.unbind());
+        }
+    }
+
     /// Returns the range of these requests; all of them must be staged.
     fn staged(&self, first: usize, count: usize) -> PyResult<std::ops::Range<usize>> {
         let end = first.checked_add(count).filter(|&end| end <= self.stage.requests.len());
@@ -399,6 +442,7 @@ fn native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<LaneKeys>()?;
     module.add_class::<PullLane>()?;
     module.add_class::<DueRecords>()?;
+    module.add_class::<Sockets>()?;
     module.add_function(wrap_pyfunction!(crate::pull_lane::matches, module)?)?;
     module.add_function(wrap_pyfunction!(crate::python_due::select_due, module)?)?;
     module.add_function(wrap_pyfunction!(crate::python_range::read_range, module)?)?;

@@ -85,6 +85,25 @@ def test_a_send_is_staged_placed_and_answered(serialization):
     }  # fmt: skip
 
 
+class Peer:
+    host = HOST
+
+
+def test_rows_are_staged_if_they_hold_only_plain_sends():
+    lane = make_lane()
+    plain, unknown = send(), send(b="Unknown")
+    chunks = [plain, plain + unknown, plain * 2, plain + plain[:9], b"", plain * 4]
+    rows = [(Peer(), chunk) for chunk in chunks]
+    size = lane.stage(plain, Peer(), HOST, 1)[0][1]
+    lane.drop_from(0)
+    assert lane.stage_rows(rows, 3) == (3, 3 * size, [1, -1, 2, -1, -1, -1])
+    assert lane.staged_count == 3
+    ((_, answers),) = place(lane, 3)[-1]
+    assert [(to, count) for to, _, count in answers.encode(lane)] == [
+        (rows[0][0], 1), (rows[2][0], 2)
+    ]  # fmt: skip
+
+
 def test_a_delayed_send_goes_to_its_level_and_is_answered_with_its_own_queue():
     lane = make_lane()
     data = send(1, i="DELAY\x012") + send(2, i="DELAY\x0199\x02WAIT\x01false") + send(3)

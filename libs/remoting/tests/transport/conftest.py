@@ -10,6 +10,10 @@ import pytest
 import uvloop
 
 from cometmq.remoting.transport import ClientSettings, RemotingClient, Server, ServerSettings
+from cometmq.remoting.transport.direct import Sockets
+from cometmq.remoting.transport.lane import Lane
+
+from .plain_lane import NoLane, PythonSockets
 
 StartServer = Callable[..., Any]
 
@@ -24,16 +28,36 @@ async def resources() -> AsyncIterator[contextlib.AsyncExitStack]:
         yield stack
 
 
+@pytest.fixture(params=["transports", "direct"])
+def start_server(start_plain_server: StartServer, request: pytest.FixtureRequest) -> StartServer:
+    """Start a server with these handlers; return it and its port.
+
+    Every test also runs with direct input and output, unless the server has hooks.
+    """
+
+    async def start(*arguments: Any, **more: Any) -> tuple[Server[Any], int]:
+        if request.param == "direct" and not {"before", "after"} & more.keys():
+            more |= {"lane": NoLane(), "sockets": PythonSockets()}
+        started: tuple[Server[Any], int] = await start_plain_server(*arguments, **more)
+        return started
+
+    return start
+
+
 @pytest.fixture
-def start_server(resources: contextlib.AsyncExitStack) -> StartServer:
-    """Start a server with these handlers; return it and its port."""
+def start_plain_server(resources: contextlib.AsyncExitStack) -> StartServer:
+    """Start a server that has only what the test gives it."""
 
     async def start(
         handlers: Mapping[int, Any],
         settings: ServerSettings | None = None,
+        *,
+        lane: Lane | None = None,
+        sockets: Sockets | None = None,
         **more: Any,
     ) -> tuple[Server[Any], int]:
         server = Server(handlers, None, settings or ServerSettings(), clock_ms=clock_ms, **more)
+        server.use_lane(lane, sockets)
         port = await server.listen("127.0.0.1", 0)
         resources.push_async_callback(server.close, 200)
         return server, port

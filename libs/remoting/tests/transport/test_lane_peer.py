@@ -5,6 +5,7 @@ import asyncio
 from collections.abc import Sequence
 from typing import Any, cast
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -14,14 +15,17 @@ from cometmq.remoting.connection import Codec
 from cometmq.remoting.frame import FrameReader
 from cometmq.remoting.header import decode_header, encode_frame
 from cometmq.remoting.log import NO_LOG
+from cometmq.remoting.transport.direct import DirectIO
 from cometmq.remoting.transport.dispatch import Dispatcher, Hooks
 from cometmq.remoting.transport.hub import Hub
-from cometmq.remoting.transport.lane import Answered, Part
+from cometmq.remoting.transport.lane import Answered, Part, StagedRows
 from cometmq.remoting.transport.lane_peer import LanePeer
 from cometmq.remoting.transport.protocol import PeerProtocol
 from cometmq.remoting.transport.settings import ServerSettings
 from cometmq.remoting.transport.stats import TransportStats
 from cometmq.remoting.transport.tasks import TaskSet
+
+from .plain_lane import PythonSockets
 
 PLAIN, CHANGE, NOW, QUICK = 9001, 9002, 9003, 9004
 """Request codes. A lane may take PLAIN; CHANGE makes it forget its staged requests; a handler
@@ -66,7 +70,7 @@ class Wire:
 class World:
     """A server with one connection whose plain requests are answered by `commit`, in order."""
 
-    def __init__(self, settings: ServerSettings, *, has_lane: bool) -> None:
+    def __init__(self, settings: ServerSettings, *, has_lane: bool, is_direct: bool) -> None:
         self.served: list[int] = []
         self.waiting: list[Call[Any] | tuple[LanePeer, int]] = []
         self.staged: list[tuple[LanePeer, int]] = []
@@ -89,6 +93,8 @@ class World:
         )
         if has_lane:
             self.hub.lane = self
+        if is_direct:
+            self.hub.direct = DirectIO(self.hub, self, PythonSockets(), settings)
         self.peer = LanePeer(self.hub, dispatcher)
         self.wire = Wire()
         self.peer.connection_made(cast("asyncio.Transport", self.wire))
@@ -141,6 +147,17 @@ class World:
             count_max -= 1
         return parts
 
+    def stage_rows(self, rows: Sequence[tuple[Any, bytes]], count_max: int) -> StagedRows:
+        counts = []
+        for peer, data in rows:
+            first = len(self.staged)
+            (count, _, _, end), *more = self.stage(peer, data, count_max) or [(0, 0, 0, 0)]
+            is_plain = count > 0 and end == len(data) and not more
+            if not is_plain:
+                del self.staged[first:]
+            counts.append(count if is_plain else -1)
+        return sum(count for count in counts if count > 0), 0, counts
+
     def put(self, count: int, _staged_bytes: int) -> int | None:
         if self.has_changed:
             return None
@@ -176,7 +193,7 @@ class World:
                 out: list[Any] = []
                 peer, opaque = one
                 self.hub.codec.encoder.encode_reply(out, 0, opaque, Reply(body=b"done"))
-                peer.reply_encoded(b"".join(out), 1)
+                peer.reply_rows([(peer, b"".join(out), 1)])
             else:
                 one.answer(Reply(body=b"done"))
         if waiting and self.peer.is_open:
@@ -190,12 +207,15 @@ def request(code: int, opaque: int, *, flag: int = 0) -> bytes:
 Steps = Sequence[tuple[bytes, str]]
 
 
-def play(steps: Steps, bounds: ServerSettings, *, has_lane: bool) -> World:
+def play(steps: Steps, bounds: ServerSettings, *, has_lane: bool, is_direct: bool = False) -> World:
     async def main() -> World:
-        world = World(bounds, has_lane=has_lane)
+        world = World(bounds, has_lane=has_lane, is_direct=is_direct)
         for data, action in steps:
             if world.peer.is_open and data:
-                world.peer.data_received(data)
+                if world.hub.direct is None:
+                    world.peer.data_received(data)
+                else:
+                    world.hub.direct.serve([(world.peer, data)])
             if action == "pause":
                 world.peer.pause_writing()
             elif action == "resume":
@@ -239,24 +259,26 @@ def series(draw: Any, *, ends_badly: bool) -> Steps:
     return [(data[start:end], draw(actions)) for start, end in pieces]
 
 
+@pytest.mark.parametrize("is_direct", [False, True])
 @settings(deadline=None)
-@given(st.one_of(series(ends_badly=False), series(ends_badly=True)))
-def test_a_lane_changes_nothing_that_a_peer_sees(steps):
+@given(steps=st.one_of(series(ends_badly=False), series(ends_badly=True)))
+def test_a_lane_changes_nothing_that_a_peer_sees(steps, is_direct):
     bounds = ServerSettings(calls_per_turn_max=1000)
     without = play(steps, bounds, has_lane=False)
-    with_lane = play(steps, bounds, has_lane=True)
+    with_lane = play(steps, bounds, has_lane=True, is_direct=is_direct)
     assert outcome(with_lane) == outcome(without)
     assert with_lane.staged == []
 
 
+@pytest.mark.parametrize("is_direct", [False, True])
 @settings(deadline=None)
-@given(series(ends_badly=False))
-def test_bounds_of_requests_in_flight_hold_with_a_lane(steps):
+@given(steps=series(ends_badly=False))
+def test_bounds_of_requests_in_flight_hold_with_a_lane(steps, is_direct):
     bounds = ServerSettings(
         calls_per_turn_max=1000, in_flight_per_connection_max=3, in_flight_max=1000
     )
     without = play(steps, bounds, has_lane=False)
-    with_lane = play(steps, bounds, has_lane=True)
+    with_lane = play(steps, bounds, has_lane=True, is_direct=is_direct)
     assert outcome(with_lane) == outcome(without)
 
 

@@ -83,6 +83,16 @@ class SendLane:
         `pulls`, until the next call.
         """
 
+    def stage_rows(
+        self, rows: Sequence[tuple[Any, bytes]], count_max: int, *, now_ms: int | None = None
+    ) -> tuple[int, int, list[int]]:
+        """Stage the chunks that contain only plain sends, at most `count_max` each.
+
+        A row has a connection, whose `host` is read, and its chunk. Return the number of sends, the
+        bytes of their bodies and properties, and for each chunk the number of its answers, or -1 if
+        nothing of it is staged. For `now_ms` see `stage`.
+        """
+
     def drop_from(self, first: int) -> None:
         """Remove the staged sends from this number on."""
 
@@ -362,6 +372,28 @@ class LaneAnswers:
         Connection, opaque, serialization, topic, queue id of the answer, queue id of the delay
         level (None without a delay), number of messages, and the place: physical offset, bytes,
         queue offset, ids.
+        """
+
+@final
+class Sockets:
+    """Reads and writes of nonblocking sockets; see `cometmq.remoting.transport.direct.Sockets`."""
+
+    def __new__(cls) -> Sockets: ...
+    def receive(self, fds: list[int]) -> list[bytes | None]:
+        """Read up to 256 KiB from each socket: no bytes if none have arrived, None at the end of
+        the input or after an error.
+        """
+
+    def send(self, fd: int, data: bytes) -> int:
+        """Return the number of bytes that the kernel has taken, 0 after an error."""
+
+    def send_rows(
+        self, rows: Sequence[tuple[Any, bytes, int]]
+    ) -> tuple[int, list[tuple[int, int]]]:
+        """Write the bytes of each row to the socket in the attribute `direct_fd` of its connection.
+
+        Return the number of bytes taken in total, and the index and the number of bytes taken of
+        each row that is not sent completely.
         """
 
 @final

@@ -31,7 +31,7 @@ from cometmq.broker.handlers.transactions import recall_transactions
 from cometmq.broker.lanes.send_lane import open_lane
 from cometmq.broker.membership.discard import Discard
 from cometmq.broker.membership.grouping import Grouping, join_group, open_state
-from cometmq.broker.native import open_range_reader
+from cometmq.broker.native import accel, open_range_reader
 from cometmq.broker.registration.addresses import (
     Ports,
     choose_ports,
@@ -304,7 +304,7 @@ class BrokerApp:
         if broker.journal is not None:
             broker.journal.gather = server.gather
         lane = open_lane(broker)
-        server.use_lane(lane)
+        server.use_lane(lane, None if lane is None else accel.Sockets())
         connect_arrivals(broker, server.flush)
         self._stack.push_async_callback(server.close, 0)
         with self._listening(self._ports.main):

@@ -4,7 +4,7 @@
 import asyncio
 import contextlib
 from collections.abc import Callable
-from typing import Final, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Final, Generic, Protocol, TypeVar
 
 from cometmq.remoting.connection import Codec
 from cometmq.remoting.log import Log
@@ -13,6 +13,9 @@ from cometmq.remoting.transport.lane import Lane
 from cometmq.remoting.transport.settings import ConnectionSettings
 from cometmq.remoting.transport.stats import TransportStats
 from cometmq.remoting.transport.tls import TlsGate
+
+if TYPE_CHECKING:
+    from cometmq.remoting.transport.direct import DirectIO
 
 _LONG_TURNS: Final = 8  # connections that may use full turns at the same time
 _CALLS_MIN: Final = 16  # smaller portions cost more than they gain
@@ -44,6 +47,7 @@ class Hub(Generic[PeerT]):
         "calls_max",
         "clock_ms",
         "codec",
+        "direct",
         "is_gathering",
         "lane",
         "log",
@@ -74,6 +78,7 @@ class Hub(Generic[PeerT]):
         self.codec = codec
         self.settings = settings
         self.lane: Lane | None = None
+        self.direct: DirectIO | None = None
         self.clock_ms = clock_ms
         self.log = log
         self.on_open = on_open
@@ -114,12 +119,26 @@ class Hub(Generic[PeerT]):
     def mark_dirty(self, peer: PeerT) -> None:
         """Send the peer's output at the end of this turn of the loop."""
         self._dirty.append(peer)
+        self.schedule_flush()
+
+    def schedule_flush(self) -> None:
+        """Send all pending output at the end of this turn of the loop."""
         if not self._is_flush_scheduled:
             self._is_flush_scheduled = True
             self.loop.call_soon(self._flush_scheduled)
 
+    def prepare_write(self) -> None:
+        """Make durable what the answers promise; call this before each write of answers."""
+        if self.is_gathering and self.save is not None:
+            self.is_gathering = False
+            self.save()
+        if self.before_write is not None:
+            self.before_write()
+
     def flush(self) -> None:
         """Send all pending output, one write per connection."""
+        if self.direct is not None:
+            self.direct.flush()
         dirty, self._dirty = self._dirty, []
         for peer in dirty:
             peer.flush()

@@ -6,7 +6,8 @@ the handlers would, and leaves every other frame to the handlers, so a server be
 and without a lane.
 """
 
-from typing import Protocol, TypeAlias
+from collections.abc import Sequence
+from typing import Any, Protocol, TypeAlias
 
 Part: TypeAlias = tuple[int, int, int, int]
 """Consecutive frames of a chunk: the number of staged requests (0 for frames that handlers serve,
@@ -18,6 +19,11 @@ Answered: TypeAlias = tuple[bytes, int, int, int, bool]
 """The frames of the answers, the number of requests answered (in order, from the first), where the
 next request's frame begins and ends in the chunk (0 if all are answered), and whether a handler
 must serve that request (if not, `answer` stopped because enough bytes were due).
+"""
+
+StagedRows: TypeAlias = tuple[int, int, Sequence[int]]
+"""The number of staged requests, the number of staged bytes, and for each chunk the number of
+answers that it will get; -1 for a chunk of which nothing is staged.
 """
 
 
@@ -35,6 +41,11 @@ class Staging(Protocol):
     def reply_encoded(self, data: bytes, count: int) -> None:
         """Send the encoded answers to `count` requests that the lane has taken."""
 
+    def reply_rows(self, rows: Sequence[tuple[Any, bytes, int]]) -> None:
+        """Send encoded answers to several connections of this server; each row has a connection and
+        the arguments of `reply_encoded`.
+        """
+
 
 class Lane(Protocol):
     """Takes requests in two steps: `stage`, then `put` or `drop`, or `answer`."""
@@ -44,6 +55,15 @@ class Lane(Protocol):
 
         The parts start at the beginning of the chunk; the caller handles the bytes after the last
         part. Return None, with nothing staged, if handlers must serve the whole chunk.
+        """
+
+    def stage_rows(
+        self, rows: Sequence[tuple[Staging, bytes]], count_max: int
+    ) -> StagedRows | None:
+        """Stage the chunks of several connections that contain only plain sends, and at most
+        `count_max` of them.
+
+        Return None, with nothing staged, if handlers must serve all of them.
         """
 
     def put(self, count: int, staged_bytes: int) -> int | None:

@@ -13,6 +13,7 @@ that bound is detected in its own iteration, as if the chunk had been cut there.
 Hot path: `_receive_for` runs once per chunk; bench/micro/bench_lane.py.
 """
 
+from collections.abc import Sequence
 from typing import Any, Final
 
 from cometmq.remoting.command import Call
@@ -21,12 +22,15 @@ from cometmq.remoting.transport.dispatch import Dispatcher
 from cometmq.remoting.transport.hub import Hub
 from cometmq.remoting.transport.lane import Lane, Part
 from cometmq.remoting.transport.protocol import TIGHT_WRITE_BYTES, PeerProtocol
+from cometmq.remoting.types import Buffer
 
-_FRAMES_PER_CALL: Final = 2
+FRAMES_PER_CALL: Final = 2
 """Number of frames that a lane may take where handlers may serve one. A lane needs an eighth of the
 time per frame, but a larger number would hide a flood: chunks of 256 KB, with up to 600 sends, must
 count as long turns.
 """
+
+NO_FD: Final = -1
 
 
 class LanePeer(PeerProtocol):
@@ -36,6 +40,14 @@ class LanePeer(PeerProtocol):
         super().__init__(hub, dispatcher)
         self.is_limited = dispatcher.is_limited
         self._held = b""  # received bytes beyond what one loop iteration may take
+        self._may_join = hub.direct is not None
+        self.fd = NO_FD
+        """The socket, while it is read and written directly; see `DirectIO`."""
+        self.direct_fd = NO_FD
+        """The socket, while in addition its transport has no unsent output."""
+        self.is_polled = False
+        self.sends_plainly = False
+        """Whether the last chunk contained only sends that the lane took, and nothing is held."""
 
     @property
     def buffered_bytes(self) -> int:
@@ -44,8 +56,43 @@ class LanePeer(PeerProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Remove the connection and fail its pending requests."""
+        self.leave_direct()
         self._held = b""
         super().connection_lost(exc)
+
+    def close(self) -> None:
+        """Close the connection after its pending output is sent."""
+        if self._hub.direct is not None:
+            self._hub.direct.flush()
+        super().close()
+        self.leave_direct()
+
+    def abort(self) -> None:
+        """Close the connection immediately; unsent output is lost."""
+        super().abort()
+        self.leave_direct()
+
+    def leave_direct(self) -> None:
+        """Let the transport read and write from now on."""
+        if self.fd >= 0 and self._hub.direct is not None:
+            self._hub.direct.leave(self)
+            self._read_on()
+
+    def reply_rows(self, rows: Sequence[tuple["LanePeer", bytes, int]]) -> None:
+        """Send the encoded answers to requests of several connections of this hub."""
+        if self._hub.direct is not None:
+            self._hub.direct.reply_rows(rows)
+            return
+        for peer, data, count in rows:
+            peer.reply_encoded(data, count)
+
+    def write_rest(self, data: bytes) -> None:
+        """Write output that the kernel has not taken."""
+        if self._is_open:
+            self.direct_fd = NO_FD
+            self._hub.stats.bytes_sent += len(data)
+            self._sent_bytes += len(data)
+            self._write(data)
 
     def reply_encoded(self, data: bytes, count: int) -> None:
         """Send the encoded answers to `count` requests that the lane has taken."""
@@ -59,10 +106,13 @@ class LanePeer(PeerProtocol):
             connection.out_bytes > TIGHT_WRITE_BYTES and self._hub.budget.is_tight
         ):
             self.flush()
-        elif not self._is_dirty:
+        elif not self.is_dirty:
             self._mark_dirty()
 
     def _receive_for(self, lane: Lane, data: bytes) -> None:
+        if self._may_join:
+            self._join_direct()
+        self.sends_plainly = False
         if self._held:
             self._held += data
             return
@@ -72,13 +122,15 @@ class LanePeer(PeerProtocol):
         data = self._connection.join(data)
         if not data:
             return
-        frames_max = self._hub.calls_max * _FRAMES_PER_CALL
+        frames_max = self._hub.calls_max * FRAMES_PER_CALL
         parts = lane.stage(self, data, frames_max)
         if not parts or (len(parts) == 1 and not parts[0][0]):
             self._receive(data)
         elif len(parts) == 1 and parts[0][0] > 0 and parts[0][3] == len(data):
             has_room = self._dispatcher.has_room(self, parts[0][0])
-            if not (has_room and self._put(lane, parts[0])):
+            if has_room and self._put(lane, parts[0]):
+                self.sends_plainly = not (self.is_limited or self._pauses)
+            else:
                 lane.drop()
                 self._receive(data)
         elif len(parts) == 1 and parts[0][0] < 0 and parts[0][3] == len(data):
@@ -191,6 +243,43 @@ class LanePeer(PeerProtocol):
                 if not self.is_writable:
                     return end
         return part[3]
+
+    def _join_direct(self) -> None:
+        self._may_join = False
+        if self._pipe is None and self._hub.direct is not None and not self._pauses:
+            self._hub.direct.join(self, self._transport)
+
+    def _pause(self, reason: int) -> None:
+        self.sends_plainly = False
+        super()._pause(reason)
+
+    def _stop_reading(self) -> None:
+        if self.fd >= 0 and self._hub.direct is not None:
+            self._hub.direct.stop_reading(self)
+        else:
+            super()._stop_reading()
+
+    def _start_reading(self) -> None:
+        if self.fd >= 0 and self._hub.direct is not None:
+            self._hub.direct.start_reading(self)
+        else:
+            super()._start_reading()
+
+    def _write(self, data: Buffer) -> None:
+        """Write directly what the kernel takes, and let the transport send the rest."""
+        direct = self._hub.direct
+        if (
+            direct is not None
+            and isinstance(data, bytes)
+            and (self.direct_fd >= 0 or (self.fd >= 0 and not self.unsent_bytes))
+        ):
+            sent = direct.sockets.send(self.fd, data)
+            if sent == len(data):
+                self.direct_fd = self.fd
+                return
+            data = memoryview(data)[sent:]
+        self.direct_fd = NO_FD
+        super()._write(data)
 
     def _serve_backlog(self) -> None:
         super()._serve_backlog()

@@ -33,6 +33,7 @@ from cometmq.remoting.transport.dispatch import Answer, Dispatcher
 from cometmq.remoting.transport.hub import Hub
 from cometmq.remoting.transport.lane import Lane
 from cometmq.remoting.transport.tls import NO_TLS_ALERT, TlsGate, TlsPipe, tls_advice
+from cometmq.remoting.types import Buffer
 
 _TLS_HANDSHAKE: Final = 0x16
 
@@ -64,7 +65,7 @@ class PeerProtocol(asyncio.Protocol):
         self.close_reason = "was closed"
         """The reason in errors of pending requests, and of requests after the end."""
         self._end: Exception | None = None  # the network error that ended the connection
-        self._is_dirty = False
+        self.is_dirty = False
         self._pauses = 0
         self._stops_reading = ~_UNSENT_OUTPUT if hub.settings.reads_while_unsent else ~0
         self.is_restrained = False
@@ -72,12 +73,11 @@ class PeerProtocol(asyncio.Protocol):
         self._timer: asyncio.TimerHandle | None = None
         self._timer_ms = 0
         self._active_ms = 0  # as known at the last check
-        self._has_received = False  # since the last check
+        self.has_received = False  # since the last check
         self._sent_bytes = 0
         self._progress = (0, 0)
         self.in_flight = 0
-        self.address = ""
-        self.host = NO_HOST
+        self.address, self.host = "", NO_HOST
         self.state: dict[str, object] = {}
 
     # -- asyncio's side ---------------------------------------------------------------------
@@ -100,7 +100,7 @@ class PeerProtocol(asyncio.Protocol):
         """Serve the requests that these bytes complete."""
         hub = self._hub
         hub.stats.bytes_received += len(data)
-        self._has_received = True
+        self.has_received = True
         try:
             if self._gate is not None and not self._open_gate(self._gate, data):
                 return
@@ -215,8 +215,7 @@ class PeerProtocol(asyncio.Protocol):
             return
         self._dispatcher.answered(self)
         self.deliver(call, reply)
-        if not self._is_dirty:
-            self._mark_dirty()
+        self._mark_dirty()
 
     def close(self) -> None:
         """Close the connection after its pending output is sent."""
@@ -244,8 +243,7 @@ class PeerProtocol(asyncio.Protocol):
         try:
             size = self._encode_reply(out, serialization, opaque, answer)
         except Exception as error:  # noqa: BLE001  # as in dispatch.py
-            failure = dispatcher.failure(call, error)
-            size = self._encode_reply(out, serialization, opaque, failure)
+            size = self._encode_reply(out, serialization, opaque, dispatcher.failure(call, error))
         connection.out_bytes += size
         if connection.out_bytes > self._flush_bytes or (
             connection.out_bytes > TIGHT_WRITE_BYTES and self._hub.budget.is_tight
@@ -255,21 +253,19 @@ class PeerProtocol(asyncio.Protocol):
 
     def flush(self) -> None:
         """Write the pending output."""
-        self._is_dirty = False
-        connection = self._connection
-        if not connection.out or not self._is_open:
+        self.is_dirty = False
+        if not self._connection.out or not self._is_open:
             return
-        data = connection.take()
+        data = self._connection.take()
         if self._pipe is not None:
             data = self._pipe.encrypt(data)
+        self._hub.prepare_write()
+        self._hub.stats.bytes_sent += len(data)
         self._sent_bytes += len(data)
+        self._write(data)
+
+    def _write(self, data: Buffer) -> None:
         hub = self._hub
-        if hub.is_gathering and hub.save is not None:
-            hub.is_gathering = False
-            hub.save()
-        if hub.before_write is not None:
-            hub.before_write()
-        hub.stats.bytes_sent += len(data)
         self._transport.write(data)
         hub.budget.left -= len(data)
         if hub.budget.left < 0:
@@ -288,8 +284,8 @@ class PeerProtocol(asyncio.Protocol):
     def check(self, now_ms: int) -> None:
         """Close the connection if it is idle, or if its peer has stopped reading."""
         settings, stats = self._hub.settings, self._hub.stats
-        if self._has_received:
-            self._has_received = False
+        if self.has_received:
+            self.has_received = False
             self._active_ms = now_ms
         if self._pauses & _UNSENT_OUTPUT:
             gone = self._sent_bytes - self.unsent_bytes
@@ -417,12 +413,18 @@ class PeerProtocol(asyncio.Protocol):
     def _pause(self, reason: int) -> None:
         self._pauses |= reason
         if self._is_open and reason & self._stops_reading and not self._transport.is_closing():
-            self._transport.pause_reading()
+            self._stop_reading()
 
     def _read_on(self) -> None:
         """Resume reading unless another reason to pause remains."""
         if not (self._pauses & self._stops_reading or self._transport.is_closing()):
-            self._transport.resume_reading()
+            self._start_reading()
+
+    def _stop_reading(self) -> None:
+        self._transport.pause_reading()
+
+    def _start_reading(self) -> None:
+        self._transport.resume_reading()
 
     def _open_gate(self, gate: TlsGate, data: bytes) -> bool:
         """Detect TLS by the first byte; return False to refuse the connection."""
@@ -468,8 +470,8 @@ class PeerProtocol(asyncio.Protocol):
         return plain
 
     def _mark_dirty(self) -> None:
-        if not self._is_dirty:
-            self._is_dirty = True
+        if not self.is_dirty:
+            self.is_dirty = True
             self._hub.mark_dirty(self)
 
     def _set_water_marks(self, high: int, low: int) -> None:
@@ -486,15 +488,12 @@ class PeerProtocol(asyncio.Protocol):
     def _expire(self) -> None:
         self._timer = None
         self._connection.expire(self._hub.now_ms())
-        next_ms = self._connection.next_deadline_ms
-        if next_ms is not None:
+        if (next_ms := self._connection.next_deadline_ms) is not None:
             self._arm(next_ms)
 
 
 def _settle(future: "asyncio.Future[Response]", result: Response | CometError) -> None:
-    if future.done():
-        return
-    if isinstance(result, Response):
+    if isinstance(result, Response) and not future.done():
         future.set_result(result)
-    else:
+    elif isinstance(result, CometError) and not future.done():
         future.set_exception(result)

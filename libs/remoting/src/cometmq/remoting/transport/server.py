@@ -12,6 +12,7 @@ from cometmq.remoting.commands import COMMANDS
 from cometmq.remoting.connection import Codec
 from cometmq.remoting.log import NO_LOG, Log
 from cometmq.remoting.transport.addresses import has_ipv6
+from cometmq.remoting.transport.direct import DirectIO, Sockets
 from cometmq.remoting.transport.dispatch import (
     After,
     Before,
@@ -147,10 +148,15 @@ class Server(Generic[ContextT]):
             self._listeners.append(await loop.create_server(connected, sock=twin, backlog=backlog))
         return name[1]
 
-    def use_lane(self, lane: Lane | None) -> None:
-        """Offer all requests received from now on to a lane."""
+    def use_lane(self, lane: Lane | None, sockets: Sockets | None = None) -> None:
+        """Offer all requests received from now on to a lane.
+
+        With ``sockets``, plain-text connections accepted from now on are read and written directly.
+        """
         assert lane is None or not (self._hooks.before or self._hooks.after), "hooks see all calls"
         self._hub.lane = lane
+        if lane is not None and sockets is not None:
+            self._hub.direct = DirectIO(self._hub, lane, sockets, self._settings)
 
     def flush(self) -> None:
         """Send all pending answers now."""
@@ -186,6 +192,8 @@ class Server(Generic[ContextT]):
         await self._tasks.drain(drain_ms / 1000)
         self.flush()
         await self._hub.close(drain_ms)
+        if self._hub.direct is not None:
+            self._hub.direct.close()
 
     def _connections_max(self) -> int:
         """Return the limit; 0 while stopping, because accepted connections may still arrive."""

@@ -13,6 +13,7 @@ sends.
 `services/broker/tests/lanes` tests that the lane and the handlers give the same results.
 """
 
+from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
@@ -35,7 +36,7 @@ from cometmq.remoting.frame import FRAME_BYTES_MAX
 from cometmq.remoting.header_plan import sent_pieces
 from cometmq.remoting.message.record_layout import BLANK_BYTES_MIN, V4_HOST_BYTES
 from cometmq.remoting.names import HALF_TOPIC, OP_HALF_TOPIC, SCHEDULE_TOPIC
-from cometmq.remoting.transport.lane import Answered, Part, Staging
+from cometmq.remoting.transport.lane import Answered, Part, StagedRows, Staging
 from cometmq.remoting.transport.tasks import describe
 from cometmq.store.index.keys import KeyedRows
 from cometmq.store.layout import is_topic
@@ -127,6 +128,20 @@ class BrokerLane:
         except accel.PanicException as error:
             self._fail(error)
             self._pulls.fail(error)
+            return None
+
+    def stage_rows(
+        self, rows: Sequence[tuple[Staging, bytes]], count_max: int
+    ) -> StagedRows | None:
+        """Stage the chunks with plain sends; none if the broker must inspect each send."""
+        if not self._follow() or self._is_busy():
+            return None
+        try:
+            now_ms = self._transactions.now_ms(self._native)
+            return self._native.stage_rows(rows, count_max, now_ms=now_ms)
+        except accel.PanicException as error:
+            self._fail(error)
+            self.drop()
             return None
 
     def answer(self, first: int, count: int, room: int) -> Answered:
@@ -236,9 +251,9 @@ class BrokerLane:
         stats.count_puts(answers.totals())
         for level_id, count, size in answers.delays():
             stats.count_delayed(level_id, count, size)
-        peer: Staging
-        for peer, data, count in encoded:  # type: ignore[assignment]
-            peer.reply_encoded(data, count)
+        if encoded:
+            peer: Staging = encoded[0][0]  # type: ignore[assignment]
+            peer.reply_rows(encoded)
 
     def _keep_halves(self, answers: "LaneAnswers", result: PutResult) -> None:
         """Keep stored half messages in memory, where requests that end them find them."""

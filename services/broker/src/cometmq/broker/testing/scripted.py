@@ -15,6 +15,7 @@ from cometmq.broker.broker import Broker
 from cometmq.broker.handlers import HANDLERS
 from cometmq.broker.handlers.arrivals import connect_arrivals
 from cometmq.broker.lanes.send_lane import BrokerLane, open_lane
+from cometmq.broker.native import accel
 from cometmq.broker.registration.addresses import Ports
 from cometmq.broker.settings import BrokerSettings
 from cometmq.broker.store_driver import Workers
@@ -24,6 +25,7 @@ from cometmq.remoting.connection import Codec
 from cometmq.remoting.frame import FrameReader
 from cometmq.remoting.log import NO_LOG
 from cometmq.remoting.transport.client import RemotingClient
+from cometmq.remoting.transport.direct import DirectIO
 from cometmq.remoting.transport.dispatch import Dispatcher, Hooks
 from cometmq.remoting.transport.hub import Hub
 from cometmq.remoting.transport.lane_peer import LanePeer
@@ -97,7 +99,10 @@ class Connected(NamedTuple):
 class ScriptedBroker:
     """A broker that runs only when the test drives it."""
 
-    def __init__(self, *, server: ServerSettings | None = None, **settings: str) -> None:
+    def __init__(
+        self, *, server: ServerSettings | None = None, is_direct: bool = False, **settings: str
+    ) -> None:
+        """`is_direct` passes input through `DirectIO`, although there are no sockets."""
         server = server or ServerSettings()
         self.disk = MemoryDisk()
         self.clock = FakeClock()
@@ -125,6 +130,9 @@ class ScriptedBroker:
         self._dispatcher = self._dispatch(())
         self.lane: BrokerLane | None = open_lane(broker)
         self.hub.lane = self.lane
+        if is_direct:
+            assert self.lane is not None
+            self.hub.direct = DirectIO(self.hub, self.lane, accel.Sockets(), server)
         connect_arrivals(broker, self.hub.flush)
         self.connections: list[Connected] = []
 
@@ -153,6 +161,13 @@ class ScriptedBroker:
         peer.connection_made(cast("asyncio.Transport", wire))
         self.connections.append(Connected(peer, wire))
         return self.connections[-1]
+
+    def receive(self, peer: LanePeer, data: bytes) -> None:
+        """Pass a chunk to a connection."""
+        if self.hub.direct is None:
+            peer.data_received(data)
+        else:
+            self.hub.direct.serve([(peer, data)])
 
     async def settle(self) -> None:
         """Run the loop until received requests are committed and answered."""

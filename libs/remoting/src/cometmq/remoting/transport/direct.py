@@ -1,0 +1,221 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Direct input and output: the loop reads and writes many sockets with one call each.
+
+With one request in flight per connection, each message costs its connection a read, a write and
+more than twenty Python calls around them. Direct input reads from all readable sockets with one
+call, and stages their plain sends with another; direct output sends all answers of a commit with
+one call.
+
+Invariants
+    The transport owns the connection: it accepts it, closes it, and sends the output that the
+    kernel does not take at once. A plain-text connection joins with its first bytes, and its
+    transport stops reading. It leaves for good when its input ends or fails, which its transport
+    then finds out for itself, and before the transport closes the socket, whose number the next
+    connection may get. Nothing is written directly while the transport has unsent output, so no
+    byte overtakes another.
+
+Hot path: `_read` and `flush` run once per turn of the loop, their loops once per connection.
+"""
+
+import asyncio
+import select
+from collections.abc import Sequence
+from typing import Final, Protocol, TypeAlias
+
+from cometmq.remoting.transport.hub import Hub
+from cometmq.remoting.transport.lane import Lane
+from cometmq.remoting.transport.lane_peer import FRAMES_PER_CALL, NO_FD, LanePeer
+from cometmq.remoting.transport.protocol import PeerProtocol
+from cometmq.remoting.transport.settings import ServerSettings
+
+EVENTS_MAX: Final = 128
+"""Number of connections that are read in one turn of the loop; the others have the next turn."""
+
+Chunk: TypeAlias = tuple[LanePeer, bytes]
+Answers: TypeAlias = tuple[LanePeer, bytes, int]
+"""A connection, the frames of its answers, and their number."""
+
+
+class Sockets(Protocol):
+    """System calls on nonblocking sockets."""
+
+    def receive(self, fds: list[int]) -> list[bytes | None]:
+        """Read once from each socket: no bytes if none have arrived, None at the end of the input
+        or after an error.
+        """
+
+    def send(self, fd: int, data: bytes) -> int:
+        """Write to a socket; return the number of bytes that the kernel has taken, 0 after an
+        error.
+        """
+
+    def send_rows(self, rows: Sequence[Answers]) -> tuple[int, list[tuple[int, int]]]:
+        """Write the bytes of each row to the `direct_fd` of its connection.
+
+        Return the number of bytes that the kernel has taken in total, and the index and the number
+        of bytes taken of each row that is not sent completely. After such a row, nothing more is
+        written to the same socket.
+        """
+
+
+class DirectIO:
+    """The connections of one server that are read and written directly."""
+
+    def __init__(
+        self, hub: Hub[PeerProtocol], lane: Lane, sockets: Sockets, settings: ServerSettings
+    ) -> None:
+        self.sockets = sockets
+        self._hub = hub
+        self._lane = lane
+        self._settings = settings
+        self._peers: dict[int, LanePeer] = {}
+        self._epoll: select.epoll | None = None  # opened for the first connection
+        self._answers: list[Answers] = []
+
+    # Connections
+
+    def join(self, peer: LanePeer, transport: asyncio.Transport) -> None:
+        """Read and write a connection directly from now on, if its transport has a socket."""
+        fileno = getattr(transport.get_extra_info("socket"), "fileno", None)
+        if fileno is None:
+            return
+        if self._epoll is None:
+            self._epoll = select.epoll()
+            self._hub.loop.add_reader(self._epoll.fileno(), self._read, self._epoll)
+        transport.pause_reading()
+        peer.fd = peer.direct_fd = fileno()
+        self._peers[peer.fd] = peer
+        self.start_reading(peer)
+
+    def leave(self, peer: LanePeer) -> None:
+        """Leave the socket to its transport."""
+        self.stop_reading(peer)
+        del self._peers[peer.fd]
+        peer.fd = peer.direct_fd = NO_FD
+
+    def start_reading(self, peer: LanePeer) -> None:
+        """Read from the connection until `stop_reading`."""
+        if self._epoll is not None and not peer.is_polled:
+            peer.is_polled = True
+            self._epoll.register(peer.fd, select.EPOLLIN | select.EPOLLRDHUP)
+
+    def stop_reading(self, peer: LanePeer) -> None:
+        """Read no more; the end of the input is not noticed either."""
+        if self._epoll is not None and peer.is_polled:
+            peer.is_polled = False
+            self._epoll.unregister(peer.fd)
+
+    def close(self) -> None:
+        """Leave all sockets to their transports."""
+        for peer in tuple(self._peers.values()):
+            peer.leave_direct()
+        if self._epoll is not None:
+            self._hub.loop.remove_reader(self._epoll.fileno())
+            self._epoll.close()
+            self._epoll = None
+
+    # Output
+
+    def reply_rows(self, rows: Sequence[Answers]) -> None:
+        """Send the encoded answers of a lane at the end of this turn of the loop."""
+        count = 0
+        for row in rows:
+            peer = row[0]
+            if peer.direct_fd < 0 or peer.is_dirty:
+                peer.reply_encoded(row[1], row[2])
+            else:
+                peer.in_flight -= row[2]
+                count += row[2]
+                self._answers.append(row)
+        self._hub.stats.in_flight -= count
+        if self._answers:
+            self._hub.schedule_flush()
+
+    def flush(self) -> None:
+        """Send the answers."""
+        if not self._answers:
+            return
+        rows, self._answers = self._answers, []
+        self._hub.prepare_write()
+        sent_bytes, unsent = self.sockets.send_rows(rows)
+        self._hub.stats.bytes_sent += sent_bytes
+        for index, sent in unsent:
+            peer, data, _ = rows[index]
+            peer.write_rest(data[sent:])
+
+    # Input
+
+    def _read(self, epoll: select.epoll) -> None:
+        """Read from the readable sockets, and serve what has arrived."""
+        peers, fds = self._peers, []
+        for fd, events in epoll.poll(0, EVENTS_MAX):
+            if events == select.EPOLLIN:
+                fds.append(fd)
+            else:
+                peers[fd].leave_direct()
+        chunks = []
+        for fd, data in zip(fds, self.sockets.receive(fds), strict=True):
+            if data:
+                chunks.append((peers[fd], data))
+            elif data is None:
+                peers[fd].leave_direct()
+        self.serve(chunks)
+
+    def serve(self, chunks: list[Chunk]) -> None:
+        """Serve what has arrived on several connections, one chunk each."""
+        plain: list[Chunk] = []
+        others: list[Chunk] = []
+        for chunk in chunks:
+            (plain if chunk[0].sends_plainly else others).append(chunk)
+        if plain:
+            others += self._stage_safely(plain)
+        for peer, data in others:
+            try:
+                peer.data_received(data)
+            except Exception as error:  # noqa: BLE001  # the other chunks must not be lost
+                self._abort(peer, error)
+
+    def _stage_safely(self, chunks: list[Chunk]) -> list[Chunk]:
+        try:
+            return self._stage(chunks)
+        except Exception as error:  # noqa: BLE001  # the chunks of other connections must not be lost
+            for peer, _ in chunks:
+                self._abort(peer, error)
+            return []
+
+    def _stage(self, chunks: list[Chunk]) -> list[Chunk]:
+        """Let the lane take the chunks of plain sends; return the others."""
+        hub, lane, settings = self._hub, self._lane, self._settings
+        staged = lane.stage_rows(chunks, hub.calls_max * FRAMES_PER_CALL)
+        if staged is None:
+            return chunks
+        count, staged_bytes, answer_counts = staged
+        in_flight_max, stats = settings.in_flight_per_connection_max, hub.stats
+        has_room = stats.in_flight + count <= settings.in_flight_max
+        left = []
+        for chunk, answer_count in zip(chunks, answer_counts, strict=True):
+            if answer_count < 0:
+                left.append(chunk)
+            elif chunk[0].in_flight + answer_count > in_flight_max:
+                has_room = False
+        if not count:
+            return left
+        put_count = lane.put(count, staged_bytes) if has_room else None
+        if put_count is None:
+            lane.drop()
+            return chunks
+        stats.in_flight += put_count
+        stats.requests += count
+        for (peer, data), answer_count in zip(chunks, answer_counts, strict=True):
+            if answer_count >= 0:
+                peer.in_flight += answer_count
+                peer.has_received = True
+                stats.bytes_received += len(data)
+        return left
+
+    def _abort(self, peer: LanePeer, error: Exception) -> None:
+        """End a connection after a bug, as its transport would."""
+        self._hub.loop.call_exception_handler(
+            {"message": "received data cannot be served", "exception": error, "protocol": peer}
+        )
+        peer.abort()

@@ -1,0 +1,142 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A lane in Python, and the system calls of direct input and output in Python."""
+
+import asyncio
+import os
+from collections import defaultdict
+from collections.abc import Sequence
+from typing import Any
+
+from cometmq.remoting import RawCommand, Reply
+from cometmq.remoting.commands import COMMANDS
+from cometmq.remoting.connection import Codec
+from cometmq.remoting.frame import FrameReader
+from cometmq.remoting.header import decode_header, encode_frame
+from cometmq.remoting.transport.lane import Answered, Part, StagedRows
+
+PLAIN = 9001
+"""The code of the requests that `PlainLane` takes."""
+
+
+def plain(opaque: int, body: bytes = b"") -> bytes:
+    return encode_frame(RawCommand(code=PLAIN, opaque=opaque, body=body))
+
+
+class PythonSockets:
+    """The slow twin of `cometmq.accel.Sockets`; `bytes_max` bounds each write."""
+
+    def __init__(self, bytes_max: int = 1 << 30) -> None:
+        self.bytes_max = bytes_max
+        self.received_count = 0
+
+    def receive(self, fds: list[int]) -> list[bytes | None]:
+        return [self._receive(fd) for fd in fds]
+
+    def _receive(self, fd: int) -> bytes | None:
+        try:
+            data = os.read(fd, 256 * 1024)
+        except BlockingIOError:
+            return b""
+        except OSError:
+            return None
+        self.received_count += bool(data)
+        return data or None
+
+    def send(self, fd: int, data: bytes) -> int:
+        try:
+            return os.write(fd, data[: self.bytes_max])
+        except OSError:
+            return 0
+
+    def send_rows(
+        self, rows: Sequence[tuple[Any, bytes, int]]
+    ) -> tuple[int, list[tuple[int, int]]]:
+        total, unsent, full = 0, [], set()
+        for index, (peer, data, _) in enumerate(rows):
+            sent = 0 if peer.direct_fd in full else self.send(peer.direct_fd, data)
+            total += sent
+            if sent < len(data):
+                full.add(peer.direct_fd)
+                unsent.append((index, sent))
+        return total, unsent
+
+
+class NoLane:
+    """Leaves all requests to the handlers."""
+
+    def stage(self, _peer: Any, _data: bytes, _count_max: int) -> None:
+        return
+
+    def stage_rows(self, _rows: Sequence[tuple[Any, bytes]], _count_max: int) -> None:
+        return
+
+    def put(self, _count: int, _staged_bytes: int) -> int | None:
+        raise AssertionError("nothing is staged")
+
+    def answer(self, _first: int, _count: int, _room: int) -> Answered:
+        raise AssertionError("nothing is staged")
+
+    def drop(self) -> None:
+        return
+
+
+class PlainLane(NoLane):
+    """Takes PLAIN, and answers with the body of the request in a later turn of the loop."""
+
+    def __init__(self, *, commits: bool = True) -> None:
+        """Without `commits`, the test calls `commit`."""
+        self._encode = Codec(COMMANDS).encoder.encode_reply
+        self._commits = commits
+        self._staged: list[tuple[Any, int, bytes]] = []
+        self._waiting: list[tuple[Any, int, bytes]] = []
+        self.row_count = 0  # requests that `stage_rows` has taken
+        self.drop_count = 0
+        self.fault: Exception | None = None
+
+    def stage(self, peer: Any, data: bytes, count_max: int) -> list[Part] | None:  # type: ignore[override]
+        count = self._stage(peer, data, count_max)
+        return None if count < 0 else [(count, 0, 0, len(data))]
+
+    def stage_rows(  # type: ignore[override]
+        self, rows: Sequence[tuple[Any, bytes]], count_max: int
+    ) -> StagedRows | None:
+        if self.fault is not None:
+            raise self.fault
+        counts = [self._stage(peer, data, count_max) for peer, data in rows]
+        taken = sum(count for count in counts if count > 0)
+        self.row_count += taken
+        return taken, 0, counts
+
+    def _stage(self, peer: Any, data: bytes, count_max: int) -> int:
+        frames = FrameReader()
+        found = [
+            (decode_header(serialization, head), body)
+            for serialization, head, body in frames.feed(data)
+        ]
+        is_whole = not frames.buffered_bytes and 0 < len(found) <= count_max
+        if not is_whole or any(command.code != PLAIN for command, _ in found):
+            return -1
+        self._staged += [(peer, command.opaque, body) for command, body in found]
+        return len(found)
+
+    def put(self, count: int, _staged_bytes: int) -> int | None:
+        if not self._waiting and self._commits:
+            asyncio.get_running_loop().call_soon(self.commit)
+        self._waiting += self._staged[:count]
+        del self._staged[:count]
+        return count
+
+    def drop(self) -> None:
+        self.drop_count += 1
+        self._staged.clear()
+
+    def commit(self) -> None:
+        waiting, self._waiting = self._waiting, []
+        answers: dict[Any, list[bytes]] = defaultdict(list)
+        for peer, opaque, body in waiting:
+            out: list[Any] = []
+            self._encode(out, 0, opaque, Reply(body=body))
+            answers[peer].append(b"".join(out))
+        rows = [(peer, b"".join(frames), len(frames)) for peer, frames in answers.items()]
+        if rows:
+            rows[0][0].reply_rows(rows)
