@@ -11,7 +11,9 @@ use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyList, PyTuple};
 
 /// Size of one read; a longer input takes several turns of the loop.
-const READ_BYTES: usize = 256 << 10;
+const READ_BYTES_MAX: usize = 256 << 10;
+/// Size of all reads of one call, which share it equally.
+const TURN_BYTES: usize = 4 << 20;
 
 /// Nonblocking sockets.
 #[pyclass(module = "cometmq.accel")]
@@ -23,16 +25,18 @@ pub(crate) struct Sockets {
 impl Sockets {
     #[new]
     fn new() -> Self {
-        Self { buffer: vec![0; READ_BYTES] }
+        Self { buffer: vec![0; READ_BYTES_MAX] }
     }
 
     /// Reads once from each socket.
     fn receive<'py>(&mut self, py: Python<'py>, fds: Vec<RawFd>) -> PyResult<Bound<'py, PyList>> {
         let list = PyList::empty(py);
+        let share = (TURN_BYTES / fds.len().max(1)).clamp(1, READ_BYTES_MAX);
+        let buffer = &mut self.buffer[..share];
         for fd in fds {
-            match retry(|| borrowed(fd)?.read(&mut self.buffer)) {
+            match retry(|| borrowed(fd)?.read(buffer)) {
                 Ok(0) => list.append(py.None())?,
-                Ok(count) => list.append(PyBytes::new(py, &self.buffer[..count]))?,
+                Ok(count) => list.append(PyBytes::new(py, &buffer[..count]))?,
                 Err(error) if error.kind() == ErrorKind::WouldBlock => {
                     list.append(PyBytes::new(py, b""))?;
                 }

@@ -66,6 +66,17 @@ def test_a_long_input_is_read_in_pieces(pair):
     assert data == sent
 
 
+def test_reads_of_one_call_share_a_bound(pair):
+    near, far = pair
+    near.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 20)
+    far.sendall(bytes(100_000))
+    sockets, size = accel.Sockets(), 0
+    while size < 100_000:
+        pieces = [piece for piece in sockets.receive([near.fileno()] * 128) if piece]
+        assert all(len(piece) <= (4 << 20) // 128 for piece in pieces)
+        size += sum(map(len, pieces))
+
+
 def test_a_reset_connection_ends_the_input_and_takes_no_output(pair):
     near, far = pair
     far.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))

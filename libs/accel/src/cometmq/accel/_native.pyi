@@ -380,8 +380,10 @@ class Sockets:
 
     def __new__(cls) -> Sockets: ...
     def receive(self, fds: list[int]) -> list[bytes | None]:
-        """Read up to 256 KiB from each socket: no bytes if none have arrived, None at the end of
-        the input or after an error.
+        """Read once from each socket: no bytes if none have arrived, None at the end of the input
+        or after an error.
+
+        A read takes at most 256 KiB, and all reads together at most 4 MiB, in equal shares.
         """
 
     def send(self, fd: int, data: bytes) -> int:
