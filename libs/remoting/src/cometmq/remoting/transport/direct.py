@@ -28,6 +28,8 @@ from cometmq.remoting.transport.lane_peer import FRAMES_PER_CALL, NO_FD, LanePee
 from cometmq.remoting.transport.protocol import PeerProtocol
 from cometmq.remoting.transport.settings import ServerSettings
 
+HAS_EPOLL: Final = hasattr(select, "epoll")
+
 EVENTS_MAX: Final = 128
 """Number of connections that are read in one turn of the loop; the others have the next turn."""
 

@@ -12,7 +12,7 @@ from cometmq.remoting.commands import COMMANDS
 from cometmq.remoting.connection import Codec
 from cometmq.remoting.log import NO_LOG, Log
 from cometmq.remoting.transport.addresses import has_ipv6
-from cometmq.remoting.transport.direct import DirectIO, Sockets
+from cometmq.remoting.transport.direct import HAS_EPOLL, DirectIO, Sockets
 from cometmq.remoting.transport.dispatch import (
     After,
     Before,
@@ -151,11 +151,12 @@ class Server(Generic[ContextT]):
     def use_lane(self, lane: Lane | None, sockets: Sockets | None = None) -> None:
         """Offer all requests received from now on to a lane.
 
-        With ``sockets``, plain-text connections accepted from now on are read and written directly.
+        With ``sockets``, plain-text connections accepted from now on are read and written directly,
+        unless the system has no epoll.
         """
         assert lane is None or not (self._hooks.before or self._hooks.after), "hooks see all calls"
         self._hub.lane = lane
-        if lane is not None and sockets is not None:
+        if lane is not None and sockets is not None and HAS_EPOLL:
             self._hub.direct = DirectIO(self._hub, lane, sockets, self._settings)
 
     def flush(self) -> None:
