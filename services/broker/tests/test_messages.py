@@ -28,6 +28,7 @@ from cometmq.remoting.message.properties import (
     render_properties,
 )
 from cometmq.remoting.message.record import MessageRecord, decode_record
+from cometmq.store.writing.dispatcher import tag_and_keys
 
 HOST = bytes([127, 0, 0, 1, 0, 0, 0x2A, 0x9F])
 CLUSTER = cluster_pair("C")
@@ -181,6 +182,12 @@ def test_the_event_of_a_moved_offset_is_what_java_writes() -> None:
         "offsetRequest": 1,
     }
     assert message.keys == ("g",)
+
+
+def test_the_event_of_a_group_with_a_space_has_the_keys_that_its_record_shows() -> None:
+    event = OffsetMoved("my group", MovedQueue("b", 3, "T"), offset_new=5, offset_request=1)
+    message = moved_event(event, host=HOST, now_ms=1)
+    assert message.keys == ("my", "group") == tag_and_keys(message.properties.encode())[1]
 
 
 OTHERS = st.lists(

@@ -256,7 +256,7 @@ def moved_event(event: OffsetMoved, *, host: bytes, now_ms: int) -> NewMessage:
         body=msgspec.json.encode(event),
         properties=render_properties(properties),
         tag_code=tag_code(group),
-        keys=(group,),
+        keys=index_keys(None, group),
         wait=False,
     )
 
