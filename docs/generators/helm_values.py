@@ -202,7 +202,8 @@ $ helm test mq
 The [guide](../../../docs/guides/kubernetes.md) leads from an empty cluster to production. Examples:
 [one broker](ci/one-broker-values.yaml), [groups that fail over](ci/failover-values.yaml), [name
 servers for groups managed by the operator](ci/operator-values.yaml), [TLS, accounts and external
-clients](ci/secured-values.yaml), [lag reports](ci/lag-values.yaml).
+clients](ci/secured-values.yaml), [lag reports](ci/lag-values.yaml), [lag reports with Spark
+executors](ci/lag-executors-values.yaml).
 
 """,
 )

@@ -1,10 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """The rendered objects are valid and restricted, and programs accept their settings."""
 
+from itertools import pairwise
 from pathlib import Path
 
 import kubernetes_validate
 import pytest
+import yaml
 
 from cometmq.broker.group.members import check_group, parse_members
 from cometmq.broker.settings import BrokerSettings
@@ -20,6 +22,10 @@ from cometmq.txn_checker.settings import TxnCheckerSettings
 
 CHART = Path(__file__).resolve().parents[2] / "deploy/helm/cometmq"
 KUBERNETES = "1.34"
+DRIVER = "mq-cometmq-lag-report"
+"""The only pod with rights, and only if it creates executors."""
+EXECUTOR = "pod.yaml"
+"""The file of a ConfigMap from which Spark makes the pods of executors."""
 EXAMPLES = sorted((CHART / "ci").glob("*-values.yaml"))
 SETTINGS = {
     "broker": BrokerSettings,
@@ -49,6 +55,8 @@ def templates(objects):
             found[one["metadata"]["name"]] = spec["jobTemplate"]["spec"]["template"]
         elif "template" in spec:
             found[one["metadata"]["name"]] = spec["template"]
+        elif EXECUTOR in one.get("data", {}):
+            found[one["metadata"]["name"]] = yaml.safe_load(one["data"][EXECUTOR])
     return found
 
 
@@ -61,6 +69,7 @@ def settings_files(objects):
         (one["metadata"]["name"], name): text
         for one in of_kind(objects, "ConfigMap")
         for name, text in one["data"].items()
+        if name != EXECUTOR
     }
 
 
@@ -184,10 +193,15 @@ def test_pods_meet_the_restricted_standard(objects):
 
 def test_pods_have_no_rights_and_no_foreign_variables(objects):
     """Kubernetes would set COMETMQ_..._PORT for each Service, which programs read as settings."""
-    assert of_kind(objects, "Role", "RoleBinding", "ClusterRole", "ClusterRoleBinding") == []
-    for template in templates(objects).values():
-        assert template["spec"]["automountServiceAccountToken"] is False
-        assert template["spec"]["enableServiceLinks"] is False
+    bindings = of_kind(objects, "RoleBinding")
+    with_rights = {subject["name"] for one in bindings for subject in one["subjects"]}
+    assert of_kind(objects, "ClusterRole", "ClusterRoleBinding") == []
+    for name, template in templates(objects).items():
+        spec = template["spec"]
+        has_rights = spec["serviceAccountName"] in with_rights
+        assert spec["automountServiceAccountToken"] is has_rights
+        assert not has_rights or name == DRIVER
+        assert spec["enableServiceLinks"] is False
 
 
 def test_every_container_has_limits_and_long_running_ones_have_probes(objects):
@@ -271,3 +285,38 @@ def test_large_numbers_stay_numbers(render, tmp_path: Path):
     objects = render(settings=['brokerGroups=[{"name":"a","config":{"maxMessageSize":8388608}}]'])
     text = settings_files(objects)["mq-cometmq-a", "broker-0.conf"]
     assert loaded("broker-0.conf", text, tmp_path).value.max_message_size == 8388608
+
+
+def test_a_report_has_executors_only_if_their_number_is_given(render):
+    alone = render([CHART / "ci/lag-values.yaml"])
+    assert "--master" not in lag_arguments(alone)
+    assert of_kind(alone, "Role") == []
+    arguments = lag_arguments(render([CHART / "ci/lag-executors-values.yaml"]))
+    assert arguments[arguments.index("--master") + 1].startswith("k8s://https://")
+    settings = [one for key, one in pairwise(arguments) if key == "--conf"]
+    assert "spark.executor.instances=2" in settings
+    assert "spark.sql.shuffle.partitions=4" in settings
+    assert "spark.kubernetes.driver.pod.name=$(POD_NAME)" in settings
+
+
+def lag_arguments(objects):
+    return templates(objects)[DRIVER]["spec"]["containers"][0]["args"]
+
+
+def test_executors_and_drivers_reach_each_other_and_nothing_else_reaches_them(render):
+    objects = render([CHART / "ci/lag-executors-values.yaml"])
+    policies = of_kind(objects, "NetworkPolicy")
+    (policy,) = (one for one in policies if one["metadata"]["name"] == "mq-cometmq-lag-executor")
+    (rule,) = policy["spec"]["ingress"]
+    assert rule["from"] == [{"podSelector": policy["spec"]["podSelector"]}]
+    (wanted,) = policy["spec"]["podSelector"]["matchExpressions"]
+    found = templates(objects)
+    for name in (DRIVER, "mq-cometmq-lag-executor"):
+        labels = found[name]["metadata"]["labels"]
+        assert policy["spec"]["podSelector"]["matchLabels"].items() <= labels.items()
+        assert labels[wanted["key"]] in wanted["values"]
+    settings = dict(
+        one.split("=", 1) for key, one in pairwise(lag_arguments(objects)) if key == "--conf"
+    )
+    ports = {settings["spark.driver.port"], settings["spark.blockManager.port"]}
+    assert {str(one["port"]) for one in rule["ports"]} == ports

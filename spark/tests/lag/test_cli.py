@@ -35,6 +35,8 @@ def _run(*words: object) -> tuple[int, str, list[str]]:
         (["report"], "HISTORY"),
         (["report", "x", "--fail-on", "sometimes"], "sometimes"),
         (["snapshot", "x", "--interval", "5"], "5"),
+        (["report", "x", "--conf", "spark.executor.cores"], "spark.NAME=VALUE"),
+        (["stream", "x", "--conf", "executor.cores=1"], "spark.NAME=VALUE"),
         (["report", "x", "--broker-timezone", "Mars/Olympus"], "unknown time zone Mars/Olympus"),
     ],
 )
@@ -132,6 +134,16 @@ def test_damaged_snapshot_is_a_one_line_error_and_keeps_the_last_report(
     assert [it.name for it in out.iterdir()] == ["report.html"]
     assert (out / "report.html").read_text() == "the last one"
     assert not (history / "report").exists()
+
+
+@pytest.mark.servers
+def test_settings_reach_spark(tmp_path: Path) -> None:
+    history, events = tmp_path / "history", tmp_path / "events"
+    batch(history, seed=1, end=moment("2026-05-01T10:59"), minutes=10, first=0, count=1)
+    events.mkdir()
+    conf = ("--conf", "spark.eventLog.enabled=true", "--conf", f"spark.eventLog.dir=file:{events}")
+    assert _run("report", history, "--fail-on", "never", *conf)[0] == Exit.OK
+    assert list(events.iterdir())
 
 
 def test_history_is_compacted_verified_and_vacuumed(tmp_path: Path) -> None:

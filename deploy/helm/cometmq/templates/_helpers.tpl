@@ -129,6 +129,10 @@ capabilities: {drop: [ALL]}
 {{- define "cometmq.podStart" -}}
 serviceAccountName: {{ include "cometmq.serviceAccountName" . }}
 automountServiceAccountToken: false
+{{ include "cometmq.podLinks" . }}
+{{- end -}}
+
+{{- define "cometmq.podLinks" -}}
 enableServiceLinks: false
 {{- with .Values.image.pullSecrets }}
 imagePullSecrets:

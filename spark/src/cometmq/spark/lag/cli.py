@@ -24,6 +24,7 @@ from cometmq.spark.lag.cli_options import (
     AllowedLag,
     Budget,
     Cluster,
+    Conf,
     Credentials,
     Forms,
     Interval,
@@ -37,6 +38,7 @@ from cometmq.spark.lag.cli_options import (
     Window,
     link_settings,
     source_options,
+    spark_settings,
 )
 from cometmq.spark.lag.exits import Exit, FailOn, exit_of
 from cometmq.spark.lag.rules import Rules
@@ -161,6 +163,7 @@ def report(
     credentials: Credentials = None,
     tls_ca: TlsCa = None,
     master: Master = None,
+    conf: Conf = None,
     *,
     deep: Annotated[
         bool,
@@ -169,7 +172,7 @@ def report(
     tls: Tls = False,
 ) -> None:
     """Report which groups are behind, since when, and how long until data is lost."""
-    from cometmq.spark.lag.job import Outputs, run_report  # noqa: PLC0415  # Spark
+    from cometmq.spark.lag.job import Outputs, Where, run_report  # noqa: PLC0415  # Spark
 
     try:
         rules = Rules(
@@ -185,7 +188,8 @@ def report(
         raise typer.BadParameter(f"unknown time zone {broker_timezone}") from error
     outputs = Outputs(folder=out, forms=form, textfile=textfile, pushgateway=pushgateway)
     members_of = link_settings(namesrv, credentials, tls, tls_ca) if deep else None
-    header = run_report(root, rules, outputs, master=master, say=say, members_of=members_of)
+    where = Where(master, spark_settings(conf))
+    header = run_report(root, rules, outputs, where=where, say=say, members_of=members_of)
     raise typer.Exit(exit_of(header, fail_on=fail_on, coverage_min=min_coverage))
 
 
@@ -203,15 +207,17 @@ def stream(
     credentials: Credentials = None,
     tls_ca: TlsCa = None,
     master: Master = None,
+    conf: Conf = None,
     *,
     tls: Tls = False,
 ) -> None:
     """Run continuously; print a line of JSON when the status of a queue has changed and settled."""
-    from cometmq.spark.lag.job import run_stream  # noqa: PLC0415  # Spark
+    from cometmq.spark.lag.job import Where, run_stream  # noqa: PLC0415  # Spark
 
     rules = Rules(window_s=window, allowed_lag=allowed_lag, allowed_age_s=allowed_age)
+    where = Where(master, spark_settings(conf))
     options = source_options(namesrv, credentials, tls, tls_ca)
-    run_stream(root, rules, options, master=master, tell=typer.echo, alert_topic=alert_topic)
+    run_stream(root, rules, options, where=where, tell=typer.echo, alert_topic=alert_topic)
 
 
 def main() -> None:

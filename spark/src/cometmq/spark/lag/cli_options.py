@@ -59,11 +59,24 @@ TlsCa = Annotated[
 Master = Annotated[
     str | None, typer.Option(help="Spark master; default: all cores of this machine.")
 ]
+Conf = Annotated[
+    list[str] | None,
+    typer.Option("--conf", metavar="KEY=VALUE", help="Setting of Spark; repeatable."),
+]
 Out = Annotated[Path | None, typer.Option("--out", "-o", help="Folder for the report's files.")]
 Forms = Annotated[
     list[str] | None,
     typer.Option("--form", help="html, markdown or json; repeatable; default: all."),
 ]
+
+
+def spark_settings(conf: list[str] | None) -> dict[str, str]:
+    """Return the settings that `--conf` gives; raise BadParameter for one without a value."""
+    pairs = [one.partition("=") for one in conf or ()]
+    for key, equals, _ in pairs:
+        if not key.startswith("spark.") or not equals:
+            raise typer.BadParameter(f"--conf {key}: give it as spark.NAME=VALUE")
+    return {key: value for key, _, value in pairs}
 
 
 def link_settings(

@@ -4,7 +4,7 @@
 import asyncio
 import signal
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
@@ -57,12 +57,19 @@ class Outputs(msgspec.Struct, frozen=True, kw_only=True):
             check_folder(folder)
 
 
+class Where(msgspec.Struct, frozen=True):
+    """The Spark master, None for all cores of this machine, and further settings of Spark."""
+
+    master: str | None = None
+    settings: Mapping[str, str] = {}
+
+
 def run_report(
     root: Path,
     rules: Rules,
     outputs: Outputs,
     *,
-    master: str | None,
+    where: Where,
     say: Say,
     members_of: CollectSettings | None = None,
 ) -> Header:
@@ -74,7 +81,7 @@ def run_report(
     outputs.check()
     history = History(root)
     say(f"newest snapshot: {history.newest_id()}")  # fails here, before Spark starts
-    with _spark(master) as spark:
+    with _spark(where) as spark:
         try:
             result = build(spark, history, rules, say)
         except PySparkException as error:
@@ -116,7 +123,7 @@ def run_stream(
     rules: Rules,
     options: dict[str, str],
     *,
-    master: str | None,
+    where: Where,
     tell: Callable[[str], None],
     alert_topic: str | None = None,
 ) -> None:
@@ -127,7 +134,7 @@ def run_stream(
     stop = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.set())
-    with _spark(master) as spark:
+    with _spark(where) as spark:
         spark.dataSource.register(RocketMQDataSource)
         sink = Sink(root, lambda change: tell(line_of(change)), alerts)
         query = start(spark, root, options, rules, sink)
@@ -153,8 +160,8 @@ def _check_reachable(options: dict[str, str], alert_topic: str | None) -> None:
 
 
 @contextmanager
-def _spark(master: str | None) -> Iterator[SparkSession]:
-    spark = session(master, name="lag-report")
+def _spark(where: Where) -> Iterator[SparkSession]:
+    spark = session(where.master, where.settings, name="lag-report")
     spark.sparkContext.setLogLevel("OFF")  # failures are raised and printed on one line
     try:
         yield spark
