@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from cometmq.broker import store_driver
 from cometmq.broker.native import IS_BUILT
 from cometmq.broker.testing.scripted import ScriptedBroker, frames_of
 from cometmq.broker.testing.scripts import RandomScript, Step, frame
@@ -417,6 +418,22 @@ def test_plain_sends_give_the_same_broker_through_the_lane(name, seed):
 def test_odd_sends_and_disturbances_give_the_same_broker(name, seed, oddity):
     script = Script(seed, oddity=oddity)
     compare(CASES[name], script.write(turns=25))
+
+
+def test_a_commit_in_the_middle_of_a_chunk_loses_no_later_send(monkeypatch):
+    monkeypatch.setattr(store_driver, "STAGED_BYTES_MAX", 300)
+    script = Script(5, oddity=0)
+    steps = []
+    for _ in range(3):
+        parts = [script.send() + script.send() + script.send() for _ in range(3)]
+        steps += [Step("receive", 0, frame(9999, {}).join(parts)), Step("settle")]
+    case = CASES["asynchronous"]
+    without, _ = run(case, steps, lane=False)
+    with_lane, count = run(case, steps, lane=True)
+    assert count > 0
+    assert with_lane["log"] == without["log"]
+    answers = [sorted(frames_of(state["answers"][0])) for state in (with_lane, without)]
+    assert answers[0] == answers[1]  # their order depends on where the commits end
 
 
 @pytest.mark.parametrize("method", ["stage", "stage_rows", "encode"])

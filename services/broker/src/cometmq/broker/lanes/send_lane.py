@@ -149,10 +149,12 @@ class BrokerLane:
 
     def put(self, count: int, staged_bytes: int) -> int | None:
         """Accept the next staged requests."""
-        # A request between the staged sends of the same chunk may have changed topics or settings.
-        if self._has_changed() or self._is_busy():
-            return None
+        # A request between the staged sends of the same chunk may have changed topics or settings,
+        # or filled the commit, which has then released all staged sends.
         first = self._put_count
+        is_released = self._native.staged_count < first + count
+        if is_released or self._has_changed() or self._is_busy():
+            return None
         try:
             end_count = self._transactions.begin(self._native, first, count)
         except accel.PanicException as error:
